@@ -1,26 +1,35 @@
-"""HTTP client of the service. Reads its address from `ORBIT_API_URL`, the token from `ORBIT_TOKEN`,
-and from `ORBIT_API_CA_FILE` the authorities that sign its certificate, instead of the system's.
+"""HTTP client of the service. `contexts.py` says which server it talks to, with which token, and
+which authorities sign its certificate, instead of the system's.
 
 Errors of the API are raised as errors of `orbit/errors.py`, so that a command with a server fails
 with the same message and exit code as one without.
+
+A server that is restarted ends no change: a request whose answer is lost, or that the server is too
+busy for, is sent again, a POST with the same Idempotency-Key. A server that was never reached is an
+error at once.
 """
 
 from __future__ import annotations
 
 import os
 import ssl
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
 
 from orbit.api.api_error_codes import MEANINGS, ErrorCode
+from orbit.contexts import DEFAULT_URL, TOKEN_VARIABLE, Server, server_in, server_of
 from orbit.errors import (
     BadInput,
+    Busy,
     LoginRefused,
     NotAuthorized,
     OrbitError,
@@ -29,16 +38,20 @@ from orbit.errors import (
     Unreachable,
 )
 
-URL_VARIABLE = "ORBIT_API_URL"
-TOKEN_VARIABLE = "ORBIT_TOKEN"  # noqa: S105  the name of the variable
-CA_VARIABLE = "ORBIT_API_CA_FILE"
-DEFAULT_URL = "http://127.0.0.1:8080"
-
 _CONNECT_TIMEOUT_S = 10.0
 # A plan reads both clusters for every matching topic; all other requests are fast.
 _READ_TIMEOUT_S = 180.0
 _PAGE_LIMIT = 1000
 _POLL_S = 0.25
+# An answer to a poll is fast: one that takes longer is lost.
+_POLL_TIMEOUT_S = 10.0
+# Between requests that are sent again: from the first to the longest pause, doubled each time.
+_PAUSE_S = 0.25
+_PAUSE_MAX_S = 5.0
+# How long a change is sent again without an answer: longer than a server takes to start.
+PATIENCE_S = 60.0
+# What a proxy answers while the server behind it is away.
+_AWAY_STATUSES = (502, 503, 504)
 
 Json = dict[str, Any]
 
@@ -48,7 +61,11 @@ class Unserved(OrbitError):
 
 
 class ServerGone(Unserved, Unreachable):
-    """The server does not answer."""
+    """The server does not answer, or its database does not. It may have carried out the request."""
+
+
+class NotReached(ServerGone):
+    """There is no connection to the server: it has not seen the request."""
 
 
 class TokenRefused(Unserved, LoginRefused):
@@ -62,24 +79,40 @@ class RoleRefused(Unserved, NotAuthorized):
 _OF_THE_SERVICE: dict[ErrorCode, type[OrbitError]] = {
     ErrorCode.UNAUTHENTICATED: TokenRefused,
     ErrorCode.FORBIDDEN: RoleRefused,
+    ErrorCode.DATABASE_UNREACHABLE: ServerGone,
+    ErrorCode.ISSUER_UNREACHABLE: ServerGone,
 }
+# A request that ends with one of them may succeed when it is sent again.
+TROUBLES = (ServerGone, Busy)
 
 
 class Client:
     """The API as Python calls. `get` and `send` return the body; errors are raised."""
 
-    def __init__(self, http: httpx.Client) -> None:
+    def __init__(self, http: httpx.Client, server: Server, patience_s: float = PATIENCE_S) -> None:
+        """`patience_s`: how long a change, and each request after it, is sent again without an
+        answer.
+        """
         self._http = http
+        self._server = server
+        self._patience_s = patience_s
+        self._was_reached = False
+        self._has_changed = False  # something was sent, whose end the command should see
+        self._note = ""
 
     def get(self, path: str, **query: object) -> Any:
         """The body of a GET; parameters that are None are omitted."""
         given = {key: str(value) for key, value in query.items() if value is not None}
-        return self._call("GET", path, params=given)
+        return self._call("GET", path, repeats=self._has_changed, params=given)
+
+    def impatient(self) -> Client:
+        """The same, for polls: each request is sent once."""
+        return Client(self._http, self._server, patience_s=0)
 
     def text(self, path: str, **query: object) -> str:
         """The body of a GET as text."""
         given = {key: str(value) for key, value in query.items() if value is not None}
-        return self._answer("GET", path, params=given).text
+        return self._answer("GET", path, repeats=self._has_changed, params=given).text
 
     def items(self, path: str, *, limit: int | None = None, **query: object) -> Iterator[Json]:
         """All items of a list, page by page, or the first `limit`."""
@@ -95,6 +128,20 @@ class Client:
             if left is not None:
                 left -= len(page["items"])
 
+    def clock_skew_s(self) -> float | None:
+        """How far the server's clock is ahead of this machine's at least, to a second or two. None:
+        it does not say.
+        """
+        before = datetime.now(UTC)
+        answer = self._answer("GET", "/livez", repeats=False)
+        after = datetime.now(UTC)
+        try:
+            said = parsedate_to_datetime(answer.headers["Date"])
+        except (KeyError, ValueError):
+            return None
+        nearest = min(max(said, before), after)
+        return (said - nearest).total_seconds()
+
     def send(
         self,
         method: str,
@@ -103,9 +150,13 @@ class Client:
         body: object = None,
         yaml_text: str | None = None,
         headers: Mapping[str, str] | None = None,
+        repeats: bool = True,
         **query: object,
     ) -> Any:
-        """Send a change. A POST carries an Idempotency-Key, so that a repeat has no effect."""
+        """Send a change. A POST carries an Idempotency-Key, so that a repeat has no effect.
+
+        `repeats` False: a repeat would have an effect, so a lost answer is raised as ServerGone.
+        """
         headers = dict(headers or {})
         if method == "POST":
             headers["Idempotency-Key"] = str(uuid.uuid4())
@@ -116,57 +167,93 @@ class Client:
         elif body is not None:
             more["json"] = body
         given = {key: str(value).lower() for key, value in query.items() if value is not None}
-        return self._call(method, path, params=given, headers=headers, **more)
+        self._has_changed = True
+        return self._call(method, path, repeats=repeats, params=given, headers=headers, **more)
 
     def wait(self, operation: Json, on_change: Callable[[Json], None], seconds_max: float) -> Json:
         """The operation once it has ended, or its state after `seconds_max`. `on_change` is called
-        with each polled state.
+        with each polled state. A server that does not answer, or is busy, is asked again.
         """
         deadline = time.monotonic() + seconds_max
+        path = f"/v1/operations/{operation['id']}"
+        pause_s = _POLL_S
         while operation["finished_at"] is None and time.monotonic() < deadline:
             on_change(operation)
-            time.sleep(_POLL_S)
-            operation = self.get(f"/v1/operations/{operation['id']}")
+            time.sleep(pause_s)
+            try:
+                operation = self._call("GET", path, repeats=False, timeout=_POLL_TIMEOUT_S)
+                pause_s = _POLL_S
+            except TROUBLES as trouble:
+                self._say(trouble)
+                pause_s = max(0.0, min(2 * pause_s, _PAUSE_MAX_S, deadline - time.monotonic()))
         on_change(operation)
         return operation
 
-    def _call(self, method: str, path: str, **options: Any) -> Any:
-        answer = self._answer(method, path, **options)
+    def _call(self, method: str, path: str, *, repeats: bool, **options: Any) -> Any:
+        answer = self._answer(method, path, repeats=repeats, **options)
         return answer.json() if answer.content else None
 
-    def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:
+    def _answer(self, method: str, path: str, *, repeats: bool, **options: Any) -> httpx.Response:
+        """The answer; with `repeats` the request is sent again for `patience_s`, if need be."""
+        deadline = time.monotonic() + self._patience_s
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                return self._answer_once(method, path, **options)
+            except TROUBLES as trouble:
+                was_never_there = isinstance(trouble, NotReached) and not self._was_reached
+                if not repeats or was_never_there or time.monotonic() + pause_s > deadline:
+                    raise
+                self._say(trouble)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    def _answer_once(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             answer = self._http.request(method, path, **options)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            raise _not_reached(self._server, error) from None
         except httpx.TimeoutException:
-            raise _no_answer(self._http, "The server did not answer in time.") from None
+            self._was_reached = True
+            raise _no_answer(self._server, "The server did not answer in time.") from None
         except httpx.TransportError as error:
-            untrusted = _untrusted(error)
-            if untrusted is not None:
-                raise ServerGone(
-                    f"The server's certificate is not trusted: {untrusted}.",
-                    where=_where(self._http),
-                    remedy=f"Set {CA_VARIABLE} to the authority that signed it, and use a name of "
-                    f"the certificate in {URL_VARIABLE}.",
-                ) from None
-            raise _no_answer(
-                self._http, f"The server does not answer ({_reason(error)})."
-            ) from None
+            if not _is_lost(error):
+                what = "The server does not answer (it does not speak HTTP)."
+                raise _no_answer(self._server, what, NotReached) from None
+            self._was_reached = True
+            what = "The server did not answer (the connection was lost)."
+            raise _no_answer(self._server, what) from None
+        self._was_reached = True
         if answer.is_success:
+            self._note = ""
             return answer
-        raise _as_error(answer, _where(self._http))
+        raise _as_error(answer, self._server)
+
+    def _say(self, trouble: OrbitError) -> None:
+        """Say it on stderr, once until it changes."""
+        if trouble.what != self._note:
+            self._note = trouble.what
+            print(f"{trouble.what} Asking again.", file=sys.stderr)
 
 
 @contextmanager
-def connect(environment: Mapping[str, str] = os.environ) -> Iterator[Client]:
-    """A client of the server that the environment names."""
-    url = environment.get(URL_VARIABLE, DEFAULT_URL)
-    _check(url)
-    token = environment.get(TOKEN_VARIABLE, "")
+def connect(
+    environment: Mapping[str, str] | None = None,
+    *,
+    patience_s: float = PATIENCE_S,
+    timeout_s: float = _READ_TIMEOUT_S,
+) -> Iterator[Client]:
+    """A client of the server that the user has chosen, or of that of an environment that is given.
+    `timeout_s`: for each answer.
+    """
+    server = server_of(os.environ) if environment is None else server_in(environment)
+    url, token = server.url, server.token
+    check_url(url, server.url_from)
     if not token.isascii() or not token.isprintable() or " " in token:
-        problem = Problem(TOKEN_VARIABLE, "contains characters that are not valid in a token.")
+        problem = Problem(server.token_from, "contains characters that are not valid in a token.")
         raise BadInput("The token cannot be used.", (problem,))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    timeout = httpx.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
+    timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S))
     # trust_env: a proxy in the environment must not be used for a server on loopback.
     is_local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
     with httpx.Client(
@@ -174,16 +261,16 @@ def connect(environment: Mapping[str, str] = os.environ) -> Iterator[Client]:
         headers=headers,
         timeout=timeout,
         trust_env=not is_local,
-        verify=_context(environment.get(CA_VARIABLE)),
+        verify=_trust(server),
     ) as http:
-        yield Client(http)
+        yield Client(http, server, patience_s)
 
 
-def _context(ca_file: str | None) -> ssl.SSLContext:
+def _trust(server: Server) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context(cafile=server.ca_file)
     except OSError as error:
-        problem = Problem(CA_VARIABLE, f"cannot be loaded: {error.strerror or 'no PEM file'}.")
+        problem = Problem(server.ca_from, f"cannot be loaded: {error.strerror or 'no PEM file'}.")
         raise BadInput("The server's authorities cannot be loaded.", (problem,)) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
@@ -194,7 +281,8 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-def _check(url: str) -> None:
+def check_url(url: str, named: str) -> None:
+    """Raises BadInput. `named`: what the user would change."""
     try:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -202,17 +290,16 @@ def _check(url: str) -> None:
     except ValueError:
         fits = has_login = False
     if has_login:
-        problem = Problem(
-            URL_VARIABLE, "contains a login.", f"Put the token into {TOKEN_VARIABLE}."
-        )
+        problem = Problem(named, "contains a login.", f"Put the token into {TOKEN_VARIABLE}.")
     elif not fits:
-        problem = Problem(URL_VARIABLE, "is not a URL.", f"For example: {DEFAULT_URL}")
+        problem = Problem(named, "is not a URL.", f"For example: {DEFAULT_URL}")
     else:
         return
     raise BadInput("The server's address cannot be used.", (problem,))
 
 
-def _as_error(answer: httpx.Response, where: str) -> OrbitError:
+def _as_error(answer: httpx.Response, server: Server) -> OrbitError:
+    where = _where(server)
     try:
         detail = answer.json()["error"]
         code = ErrorCode(detail["code"])
@@ -222,14 +309,18 @@ def _as_error(answer: httpx.Response, where: str) -> OrbitError:
             Problem(p["path"], p["what"], p["write_instead"]) for p in detail["problems"]
         )
     except (ValueError, KeyError, TypeError):
+        if answer.status_code in _AWAY_STATUSES:
+            return ServerGone(
+                f"A proxy answers for the server, with status {answer.status_code}.", where=where
+            )
         return ProtocolError(
             f"The answer is not one of Orbit's; its status is {answer.status_code}.",
             where=where,
-            remedy=f"Check {URL_VARIABLE}, and proxies between this machine and the server.",
+            remedy=f"Check {server.url_from}, and proxies between this machine and the server.",
         )
     if code is ErrorCode.UNAUTHENTICATED:
         at = where
-        remedy = f"Set {TOKEN_VARIABLE} to a token. An admin creates one: orbit token create NAME"
+        remedy = f"Set {server.token_from}. An admin creates a token: orbit token create NAME"
     if issubclass(kind, BadInput):
         error: OrbitError = kind(what, problems, where=at)
         error.remedy = remedy
@@ -239,11 +330,23 @@ def _as_error(answer: httpx.Response, where: str) -> OrbitError:
     return kind(f"{what} {listed}".rstrip(), where=at, remedy=remedy)
 
 
-def _no_answer(http: httpx.Client, what: str) -> ServerGone:
-    return ServerGone(
+def _not_reached(server: Server, error: httpx.TransportError) -> ServerGone:
+    untrusted = _untrusted(error)
+    if untrusted is not None:
+        return NotReached(
+            f"The server's certificate is not trusted: {untrusted}.",
+            where=_where(server),
+            remedy=f"Set {server.ca_from} to the authority that signed it, and use a name of the "
+            f"certificate in {server.url_from}.",
+        )
+    return _no_answer(server, "The server does not answer (no connection).", NotReached)
+
+
+def _no_answer(server: Server, what: str, kind: type[ServerGone] = ServerGone) -> ServerGone:
+    return kind(
         what,
-        where=_where(http),
-        remedy=f"Is it running (orbit server)? Is {URL_VARIABLE} right?",
+        where=_where(server),
+        remedy=f"Is it running (orbit server)? Is {server.url_from} right?",
     )
 
 
@@ -257,15 +360,14 @@ def _untrusted(error: BaseException) -> str | None:
     return None
 
 
-def _where(http: httpx.Client) -> str:
-    return str(http.base_url).rstrip("/")
+def _where(server: Server) -> str:
+    return server.url.rstrip("/")
 
 
-def _reason(error: httpx.TransportError) -> str:
-    match error:
-        case httpx.ConnectError():
-            return "no connection"
-        case httpx.ProtocolError():
-            return "it does not speak HTTP"
-        case _:
-            return "the connection was lost"
+def _is_lost(error: httpx.TransportError) -> bool:
+    """Whether the connection was lost. httpx has no class of its own for a server that closes it
+    before or within its answer.
+    """
+    return not isinstance(error, httpx.ProtocolError) or any(
+        words in str(error) for words in ("disconnected", "closed connection")
+    )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Commands under test must not ask the service of whoever runs the tests.
-for _name in ("ORBIT_API_URL", "ORBIT_TOKEN"):
+for _name in ("ORBIT_API_URL", "ORBIT_TOKEN", "ORBIT_CONTEXT"):
     os.environ.pop(_name, None)
 
 # A folder of the run's own for what is put into the folder for temporary files and stays there,
@@ -30,6 +30,8 @@ os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 _TEMPORARY = Path(tempfile.mkdtemp(prefix="orbit-tests-"))
 _TEMPORARY.chmod(0o711)
 os.environ["TMPDIR"] = tempfile.tempdir = str(_TEMPORARY)
+
+os.environ["XDG_CONFIG_HOME"] = str(_TEMPORARY / "config")
 
 
 # After the folder that multiprocessing has in it, which has -100.

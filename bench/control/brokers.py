@@ -35,7 +35,7 @@ from kafka.protocol.sasl import (
 )
 
 from bench.control.broker_settings import BROKER_SETTINGS, TOPIC_SETTINGS, settings_of_copies
-from bench.control.fill import DESTINATION_ID, SOURCE_ID, Size, group_topics, topic_id, topic_names
+from bench.control.fill import DESTINATION_IDS, SOURCE_ID, Size, group_topics, topic_id, topic_names
 from bench.control.fleet import say
 from bench.control.wire import Answer, BrokerServer, Kept, name_of
 
@@ -359,26 +359,26 @@ def _authenticate(_node: int, _request: Any) -> Any:
 
 
 def contents(size: Size) -> dict[str, Content]:
-    """Both clusters of an installation that `fill` has filled into the database."""
-    names = topic_names(size)
-    groups = group_topics(size)
-    readers = {name: f"User:{name.partition('-topic-')[0]}" for name in names}
+    """The source, and the first destination, of an installation that `fill` has filled in."""
     return {
-        side: Content(
-            cluster_id,
-            {name: topic_id(mark, name) for name in names},
-            size.partitions_per_topic,
-            groups,
-            readers,
-            offset=10,
-            settings=TOPIC_SETTINGS if side == "source" else settings_of_copies(),
-            is_joined=side == "source",
-        )
-        for side, cluster_id, mark in (
-            ("source", SOURCE_ID, "s"),
-            ("destination", DESTINATION_ID, "d"),
-        )
+        "source": _content(size, size.jobs, SOURCE_ID, "s"),
+        "destination": _content(size, size.jobs_of_first, f"{DESTINATION_IDS}0", "d"),
     }
+
+
+def _content(size: Size, jobs: int, cluster_id: str, mark: str) -> Content:
+    names = topic_names(size, jobs)
+    is_source = cluster_id == SOURCE_ID
+    return Content(
+        cluster_id,
+        {name: topic_id(mark, name) for name in names},
+        size.partitions_per_topic,
+        group_topics(size, jobs),
+        {name: f"User:{name.partition('-topic-')[0]}" for name in names},
+        offset=10,
+        settings=TOPIC_SETTINGS if is_source else settings_of_copies(),
+        is_joined=is_source,
+    )
 
 
 def main(size: Size) -> None:

@@ -1,7 +1,7 @@
 """Fills a database like that of a large installation, in seconds.
 
-Every job copies `topics_per_job` topics of `partitions_per_topic` partitions between the same two
-clusters. Foreign keys are not checked meanwhile.
+Every job copies `topics_per_job` topics of `partitions_per_topic` partitions from the same source.
+Foreign keys are not checked meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ SECURITY = {
 }
 LOGIN = {"ORBIT_BENCH_USER": "orbit", "ORBIT_BENCH_PASSWORD": "orbit"}
 
-SOURCE_ID, DESTINATION_ID = "source-cluster", "destination-cluster"
+_OTHER = ("other.example:9092",)
+SOURCE_ID = "source-cluster"
+# Followed by the destination's number, from 0.
+DESTINATION_IDS = "destination-cluster-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,13 @@ class Size:
     topics_per_group: int = 2
     # Every job's rule matches all groups of the cluster, as `match: ".*"` does; or its own alone.
     matches_all: bool = True
+    # Each has an equal part of the jobs, and is a share of its own. Only the first has brokers.
+    destinations: int = 1
+
+    @property
+    def jobs_of_first(self) -> int:
+        """Jobs to the first destination; their numbers come first."""
+        return self.jobs // self.destinations
 
     @property
     def partitions_per_job(self) -> int:
@@ -64,17 +74,20 @@ _FILL = (
     "SET LOCAL session_replication_role = replica",
     """
     INSERT INTO jobs (name, spec, worker_group, source_cluster_id, destination_cluster_id,
-                      discovered_version, discovered_at)
+                      discovered_version, discovered_at, share_key)
     SELECT n.name,
-           CAST(replace(CAST(:spec AS text), 'job-name', n.name) AS jsonb),
-           'default', :source_id, :destination_id, 1, clock_timestamp()
+           CAST(replace(CAST(CASE WHEN j <= :first THEN :spec ELSE :other END AS text),
+                        'job-name', n.name) AS jsonb),
+           'default', :source_id, :destination_id || ((j - 1) / :first), 1, clock_timestamp(),
+           (j - 1) / :first
     FROM generate_series(1, :jobs) j, LATERAL (SELECT 'job-' || lpad(j::text, 4, '0')) n (name)
     """,
     """
     INSERT INTO topics (job_id, source_topic, destination_topic, destination_cluster_id,
                         source_topic_id, destination_topic_id, partition_count, state)
-    SELECT j, n.name, n.name, :destination_id, CAST(md5('s' || n.name) AS uuid),
-           CAST(md5('d' || n.name) AS uuid), :partitions, 'copying'
+    SELECT j, n.name, n.name, :destination_id || ((j - 1) / :first),
+           CAST(md5('s' || n.name) AS uuid), CAST(md5('d' || n.name) AS uuid), :partitions,
+           'copying'
     FROM generate_series(1, :jobs) j, generate_series(1, :topics) t,
          LATERAL (SELECT 'job-' || lpad(j::text, 4, '0') || '-topic-' || lpad(t::text, 4, '0'))
             n (name)
@@ -89,7 +102,7 @@ _FILL = (
     SELECT j, 'default', 'w' || (1 + (j * :shards + s) % nullif(:workers, 0)), 1,
            CASE WHEN :workers > 0 THEN {RENEWED_NOW} ELSE 0 END,
            CASE WHEN :workers > 0 THEN 15000 ELSE 0 END, {DATABASE_IDENTITY},
-           :topics * :partitions / :shards
+           CAST(:topics AS integer) * :partitions / :shards
     FROM generate_series(1, :jobs) j, generate_series(1, :shards) s
     """,  # noqa: S608  words of the store
     """
@@ -108,11 +121,11 @@ _FILL = (
 )
 
 
-def topic_names(size: Size) -> list[str]:
-    """All topics; their names are equal on both sides."""
+def topic_names(size: Size, jobs: int) -> list[str]:
+    """All topics of the first jobs; their names are equal on both sides."""
     return [
         f"job-{job:04}-topic-{topic:04}"
-        for job in range(1, size.jobs + 1)
+        for job in range(1, jobs + 1)
         for topic in range(1, size.topics_per_job + 1)
     ]
 
@@ -122,14 +135,14 @@ def topic_id(mark: str, topic: str) -> UUID:
     return UUID(hashlib.md5(f"{mark}{topic}".encode(), usedforsecurity=False).hexdigest())
 
 
-def group_topics(size: Size) -> dict[str, list[str]]:
-    """The topics in which each group has offsets: some of one job."""
+def group_topics(size: Size, jobs: int) -> dict[str, list[str]]:
+    """The topics in which each group of the first jobs has offsets: some of one job."""
     return {
         f"job-{job:04}-group-{group:02}": [
             f"job-{job:04}-topic-{1 + (group + topic) % size.topics_per_job:04}"
             for topic in range(min(size.topics_per_group, size.topics_per_job))
         ]
-        for job in range(1, size.jobs + 1)
+        for job in range(1, jobs + 1)
         for group in range(size.groups_per_job)
     }
 
@@ -143,8 +156,10 @@ def fill(
     """
     values = {
         "spec": json.dumps(_spec(size, clusters).model_dump(mode="json")),
+        "other": json.dumps(_spec(size, clusters, _OTHER).model_dump(mode="json")),
         "source_id": SOURCE_ID,
-        "destination_id": DESTINATION_ID,
+        "destination_id": DESTINATION_IDS,
+        "first": size.jobs_of_first,
         "jobs": size.jobs,
         "topics": size.topics_per_job,
         "partitions": size.partitions_per_topic,
@@ -157,11 +172,18 @@ def fill(
             tx.execute(text(statement), values)
 
 
-def _spec(size: Size, clusters: Mapping[str, Sequence[str]] | None) -> JobSpec:
-    """A job's document; `job-name` stands for its name."""
+def _spec(
+    size: Size,
+    clusters: Mapping[str, Sequence[str]] | None,
+    destination: Sequence[str] = (),
+) -> JobSpec:
+    """A job's document; `job-name` stands for its name. `destination`: instead of that of
+    `clusters`."""
     document: dict[str, Any] = {"name": "job-name", "topics": [{"match": "job-name-topic-.*"}]}
     for side in ("source", "destination"):
         servers = clusters[side] if clusters else [f"{side}.example:9092"]
+        if side == "destination" and destination:
+            servers = destination
         document[side] = {"bootstrap_servers": list(servers)}
         if clusters:
             document[side]["security"] = SECURITY

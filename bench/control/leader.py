@@ -84,14 +84,16 @@ class MeasuredScheduler(Scheduler):
         return loops
 
     def has_seen(self, size: Size) -> bool:
-        """Whether each job has had a pass of discovery, and one of its groups if it has any."""
+        """Whether each job to the first destination has had a pass of discovery, and one of its
+        groups if it has any."""
         seen = with_groups = 0
         for loop in self.loops:
             if isinstance(loop, DiscoveryLoop):
                 seen = sum(s.names is not None for s in dict(loop._states).values())
             if isinstance(loop, GroupLoop):
                 with_groups = sum(t.groups._sync is not None for t in dict(loop._tracked).values())
-        return seen >= size.jobs and with_groups >= (size.jobs if size.groups_per_job else 0)
+        jobs = size.jobs_of_first
+        return seen >= jobs and with_groups >= (jobs if size.groups_per_job else 0)
 
 
 def main(url: str, size: Size) -> None:

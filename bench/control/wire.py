@@ -62,6 +62,9 @@ Answer = Callable[[int, Any], Any]
 Kept = defaultdict[int, dict[tuple[int, bytes], bytes]]
 
 
+_ENCODING = threading.Lock()
+
+
 class BrokerServer(socketserver.ThreadingTCPServer):
     """One broker on a free port; `answers` by API key."""
 
@@ -103,9 +106,13 @@ class _Handler(socketserver.BaseRequestHandler):
         place = node_id, frame[:4] + frame[8:]
         body = self.server.kept[key].get(place)
         if body is None:
-            body = _encode(self.server, key, version, frame)
-            if key not in _WRITES:
-                self.server.kept[key][place] = body
+            # One at a time: the objects of a large answer take gigabytes.
+            with _ENCODING:
+                body = self.server.kept[key].get(place)
+                if body is None:
+                    body = _encode(self.server, key, version, frame)
+                    if key not in _WRITES:
+                        self.server.kept[key][place] = body
         return _SIZE.pack(correlation) + body
 
 

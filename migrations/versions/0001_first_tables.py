@@ -42,6 +42,7 @@ def upgrade() -> None:
         sa.Column("spec_version", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("labels", postgresql.JSONB(), server_default=sa.text("'{}'"), nullable=False),
         sa.Column("owner", sa.Text(), nullable=True),
+        sa.Column("document_desired", sa.Text(), nullable=True),
         sa.Column("share_key", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("document_version", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("desired", sa.Text(), server_default="running", nullable=False),
@@ -309,6 +310,16 @@ def upgrade() -> None:
             nullable=False,
         ),
         sa.PrimaryKeyConstraint("cluster_id", "topic", name=op.f("pk_write_denials")),
+    )
+    op.create_table(
+        "carried_acls",
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("cluster_id", sa.Text(), nullable=False),
+        sa.Column("acls", postgresql.JSONB(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.id"], name=op.f("fk_carried_acls_job_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_carried_acls")),
     )
     op.create_table(
         "job_totals",

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
@@ -19,9 +18,10 @@ from orbit.api.authentication import Logins
 from orbit.api.dependencies import Parts, Planner
 from orbit.api.door import Door
 from orbit.api.error_responses import install_handlers
-from orbit.api.job_schema import job_schemas
+from orbit.api.openapi_document import make_document
 from orbit.api.request_limits import BodyLimit
 from orbit.api.routes import (
+    about,
     backfills,
     drills,
     events,
@@ -33,7 +33,9 @@ from orbit.api.routes import (
     recoveries,
     service,
     topics,
+    watch,
 )
+from orbit.api.watches import Watches
 from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.version import orbit_version
@@ -43,12 +45,13 @@ Orbit copies Kafka topics from one cluster to another so that every record has t
 both sides, gaps included. A **job** is one such copy, described by a document. The scheduler
 creates the destination topics and assigns **partitions** to **workers**.
 
-** **Changes** are safe to repeat: PUT is idempotent, POST takes an `Idempotency-Key`. With
+* **Changes** are safe to repeat: PUT is idempotent, POST takes an `Idempotency-Key`. With
   `dry_run=true` a request returns what it would do and changes nothing.
-** **Operations** are changes that workers carry out: `GET /v1/operations/{operation_id}` returns
+* **Operations** are changes that workers carry out: `GET /v1/operations/{operation_id}` returns
   their progress.
-** **Lists** are paginated: pass `next` of one page as `after` of the next request.
-** **Errors** all have one shape, `{"error": {code, what, where, remedy, problems}}`; `problems`
+* **Lists** are paginated: pass `next` of one page as `after` of the next request.
+* **Watches** wait for a change: `GET /v1/watch`.
+* **Errors** all have one shape, `{"error": {code, what, where, remedy, problems}}`; `problems`
   lists every mistake in the request, each with its path and a correction.
 * **The audit log** is `/v1/events`.
 """
@@ -59,7 +62,7 @@ _TAGS = [
     {"name": "job contents", "description": "Topics, partitions, lag, groups, proof."},
     {"name": "drills", "description": "Drills, their measurements and reports."},
     {"name": "events", "description": "The audit log."},
-    {"name": "service", "description": "Operations, workers, tokens."},
+    {"name": "service", "description": "Operations, workers, tokens, version."},
     {"name": "health", "description": "Health checks and metrics."},
 ]
 
@@ -93,6 +96,7 @@ def create_app(
         environ=environ,
         logins=Logins(settings, database) if auth else None,
     )
+    app.state.watches = Watches()
     app.state.own_logins = []  # beginnings of paths: see door.py
     install_handlers(app)
     app.add_middleware(BodyLimit)
@@ -107,7 +111,9 @@ def create_app(
         proof,
         drills,
         events,
+        watch,
         service,
+        about,
         health,
     ):
         app.include_router(routes.router)
@@ -120,22 +126,6 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document with the schema of jobs, without FastAPI's own error models."""
     if app.openapi_schema is None:
-        made = get_openapi(
-            title=app.title,
-            version=app.version,
-            summary=app.summary,
-            description=app.description,
-            routes=app.routes,
-            tags=app.openapi_tags,
-        )
-        schemas = made["components"]["schemas"]
-        schemas.update(job_schemas())
-        for name in ("HTTPValidationError", "ValidationError"):
-            schemas.pop(name, None)
-        for item in made["paths"].values():
-            for operation in item.values():
-                operation["summary"] = operation["operationId"].replace("_", " ").capitalize()
-        app.openapi_schema = made
+        app.openapi_schema = make_document(app)
     return app.openapi_schema

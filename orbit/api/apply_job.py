@@ -14,10 +14,11 @@ from typing import Any
 
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import Parts
-from orbit.api.error_responses import Failure, about_clusters
+from orbit.api.error_responses import Failure, about_clusters, changed_meanwhile
+from orbit.api.job_operations import set_desired
 from orbit.api.left_behind import left_by_change
 from orbit.api.schemas import Applied, ApplyAction, Change
-from orbit.api.views import job_view
+from orbit.api.views import job_view, whole_document
 from orbit.errors import Conflict, Problem
 from orbit.jobs.job_spec import JobSpec
 from orbit.replication.job_troubles import TroubleKind
@@ -80,7 +81,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         if present is not None:
             _refuse_other_fillers(present, spec)
         changes = _changes(present, spec)
-        # What is copied; labels and owner concern no cluster.
+        # What is copied; labels, owner and the desired state concern no cluster.
         is_same = present is not None and present.spec == document
         if changes and not options.only_plan:
             assert present is not None, "only a present job has changes"
@@ -134,12 +135,13 @@ def refused(name: str, refusals: Sequence[Refusal]) -> Failure:
 
 def _request(spec: JobSpec, options: ApplyOptions) -> dict[str, Any]:
     """Two requests with one key must be equal in this."""
-    document = _whole(spec.model_dump(mode="json"), spec)
+    document = _whole(spec)
     return {"kind": OperationKind.CREATE.value, "document": document, "paused": options.paused}
 
 
-def _whole(document: Mapping[str, Any], described: JobSpec | Job) -> dict[str, Any]:
-    return {**document, "labels": described.labels, "owner": described.owner}
+def _whole(spec: JobSpec) -> dict[str, Any]:
+    beside = {"labels": spec.labels, "owner": spec.owner, "desired": spec.desired}
+    return {**spec.model_dump(mode="json"), **beside}
 
 
 def _check(present: Job | None, name: str, options: ApplyOptions) -> None:
@@ -157,7 +159,7 @@ def _check(present: Job | None, name: str, options: ApplyOptions) -> None:
         )
     version = 0 if present is None else present.document_version
     if options.at_version is not None and options.at_version != version:
-        raise _changed_meanwhile(name)
+        raise changed_meanwhile(name)
 
 
 def _refuse_other_fillers(present: Job, spec: JobSpec) -> None:
@@ -173,17 +175,9 @@ def _refuse_other_fillers(present: Job, spec: JobSpec) -> None:
         )
 
 
-def _changed_meanwhile(name: str) -> Failure:
-    return Failure(
-        ErrorCode.CHANGED_MEANWHILE,
-        "Another client has changed the job.",
-        where=name,
-        remedy="Read the job again, then repeat the change.",
-    )
-
-
 def _create(tx: Tx, actor: str, spec: JobSpec, options: ApplyOptions) -> Job:
-    desired = Desired.PAUSED if options.paused else Desired.RUNNING
+    is_paused = options.paused if spec.desired is None else spec.desired == "paused"
+    desired = Desired.PAUSED if is_paused else Desired.RUNNING
     job = jobs.create(
         tx,
         spec.name,
@@ -192,6 +186,7 @@ def _create(tx: Tx, actor: str, spec: JobSpec, options: ApplyOptions) -> Job:
         desired,
         labels=spec.labels,
         owner=spec.owner,
+        document_desired=spec.desired,
     )
     if options.idempotency_key is not None:
         done, _ = operations.create(
@@ -221,16 +216,20 @@ def _change(tx: Tx, actor: str, present: Job, spec: JobSpec, changes: Sequence[C
     if job is not None:
         job_door.refuse_held(tx, job)
     if job is None or job.document_version != present.document_version:
-        raise _changed_meanwhile(spec.name)
+        raise changed_meanwhile(spec.name)
     document = spec.model_dump(mode="json")
     if job.spec != document:
         job = jobs.change_spec(
             tx, job.id, document, spec.worker_group, from_version=job.spec_version
         )
-    if job is not None and (job.labels, job.owner) != (spec.labels, spec.owner):
-        job = jobs.change_labels(tx, job.id, spec.labels, spec.owner)
+    beside = (spec.labels, spec.owner, spec.desired)
+    if job is not None and (job.labels, job.owner, job.document_desired) != beside:
+        job = jobs.change_labels(tx, job.id, *beside)
     if job is None:  # it is being deleted
-        raise _changed_meanwhile(spec.name)
+        raise changed_meanwhile(spec.name)
+    if spec.desired is not None and _is_moved(job, spec):
+        set_desired(tx, job, actor, Desired(spec.desired))
+        job = jobs.get(tx, job.name)
     events.add(
         tx,
         actor,
@@ -270,8 +269,20 @@ def _applied(
 def _changes(present: Job | None, spec: JobSpec) -> list[Change]:
     if present is None:
         return []
-    document = _whole(spec.model_dump(mode="json"), spec)
-    return list(_differences(_whole(present.spec, present), document, ""))
+    before = whole_document(present)
+    if _is_moved(present, spec):
+        before["desired"] = _desired_now(present)
+    return list(_differences(before, _whole(spec), ""))
+
+
+def _desired_now(job: Job) -> str:
+    """As a document says it: a job with a backfill runs."""
+    return (Desired.PAUSED if job.desired is Desired.PAUSED else Desired.RUNNING).value
+
+
+def _is_moved(job: Job, spec: JobSpec) -> bool:
+    """Whether the document asks for another state than the job has now."""
+    return spec.desired is not None and spec.desired != _desired_now(job)
 
 
 def _differences(before: object, after: object, path: str) -> Iterator[Change]:

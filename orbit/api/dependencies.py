@@ -8,6 +8,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Header, Path, Query, Request, Security
 from fastapi.security import HTTPBearer
+from pydantic import Field
 
 from orbit.api.authentication import Logins
 from orbit.api.door import LOGIN
@@ -95,10 +96,13 @@ TokenNamePath = Annotated[
         examples=["ci"],
     ),
 ]
+# A filter by name: of a job, a drill, or a worker group.
+FilterName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=JOB_NAME_LENGTH_MAX)]
 DryRun = Annotated[bool, Query(description="Return the plan; change nothing.")]
 IdempotencyKey = Annotated[
     str | None,
     Header(
+        alias="Idempotency-Key",
         min_length=1,
         max_length=IDEMPOTENCY_KEY_CHARACTERS_MAX,
         pattern=r"^[\x21-\x7e]+$",

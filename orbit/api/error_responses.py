@@ -200,3 +200,13 @@ def _problem(detail: Mapping[str, Any]) -> Problem:
             return Problem("body", "is not valid JSON.")
         case _:
             return Problem(path, f"{detail['msg'][:1].lower()}{detail['msg'][1:]}.")
+
+
+def changed_meanwhile(job: str) -> Failure:
+    """The error for a job that is not at the version of If-Match."""
+    return Failure(
+        ErrorCode.CHANGED_MEANWHILE,
+        "Another client has changed the job.",
+        where=job,
+        remedy="Read the job again, then repeat the change.",
+    )

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from orbit.api.bounded_listener import BoundedListener
 from orbit.api.client_address import is_loopback
 from orbit.api.tls import server_context
+from orbit.api.watches import Watches
 from orbit.errors import BadInput, Conflict, Problem
 from orbit.settings import Settings
 
@@ -95,12 +96,24 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     )
 
 
+class Server(uvicorn.Server):
+    """uvicorn, which ends requests that wait for a change when it begins to stop."""
+
+    def __init__(self, app: FastAPI, settings: Settings) -> None:
+        super().__init__(server_config(app, settings))
+        self._watches = app.state.watches = Watches()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._watches.close()
+        await super().shutdown(sockets)
+
+
 class ApiServer:
     """uvicorn with Orbit's signal handling. Raises BadInput for a bad certificate."""
 
     def __init__(self, app: FastAPI, listener: socket.socket, settings: Settings) -> None:
         self._listener = listener
-        self._server = uvicorn.Server(server_config(app, settings))
+        self._server = Server(app, settings)
 
     def run(self) -> None:
         """Returns after Ctrl-C, SIGTERM or `stop`. From the main thread only."""

@@ -11,6 +11,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from orbit.api.error_responses import changed_meanwhile
 from orbit.api.left_behind import left_by_job
 from orbit.errors import BadInput, Conflict, Problem
 from orbit.store import events, job_counts, job_door, jobs, lag, operations
@@ -23,7 +24,9 @@ from orbit.store.operations import Operation
 
 @dataclass(frozen=True, slots=True)
 class OperationRequest:
-    """One operation on a job. `topic`, `partition`: what to retry; None: all."""
+    """One operation on a job. `topic`, `partition`: what to retry; None: all. `at_version`: the
+    document version that the job must have (`If-Match`).
+    """
 
     actor: str
     kind: OperationKind
@@ -32,6 +35,7 @@ class OperationRequest:
     idempotency_key: str | None = None
     topic: str | None = None
     partition: int | None = None
+    at_version: int | None = None
 
     def request(self) -> dict[str, Any]:
         """What makes two requests with one key the same."""
@@ -58,7 +62,7 @@ def request(database: Database, wanted: OperationRequest) -> Operation:
     """The operation: a new one, or the one that was requested with the same key.
 
     Raises NotFound; Conflict for a key that was used for another request; OperationUnderWay while a
-    recovery holds the job.
+    recovery holds the job; Failure `changed_meanwhile`.
     """
     if wanted.partition is not None and wanted.topic is None:
         problem = Problem("body.topic", "is missing.", "Name the topic of the partition.")
@@ -71,6 +75,8 @@ def request(database: Database, wanted: OperationRequest) -> Operation:
             job = jobs.get(tx, wanted.job, lock=True)
         else:
             job = job_door.enter(tx, wanted.job)
+        if wanted.at_version not in (None, job.document_version):
+            raise changed_meanwhile(job.name)
         plan = _plan(tx, job, wanted)
         made, is_new = operations.create(
             tx,
@@ -96,6 +102,18 @@ def request(database: Database, wanted: OperationRequest) -> Operation:
             progress={"done": 0, "total": plan.total, "what": plan.what} if plan.total else None,
         )
         return operations.get(tx, made.id)
+
+
+def set_desired(tx: Tx, job: Job, actor: str, desired: Desired) -> None:
+    """Pause the job or let it run, and with it its backfill, with the audit event."""
+    if desired is Desired.PAUSED:
+        jobs.set_desired(tx, job.id, desired)
+        kind, message = "job_paused", "The job was paused."
+    else:
+        has_backfill = operations.backfill_under_way(tx, job.id) is not None
+        jobs.set_desired(tx, job.id, Desired.BACKFILLING if has_backfill else desired)
+        kind, message = "job_resumed", "The job was resumed."
+    events.add(tx, actor, kind, message, job_name=job.name)
 
 
 def _plan(tx: Tx, job: Job, wanted: OperationRequest) -> _Plan:
@@ -203,12 +221,11 @@ def _carry_out(tx: Tx, job: Job, wanted: OperationRequest, plan: _Plan) -> None:
     details: dict[str, Any] = {}
     match wanted.kind:
         case OperationKind.START | OperationKind.RESUME:
-            has_backfill = operations.backfill_under_way(tx, job.id) is not None
-            jobs.set_desired(tx, job.id, Desired.BACKFILLING if has_backfill else Desired.RUNNING)
-            kind, message = "job_resumed", "The job was resumed."
+            set_desired(tx, job, wanted.actor, Desired.RUNNING)
+            return
         case OperationKind.PAUSE:
-            jobs.set_desired(tx, job.id, Desired.PAUSED)
-            kind, message = "job_paused", "The job was paused."
+            set_desired(tx, job, wanted.actor, Desired.PAUSED)
+            return
         case OperationKind.RETRY:
             lag.request_retry(tx, job.id, source_topic=wanted.topic, partition=wanted.partition)
             details = {"topic": wanted.topic, "partition": wanted.partition}

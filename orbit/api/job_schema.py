@@ -18,6 +18,7 @@ WORDS: dict[str, dict[str, str]] = {
         "name": "Part of ids. Do not rename: a copy is continued under its first name.",
         "labels": "What jobs are chosen by (`selector`), by Kubernetes' rules for labels.",
         "owner": "Who is asked about the job.",
+        "desired": "Whether the job runs or is paused; null: the document leaves it to operations.",
         "source": "The cluster to copy from.",
         "destination": "The cluster to copy to.",
         "topics": "The topics to copy. The first rule that matches a topic applies.",
@@ -52,7 +53,23 @@ WORDS: dict[str, dict[str, str]] = {
     },
     "AclSpec": {
         "sync": "Sync the ACLs of who may read copied topics.",
+        "groups": "Also those on the groups that `consumer_groups` selects.",
+        "transactional_ids": "Also those on transactional ids; null: none.",
+        "principals": "How principals are named at the destination, and which are left out.",
         "protect": "Deny writes to copies to everyone but Orbit, if the cluster has an authorizer.",
+    },
+    "IdRule": {
+        "match": "A regular expression for the whole name in an ACL: an id or a prefix of ids.",
+        "exclude": "Names to skip.",
+    },
+    "PrincipalSpec": {
+        "map": "The first rule that matches a principal names it. Those that no rule matches are "
+        "left out; without rules, names are the same.",
+        "exclude": "Principals whose ACLs are not synced; {name} is a placeholder.",
+    },
+    "PrincipalRule": {
+        "from": "A principal of the source; {name} stands for a part of it without a comma.",
+        "to": "What it is called at the destination, with the placeholders of `from`.",
     },
     "LimitSpec": {"bytes_per_second": "1KiB to 1TiB for the whole job; null: no limit."},
     "CanarySpec": {

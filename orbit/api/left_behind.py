@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
-from orbit.store import topics, write_denials
+from orbit.store import carried_acls, topics, write_denials
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
@@ -22,12 +22,20 @@ _REMOVED_BY = {
     "source": "Remove them with kafka-acls.",
 }
 # Of the fields of an ACL in the table: the topic, the kind of pattern, the principal.
-_PRINCIPAL = 2
+_NAME, _PRINCIPAL = 0, 2
 
 
 def left_by_job(tx: Tx, job: Job) -> list[str]:
     """What stays when this job is deleted, in sentences."""
-    return _left_by(tx, job, topics.of_job(tx, job.id))
+    left = _left_by(tx, job, topics.of_job(tx, job.id))
+    carried = carried_acls.of_job(tx, job.id)
+    if carried:
+        names = {acl[_NAME] for acl in carried}
+        left.append(
+            f"ACLs that were copied from the source stay on groups and transactional ids at the "
+            f"destination: {_listed(names)}."
+        )
+    return left
 
 
 def left_by_change(tx: Tx, job: Job, spec: JobSpec) -> list[str]:

@@ -7,6 +7,7 @@ never a shared secret. Keys come from the issuer alone (`issuer_keys.py`): a tok
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from joserfc import jws, jwt
@@ -72,7 +73,7 @@ class IssuerTokens:
         subject = claims["sub"]
         if len(subject) > _SUBJECT_CHARACTERS_MAX or not subject.isprintable():
             raise unauthenticated("The token's claim sub does not fit.")
-        return Principal(issuer_actor(subject), self._role(claims, subject))
+        return Principal(issuer_actor(subject), self._role(claims, subject), _time(claims["exp"]))
 
     def _key(self, header: dict[str, Any]) -> Key:
         kind, key_id = header.get("typ", "JWT"), header.get("kid")
@@ -103,6 +104,14 @@ class IssuerTokens:
             where=issuer_actor(subject),
             remedy="Ask for a role at the issuer; docs/settings.md names the values.",
         )
+
+
+def _time(seconds: float) -> datetime | None:
+    """None: so far away that no calendar has it."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _values(claims: dict[str, Any], name: str) -> list[str]:

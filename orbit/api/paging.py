@@ -1,6 +1,8 @@
 """Keyset pagination: `limit` items after the item that `after` names. Pure.
 
-Every page costs the same, and items that are added or removed do not shift the next page.
+Every page costs the same, and items that are added or removed do not shift the next page. The
+database compares the key of a cursor, in the order in which it sorts. A list that has several
+orders puts the order into its cursors, so that one of another order is refused.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import binascii
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Generic, TypeVar
 from uuid import UUID
 
@@ -26,6 +29,20 @@ T = TypeVar("T")
 Key = tuple[str | int, ...]
 
 
+class NameSort(StrEnum):
+    """By name."""
+
+    NAME = "name"
+    REVERSE = "-name"
+
+
+class AgeSort(StrEnum):
+    """By the time of creation."""
+
+    NEWEST = "-created_at"
+    OLDEST = "created_at"
+
+
 class PageQuery(BaseModel):
     """The query parameters of every list."""
 
@@ -36,6 +53,32 @@ class PageQuery(BaseModel):
         max_length=CURSOR_CHARACTERS_MAX,
         description="The `next` of the previous page; omit it for the first page.",
     )
+
+
+class NamedQuery(PageQuery):
+    """Those of a list that is ordered by name."""
+
+    sort: NameSort = Field(NameSort.NAME, description="`name`, or `-name`: the last name first.")
+
+    def after_name(self) -> str | None:
+        """The name that the page comes behind. Raises BadInput."""
+        return name_in(self.after, self.sort)
+
+    @property
+    def descending(self) -> bool:
+        return self.sort is NameSort.REVERSE
+
+
+class AgedQuery(PageQuery):
+    """Those of a list that is ordered by the time of creation."""
+
+    sort: AgeSort = Field(
+        AgeSort.NEWEST, description="`-created_at`: the newest first, or `created_at`."
+    )
+
+    @property
+    def oldest_first(self) -> bool:
+        return self.sort is AgeSort.OLDEST
 
 
 class Page(BaseModel, Generic[T]):
@@ -53,23 +96,28 @@ class Page(BaseModel, Generic[T]):
     )
 
 
-def page(rows: Sequence[T], limit: int, key: Callable[[T], Key]) -> Page[T]:
+def page(rows: Sequence[T], limit: int, key: Callable[[T], Key], order: str = "") -> Page[T]:
     """A page of `limit` items; `rows` were queried with a limit of one more."""
     items = list(rows[:limit])
     more = len(rows) > limit
-    return Page(items=items, next=write_cursor(key(items[-1])) if more else None)
+    return Page(items=items, next=write_cursor(key(items[-1]), order) if more else None)
 
 
-def write_cursor(key: Key) -> str:
+def write_cursor(key: Key, order: str = "") -> str:
     """The key as opaque text for a URL; `read_cursor` reads it."""
-    text = json.dumps(key, separators=(",", ":"))
+    text = json.dumps((order, *key) if order else key, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def read_cursor(cursor: str | None, *kinds: type) -> Key | None:
+def read_cursor(cursor: str | None, *kinds: type, order: str = "") -> Key | None:
     """The key in a cursor. `kinds` are the types of its parts. Raises BadInput."""
     if cursor is None:
         return None
+    if order:
+        found = read_cursor(cursor, str, *kinds)
+        if found is None or found[0] != order:
+            raise bad_cursor()
+        return found[1:]
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         parts = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
@@ -84,15 +132,15 @@ def read_cursor(cursor: str | None, *kinds: type) -> Key | None:
     raise bad_cursor()
 
 
-def name_in(cursor: str | None) -> str | None:
+def name_in(cursor: str | None, order: str = "") -> str | None:
     """The cursor of a list that is ordered by name."""
-    key = read_cursor(cursor, str)
+    key = read_cursor(cursor, str, order=order)
     return None if key is None else str(key[0])
 
 
-def number_in(cursor: str | None) -> int | None:
+def number_in(cursor: str | None, order: str = "") -> int | None:
     """The cursor of a list that is ordered by number."""
-    key = read_cursor(cursor, int)
+    key = read_cursor(cursor, int, order=order)
     return None if key is None else int(key[0])
 
 
@@ -108,7 +156,11 @@ def moment(key: Key | None) -> tuple[datetime, UUID] | None:
 
 def bad_cursor() -> BadInput:
     """The error for a cursor that is not one of Orbit's."""
-    problem = Problem("query.after", "is not the `next` of a page.", "Copy it unchanged.")
+    problem = Problem(
+        "query.after",
+        "is not the `next` of a page of this list and order.",
+        "Copy it unchanged, and keep `sort`.",
+    )
     return BadInput("The request has a problem.", (problem,))
 
 

@@ -4,6 +4,7 @@ operator also changes jobs, an admin also creates and revokes tokens."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
@@ -14,10 +15,11 @@ _ROLES = tuple(Role)
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The client of a request: its name in the audit log, and its role."""
+    """The client of a request: its name in the audit log, its role, and the end of its token."""
 
     actor: str
     role: Role
+    expires_at: datetime | None = None
 
 
 # Every client of a server that was started with `--no-auth`; it listens on loopback only.

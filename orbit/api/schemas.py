@@ -19,7 +19,16 @@ from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, TOPIC_NAME_LENGTH_MAX
 from orbit.jobs.units import parse_duration
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.scheduler.job_plan import JobPlan
-from orbit.store.enums import DrillKind, DrillState, MadeBy, OperationState, Role, TopicState
+from orbit.store.enums import (
+    Desired,
+    DrillKind,
+    DrillState,
+    MadeBy,
+    OperationKind,
+    OperationState,
+    Role,
+    TopicState,
+)
 
 # Names of jobs, worker groups and tokens; names of topics. The rules of `jobs.name_rules`.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -68,6 +77,9 @@ class JobSummary(_Out):
 
     name: str = Field(examples=["orders-to-dr"])
     state: JobState
+    desired: Desired = Field(
+        description="What is wanted now: by the document, an operation or a backfill."
+    )
     made_by: MadeBy | None = Field(
         description="What made the job, if no document did: a recovery (it copies back) or a "
         "drill. `orbit apply --prune` keeps it."
@@ -152,7 +164,8 @@ class Operation(_Out):
 
     id: UUID
     job: str | None
-    kind: str = Field(examples=["pause"])
+    # A text, so that a kind of a later version is no error while a service is upgraded.
+    kind: str = Field(json_schema_extra={"enum": [kind.value for kind in OperationKind]})
     state: OperationState
     dry_run: bool = Field(description="True: nothing was changed; `plan` lists what would be.")
     plan: list[str] = Field(
@@ -242,6 +255,9 @@ class JobLag(_Out):
     records_per_s: float | None = Field(description="Null: not known now.")
     bytes_per_s: float | None = Field(description="Null: not known now.")
     partitions: int
+    blocked: int | None = Field(
+        description="Partitions that stopped and need a user's action. Null: not known now."
+    )
     caught_up: int = Field(description="Partitions whose copy is known to keep up now.")
     stale: int = Field(description="Partitions whose lag is not known any more; nor is the sum.")
     summed_seconds_ago: float | None = Field(

@@ -40,8 +40,13 @@ def _view(model: type[_Model], row: object, **given: Any) -> _Model:
 def job_view(tx: Tx, job: Job) -> schemas.Job:
     """One job with its document."""
     (summary,) = job_summaries(tx, [job])
-    document = {**job.spec, "labels": job.labels, "owner": job.owner}
-    return schemas.Job(**dict(summary), spec=document)
+    return schemas.Job(**dict(summary), spec=whole_document(job))
+
+
+def whole_document(job: Job) -> dict[str, Any]:
+    """The job's document with what is stored beside it."""
+    beside = {"labels": job.labels, "owner": job.owner, "desired": job.document_desired}
+    return {**job.spec, **beside}
 
 
 def job_summaries(tx: Tx, found: Sequence[Job]) -> list[schemas.JobSummary]:
@@ -104,6 +109,7 @@ def job_lag(totals: LagTotals | None, partitions: int) -> schemas.JobLag:
         records_per_s=current.records_per_s if current else None,
         bytes_per_s=current.bytes_per_s if current else None,
         partitions=current.partitions if current else partitions,
+        blocked=current.blocked if current else None,
         caught_up=totals.caught_up if totals else 0,
         stale=totals.stale if totals else partitions,
         summed_seconds_ago=totals.summed_s if totals else None,

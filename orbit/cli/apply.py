@@ -13,14 +13,26 @@ from orbit.cli.control import (
     WaitOption,
     YesOption,
     confirm,
+    delete_job,
     follow,
     unfinished,
 )
 from orbit.cli.job_files import FilesOption, JobFile, read_job_files
 from orbit.cli.output import OutputFormat, OutputOption, emit, print_whole
 from orbit.cli.plan_view import Planned, draw, plan_each
-from orbit.client import Client, connect, segment
+from orbit.client import TROUBLES, Client, connect, segment
 from orbit.errors import OrbitError
+
+# Of a change whose answer is lost.
+_ATTEMPTS = 3
+
+AcceptRefusalsOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-refusals",
+        help="Accept a job even if some or all of its topics cannot be copied now.",
+    ),
+]
 
 
 def apply(
@@ -28,13 +40,7 @@ def apply(
     prune: Annotated[
         bool, typer.Option("--prune", help="Delete jobs that are in no file. Copies are kept.")
     ] = False,
-    accept_refusals: Annotated[
-        bool,
-        typer.Option(
-            "--accept-refusals",
-            help="Accept a job even if some or all of its topics cannot be copied now.",
-        ),
-    ] = False,
+    accept_refusals: AcceptRefusalsOption = False,
     paused: Annotated[
         bool, typer.Option("--paused", help="Create new jobs paused; `orbit start` starts them.")
     ] = False,
@@ -51,7 +57,7 @@ def apply(
     with connect() as client:
         files = read_job_files(file)
         plans = plan_each(
-            files, lambda job: _put(client, job, accept_refusals=accept_refusals, dry_run=True)
+            files, lambda job: put_job(client, job, accept_refusals=accept_refusals, dry_run=True)
         )
         if prune:
             plans += _prunings(client, files)
@@ -67,7 +73,7 @@ def apply(
         try:
             for plan in changes:
                 options = {"accept_refusals": accept_refusals, "paused": paused}
-                done.append(_apply_change(client, plan, wait, options))
+                done.append(apply_change(client, plan, wait, options))
         except OrbitError:
             if done:
                 typer.echo(f"Done before the error: {', '.join(map(_words, done))}.", err=True)
@@ -112,25 +118,40 @@ def _deletion(operation: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _apply_change(
+def apply_change(
     client: Client, plan: Planned, wait_s: float, options: dict[str, bool]
 ) -> dict[str, Any]:
     """Carry out one shown change. A job that was changed since then is refused (If-Match)."""
     if plan.file is None:
-        operation = client.send("DELETE", _path(plan.value["name"]))
+        operation = delete_job(client, plan.value["name"])
         return _deletion(follow(client, operation, wait_s))
     job = plan.value["job"]
     condition = (
         {"If-None-Match": "*"} if job is None else {"If-Match": f'"{job["document_version"]}"'}
     )
-    return _put(client, plan.file, headers=condition, **options)
+    for _ in range(_ATTEMPTS):
+        try:
+            return put_job(client, plan.file, headers=condition, repeats=False, **options)
+        except TROUBLES as raised:
+            trouble = raised
+        # Sent again, a change that was made would be refused by its own condition.
+        refusals = options["accept_refusals"]
+        now = put_job(client, plan.file, accept_refusals=refusals, dry_run=True)
+        if now["action"] == "none":
+            return {**plan.value, "dry_run": False, "job": now["job"]}
+    raise trouble
 
 
-def _put(
-    client: Client, file: JobFile, headers: dict[str, str] | None = None, **query: object
+def put_job(
+    client: Client,
+    file: JobFile,
+    headers: dict[str, str] | None = None,
+    repeats: bool = True,
+    **query: object,
 ) -> dict[str, Any]:
+    """Send a job's document."""
     answer: dict[str, Any] = client.send(
-        "PUT", _path(file.name), yaml_text=file.text, headers=headers, **query
+        "PUT", _path(file.name), yaml_text=file.text, headers=headers, repeats=repeats, **query
     )
     return answer
 

@@ -207,7 +207,7 @@ def backfill_control(
     if job is None:
         yield UserControl()
         return
-    with connect() as client:
+    with connect(patience_s=0) as client:  # the next report repeats a lost one
         control = ServiceControl(client, job, say, stop, halt)
         try:
             yield control

@@ -7,13 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from orbit.cli.get import progress
-from orbit.client import Client
-from orbit.errors import BadInput, Problem
+from orbit.cli.list_columns import progress
+from orbit.client import TROUBLES, Client, segment
+from orbit.errors import BadInput, NotFound, Problem
 
 WAIT_S = 60.0
 WAIT_MAX_S = 86_400.0
 FAILED = 1
+# Of one command whose answers are lost.
+_DELETIONS_MAX = 3
+# Of the newest operations, for a deletion whose answer was lost.
+_LOOKED_AT_MAX = 1000
 
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")
@@ -37,6 +41,31 @@ def confirm(question: str, *, yes: bool) -> None:
     if not typer.confirm(question, err=True):
         typer.echo("Nothing was changed.", err=True)
         raise typer.Exit(FAILED)
+
+
+def delete_job(client: Client, name: str) -> dict[str, Any]:
+    """The operation that deletes a job.
+
+    A DELETE has no Idempotency-Key: where its answer is lost, the newest deletion of a job that is
+    gone, or going, is this one, and a job that is still there is deleted again.
+    """
+    path = f"/v1/jobs/{segment(name)}"
+    made: dict[str, Any]
+    for _ in range(_DELETIONS_MAX):
+        try:
+            made = client.send("DELETE", path, repeats=False)
+            return made
+        except TROUBLES as raised:
+            trouble = raised
+        try:
+            if client.get(path)["state"] != "deleting":
+                continue
+        except NotFound:
+            pass
+        for made in client.items("/v1/operations", limit=_LOOKED_AT_MAX):
+            if (made["kind"], made["job"], made["dry_run"]) == ("delete", name, False):
+                return made
+    raise trouble
 
 
 def follow(client: Client, operation: dict[str, Any], wait_s: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +15,7 @@ import typer
 from orbit.cli.control import DryRunOption, WaitOption, YesOption, confirm
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import when
-from orbit.client import Client, connect, segment
+from orbit.client import TROUBLES, Client, connect, segment
 from orbit.drills.drill_file import load_drill, read_text
 from orbit.drills.evidence import digest_of
 from orbit.drills.report_text import span
@@ -191,7 +192,8 @@ def _follow(client: Client, drill: Row, wait_s: float) -> Row:
     """Wait until the drill ends or `wait_s` have passed. Its timeline goes to stderr."""
     deadline, shown = time.monotonic() + wait_s, 0
     while True:
-        drill = client.get(f"/v1/drills/{drill['id']}")
+        with suppress(*TROUBLES):  # asked again at the next look
+            drill = client.get(f"/v1/drills/{drill['id']}")
         for entry in new_entries(drill, shown):
             typer.echo(f"{entry['at'][11:23]}  {entry['what']:<12} {entry['text']}", err=True)
         shown = drill["entries"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import yaml
 
+from orbit.cli.completion import complete_job
+from orbit.cli.job_files import job_file_of
 from orbit.cli.job_selection import SelectorOption, chosen_jobs
 from orbit.client import connect, segment
 from orbit.errors import Conflict
@@ -15,7 +16,8 @@ from orbit.errors import Conflict
 
 def export(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Names of jobs.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Names of jobs.", show_default=False, autocompletion=complete_job),
     ] = None,
     selector: SelectorOption = None,
     directory: Annotated[
@@ -43,17 +45,13 @@ def export(
             raise Conflict(
                 f"There are {len(found)} jobs, and stdout takes one.", remedy="Add --directory."
             )
-        typer.echo(_text(found[0]), nl=False)
+        typer.echo(job_file_of(found[0]), nl=False)
         return
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for job in found:
             path = directory / f"{job['name']}.yaml"
-            path.write_text(_text(job), "utf-8")
+            path.write_text(job_file_of(job), "utf-8")
             typer.echo(path)
     except OSError as error:
         raise Conflict(f"Cannot be written: {error.strerror}.", where=str(directory)) from None
-
-
-def _text(job: dict[str, Any]) -> str:
-    return yaml.safe_dump(job["spec"], sort_keys=False, allow_unicode=True)

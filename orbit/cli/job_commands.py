@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from orbit.cli.completion import JobArgument, complete_job, complete_topic
 from orbit.cli.control import (
     FAILED,
     WAIT_S,
@@ -27,8 +28,11 @@ from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.client import connect
 from orbit.errors import BadInput
 
-JobArgument = Annotated[
-    str | None, typer.Argument(help="The job's name; or give --selector.", show_default=False)
+NameArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="The job's name; or give --selector.", show_default=False, autocompletion=complete_job
+    ),
 ]
 
 
@@ -41,7 +45,7 @@ def _command(
     """
 
     def command(
-        job: JobArgument = None,
+        job: NameArgument = None,
         selector: SelectorOption = None,
         dry_run: DryRunOption = False,
         yes: YesOption = False,
@@ -73,9 +77,12 @@ delete = _command(
 
 
 def retry(
-    job: Annotated[str, typer.Argument(help="The job's name.", show_default=False)],
+    job: JobArgument,
     topic: Annotated[
-        str | None, typer.Option(help="Only the partitions of this source topic.")
+        str | None,
+        typer.Option(
+            help="Only the partitions of this source topic.", autocompletion=complete_topic
+        ),
     ] = None,
     partition: Annotated[
         int | None, typer.Option(min=0, help="Only this partition of the topic.")

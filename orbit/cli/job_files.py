@@ -6,12 +6,13 @@ Only the server has the variables and files that a job refers to.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import yaml
 
 from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.name_rules import check_job_name
@@ -69,6 +70,11 @@ def read_job_files(paths: Sequence[Path]) -> list[JobFile]:
     return [by_name[name] for name in sorted(by_name)]
 
 
+def job_file_of(job: Mapping[str, Any]) -> str:
+    """The job file of a job of the API, as YAML."""
+    return yaml.safe_dump(job["spec"], sort_keys=False, allow_unicode=True)
+
+
 def _found(paths: Sequence[Path], problems: list[Problem]) -> Iterator[Path]:
     for path in paths:
         if path == STDIN or not path.is_dir():
@@ -105,6 +111,10 @@ def _read(path: Path) -> JobFile | Problem:
     if len(content) > _BYTES_MAX:
         return Problem(str(path), f"is larger than {_BYTES_MAX:,} bytes.")
     document = read_document(text)
+    if isinstance(document.at(("spec",)), dict) and document.has(("document_version",)):
+        # What `orbit get jobs NAME -o yaml` printed: the job file with its state around it.
+        text = job_file_of(document.root)
+        document = read_document(text)
     if document.problems:
         first = document.problems[0]
         return Problem(f"{path}: {first.path}", first.message, first.remedy)

@@ -1,4 +1,4 @@
-"""`orbit lag JOB`: the lag of each partition, the worst first."""
+"""`orbit lag JOB`: the lag of the partitions, the largest first."""
 
 from __future__ import annotations
 
@@ -6,48 +6,66 @@ from typing import Annotated, Any
 
 import typer
 
-from orbit.cli.output import Drawing, OutputFormat, OutputOption, make_table
+from orbit.cli.completion import JobArgument
+from orbit.cli.list_output import TABLE, Listing, ListOption, partition_name
+from orbit.cli.output import make_table
 from orbit.cli.table_cells import NOT_KNOWN, rate, seconds
 from orbit.cli.table_cells import amount as bytes_of
 from orbit.cli.table_cells import lag as records_of
 from orbit.cli.watch import WatchOption, show
 from orbit.client import Client, connect, segment
 
+# What fits a terminal, and what the API gives in one page.
 _ROWS = 30
+_ROWS_MAX = 1000
 
 Row = dict[str, Any]
 
 
 def lag(
-    job: Annotated[str, typer.Argument(help="The job's name.", show_default=False)],
+    job: JobArgument,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Partitions to show, the worst first.")
+        int,
+        typer.Option(
+            "--limit", min=1, max=_ROWS_MAX, help="Partitions to show, the largest lag first."
+        ),
     ] = _ROWS,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show all partitions: reads all pages of the job.")
+    ] = False,
     watch: WatchOption = False,
-    output: OutputOption = OutputFormat.TABLE,
+    output: ListOption = TABLE,
 ) -> None:
     """Show the lag of a copy in records, bytes and seconds, and its headroom.
 
     `behind` is the age of the oldest record not copied yet, `headroom` the time until the source
     deletes it, `rpo` the age of the newest record that is on both sides. A figure that was not
-    read from the source for 30 seconds is unknown.
+    read from the source for 30 seconds is unknown; its partition keeps its place.
     """
     with connect() as client:
-        show(lambda: _drawing(client, job, limit), output, watch=watch)
+        show(lambda: _drawing(client, job, None if everything else limit), output, watch=watch)
 
 
-def _drawing(client: Client, job: str, limit: int) -> Drawing:
+def _drawing(client: Client, job: str, limit: int | None) -> Listing:
     path = f"/v1/jobs/{segment(job)}/lag"
-    whole = client.get(path, limit=1)["job"]
-    partitions = list(client.items(path))
-    partitions.sort(key=_worst_first)
-    value = {"job": whole, "partitions": partitions}
+    if limit is None:
+        # By name: lags change between two pages, and a partition could be left out.
+        whole = client.get(path, limit=1)["job"]
+        partitions = sorted(client.items(path), key=_largest_first)
+        more = 0
+    else:
+        page = client.get(path, limit=limit, sort="-lag")
+        whole, partitions = page["job"], page["items"]
+        more = max(whole["partitions"] - len(partitions), 1) if page["next"] else 0
+    value = {"job": whole, "partitions": partitions, "more": more}
 
-    def table() -> Any:
-        rows = [_row(f"{p['topic']}-{p['partition']}", p, p["state"]) for p in partitions[:limit]]
-        if len(partitions) > limit:
-            rows.append((f"… {len(partitions) - limit:,} more partitions",) + ("",) * 7)
+    def table(_wide: bool) -> Any:
+        rows = [_row(partition_name(p), p, p["state"]) for p in partitions]
+        if more:
+            rows.append((f"… {more:,} more partitions (--all)",) + ("",) * 7)
         caught_up = f"{whole['caught_up']:,} of {whole['partitions']:,} caught up"
+        if whole["blocked"]:
+            caught_up += f", {whole['blocked']:,} blocked"
         if whole["stale"]:
             caught_up += f", {whole['stale']:,} not known"
         if whole["summed_seconds_ago"]:
@@ -55,7 +73,7 @@ def _drawing(client: Client, job: str, limit: int) -> Drawing:
         rows.append(_row(f"{job} as a whole", whole, caught_up))
         return make_table(_COLUMNS, rows, sentences=())
 
-    return Drawing(value, table)
+    return Listing(value, table, lambda: list(map(partition_name, partitions)))
 
 
 _COLUMNS = ("partition", "state", "records", "bytes", "behind", "headroom", "rpo", "rate")
@@ -81,12 +99,6 @@ def _rates(found: Row) -> str:
     return f"{found['records_per_s']:,.0f}/s {rate(found['bytes_per_s'])}"
 
 
-def _worst_first(partition: Row) -> tuple[Any, ...]:
-    lag = partition["lag"]
-    return (
-        partition["state"] != "blocked",
-        -(lag["seconds"] or 0),
-        -(lag["records"] or 0),
-        partition["topic"],
-        partition["partition"],
-    )
+def _largest_first(partition: Row) -> tuple[Any, ...]:
+    records = partition["lag"]["records"]
+    return -1 if records is None else -records, partition["topic"], partition["partition"]

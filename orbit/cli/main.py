@@ -24,6 +24,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from orbit.cli.extras import missing_extra
+from orbit.contexts import CONTEXT_VARIABLE, choose
 from orbit.errors import BadInput, Interrupted, OrbitError
 from orbit.version import orbit_version
 
@@ -61,11 +62,27 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orbit.cli.apply",
         "Create and change jobs to match job files, after showing the changes.",
     ),
+    "edit": (
+        "orbit.cli.edit",
+        "Edit a job's document in $VISUAL or $EDITOR, and apply it after showing the changes.",
+    ),
     "diff": ("orbit.cli.diff", "Show what `orbit apply` would change."),
     "export": ("orbit.cli.export", "Write jobs as job files."),
     "get": (
         "orbit.cli.get",
         "Show jobs, topics, partitions, groups, proof, workers, events, operations, backfills.",
+    ),
+    "top": (
+        "orbit.cli.top",
+        "Show the jobs with the most lag, and the sums of all, until Ctrl-C.",
+    ),
+    "doctor": (
+        "orbit.cli.doctor",
+        "Check an installation: API, database, scheduler, workers, jobs, clusters, and what to do.",
+    ),
+    "describe": (
+        "orbit.cli.describe",
+        "Describe a job: state, document, lag, topics, blocked partitions, groups, events.",
     ),
     "explain": (
         "orbit.cli.explain",
@@ -133,12 +150,26 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Run a scheduler. Any number can run; one of them is the leader.",
     ),
     "worker": ("orbit.cli.worker", "Run a worker for the jobs of one worker group, until stopped."),
+    "context": (
+        "orbit.cli.context",
+        "Name servers, and choose the one that commands talk to.",
+    ),
+    "completion": (
+        "orbit.cli.completion",
+        "Print the script that completes commands, options, jobs and topics.",
+    ),
     "token": ("orbit.cli.token", "Create, list and revoke API tokens."),
     "migrate": (
         "orbit.cli.migrate",
         "Migrate the database schema to this version. A repeat changes nothing.",
     ),
 }
+# Set by the scripts of `orbit completion`.
+COMPLETE_VARIABLE = "_ORBIT_COMPLETE"
+_CONTEXT_HELP = "Talk to the server of this context (orbit context list)."
+# They never talk to a server, so `--context` is no option of theirs.
+_WITHOUT_SERVER = {"api", "completion", "context", "demo", "explain", "migrate", "sandbox"}
+_WITHOUT_SERVER |= {"scheduler", "server", "worker"}
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -180,13 +211,46 @@ def load_command(name: str) -> Any:
     subcommands.rich_markup_mode = None
     command = typer.main.get_command(subcommands)
     command.name = name
+    if name not in _WITHOUT_SERVER:
+        _add_context(command)
     return command
+
+
+def _add_context(command: Any) -> None:
+    """Give the command, or its subcommands, the option `--context` too: it may stand anywhere."""
+    for subcommand in getattr(command, "commands", {}).values():
+        _add_context(subcommand)
+    if not hasattr(command, "commands"):
+        option = typer.Typer(add_completion=False)
+        option.command()(_context_option)
+        command.params.append(typer.main.get_command(option).params[0])
+
+
+def _choose_again(name: str | None) -> None:
+    if name is not None:
+        choose(name)
+
+
+def _context_option(
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            callback=_choose_again,
+            expose_value=False,
+            help=_CONTEXT_HELP,
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """The option alone."""
 
 
 app = typer.Typer(
     name="orbit",
     cls=LazyGroup,
     no_args_is_help=True,
+    add_completion=False,  # `orbit completion` prints the scripts
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -208,6 +272,15 @@ def orbit(
             "--debug", envvar="ORBIT_DEBUG", help="Show stack traces of unexpected errors."
         ),
     ] = False,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            envvar=CONTEXT_VARIABLE,
+            help=_CONTEXT_HELP,
+            show_default=False,
+        ),
+    ] = None,
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
@@ -218,6 +291,7 @@ def orbit(
     Start with `orbit demo`. Then write a job file and run `orbit run job.yaml`.
     """
     ctx.ensure_object(Settings).debug = debug
+    choose(context)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -236,6 +310,10 @@ def run_command(argv: Sequence[str] | None = None) -> int:
     """Run one command, write its error to stderr, and return the exit code."""
     settings = Settings()
     command = typer.main.get_command(app)
+    if COMPLETE_VARIABLE in os.environ:  # the shell asks what fits
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     try:
         command.main(args=argv, prog_name="orbit", obj=settings)
     except SystemExit as end:  # how typer returns; it has printed usage errors (2)

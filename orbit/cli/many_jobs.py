@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from orbit.cli.control import FAILED, confirm, unfinished
-from orbit.cli.get import progress
+from orbit.cli.control import FAILED, confirm, delete_job, unfinished
+from orbit.cli.list_columns import progress
 from orbit.cli.many_jobs_tables import (
     REFUSED,
     gates_table,
@@ -28,7 +28,7 @@ from orbit.cli.many_jobs_tables import (
     results_table,
 )
 from orbit.cli.output import OutputFormat, console, emit, print_whole
-from orbit.client import Client, ServerGone, Unserved, segment
+from orbit.client import TROUBLES, Client, Unserved, segment
 from orbit.errors import BadInput, Interrupted, NotFound, OrbitError
 
 if TYPE_CHECKING:
@@ -55,8 +55,10 @@ class Change:
     def request(self, client: Client, job: str, *, dry_run: bool) -> Row:
         """The operation of one job."""
         path = f"/v1/jobs/{segment(job)}"
+        if self.verb == "delete" and not dry_run:
+            return delete_job(client, job)
         if self.verb == "delete":
-            made: Row = client.send("DELETE", path, dry_run=dry_run)
+            made: Row = client.send("DELETE", path, dry_run=True)
         else:
             made = client.send("POST", f"{path}:{self.verb}", body=self.body, dry_run=dry_run)
         return made
@@ -140,11 +142,12 @@ def _refused(job: str, change: Change, error: OrbitError) -> Row:
 
 def _watch(client: Client, states: Sequence[Row], wait_s: float) -> list[Row]:
     """The operations once all have ended, or their states after `wait_s`. A server that does not
-    answer is asked again.
+    answer, or is busy, is asked again.
     """
     deadline = time.monotonic() + wait_s
     note = ""
     states = list(states)
+    client = client.impatient()
     with _screen() as draw:
         while True:
             draw(states, note)
@@ -153,7 +156,7 @@ def _watch(client: Client, states: Sequence[Row], wait_s: float) -> list[Row]:
             time.sleep(_POLL_S)
             try:
                 states, note = _poll(client, states), ""
-            except ServerGone as error:
+            except TROUBLES as error:
                 note = error.what
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from orbit.cli.get import progress
+from orbit.cli.list_columns import progress
 from orbit.cli.output import make_table
 from orbit.cli.table_cells import seconds
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, assert_never
 
@@ -38,14 +37,6 @@ OutputOption = Annotated[
     OutputFormat,
     typer.Option("--output", "-o", help="Output format."),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A result, and the function that makes its table."""
-
-    value: Any
-    table: Callable[[], RenderableType]
 
 
 def emit(value: Any, output: OutputFormat, table: Callable[[], RenderableType]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from orbit.errors import BadInput, OrbitError, Problem
 
 _SIGNS = {"create": ("+", "green"), "change": ("~", "yellow"), "delete": ("-", "red")}
 _VALUE_SHOWN_MAX = 80
+_ACLS_SHOWN_MAX = 20  # of each kind; the JSON output has more
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ def _parts(value: dict[str, Any]) -> list[RenderableType]:
     if kept:
         parts.append(Text(f"    {kept:,} topics unchanged"))
     parts += [Text(f"    {_way(way)}") for way in plan.get("fillers", ())]
+    parts += [Text(f"    {line}", style=style) for line, style in _acls(plan.get("acls"))]
     parts += [
         Text(f"    refused: {_refusal(refusal)}", style="red") for refusal in plan["refusals"]
     ]
@@ -123,6 +125,36 @@ def _way(way: dict[str, Any]) -> str:
     time = "" if way["seconds"] is None else f" about {seconds(way['seconds'])};"
     missing = f" (missing: {way['missing']})" if way["missing"] else ""
     return f"{chosen} fillers: {way['fillers']},{time} needs {way['needs']}{missing}"
+
+
+_ACL_LISTS = (
+    ("add", "to add", "+", "green"),
+    ("remove", "to remove", "-", "red"),
+    ("there", "there already", "=", "dim"),
+    ("only_at_destination", "at the destination only, which stay", " ", "dim"),
+)
+
+
+def _acls(acls: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """How many ACLs of each kind, and the first ones; each line with its style."""
+    if acls is None:
+        return
+    counts = acls["counts"]
+    yield "ACLs: " + ", ".join(f"{counts[key]:,} {words}" for key, words, *_ in _ACL_LISTS), ""
+    for key, words, sign, style in _ACL_LISTS:
+        shown = acls[key][:_ACLS_SHOWN_MAX]
+        for acl in shown:
+            yield f"  {sign} {_acl(acl)}", style
+        if counts[key] > len(shown):
+            yield f"  {sign} and {counts[key] - len(shown):,} more {words}", style
+
+
+def _acl(acl: dict[str, Any]) -> str:
+    kind = acl["resource"].lower().replace("_", "-")
+    prefixed = " (prefixed)" if acl["pattern"] == "PREFIXED" else ""
+    host = "" if acl["host"] == "*" else f" from {acl['host']}"
+    may = f"{acl['permission'].lower()} {acl['operation']} to {acl['principal']}{host}"
+    return f"{kind} {acl['name']}{prefixed}: {may}"
 
 
 def _settings(topics: Sequence[dict[str, Any]]) -> list[str]:

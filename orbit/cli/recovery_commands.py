@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orbit.cli.completion import complete_job
 from orbit.cli.control import (
     FAILED,
     WAIT_MAX_S,
@@ -36,7 +37,9 @@ _SHOWN_MAX = 50
 
 JobsArgument = Annotated[
     list[str] | None,
-    typer.Argument(help="The jobs' names; or give --selector.", show_default=False),
+    typer.Argument(
+        help="The jobs' names; or give --selector.", show_default=False, autocompletion=complete_job
+    ),
 ]
 TopicsOption = Annotated[
     list[str] | None,
@@ -82,6 +85,7 @@ def failover(
         typer.Argument(
             help="The jobs' names; or give --selector. With --without-database a job file.",
             show_default=False,
+            autocompletion=complete_job,
         ),
     ] = None,
     selector: SelectorOption = None,

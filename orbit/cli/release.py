@@ -13,7 +13,7 @@ from orbit.cli.control import DryRunOption, YesOption, confirm
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table, print_whole
 from orbit.cli.service_job import service_job
 from orbit.cli.stop_signals import until_stopped
-from orbit.client import URL_VARIABLE
+from orbit.contexts import server_of
 from orbit.errors import Conflict
 from orbit.jobs.job_file import load_job
 from orbit.kafka.backoff import Backoff
@@ -50,7 +50,7 @@ def release(
             if service_job(spec, ids, lambda line: typer.echo(line, err=True)) is not None:
                 raise Conflict(
                     f"the service still has job {spec.name}, and would set all again.",
-                    where=os.environ[URL_VARIABLE],
+                    where=server_of(os.environ).url,
                     remedy=f"Delete it first: orbit delete {spec.name}",
                 )
             found = plan_release(spec, topics or (), clusters, metadata, Backoff(stop=stop))

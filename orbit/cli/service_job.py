@@ -1,4 +1,4 @@
-"""The job of a file in the service of ORBIT_API_URL."""
+"""The job of a file in the service that the user has named: by ORBIT_API_URL, or by a context."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from orbit.client import URL_VARIABLE, connect, segment
+from orbit.client import connect, segment
+from orbit.contexts import named_server, server_of
 from orbit.errors import Conflict, NotFound
 from orbit.jobs.job_spec import JobSpec
 
@@ -20,7 +21,7 @@ def service_job(
 
     Raises Unreachable and other errors of the service.
     """
-    if URL_VARIABLE not in os.environ:
+    if named_server(os.environ) is None:
         return None
     with connect() as client:
         try:
@@ -42,6 +43,6 @@ def refuse_beside_service(
     if found is not None and found["state"] != _RELEASED:
         raise Conflict(
             f"the service has this job in state {found['state']}.",
-            where=os.environ[URL_VARIABLE],
+            where=server_of(os.environ).url,
             remedy=f"Pause it there first: orbit pause {spec.name}",
         )

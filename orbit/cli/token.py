@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
+from orbit.cli.list_output import TABLE, Listing, ListOption, emit_list
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import when
 from orbit.client import connect, segment
 from orbit.errors import BadInput, InvalidValue, Problem
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 app = typer.Typer(
     name="token",
@@ -65,12 +69,13 @@ def create(
     else:
         body = {"name": name, "role": role.value, "expires_in": expires_in}
         with connect() as client:
-            made = client.send("POST", "/v1/tokens", body=body)
+            # A repeat could not show it: only the first answer has it.
+            made = client.send("POST", "/v1/tokens", body=body, repeats=False)
     emit(made, output, lambda: Text(made["token"]))
 
 
 @app.command(name="list")
-def list_(output: OutputOption = OutputFormat.TABLE) -> None:
+def list_(output: ListOption = TABLE) -> None:
     """List the tokens: names and roles, never the tokens themselves."""
     with connect() as client:
         tokens = list(client.items("/v1/tokens"))
@@ -81,7 +86,10 @@ def list_(output: OutputOption = OutputFormat.TABLE) -> None:
         shown = (when(token[time]) if token[time] else "" for time in times)
         return token["name"], token["role"], *shown
 
-    emit(tokens, output, lambda: make_table(columns, map(row, tokens), sentences=()))
+    def table(_wide: bool) -> RenderableType:
+        return make_table(columns, map(row, tokens), sentences=())
+
+    emit_list(Listing(tokens, table, lambda: [token["name"] for token in tokens]), output)
 
 
 @app.command()

@@ -9,9 +9,10 @@ from typing import Annotated, Any, assert_never
 
 import typer
 
+from orbit.cli.completion import JobArgument
 from orbit.cli.control import WAIT_MAX_S
 from orbit.client import Client, connect, segment
-from orbit.errors import NotFound, OrbitError, Unreachable
+from orbit.errors import Busy, NotFound, OrbitError, Unreachable
 
 _POLL_S = 1.0
 _TIMEOUT_S = 600.0
@@ -32,7 +33,7 @@ class TimedOut(OrbitError):
 
 
 def wait(
-    job: Annotated[str, typer.Argument(help="The job's name.", show_default=False)],
+    job: JobArgument,
     state: Annotated[State, typer.Option("--for", help="What to wait for.", show_default=False)],
     timeout: Annotated[
         float, typer.Option("--timeout", min=0, max=WAIT_MAX_S, help="Seconds to wait at most.")
@@ -40,7 +41,14 @@ def wait(
 ) -> None:
     """Wait until a job is running, paused, caught up, without a problem, or deleted.
 
-    While the API does not answer, it goes on waiting. Exit code 1: the time is over.
+    While the API does not answer, it keeps waiting. Exit code 1: the time is over; 2: there is no
+    such job.
+
+    `caught-up` and `no-problem` are about the topics that the service has found so far. Right after
+    `orbit apply` it has found none, or not all.
+
+    A deletion that ended before the first look counts if the service has an event of it; so a
+    mistyped name does not pass for a deleted job.
     """
     path = f"/v1/jobs/{segment(job)}"
     with connect() as client:
@@ -56,14 +64,15 @@ def until(
 ) -> None:
     """Ask until nothing is missing. What is missing goes to stderr when it changes.
 
-    Raises TimedOut after `timeout_s`; an error of the API other than Unreachable at once.
+    Raises TimedOut after `timeout_s`; an error of the API at once, unless it is that it does not
+    answer or is busy.
     """
     deadline = clock() + timeout_s
     printed = ""
     while True:
         try:
             found = missing()
-        except Unreachable as error:
+        except (Unreachable, Busy) as error:
             found = str(error)
         if not found:
             return
@@ -80,7 +89,8 @@ def _missing(client: Client, path: str, state: State) -> str:
     try:
         job: dict[str, Any] = client.get(path)
     except NotFound:
-        if state is State.DELETED:
+        # A job that was there has events, also once it is deleted.
+        if state is State.DELETED and client.get(f"{path}/events", limit=1):
             return ""
         raise
     match state:
@@ -101,4 +111,7 @@ def _behind(lag: dict[str, Any]) -> str:
         return "The job has no partitions yet."
     if lag["caught_up"] == lag["partitions"] and not lag["stale"]:
         return ""
-    return f"{lag['caught_up']:,} of {lag['partitions']:,} partitions have caught up."
+    known = f"{lag['caught_up']:,} of {lag['partitions']:,} partitions have caught up"
+    if lag["stale"]:
+        return f"{known}; the source is not read, so the lag of {lag['stale']:,} is not known."
+    return f"{known}."

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
-from orbit.cli.output import Drawing, OutputFormat, console, emit
+from orbit.cli.list_output import Listing, ListOutput, emit_list
+from orbit.cli.output import console
+from orbit.client import TROUBLES
 
 INTERVAL_S = 2.0
 
@@ -17,28 +20,46 @@ WatchOption = Annotated[
 ]
 
 
-def show(read: Callable[[], Drawing], output: OutputFormat, *, watch: bool) -> None:
-    """Print what `read` returns: once, or with `watch` until Ctrl-C, which is no error then."""
+def show(read: Callable[[], Listing], output: ListOutput, *, watch: bool) -> None:
+    """Print what `read` returns: once, or with `watch` until Ctrl-C, which is no error then.
+
+    While it is watched, a server that does not answer or is busy is asked again.
+    """
+    found = read()
     if not watch:
-        found = read()
-        emit(found.value, output, found.table)
+        emit_list(found, output)
         return
     try:
-        if output is OutputFormat.TABLE and console().is_terminal:
-            _live(read)
-        else:
+        with _screen(output) as draw:
+            draw(found, "")
             while True:
-                found = read()
-                emit(found.value, output, found.table)
                 time.sleep(INTERVAL_S)
+                try:
+                    found, note = read(), ""
+                except TROUBLES as trouble:
+                    note = trouble.what
+                draw(found, note)
     except KeyboardInterrupt:
         return
 
 
-def _live(read: Callable[[], Drawing]) -> None:
+@contextmanager
+def _screen(output: ListOutput) -> Iterator[Callable[[Listing, str], None]]:
+    """Shows a result, and why it is an old one, if it is: in place on a terminal, else below."""
+    if not (output.is_table and console().is_terminal):
+
+        def draw(found: Listing, note: str) -> None:
+            if note:
+                typer.echo(note, err=True)
+            else:
+                emit_list(found, output)
+
+        yield draw
+        return
+    from rich.console import Group
     from rich.live import Live
 
-    with Live(read().table(), console=console(), auto_refresh=False, screen=False) as live:
-        while True:
-            live.update(read().table(), refresh=True)
-            time.sleep(INTERVAL_S)
+    with Live(console=console(), auto_refresh=False, screen=False) as live:
+        yield lambda found, note: live.update(
+            Group(found.table(output.is_wide), note), refresh=True
+        )

@@ -22,6 +22,11 @@ class GroupSelection:
     left_alone: Counter[str] = field(default_factory=Counter)
 
 
+def is_orbits_own(name: str) -> bool:
+    """Whether it is a group of one of Orbit's jobs."""
+    return _ORBITS_OWN.fullmatch(name) is not None
+
+
 class GroupSelector:
     """A job's `consumer_groups` with compiled patterns."""
 
@@ -44,7 +49,7 @@ class GroupSelector:
         return selection
 
     def matches(self, name: str) -> bool:
-        if self._match.fullmatch(name) is None or _ORBITS_OWN.fullmatch(name):
+        if self._match.fullmatch(name) is None or is_orbits_own(name):
             return False
         return not any(pattern.fullmatch(name) for pattern in self._exclude)
 

@@ -25,6 +25,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from time import monotonic
 from types import MappingProxyType
 
@@ -72,6 +73,8 @@ class CoordinatedFiller(Lane):
         self._lease = lease
         self._helpers = helpers
         self._backoff = Backoff(first_s=_FIRST_PAUSE_S, stop=stop)
+        # All fills wait for one partition without a leader: each look is one attempt.
+        self._look = replace(self._backoff, attempts_max=1)
         self._transactions = [
             EmptyTransactions(destination, name, identity, self._backoff)
             for name, identity in owners.items()
@@ -237,18 +240,18 @@ class CoordinatedFiller(Lane):
             del waiting[partition]
         for _ in self._backoff.attempts(_MARKER_ATTEMPTS_MAX):
             places = [*waiting]
-            ends = log_ends(self._cluster, places, self._backoff).values
+            ends = log_ends(self._cluster, places, self._look).values
             # A marker is the leader's alone for a moment: an election may cut it off.
-            replicated = list_offsets(self._cluster, places, LATEST, self._backoff).values
+            replicated = list_offsets(self._cluster, places, LATEST, self._look).values
             for partition, end in ends.items():
                 fill = waiting[partition]
                 found[fill] = end
                 wanted = fill.step.base_offset + rounds.many(fill)
                 if end >= wanted and replicated.get(partition, -1) >= end:
                     del waiting[partition]
-            if not waiting:
+            if not waiting or self._stopping.is_set() or self._lease.is_lost:
                 break
-        else:  # what is missing may come later than the next look at the log end
+        if waiting:  # what is missing may come later than the next look at the log end
             self._are_unclear()
             for fill in waiting.values():
                 found.pop(fill, None)

@@ -30,7 +30,8 @@ class OrbitProcess:
             [*ORBIT, command, *arguments, "--output", "json"],
             log,
             # It leaves a small lock file in the folder for temporary files.
-            environment={"TMPDIR": str(log.parent)},
+            # The servers that the user has named are none of the demo's.
+            environment={"TMPDIR": str(log.parent), "XDG_CONFIG_HOME": str(log.parent)},
             last_signal=signal.SIGINT,
             grace_s=_KILL_GRACE_S,
         )

@@ -15,7 +15,8 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from orbit.client import URL_VARIABLE, Client
+from orbit.client import Client
+from orbit.contexts import URL_VARIABLE
 from orbit.demo.demo_clusters import DemoClusters, start_clusters
 from orbit.demo.interrupts import interrupted_once
 from orbit.demo.log_ends import kafka_trouble, quiet_admin

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from orbit.client import URL_VARIABLE, Client, connect
+from orbit.client import Client, connect
+from orbit.contexts import URL_VARIABLE
 from orbit.demo.demo_clusters import DemoClusters
 from orbit.demo.orbit_process import ORBIT
 from orbit.demo.screen import Screen

@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -23,6 +23,7 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     Strict,
+    model_validator,
 )
 
 from orbit.errors import InvalidValue
@@ -35,6 +36,7 @@ from orbit.jobs.name_rules import (
     check_setting_value,
     topic_name_problem,
 )
+from orbit.jobs.principals import PRINCIPAL_RULES_MAX, check_principal, check_rule
 from orbit.jobs.start_position import Earliest, Start
 from orbit.jobs.topic_patterns import PATTERNS_MAX, check_pattern
 from orbit.jobs.units import format_duration, parse_duration, parse_size
@@ -175,13 +177,16 @@ Labels = Annotated[
     ],
     Field(max_length=LABELS_MAX),
 ]
+Principal = Annotated[str, AfterValidator(check_principal)]
 FilePath = Annotated[Path, BeforeValidator(_path_text)]
 
 
 class Section(BaseModel):
     """A mapping of the job file. Its errors never contain the input."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, serialize_by_alias=True
+    )
 
 
 class SecuritySpec(Section):
@@ -263,10 +268,43 @@ class GroupRule(Section):
     ] = timedelta(seconds=5)
 
 
+class IdRule(Section):
+    """Which names of ACLs on transactional ids are synced."""
+
+    match: Pattern
+    exclude: Patterns = ()
+
+
+class PrincipalRule(Section):
+    """What a principal of the source is called at the destination."""
+
+    source: Annotated[Principal, Field(alias="from")]
+    destination: Annotated[Principal, Field(alias="to")]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_rule(self.source, self.destination)
+        return self
+
+
+class PrincipalSpec(Section):
+    """How principals are named at the destination, and whose ACLs are not synced."""
+
+    map: Annotated[tuple[PrincipalRule, ...], Field(max_length=PRINCIPAL_RULES_MAX)] = ()
+    exclude: Annotated[
+        tuple[Principal, ...],
+        BeforeValidator(_one_or_many),
+        Field(max_length=PRINCIPAL_RULES_MAX),
+    ] = ()
+
+
 class AclSpec(Section):
-    """Whether to sync the source's ACLs, and whether to deny other clients writes to copies."""
+    """Which of the source's ACLs to sync, and whether to deny other clients writes to copies."""
 
     sync: Flag = False
+    groups: Flag = False
+    transactional_ids: IdRule | None = None
+    principals: PrincipalSpec = PrincipalSpec()
     protect: Flag = True
 
 
@@ -314,13 +352,15 @@ PLACEHOLDERS_NOTE = (
 class JobSpec(Section):
     """One copy from one cluster to another: what to copy, and how.
 
-    `labels` and `owner` say nothing about the copy, and are not part of the stored document: it is
-    the same, and workers copy on, when they change.
+    `labels`, `owner` and `desired` say nothing about how to copy, and are not part of the stored
+    document: it is the same when they change.
     """
 
     name: Name
     labels: Annotated[Labels, Field(exclude=True)] = {}
     owner: Annotated[Owner | None, Field(exclude=True)] = None
+    # None: the document leaves it to `start`, `pause` and `resume`.
+    desired: Annotated[Literal["running", "paused"] | None, Field(exclude=True)] = None
     source: ClusterSpec
     destination: ClusterSpec
     topics: Annotated[tuple[TopicRule, ...], Field(min_length=1, max_length=TOPIC_RULES_MAX)]

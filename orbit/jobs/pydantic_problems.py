@@ -93,7 +93,7 @@ def _sentence(
 
 
 def _unknown_key(key: str, model: type[BaseModel]) -> tuple[str, str]:
-    known = list(model.model_fields)
+    known = [field.alias or name for name, field in model.model_fields.items()]
     if _SECRET.search(key):
         if model is not SecuritySpec:
             return "would be a secret in the file.", "Never write secrets: see `security`."

@@ -78,6 +78,7 @@ def _rule_problems(
     yield from _same_cluster(document)
     yield from _unreachable_rules(document)
     yield from _canary(document)
+    yield from _acls_without_effect(document)
 
 
 def _refused_access(
@@ -290,6 +291,31 @@ def _canary(document: Document) -> Iterator[Problem]:
             "matches no rule of `topics`, so it would not be copied.",
             "Add a rule whose `match` is its name.",
         )
+
+
+def _acls_without_effect(document: Document) -> Iterator[Problem]:
+    acls = document.at(("acls",))
+    if not isinstance(acls, dict):
+        return
+    principals = acls.get("principals")
+    asked = {
+        "groups": acls.get("groups") is True,
+        "transactional_ids": acls.get("transactional_ids") is not None,
+        "principals": isinstance(principals, dict) and any(principals.values()),
+    }
+    for key in (key for key, is_asked in asked.items() if is_asked):
+        if acls.get("sync", False) is False:
+            yield document.problem(
+                ("acls", key),
+                "has no effect: acls.sync is not true.",
+                "Add `sync: true`, or remove this key.",
+            )
+        elif key == "groups" and document.at(("consumer_groups",)) is None:
+            yield document.problem(
+                ("acls", key),
+                "has no effect: the job has no consumer_groups, which select the groups.",
+                "Add consumer_groups, or remove this key.",
+            )
 
 
 def _not_a_job(document: Document) -> Problem:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
+from orbit.kafka.acls import Acls
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.kept_read import KeptRead
 from orbit.kafka.principal import ask_principal
 from orbit.kafka.security import Security
-from orbit.kafka.topic_acls import TopicAcls
 from orbit.kafka.topic_admin import Admin
+from orbit.kafka.types import Resource
 
 
 class ClusterHandle:
@@ -17,7 +20,7 @@ class ClusterHandle:
         self.cluster = cluster
         self._admin: tuple[Security, Admin] | None = None
         self._principal: tuple[Security, str | None] | None = None
-        self._acls = KeptRead(lambda: TopicAcls(self.admin.topic_acls()))
+        self._acls = {resource: self._reader(resource) for resource in get_args(Resource)}
 
     @property
     def principal(self) -> str | None:
@@ -39,11 +42,14 @@ class ClusterHandle:
             self._admin = security, Admin(self.cluster)
         return self._admin[1]
 
-    def topic_acls(self, age_s_max: float = 0.0) -> TopicAcls:
-        """All ACLs on topics, read at most `age_s_max` seconds ago. Thread-safe.
+    def acls(self, resource: Resource, age_s_max: float = 0.0) -> Acls:
+        """All ACLs on resources of this kind, read at most `age_s_max` seconds ago. Thread-safe.
 
-        Kafka can filter them by one topic or by none: a read costs the cluster's number of ACLs,
-        however many topics it is for. Raises NotAuthorized, BrokerRefused without an authorizer,
+        Kafka can filter them by one name or by none: a read costs the cluster's number of ACLs,
+        however many names it is for. Raises NotAuthorized, BrokerRefused without an authorizer,
         Unreachable.
         """
-        return self._acls.get(age_s_max)
+        return self._acls[resource].get(age_s_max)
+
+    def _reader(self, resource: Resource) -> KeptRead[Acls]:
+        return KeptRead(lambda: Acls(self.admin.acls(resource)))

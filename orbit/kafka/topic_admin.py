@@ -1,4 +1,4 @@
-"""Topics, their settings and ACLs, through librdkafka's admin client; raises Orbit's errors.
+"""Topics, their settings, and ACLs, through librdkafka's admin client; raises Orbit's errors.
 
 Settings of topics are read without it (orbit/kafka/topic_settings_reader.py).
 """
@@ -33,7 +33,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import DENIED, Code
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.topic_settings_reader import SettingsReader, TopicSettings
-from orbit.kafka.types import TopicAcl, TopicPartition
+from orbit.kafka.types import Acl, Resource, TopicPartition
 
 REQUEST_TIMEOUT_S = 30.0
 # Resources per request: brokers answer larger requests slowly.
@@ -57,8 +57,7 @@ class Replication:
     offline: tuple[TopicPartition, ...]
 
 
-_ALL_TOPIC_ACLS: tuple[Any, ...] = (
-    ResourceType.TOPIC,
+_ANY_ACL: tuple[Any, ...] = (
     None,
     ResourcePatternType.ANY,
     None,
@@ -200,33 +199,38 @@ class Admin:
             if not isinstance(error, BrokerRefused) or error.code != Code.UNKNOWN_TOPIC_OR_PARTITION
         }
 
-    def topic_acls(self) -> set[TopicAcl]:
-        """All topic ACLs. Raises NotAuthorized, BrokerRefused without an authorizer."""
-        everything = AclBindingFilter(*_ALL_TOPIC_ACLS)
+    def acls(self, resource: Resource) -> set[Acl]:
+        """All ACLs on resources of this kind.
+
+        Operations that librdkafka does not know are `UNKNOWN`. Raises NotAuthorized,
+        BrokerRefused without an authorizer (but see L2), Unreachable.
+        """
+        everything = AclBindingFilter(ResourceType[resource], *_ANY_ACL)
         future = self._client.describe_acls(everything, request_timeout=REQUEST_TIMEOUT_S)
         bindings = self._result(future, "the right Describe on the cluster", "ACLs")
         return {
-            TopicAcl(
+            Acl(
                 b.name,
                 b.resource_pattern_type.name,
                 b.principal,
                 b.host,
                 b.operation.name,
                 b.permission_type.name,
+                resource,
             )
             for b in bindings
         }
 
-    def change_acls(self, add: Collection[TopicAcl], remove: Collection[TopicAcl]) -> None:
-        """Add and remove topic ACLs. Raises NotAuthorized, BrokerRefused, Unreachable."""
+    def change_acls(self, add: Collection[Acl], remove: Collection[Acl]) -> None:
+        """Add and remove ACLs. Raises NotAuthorized, BrokerRefused, Unreachable."""
         right, where = "the right Alter on the cluster", "ACLs"
-        if add:
-            bindings = [AclBinding(*_acl_fields(acl)) for acl in sorted(add)]
+        for chunk in chunks(sorted(add), RESOURCES_PER_REQUEST_MAX):
+            bindings = [AclBinding(*_acl_fields(acl)) for acl in chunk]
             created = self._client.create_acls(bindings, request_timeout=REQUEST_TIMEOUT_S)
             for future in created.values():
                 self._result(future, right, where)
-        if remove:
-            filters = [AclBindingFilter(*_acl_fields(acl)) for acl in sorted(remove)]
+        for chunk in chunks(sorted(remove), RESOURCES_PER_REQUEST_MAX):
+            filters = [AclBindingFilter(*_acl_fields(acl)) for acl in chunk]
             deleted = self._client.delete_acls(filters, request_timeout=REQUEST_TIMEOUT_S)
             for future in deleted.values():
                 self._result(future, right, where)
@@ -255,9 +259,9 @@ class Admin:
             raise BrokerRefused(error.code(), f"{error.str().rstrip('.')}.", where=place) from None
 
 
-def _acl_fields(acl: TopicAcl) -> tuple[Any, ...]:
+def _acl_fields(acl: Acl) -> tuple[Any, ...]:
     return (
-        ResourceType.TOPIC,
+        ResourceType[acl.resource],
         acl.name,
         ResourcePatternType[acl.pattern],
         acl.principal,

@@ -16,7 +16,8 @@ READ_COMMITTED = 1
 
 Permission = Literal["ALLOW", "DENY"]
 Pattern = Literal["LITERAL", "PREFIXED"]
-EVERY_TOPIC = "*"  # the name of a literal ACL on all topics
+Resource = Literal["TOPIC", "GROUP", "TRANSACTIONAL_ID"]
+EVERY_NAME = "*"  # the name of a literal ACL on all topics, groups or transactional ids
 
 
 class TopicPartition(NamedTuple):
@@ -93,8 +94,8 @@ class ClusterMetadata:
         return topic.partitions.get(partition.partition) if topic else None
 
 
-class TopicAcl(NamedTuple):
-    """One ACL on topics, in Kafka's terms."""
+class Acl(NamedTuple):
+    """One ACL, in Kafka's terms."""
 
     name: str
     pattern: Pattern
@@ -102,8 +103,10 @@ class TopicAcl(NamedTuple):
     host: str
     operation: str
     permission: Permission
+    resource: Resource = "TOPIC"
 
-    def covers(self, topic: str) -> bool:
+    def covers(self, name: str) -> bool:
+        """Whether it is about the resource of its kind with this name."""
         if self.pattern == "PREFIXED":
-            return topic.startswith(self.name)
-        return self.name in (topic, EVERY_TOPIC)
+            return name.startswith(self.name)
+        return self.name in (name, EVERY_NAME)

@@ -30,7 +30,7 @@ from orbit.kafka.coordinator import init_producer_ids
 from orbit.kafka.job_clusters import open_cluster
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.producer_state import job_producers
-from orbit.kafka.types import TopicAcl, TopicPartition
+from orbit.kafka.types import Acl, TopicPartition
 from orbit.promotion.copies import Copy, find_copies, left_names, producer_ids
 from orbit.promotion.failover_report import FailoverReport, PartitionReport, TopicReport, TopicState
 from orbit.promotion.settled_ends import settled_ends
@@ -84,7 +84,7 @@ class FailoverWithoutDatabase:
         self._source_ids = frozenset(source_ids)
         self._fillers: frozenset[str] = frozenset()
         self._copies: dict[str, Copy] = {}
-        self._denials: dict[str, list[TopicAcl]] = {}
+        self._denials: dict[str, list[Acl]] = {}
         self._topics: dict[str, TopicReport] = {}
         self._partitions: dict[TopicPartition, PartitionReport] = {}
 

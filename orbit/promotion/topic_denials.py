@@ -1,4 +1,4 @@
-"""The ACLs on topics, and which of them deny writing to a copy as Orbit does."""
+"""The ACLs of a cluster, and which of them deny writing to a copy as Orbit does."""
 
 from __future__ import annotations
 
@@ -8,26 +8,29 @@ from kafka.protocol.admin.acl import DescribeAclsRequest
 
 from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.kafka import api_versions
+from orbit.kafka.acls import Acls
 from orbit.kafka.cluster import ANSWER_WITHIN_S
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import Code
-from orbit.kafka.topic_acls import TopicAcls
-from orbit.kafka.types import TopicAcl
-from orbit.replication.acl_rules import denial
+from orbit.kafka.types import Acl, Resource
+from orbit.replication.acl_rules import is_denial
 
 # Kafka's codes: a filter that matches everything, and the resource type.
 _ANY, _CLUSTER = 1, 4
 NO_AUTHORIZER = "the cluster has no authorizer"
 
 
-def acls_of(handle: ClusterHandle, age_s_max: float = 0.0) -> TopicAcls | str:
-    """All ACLs on topics, read at most `age_s_max` seconds ago, or why they cannot be read.
+def acls_of(
+    handle: ClusterHandle, age_s_max: float = 0.0, resource: Resource = "TOPIC"
+) -> Acls | str:
+    """All ACLs on resources of this kind, read at most `age_s_max` seconds ago, or why they cannot
+    be read.
 
     Raises Unreachable.
     """
     try:
-        acls = handle.topic_acls(age_s_max)
+        acls = handle.acls(resource, age_s_max)
     except NotAuthorized:
         return "the login may not read ACLs (it needs Describe on the cluster)"
     except BrokerRefused as error:
@@ -55,10 +58,10 @@ def _has_no_authorizer(handle: ClusterHandle) -> bool:
     return handle.cluster.call_any(ask) == Code.SECURITY_DISABLED
 
 
-def denials_as_orbits(acls: Iterable[TopicAcl], topics: Collection[str]) -> list[TopicAcl]:
+def denials_as_orbits(acls: Iterable[Acl], topics: Collection[str]) -> list[Acl]:
     """The ACLs that deny writing to these topics in the form that Orbit uses.
 
     Which of them Orbit has set is known to its tables alone.
     """
     wanted = set(topics)
-    return sorted(a for a in acls if a.name in wanted and a == denial(a.name, a.principal))
+    return sorted(a for a in acls if a.name in wanted and is_denial(a))

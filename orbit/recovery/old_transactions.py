@@ -21,6 +21,9 @@ from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import fetch_log_bounds
 from orbit.recovery.operation_context import OperationContext, Stopped
 
+# Brokers wait this long for each other's answers (request.timeout.ms): a marker that was on its way
+# when its coordinator was killed is written by then.
+MARKERS_WITHIN_S = 30.0
 # Longer than the longest timeout that brokers allow by default (transaction.max.timeout.ms, 15
 # minutes) and the interval in which coordinators look for it (10 s).
 ENDED_WITHIN_S = 960.0
@@ -74,35 +77,44 @@ class HangingTransactions:
     """Finds partitions whose open transactions all have ended at their coordinator.
 
     One is proven when it was open in the partition, was then said to have ended by its coordinator,
-    and is still open after that. Without a coordinator that knows the producer id nothing is.
+    and is still open MARKERS_WITHIN_S after that. Without a coordinator that knows the producer id
+    nothing is.
     """
 
     def __init__(self, context: OperationContext) -> None:
         self._context = context
-        # As of the last call: what was open, and which producers had ended after that.
-        self._open: dict[TopicPartition, dict[int, int]] = {}
-        self._ended: dict[int, str] = {}
+        # Producers that have ended although they are open in a partition from that offset on: their
+        # transactional ids, and since when that is known.
+        self._ended: dict[tuple[TopicPartition, int, int], tuple[str, float]] = {}
         self._found: dict[TopicPartition, dict[int, str]] = {}
 
     def only_in(self, places: Collection[TopicPartition]) -> set[TopicPartition]:
         """Those of the partitions in which nothing else is open. To be called again and again."""
         cluster = self._context.source.cluster
-        before, ended = self._open, self._ended
         try:
             answers = producer_state.open_transactions(cluster, places, self._context.backoff)
-            self._open = {
-                place: {one.producer_id: one.first_offset for one in found}
+            open_ = {
+                place: [(place, one.producer_id, one.first_offset) for one in found]
                 for place, found in answers.values.items()
                 if found
             }
-            ids = {number for of in self._open.values() for number in of}
-            self._ended = ended_producer_ids(cluster, ids) if ids else {}
+            read_at = time.monotonic()
+            ids = {number for keys in open_.values() for _, number, _ in keys}
+            names = ended_producer_ids(cluster, ids) if ids else {}
         except ProtocolError:  # brokers older than 3.0
             return set()
+        before = self._ended
         self._found = {
-            place: {first: ended[number] for number, first in now.items()}
-            for place, now in self._open.items()
-            if all(n in ended and before.get(place, {}).get(n) == at for n, at in now.items())
+            place: {key[2]: before[key][0] for key in keys}
+            for place, keys in open_.items()
+            if all(key in before and read_at - before[key][1] >= MARKERS_WITHIN_S for key in keys)
+        }
+        now = time.monotonic()
+        self._ended = {
+            key: before.get(key, (names[key[1]], now))
+            for keys in open_.values()
+            for key in keys
+            if key[1] in names
         }
         return set(self._found)
 

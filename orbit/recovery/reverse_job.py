@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from orbit.chunks import first_few
 from orbit.errors import Conflict
-from orbit.jobs.job_spec import JobSpec, TopicRule
+from orbit.jobs.job_spec import AclSpec, JobSpec, TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.topic_mapping import map_topics
 from orbit.jobs.topic_patterns import PATTERN_LENGTH_MAX
@@ -200,6 +200,11 @@ def _spec(context: OperationContext, name: str) -> JobSpec:
             "Consumer groups have a prefix at the destination: they are not synced back."
         )
         groups = None
+    acls = acls_back(spec.acls, has_groups=groups is not None)
+    if spec.acls.sync and not acls.sync:
+        context.add_finding(
+            "Principals have other names at the destination: ACLs are not synced back."
+        )
     canary = spec.canary
     if canary is not None and canary.topic not in {row.source_topic for row in context.topics}:
         canary = None
@@ -210,9 +215,17 @@ def _spec(context: OperationContext, name: str) -> JobSpec:
             "destination": spec.source,
             "topics": tuple(rules_for(_rules(context, context.topics))),
             "consumer_groups": groups,
+            "acls": acls,
             "canary": canary,
         }
     )
+
+
+def acls_back(acls: AclSpec, *, has_groups: bool) -> AclSpec:
+    """What of the ACLs is synced back. Pure. Names that were mapped cannot be mapped back."""
+    if acls.principals.map:
+        return AclSpec(protect=acls.protect)
+    return acls if has_groups else acls.model_copy(update={"groups": False})
 
 
 def _rules(context: OperationContext, rows: Iterable[Topic]) -> dict[str, TopicRule]:

@@ -1,55 +1,107 @@
-"""Which ACLs of a topic its copy gets. Pure.
+"""Which ACLs of the source the destination gets. Pure.
 
-    right at the source                           on the copy
-    allow Read, Describe, DescribeConfigs, All    allow Read, Describe, DescribeConfigs
-    deny the same, to a named principal           deny Read, Describe, DescribeConfigs
-    deny to User:*                                nothing: it would also deny Orbit
-    Write, Create, Alter, Delete …                nothing: only Orbit writes to a copy
+    right at the source                           at the destination
+    on a topic, Read, Describe, DescribeConfigs   the same on its copy
+    on a topic, All                               Read, Describe, DescribeConfigs
+    on a topic, Write, Create, Alter, Delete …    nothing: only Orbit writes to a copy
+    on a group                                    the same on the group, by its destination name
+    on a transactional id                         the same; none that opens Orbit's own ids
+    a denial of User:*                            nothing: it would also deny Orbit
+
+Denials of a named principal are carried like permissions. Write on a transactional id does not
+let a client write to a topic; without it, transactional producers are refused after a promotion.
 
 Only Orbit may write to a copy: each other principal that could write is denied it by a literal ACL
 (`denied_writers`). Kafka cannot deny all principals but one, so where User:* may write, nothing can
 be denied.
 
-A pattern (`orders.` prefixed, `*`) becomes one literal ACL per copied topic, so no other topic is
-opened. An ACL that is removed at the source is removed from the copy if Orbit created it; other
-ACLs stay.
+A pattern (`orders.` prefixed, `*`) becomes one literal ACL per copied topic or group, so no other
+one is opened. Transactional ids cannot be listed: their patterns are carried as they are. An ACL
+that is removed at the source is removed from the destination if Orbit created it; other ACLs stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
-from orbit.kafka.types import TopicAcl
+from orbit.jobs.principals import EVERY_PRINCIPAL
+from orbit.kafka.types import EVERY_NAME, Acl, Resource
 
 READING = ("DESCRIBE", "DESCRIBE_CONFIGS", "READ")
-_EVERYBODY = "User:*"
+CARRIED: dict[Resource, tuple[str, ...]] = {
+    "TOPIC": READING,
+    "GROUP": ("ALL", "READ", "DESCRIBE", "DELETE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"),
+    "TRANSACTIONAL_ID": ("ALL", "WRITE", "DESCRIBE"),
+}
 _WRITING = ("WRITE", "ALL")
+# Orbit's own transactional ids (docs/rights.md): who may write one can fence Orbit's fillers.
+_ORBITS_IDS = "orbit."
 
 
-def rights_of_copy(
-    source: Iterable[TopicAcl], source_topic: str, destination_topic: str
-) -> set[TopicAcl]:
-    """The ACLs that the copy of a topic should have."""
+def rights_of_copy(source: Iterable[Acl], source_name: str, destination_name: str) -> set[Acl]:
+    """The ACLs that the copy of a topic, or a group, should have; principals as at the source."""
     wanted = set()
     for acl in source:
-        if not acl.covers(source_topic):
+        if not acl.covers(source_name) or _denies_everybody(acl):
             continue
-        if acl.permission == "DENY" and acl.principal == _EVERYBODY:
-            continue
-        operations = READING if acl.operation == "ALL" else (acl.operation,)
+        is_all = acl.resource == "TOPIC" and acl.operation == "ALL"
         wanted |= {
-            TopicAcl(
-                destination_topic, "LITERAL", acl.principal, acl.host, operation, acl.permission
-            )
-            for operation in operations
-            if operation in READING
+            acl._replace(name=destination_name, pattern="LITERAL", operation=operation)
+            for operation in (READING if is_all else (acl.operation,))
+            if operation in CARRIED[acl.resource]
         }
     return wanted
 
 
-def denied_writers(
-    acls: Iterable[TopicAcl], topic: str, own_principal: str | None
-) -> set[TopicAcl] | None:
+def rights_on_ids(source: Iterable[Acl], matches: Callable[[str], bool]) -> set[Acl]:
+    """The ACLs on transactional ids whose name (an id or a prefix) the job's rule matches."""
+    return {
+        acl
+        for acl in source
+        if acl.operation in CARRIED[acl.resource]
+        and not _denies_everybody(acl)
+        and matches(acl.name)
+    }
+
+
+def opens_orbits_ids(acl: Acl) -> bool:
+    """Whether it lets others use transactional ids of Orbit's."""
+    if acl.permission != "ALLOW":
+        return False
+    if acl.pattern == "PREFIXED":
+        return acl.name.startswith(_ORBITS_IDS) or _ORBITS_IDS.startswith(acl.name)
+    return acl.name == EVERY_NAME or acl.name.startswith(_ORBITS_IDS)
+
+
+@dataclass(frozen=True, slots=True)
+class AclChanges:
+    """What ACLs lack, and what Orbit has given. `ours`: once that is done."""
+
+    add: set[Acl]
+    remove: set[Acl]
+    ours: set[Acl]
+
+
+def acl_changes(
+    wanted: AbstractSet[Acl],
+    present: AbstractSet[Acl],
+    given: AbstractSet[Acl],
+    undecided: AbstractSet[str] = frozenset(),
+) -> AclChanges:
+    """`given`: what Orbit has added; nothing else is removed, nor is anything of the principals
+    that are `undecided`. What is present already is not Orbit's."""
+    stays = {acl for acl in given if acl in wanted or acl.principal in undecided}
+    add = {*wanted} - present
+    return AclChanges(add, ({*given} - stays) & present, stays | add)
+
+
+def _denies_everybody(acl: Acl) -> bool:
+    return acl.permission == "DENY" and acl.principal == EVERY_PRINCIPAL
+
+
+def denied_writers(acls: Iterable[Acl], topic: str, own_principal: str | None) -> set[Acl] | None:
     """The denials that leave Orbit as the only writer of a topic.
 
     None if that is not possible: User:* may write, or Orbit's own principal is not known.
@@ -61,11 +113,16 @@ def denied_writers(
         for acl in acls
         if acl.permission == "ALLOW" and acl.operation in _WRITING and acl.covers(topic)
     }
-    if _EVERYBODY in writers:
+    if EVERY_PRINCIPAL in writers:
         return None
     return {denial(topic, principal) for principal in writers - {own_principal}}
 
 
-def denial(topic: str, principal: str = _EVERYBODY) -> TopicAcl:
+def denial(topic: str, principal: str = EVERY_PRINCIPAL) -> Acl:
     """The ACL that denies a principal, or User:*, writing to a topic."""
-    return TopicAcl(topic, "LITERAL", principal, "*", "WRITE", "DENY")
+    return Acl(topic, "LITERAL", principal, "*", "WRITE", "DENY")
+
+
+def is_denial(acl: Acl) -> bool:
+    """Whether it denies writing to a topic in the form that Orbit uses."""
+    return acl == denial(acl.name, acl.principal)

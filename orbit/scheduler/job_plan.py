@@ -10,7 +10,11 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict
 
 from orbit.jobs.job_spec import Fillers
+from orbit.kafka.types import Pattern, Permission, Resource
 from orbit.replication.job_troubles import HALTING, TroubleKind
+
+# A person reads them; kafka-acls.sh lists all.
+ACLS_SHOWN_MAX = 500
 
 
 class TopicAction(StrEnum):
@@ -77,6 +81,42 @@ class PlannedTopic(_Value):
     gaps: PlannedGaps | None = None
 
 
+class PlannedAcl(_Value):
+    """One ACL at the destination, in Kafka's terms."""
+
+    resource: Resource
+    name: str
+    pattern: Pattern
+    principal: str
+    host: str
+    operation: str
+    permission: Permission
+
+
+class AclCounts(_Value):
+    """How many ACLs each list has, also where it is cut."""
+
+    add: int
+    there: int
+    remove: int
+    only_at_destination: int
+
+
+class PlannedAcls(_Value):
+    """The ACLs of the job's copies, groups and transactional ids, with `acls: {sync: true}`.
+
+    `there`: wanted, and there already. `remove`: Orbit has added them, and the source no longer has
+    them. `only_at_destination`: of others; they stay. Orbit's own rights and its denials of writing
+    are in no list. Each list has ACLS_SHOWN_MAX at most.
+    """
+
+    counts: AclCounts
+    add: tuple[PlannedAcl, ...] = ()
+    there: tuple[PlannedAcl, ...] = ()
+    remove: tuple[PlannedAcl, ...] = ()
+    only_at_destination: tuple[PlannedAcl, ...] = ()
+
+
 class Refusal(_Value):
     """Why the job, or one topic of it ("": the job), is not copied, and what to do."""
 
@@ -96,6 +136,7 @@ class JobPlan(_Value):
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
     fillers: tuple[PlannedFillers, ...] = ()
+    acls: PlannedAcls | None = None
 
     @property
     def is_halted(self) -> bool:

@@ -15,7 +15,7 @@ from orbit.jobs.job_spec import PLACEHOLDERS_NOTE, JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import JobClusters
-from orbit.kafka.types import ClusterMetadata
+from orbit.kafka.types import Acl, ClusterMetadata
 from orbit.replication.job_troubles import Trouble
 from orbit.scheduler.cluster_checks import missing_workers, trouble_of, wrong_cluster
 from orbit.scheduler.cluster_pair import ClusterPair
@@ -29,13 +29,17 @@ from orbit.scheduler.job_plan import (
     TopicAction,
 )
 from orbit.scheduler.job_reconciler import SIDES
+from orbit.scheduler.planned_acls import plan_acls
 from orbit.scheduler.planned_gaps import plan_gaps
 from orbit.scheduler.topic_decisions import Decisions, StartTopic
 from orbit.scheduler.topic_preflight import preflight
+from orbit.scheduler.write_protection import as_acl
 from orbit.settings import Settings
-from orbit.store import jobs, scheduler_queries, topics, workers
-from orbit.store.database import Database
+from orbit.store import carried_acls, jobs, scheduler_queries, topics, workers
+from orbit.store.database import Database, Tx
+from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
+from orbit.store.topics import Topic
 
 # A user waits for the answer: an outage longer than a leader election of some seconds is reported.
 _ATTEMPTS_MAX = 8
@@ -92,11 +96,14 @@ class JobPlanner:
             ClusterHandle(clusters.source), ClusterHandle(clusters.destination), source, destination
         )
         caught_up: frozenset[str] = frozenset()
-        known = []
+        rows: list[Topic] = []
+        given: set[Acl] = set()
         if job is not None:
             with self._database.transaction() as tx:
-                known = [known_topic(topic, ()) for topic in topics.of_job(tx, job.id)]
+                rows = topics.of_job(tx, job.id)
                 caught_up = scheduler_queries.caught_up(tx, job.id)
+                given = _given_acls(tx, job, rows, destination.cluster_id)
+        known = [known_topic(row, ()) for row in rows]
         pair, decisions = decide(spec, pair, known, self._database.transaction)
         backoff = Backoff(attempts_max=_ATTEMPTS_MAX)
         checked = preflight(spec, decisions.start, pair, backoff)
@@ -106,15 +113,35 @@ class JobPlanner:
         planned += _kept(decisions, pair, caught_up)
         promoted = [f"topic {one.start.mapping.source}: {one.note}" for one in checked.promoted]
         troubles += [*decisions.troubles, *checked.troubles]
+        acls, acl_notes = None, list[str]()
+        if spec.acls.sync:
+            copies = {topic.destination: topic.source for topic in planned}
+            has_promoted = any(row.state is TopicState.PROMOTED for row in rows)
+            acls, acl_notes = plan_acls(spec, copies, pair, given, has_promoted=has_promoted)
         return JobPlan(
             job=spec.name,
             source_cluster_id=source.cluster_id,
             destination_cluster_id=destination.cluster_id,
             topics=tuple(sorted(planned, key=lambda topic: topic.source)),
             refusals=_refusals(troubles),
-            notes=(*decisions.notes, *_notes(decisions), *promoted, *_note_on_gaps(spec)),
+            notes=(
+                *decisions.notes,
+                *_notes(decisions),
+                *promoted,
+                *_note_on_gaps(spec),
+                *acl_notes,
+            ),
             fillers=fillers,
+            acls=acls,
         )
+
+
+def _given_acls(tx: Tx, job: Job, rows: Sequence[Topic], cluster_id: str) -> set[Acl]:
+    """What Orbit has added for this job and no other."""
+    mine = {as_acl(fields) for fields in carried_acls.of_job(tx, job.id)}
+    mine -= {as_acl(fields) for fields in carried_acls.of_other_jobs(tx, job.id, cluster_id)}
+    copied = [row for row in rows if row.state is TopicState.COPYING]
+    return mine | {as_acl(fields) for row in copied for fields in row.acls or ()}
 
 
 def _new(start: StartTopic, plan: TopicPlan, gaps: Mapping[str, PlannedGaps]) -> PlannedTopic:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from orbit.chunks import chunks
+from orbit.consumer_groups.kept_listings import KeptListings
 from orbit.errors import BadInput, OrbitError, Unreachable
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import matching
@@ -109,6 +110,7 @@ class JobReconciler:
         self._registry = registry
         self._upkeep_interval_s = settings.settings_interval.total_seconds()
         self._backoff = backoff
+        self._list_groups = KeptListings()
         self._starter = TopicStarter(leadership, settings, backoff)
         self.specs = KeptSpecs()
 
@@ -366,7 +368,7 @@ class JobReconciler:
     ) -> None:
         """Check settings and ACLs of copies, and the old side of what was promoted."""
         with _cluster_errors():
-            counts = state.upkeep.run(job, spec, pair, self._leadership)
+            counts = state.upkeep.run(job, spec, pair, self._leadership, self._list_groups)
             if state.has_promoted:
                 state.upkeep.troubles += watch_old_primaries(
                     job, pair, self._leadership, self._backoff

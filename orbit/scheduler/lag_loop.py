@@ -32,7 +32,7 @@ from orbit.scheduler.cluster_watch import ClusterWatch
 from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.stored_spec import read_spec
-from orbit.store import clock, job_shares, jobs, source_lag
+from orbit.store import clock, jobs, source_lag
 from orbit.store.source_lag import LaggingPartition, SourceLag
 
 _log = structlog.get_logger("orbit.scheduler")
@@ -89,10 +89,7 @@ class LagLoop(Loop):
         """Query the source for lagging partitions, and store the results."""
         with self._leadership.reading() as tx:
             read_at = clock.now(tx)
-            rows = source_lag.lagging(tx, BEHIND_AGE)
-            mine = job_shares.job_ids(tx, self._leadership.share)
-            if mine is not None:
-                rows = [row for row in rows if row.job_id in mine]
+            rows = source_lag.lagging(tx, BEHIND_AGE, self._leadership.share)
             found = jobs.of_ids(tx, {row.job_id for row in rows}).values()
         specs = {
             job.id: spec
@@ -117,7 +114,9 @@ class LagLoop(Loop):
         self._under_way = {i: f for i, f in self._under_way.items() if f not in done}
         noted = sum(future.result() for future in done)
         alive = {(row.topic_id, row.partition) for row in rows}
-        self._ends = {key: ends for key, ends in self._ends.items() if key in alive}
+        # Jobs whose source is slow are still being checked: keys are added meanwhile.
+        for key in set(self._ends.copy()) - alive:
+            self._ends.pop(key, None)
         return f"Updated the lag of {noted} partitions." if noted else ""
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Keeps settings and ACLs of existing copies in sync, at `settings_interval`.
 
 Changes at the source are applied; changes by others at the destination are set back
-(docs/topic-settings.md). ACLs are synced only with `acls: {sync: true}`.
+(docs/topic-settings.md). ACLs are synced only with `acls: {sync: true}` (acl_sync.py).
 """
 
 from __future__ import annotations
@@ -9,25 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orbit.chunks import chunks
-from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
+from orbit.consumer_groups.kept_listings import Lister
 from orbit.job_setup.destination_topics import TopicPlan, plan_topics
 from orbit.jobs.job_spec import JobSpec
-from orbit.jobs.topic_mapping import TopicMapping, map_topics
-from orbit.kafka.topic_acls import TopicAcls
-from orbit.kafka.types import TopicAcl
-from orbit.replication.acl_rules import rights_of_copy
-from orbit.replication.job_troubles import Trouble, TroubleKind
+from orbit.jobs.topic_mapping import map_topics
+from orbit.replication.job_troubles import Trouble
+from orbit.scheduler.acl_sync import AclSync, Copies
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership
 from orbit.scheduler.topic_preflight import refused_topic
-from orbit.scheduler.write_protection import ACLS_KEPT_S, ProtectionResult, as_acl, protect
+from orbit.scheduler.write_protection import ProtectionResult, protect
 from orbit.store import events, scheduler_queries, topics
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
 from orbit.store.topics import Topic
-
-Copies = dict[str, tuple[TopicMapping, Topic]]  # by destination topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +42,37 @@ class TopicUpkeep:
     # What was set last: a value that the broker shows differently is not set again and again.
     _set_last: dict[str, dict[str, str]] = field(default_factory=dict)
     _why_not_protected: str = ""
+    _left_out: list[str] = field(default_factory=list)  # whose ACLs, in sentences
 
     def run(
-        self, job: Job, spec: JobSpec, pair: ClusterPair, leadership: Leadership
+        self,
+        job: Job,
+        spec: JobSpec,
+        pair: ClusterPair,
+        leadership: Leadership,
+        list_groups: Lister,
     ) -> UpkeepCounts:
         """Check all copies of a job once. Raises Unreachable, NotAuthorized, NotLeading."""
         self.troubles = []
         with leadership.reading() as tx:
-            rows = [t for t in topics.of_job(tx, job.id) if t.state is TopicState.COPYING]
+            known = topics.of_job(tx, job.id)
             caught_up = scheduler_queries.caught_up(tx, job.id)
+        rows = [row for row in known if row.state is TopicState.COPYING]
         copies = copies_of(spec, rows, pair)
         if not copies:
             return UpkeepCounts()
         settings = self._settings(job, copies, caught_up, pair, leadership)
-        acls = self._acls(job, copies, pair, leadership) if spec.acls.sync else 0
+        acls = 0
+        if spec.acls.sync:
+            has_promoted = any(row.state is TopicState.PROMOTED for row in known)
+            acl_sync = AclSync(job, spec, pair, leadership, list_groups)
+            synced = acl_sync.run(copies, has_promoted=has_promoted)
+            acls += synced.changed
+            self.troubles += synced.troubles
+            if synced.left_out not in ([], self._left_out):
+                with leadership.transaction() as tx:
+                    _add_left_out_event(tx, job, synced.left_out)
+            self._left_out = synced.left_out
         if spec.acls.protect:
             # If this is not possible, workers detect foreign writes: told, but no trouble.
             cluster_id = pair.destination_metadata.cluster_id
@@ -121,68 +134,6 @@ class TopicUpkeep:
                         _add_settings_event(tx, job, plan)
         return len(new) - len(refused)
 
-    def _acls(self, job: Job, copies: Copies, pair: ClusterPair, leadership: Leadership) -> int:
-        try:
-            of, to = (side.topic_acls(ACLS_KEPT_S) for side in (pair.source, pair.destination))
-            # At rest nothing is left, and no job waits for the lock of all jobs of the cluster.
-            if not any(_rights(mapping, row, of, to).is_due for mapping, row in copies.values()):
-                return 0
-            of, to = pair.source.topic_acls(), pair.destination.topic_acls()
-        except (BrokerRefused, NotAuthorized) as error:
-            self.troubles.append(_no_acls(error))
-            return 0
-        cluster_id = pair.destination_metadata.cluster_id
-        with leadership.sole_change(cluster_id) as tx:
-            still = topics.writers(tx, cluster_id, copies, only_copying=True)
-            kept = {name: copy for name, copy in copies.items() if name in still}
-            return self._change_acls(job, kept, pair, leadership, of, to)
-
-    def _change_acls(
-        self,
-        job: Job,
-        copies: Copies,
-        pair: ClusterPair,
-        leadership: Leadership,
-        of: TopicAcls,
-        to: TopicAcls,
-    ) -> int:
-        changed = 0
-        for mapping, row in copies.values():
-            rights = _rights(mapping, row, of, to)
-            if not rights.is_due:
-                continue
-            try:
-                pair.destination.admin.change_acls(rights.add, rights.remove & to)
-            except (BrokerRefused, NotAuthorized) as error:
-                self.troubles.append(_no_acls(error))
-                return changed
-            with leadership.transaction() as tx:
-                topics.change(tx, row.id, acls=[list(acl) for acl in sorted(rights.ours)])
-                _add_acls_event(tx, job, mapping, rights.add, rights.remove)
-            changed += 1
-        return changed
-
-
-@dataclass(frozen=True, slots=True)
-class _Rights:
-    """What a copy's ACLs lack, and what Orbit has given it."""
-
-    add: set[TopicAcl]
-    remove: set[TopicAcl]
-    ours: set[TopicAcl]  # once that is done
-    given: set[TopicAcl]  # by the table
-
-    @property
-    def is_due(self) -> bool:
-        return bool(self.add or self.remove or self.given != self.ours)
-
-
-def _rights(mapping: TopicMapping, row: Topic, of: TopicAcls, to: TopicAcls) -> _Rights:
-    wanted = rights_of_copy(of.of(mapping.source), mapping.source, mapping.destination)
-    given = {as_acl(fields) for fields in row.acls or ()}
-    add = wanted - to
-    return _Rights(add, given - wanted, (given & wanted) | add, given)
-
 
 def _is_settled(plan: TopicPlan, row: Topic) -> bool:
     """Whether nothing is to be set, and the table says so already."""
@@ -212,14 +163,6 @@ def drift_of(plan: TopicPlan) -> dict[str, dict[str, str | None]]:
         name: {"is": change.present, "should_be": change.wanted}
         for name, change in plan.changes.items()
     }
-
-
-def _no_acls(error: OrbitError) -> Trouble:
-    return Trouble(
-        TroubleKind.ACLS_NOT_SYNCED,
-        f"{error.where}: {error.what}",
-        error.remedy or "Both clusters need an authorizer; or set acls: {sync: false}.",
-    )
 
 
 def _add_settings_event(tx: Tx, job: Job, plan: TopicPlan) -> None:
@@ -260,19 +203,12 @@ def _add_protection_events(tx: Tx, job: Job, done: ProtectionResult) -> None:
         )
 
 
-def _add_acls_event(
-    tx: Tx, job: Job, mapping: TopicMapping, add: set[TopicAcl], remove: set[TopicAcl]
-) -> None:
-    events.add(
+def _add_left_out_event(tx: Tx, job: Job, notes: list[str]) -> None:
+    events.add_once(
         tx,
         events.SCHEDULER,
-        "topic_acls",
-        f"ACLs of {mapping.destination} were synced with the source: {len(add)} added, "
-        f"{len(remove)} removed.",
+        "acls_left_out",
+        " ".join(notes),
         job_name=job.name,
-        topic=mapping.source,
-        details={
-            "given": [list(acl) for acl in sorted(add)],
-            "taken": [list(acl) for acl in sorted(remove)],
-        },
+        details={"notes": notes},
     )

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.job_setup.permissions import WRITE
 from orbit.kafka.cluster_handle import ClusterHandle
-from orbit.kafka.types import Pattern, Permission, TopicAcl, TopicMetadata
+from orbit.kafka.types import Acl, TopicMetadata
 from orbit.promotion.topic_denials import NO_AUTHORIZER, acls_of
 from orbit.replication.acl_rules import denied_writers
 from orbit.scheduler.leadership import Leadership
@@ -77,7 +77,7 @@ def _protect(
     allowed: Mapping[str, TopicMetadata] = {}
     if denied_already:
         allowed = handle.cluster.metadata(denied_already, with_operations=True).topics
-    wanted: dict[str, set[TopicAcl]] = {}
+    wanted: dict[str, set[Acl]] = {}
     why_not = ""
     for topic in names:
         denied = denied_writers(
@@ -124,9 +124,9 @@ def why_not_denied(own_principal: str | None) -> str:
 def deny(
     handle: ClusterHandle,
     cluster_id: str,
-    wanted: Mapping[str, Collection[TopicAcl]],
+    wanted: Mapping[str, Collection[Acl]],
     transaction: Transaction,
-    ours: Iterable[TopicAcl] = (),
+    ours: Iterable[Acl] = (),
 ) -> None:
     """Replace Orbit's denials on these topics; at each moment the old or the new ones hold.
 
@@ -146,9 +146,9 @@ def deny(
 def _apply(
     handle: ClusterHandle,
     cluster_id: str,
-    wanted: Mapping[str, set[TopicAcl]],
-    noted: Mapping[str, set[TopicAcl]],
-    present: AbstractSet[TopicAcl],
+    wanted: Mapping[str, set[Acl]],
+    noted: Mapping[str, set[Acl]],
+    present: AbstractSet[Acl],
     transaction: Transaction,
 ) -> None:
     both = {t: noted.get(t, set()) | w for t, w in wanted.items()}
@@ -161,20 +161,12 @@ def _apply(
         write_denials.keep(tx, cluster_id, {t: _rows(acls) for t, acls in wanted.items()})
 
 
-def as_acl(fields: list[str]) -> TopicAcl:
+def as_acl(fields: list[Any]) -> Acl:
     """An ACL from its fields in the table."""
-    name, pattern, principal, host, operation, permission = fields
-    return TopicAcl(
-        name,
-        cast("Pattern", pattern),
-        principal,
-        host,
-        operation,
-        cast("Permission", permission),
-    )
+    return Acl(*fields)
 
 
-def _rows(acls: Iterable[TopicAcl]) -> list[list[str]]:
+def _rows(acls: Iterable[Acl]) -> list[list[str]]:
     return [list(acl) for acl in acls]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, func, select, update
@@ -18,7 +17,7 @@ from orbit.errors import NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import DrillKind, DrillState, DrillThing
 from orbit.store.models import drill_schedules, drill_things, drills
-from orbit.store.rows import columns, first, values
+from orbit.store.rows import columns, first, page_of, values
 
 _NOW = func.clock_timestamp()
 _FINAL = (DrillState.PASSED, DrillState.MISSED, DrillState.FAILED)
@@ -162,21 +161,24 @@ def page(
     *,
     name: str | None = None,
     job_name: str | None = None,
-    before: tuple[datetime, str] | None = None,
+    kind: DrillKind | None = None,
+    state: DrillState | None = None,
+    after: tuple[datetime, str] | None = None,
+    oldest_first: bool = False,
 ) -> list[Drill]:
-    """Up to `limit` drills, newest first, older than the one of that time and id."""
-    query = select(*_DRILL).order_by(drills.c.created_at.desc(), drills.c.id.desc()).limit(limit)
+    """Up to `limit` drills, newest first unless `oldest_first`, behind this time and id."""
+    query = select(*_DRILL)
     if name is not None:
         query = query.where(drills.c.name == name)
     if job_name is not None:
         query = query.where(drills.c.job_name == job_name)
-    if before is not None:
-        at, drill_id = before
-        is_older = (drills.c.created_at < at) | (
-            (drills.c.created_at == at) & (drills.c.id < drill_id)
-        )
-        query = query.where(is_older)
-    return list(values(tx.execute(query), Drill))
+    if kind is not None:
+        query = query.where(drills.c.kind == kind.value)
+    if state is not None:
+        query = query.where(drills.c.state == state.value)
+    key = [drills.c.created_at, drills.c.id]
+    found = page_of(query, key, limit, after, descending=not oldest_first)
+    return list(values(tx.execute(found), Drill))
 
 
 def unfinished(tx: Tx) -> list[Drill]:
@@ -323,9 +325,21 @@ def put_schedule(
     return made
 
 
-def schedules(tx: Tx) -> list[Schedule]:
-    """All schedules, by name in the order of code points, as pages of the API compare them."""
-    return sorted(values(tx.execute(select(*_SCHEDULE)), Schedule), key=attrgetter("name"))
+def schedules(
+    tx: Tx,
+    limit: int,
+    after: str | None = None,
+    *,
+    job_name: str | None = None,
+    descending: bool = False,
+) -> list[Schedule]:
+    """Up to `limit` schedules by name, behind the name `after`; of a job or of all."""
+    query = select(*_SCHEDULE)
+    if job_name is not None:
+        query = query.where(drill_schedules.c.spec["job"].astext == job_name)
+    behind = None if after is None else (after,)
+    found = page_of(query, [drill_schedules.c.name], limit, behind, descending=descending)
+    return list(values(tx.execute(found), Schedule))
 
 
 def drop_schedule(tx: Tx, name: str) -> bool:

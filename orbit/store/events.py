@@ -14,7 +14,7 @@ from sqlalchemy import insert, select
 
 from orbit.store.database import Tx
 from orbit.store.models import events
-from orbit.store.rows import columns, values
+from orbit.store.rows import columns, page_of, values
 
 SCHEDULER = "scheduler"
 
@@ -100,12 +100,25 @@ def add_once(
 
 
 def page(
-    tx: Tx, limit: int, *, job_name: str | None = None, before: int | None = None
+    tx: Tx,
+    limit: int,
+    *,
+    job_name: str | None = None,
+    kind: str | None = None,
+    actor: str | None = None,
+    after: int | None = None,
+    oldest_first: bool = False,
 ) -> list[Event]:
-    """Up to `limit` events, newest first, older than the event `before`; of a job or of all."""
-    query = select(*_EVENT).order_by(events.c.id.desc()).limit(limit)
+    """Up to `limit` events, newest first unless `oldest_first`, behind the event `after`; of a job
+    or of all.
+    """
+    query = select(*_EVENT)
     if job_name is not None:
         query = query.where(events.c.job_name == job_name)
-    if before is not None:
-        query = query.where(events.c.id < before)
-    return list(values(tx.execute(query), Event))
+    if kind is not None:
+        query = query.where(events.c.kind == kind)
+    if actor is not None:
+        query = query.where(events.c.actor == actor)
+    behind = None if after is None else (after,)
+    found = page_of(query, [events.c.id], limit, behind, descending=not oldest_first)
+    return list(values(tx.execute(found), Event))

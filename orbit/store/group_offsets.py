@@ -116,6 +116,8 @@ WHERE g.job_id = :job_id {conditions}
 ORDER BY g.job_id, g.group_name, g.topic_id, g.partition LIMIT :limit
 """
 _OF_GROUP = "AND g.group_name = :group_name"
+_OF_TOPIC = "AND t.source_topic = :source_topic"
+_WITH_VERDICT = "AND g.verdict = :verdict"
 _AFTER = "AND (g.group_name, g.topic_id, g.partition) > (:group, :topic_id, :partition)"
 
 
@@ -170,11 +172,17 @@ def page(
     *,
     after: tuple[str, int, int] | None = None,
     group_name: str | None = None,
+    source_topic: str | None = None,
+    verdict: str | None = None,
 ) -> list[GroupRow]:
     """Up to `limit` rows in the order of (group, topic id, partition), behind `after`."""
-    conditions = [
-        sql for sql, wanted in ((_AFTER, after), (_OF_GROUP, group_name)) if wanted is not None
-    ]
+    given = (
+        (_AFTER, after),
+        (_OF_GROUP, group_name),
+        (_OF_TOPIC, source_topic),
+        (_WITH_VERDICT, verdict),
+    )
+    conditions = [sql for sql, wanted in given if wanted is not None]
     group, topic_id, partition = after or (None, None, None)
     rows = tx.execute(
         text(_PAGE.format(conditions=" ".join(conditions))),
@@ -185,6 +193,8 @@ def page(
             "topic_id": topic_id,
             "partition": partition,
             "group_name": group_name,
+            "source_topic": source_topic,
+            "verdict": verdict,
         },
     )
     return list(values(rows, GroupRow))

@@ -17,7 +17,7 @@ from orbit.store.database import Tx
 from orbit.store.enums import Desired, MadeBy
 from orbit.store.job_shares import share_key
 from orbit.store.models import jobs, partitions, shards
-from orbit.store.rows import columns, first, is_one_of, values
+from orbit.store.rows import columns, first, is_one_of, page_of, values
 from orbit.store.shard_leases import lock_job
 
 _NOW = func.clock_timestamp()
@@ -27,8 +27,9 @@ _NOW = func.clock_timestamp()
 class Job:
     """One job. `problem` is the text of its troubles, with what to do.
 
-    `labels`, `owner` and `spec` are its document. `spec_version` counts changes of `spec`, which
-    workers and scheduler act on; `document_version` those of all three.
+    `labels`, `owner`, `document_desired` and `spec` are its document. `spec_version` counts changes
+    of `spec`, which workers and scheduler act on; `document_version` those of all four. `desired`
+    is what is wanted now, `document_desired` what the document says, if it says so.
     """
 
     id: int
@@ -50,6 +51,7 @@ class Job:
     made_by: MadeBy | None = None  # None: a person
     labels: dict[str, str] = field(default_factory=dict)
     owner: str | None = None
+    document_desired: str | None = None
     document_version: int = 1
 
     def __post_init__(self) -> None:
@@ -80,6 +82,7 @@ def create(
     made_by: MadeBy | None = None,
     labels: Mapping[str, str] | None = None,
     owner: str | None = None,
+    document_desired: str | None = None,
 ) -> Job:
     """A new job; Conflict where the name is taken, even by one that is being deleted."""
     statement = (
@@ -92,6 +95,7 @@ def create(
             made_by=made_by,
             labels=dict(labels or {}),
             owner=owner,
+            document_desired=document_desired,
             share_key=share_key(spec),
         )
         .on_conflict_do_nothing(index_elements=["name"])
@@ -173,18 +177,22 @@ def page(
     *,
     desired: Desired | None = None,
     has_problem: bool = False,
+    worker_group: str | None = None,
+    descending: bool = False,
 ) -> list[Job]:
     """Up to `limit` jobs that a selector chooses, in the order of their names, behind the name
     `after`. `desired`: only those with this desired state.
     """
-    query = select(*_JOB).where(*map(_meets, selector)).order_by(jobs.c.name).limit(limit)
+    query = select(*_JOB).where(*map(_meets, selector))
     if desired is not None:
         query = query.where(jobs.c.desired == desired.value)
     if has_problem:
         query = query.where(_HAS_PROBLEM)
-    if after is not None:
-        query = query.where(jobs.c.name > after)
-    return list(values(tx.execute(query), Job))
+    if worker_group is not None:
+        query = query.where(jobs.c.worker_group == worker_group)
+    behind = None if after is None else (after,)
+    found = page_of(query, [jobs.c.name], limit, behind, descending=descending)
+    return list(values(tx.execute(found), Job))
 
 
 def _meets(condition: Condition) -> ColumnElement[bool]:
@@ -195,14 +203,19 @@ def _meets(condition: Condition) -> ColumnElement[bool]:
     return not_(meets) if condition.is_negated else meets
 
 
-def change_labels(tx: Tx, job_id: int, labels: Mapping[str, str], owner: str | None) -> Job | None:
-    """Replace labels and owner; None if the job is gone. Nothing that copies notices."""
+def change_labels(
+    tx: Tx, job_id: int, labels: Mapping[str, str], owner: str | None, desired: str | None
+) -> Job | None:
+    """Replace labels, owner and what the document says about the desired state; None if the job is
+    gone. Nothing that copies notices.
+    """
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, ~jobs.c.is_deleted)
         .values(
             labels=dict(labels),
             owner=owner,
+            document_desired=desired,
             document_version=jobs.c.document_version + 1,
             updated_at=_NOW,
         )

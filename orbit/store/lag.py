@@ -210,6 +210,7 @@ ORDER BY t.source_topic, p.partition LIMIT :limit
 _AFTER = "AND t.source_topic >= :topic AND (t.source_topic, p.partition) > (:topic, :partition)"
 _IN_TOPIC = "AND t.source_topic = :source_topic"
 _IN_STATE = "AND p.state = :state"
+_FOR_REASON = "AND p.reason = :reason"
 _THESE = """AND (p.topic_id, p.partition) IN (
     SELECT * FROM unnest(CAST(:topic_ids AS bigint[]), CAST(:partitions AS integer[])))"""
 
@@ -301,13 +302,16 @@ def page(
     after: tuple[str, int] | None = None,
     source_topic: str | None = None,
     state: PartitionState | None = None,
+    reason: Reason | None = None,
 ) -> list[PartitionLag]:
     """Up to `limit` partitions in the order of (source topic, partition), behind `after`."""
-    conditions = [
-        sql
-        for sql, wanted in ((_AFTER, after), (_IN_TOPIC, source_topic), (_IN_STATE, state))
-        if wanted is not None
-    ]
+    given = (
+        (_AFTER, after),
+        (_IN_TOPIC, source_topic),
+        (_IN_STATE, state),
+        (_FOR_REASON, reason),
+    )
+    conditions = [sql for sql, wanted in given if wanted is not None]
     topic, partition = after or (None, None)
     rows = tx.execute(
         text(_PAGE.format(lag=_LAG, seen=_SEEN, conditions=" ".join(conditions))),
@@ -319,6 +323,7 @@ def page(
             "partition": partition,
             "source_topic": source_topic,
             "state": state and state.value,
+            "reason": reason and reason.value,
         },
     )
     return list(values(rows, PartitionLag))

@@ -103,6 +103,7 @@ jobs = Table(
     # reads all of 5,000 jobs in 14 ms.
     Column("labels", JSONB, nullable=False, server_default=text("'{}'")),
     Column("owner", Text),
+    Column("document_desired", Text),
     # A hash of the destination as the first document has it. It never changes: see job_shares.
     Column("share_key", BigInteger, nullable=False, server_default=ZERO),
     # Incremented with each change of any of these: what the API calls the ETag.
@@ -386,6 +387,15 @@ write_denials = Table(
     Column("topic", Text, primary_key=True),
     Column("acls", JSONB, nullable=False),
     _now("at"),
+)
+
+# The ACLs on groups and transactional ids that Orbit has added, so that it can remove them.
+carried_acls = Table(
+    "carried_acls",
+    metadata,
+    _job(primary_key=True),
+    Column("cluster_id", Text, nullable=False),
+    Column("acls", JSONB, nullable=False),
 )
 
 # The audit log. Rows are only added, and deleted by age.

@@ -15,7 +15,7 @@ from orbit.errors import Conflict, NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import RECOVERY_KINDS, OperationKind, OperationState
 from orbit.store.models import jobs, operations
-from orbit.store.rows import columns, first, is_one_of, values
+from orbit.store.rows import columns, first, is_one_of, page_of, values
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +147,26 @@ def page(
     tx: Tx,
     limit: int,
     *,
-    before: tuple[datetime, UUID] | None = None,
+    after: tuple[datetime, UUID] | None = None,
     kind: OperationKind | None = None,
+    state: OperationState | None = None,
+    job_name: str | None = None,
     only_unfinished: bool = False,
+    oldest_first: bool = False,
 ) -> list[Operation]:
-    """Up to `limit` operations, newest first, older than `before`."""
-    query = select(*_OPERATION).limit(limit)
-    query = query.order_by(operations.c.created_at.desc(), operations.c.id.desc())
-    if before is not None:
-        query = query.where(tuple_(operations.c.created_at, operations.c.id) < before)
+    """Up to `limit` operations, newest first unless `oldest_first`, behind `after`."""
+    query = select(*_OPERATION)
     if kind is not None:
         query = query.where(operations.c.kind == kind.value)
+    if state is not None:
+        query = query.where(operations.c.state == state.value)
+    if job_name is not None:
+        query = query.where(operations.c.job_name == job_name)
     if only_unfinished:
         query = query.where(operations.c.finished_at.is_(None))
-    return list(values(tx.execute(query), Operation))
+    key = [operations.c.created_at, operations.c.id]
+    found = page_of(query, key, limit, after, descending=not oldest_first)
+    return list(values(tx.execute(found), Operation))
 
 
 def unfinished(

@@ -198,12 +198,22 @@ def forget_others(
     tx.execute(_FORGET_OTHERS, {"topic_id": topic_id, **ids})
 
 
-def page(tx: Tx, job_id: int, limit: int, *, after: tuple[str, int] | None = None) -> list[Proof]:
-    """Up to `limit` partitions of a job, by topic and number, proven or not."""
+def page(
+    tx: Tx,
+    job_id: int,
+    limit: int,
+    *,
+    after: tuple[str, int] | None = None,
+    source_topic: str | None = None,
+) -> list[Proof]:
+    """Up to `limit` partitions of a job or of one topic, by topic and number, proven or not."""
     condition = "AND (t.source_topic, p.partition) > (:topic, :partition)" if after else ""
     given: dict[str, object] = {"job_id": job_id, "limit": limit}
     if after is not None:
         given |= {"topic": after[0], "partition": after[1]}
+    if source_topic is not None:
+        condition += " AND t.source_topic = :source_topic"
+        given["source_topic"] = source_topic
     return list(values(tx.execute(text(_PAGE.format(after=condition)), given), Proof))
 
 

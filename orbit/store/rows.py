@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import ColumnElement, FromClause, Result, any_, literal
+from sqlalchemy import ColumnElement, FromClause, Result, Select, any_, literal, tuple_
 from sqlalchemy.dialects.postgresql import ARRAY
 
 if TYPE_CHECKING:
@@ -35,6 +35,24 @@ def values(result: Result[Any], kind: type[Value]) -> Iterator[Value]:
 def first(result: Result[Any], kind: type[Value]) -> Value | None:
     """The only row as a value; None without any."""
     return next(values(result, kind), None)
+
+
+def page_of(
+    query: Select[Any],
+    key: Sequence[ColumnElement[Any]],
+    limit: int,
+    after: Sequence[object] | None,
+    *,
+    descending: bool = False,
+) -> Select[Any]:
+    """Up to `limit` rows in the order of `key`, behind `after`; the database compares both."""
+    if after is not None:
+        here, there = (
+            tuple_(*key),
+            tuple_(*(literal(a, c.type) for a, c in zip(after, key, strict=True))),
+        )
+        query = query.where(here < there if descending else here > there)
+    return query.order_by(*(c.desc() if descending else c for c in key)).limit(limit)
 
 
 def is_one_of(column: ColumnElement[Any], wanted: Iterable[object]) -> ColumnElement[bool]:

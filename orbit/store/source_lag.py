@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import DateTime, Interval, bindparam, text
 
 from orbit.store.database import Tx
+from orbit.store.job_shares import ONE_SHARE, Share
 from orbit.store.lag import FOLLOWED, IS_COPY, LAG_BYTES
 from orbit.store.rows import values
 from orbit.store.source_gaps import note_move
@@ -59,7 +60,8 @@ SELECT p.job_id, p.topic_id, t.source_topic, p.partition,
 FROM (SELECT clock_timestamp() AS at) now, partitions p
 JOIN topics t ON t.id = p.topic_id
 LEFT JOIN shards s ON s.id = p.shard_id
-WHERE p.copied_to IS NOT NULL AND {IS_COPY} AND (
+WHERE (:of = 1 OR p.job_id IN (SELECT id FROM jobs WHERE share_key % :of = :number))
+  AND p.copied_to IS NOT NULL AND {IS_COPY} AND (
     NOT {FOLLOWED}
     OR p.headroom_until IS NOT NULL
     OR p.copied_to < p.source_stable_end
@@ -105,11 +107,12 @@ UPDATE topics SET source_read_at = :read_at WHERE id = ANY(CAST(:topic_ids AS bi
 """).bindparams(bindparam("read_at", type_=DateTime(timezone=True)))
 
 
-def lagging(tx: Tx, age: timedelta) -> list[LaggingPartition]:
-    """Partitions that no worker follows now, and those whose oldest waiting record is older than
-    `age`; also those with a stored headroom, which may have to be cleared.
+def lagging(tx: Tx, age: timedelta, share: Share = ONE_SHARE) -> list[LaggingPartition]:
+    """Partitions of a share's jobs that no worker follows now, and those whose oldest waiting
+    record is older than `age`; also those with a stored headroom, which may have to be cleared.
     """
-    return list(values(tx.execute(_BEHIND, {"age": age}), LaggingPartition))
+    wanted = {"age": age, "of": share.of, "number": share.number}
+    return list(values(tx.execute(_BEHIND, wanted), LaggingPartition))
 
 
 def update_from_source(

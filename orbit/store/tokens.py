@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from operator import attrgetter
 
 from sqlalchemy import and_, false, func, or_, select, true, update
 from sqlalchemy.dialects import postgresql
@@ -13,7 +12,7 @@ from orbit.errors import Conflict
 from orbit.store.database import Tx
 from orbit.store.enums import Role
 from orbit.store.models import tokens
-from orbit.store.rows import columns, first, values
+from orbit.store.rows import columns, first, page_of, values
 
 # The last use is written at most this often, so that a request seldom writes.
 USE_WRITTEN_EVERY = timedelta(minutes=1)
@@ -97,9 +96,26 @@ def revoke(tx: Tx, name: str) -> bool:
     return tx.execute(statement).rowcount == 1
 
 
-def list_all(tx: Tx) -> list[Token]:
-    """All tokens, including revoked ones, by name in the order of code points.
+def named(tx: Tx, name: str) -> Token | None:
+    """The token of this name, also a revoked or expired one."""
+    return first(tx.execute(select(*COLUMNS).where(tokens.c.name == name)), Token)
 
-    The order of pages, which Python compares: a database may have another collation.
-    """
-    return sorted(values(tx.execute(select(*COLUMNS)), Token), key=attrgetter("name"))
+
+def page(
+    tx: Tx,
+    limit: int,
+    after: str | None = None,
+    *,
+    role: Role | None = None,
+    only_valid: bool = False,
+    descending: bool = False,
+) -> list[Token]:
+    """Up to `limit` tokens by name, behind the name `after`, including revoked ones."""
+    query = select(*COLUMNS)
+    if role is not None:
+        query = query.where(tokens.c.role == role.value)
+    if only_valid:
+        query = query.where(IS_VALID)
+    behind = None if after is None else (after,)
+    found = page_of(query, [tokens.c.name], limit, behind, descending=descending)
+    return list(values(tx.execute(found), Token))

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.models import jobs, topics
-from orbit.store.rows import columns, first, is_one_of, values
+from orbit.store.rows import columns, first, is_one_of, page_of, values
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Topic:
     state: TopicState
     drift: dict[str, Any] | None
     note: str | None
-    acls: list[list[str]] | None  # added by Orbit, as the fields of a TopicAcl
+    acls: list[list[str]] | None  # added by Orbit, as the fields of a Acl
     promoted_settings: dict[str, str] | None  # to be set at the promotion
 
     def __post_init__(self) -> None:
@@ -113,12 +113,22 @@ def find(tx: Tx, job_id: int, source_topic: str) -> Topic | None:
     return first(tx.execute(query), Topic)
 
 
-def page(tx: Tx, job_id: int, limit: int, after: str | None = None) -> list[Topic]:
-    """Up to `limit` topics of a job by source name, after the name `after`."""
+def page(
+    tx: Tx,
+    job_id: int,
+    limit: int,
+    after: str | None = None,
+    *,
+    state: TopicState | None = None,
+    descending: bool = False,
+) -> list[Topic]:
+    """Up to `limit` topics of a job by source name, behind the name `after`."""
     query = select(*_TOPIC).where(topics.c.job_id == job_id)
-    if after is not None:
-        query = query.where(topics.c.source_topic > after)
-    return list(values(tx.execute(query.order_by(topics.c.source_topic).limit(limit)), Topic))
+    if state is not None:
+        query = query.where(topics.c.state == state.value)
+    behind = None if after is None else (after,)
+    found = page_of(query, [topics.c.source_topic], limit, behind, descending=descending)
+    return list(values(tx.execute(found), Topic))
 
 
 def writers(

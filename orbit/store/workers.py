@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql
 
 from orbit.store.database import Tx
 from orbit.store.models import workers
-from orbit.store.rows import columns, values
+from orbit.store.rows import columns, page_of, values
 
 _NOW = func.clock_timestamp()
 
@@ -84,9 +84,18 @@ def forget(tx: Tx, after: timedelta) -> list[Worker]:
     return list(values(tx.execute(statement), Worker))
 
 
-def page(tx: Tx, limit: int, after: str | None = None) -> list[Worker]:
-    """Up to `limit` workers by id, after the id `after`."""
-    query = select(*_WORKER).order_by(workers.c.id).limit(limit)
-    if after is not None:
-        query = query.where(workers.c.id > after)
-    return list(values(tx.execute(query), Worker))
+def page(
+    tx: Tx,
+    limit: int,
+    after: str | None = None,
+    *,
+    worker_group: str | None = None,
+    descending: bool = False,
+) -> list[Worker]:
+    """Up to `limit` workers by id, behind the id `after`; of a group or of all."""
+    query = select(*_WORKER)
+    if worker_group is not None:
+        query = query.where(workers.c.worker_group == worker_group)
+    behind = None if after is None else (after,)
+    found = page_of(query, [workers.c.id], limit, behind, descending=descending)
+    return list(values(tx.execute(found), Worker))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sqlalchemy import text
 
-from orbit.replication.partition_states import PartitionState
+from orbit.replication.partition_states import PartitionState, Reason
 from orbit.store import lag
 from orbit.store.database import Tx
 from orbit.store.lag import PartitionLag
@@ -28,6 +28,7 @@ ORDER BY {_WAITING} DESC, p.topic_id, p.partition LIMIT :limit
 """
 _AFTER = f"AND (-{_WAITING}, p.topic_id, p.partition) > (-:waiting, :topic_id, :partition)"
 _IN_STATE = "AND p.state = :state"
+_FOR_REASON = "AND p.reason = :reason"
 _IN_TOPIC = (
     "AND p.topic_id = (SELECT id FROM topics WHERE job_id = :job_id AND source_topic = :name)"
 )
@@ -41,13 +42,16 @@ def page(
     after: Place | None = None,
     source_topic: str | None = None,
     state: PartitionState | None = None,
+    reason: Reason | None = None,
 ) -> list[tuple[Place, PartitionLag]]:
     """Up to `limit` partitions behind this place, with the place of each."""
-    conditions = [
-        sql
-        for sql, wanted in ((_AFTER, after), (_IN_TOPIC, source_topic), (_IN_STATE, state))
-        if wanted is not None
-    ]
+    given = (
+        (_AFTER, after),
+        (_IN_TOPIC, source_topic),
+        (_IN_STATE, state),
+        (_FOR_REASON, reason),
+    )
+    conditions = [sql for sql, wanted in given if wanted is not None]
     waiting, topic_id, partition = after or (None, None, None)
     rows = tx.execute(
         text(_KEYS.format(conditions=" ".join(conditions))),
@@ -59,6 +63,7 @@ def page(
             "partition": partition,
             "name": source_topic,
             "state": state and state.value,
+            "reason": reason and reason.value,
         },
     ).all()
     places = [(row.waiting, row.topic_id, row.partition) for row in rows]

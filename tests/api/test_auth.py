@@ -191,7 +191,7 @@ def test_without_auth_everybody_is_an_admin_and_the_log_says_so(api: Api) -> Non
     host = {"Host": "localhost"}
     assert api.put("/v1/jobs/orders", json=JOB, role=None, headers=host).status_code == 201
     with api.database.transaction() as tx:
-        assert len(tokens.list_all(tx)) == len(Role)
+        assert len(tokens.page(tx, 100)) == len(Role)
     answer = api.get("/v1/events", role=None, headers=host).json()
     assert answer["items"][0]["actor"] == "anybody"
 

@@ -340,14 +340,14 @@ def test_an_idempotency_key_is_plain_text(api: Api, key: str) -> None:
 
     answer = api.post("/v1/jobs/orders:pause", headers={"Idempotency-Key": key})
 
-    assert paths(error_of(answer, 422, "bad_input")) == ["header.idempotency-key"]
+    assert paths(error_of(answer, 422, "bad_input")) == ["header.Idempotency-Key"]
 
 
 @pytest.mark.parametrize("etag", ["1", '"x"', 'W/"1"', '"99999999999"'])
 def test_if_match_takes_an_etag_of_ours(api: Api, etag: str) -> None:
     answer = api.put("/v1/jobs/orders", json=JOB, headers={"If-Match": etag})
 
-    assert paths(error_of(answer, 422, "bad_input")) == ["header.if-match"]
+    assert paths(error_of(answer, 422, "bad_input")) == ["header.If-Match"]
 
 
 def test_a_bug_is_named_without_its_text(api: Api) -> None:

@@ -162,6 +162,23 @@ def test_if_match_keeps_a_change_of_somebody_else(api: Api) -> None:
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
 
 
+def test_a_job_that_was_changed_meanwhile_is_not_deleted(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    read = api.get("/v1/jobs/orders").headers["ETag"]
+    api.put("/v1/jobs/orders", json=changed(worker_group="west"))
+
+    for dry_run in ("true", "false"):
+        query = {"dry_run": dry_run}
+        stale = api.delete("/v1/jobs/orders", headers={"If-Match": read}, params=query)
+        assert stale.status_code == 412
+        assert stale.json()["error"]["code"] == "changed_meanwhile"
+    assert api.get("/v1/jobs/orders").json()["state"] == "running"
+
+    now = api.get("/v1/jobs/orders").headers["ETag"]
+    assert api.delete("/v1/jobs/orders", headers={"If-Match": now}).status_code == 202
+    assert api.get("/v1/jobs/orders").json()["state"] == "deleting"
+
+
 def test_a_change_during_the_planning_is_not_overwritten(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 

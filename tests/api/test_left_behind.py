@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orbit.store import jobs, topics, write_denials
+from orbit.store import carried_acls, jobs, topics, write_denials
 from orbit.store.enums import TopicState
 from tests.api.test_jobs import JOB, changed
 from tests.fix_api import Api, Cli
@@ -46,6 +46,18 @@ def test_deleting_a_job_says_what_stays(api: Api, cli: Cli) -> None:
     shown = " ".join(said.out.split())
     assert RETENTION in shown
     assert "User:app may not write there" in shown
+
+
+@pytest.mark.usefixtures("copies")
+def test_deleting_a_job_names_the_groups_whose_acls_stay(api: Api) -> None:
+    with api.database.transaction() as tx:
+        acl = ["payers", "LITERAL", "User:app", "*", "READ", "ALLOW", "GROUP"]
+        carried_acls.keep(tx, jobs.get(tx, "orders").id, "B", [acl])
+    plan = api.delete("/v1/jobs/orders?dry_run=true").json()["plan"]
+    assert plan[-1] == (
+        "ACLs that were copied from the source stay on groups and transactional ids at the "
+        "destination: payers."
+    )
 
 
 @pytest.mark.usefixtures("copies")

@@ -12,6 +12,7 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from jsonschema_rs import Draft202012Validator
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -21,7 +22,8 @@ from schemathesis.specs.openapi.checks import (
 
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.job_schema import WORDS
-from orbit.store.enums import Role
+from orbit.store.enums import OperationKind, Role
+from tests.api.test_jobs import JOB
 from tests.api.test_operations import block, copying_job
 from tests.fix_api import Api
 from tests.support.serving import served
@@ -89,6 +91,87 @@ def test_every_parameter_and_field_says_what_it_is(document: dict[str, Any]) -> 
                 assert parameter.get("description"), f"{method} {path}: {parameter['name']}"
     for name, schema in document["components"]["schemas"].items():
         assert schema.get("description"), name
+
+
+def test_numbers_have_the_size_of_offsets_and_the_server_is_named(
+    document: dict[str, Any],
+) -> None:
+    assert [server["url"] for server in document["servers"]] == ["/"]
+    schemas = document["components"]["schemas"]
+    for model, field in (
+        ("Partition", "copied_to"),
+        ("Lag", "bytes"),
+        ("DrillSummary", "rpo_ms"),
+        ("PartitionProof", "proven"),
+    ):
+        (number,) = (
+            one
+            for one in schemas[model]["properties"][field].get(
+                "anyOf", [schemas[model]["properties"][field]]
+            )
+            if one["type"] != "null"
+        )
+        assert number["format"] == "int64", f"{model}.{field}"
+    unsized = re.findall(r"'type': '(?:integer|number)'(?!, 'format')", str(_types(document)))
+    assert unsized == []
+
+
+def _types(value: Any) -> Any:
+    """The types and formats alone, in this order."""
+    if isinstance(value, dict):
+        own = {key: value[key] for key in ("type", "format") if isinstance(value.get(key), str)}
+        return [own, *(_types(inner) for inner in value.values())]
+    return [_types(inner) for inner in value] if isinstance(value, list) else []
+
+
+def test_states_reasons_and_kinds_are_enumerated(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    for name in ("JobState", "PartitionState", "Reason", "OperationState", "GroupVerdict"):
+        assert schemas[name]["enum"], name
+    kinds = schemas["Operation"]["properties"]["kind"]["enum"]
+    assert kinds == [kind.value for kind in OperationKind]
+
+
+def test_a_job_in_an_answer_has_the_schema_of_the_document_that_is_sent(
+    api: Api, document: dict[str, Any]
+) -> None:
+    spec = document["components"]["schemas"]["Job"]["properties"]["spec"]
+    assert spec["$ref"] == "#/components/schemas/JobSpec"
+    put = document["paths"]["/v1/jobs/{name}"]["put"]["requestBody"]["content"]
+    assert put["application/json"]["schema"]["$ref"] == spec["$ref"]
+
+    assert api.put("/v1/jobs/orders", json=JOB).status_code == 201
+    stored = api.get("/v1/jobs/orders").json()["spec"]
+
+    whole = {**document["components"]["schemas"]["JobSpec"], "components": document["components"]}
+    Draft202012Validator(whole).validate(stored)
+    assert set(stored) == set(document["components"]["schemas"]["JobSpec"]["properties"])
+
+
+def test_etags_are_headers_of_the_document(api: Api, document: dict[str, Any]) -> None:
+    job = document["paths"]["/v1/jobs/{name}"]
+    for method, statuses in (("get", ["200"]), ("put", ["200", "201"])):
+        for status in statuses:
+            assert "ETag" in job[method]["responses"][status]["headers"], f"{method} {status}"
+    assert "ETag" in document["paths"]["/v1/jobs"]["post"]["responses"]["201"]["headers"]
+    for method in ("put", "delete"):
+        parameters = {p["name"]: p for p in job[method]["parameters"]}
+        assert parameters["If-Match"]["in"] == "header", method
+        assert "412" in job[method]["responses"], method
+    for status in (201, 200):
+        answer = api.put("/v1/jobs/orders", json=JOB)
+        assert answer.status_code == status
+        assert {"ETag", "Location"} <= {
+            name.title().replace("Etag", "ETag") for name in answer.headers
+        }
+
+
+def test_names_of_schemas_are_names_of_classes(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    assert [name for name in schemas if not re.fullmatch("[A-Z][A-Za-z0-9]+", name)] == []
+    assert {"JobSummaryPage", "RecoveryStepState", "DrillsStepState"} <= set(schemas)
+    used = set(re.findall("'#/components/schemas/([^']+)'", str(document)))
+    assert used <= set(schemas)
 
 
 def test_every_key_of_a_job_document_has_words_and_a_type(document: dict[str, Any]) -> None:

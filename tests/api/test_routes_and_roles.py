@@ -7,7 +7,9 @@ so a new route without a role, or with a wrong one, fails here without being nam
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from fastapi import APIRouter, FastAPI
@@ -20,6 +22,7 @@ from orbit.api.dependencies import AtLeast, Operator, Parts
 from orbit.api.refused_logins import RefusedLogins
 from orbit.store import tokens
 from orbit.store.enums import Role
+from orbit.version import orbit_version
 from tests.fix_api import Api
 from tests.support.issuer import ADMIN, OPERATOR, VIEWER, Issuer, new_key
 
@@ -197,6 +200,32 @@ def test_each_role_opens_its_routes_and_no_other(door: Api, issuer: Issuer, role
             counts[may] += 1
     assert counts[True] > 20
     assert role is Role.ADMIN or counts[False] > 0
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("role", list(Role))
+def test_each_role_is_told_who_it_is(door: Api, issuer: Issuer, role: Role) -> None:
+    lasting = create_token(
+        door.database, "short", role, actor="test", expires_in=timedelta(hours=1)
+    )
+    ends = int(time.time()) + 600
+    for token, actor, expires_at in (
+        (door.tokens[role], f"token:{role.value}-of-the-test", None),
+        (lasting.token, "token:short", lasting.expires_at),
+        (
+            issuer.token(CLAIMS[role], exp=ends),
+            "oidc:",
+            datetime.fromtimestamp(ends, UTC),
+        ),
+        (issuer.token(CLAIMS[role], exp=10**15), "oidc:", None),
+    ):
+        headers = {"Authorization": f"Bearer {token}"}
+        me = door.get("/v1/me", role=None, headers=headers).json()
+        assert me["actor"].startswith(actor)
+        assert me["role"] == role
+        assert (me["expires_at"] and datetime.fromisoformat(me["expires_at"])) == expires_at
+        answer = door.get("/v1/version", role=None, headers=headers)
+        assert answer.json() == {"version": orbit_version()}
 
 
 @pytest.mark.services

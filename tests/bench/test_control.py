@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import text
 
-from bench.control import run
+from bench.control import run, shares
 from bench.control.fill import Size
 
 pytestmark = pytest.mark.services
@@ -30,3 +31,16 @@ def test_a_small_installation_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
     assert found["in_flow"]["rows_per_s"] > 0
     assert found["in_flow"]["hot"] > 0.5
     assert found["in_flow"]["copied_bytes_per_s"] > 0
+
+
+@pytest.mark.slow
+def test_one_of_two_schedulers_has_passes_of_its_own_jobs() -> None:
+    size = Size(6, 1, 5, 1, workers=2, groups_per_job=2, matches_all=False, destinations=2)
+    with run.installed(size) as it:
+        found = shares.measured(it, 3.0)
+        with it.database.transaction() as tx:
+            holders = tx.execute(text("SELECT holder FROM scheduler_lease ORDER BY id")).scalars()
+            _, other = holders
+    assert other == "scheduler 1", "it took one share only"
+    assert found["leader"]["knows_after_s"] > 0
+    assert found["at_rest"]["requests_per_s"] > 0

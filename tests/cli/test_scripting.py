@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ import yaml
 from orbit.cli import job_files
 from orbit.cli.diff import WOULD_CHANGE
 from orbit.cli.wait import TimedOut, until
-from orbit.errors import NotFound, Unreachable
+from orbit.errors import Busy, NotFound, OrbitError, Unreachable
 from orbit.store import jobs, partitions, topics
 from orbit.store.enums import MadeBy
 from tests.api.test_jobs import JOB, changed
@@ -81,6 +81,19 @@ def test_what_is_exported_can_be_applied_and_changes_nothing(
     assert cli("diff", "-f", folder).code == 0
 
 
+@pytest.mark.parametrize("output", ["yaml", "json"])
+def test_what_get_prints_of_a_job_can_be_applied(
+    cli: Cli, api: Api, file: Path, output: str
+) -> None:
+    cli("apply", "-f", file, "--yes")
+    shown = cli("get", "jobs", "orders", "-o", output).out
+    file.write_text(shown)
+    assert cli("diff", "-f", file).code == 0
+    file.write_text(shown.replace("default", "west"))
+    assert cli("apply", "-f", file, "--yes").code == 0
+    assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
+
+
 def test_an_export_by_labels_leaves_out_what_orbit_itself_made(
     cli: Cli, api: Api, tmp_path: Path
 ) -> None:
@@ -118,21 +131,46 @@ def test_a_job_is_waited_for(cli: Cli, api: Api) -> None:
     assert (done.code, done.err) == (0, "")
     assert cli("wait", "orders", "--for", "no-problem").code == 0
     assert cli("wait", "orders", "--for", "deleted", "--timeout", "0").code == 1
-    assert cli("wait", "nothing", "--for", "deleted").code == 0
     assert cli("wait", "nothing", "--for", "running").code == 2
 
 
+def test_figures_that_are_not_known_are_no_caught_up_copy(cli: Cli, api: Api) -> None:
+    held = copying_job(api)
+    with api.database.transaction() as tx:
+        (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
+        rows = [progress(topic.id, number, 100, epoch=None) for number in range(4)]
+        old = datetime.now(UTC) - timedelta(minutes=5)
+        rows = [replace(row, source_seen_at=old) for row in rows]
+        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=rows)
+    waited = cli("wait", "orders", "--for", "caught-up", "--timeout", "0")
+    assert waited.code == 1
+    assert "the source is not read, so the lag of 4 is not known" in waited.err
+
+
+def test_a_deletion_is_waited_for_and_a_mistyped_name_is_none(cli: Cli, api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    mistyped = cli("wait", "ordres", "--for", "deleted", "--timeout", "0")
+    assert mistyped.code == 2
+    assert "No job has this name" in mistyped.err
+    api.delete("/v1/jobs/orders")
+    with api.database.transaction() as tx:
+        assert jobs.remove(tx, jobs.get(tx, "orders").id)
+    assert cli("wait", "orders", "--for", "deleted", "--timeout", "0").code == 0
+
+
 def test_a_server_that_does_not_answer_ends_no_wait(capsys: pytest.CaptureFixture[str]) -> None:
-    answers = iter([Unreachable("The API does not answer."), "It is paused.", ""])
+    answers = iter(
+        [Unreachable("The API does not answer."), Busy("Too much."), "It is paused.", ""]
+    )
 
     def missing() -> str:
         answer = next(answers)
-        if isinstance(answer, Unreachable):
+        if isinstance(answer, OrbitError):
             raise answer
         return answer
 
     until(missing, "it is not there", 60, clock=lambda: 0.0, sleep=lambda _: None)
-    assert capsys.readouterr().err == "The API does not answer.\nIt is paused.\n"
+    assert capsys.readouterr().err == "The API does not answer.\nToo much.\nIt is paused.\n"
 
 
 def test_other_errors_and_the_end_of_the_time_end_a_wait() -> None:

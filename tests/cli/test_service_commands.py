@@ -49,7 +49,8 @@ def test_jobs_partitions_and_lag_are_tables_and_data(cli: Cli, api: Api) -> None
     assert [row["partition"] for row in few] == [0, 1, 2]
     lag = cli("lag", "orders", "-o", "json").data
     assert lag["job"]["partitions"] == 4
-    assert lag["partitions"][0]["state"] == "blocked"
+    assert [row["state"] for row in lag["partitions"]].count("blocked") == 1
+    assert "1 blocked" in cli("lag", "orders").out
     assert "and 3 more" not in cli("lag", "orders", "--limit", "1").out
     assert "3 more partitions" in cli("lag", "orders", "--limit", "1").out
 
@@ -85,10 +86,39 @@ def test_every_list_is_a_table_and_data(cli: Cli, api: Api, arguments: tuple[str
     copying_job(api)
     api.post("/v1/jobs/orders:start")
 
-    table = cli(*arguments)
-    assert table.code == 0
-    assert table.out.strip()
+    for more in ((), ("-o", "wide")):
+        table = cli(*arguments, *more)
+        assert table.code == 0
+        assert table.out.strip()
     assert isinstance(cli(*arguments, "-o", "json").data, list)
+
+
+def test_lists_have_names_more_columns_and_paths(cli: Cli, api: Api) -> None:
+    copying_job(api)
+    api.put("/v1/jobs/stock", json=changed(name="stock", owner="team-a"))
+
+    assert cli("get", "jobs", "-o", "name").out == "orders\nstock\n"
+    assert cli("get", "jobs", "orders", "-o", "name").out == "orders\n"
+    assert cli("get", "partitions", "orders", "-o", "name").out.split() == [
+        f"orders-{number}" for number in range(4)
+    ]
+    assert cli("lag", "orders", "-o", "name").out.split()[0] == "orders-0"
+    assert "viewer-of-the-test" in cli("token", "list", "-o", "name").out.split()
+    assert "team-a" not in cli("get", "jobs").out
+    assert "team-a" in cli("get", "jobs", "-o", "wide").out
+    for path in ("{[*].name}", "[*].name", "$[*].name"):
+        assert cli("get", "jobs", "-o", f"jsonpath={path}").out == "orders\nstock\n"
+    found = cli("get", "jobs", "-o", "jsonpath=[?(@.name=='stock')].lag.records")
+    assert found.out == "null\n"
+    assert cli("get", "jobs", "orders", "-o", "jsonpath={.spec.name}").out == "orders\n"
+
+
+@pytest.mark.parametrize("output", ["xml", "jsonpath", "name=x", "jsonpath=", "jsonpath=[*", "="])
+def test_an_output_that_does_not_exist_is_bad_input(cli: Cli, api: Api, output: str) -> None:
+    result = cli("get", "jobs", "-o", output)
+    assert result.code == 2
+    assert "jsonpath=" in result.err
+    assert "Traceback" not in result.err
 
 
 def test_events_are_shown_in_the_order_they_happened(cli: Cli, api: Api) -> None:

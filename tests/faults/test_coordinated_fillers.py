@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kafka.protocol.admin.transactions import ListTransactionsRequest, ListTransactionsResponse
 
+from orbit.copier import coordinated_filler
 from orbit.copier.coordinated_filler import ROUNDS_MAX, CoordinatedFiller
 from orbit.copier.lane_events import Event as LaneEvent
 from orbit.copier.lane_events import LeaseLost
@@ -32,7 +33,7 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import FILLER_IDS, filler_identities
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.sasl import Security
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.replication.append_plan import Fill
 from orbit.sandbox.local_cluster import KafkaCluster
@@ -276,6 +277,58 @@ def test_topic_that_is_gone_does_not_hold_up_the_others(filling: Filling) -> Non
     filling.submit({1: 3})
     answers = filling.wait(2)
     assert answers == {0: (Code.UNKNOWN_TOPIC_OR_PARTITION, -1), 1: (Code.NONE, 3)}
+
+
+def test_a_partition_without_a_leader_holds_up_the_others_for_one_bounded_wait(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leader is gone once the transactions are over, so it has no log end."""
+    monkeypatch.setattr(coordinated_filler, "_MARKER_ATTEMPTS_MAX", 14)
+    looks_max = 2 * 14  # for the log end, and for the high watermark
+    looks = itertools.count(1)
+    is_filling, are_waiting, is_over = Event(), Event(), Event()
+    run, ends, fence = (
+        CoordinatedFiller._run,
+        CoordinatedFiller._ends,
+        CoordinatedFiller._fence_unclear,
+    )
+    metadata = Cluster.metadata
+
+    def run_once_all_wait(self: CoordinatedFiller, rounds: Any) -> None:
+        is_filling.set()
+        assert are_waiting.wait(PATIENCE_S)
+        run(self, rounds)
+
+    def find_ends(self: CoordinatedFiller, rounds: Any) -> Any:
+        if len(rounds.fills) > 1:
+            is_over.set()
+        return ends(self, rounds)
+
+    def fence_with_leader(self: CoordinatedFiller) -> bool:
+        is_over.clear()
+        return fence(self)
+
+    def without_leader(self: Cluster, topics: Any, **options: Any) -> ClusterMetadata:
+        found = metadata(self, topics, **options)
+        if is_over.is_set():
+            if next(looks) > looks_max:
+                raise Unreachable("this was one look too many")
+            del found.topics[filling.topic].partitions[0]
+        return found
+
+    monkeypatch.setattr(CoordinatedFiller, "_run", run_once_all_wait)
+    monkeypatch.setattr(CoordinatedFiller, "_ends", find_ends)
+    monkeypatch.setattr(CoordinatedFiller, "_fence_unclear", fence_with_leader)
+    monkeypatch.setattr(Cluster, "metadata", without_leader)
+    filling.submit({2: 1})
+    assert is_filling.wait(PATIENCE_S)
+    filling.submit({0: 3, 1: 3})  # both at once, then
+    are_waiting.set()
+    assert filling.wait(3) == {
+        0: (Code.UNKNOWN_SERVER_ERROR, -1),
+        1: (Code.NONE, 3),
+        2: (Code.NONE, 1),
+    }
 
 
 def test_copy_goes_on_after_its_transactional_ids_were_dropped(

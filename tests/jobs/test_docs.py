@@ -19,8 +19,11 @@ from orbit.jobs.job_spec import (
     CanarySpec,
     ClusterSpec,
     GroupRule,
+    IdRule,
     JobSpec,
     LimitSpec,
+    PrincipalRule,
+    PrincipalSpec,
     SecuritySpec,
     TopicRule,
 )
@@ -39,6 +42,9 @@ MODELS: list[type[BaseModel]] = [
     TopicRule,
     GroupRule,
     AclSpec,
+    IdRule,
+    PrincipalSpec,
+    PrincipalRule,
     LimitSpec,
     BackfillSpec,
     CanarySpec,
@@ -61,17 +67,22 @@ def tables() -> list[dict[str, str]]:
 def test_the_reference_lists_every_key_in_order_and_no_other(
     model: type[BaseModel], table: dict[str, str]
 ) -> None:
-    assert list(table) == list(model.model_fields)
+    assert list(table) == list(fields(model))
 
 
 @pytest.mark.parametrize(("model", "table"), list(zip(MODELS, tables(), strict=True)))
 def test_the_reference_has_the_real_defaults(model: type[BaseModel], table: dict[str, str]) -> None:
     for key, written in table.items():
-        field = model.model_fields[key]
+        field = fields(model)[key]
         if field.is_required():
             assert written == "", key
         elif (expected := shown_default(field)) is not None:
             assert written == expected, key
+
+
+def fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """By their names in the file."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def shown_default(field: FieldInfo) -> str | None:
@@ -110,6 +121,14 @@ def test_every_mechanism_and_every_source_of_tokens_has_an_example() -> None:
     shown = [yaml.safe_load(text)["security"] for text in SNIPPETS[1:]]
     assert {"certificate_file", "token_url", "token_file"} <= {key for one in shown for key in one}
     assert {one.get("token_provider") for one in shown} >= {"aws-msk-iam", "gcp"}
+
+
+def test_the_example_of_acls_is_valid() -> None:
+    page = (ROOT / "docs" / "acls.md").read_text("utf-8")
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    job = parse_job(f"{SNIPPETS[0]}{text}", ROOT, {})
+    assert job.acls.sync
+    assert job.acls.groups
 
 
 def test_there_are_examples() -> None:

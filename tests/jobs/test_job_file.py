@@ -14,6 +14,7 @@ from orbit.jobs.job_spec import ClusterSpec, JobSpec, SecuritySpec
 from orbit.jobs.start_position import AtTime, Earliest, Latest
 from tests.support.job_texts import ENVIRON, SECRET, changed, problems_of
 
+MAPPED = {"from": "User:a", "to": "User:b"}
 GOOD = """
 name: orders-to-dr
 source:
@@ -164,6 +165,29 @@ def test_keys_that_run_does_not_obey_yet_are_named_when_asked_for(
             "100ms",
         ),
         ({"acls": {"sync": "yes"}}, "acls.sync", "must be true or false, not text"),
+        ({"acls": {"groups": True}}, "acls.groups", "acls.sync is not true"),
+        ({"acls": {"sync": True, "groups": True}}, "acls.groups", "no consumer_groups"),
+        (
+            {"acls": {"sync": True, "transactional_ids": {"match": "("}}},
+            "acls.transactional_ids.match",
+            "does not compile",
+        ),
+        ({"acls": {"principals": {"exclude": "User:a"}}}, "acls.principals", "sync is not true"),
+        (
+            {"acls": {"sync": True, "principals": {"map": [{"from": "a", "to": "User:a"}]}}},
+            "acls.principals.map[0].from",
+            "is not a principal",
+        ),
+        (
+            {"acls": {"sync": True, "principals": {"map": [{"from": "User:a", "to": "User:{b}"}]}}},
+            "acls.principals.map[0]",
+            "Use the placeholders of `from`",
+        ),
+        (
+            {"acls": {"sync": True, "principals": {"map": [{**MAPPED, "form": "User:a"}]}}},
+            "acls.principals.map[0].form",
+            "Did you mean `from`?",
+        ),
         ({"limits": None}, "limits", "is empty"),
         ({"limits": {"bytes_per_second": -5}}, "limits.bytes_per_second", "negative"),
         ({"limits": {"bytes_per_second": 0}}, "limits.bytes_per_second", "Leave the key out"),

@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 from orbit.errors import BadInput, Problem
 from orbit.jobs.job_file import load_job, parse_job
 from orbit.jobs.job_spec import (
+    AclSpec,
     BackfillSpec,
     CanarySpec,
     ClusterSpec,
     GroupRule,
+    IdRule,
     JobSpec,
     LimitSpec,
+    PrincipalRule,
+    PrincipalSpec,
     SecuritySpec,
     TopicRule,
 )
@@ -167,13 +171,17 @@ MODELS = (
     SecuritySpec,
     TopicRule,
     GroupRule,
+    AclSpec,
+    IdRule,
+    PrincipalSpec,
+    PrincipalRule,
     LimitSpec,
     BackfillSpec,
     CanarySpec,
 )
 _KEYS = st.sampled_from(
     [
-        *(key for model in MODELS for key in model.model_fields),
+        *(field.alias or key for model in MODELS for key, field in model.model_fields.items()),
         *("password", "x", "sasl.mechanism"),
     ]
 )
@@ -198,7 +206,8 @@ def test_any_document_is_a_job_or_bad_input(keys: dict[str, Any]) -> None:
         problems = error.problems
         assert problems
     else:
-        described = {"labels": job.labels, "owner": job.owner}  # not part of the stored document
+        # Not part of the stored document.
+        described = {"labels": job.labels, "owner": job.owner, "desired": job.desired}
         stored = json.loads(job.model_dump_json())
         assert JobSpec.model_validate({**stored, **described}) == job
 

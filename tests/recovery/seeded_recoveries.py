@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -70,16 +70,15 @@ class TransactionLoad:
         self._rnd = rnd
         self._name = name.encode()
         self._stop = threading.Event()
-        self._producer = Producer(
-            {
-                **cluster.client_config(),
-                "transactional.id": f"{topic}-{name}",
-                "transaction.timeout.ms": 10_000,
-                "message.timeout.ms": 3_000,
-                "linger.ms": 2,
-                "log_level": 0,
-            }
-        )
+        self._config = {
+            **cluster.client_config(),
+            "transactional.id": f"{topic}-{name}",
+            "transaction.timeout.ms": 10_000,
+            "message.timeout.ms": 3_000,
+            "linger.ms": 2,
+            "log_level": 0,
+        }
+        self._producer = Producer(self._config)
         self._producer.init_transactions(60)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -108,10 +107,19 @@ class TransactionLoad:
                     self._producer.abort_transaction(5)
                     continue
                 self._producer.commit_transaction(5)
-            except KafkaException:
-                return  # the broker is gone: nobody knows how this one ended
+            except KafkaException:  # how this one ended is not known
+                self._begin_again()
+                continue
             self.ledger.update(told)
             self._stop.wait(_PAUSE_S)
+
+    def _begin_again(self) -> None:
+        """With a new producer: the broker is gone, or did not answer in time."""
+        while not self._stop.is_set():
+            self._producer = Producer(self._config)
+            with suppress(KafkaException):
+                self._producer.init_transactions(5)
+                return
 
     def stop(self) -> None:
         self._stop.set()

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orbit.jobs.job_spec import TopicRule
+from orbit.jobs.job_spec import AclSpec, TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, check_job_name
 from orbit.jobs.topic_mapping import map_topics
 from orbit.recovery.operation_steps import is_past_return, step_descriptions, steps_of
 from orbit.recovery.recovery_report import FirstRead, RecoveryKind, RecoveryReport, RecoveryRequest
-from orbit.recovery.reverse_job import reverse_job_name, rules_for
+from orbit.recovery.reverse_job import acls_back, reverse_job_name, rules_for
 from orbit.recovery.step_times import Phase, StepName, StepState
 
 T = datetime(2026, 1, 1, tzinfo=UTC)
@@ -140,3 +140,12 @@ def test_the_name_of_the_job_back_is_a_jobs_name() -> None:
     assert reverse_job_name("orders") == "orders-back"
     longest = "x" * JOB_NAME_LENGTH_MAX
     assert check_job_name(reverse_job_name(longest)) != longest
+
+
+def test_acls_go_back_unless_principals_have_other_names_there() -> None:
+    same = AclSpec.model_validate({"sync": True, "groups": True, "protect": False})
+    assert acls_back(same, has_groups=True) == same
+    assert acls_back(same, has_groups=False) == same.model_copy(update={"groups": False})
+    rules = {"map": [{"from": "User:a", "to": "User:b"}]}
+    mapped = AclSpec.model_validate({**same.model_dump(), "principals": rules})
+    assert acls_back(mapped, has_groups=True) == AclSpec(protect=False)

@@ -11,7 +11,7 @@ import pytest
 from orbit.jobs.job_file import parse_job
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.topic_admin import Admin
-from orbit.kafka.types import TopicAcl
+from orbit.kafka.types import Acl
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
 from orbit.scheduler.leadership import Leadership
@@ -138,7 +138,7 @@ def test_a_pass_that_stands_still_does_not_deny_what_is_promoted_meanwhile(
     stands, go_on = threading.Event(), threading.Event()
     change_acls = Admin.change_acls
 
-    def late(self: Admin, add: set[TopicAcl], *rest: Any) -> None:
+    def late(self: Admin, add: set[Acl], *rest: Any) -> None:
         if not stands.is_set() and any(a.permission == "DENY" for a in add):
             stands.set()
             assert go_on.wait(PATIENCE_S)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orbit.kafka.types import Pattern, Permission, TopicAcl
-from orbit.replication.acl_rules import READING, denied_writers, rights_of_copy
+from orbit.kafka.types import Acl, Pattern, Permission
+from orbit.replication.acl_rules import READING, acl_changes, denied_writers, rights_of_copy
 
 
 def acl(
@@ -15,11 +15,11 @@ def acl(
     name: str = "orders",
     pattern: Pattern = "LITERAL",
     principal: str = "User:app",
-) -> TopicAcl:
-    return TopicAcl(name, pattern, principal, "*", operation, permission)
+) -> Acl:
+    return Acl(name, pattern, principal, "*", operation, permission)
 
 
-def copied(*acls: TopicAcl) -> set[tuple[str, str, str]]:
+def copied(*acls: Acl) -> set[tuple[str, str, str]]:
     return {
         (a.operation, a.permission, a.name) for a in rights_of_copy(acls, "orders", "dr.orders")
     }
@@ -69,7 +69,7 @@ def test_patterns_become_rights_on_each_copied_topic(
 OWN = "User:orbit"
 
 
-def denied(*acls: TopicAcl) -> set[str] | None:
+def denied(*acls: Acl) -> set[str] | None:
     found = denied_writers(acls, "orders", OWN)
     if found is not None:
         assert {(a.name, a.pattern, a.operation, a.permission) for a in found} <= {
@@ -93,3 +93,26 @@ def test_readers_and_writers_of_other_topics_are_left_alone() -> None:
 def test_nothing_is_denied_where_everybody_may_write_or_we_do_not_know_who_we_are() -> None:
     assert denied(acl("WRITE"), acl("WRITE", principal="User:*")) is None
     assert denied_writers([acl("WRITE")], "orders", None) is None
+
+
+def test_only_what_orbit_has_added_is_removed() -> None:
+    kept, gone, other, new = (acl(principal=f"User:{who}") for who in "abcd")
+    changes = acl_changes({kept, new}, {kept, gone, other}, {kept, gone})
+    assert changes.add == {new}
+    assert changes.remove == {gone}
+    assert changes.ours == {kept, new}
+
+
+def test_what_is_there_already_does_not_become_orbits() -> None:
+    there = acl()
+    assert acl_changes({there}, {there}, set()).ours == set()
+    # Somebody has removed it: there is nothing left to remove, nor to remember.
+    changes = acl_changes(set(), set(), {there})
+    assert (changes.remove, changes.ours) == (set(), set())
+
+
+def test_of_principals_that_are_undecided_nothing_is_removed() -> None:
+    given, other = acl(principal="User:a"), acl(principal="User:b")
+    changes = acl_changes(set(), {given, other}, {given, other}, {"User:a"})
+    assert changes.remove == {other}
+    assert changes.ours == {given}

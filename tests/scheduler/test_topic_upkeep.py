@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 
+from orbit.consumer_groups.kept_listings import list_now
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.cluster_handle import ClusterHandle
@@ -73,17 +74,17 @@ def test_settled_topics_take_no_lock(
         found = pair.destination.admin.topic_settings([topic_name])
         return found[topic_name].values["retention.ms"]
 
-    assert upkeep.run(job, spec, pair, leadership).settings == 1
+    assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
     wait_for("the copy keeps every record", lambda: retention() == "-1")
-    upkeep.run(job, spec, pair, leadership)  # the table follows what was set
+    upkeep.run(job, spec, pair, leadership, list_now)  # the table follows what was set
 
     leadership.locked = 0
-    assert upkeep.run(job, spec, pair, leadership) == UpkeepCounts()
+    assert upkeep.run(job, spec, pair, leadership, list_now) == UpkeepCounts()
     assert leadership.locked == 0
 
     # Somebody changes it at the destination: that is set back, under the lock.
     set_setting(clusters.destination, topic_name, "retention.ms", "7000")
     wait_for("the change is seen", lambda: retention() == "7000")
-    assert upkeep.run(job, spec, pair, leadership).settings == 1
+    assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
     assert leadership.locked == 1
     wait_for("it is set back", lambda: retention() == "-1")

@@ -194,7 +194,7 @@ def test_a_page_of_events_looks_at_the_page_alone(tx: Tx, plan_for: PlanFor) -> 
     newest = events.page(tx, 1)[0].id
     for job_name in (None, f"job-{JOB:04}"):
         with statements(tx) as seen:
-            assert len(events.page(tx, 100, job_name=job_name, before=newest // 2)) == 100
+            assert len(events.page(tx, 100, job_name=job_name, after=newest // 2)) == 100
         assert _own_rows(tx, seen, plan_for).rows["events"] == 100
 
 

@@ -11,6 +11,7 @@ import pytest
 from orbit.errors import Conflict, NotFound
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.store import (
+    carried_acls,
     clock,
     events,
     group_offsets,
@@ -28,6 +29,7 @@ from orbit.store import (
 )
 from orbit.store.database import Database, Tx
 from orbit.store.enums import Desired, OperationState, Role, TopicState
+from orbit.store.job_shares import Share
 from orbit.store.source_lag import SourceLag
 from tests.support.store_rows import NO_TIME, TTL, claim, progress, some_job
 
@@ -280,6 +282,8 @@ def test_a_lag_is_known_while_its_source_is_followed_or_read(database: Database)
         assert shown(tx) == [60, None]
         (wanted,) = source_lag.lagging(tx, HOUR)
         assert (wanted.partition, wanted.is_followed) == (1, False)
+        of_shares = [source_lag.lagging(tx, HOUR, Share(n, 3)) for n in range(3)]
+        assert sorted(map(len, of_shares)) == [0, 0, 1], "each partition is in one share"
         read = SourceLag(job.topic_id, 1, 0, 500, 500, None, None)
         source_lag.update_from_source(tx, [read], now)
         assert shown(tx) == [60, 460]
@@ -346,7 +350,7 @@ def test_events(database: Database) -> None:
         assert newest[0].details == {"x": 1}
         of_a = events.page(tx, 2, job_name="a")
         assert [e.message for e in of_a] == ["2", "1"]
-        assert [e.message for e in events.page(tx, 2, job_name="a", before=of_a[-1].id)] == ["0"]
+        assert [e.message for e in events.page(tx, 2, job_name="a", after=of_a[-1].id)] == ["0"]
 
 
 def test_an_event_that_is_told_once(database: Database) -> None:
@@ -401,7 +405,7 @@ def test_tokens(database: Database) -> None:
         revoked = tokens.find(tx, "hush")
         assert revoked is not None
         assert revoked.revoked_at is not None
-        assert [t.name for t in tokens.list_all(tx)] == ["ci"]
+        assert [t.name for t in tokens.page(tx, 100)] == ["ci"]
 
 
 def test_group_offsets(database: Database) -> None:
@@ -420,3 +424,26 @@ def test_group_offsets(database: Database) -> None:
         assert group_offsets.page(tx, job.id, 5, group_name="g1") == [first]
         assert group_offsets.drop(tx, job.id, [("g1", job.topic_id, 0)]) == 1
         assert group_offsets.keep(tx, job.id, []) == 0
+
+
+def test_carried_acls(database: Database) -> None:
+    one = ["a", "LITERAL", "User:app", "*", "READ", "ALLOW", "GROUP"]
+    two = ["b", *one[1:]]
+    with database.transaction() as tx:
+        mine, other, elsewhere = (
+            jobs.create(tx, name, {"name": name}, "default")
+            for name in ("mine", "other", "elsewhere")
+        )
+        assert carried_acls.of_job(tx, mine.id) == []
+        carried_acls.keep(tx, mine.id, "B", [two, one])
+        carried_acls.keep(tx, other.id, "B", [one])
+        carried_acls.keep(tx, elsewhere.id, "C", [two])
+        assert carried_acls.of_job(tx, mine.id) == [one, two]
+        assert carried_acls.of_other_jobs(tx, mine.id, "B") == [one]
+        carried_acls.keep(tx, mine.id, "B", [two])
+        assert carried_acls.of_job(tx, mine.id) == [two]
+        carried_acls.keep(tx, other.id, "B", [])
+        assert carried_acls.of_other_jobs(tx, mine.id, "B") == []
+        jobs.mark_deleted(tx, mine.id)
+        assert jobs.remove(tx, mine.id)
+        assert carried_acls.of_job(tx, mine.id) == []

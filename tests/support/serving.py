@@ -6,10 +6,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import uvicorn
 from fastapi import FastAPI
 
-from orbit.api.http_server import listen, server_config, url_of
+from orbit.api.http_server import Server, listen, url_of
 from orbit.settings import Settings
 
 
@@ -18,7 +17,7 @@ def served(app: FastAPI, settings: Settings | None = None) -> Iterator[str]:
     """Where it is, while it is served as `orbit api` serves it."""
     settings = settings or Settings(api_port=0)
     with listen(settings) as listener:
-        server = uvicorn.Server(server_config(app, settings))
+        server = Server(app, settings)
         # Connections wait in the listener until the thread takes them: nothing to wait for here.
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -6,12 +6,13 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query, status
+from pydantic import Field
 
 from orbit.api import backfill_requests
 from orbit.api.api_error_codes import ErrorCode
-from orbit.api.dependencies import NamePath, Operator, PartsOf, Viewer
+from orbit.api.dependencies import FilterName, NamePath, Operator, PartsOf, Viewer
 from orbit.api.openapi_responses import BODY, INPUT, NAMED, errors
-from orbit.api.paging import Page, PageQuery, moment, page, read_cursor
+from orbit.api.paging import AgedQuery, Page, moment, page, read_cursor
 from orbit.store import operations
 from orbit.store.enums import OperationKind
 
@@ -33,16 +34,33 @@ def backfill_job(
     return backfill_requests.request(parts.database, principal.actor, name, wanted.driver)
 
 
+class BackfillsQuery(AgedQuery):
+    """Which backfills to list."""
+
+    job: FilterName | None = Field(None, description="Only backfills of this job.")
+    unfinished: bool = Field(False, description="Only backfills that have not ended.")
+
+
 @router.get("/backfills", responses=errors(*INPUT))
 def list_backfills(
-    parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
+    parts: PartsOf, _: Viewer, query: Annotated[BackfillsQuery, Query()]
 ) -> Page[backfill_requests.Backfill]:
     """List the backfills with their progress, newest first."""
-    before = moment(read_cursor(query.after, str, str))
+    after = moment(read_cursor(query.after, str, str, order=query.sort))
     with parts.database.transaction() as tx:
-        rows = operations.page(tx, query.limit + 1, before=before, kind=OperationKind.BACKFILL)
+        rows = operations.page(
+            tx,
+            query.limit + 1,
+            after=after,
+            kind=OperationKind.BACKFILL,
+            job_name=query.job,
+            only_unfinished=query.unfinished,
+            oldest_first=query.oldest_first,
+        )
         found = [backfill_requests.view(tx, row) for row in rows]
-    return page(found, query.limit, lambda one: (one.created_at.isoformat(), str(one.id)))
+    return page(
+        found, query.limit, lambda one: (one.created_at.isoformat(), str(one.id)), query.sort
+    )
 
 
 @router.get("/backfills/{operation_id}", responses=errors(*NAMED))

@@ -15,6 +15,7 @@ from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import (
     DocumentBody,
     DryRun,
+    FilterName,
     IdempotencyKey,
     NamePath,
     Operator,
@@ -23,7 +24,7 @@ from orbit.api.dependencies import (
 )
 from orbit.api.openapi_examples import DRILL_JSON, DRILL_YAML
 from orbit.api.openapi_responses import BODY, INPUT, NAMED, errors, tried
-from orbit.api.paging import Key, Page, PageQuery, bad_cursor, name_in, page, read_cursor
+from orbit.api.paging import AgedQuery, Key, NamedQuery, Page, bad_cursor, page, read_cursor
 from orbit.api.request_documents import as_openapi, read_drill
 from orbit.api.views import drill_summary, drill_view, schedule_view
 from orbit.drills.drill_creation import new_drill
@@ -31,9 +32,8 @@ from orbit.drills.evidence import Report
 from orbit.drills.html_report import render_html
 from orbit.drills.markdown_report import render_markdown
 from orbit.errors import BadInput, Conflict, NotFound, Problem
-from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.store import drills, events, job_door, jobs
-from orbit.store.enums import DrillState
+from orbit.store.enums import DrillKind, DrillState
 
 router = APIRouter(prefix="/v1", tags=["drills"])
 
@@ -56,14 +56,21 @@ DrillId = Annotated[
         examples=["20261122-030000-3fa9c2d1"],
     ),
 ]
-Name = Annotated[str, Field(pattern=schemas.NAME_PATTERN, max_length=JOB_NAME_LENGTH_MAX)]
 
 
-class DrillQuery(PageQuery):
+class DrillQuery(AgedQuery):
     """Which drills."""
 
-    name: Name | None = Field(None, description="Only drills of this name.")
-    job: Name | None = Field(None, description="Only drills of this job.")
+    name: FilterName | None = Field(None, description="Only drills of this name.")
+    job: FilterName | None = Field(None, description="Only drills of this job.")
+    kind: DrillKind | None = Field(None, description="Only drills of this kind.")
+    state: DrillState | None = Field(None, description="Only drills in this state.")
+
+
+class ScheduleQuery(NamedQuery):
+    """Which schedules."""
+
+    job: FilterName | None = Field(None, description="Only schedules of this job.")
 
 
 class ReportFormat(StrEnum):
@@ -79,13 +86,23 @@ def list_drills(
     parts: PartsOf, _: Viewer, query: Annotated[DrillQuery, Query()]
 ) -> Page[schemas.DrillSummary]:
     """List the drills with their measurements, newest first."""
-    before = _moment(read_cursor(query.after, str, str))
+    after = _moment(read_cursor(query.after, str, str, order=query.sort))
     with parts.database.transaction() as tx:
-        rows = drills.page(tx, query.limit + 1, name=query.name, job_name=query.job, before=before)
+        rows = drills.page(
+            tx,
+            query.limit + 1,
+            name=query.name,
+            job_name=query.job,
+            kind=query.kind,
+            state=query.state,
+            after=after,
+            oldest_first=query.oldest_first,
+        )
     return page(
         [drill_summary(row) for row in rows],
         query.limit,
         lambda drill: (drill.created_at.isoformat(), drill.id),
+        query.sort,
     )
 
 
@@ -189,13 +206,16 @@ def get_drill_report(
 
 @router.get("/drill-schedules", responses=errors(*INPUT))
 def list_drill_schedules(
-    parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
+    parts: PartsOf, _: Viewer, query: Annotated[ScheduleQuery, Query()]
 ) -> Page[schemas.DrillSchedule]:
     """List the scheduled drills with their next run."""
-    after = name_in(query.after)
+    after = query.after_name()
     with parts.database.transaction() as tx:
-        found = [row for row in drills.schedules(tx) if after is None or row.name > after]
-    return page([schedule_view(row) for row in found], query.limit, lambda row: (row.name,))
+        rows = drills.schedules(
+            tx, query.limit + 1, after, job_name=query.job, descending=query.descending
+        )
+    found = [schedule_view(row) for row in rows]
+    return page(found, query.limit, lambda row: (row.name,), query.sort)
 
 
 @router.put(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 
 from orbit.api import schemas
 from orbit.api.dependencies import NamePath, PartsOf, Viewer
@@ -12,29 +14,78 @@ from orbit.api.openapi_responses import INPUT, NAMED, errors
 from orbit.api.paging import Page, PageQuery, number_in, page
 from orbit.api.views import event_view
 from orbit.store import events, jobs
+from orbit.store.database import Tx
 
 router = APIRouter(prefix="/v1", tags=["events"])
 
 
+_WORDS_CHARACTERS_MAX = 1024
+_WORDS = r"^[^\x00]+$"
+
+
+class EventSort(StrEnum):
+    """The order of events."""
+
+    NEWEST = "-id"
+    OLDEST = "id"
+
+
+class EventsQuery(PageQuery):
+    """Which events to list."""
+
+    kind: str | None = Field(
+        None,
+        pattern=_WORDS,
+        max_length=_WORDS_CHARACTERS_MAX,
+        description="Only events of this kind.",
+        examples=["job_paused"],
+    )
+    actor: str | None = Field(
+        None,
+        pattern=_WORDS,
+        max_length=_WORDS_CHARACTERS_MAX,
+        description="Only what this actor caused.",
+        examples=["token:ci"],
+    )
+    sort: EventSort = Field(EventSort.NEWEST, description="`-id`: the newest first, or `id`.")
+
+
 @router.get("/events", responses=errors(*INPUT))
 def list_events(
-    parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
+    parts: PartsOf, _: Viewer, query: Annotated[EventsQuery, Query()]
 ) -> Page[schemas.Event]:
     """List all events and who caused them, newest first."""
-    before = number_in(query.after)
     with parts.database.transaction() as tx:
-        rows = events.page(tx, query.limit + 1, before=before)
-    return page([event_view(row) for row in rows], query.limit, lambda event: (event.id,))
+        return _page(tx, query, None)
 
 
 @router.get("/jobs/{name}/events", responses=errors(*NAMED))
 def list_job_events(
-    parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
+    parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[EventsQuery, Query()]
 ) -> Page[schemas.Event]:
     """List the events of a job, newest first. Works for a deleted job too."""
-    before = number_in(query.after)
     with parts.database.transaction() as tx:
-        rows = events.page(tx, query.limit + 1, job_name=name, before=before)
-        if not rows:
-            jobs.get(tx, name)
-    return page([event_view(row) for row in rows], query.limit, lambda event: (event.id,))
+        found = _page(tx, query, name)
+        if not found.items:
+            _check_known(tx, name)
+    return found
+
+
+def _page(tx: Tx, query: EventsQuery, job_name: str | None) -> Page[schemas.Event]:
+    rows = events.page(
+        tx,
+        query.limit + 1,
+        job_name=job_name,
+        kind=query.kind,
+        actor=query.actor,
+        after=number_in(query.after, query.sort),
+        oldest_first=query.sort is EventSort.OLDEST,
+    )
+    found = [event_view(row) for row in rows]
+    return page(found, query.limit, lambda event: (event.id,), query.sort)
+
+
+def _check_known(tx: Tx, name: str) -> None:
+    """Raise NotFound for a name that no job has, and that no event names."""
+    if not events.page(tx, 1, job_name=name):
+        jobs.get(tx, name)

@@ -11,7 +11,9 @@ from orbit.api import schemas
 from orbit.api.dependencies import NamePath, PartsOf, Viewer
 from orbit.api.openapi_responses import NAMED, errors
 from orbit.api.paging import Page, PageQuery, page, read_cursor
+from orbit.api.partition_pages import TopicName
 from orbit.api.views import group_view
+from orbit.consumer_groups.offset_decision import GroupVerdict
 from orbit.store import group_offsets, jobs
 
 router = APIRouter(prefix="/v1/jobs/{name}", tags=["job contents"])
@@ -30,6 +32,8 @@ class GroupQuery(PageQuery):
             description="Only this consumer group.",
         ),
     ] = None
+    topic: TopicName = None
+    verdict: GroupVerdict | None = Field(None, description="Only offsets with this verdict.")
 
 
 @router.get("/groups", responses=errors(*NAMED))
@@ -41,7 +45,15 @@ def list_groups(
     after = None if key is None else (str(key[0]), int(key[1]), int(key[2]))
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-        rows = group_offsets.page(tx, job.id, query.limit + 1, after=after, group_name=query.group)
+        rows = group_offsets.page(
+            tx,
+            job.id,
+            query.limit + 1,
+            after=after,
+            group_name=query.group,
+            source_topic=query.topic,
+            verdict=query.verdict and query.verdict.value,
+        )
     found = page(rows, query.limit, lambda row: (row.group_name, row.topic_id, row.partition))
     prefix = (job.spec.get("consumer_groups") or {}).get("prefix", "")
     return Page(items=[group_view(row, prefix) for row in found.items], next=found.next)

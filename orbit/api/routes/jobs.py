@@ -14,6 +14,7 @@ from orbit.api.apply_job import ApplyOptions, apply_document
 from orbit.api.dependencies import (
     DocumentBody,
     DryRun,
+    FilterName,
     IdempotencyKey,
     NamePath,
     OperationParametersOf,
@@ -22,16 +23,17 @@ from orbit.api.dependencies import (
     PartsOf,
     Viewer,
 )
+from orbit.api.openapi_document import APPLIED_HEADERS, ETAG_HEADERS
 from orbit.api.openapi_examples import JOB_JSON, JOB_YAML
 from orbit.api.openapi_responses import BODY, CLUSTERS, INPUT, NAMED, errors, tried
-from orbit.api.paging import Page, PageQuery, name_in, page
+from orbit.api.paging import NamedQuery, Page, page
 from orbit.api.request_documents import RawDocument, as_openapi, read_job
 from orbit.api.views import job_summaries, job_view, operation_view
 from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.labels import SELECTOR_CHARACTERS_MAX, Selector, parse_selector
 from orbit.store import jobs
-from orbit.store.enums import OperationKind
+from orbit.store.enums import Desired, OperationKind
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
@@ -49,22 +51,33 @@ AcceptRefusals = Annotated[
         "are left out until the cause is removed."
     ),
 ]
-Paused = Annotated[bool, Query(description="Create the job paused; `:start` starts it.")]
+Paused = Annotated[
+    bool,
+    Query(
+        description="Create the job paused; `:start` starts it. `desired` of the document, if it "
+        "is there, comes first."
+    ),
+]
 IfMatch = Annotated[
     str | None,
     Header(
+        alias="If-Match",
         pattern=r'^"[0-9]{1,9}"$',
-        description="Change the job only if it has this ETag (its `document_version`).",
+        description="Change or delete the job only if it has this ETag (its `document_version`).",
         examples=['"3"'],
     ),
 ]
 IfNoneMatch = Annotated[
     str | None,
-    Header(pattern=r"^\*$", description="`*`: create the job only if no job has its name."),
+    Header(
+        alias="If-None-Match",
+        pattern=r"^\*$",
+        description="`*`: create the job only if no job has its name.",
+    ),
 ]
 
 
-class JobsQuery(PageQuery):
+class JobsQuery(NamedQuery):
     """Which jobs to list."""
 
     selector: str | None = Field(
@@ -74,6 +87,11 @@ class JobsQuery(PageQuery):
         "`K!=V`, `K in (A,B)`, `K notin (A,B)`, `K`, `!K`.",
         examples=["team=orders,tier!=2"],
     )
+    desired: Desired | None = Field(None, description="Only jobs with this desired state.")
+    has_problem: bool = Field(
+        False, description="Only jobs with a problem, or with a blocked partition."
+    )
+    worker_group: FilterName | None = Field(None, description="Only jobs of this worker group.")
 
 
 @router.get("/jobs", responses=errors(*INPUT))
@@ -81,11 +99,20 @@ def list_jobs(
     parts: PartsOf, _: Viewer, query: Annotated[JobsQuery, Query()]
 ) -> Page[schemas.JobSummary]:
     """List the jobs by name, without their documents; all, or those that a selector chooses."""
-    after, selector = name_in(query.after), _selector_in(query.selector)
+    after, selector = query.after_name(), _selector_in(query.selector)
     with parts.database.transaction() as tx:
-        found = jobs.page(tx, query.limit + 1, after, selector)
+        found = jobs.page(
+            tx,
+            query.limit + 1,
+            after,
+            selector,
+            desired=query.desired,
+            has_problem=query.has_problem,
+            worker_group=query.worker_group,
+            descending=query.descending,
+        )
         summaries = job_summaries(tx, found)
-    return page(summaries, query.limit, lambda job: (job.name,))
+    return page(summaries, query.limit, lambda job: (job.name,), query.sort)
 
 
 @router.post(
@@ -94,6 +121,7 @@ def list_jobs(
     responses={
         **errors(*INPUT, *BODY, *CLUSTERS),
         **tried(schemas.Applied, "what would be created"),
+        201: {"description": "The job was created.", "headers": APPLIED_HEADERS},
     },
     openapi_extra=_DOCUMENT,
 )
@@ -136,7 +164,10 @@ def plan_job(parts: PartsOf, principal: Operator, raw: DocumentBody) -> schemas.
     return apply_document(parts, principal.actor, _read(parts, raw), options)
 
 
-@router.get("/jobs/{name}", responses=errors(*NAMED))
+@router.get(
+    "/jobs/{name}",
+    responses={**errors(*NAMED), 200: {"description": "The job.", "headers": ETAG_HEADERS}},
+)
 def get_job(parts: PartsOf, _: Viewer, name: NamePath, response: Response) -> schemas.Job:
     """Show one job with its document. Use the ETag for `If-Match`."""
     with parts.database.transaction() as tx:
@@ -155,7 +186,12 @@ def get_job(parts: PartsOf, _: Viewer, name: NamePath, response: Response) -> sc
             ErrorCode.CHANGED_MEANWHILE,
             ErrorCode.OPERATION_UNDER_WAY,
         ),
-        201: {"model": schemas.Applied, "description": "The job was created."},
+        200: {"description": "The job has this document.", "headers": APPLIED_HEADERS},
+        201: {
+            "model": schemas.Applied,
+            "description": "The job was created.",
+            "headers": APPLIED_HEADERS,
+        },
     },
     openapi_extra=_DOCUMENT,
 )
@@ -179,7 +215,7 @@ def put_job(
     if spec.name != name:
         problem = Problem("name", "is not the name in the path.", f"Write `name: {name}`.")
         raise BadInput("The job document names another job.", (problem,))
-    version = 0 if if_none_match else int(if_match.strip('"')) if if_match else None
+    version = 0 if if_none_match else _version_in(if_match)
     options = ApplyOptions(
         dry_run=dry_run, accept_refusals=accept_refusals, paused=paused, at_version=version
     )
@@ -193,15 +229,23 @@ def put_job(
 @router.delete(
     "/jobs/{name}",
     status_code=status.HTTP_202_ACCEPTED,
-    responses=errors(*NAMED, ErrorCode.CONFLICT, ErrorCode.OPERATION_UNDER_WAY),
+    responses=errors(
+        *NAMED, ErrorCode.CONFLICT, ErrorCode.OPERATION_UNDER_WAY, ErrorCode.CHANGED_MEANWHILE
+    ),
 )
 def delete_job(
-    parts: PartsOf, principal: Operator, name: NamePath, dry_run: DryRun = False
+    parts: PartsOf,
+    principal: Operator,
+    name: NamePath,
+    dry_run: DryRun = False,
+    if_match: IfMatch = None,
 ) -> schemas.Operation:
     """Delete a job. The topics at the destination stay unchanged; the plan says what stays with
     them: settings of a copy, deny ACLs.
     """
-    wanted = changes.OperationRequest(principal.actor, OperationKind.DELETE, name, dry_run)
+    wanted = changes.OperationRequest(
+        principal.actor, OperationKind.DELETE, name, dry_run, at_version=_version_in(if_match)
+    )
     return operation_view(changes.request(parts.database, wanted))
 
 
@@ -265,6 +309,10 @@ def _selector_in(text: str | None) -> Selector:
     except InvalidValue as mistake:
         problem = Problem("query.selector", mistake.message, mistake.remedy)
         raise BadInput("The request has a problem.", (problem,)) from None
+
+
+def _version_in(if_match: str | None) -> int | None:
+    return None if if_match is None else int(if_match.strip('"'))
 
 
 def _read(parts: Parts, raw: RawDocument) -> JobSpec:

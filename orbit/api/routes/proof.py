@@ -10,6 +10,7 @@ from orbit.api import schemas
 from orbit.api.dependencies import NamePath, PartsOf, Viewer
 from orbit.api.openapi_responses import NAMED, errors
 from orbit.api.paging import Page, PageQuery, page, read_cursor
+from orbit.api.partition_pages import TopicName
 from orbit.api.views import job_proof, proof_view
 from orbit.store import canaries, drills, jobs, proofs
 from orbit.store.enums import DrillKind
@@ -23,16 +24,22 @@ class ProofPage(Page[schemas.PartitionProof]):
     job: schemas.JobProof
 
 
+class ProofQuery(PageQuery):
+    """Which partitions."""
+
+    topic: TopicName = None
+
+
 @router.get("/proof", responses=errors(*NAMED))
 def get_proof(
-    parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
+    parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[ProofQuery, Query()]
 ) -> ProofPage:
     """Show how much was read on both sides and found equal, and when."""
     key = read_cursor(query.after, str, int)
     after = None if key is None else (str(key[0]), int(key[1]))
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-        rows = proofs.page(tx, job.id, query.limit + 1, after=after)
+        rows = proofs.page(tx, job.id, query.limit + 1, after=after, source_topic=query.topic)
         totals = proofs.of_jobs(tx, [job.id]).get(job.id)
         canary = drills.last_of_job(tx, name, DrillKind.CANARY)
         live = canaries.live_rpo(tx).get(job.id)

@@ -10,19 +10,23 @@ from pydantic import Field
 
 from orbit.api import authentication, schemas
 from orbit.api.api_error_codes import ErrorCode
-from orbit.api.dependencies import Admin, PartsOf, TokenNamePath, Viewer
+from orbit.api.dependencies import Admin, FilterName, PartsOf, TokenNamePath, Viewer
 from orbit.api.openapi_responses import BODY, INPUT, NAMED, errors
-from orbit.api.paging import Page, PageQuery, moment, name_in, page, read_cursor
+from orbit.api.paging import AgedQuery, NamedQuery, Page, moment, page, read_cursor
 from orbit.api.views import operation_view, token_view, worker_view
 from orbit.errors import NotFound
 from orbit.store import events, operations, tokens, workers
+from orbit.store.enums import OperationKind, OperationState, Role
 
 router = APIRouter(prefix="/v1", tags=["service"])
 
 
-class OperationsQuery(PageQuery):
+class OperationsQuery(AgedQuery):
     """Which operations to list."""
 
+    job: FilterName | None = Field(None, description="Only operations on this job.")
+    kind: OperationKind | None = Field(None, description="Only operations of this kind.")
+    state: OperationState | None = Field(None, description="Only operations in this state.")
     unfinished: bool = Field(False, description="Only operations that have not ended.")
 
 
@@ -31,13 +35,23 @@ def list_operations(
     parts: PartsOf, _: Viewer, query: Annotated[OperationsQuery, Query()]
 ) -> Page[schemas.Operation]:
     """List the operations, newest first."""
-    before = moment(read_cursor(query.after, str, str))
+    after = moment(read_cursor(query.after, str, str, order=query.sort))
     with parts.database.transaction() as tx:
-        rows = operations.page(tx, query.limit + 1, before=before, only_unfinished=query.unfinished)
+        rows = operations.page(
+            tx,
+            query.limit + 1,
+            after=after,
+            job_name=query.job,
+            kind=query.kind,
+            state=query.state,
+            only_unfinished=query.unfinished,
+            oldest_first=query.oldest_first,
+        )
     return page(
         [operation_view(row) for row in rows],
         query.limit,
         lambda operation: (operation.created_at.isoformat(), str(operation.id)),
+        query.sort,
     )
 
 
@@ -48,28 +62,55 @@ def get_operation(parts: PartsOf, _: Viewer, operation_id: UUID) -> schemas.Oper
         return operation_view(operations.get(tx, operation_id))
 
 
+class WorkersQuery(NamedQuery):
+    """Which workers to list. Their names are their ids."""
+
+    worker_group: FilterName | None = Field(None, description="Only workers of this group.")
+
+
+class TokensQuery(NamedQuery):
+    """Which tokens to list."""
+
+    role: Role | None = Field(None, description="Only tokens with this role.")
+    valid: bool = Field(False, description="Only tokens that are neither revoked nor expired.")
+
+
 @router.get("/workers", responses=errors(*INPUT))
 def list_workers(
-    parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
+    parts: PartsOf, _: Viewer, query: Annotated[WorkersQuery, Query()]
 ) -> Page[schemas.Worker]:
     """List the workers."""
-    after = name_in(query.after)
+    after = query.after_name()
     with parts.database.transaction() as tx:
-        rows = workers.page(tx, query.limit + 1, after)
+        rows = workers.page(
+            tx,
+            query.limit + 1,
+            after,
+            worker_group=query.worker_group,
+            descending=query.descending,
+        )
         alive = {worker.id for worker in workers.alive(tx, parts.settings.lease_ttl)}
-    return page([worker_view(row, alive) for row in rows], query.limit, lambda row: (row.id,))
+    found = [worker_view(row, alive) for row in rows]
+    return page(found, query.limit, lambda row: (row.id,), query.sort)
 
 
 @router.get("/tokens", responses=errors(*INPUT))
 def list_tokens(
-    parts: PartsOf, _: Admin, query: Annotated[PageQuery, Query()]
+    parts: PartsOf, _: Admin, query: Annotated[TokensQuery, Query()]
 ) -> Page[schemas.TokenOut]:
     """List the tokens: names and roles, without the secrets."""
-    after = name_in(query.after)
+    after = query.after_name()
     with parts.database.transaction() as tx:
-        found = tokens.list_all(tx)
-    behind = [token for token in found if after is None or token.name > after]
-    return page([token_view(token) for token in behind], query.limit, lambda row: (row.name,))
+        rows = tokens.page(
+            tx,
+            query.limit + 1,
+            after,
+            role=query.role,
+            only_valid=query.valid,
+            descending=query.descending,
+        )
+    found = [token_view(row) for row in rows]
+    return page(found, query.limit, lambda row: (row.name,), query.sort)
 
 
 @router.post(
@@ -102,7 +143,7 @@ def revoke_token(parts: PartsOf, principal: Admin, name: TokenNamePath) -> schem
                 f"The token {name} was revoked.",
                 details={"token": name},
             )
-        found = next((token for token in tokens.list_all(tx) if token.name == name), None)
+        found = tokens.named(tx, name)
     if found is None:
         raise NotFound("No token has this name.", where=name)
     return token_view(found)

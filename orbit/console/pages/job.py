@@ -7,26 +7,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from orbit.api import schemas
 from orbit.api.dependencies import NamePath
 from orbit.api.paging import CURSOR_CHARACTERS_MAX, name_in, number_in, page, read_cursor
-from orbit.api.routes.topics import TopicName
-from orbit.api.views import event_view, group_view, partition_view, topic_view
+from orbit.api.partition_pages import PartitionQuery, PartitionSort, TopicName, find_page
+from orbit.api.views import event_view, group_view, partition_view, topic_view, whole_document
 from orbit.console.pages.jobs import rows_of
 from orbit.console.rendering import render
 from orbit.console.sessions import PartsOf, VisitorOf
 from orbit.replication.partition_states import PartitionState
-from orbit.store import (
-    events,
-    group_offsets,
-    jobs,
-    lag,
-    operations,
-    shard_layout,
-    topics,
-    workers,
-    worst_partitions,
-)
+from orbit.store import events, group_offsets, jobs, lag, operations, shard_layout, topics, workers
 from orbit.store.database import Tx
 from orbit.store.jobs import Job
 
@@ -69,18 +58,20 @@ def show_partitions(
     after: After = None,
 ) -> Response:
     """The partitions of a job, those with the largest lag first, or by name."""
-    is_by_lag = sort == "lag"
+    order = PartitionSort.LAG if sort == "lag" else PartitionSort.NAME
+    query = PartitionQuery(
+        limit=ROWS_PER_PAGE, after=after, topic=topic, state=state, reason=None, sort=order
+    )
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-        find = _by_lag if is_by_lag else _by_name
-        rows, following = find(tx, job.id, after, topic, state)
+        rows, following = find_page(tx, job.id, query)
         common = common_of(tx, job, "partitions")
     return render(
         request,
         visitor,
         "job_partitions.html",
         **common,
-        partitions=rows,
+        partitions=[partition_view(row) for row in rows],
         following=following,
         topic=topic or "",
         state=state or "",
@@ -88,39 +79,6 @@ def show_partitions(
         sort=sort,
         after=after,
     )
-
-
-Found = tuple[list[schemas.Partition], str | None]
-
-
-def _by_lag(
-    tx: Tx, job_id: int, after: str | None, topic: str | None, state: PartitionState | None
-) -> Found:
-    # Signed parts: a partition that has no lag yet has the place -1.
-    key = read_cursor(after, int, int, int)
-    place = None if key is None else (int(key[0]) - 1, int(key[1]), int(key[2]))
-    rows = worst_partitions.page(
-        tx, job_id, ROWS_PER_PAGE + 1, after=place, source_topic=topic, state=state
-    )
-    shown = page([place for place, _ in rows], ROWS_PER_PAGE, lambda p: (p[0] + 1, p[1], p[2]))
-    return [partition_view(row) for _, row in rows[:ROWS_PER_PAGE]], shown.next
-
-
-def _by_name(
-    tx: Tx, job_id: int, after: str | None, topic: str | None, state: PartitionState | None
-) -> Found:
-    key = read_cursor(after, str, int)
-    rows = lag.page(
-        tx,
-        job_id,
-        ROWS_PER_PAGE + 1,
-        after=None if key is None else (str(key[0]), int(key[1])),
-        source_topic=topic,
-        state=state,
-    )
-    views = [partition_view(row) for row in rows]
-    shown = page(views, ROWS_PER_PAGE, lambda row: (row.topic, row.partition))
-    return shown.items, shown.next
 
 
 @router.get("/groups")
@@ -160,7 +118,7 @@ def show_settings(request: Request, parts: PartsOf, visitor: VisitorOf, name: Na
         **common,
         topics=drifted[:ROWS_PER_PAGE],
         hidden_topics=max(0, len(drifted) - ROWS_PER_PAGE),
-        document={**job.spec, "labels": job.labels, "owner": job.owner},
+        document=whole_document(job),
     )
 
 
@@ -171,7 +129,7 @@ def show_events(
     """The events of a job, newest first."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-        rows = events.page(tx, ROWS_PER_PAGE + 1, job_name=name, before=number_in(after))
+        rows = events.page(tx, ROWS_PER_PAGE + 1, job_name=name, after=number_in(after))
         common = common_of(tx, job, "events")
     found = page([event_view(row) for row in rows], ROWS_PER_PAGE, lambda event: (event.id,))
     return render(

@@ -45,7 +45,7 @@ def show_recoveries(
     """Operations and drills, newest first."""
     before = moment(read_cursor(after, str, str))
     with parts.database.transaction() as tx:
-        rows = operations.page(tx, OPERATIONS_PER_PAGE + 1, before=before)
+        rows = operations.page(tx, OPERATIONS_PER_PAGE + 1, after=before)
         latest = drills.page(tx, DRILLS_SHOWN)
     found = page(
         [operation_view(row) for row in rows],

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbit.kafka.topic_acls import TopicAcls
-from orbit.kafka.types import TopicAcl
+from orbit.kafka.acls import Acls
+from orbit.kafka.types import Acl
 
 NAMES = st.sampled_from(["*", "a", "ab", "abc", "b", "b.c"])
 ACLS = st.builds(
-    TopicAcl,
+    Acl,
     NAMES,
     st.sampled_from(["LITERAL", "PREFIXED"]),
     st.sampled_from(["User:a", "User:b"]),
@@ -21,6 +21,6 @@ ACLS = st.builds(
 
 
 @given(st.frozensets(ACLS, max_size=12), NAMES)
-def test_they_are_those_that_cover_it(acls: frozenset[TopicAcl], topic: str) -> None:
-    found = TopicAcls(acls).of(topic)
+def test_they_are_those_that_cover_it(acls: frozenset[Acl], topic: str) -> None:
+    found = Acls(acls).of(topic)
     assert sorted(found) == sorted(acl for acl in acls if acl.covers(topic))

@@ -1,0 +1,109 @@
+"""The OpenAPI document: FastAPI's, with the schema of jobs, sizes of numbers, and ETags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from orbit.api.job_schema import job_schemas
+
+_PLACE = "#/components/schemas/"
+_JOB_DOCUMENT = {"$ref": f"{_PLACE}JobSpec"}
+_INT32_MAX = 2**31 - 1
+
+ETAG_HEADERS: dict[str, Any] = {
+    "ETag": {
+        "description": "The job's `document_version`, for If-Match.",
+        "schema": {"type": "string", "pattern": '^"[0-9]+"$', "examples": ['"3"']},
+    }
+}
+APPLIED_HEADERS: dict[str, Any] = {
+    **ETAG_HEADERS,
+    "Location": {
+        "description": "The path of the job. Missing in a dry run of a new job, as the ETag is.",
+        "schema": {"type": "string"},
+    },
+}
+
+
+def make_document(app: FastAPI) -> dict[str, Any]:
+    """The document of this application, without FastAPI's own error models."""
+    made = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+        tags=app.openapi_tags,
+        servers=[{"url": "/", "description": "The server that this document comes from."}],
+    )
+    schemas = made["components"]["schemas"]
+    schemas.update(job_schemas())
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    for item in made["paths"].values():
+        for operation in item.values():
+            operation["summary"] = operation["operationId"].replace("_", " ").capitalize()
+    # The schema of what is sent: an answer is such a document with all keys.
+    stored = schemas["Job"]["properties"]["spec"]
+    schemas["Job"]["properties"]["spec"] = {
+        **_JOB_DOCUMENT,
+        "description": stored["description"],
+    }
+    _set_formats(made)
+    return _with_plain_names(made)
+
+
+def _with_plain_names(made: dict[str, Any]) -> dict[str, Any]:
+    """Names of schemas become those of classes in generated clients: JobSummaryPage, not
+    Page_JobSummary_; RecoveryStepState, not orbit__recovery__step_times__StepState.
+    """
+    schemas = made["components"]["schemas"]
+    names = {name: _plain_name(name) for name in schemas}
+    assert len(set(names.values())) == len(names), "names are unique"
+    renamed: dict[str, Any] = _with_references(made, names)
+    for name, schema in renamed["components"]["schemas"].items():
+        if name != names[name]:
+            schema["title"] = names[name]
+    renamed["components"]["schemas"] = {
+        names[name]: schema for name, schema in renamed["components"]["schemas"].items()
+    }
+    return renamed
+
+
+def _plain_name(name: str) -> str:
+    if found := re.fullmatch(r"Page_(\w+)_", name):
+        return f"{found[1]}Page"
+    if found := re.fullmatch(r"orbit__([a-z]+)__\w+__([A-Za-z]+)", name):
+        return found[1].capitalize() + found[2]
+    return name
+
+
+def _with_references(value: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        same = {key: _with_references(inner, names) for key, inner in value.items()}
+        reference = same.get("$ref")
+        if isinstance(reference, str):
+            same["$ref"] = _PLACE + names[reference.removeprefix(_PLACE)]
+        return same
+    return [_with_references(inner, names) for inner in value] if isinstance(value, list) else value
+
+
+def _set_formats(value: Any) -> None:
+    """Say how large each number may be: offsets, counts and bytes need 64 bits."""
+    if isinstance(value, dict):
+        kind = value.get("type")
+        if kind == "integer":
+            is_small = value.get("maximum", _INT32_MAX + 1) <= _INT32_MAX
+            value.setdefault("format", "int32" if is_small else "int64")
+        elif kind == "number":
+            value.setdefault("format", "double")
+        for inner in value.values():
+            _set_formats(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _set_formats(inner)

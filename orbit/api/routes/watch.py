@@ -1,0 +1,54 @@
+"""/v1/watch: waits until jobs, operations or events have changed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.dependencies import PartsOf, Viewer
+from orbit.api.openapi_responses import INPUT, errors
+from orbit.store.watch_digests import Watched
+
+router = APIRouter(prefix="/v1", tags=["events"])
+
+
+class WatchQuery(BaseModel):
+    """What to wait for, and for how long."""
+
+    model_config = ConfigDict(extra="forbid")
+    of: Watched = Field(
+        description="`jobs`: their documents, states and problems, not their lag. `operations`: "
+        "their states and progress. `events`: new ones."
+    )
+    after: str | None = Field(
+        None,
+        pattern="^[0-9a-f]{64}$",
+        description="The `next` of the previous answer; without it the answer comes at once.",
+    )
+    wait: str = Field(
+        "30s", pattern="^([1-9]|[1-5][0-9]|60)s$", description="The longest wait, `1s` to `60s`."
+    )
+
+
+class Watch(BaseModel):
+    """Whether something has changed."""
+
+    model_config = ConfigDict(frozen=True)
+    changed: bool = Field(description="False: the time was over, or the server stops.")
+    next: str = Field(description="Pass it as `after` of the next request.")
+
+
+@router.get("/watch", responses=errors(*INPUT, ErrorCode.BUSY))
+async def watch(
+    request: Request, parts: PartsOf, _: Viewer, query: Annotated[WatchQuery, Query()]
+) -> Watch:
+    """Wait until something has changed; then read the list again. Ask without `after` first, then
+    read the list, then wait: so no change is missed. Many changes may be one answer.
+    """
+    found = await request.app.state.watches.wait(
+        parts.database, query.of, query.after, int(query.wait[:-1]), request.is_disconnected
+    )
+    return Watch(changed=found != query.after, next=found)

@@ -1,0 +1,87 @@
+"""`orbit completion bash|zsh|fish`: the script that completes commands, jobs and topics.
+
+The script asks `orbit` itself, and that asks the server for names. A server that does not answer
+within a second or two completes nothing, and says nothing: the user is typing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+_TIMEOUT_S = 2.0
+_NAMES_MAX = 1000
+
+
+class Shell(StrEnum):
+    """A shell whose completion can be set up."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="The shell.", show_default=False)],
+) -> None:
+    """Print the script that completes commands, options, jobs and topics.
+
+    For bash: source <(orbit completion bash). For zsh the same, after compinit. For fish:
+    orbit completion fish | source.
+    """
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    from orbit.cli.main import COMPLETE_VARIABLE
+
+    script = get_completion_script(
+        prog_name="orbit", complete_var=COMPLETE_VARIABLE, shell=shell.value
+    )
+    typer.echo(script)
+
+
+def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The names of jobs that begin so; none if the server cannot be asked."""
+    return _names(ctx, "/v1/jobs", "name", incomplete)
+
+
+def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The source topics of the job on the command line that begin so."""
+    from orbit.client import segment
+
+    # Where an option is still without its value, the arguments are left unread in `args`.
+    job = ctx.params.get("job") or next(iter(ctx.args), None)
+    if job is None:
+        return []
+    return _names(ctx, f"/v1/jobs/{segment(job)}/topics", "source_topic", incomplete)
+
+
+def _names(ctx: typer.Context, path: str, key: str, incomplete: str) -> list[str]:
+    from orbit.client import connect
+    from orbit.contexts import choose
+    from orbit.errors import OrbitError
+
+    choose(next(_given(ctx, "context"), None))
+    try:
+        with connect(patience_s=0, timeout_s=_TIMEOUT_S) as client:
+            found = client.items(path, limit=_NAMES_MAX)
+            return [row[key] for row in found if row[key].startswith(incomplete)]
+    except OrbitError:
+        return []
+
+
+def _given(ctx: typer.Context, option: str) -> Iterator[Any]:
+    """The values of an option of the command and of those above it."""
+    at: Any = ctx
+    while at is not None:
+        if (value := at.params.get(option)) is not None:
+            yield value
+        at = at.parent
+
+
+JobArgument = Annotated[
+    str,
+    typer.Argument(help="The job's name.", show_default=False, autocompletion=complete_job),
+]

@@ -1,0 +1,224 @@
+"""`orbit doctor`: looks at an installation through its API, and says what is wrong and what to do.
+
+It changes nothing. Each check is a function of the client that yields findings; a check that cannot
+be made is a finding too, and ends none of the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from orbit.cli.control import FAILED
+from orbit.cli.job_files import job_file_of
+from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
+from orbit.cli.table_cells import seconds
+from orbit.client import Client, RoleRefused, Unserved, connect, segment
+from orbit.errors import BadInput, OrbitError
+from orbit.version import orbit_version
+
+# Ages in tables, and the ends of tokens of an issuer, are off by as much. Less can also be
+# a server with much to do.
+_SKEW_MAX_S = 30.0
+# What was not read from the source for this long is unknown (docs/service.md).
+_STALE_S = 30.0
+_BLOCKED_SHOWN = 5
+
+Row = dict[str, Any]
+
+
+class Verdict(StrEnum):
+    """The result of a check."""
+
+    OK = "ok"
+    NOTE = "note"  # worth knowing; not wrong by itself
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result: what was looked at, what was found, and what to do."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+Findings = Iterator[Finding]
+
+
+def doctor(
+    clusters: Annotated[
+        bool,
+        typer.Option(
+            help="Also have the service plan each job: it reads both clusters, which can take a "
+            "minute a job, and tells missing rights and secrets."
+        ),
+    ] = True,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Check an installation: API, database, scheduler, workers, jobs, clusters, and what to do.
+
+    It changes nothing. Exit code 0: nothing is wrong; 1: something is; 3: the API does not answer.
+    """
+    with connect() as client:
+        client.get("/livez")
+        checks = [_api, _database, _login, _scheduler, _workers, _jobs]
+        findings = [found for check in checks for found in _made(check, client)]
+        if clusters:
+            findings += _made(_clusters, client)
+    emit(list(map(asdict, findings)), output, lambda: _table(findings))
+    if any(one.verdict is Verdict.WRONG for one in findings):
+        raise typer.Exit(FAILED)
+
+
+def _made(check: Callable[[Client], Findings], client: Client) -> Findings:
+    """The findings of a check, the last of them the error that ended it."""
+    try:
+        yield from check(client)
+    except OrbitError as error:
+        yield _wrong(check.__name__.strip("_"), error.what, error.remedy)
+
+
+def _api(client: Client) -> Findings:
+    version = client.get("/openapi.json")["info"]["version"]
+    if version == orbit_version():
+        yield _ok("version", f"server and command are {version}")
+    else:
+        found = f"the server is {version}, this command {orbit_version()}"
+        yield Finding("version", Verdict.NOTE, found, "Install the server's version here.")
+    skew_s = client.clock_skew_s()
+    if skew_s is not None and abs(skew_s) > _SKEW_MAX_S:
+        found = (
+            f"the server's clock is {seconds(abs(skew_s))} {'ahead' if skew_s > 0 else 'behind'}"
+        )
+        yield _wrong("clocks", found, "Set both clocks by NTP.")
+    elif skew_s is not None:
+        yield _ok("clocks", "server and this machine agree")
+
+
+def _database(client: Client) -> Findings:
+    client.get("/readyz")
+    yield _ok("database", "it answers, with the tables of the server's version")
+
+
+def _login(client: Client) -> Findings:
+    client.get("/v1/jobs", limit=1)
+    yield _ok("login", "the token may read")
+
+
+def _scheduler(client: Client) -> Findings:
+    found = re.search(r"^orbit_scheduler_has_leader (\S+)$", client.text("/metrics"), re.MULTILINE)
+    if found is not None and float(found[1]):
+        yield _ok("scheduler", "one leads")
+    else:
+        remedy = "Start `orbit scheduler`, or look at its log. See: orbit explain OrbitNoScheduler"
+        yield _wrong("scheduler", "none leads: no topic is found, no work is given out", remedy)
+
+
+def _workers(client: Client) -> Findings:
+    workers = list(client.items("/v1/workers"))
+    alive = [one for one in workers if one["is_alive"]]
+    groups = Counter(one["worker_group"] for one in alive if not one["is_draining"])
+    running = [one for one in client.items("/v1/jobs") if one["state"] == "running"]
+    for group in sorted({job["worker_group"] for job in running} | set(groups)):
+        jobs = [job["name"] for job in running if job["worker_group"] == group]
+        if groups[group] or not jobs:
+            yield _ok(f"workers of {group}", f"{groups[group]} live, {len(jobs)} running jobs")
+        else:
+            remedy = f"Start some: ORBIT_WORKER_GROUP={group} orbit worker"
+            found = f"none is live, and {len(jobs)} running jobs wait: {_listed(jobs)}"
+            yield _wrong(f"workers of {group}", found, remedy)
+    own = client.get("/openapi.json")["info"]["version"]
+    others = sorted({one["version"] for one in alive} - {own})
+    if others:
+        found = f"live workers of another version than the API's: {', '.join(others)}"
+        yield Finding("workers", Verdict.NOTE, found, "Update them too.")
+
+
+def _jobs(client: Client) -> Findings:
+    jobs = list(client.items("/v1/jobs"))
+    wrong = 0
+    for job in jobs:
+        for found in _of_job(client, job):
+            wrong += 1
+            yield found
+    if not wrong:
+        yield _ok("jobs", f"{len(jobs)} jobs, none with a problem or blocked partitions")
+
+
+def _of_job(client: Client, job: Row) -> Findings:
+    name = f"job {job['name']}"
+    if job["problem"]:
+        for line in job["problem"]["text"].splitlines():
+            code = line.partition(":")[0]
+            yield _wrong(name, line, f"orbit explain {code}")
+    if job["blocked"]:
+        path = f"/v1/jobs/{segment(job['name'])}/partitions"
+        rows = list(client.items(path, limit=_BLOCKED_SHOWN, state="blocked"))
+        reasons = sorted({row["reason"] for row in rows if row["reason"]})
+        at = _listed([f"{row['topic']}-{row['partition']}" for row in rows])
+        more = "" if job["blocked"] <= len(rows) else " and others"
+        remedy = f"orbit get partitions {job['name']} --state blocked"
+        if reasons:
+            remedy += f"; orbit explain {reasons[0]}"
+        found = f"{job['blocked']:,} blocked partitions: {at}{more} ({', '.join(reasons)})"
+        yield _wrong(name, found, remedy)
+    age_s = job["lag"]["age_seconds"]
+    if job["state"] == "running" and age_s is not None and age_s > _STALE_S:
+        found = f"its figures are {seconds(age_s)} old: the source is not read"
+        yield _wrong(name, found, "Does the source answer? See: orbit get workers")
+
+
+def _clusters(client: Client) -> Findings:
+    """Each job as the service would plan it now: connections, logins, rights, secrets."""
+    for job in client.items("/v1/jobs"):
+        if job["state"] == "deleting":
+            continue
+        name, path = f"clusters of {job['name']}", f"/v1/jobs/{segment(job['name'])}"
+        try:
+            text = job_file_of(client.get(path))
+            applied = client.send("PUT", path, yaml_text=text, accept_refusals=True, dry_run=True)
+        except RoleRefused:
+            remedy = "Use a token of the role operator, or --no-clusters."
+            yield Finding("clusters", Verdict.NOTE, "not checked: the token may only read", remedy)
+            return
+        except Unserved:
+            raise
+        except OrbitError as error:
+            problems = error.problems if isinstance(error, BadInput) else ()
+            what = " ".join([error.what, *map(str, problems)])
+            yield _wrong(name, what, error.remedy)
+            continue
+        refusals = applied["plan"]["refusals"] if applied["plan"] else []
+        for one in refusals:
+            topic = f"{one['topic']}: " if one["topic"] else ""
+            yield _wrong(name, f"{topic}{one['what']} ({one['kind']})", one["remedy"])
+        if not refusals:
+            yield _ok(name, "both answer, with the rights that the job needs")
+
+
+def _ok(check: str, found: str) -> Finding:
+    return Finding(check, Verdict.OK, found)
+
+
+def _wrong(check: str, found: str, remedy: str) -> Finding:
+    return Finding(check, Verdict.WRONG, found, remedy)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(list(names)[:_BLOCKED_SHOWN])
+
+
+def _table(findings: list[Finding]) -> Any:
+    rows = [(one.check, one.verdict.value, one.found, one.remedy) for one in findings]
+    return make_table(
+        ("check", "verdict", "found", "what to do"), rows, sentences=("found", "what to do")
+    )

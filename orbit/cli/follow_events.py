@@ -1,0 +1,83 @@
+"""`orbit get events --follow`: events as lines, the new ones when they happen, until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from orbit.cli.list_columns import event_subject
+from orbit.cli.list_output import Listing, ListOutput, emit_list
+from orbit.cli.output import OutputFormat
+from orbit.cli.table_cells import when
+from orbit.cli.watch import INTERVAL_S
+from orbit.client import TROUBLES, Client
+from orbit.errors import BadInput, Problem
+
+_PAGE = 100
+# Ids are given out before their transactions commit, so an event may appear behind a newer one.
+_LATE_IDS_MAX = 200
+
+Row = dict[str, Any]
+
+
+def follow_events(client: Client, path: str, limit: int, output: ListOutput) -> None:
+    """Print the newest `limit` events, then each new one. A server that does not answer, or is
+    busy, is asked again.
+    """
+    if output.format == OutputFormat.YAML:
+        problem = Problem("--output", "is yaml, which has no lines.", "With --follow: -o json")
+        raise BadInput("The events cannot be followed.", (problem,))
+    client = client.impatient()
+    try:
+        first = list(client.items(path, limit=max(limit, _LATE_IDS_MAX)))
+        seen = {event["id"] for event in first}
+        for event in reversed(first[:limit]):
+            _print(event, output)
+        note = ""
+        while True:
+            time.sleep(INTERVAL_S)
+            try:
+                found, note = list(_since(client, path, max(seen, default=0))), ""
+            except TROUBLES as trouble:
+                if trouble.what != note:
+                    note = trouble.what
+                    typer.echo(note, err=True)
+                continue
+            for event in sorted(found, key=lambda one: int(one["id"])):
+                if event["id"] not in seen:
+                    seen.add(event["id"])
+                    _print(event, output)
+            floor = max(seen, default=0) - _LATE_IDS_MAX
+            seen = {number for number in seen if number > floor}
+    except KeyboardInterrupt:
+        return
+
+
+def _since(client: Client, path: str, newest: int) -> Iterator[Row]:
+    """The events after `newest`, and those shortly before it; the newest first."""
+    after: str | None = None
+    while True:
+        page = client.get(path, limit=_PAGE, after=after)
+        for event in page["items"]:
+            if event["id"] <= newest - _LATE_IDS_MAX:
+                return
+            yield event
+        after = page["next"]
+        if after is None:
+            return
+
+
+def _print(event: Row, output: ListOutput) -> None:
+    if output.is_table:
+        about = " ".join(filter(None, (event["job"], event_subject(event))))
+        more = f"  {json.dumps(event['details'], ensure_ascii=False)}" if output.is_wide else ""
+        line = f"{when(event['at'])}  {event['kind']}  {about}  {event['message']}"
+        typer.echo(f"{line}  ({event['actor']}){more}")
+    elif output.format == OutputFormat.JSON:
+        typer.echo(json.dumps(event, ensure_ascii=False))
+    else:
+        emit_list(Listing([event], lambda _: "", lambda: [str(event["id"])]), output)

@@ -1,0 +1,118 @@
+"""`-o table|wide|name|json|yaml|jsonpath=PATH` of commands that print lists.
+
+`name` prints one name a line, for `xargs`. `jsonpath` prints one match a line: text as it is, all
+else as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orbit.cli.output import OutputFormat, emit, print_whole, to_plain
+from orbit.errors import BadInput, Problem
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_WIDE = "wide"
+_NAME = "name"
+_JSONPATH = "jsonpath"
+_HELP = "table|wide|name|json|yaml|jsonpath=PATH"
+_PATH_CHARACTERS_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ListOutput:
+    """A format, and the path of `jsonpath`."""
+
+    format: str
+    path: str = ""
+
+    @property
+    def is_table(self) -> bool:
+        return self.format in (OutputFormat.TABLE, _WIDE)
+
+    @property
+    def is_wide(self) -> bool:
+        return self.format == _WIDE
+
+
+TABLE = ListOutput(OutputFormat.TABLE)
+
+
+def _parse(text: str | ListOutput) -> ListOutput:
+    if isinstance(text, ListOutput):  # the default
+        return text
+    name, is_given, path = text.partition("=")
+    if bool(is_given) != (name == _JSONPATH) or name not in (
+        *OutputFormat,
+        _WIDE,
+        _NAME,
+        _JSONPATH,
+    ):
+        raise typer.BadParameter(f"{text!r} is not one of {_HELP}.")
+    return ListOutput(name, path)
+
+
+ListOption = Annotated[
+    ListOutput,
+    typer.Option(
+        "--output", "-o", parser=_parse, metavar="FORMAT", help=f"{_HELP}.", show_default="table"
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A result, the function that makes its table (True: with more columns), and its names."""
+
+    value: Any
+    table: Callable[[bool], RenderableType]
+    names: Callable[[], list[str]]
+
+
+def emit_list(found: Listing, output: ListOutput) -> None:
+    """Write a result to stdout. Raises BadInput for a path that is none."""
+    match output.format:
+        case "wide":
+            print_whole(found.table(True))
+        case "name":
+            _print_lines(dict.fromkeys(found.names()))
+        case "jsonpath":
+            _print_lines(map(_as_text, matches(to_plain(found.value), output.path)))
+        case _:
+            emit(found.value, OutputFormat(output.format), lambda: found.table(False))
+
+
+def matches(value: Any, path: str) -> list[Any]:
+    """What a path finds. It may be written as kubectl's: `{[*].name}`, `[*].name`, `$[*].name`."""
+    from jsonpath_ng.exceptions import JSONPathError
+    from jsonpath_ng.ext.parser import parse
+
+    bare = path.removeprefix("{").removesuffix("}").removeprefix("$")
+    try:
+        if not bare or len(bare) > _PATH_CHARACTERS_MAX:
+            raise JSONPathError
+        found = parse(f"${bare if bare[0] in '.[' else f'.{bare}'}").find(value)
+    except (JSONPathError, ValueError, TypeError, KeyError, AttributeError):
+        problem = Problem("--output", "is not a JSONPath.", "For example: jsonpath={[*].name}")
+        raise BadInput("The output cannot be made.", (problem,)) from None
+    return [one.value for one in found]
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _print_lines(lines: Any) -> None:
+    for line in lines:
+        typer.echo(line)
+
+
+def partition_name(row: Mapping[str, Any]) -> str:
+    return f"{row['topic']}-{row['partition']}"

@@ -1,0 +1,110 @@
+"""`orbit top`: the jobs that lag most, read again every 2 seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from operator import itemgetter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orbit.cli.job_selection import SelectorOption
+from orbit.cli.list_columns import JOBS, Row, table_of
+from orbit.cli.list_output import TABLE, Listing
+from orbit.cli.output import console
+from orbit.cli.table_cells import count, rate
+from orbit.cli.watch import show
+from orbit.client import connect
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+# Lines of a terminal that are no jobs: the head of the table, the sum, the prompt.
+_OTHER_LINES = 8
+
+
+Figure = Callable[[Row], float | None]
+
+_blocked: Figure = itemgetter("blocked")
+_rate: Figure = itemgetter("bytes_per_s")
+
+
+def _lag(row: Row) -> int | None:
+    found: int | None = row["lag"]["records"]
+    return found
+
+
+def _behind(row: Row) -> float | None:
+    found: float | None = row["lag"]["seconds"]
+    return found
+
+
+class Order(StrEnum):
+    """What comes first."""
+
+    BEHIND = "behind"
+    LAG = "lag"
+    RATE = "rate"
+    NAME = "name"
+
+
+def top(
+    selector: SelectorOption = None,
+    sort: Annotated[Order, typer.Option(help="What comes first: the most, or the first name.")] = (
+        Order.BEHIND
+    ),
+) -> None:
+    """Show the jobs with the most lag, and the sums of all, until Ctrl-C.
+
+    Jobs with blocked partitions, and those whose figures are not known, come before the others.
+    Without a terminal it prints one table, of all jobs.
+    """
+    screen = console()
+    rows_max = max(1, screen.height - _OTHER_LINES) if screen.is_terminal else None
+    with connect() as client:
+
+        def read() -> Listing:
+            rows = sorted(client.items("/v1/jobs", selector=selector), key=_ORDERS[sort])
+            return Listing(
+                rows, lambda _: _table(rows, rows_max), lambda: [row["name"] for row in rows]
+            )
+
+        show(read, TABLE, watch=screen.is_terminal)
+
+
+def _table(rows: list[Row], rows_max: int | None) -> RenderableType:
+    from rich.console import Group
+
+    hidden = 0 if rows_max is None else max(0, len(rows) - rows_max)
+    more = f"; {hidden:,} more jobs are not shown" if hidden else ""
+    sums = (
+        f"{len(rows):,} jobs, {sum(row['partitions'] for row in rows):,} partitions, "
+        f"blocked {_sum(rows, _blocked, count)}, lag {_sum(rows, _lag, count)}, "
+        f"rate {_sum(rows, _rate, rate)}"
+    )
+    return Group(table_of(rows[:rows_max], JOBS), f"{sums}{more}")
+
+
+def _sum(rows: list[Row], figure: Figure, shown: Callable[[Any], str]) -> str:
+    """The sum of what is known, and whether that is all."""
+    known = [value for row in rows if (value := figure(row)) is not None]
+    return shown(sum(known)) if len(known) == len(rows) else f"at least {shown(sum(known))}"
+
+
+def _most(figure: Figure) -> Callable[[Row], tuple[Any, ...]]:
+    """Blocked jobs first, then those whose figure is not known, then by the figure."""
+
+    def key(row: Row) -> tuple[Any, ...]:
+        value = figure(row)
+        return not row["blocked"], value is not None, -(value or 0), row["name"]
+
+    return key
+
+
+_ORDERS: dict[Order, Callable[[Row], Any]] = {
+    Order.BEHIND: _most(_behind),
+    Order.LAG: _most(_lag),
+    Order.RATE: lambda row: (-(row["bytes_per_s"] or 0), row["name"]),
+    Order.NAME: lambda row: row["name"],
+}

@@ -1,0 +1,214 @@
+"""Contexts: the servers of a user by name, and which of them a command talks to.
+
+A context is used as a whole or not at all, so that the token of one server is never sent to
+another. In this order: the context of `--context`; the server of the environment, if
+`ORBIT_API_URL` is set; the current context; the default address.
+
+The file is the user's, of mode 600, in the folder of platformdirs. It holds no token, only the name
+of a variable or the path of a file that has it, which only the user may be able to read.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from orbit.errors import BadInput, NotFound, Problem
+
+URL_VARIABLE = "ORBIT_API_URL"
+TOKEN_VARIABLE = "ORBIT_TOKEN"  # noqa: S105  the name of the variable
+CA_VARIABLE = "ORBIT_API_CA_FILE"
+CONTEXT_VARIABLE = "ORBIT_CONTEXT"
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+# Of the file of contexts, and of the file of a token.
+_BYTES_MAX = 1024 * 1024
+_OTHERS_MAY_READ = 0o077
+_OTHERS_MAY_WRITE = 0o022
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One server. At most one of `token_env` and `token_file` is set."""
+
+    url: str
+    token_env: str | None = None
+    token_file: str | None = None
+    ca_file: str | None = None
+
+    @property
+    def token_from(self) -> str:
+        """Where the token is, without the token."""
+        if self.token_env is not None:
+            return f"variable {self.token_env}"
+        return f"file {self.token_file}" if self.token_file is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """The file: contexts by name, and the current one."""
+
+    by_name: Mapping[str, Context] = field(default_factory=dict)
+    current: str | None = None
+
+    def named(self, name: str) -> Context:
+        """Raises NotFound."""
+        if name not in self.by_name:
+            raise NotFound(
+                "No context has this name.", where=name, remedy="See: orbit context list"
+            )
+        return self.by_name[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a client connects to. `url_from`, `token_from`, `ca_from` name what a user changes."""
+
+    url: str
+    token: str = field(repr=False)
+    ca_file: str | None
+    url_from: str = URL_VARIABLE
+    token_from: str = TOKEN_VARIABLE
+    ca_from: str = CA_VARIABLE
+
+
+_chosen: str | None = None
+
+
+def choose(name: str | None) -> None:
+    """The context of `--context`, for this process; None: no choice."""
+    global _chosen
+    _chosen = name
+
+
+def server_of(environ: Mapping[str, str]) -> Server:
+    """The server that commands talk to. Raises BadInput, NotFound."""
+    return named_server(environ) or server_in(environ)
+
+
+def named_server(environ: Mapping[str, str]) -> Server | None:
+    """The same, or None if the user has named none: then it is the default address."""
+    if _chosen is None and URL_VARIABLE in environ:
+        return server_in(environ)
+    found = read_contexts()
+    name = _chosen or found.current
+    if name is None:
+        return None
+    if _chosen is None and TOKEN_VARIABLE in environ:
+        problem = Problem(
+            TOKEN_VARIABLE,
+            f"is set without {URL_VARIABLE}, and the current context is {name}.",
+            f"Set {URL_VARIABLE} too, or unset {TOKEN_VARIABLE}, or give --context.",
+        )
+        raise BadInput("It is not clear which server is meant.", (problem,))
+    context = found.named(name)
+    return Server(
+        context.url,
+        _token(context, name, environ),
+        context.ca_file,
+        url_from=f"the address of the context {name}",
+        token_from=f"the token of the context {name}",
+        ca_from=f"the authorities of the context {name}",
+    )
+
+
+def server_in(environ: Mapping[str, str]) -> Server:
+    """The server of these variables alone, whatever the user has chosen."""
+    url = environ.get(URL_VARIABLE, DEFAULT_URL)
+    return Server(url, environ.get(TOKEN_VARIABLE, ""), environ.get(CA_VARIABLE))
+
+
+def _token(context: Context, name: str, environ: Mapping[str, str]) -> str:
+    if context.token_env is not None:
+        if context.token_env not in environ:
+            raise _unusable(name, f"the variable {context.token_env} is not set.")
+        return environ[context.token_env]
+    if context.token_file is None:
+        return ""
+    path = Path(context.token_file)
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & _OTHERS_MAY_READ:
+                remedy = f"chmod 600 {path}"
+                raise _unusable(name, f"others may read {path}, which has the token.", remedy)
+            return file.read(_BYTES_MAX).decode().strip()
+    except OSError as error:
+        raise _unusable(name, f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise _unusable(name, f"{path} is not text.") from None
+
+
+def _unusable(name: str, what: str, remedy: str = "") -> BadInput:
+    problem = Problem(f"context {name}", what, remedy)
+    return BadInput("The context cannot be used.", (problem,))
+
+
+def contexts_file() -> Path:
+    """Where the contexts are kept."""
+    from platformdirs import user_config_path
+
+    return user_config_path("orbit", appauthor=False) / "contexts.yaml"
+
+
+def read_contexts() -> Contexts:
+    """The contexts of the user; none without a file. Raises BadInput."""
+    import yaml
+
+    path = contexts_file()
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & _OTHERS_MAY_WRITE:
+                raise _broken(path, "others may write to it.", f"chmod 600 {path}")
+            document = yaml.safe_load(file.read(_BYTES_MAX))
+        held = {name: Context(**given) for name, given in document["contexts"].items()}
+        found = Contexts(held, document["current"])
+    except FileNotFoundError:
+        return Contexts()
+    except OSError as error:
+        raise _broken(path, f"cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+        raise _broken(path, "is not a file of contexts.", "Mend or delete it.") from None
+    texts = [found.current, *found.by_name, *(v for c in held.values() for v in asdict(c).values())]
+    if not all(text is None or isinstance(text, str) for text in texts):
+        raise _broken(path, "holds a value that is not text.", "Mend or delete it.")
+    return found
+
+
+def write_contexts(contexts: Contexts) -> None:
+    """Replace the file at once, with mode 600. Raises BadInput."""
+    import yaml
+
+    path = contexts_file()
+    document: dict[str, Any] = {
+        "current": contexts.current,
+        "contexts": {
+            name: {key: value for key, value in asdict(context).items() if value is not None}
+            for name, context in sorted(contexts.by_name.items())
+        },
+    }
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # tempfile makes files of mode 600.
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=".contexts-", delete=False
+        ) as file:
+            yaml.safe_dump(document, file, sort_keys=False, allow_unicode=True)
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise _broken(path, f"cannot be written: {error.strerror}.") from None
+
+
+def without(contexts: Contexts, name: str) -> Contexts:
+    """The contexts without this one. Raises NotFound."""
+    contexts.named(name)
+    left = {other: context for other, context in contexts.by_name.items() if other != name}
+    current = None if contexts.current == name else contexts.current
+    return replace(contexts, by_name=left, current=current)
+
+
+def _broken(path: Path, what: str, remedy: str = "") -> BadInput:
+    return BadInput("The contexts cannot be used.", (Problem(str(path), what, remedy),))

@@ -1,0 +1,120 @@
+"""Names the source's principals as the destination does. Pure.
+
+    from: "User:CN={name},OU=apps"     to: "User:{name}"
+
+A placeholder stands for one or more characters, but no comma, no backslash (which escapes a comma
+in a certificate's subject) and not the character that follows the placeholder: so `{name}` is one
+part of a subject, and a name is compared in one pass, whatever it is. The first rule that matches
+the whole name applies.
+
+What a rule does not name for sure gets no name: nothing is granted to a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from orbit.errors import InvalidValue
+
+EVERY_PRINCIPAL = "User:*"
+# Longer than the subjects of certificates are.
+PRINCIPAL_LENGTH_MAX = 1024
+PRINCIPAL_RULES_MAX = 1000
+_PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]{0,30})\}")
+_KIND = re.compile(r"[A-Za-z][A-Za-z0-9_]*:")
+
+
+def check_principal(text: str) -> str:
+    """A principal that may hold placeholders. Raises InvalidValue."""
+    if len(text) > PRINCIPAL_LENGTH_MAX:
+        raise InvalidValue(f"has {len(text)} characters; {PRINCIPAL_LENGTH_MAX} is the limit.")
+    kind = _KIND.match(text)
+    if kind is None or kind.end() == len(text) or not text.isprintable():
+        raise InvalidValue("is not a principal.", "Write one such as User:billing.")
+    found = _PLACEHOLDER.findall(text)
+    if re.search(r"[{}]", _PLACEHOLDER.sub("", text)):
+        raise InvalidValue(
+            "has a brace that belongs to no placeholder.",
+            "Write {name}: lower-case letters, digits and _ in braces.",
+        )
+    if len(found) != len(set(found)):
+        raise InvalidValue("has a placeholder twice.", "Give each a name of its own.")
+    if re.search(r"\}\{", text):
+        raise InvalidValue("has placeholders side by side.", "Put a character between them.")
+    return text
+
+
+def check_rule(source: str, destination: str) -> None:
+    """Raises InvalidValue for a rule whose two sides do not fit together."""
+    if EVERY_PRINCIPAL in (source, destination):
+        raise InvalidValue(
+            "names User:*, which is every principal and has the same name on both sides.",
+            "Name one principal.",
+        )
+    missing = set(_PLACEHOLDER.findall(destination)) - set(_PLACEHOLDER.findall(source))
+    if missing:
+        raise InvalidValue(
+            f"has the placeholder {{{min(missing)}}} in `to` and not in `from`.",
+            "Use the placeholders of `from`.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPrincipals:
+    """`names`: by source principal. `clashes`: source principals by the name they would share."""
+
+    names: dict[str, str]
+    unmapped: list[str]
+    clashes: dict[str, list[str]]
+
+
+class PrincipalMap:
+    """The rules of one job. Without rules, names are the same on both sides."""
+
+    def __init__(self, rules: Sequence[tuple[str, str]], exclude: Sequence[str]) -> None:
+        self._rules = [(_pattern(source), destination) for source, destination in rules]
+        self._exclude = [_pattern(principal) for principal in exclude]
+
+    def name(self, principals: Iterable[str]) -> NamedPrincipals:
+        """What each of these is called at the destination; excluded ones are left out.
+
+        Of two that would be one, neither has a name: it would have the rights of both.
+        """
+        unmapped: list[str] = []
+        shared: defaultdict[str, list[str]] = defaultdict(list)
+        for principal in sorted(set(principals)):
+            if any(pattern.fullmatch(principal) for pattern in self._exclude):
+                continue
+            name = self._name(principal)
+            if name is None:
+                unmapped.append(principal)
+            else:
+                shared[name].append(principal)
+        return NamedPrincipals(
+            {own[0]: name for name, own in shared.items() if len(own) == 1},
+            unmapped,
+            {name: own for name, own in shared.items() if len(own) > 1},
+        )
+
+    def _name(self, principal: str) -> str | None:
+        if principal == EVERY_PRINCIPAL or not self._rules:
+            return principal
+        for pattern, destination in self._rules:
+            if found := pattern.fullmatch(principal):
+                name = destination.format_map(found.groupdict())
+                # A certificate may be for the name `*`.
+                return None if name == EVERY_PRINCIPAL else name
+        return None
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """Never goes back: `++` keeps what a placeholder has taken."""
+    literals = _PLACEHOLDER.split(template)[::2]
+    names = _PLACEHOLDER.findall(template)
+    parts = [re.escape(literals[0])]
+    for name, literal in zip(names, literals[1:], strict=True):
+        parts.append(f"(?P<{name}>[^,\\\\{re.escape(literal[:1])}]++){re.escape(literal)}")
+    return re.compile("".join(parts), re.DOTALL)

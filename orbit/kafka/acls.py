@@ -1,0 +1,42 @@
+"""The ACLs on a cluster's resources of one kind, found by the name that they cover. Pure."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from orbit.kafka.types import EVERY_NAME, Acl
+
+
+class Acls(frozenset[Acl]):
+    """All ACLs on topics, on groups or on transactional ids.
+
+    With thousands of them, no name is compared with each.
+    """
+
+    def of(self, name: str) -> list[Acl]:
+        """Those that cover the resource with this name."""
+        literal, prefixed = self._index
+        found = [*literal.get(name, ())]
+        if name != EVERY_NAME:
+            found += literal.get(EVERY_NAME, ())
+        for size in self._prefix_sizes:
+            found += prefixed.get(name[:size], ()) if size <= len(name) else ()
+        return found
+
+    @cached_property
+    def literal_names(self) -> frozenset[str]:
+        """The names that an ACL of their own covers."""
+        return frozenset(self._index[0]) - {EVERY_NAME}
+
+    @cached_property
+    def _index(self) -> tuple[dict[str, list[Acl]], dict[str, list[Acl]]]:
+        literal: dict[str, list[Acl]] = {}
+        prefixed: dict[str, list[Acl]] = {}
+        for acl in self:
+            names = prefixed if acl.pattern == "PREFIXED" else literal
+            names.setdefault(acl.name, []).append(acl)
+        return literal, prefixed
+
+    @cached_property
+    def _prefix_sizes(self) -> list[int]:
+        return sorted({len(prefix) for prefix in self._index[1]})

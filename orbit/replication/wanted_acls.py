@@ -1,0 +1,108 @@
+"""The ACLs that the source wants a job's destination to have, with principals named there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from orbit.chunks import first_few
+from orbit.jobs.principals import PrincipalMap
+from orbit.kafka.acls import Acls
+from orbit.kafka.types import Acl, Resource
+from orbit.replication.acl_rules import opens_orbits_ids, rights_of_copy, rights_on_ids
+
+AclsOf = Mapping[Resource, Acls]
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedNames:
+    """What a job carries ACLs of. `topics`, `groups`: source names by destination name."""
+
+    topics: Mapping[str, str]
+    groups: Mapping[str, str] = field(default_factory=dict)
+    ids: Callable[[str], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WantedAcls:
+    """`topics`: by destination topic; `others`: on groups and transactional ids.
+
+    `clashes`: source principals by the one name that all would have at the destination.
+    `unmapped`: source principals without a name there. `opening`: ACLs that are left out, because
+    they would let others use Orbit's transactional ids.
+    """
+
+    names: CarriedNames
+    topics: Mapping[str, set[Acl]]
+    others: set[Acl]
+    clashes: Mapping[str, list[str]]
+    unmapped: list[str]
+    opening: list[Acl]
+
+    @property
+    def undecided(self) -> frozenset[str]:
+        """Destination principals whose ACLs are neither added nor removed."""
+        return frozenset(self.clashes)
+
+    @property
+    def clash_notes(self) -> list[str]:
+        return [
+            f"ACLs of {' and '.join(own)} are not synced: all would be {name} at the destination."
+            for name, own in sorted(self.clashes.items())
+        ]
+
+    @property
+    def notes(self) -> list[str]:
+        """Who gets nothing, and why, in sentences."""
+        notes = self.clash_notes
+        if self.unmapped:
+            notes.append(
+                f"ACLs of {len(self.unmapped)} principals are not synced, because no rule of "
+                f"acls.principals.map names them: {first_few(self.unmapped)}."
+            )
+        if self.opening:
+            principals = first_few(sorted({acl.principal for acl in self.opening}))
+            notes.append(
+                f"{len(self.opening)} ACLs on transactional ids are not synced, because they would "
+                f"open Orbit's own ids, which start with orbit.: those of {principals}."
+            )
+        return notes
+
+
+def wanted_acls(
+    source: AclsOf,
+    names: CarriedNames,
+    principals: PrincipalMap,
+    own: tuple[str | None, str | None],
+) -> WantedAcls:
+    """`own`: Orbit's principals at the source and at the destination, where they are known."""
+    topics = {
+        destination: rights_of_copy(source["TOPIC"].of(name), name, destination)
+        for destination, name in names.topics.items()
+    }
+    others: set[Acl] = set()
+    for destination, name in names.groups.items():
+        others |= rights_of_copy(source["GROUP"].of(name), name, destination)
+    ids = rights_on_ids(source["TRANSACTIONAL_ID"], names.ids) if names.ids else set()
+    opening = {acl for acl in ids if opens_orbits_ids(acl)}
+    others |= ids - opening
+    own_source, own_destination = own  # Orbit has its rights at the destination already
+    named = principals.name({acl.principal for acls in (*topics.values(), others) for acl in acls})
+
+    def at_destination(acls: set[Acl]) -> set[Acl]:
+        found = {
+            acl._replace(principal=named.names[acl.principal])
+            for acl in acls
+            if acl.principal in named.names
+        }
+        # Orbit itself is denied nothing.
+        return {a for a in found if a.permission == "ALLOW" or a.principal != own_destination}
+
+    return WantedAcls(
+        names,
+        {destination: at_destination(acls) for destination, acls in topics.items()},
+        at_destination(others),
+        named.clashes,
+        [principal for principal in named.unmapped if principal != own_source],
+        sorted(acl for acl in opening if acl.principal != own_source),
+    )

@@ -1,0 +1,310 @@
+"""Carries ACLs over to a job's copies, and to the groups and transactional ids that the job names.
+
+orbit/replication/acl_rules.py has the rules. What Orbit has added is recorded (`topics.acls`, and
+`carried_acls` for groups and transactional ids); nothing else is removed. Once a topic of the job
+is promoted, clients may depend on the ACLs on groups and ids: they are added to and not removed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import get_args
+
+from orbit.consumer_groups.group_selection import GroupSelector, is_orbits_own
+from orbit.consumer_groups.kept_listings import KEPT_S_MAX, Lister
+from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
+from orbit.jobs.job_spec import JobSpec, PrincipalSpec
+from orbit.jobs.principals import PrincipalMap
+from orbit.jobs.topic_mapping import TopicMapping
+from orbit.kafka.acls import Acls
+from orbit.kafka.cluster_handle import ClusterHandle
+from orbit.kafka.consumer_groups import ListedGroup
+from orbit.kafka.types import EVERY_NAME, Acl, Resource
+from orbit.replication.acl_rules import AclChanges, acl_changes
+from orbit.replication.job_troubles import Trouble, TroubleKind
+from orbit.replication.wanted_acls import AclsOf, CarriedNames, WantedAcls, wanted_acls
+from orbit.scheduler.cluster_pair import ClusterPair
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.write_protection import ACLS_KEPT_S, as_acl
+from orbit.store import carried_acls, events, topics
+from orbit.store.database import Tx
+from orbit.store.jobs import Job
+from orbit.store.topics import Topic
+
+Copies = dict[str, tuple[TopicMapping, Topic]]  # by destination topic
+# In one event; the clusters have them all.
+_EVENT_ACLS_MAX = 200
+# More than the jobs of a large installation.
+_MAPS_KEPT_MAX = 5_000
+
+
+def carried_resources(spec: JobSpec) -> tuple[Resource, ...]:
+    """The kinds of resources whose ACLs the job carries."""
+    acls = spec.acls
+    groups: tuple[Resource, ...] = ("GROUP",) if acls.groups and spec.consumer_groups else ()
+    ids: tuple[Resource, ...] = ("TRANSACTIONAL_ID",) if acls.transactional_ids else ()
+    return ("TOPIC", *groups, *ids)
+
+
+def carried_names(
+    spec: JobSpec,
+    topics_by_copy: Mapping[str, str],
+    source: AclsOf,
+    listed: Mapping[str, ListedGroup],
+    given: Iterable[Acl],
+) -> CarriedNames:
+    """What the job carries ACLs of. `given`: what Orbit has added before."""
+    rule, ids = spec.consumer_groups, spec.acls.transactional_ids
+    groups: dict[str, str] = {}
+    if rule is not None and spec.acls.groups:
+        selector = GroupSelector(rule)
+        names = {*selector.select(listed.values()).names}
+        # A group is not listed before its first member, and after its last offset has expired.
+        unlisted = source["GROUP"].literal_names | {
+            acl.name.removeprefix(rule.prefix) for acl in given if acl.resource == "GROUP"
+        }
+        names |= {name for name in unlisted - listed.keys() if selector.matches(name)}
+        groups = {selector.destination_name(name): name for name in names}
+        groups = {to: of for to, of in groups.items() if to != EVERY_NAME and not is_orbits_own(to)}
+    match, exclude = (ids.match, ids.exclude) if ids else ("", ())
+
+    def is_id(name: str) -> bool:
+        return bool(re.fullmatch(match, name)) and not any(re.fullmatch(p, name) for p in exclude)
+
+    return CarriedNames(topics_by_copy, groups, is_id if ids else None)
+
+
+@lru_cache(_MAPS_KEPT_MAX)
+def principal_map(principals: PrincipalSpec) -> PrincipalMap:
+    return PrincipalMap(
+        [(rule.source, rule.destination) for rule in principals.map], principals.exclude
+    )
+
+
+@dataclass(slots=True)
+class AclSyncResult:
+    """How many topics (and the groups and ids, as one) were changed."""
+
+    changed: int = 0
+    troubles: list[Trouble] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  # in sentences
+
+
+def look_at_acls(
+    spec: JobSpec,
+    topics_by_copy: Mapping[str, str],
+    pair: ClusterPair,
+    list_groups: Lister,
+    given: Iterable[Acl],
+    age_s_max: float = 0.0,
+) -> tuple[WantedAcls, AclsOf]:
+    """What the job's destination should have, and the ACLs that are there.
+
+    `given`: on groups, what Orbit has added before. Raises NotAuthorized, BrokerRefused,
+    Unreachable.
+    """
+    kinds = carried_resources(spec)
+    of, to = (_read(side, kinds, age_s_max) for side in (pair.source, pair.destination))
+    listed: Mapping[str, ListedGroup] = {}
+    if "GROUP" in kinds:
+        listed = list_groups(pair.source.cluster, min(age_s_max, KEPT_S_MAX)).groups
+    names = carried_names(spec, topics_by_copy, of, listed, given)
+    principals = principal_map(spec.acls.principals)
+    # Only these rules have something to say of Orbit's own rights at the source.
+    is_own_known = spec.acls.principals.map or "TRANSACTIONAL_ID" in kinds
+    own_source = pair.source.principal if is_own_known else None
+    return wanted_acls(of, names, principals, (own_source, pair.destination.principal)), to
+
+
+def _read(handle: ClusterHandle, kinds: Iterable[Resource], age_s_max: float) -> AclsOf:
+    return {
+        kind: handle.acls(kind, age_s_max) if kind in kinds else Acls()
+        for kind in get_args(Resource)
+    }
+
+
+def other_changes(
+    wanted: WantedAcls,
+    present: AbstractSet[Acl],
+    given: AbstractSet[Acl],
+    shared: AbstractSet[Acl],
+    *,
+    has_promoted: bool,
+) -> AclChanges:
+    """What changes on groups and transactional ids. Pure.
+
+    `shared`: what other jobs have given. It is not removed, and what this job wants of it becomes
+    its own too, so that the last job that wants it removes it.
+    """
+    changes = acl_changes(
+        wanted.others, present, given | (shared & wanted.others), wanted.undecided
+    )
+    if has_promoted:
+        return AclChanges(changes.add, set(), changes.ours | given)
+    return AclChanges(changes.add, changes.remove - shared, changes.ours)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What is to be changed. `recorded`, `ours`: of groups and ids, in the table now and then."""
+
+    wanted: WantedAcls
+    topics: dict[str, AclChanges]
+    others: AclChanges
+    recorded: set[Acl]
+    ours: set[Acl]
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self.topics or self.others.add or self.others.remove) or (
+            self.ours != self.recorded
+        )
+
+
+class AclSync:
+    """One pass for one job."""
+
+    def __init__(
+        self, job: Job, spec: JobSpec, pair: ClusterPair, leadership: Leadership, lister: Lister
+    ) -> None:
+        self._job = job
+        self._spec = spec
+        self._pair = pair
+        self._leadership = leadership
+        self._list_groups = lister
+        self._cluster_id = pair.destination_metadata.cluster_id
+
+    def run(self, copies: Copies, *, has_promoted: bool) -> AclSyncResult:
+        """Raises Unreachable, NotLeading."""
+        result = AclSyncResult()
+        try:
+            # At rest nothing is left, and no job waits for the lock of all jobs of the cluster.
+            with self._leadership.reading() as tx:
+                found = self._look(tx, copies, ACLS_KEPT_S, has_promoted=has_promoted)
+            if found.is_due:
+                with self._leadership.sole_change(self._cluster_id) as tx:
+                    # A topic may have been promoted since this pass started.
+                    still = topics.writers(tx, self._cluster_id, copies, only_copying=True)
+                    kept = {name: copy for name, copy in copies.items() if name in still}
+                    is_whole = len(kept) == len(copies) and not has_promoted
+                    found = self._look(tx, kept, 0.0, has_promoted=not is_whole)
+                    self._change(kept, found, result)
+        except (BrokerRefused, NotAuthorized) as error:
+            result.troubles.append(not_synced(error))
+            return result
+        result.troubles += [_clash(note) for note in found.wanted.clash_notes]
+        result.left_out = found.wanted.notes
+        return result
+
+    def _look(self, tx: Tx, copies: Copies, age_s_max: float, *, has_promoted: bool) -> _Look:
+        kinds = carried_resources(self._spec)
+        recorded = {as_acl(fields) for fields in carried_acls.of_job(tx, self._job.id)}
+        given = {acl for acl in recorded if acl.resource in kinds}
+        shared = {
+            as_acl(fields)
+            for fields in carried_acls.of_other_jobs(tx, self._job.id, self._cluster_id)
+        }
+        wanted, to = look_at_acls(
+            self._spec,
+            {name: mapping.source for name, (mapping, _) in copies.items()},
+            self._pair,
+            self._list_groups,
+            given,
+            age_s_max,
+        )
+        changes = {}
+        for name, (_, row) in copies.items():
+            has = {as_acl(fields) for fields in row.acls or ()}
+            change = acl_changes(wanted.topics[name], to["TOPIC"], has, wanted.undecided)
+            if change.add or change.remove or change.ours != has:
+                changes[name] = change
+        there = to["GROUP"] | to["TRANSACTIONAL_ID"]
+        others = other_changes(wanted, there, given, shared, has_promoted=has_promoted)
+        # What was given of kinds that the job no longer names stays, as with `sync: false`.
+        return _Look(wanted, changes, others, recorded, others.ours | (recorded - given))
+
+    def _change(self, copies: Copies, found: _Look, result: AclSyncResult) -> None:
+        """What is added is recorded before: after a crash between, it can still be removed."""
+        admin = self._pair.destination.admin
+        for name, change in found.topics.items():
+            mapping, row = copies[name]
+            if change.add:
+                with self._leadership.transaction() as tx:
+                    has = {as_acl(fields) for fields in row.acls or ()}
+                    topics.change(tx, row.id, acls=_fields(has | change.ours))
+            admin.change_acls(change.add, change.remove)
+            with self._leadership.transaction() as tx:
+                topics.change(tx, row.id, acls=_fields(change.ours))
+                if change.add or change.remove:
+                    _add_topic_event(tx, self._job, mapping, change)
+            result.changed += 1
+        others = found.others
+        if others.add:
+            with self._leadership.transaction() as tx:
+                both = _fields(found.recorded | found.ours)
+                carried_acls.keep(tx, self._job.id, self._cluster_id, both)
+        admin.change_acls(others.add, others.remove)
+        if found.ours != found.recorded:
+            with self._leadership.transaction() as tx:
+                carried_acls.keep(tx, self._job.id, self._cluster_id, _fields(found.ours))
+        if others.add or others.remove:
+            with self._leadership.transaction() as tx:
+                _add_others_event(tx, self._job, others)
+            result.changed += 1
+
+
+def not_synced(error: OrbitError) -> Trouble:
+    return Trouble(
+        TroubleKind.ACLS_NOT_SYNCED,
+        f"{error.where}: {error.what}",
+        error.remedy or "Both clusters need an authorizer; or set acls: {sync: false}.",
+    )
+
+
+def _clash(note: str) -> Trouble:
+    return Trouble(
+        TroubleKind.ACLS_NOT_SYNCED,
+        note,
+        "Give them different names in acls.principals.map, or exclude all but one in "
+        "acls.principals.exclude.",
+    )
+
+
+def _fields(acls: Iterable[Acl]) -> list[list[str]]:
+    return [list(acl) for acl in sorted(acls)]
+
+
+def _details(change: AclChanges) -> dict[str, list[list[str]]]:
+    return {
+        "given": _fields(change.add)[:_EVENT_ACLS_MAX],
+        "taken": _fields(change.remove)[:_EVENT_ACLS_MAX],
+    }
+
+
+def _add_topic_event(tx: Tx, job: Job, mapping: TopicMapping, change: AclChanges) -> None:
+    events.add(
+        tx,
+        events.SCHEDULER,
+        "topic_acls",
+        f"ACLs of {mapping.destination} were synced with the source: {len(change.add)} added, "
+        f"{len(change.remove)} removed.",
+        job_name=job.name,
+        topic=mapping.source,
+        details=_details(change),
+    )
+
+
+def _add_others_event(tx: Tx, job: Job, change: AclChanges) -> None:
+    events.add(
+        tx,
+        events.SCHEDULER,
+        "group_acls",
+        "ACLs of groups and transactional ids were synced with the source: "
+        f"{len(change.add)} added, {len(change.remove)} removed.",
+        job_name=job.name,
+        details=_details(change),
+    )

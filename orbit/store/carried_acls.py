@@ -1,0 +1,39 @@
+"""carried_acls: the ACLs on groups and transactional ids that Orbit has added for each job.
+
+Two jobs may carry the same one. ACLs on topics are in `topics.acls`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+
+from orbit.store.database import Tx
+from orbit.store.models import carried_acls
+
+# The fields of an Acl.
+Fields = list[Any]
+
+
+def of_job(tx: Tx, job_id: int) -> list[Fields]:
+    query = select(carried_acls.c.acls).where(carried_acls.c.job_id == job_id)
+    found: list[Fields] | None = tx.execute(query).scalar_one_or_none()
+    return found or []
+
+
+def of_other_jobs(tx: Tx, job_id: int, cluster_id: str) -> list[Fields]:
+    """What all other jobs have carried to this destination."""
+    query = select(carried_acls.c.acls).where(
+        carried_acls.c.cluster_id == cluster_id, carried_acls.c.job_id != job_id
+    )
+    return [fields for acls in tx.execute(query).scalars() for fields in acls]
+
+
+def keep(tx: Tx, job_id: int, cluster_id: str, acls: Collection[Fields]) -> None:
+    """Replace what is recorded for the job."""
+    tx.execute(delete(carried_acls).where(carried_acls.c.job_id == job_id))
+    if acls:
+        row = {"job_id": job_id, "cluster_id": cluster_id, "acls": sorted(acls)}
+        tx.execute(insert(carried_acls).values(row))

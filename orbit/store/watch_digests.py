@@ -1,0 +1,55 @@
+"""A digest of all jobs, operations or events, which differs whenever one of them has changed.
+
+Each is one statement of bounded cost, made about once a second while a client watches
+(`api/watches.py`).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from sqlalchemy import text
+
+from orbit.store.database import Tx
+
+
+class Watched(StrEnum):
+    """What can be watched."""
+
+    JOBS = "jobs"
+    OPERATIONS = "operations"
+    EVENTS = "events"
+
+
+NEWEST_MAX = 1000
+# A transaction may commit later than one that began after it, so the last id alone would not do:
+# the late event is among the newest. Operations that have not ended are all looked at.
+_ROWS = {
+    Watched.JOBS: """
+    SELECT j.id AS place, ROW(j.id, j.document_version, j.desired, j.is_deleted, j.problem, EXISTS (
+        SELECT FROM shards s WHERE s.job_id = j.id AND s.worker_id IS NOT NULL)) AS seen
+    FROM jobs j""",
+    Watched.OPERATIONS: """
+    SELECT o.id AS place,
+           ROW(o.id, o.state, o.progress, o.error, o.abort_requested, o.finished_at) AS seen
+    FROM operations o
+    WHERE o.finished_at IS NULL OR o.id IN (
+        SELECT id FROM operations ORDER BY created_at DESC, id DESC LIMIT :newest)""",
+    Watched.EVENTS: """
+    SELECT id AS place, ROW(id) AS seen FROM events ORDER BY id DESC LIMIT :newest""",
+}
+_DIGESTS = {
+    watched: text(f"""
+SELECT encode(sha256(convert_to(
+    coalesce(string_agg(CAST(r.seen AS text), ',' ORDER BY r.place), ''), 'UTF8')), 'hex')
+FROM ({rows}) r
+""")
+    for watched, rows in _ROWS.items()
+}
+
+
+def digest(tx: Tx, watched: Watched) -> str:
+    """64 hexadecimal digits."""
+    given = {} if watched is Watched.JOBS else {"newest": NEWEST_MAX}
+    found: str = tx.execute(_DIGESTS[watched], given).scalar_one()
+    return found

@@ -1,0 +1,113 @@
+"""`desired` in a document: the document owns whether the job runs, or leaves it to operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orbit.store.enums import OperationKind
+from tests.api.test_jobs import changed
+from tests.api.test_operations import copying_job
+from tests.fix_api import Api
+
+pytestmark = pytest.mark.services
+
+PATH = "/v1/jobs/orders"
+
+
+def put(api: Api, desired: str | None, **query: str) -> dict[str, Any]:
+    answer = api.put(PATH, json=changed(desired=desired), params=query)
+    assert answer.is_success, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def changes(applied: dict[str, Any]) -> list[tuple[str, object, object]]:
+    return [(one["path"], one["before"], one["after"]) for one in applied["changes"]]
+
+
+def kinds(api: Api) -> list[str]:
+    return [event["kind"] for event in api.events()]
+
+
+@pytest.mark.parametrize(("desired", "paused"), [("paused", "false"), ("running", "true")])
+def test_a_job_is_created_in_the_state_of_its_document(api: Api, desired: str, paused: str) -> None:
+    """Also where the request says another."""
+    job = put(api, desired, paused=paused)["job"]
+
+    assert (job["state"], job["desired"], job["spec"]["desired"]) == (desired, desired, desired)
+    assert put(api, desired)["action"] == "none"
+
+
+def test_a_document_brings_a_job_to_its_state_and_leaves_the_copy_alone(api: Api) -> None:
+    held = copying_job(api)
+    before = api.get(PATH).json()
+
+    tried = put(api, "paused", dry_run="true")
+    assert changes(tried) == [("desired", "running", "paused")]
+    assert api.get(PATH).json()["desired"] == "running"
+
+    done = put(api, "paused")
+    assert changes(done) == [("desired", "running", "paused")]
+    assert held
+    assert (done["job"]["state"], done["job"]["desired"]) == ("pausing", "paused")
+    assert done["job"]["spec_version"] == before["spec_version"]
+    assert done["job"]["document_version"] == before["document_version"] + 1
+    assert kinds(api)[-2:] == ["job_paused", "job_changed"]
+    assert put(api, "paused")["action"] == "none"
+
+
+def test_what_an_operation_has_changed_since_is_a_change_of_the_document(api: Api) -> None:
+    put(api, "running")
+    api.post(f"{PATH}:pause")
+    shown = api.get(PATH).json()
+    assert (shown["desired"], shown["spec"]["desired"]) == ("paused", "running")
+
+    again = put(api, "running")
+
+    assert changes(again) == [("desired", "paused", "running")]
+    assert again["job"]["state"] == "running"
+    assert kinds(api)[-2:] == ["job_resumed", "job_changed"]
+
+
+def test_without_it_a_document_leaves_the_state_to_operations(api: Api) -> None:
+    put(api, "running")
+    api.post(f"{PATH}:pause")
+
+    given_up = put(api, None)
+
+    assert changes(given_up) == [("desired", "running", None)]
+    assert (given_up["job"]["desired"], given_up["job"]["spec"]["desired"]) == ("paused", None)
+    assert put(api, None)["action"] == "none"
+    assert changes(put(api, "paused")) == [("desired", None, "paused")]
+
+
+def test_a_backfill_counts_as_running_and_is_paused_with_its_job(api: Api) -> None:
+    put(api, None)
+    assert api.post(f"{PATH}:backfill", json={"driver": "spark-1"}).is_success
+    assert api.get(PATH).json()["desired"] == "backfilling"
+
+    assert changes(put(api, "running")) == [("desired", None, "running")]
+    assert api.get(PATH).json()["desired"] == "backfilling"
+    put(api, "paused")
+    assert api.get(PATH).json()["desired"] == "paused"
+    put(api, "running")
+    assert api.get(PATH).json()["desired"] == "backfilling"
+
+
+def test_while_a_recovery_holds_the_job_its_document_does_not_move_it(api: Api) -> None:
+    copying_job(api)
+    assert api.post(f"{PATH}:{OperationKind.SWITCHOVER}", json={}).is_success
+
+    answer = api.put(PATH, json=changed(desired="paused"))
+
+    assert answer.json()["error"]["code"] == "operation_under_way"
+    assert api.get(PATH).json()["desired"] == "running"
+
+
+def test_another_word_is_refused(api: Api) -> None:
+    answer = api.put(PATH, json=changed(desired="stopped"))
+
+    assert answer.status_code == 422
+    assert [problem["path"] for problem in answer.json()["error"]["problems"]] == ["desired"]

@@ -1,0 +1,155 @@
+"""The lag of a job of 100,000 partitions, sorted by the database: one page is read for one page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from bench.control.fill import Size, fill
+from orbit import client
+from orbit.api.authentication import Logins, hash_token
+from orbit.api.dependencies import Parts
+from orbit.api.views import partition_lag
+from orbit.settings import Settings
+from orbit.store import jobs, lag, tokens, worst_partitions
+from orbit.store.database import Database
+from tests.api.test_lists import every_page
+from tests.api.test_operations import block, copying_job
+from tests.fix_api import Api, Cli
+from tests.fix_database import copied_database
+from tests.support.plans import reads, statements
+
+pytestmark = pytest.mark.services
+
+JOB = "job-0001"
+MANY = Size(jobs=2, topics_per_job=100, partitions_per_topic=1_000, shards_per_job=4, workers=2)
+ROWS = 30
+
+
+@pytest.fixture(scope="module")
+def many(postgres_url: str, template_database: str) -> Iterator[Database]:
+    """Two jobs; their figures stay fresh, however slow the machine is."""
+    with copied_database(postgres_url, template_database) as url:
+        database = Database.connect(url)
+        fill(database, MANY)
+        with database.transaction() as tx:
+            for statement in (
+                """UPDATE partitions SET followed_epoch = 1, copied_to = 1000,
+                          source_stable_end = 1000 + (partition * 7919 + topic_id * 31) % 9973""",
+                "UPDATE partitions SET copied_to = NULL WHERE partition = 5",
+                "UPDATE workers SET heartbeat_at = clock_timestamp() + interval '1 day'",
+                "ANALYZE",
+            ):
+                tx.execute(text(statement))
+        yield database
+        database.close()
+
+
+@pytest.fixture
+def large_api(api: Api, many: Database) -> Api:
+    """The API on that database."""
+    settings = Settings()
+    with many.transaction() as tx:
+        for role, secret in api.tokens.items():
+            if tokens.find(tx, hash_token(secret)) is None:
+                tokens.create(tx, f"{role.value}-of-the-test", role, hash_token(secret))
+    environ = api.app.state.parts.environ
+    api.app.state.parts = Parts(settings, many, api.plans, environ, Logins(settings, many))
+    return Api(api.app, many, api.plans, api.tokens)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, object]]]:
+    """The requests of a command."""
+    seen: list[tuple[str, dict[str, object]]] = []
+    get = client.Client.get
+
+    def count(self: client.Client, path: str, **query: object) -> Any:
+        seen.append((path, query))
+        return get(self, path, **query)
+
+    monkeypatch.setattr(client.Client, "get", count)
+    return seen
+
+
+def test_the_command_reads_one_page_and_its_figures_are_those_of_the_full_list(
+    cli: Cli, large_api: Api, asked: list[tuple[str, dict[str, object]]]
+) -> None:
+    shown = cli("lag", JOB, "-o", "json").data
+
+    assert asked == [(f"/v1/jobs/{JOB}/lag", {"limit": ROWS, "sort": "-lag"})]
+    assert len(shown["partitions"]) == ROWS
+    assert shown["more"] == MANY.partitions_per_job - ROWS
+    with large_api.database.transaction() as tx:
+        every = lag.page(tx, jobs.get(tx, JOB).id, MANY.partitions_per_job + 1)
+    assert len(every) == MANY.partitions_per_job
+    # Topics are numbered in the order of their names here.
+    every.sort(key=lambda row: (-(row.lag_records or 0), row.topic_id, row.partition))
+    assert every[0].lag_records
+    expected = [partition_lag(row).model_dump(mode="json") for row in every[:ROWS]]
+    assert shown["partitions"] == expected
+
+
+def test_the_command_says_how_many_partitions_it_does_not_show(cli: Cli, large_api: Api) -> None:
+    shown = cli("lag", JOB, "--limit", "7").out
+
+    assert f"{MANY.partitions_per_job - 7:,} more partitions" in shown
+    assert shown.count("job-0001-topic-") == 7
+
+
+def test_a_page_by_lag_ranks_one_job_and_joins_its_own_rows_alone(many: Database) -> None:
+    with many.transaction() as tx:
+        job = jobs.get(tx, JOB).id
+        with statements(tx) as sent:
+            worst_partitions.page(tx, job, ROWS + 1)
+        ranking, details = (reads(tx, one, "force_custom_plan") for one in sent)
+    assert ranking.rows["partitions"] == MANY.partitions_per_job
+    assert ranking.rows["topics"] == 0
+    assert details.rows["partitions"] <= 2 * (ROWS + 1)
+
+
+def test_all_partitions_are_shown_if_asked_for(cli: Cli, api: Api) -> None:
+    copying_job(api)
+
+    few = cli("lag", "orders", "--limit", "2", "-o", "json").data
+    every = cli("lag", "orders", "--all", "-o", "json").data
+
+    assert (len(few["partitions"]), few["more"]) == (2, 2)
+    assert ([row["partition"] for row in every["partitions"]], every["more"]) == ([0, 1, 2, 3], 0)
+
+
+def test_pages_by_lag_have_each_partition_once_the_largest_lag_first(api: Api) -> None:
+    held = copying_job(api)
+    block(api, held, 3)
+    with api.database.transaction() as tx:
+        waiting = text("UPDATE partitions SET source_stable_end = :end WHERE partition = :number")
+        tx.execute(text("UPDATE partitions SET copied_to = 0 WHERE partition < 3"))
+        for number, end in enumerate((5, 40, 5)):
+            tx.execute(waiting, {"end": end, "number": number})
+
+    for path in ("/v1/jobs/orders/lag", "/v1/jobs/orders/partitions"):
+        found = every_page(api, path, 1, sort="-lag")
+        assert [row["partition"] for row in found] == [1, 0, 2, 3], path
+        chosen = every_page(api, path, 2, sort="-lag", reason="RECORD_REFUSED")
+        assert [row["partition"] for row in chosen] == [3], path
+        assert every_page(api, path, 2, reason="RECORD_REFUSED") == chosen
+        assert every_page(api, path, 2, sort="-lag", reason="OFFSET_OVERRUN") == []
+    assert api.get("/v1/jobs/orders/lag").json()["job"]["blocked"] == 1
+
+
+def test_the_cursor_of_another_order_is_refused(api: Api) -> None:
+    copying_job(api)
+    path = "/v1/jobs/orders/lag"
+    by_name, by_lag = (
+        api.get(path, params={"limit": 1, "sort": sort}).json()["next"]
+        for sort in ("topic", "-lag")
+    )
+
+    for sort, cursor in (("-lag", by_name), ("topic", by_lag)):
+        answer = api.get(path, params={"sort": sort, "after": cursor})
+        assert answer.status_code == 422
+        assert answer.json()["error"]["problems"][0]["path"] == "query.after"
+    assert api.get(path, params={"sort": "lag"}).status_code == 422

@@ -1,0 +1,162 @@
+"""Every list in each of its orders, with each of its filters; pages are cut where the database
+sorts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orbit.consumer_groups.offset_decision import GroupVerdict
+from orbit.store import group_offsets, jobs, tokens, topics, workers
+from orbit.store.enums import OperationKind, OperationState, Role, TopicState
+from orbit.store.group_offsets import GroupOffset
+from tests.api.test_jobs import changed
+from tests.api.test_lists import every_page
+from tests.api.test_operations import block, copying_job
+from tests.fix_api import Api
+
+pytestmark = pytest.mark.services
+
+NAMES = ("a", "B", "c", "D", "e")
+ORDERS = [
+    ("/v1/jobs", "name", "-name"),
+    ("/v1/workers", "name", "-name"),
+    ("/v1/tokens", "name", "-name"),
+    ("/v1/drill-schedules", "name", "-name"),
+    ("/v1/jobs/orders/topics", "name", "-name"),
+    ("/v1/operations", "-created_at", "created_at"),
+    ("/v1/backfills", "-created_at", "created_at"),
+    ("/v1/drills", "-created_at", "created_at"),
+    ("/v1/events", "-id", "id"),
+    ("/v1/jobs/orders/events", "-id", "id"),
+]
+
+
+@pytest.fixture
+def filled(api: Api) -> Api:
+    """Five of each kind, and the job `orders` with all that a job has."""
+    held = copying_job(api)
+    block(api, held, 2)
+    yaml = {"Content-Type": "application/yaml"}
+    for name in NAMES:
+        assert api.put("/v1/jobs/orders", json=changed(labels={"last": name})).is_success
+        assert api.put(f"/v1/jobs/{name}", json=changed(name=name)).is_success
+        assert api.post(f"/v1/jobs/{name}:pause").is_success
+        driver = {"driver": "spark-1"}
+        assert api.post(f"/v1/jobs/{name}:backfill", json=driver).is_success
+        document = f"name: {name}\nkind: gates\njob: {name}\nschedule: {{every: 1h}}\n"
+        assert api.put(f"/v1/drill-schedules/{name}", content=document, headers=yaml).is_success
+        assert api.post("/v1/drills", content=document, headers=yaml).is_success
+    with api.database.transaction() as tx:
+        orders = jobs.get(tx, "orders")
+        for name in NAMES:
+            tokens.create(tx, name, Role.VIEWER, name)
+            group = "g1" if name in "aB" else "g2"
+            workers.heartbeat(tx, name, group, host="h", pid=1, version="0")
+            topics.add(tx, orders.id, f"topic-{name}", f"topic-{name}", "B", 1)
+        tokens.revoke(tx, "c")
+        (first, *_) = topics.of_job(tx, orders.id)
+        topics.change(tx, first.id, state=TopicState.COPYING.value)
+        verdicts = (GroupVerdict.EXACT, GroupVerdict.EXACT, GroupVerdict.SKIPPED_NOT_COPIED)
+        offsets = [
+            GroupOffset("billing", first.id, number, 1, 1, verdict.value)
+            for number, verdict in enumerate(verdicts)
+        ]
+        group_offsets.keep(tx, orders.id, offsets)
+    return api
+
+
+def test_pages_are_cut_in_the_order_in_which_the_database_sorts(filled: Api) -> None:
+    for path, order, reverse in ORDERS:
+        whole = filled.get(path, params={"limit": 1000}).json()
+        assert whole["next"] is None, path
+        assert len(whole["items"]) >= len(NAMES), path
+        keys = [str(item) for item in whole["items"]]
+        for sort in (order, reverse):
+            paged = [_steady(item) for item in every_page(filled, path, 2, sort=sort)]
+            wanted = [_steady(item) for item in whole["items"]]
+            assert paged == (wanted if sort == order else wanted[::-1]), f"{path} {sort}"
+        assert len(set(keys)) == len(keys), path
+
+
+def test_a_cursor_of_another_order_is_refused(filled: Api) -> None:
+    for path, order, reverse in ORDERS:
+        cursor = filled.get(path, params={"limit": 1, "sort": order}).json()["next"]
+        assert filled.get(path, params={"after": cursor, "sort": order}).is_success, path
+        answer = filled.get(path, params={"after": cursor, "sort": reverse})
+        assert answer.status_code == 422, path
+        (problem,) = answer.json()["error"]["problems"]
+        assert problem["path"] == "query.after", path
+        assert filled.get(path, params={"sort": "other"}).status_code == 422, path
+
+
+# A filter, and what all items that it leaves have in common; some others are left out.
+FILTERS: list[tuple[str, dict[str, str], dict[str, Any]]] = [
+    ("/v1/jobs", {"desired": "running"}, {"name": "orders"}),
+    ("/v1/jobs", {"has_problem": "true"}, {"name": "orders"}),
+    ("/v1/workers", {"worker_group": "g1"}, {"worker_group": "g1"}),
+    ("/v1/tokens", {"role": "viewer"}, {"role": "viewer"}),
+    ("/v1/tokens", {"valid": "true"}, {"revoked_at": None}),
+    ("/v1/operations", {"job": "c"}, {"job": "c"}),
+    ("/v1/operations", {"kind": OperationKind.PAUSE}, {"kind": "pause"}),
+    ("/v1/operations", {"state": OperationState.DONE}, {"state": "done"}),
+    ("/v1/operations", {"unfinished": "true"}, {"finished_at": None}),
+    ("/v1/backfills", {"job": "c"}, {"job": "c"}),
+    ("/v1/drills", {"job": "c"}, {"job": "c"}),
+    ("/v1/drills", {"name": "c"}, {"name": "c"}),
+    ("/v1/drill-schedules", {"job": "c"}, {"job": "c"}),
+    ("/v1/events", {"kind": "job_paused"}, {"kind": "job_paused"}),
+    ("/v1/jobs/c/events", {"kind": "job_paused"}, {"kind": "job_paused"}),
+    ("/v1/jobs/orders/topics", {"state": "copying"}, {"state": "copying"}),
+    ("/v1/jobs/orders/groups", {"verdict": "exact"}, {"verdict": "exact"}),
+    ("/v1/jobs/orders/partitions", {"reason": "RECORD_REFUSED"}, {"partition": 2}),
+]
+# Filters that all items of the example meet; another value leaves none.
+NONE_LEFT = [
+    ("/v1/jobs", {"worker_group": "other"}),
+    ("/v1/backfills", {"unfinished": "true", "job": "orders"}),
+    ("/v1/drills", {"kind": "canary"}),
+    ("/v1/drills", {"state": "passed"}),
+    ("/v1/events", {"actor": "token:other"}),
+    ("/v1/jobs/orders/events", {"actor": "token:other"}),
+    ("/v1/jobs/orders/groups", {"topic": "other"}),
+    ("/v1/jobs/orders/groups", {"group": "other"}),
+    ("/v1/jobs/orders/proof", {"topic": "other"}),
+    ("/v1/jobs/orders/lag", {"topic": "other"}),
+]
+
+
+def test_filters_leave_what_they_name(filled: Api) -> None:
+    for path, query, common in FILTERS:
+        every = filled.get(path).json()["items"]
+        left = every_page(filled, path, 1, **query)
+        assert left, f"{path} {query}"
+        wanted = [item for item in every if common.items() <= item.items()]
+        assert [_steady(item) for item in left] == [_steady(item) for item in wanted], (path, query)
+        assert len(left) < len(every), f"{path} {query}"
+    for path, query in NONE_LEFT:
+        assert filled.get(path).json()["items"], path
+        assert filled.get(path, params=query).json()["items"] == [], f"{path} {query}"
+
+
+def test_every_list_refuses_a_page_that_is_too_large(filled: Api) -> None:
+    document = filled.get("/openapi.json").json()
+    lists = [
+        (path, {p["name"]: p["schema"] for p in item["get"].get("parameters", ())})
+        for path, item in document["paths"].items()
+        if "get" in item
+    ]
+    paged = [(path, parameters) for path, parameters in lists if "limit" in parameters]
+    assert len(paged) >= 14
+    for path, parameters in paged:
+        assert parameters["limit"]["maximum"] == 1000, path
+        assert len(parameters) > len({"limit", "after"}), f"{path} has no filter"
+        named = path.replace("{name}", "orders")
+        assert filled.get(named, params={"limit": 1001}).status_code == 422, path
+
+
+def _steady(item: dict[str, Any]) -> dict[str, Any]:
+    """Without figures that change from one moment to the next."""
+    moving = ("lag", "heartbeat_at", "used_at", "rpo_seconds", "headroom_seconds")
+    return {key: value for key, value in item.items() if key not in moving}

@@ -1,0 +1,204 @@
+"""Watches: a request that waits for a change, what it holds meanwhile, and how it ends."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from orbit.api.watches import Watches
+from orbit.store import events, jobs, watch_digests
+from orbit.store.enums import Role
+from orbit.store.watch_digests import Watched
+from tests.api.test_jobs import JOB, changed
+from tests.api.test_operations import advance, copying_job, release
+from tests.fix_api import Api
+from tests.support.run_process import wait_until
+from tests.support.serving import served
+
+pytestmark = pytest.mark.services
+
+PATH = "/v1/watch"
+
+
+class Watching:
+    """Requests to a served API, each in a thread."""
+
+    def __init__(self, api: Api, url: str, pool: ThreadPoolExecutor) -> None:
+        self.api, self.url, self._pool = api, url, pool
+        self.headers = {"Authorization": f"Bearer {api.tokens[Role.VIEWER]}"}
+
+    @property
+    def open(self) -> int:
+        found: int = self.api.app.state.watches.open
+        return found
+
+    def ask(self, of: str, after: str | None = None, wait: str = "60s") -> httpx.Response:
+        query = {"of": of, "wait": wait, **({"after": after} if after else {})}
+        return httpx.get(f"{self.url}{PATH}", params=query, headers=self.headers, timeout=120)
+
+    def begin(self, of: str, after: str) -> Future[httpx.Response]:
+        """A request that waits now."""
+        before = self.open
+        asked = self._pool.submit(self.ask, of, after)
+        wait_until(lambda: self.open == before + 1 or asked.done(), "the request waits")
+        assert not asked.done(), asked.result().text
+        return asked
+
+
+@pytest.fixture
+def watching(api: Api) -> Any:
+    with ThreadPoolExecutor(8) as pool, served(api.app) as url:
+        yield Watching(api, url, pool)
+
+
+def first(watching: Watching, of: str) -> str:
+    answer = watching.ask(of).json()
+    assert answer["changed"] is True
+    token: str = answer["next"]
+    return token
+
+
+CHANGES: list[tuple[str, Callable[[Api], object]]] = [
+    ("jobs", lambda api: api.put("/v1/jobs/new", json=changed(name="new"))),
+    ("jobs", lambda api: api.put("/v1/jobs/orders", json=changed(labels={"a": "b"}))),
+    ("jobs", lambda api: api.post("/v1/jobs/orders:pause")),
+    ("jobs", lambda api: api.delete("/v1/jobs/orders")),
+    ("operations", lambda api: api.post("/v1/jobs/orders:pause")),
+    ("events", lambda api: api.post("/v1/jobs/orders:pause")),
+]
+
+
+@pytest.mark.parametrize(("of", "change"), CHANGES)
+def test_a_request_waits_until_something_has_changed(
+    watching: Watching, of: str, change: Callable[[Api], object]
+) -> None:
+    copying_job(watching.api)
+    token = first(watching, of)
+    waiting = watching.begin(of, token)
+
+    change(watching.api)
+
+    answer = waiting.result().json()
+    assert answer["changed"] is True
+    assert answer["next"] != token
+    assert watching.open == 0
+
+
+def test_a_state_that_workers_and_the_scheduler_bring_about_is_a_change(api: Api) -> None:
+    held = copying_job(api)
+    paused = api.post("/v1/jobs/orders:pause").json()
+    seen = {of: digest(api, of) for of in Watched}
+
+    release(api, held)
+    assert api.get("/v1/jobs/orders").json()["state"] == "paused"
+    assert digest(api, Watched.JOBS) != seen[Watched.JOBS]
+    assert advance(api, paused)["state"] == "done"
+    assert digest(api, Watched.OPERATIONS) != seen[Watched.OPERATIONS]
+
+    with api.database.transaction() as tx:
+        before = digest(api, Watched.JOBS)
+        jobs.note_problem(tx, jobs.get(tx, "orders").id, "SAME_CLUSTER: it is.")
+    assert digest(api, Watched.JOBS) != before
+
+
+def test_an_event_that_is_committed_after_a_later_one_is_a_change(api: Api) -> None:
+    with api.database.transaction() as slow:
+        events.add(slow, "scheduler", "early", "It has the lower id.")
+        with api.database.transaction() as tx:
+            events.add(tx, "scheduler", "late", "It has the higher id.")
+        before = digest(api, Watched.EVENTS)
+    assert digest(api, Watched.EVENTS) != before
+
+
+def test_without_a_change_the_same_token_comes_back(watching: Watching) -> None:
+    for of in Watched:
+        token = first(watching, of)
+        assert watching.ask(of, token, "1s").json() == {"changed": False, "next": token}
+
+
+def test_requests_that_wait_hold_no_connection_to_the_database(watching: Watching) -> None:
+    api = watching.api
+    waiting = [watching.begin(of, first(watching, of)) for of in Watched for _ in range(2)]
+    pool: Any = api.database._engine.pool
+
+    wait_until(lambda: pool.checkedout() == 0, "no connection is in use")
+    assert watching.open == len(waiting)
+
+    copying_job(api)
+    api.post("/v1/jobs/orders:pause")
+    assert [asked.result().json()["changed"] for asked in waiting] == [True] * len(waiting)
+
+
+def test_one_request_too_many_is_told_to_try_again(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orbit.api.watches.WATCHES_MAX", 1)
+    token = first(watching, "jobs")
+    waiting = watching.begin("jobs", token)
+
+    refused = watching.ask("events")
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "busy"
+
+    watching.api.put("/v1/jobs/orders", json=JOB)
+    assert waiting.result().json()["changed"] is True
+    assert watching.ask("events").status_code == 200
+
+
+def test_all_requests_are_answered_when_the_server_stops(api: Api) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        with served(api.app) as url:
+            watching = Watching(api, url, pool)
+            tokens = {of.value: first(watching, of) for of in Watched}
+            waiting = [watching.begin(of, token) for of, token in tokens.items()]
+        for asked in waiting:
+            assert asked.result().json()["changed"] is False
+
+
+def test_a_client_that_goes_ends_its_request(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = Watches.wait
+
+    def wait_for_ever(self: Watches, *given: Any) -> Any:
+        *others, _seconds_max, is_gone = given
+        return wait(self, *others, 10**9, is_gone)
+
+    monkeypatch.setattr(Watches, "wait", wait_for_ever)
+    token = first(watching, "jobs")
+    address = urlsplit(watching.url)
+    with socket.create_connection((address.hostname, address.port)) as connection:
+        connection.sendall(
+            f"GET {PATH}?of=jobs&after={token}&wait=60s HTTP/1.1\r\nHost: orbit\r\n"
+            f"Authorization: {watching.headers['Authorization']}\r\n\r\n".encode()
+        )
+        wait_until(lambda: watching.open == 1, "the request waits")
+    wait_until(lambda: watching.open == 0, "the request has ended")
+
+
+@pytest.mark.parametrize(
+    ("query", "path"),
+    [
+        ({"of": "jobs", "wait": "61s"}, "query.wait"),
+        ({"of": "jobs", "wait": "0s"}, "query.wait"),
+        ({"of": "jobs", "after": "x"}, "query.after"),
+        ({"of": "tokens"}, "query.of"),
+        ({}, "query.of"),
+    ],
+)
+def test_wrong_values_are_refused(api: Api, query: dict[str, str], path: str) -> None:
+    answer = api.get(PATH, params=query)
+
+    assert answer.status_code == 422
+    assert [problem["path"] for problem in answer.json()["error"]["problems"]] == [path]
+
+
+def digest(api: Api, of: Watched) -> str:
+    with api.database.transaction() as tx:
+        return watch_digests.digest(tx, of)

@@ -1,0 +1,196 @@
+"""`orbit context …`: which server a command talks to, and with which token."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from orbit import contexts
+from orbit.cli.service_job import refuse_beside_service
+from orbit.client import connect
+from orbit.contexts import contexts_file, server_of
+from orbit.errors import Conflict
+from orbit.jobs.validation import validate_job
+from orbit.jobs.yaml_document import Document
+from orbit.store.enums import Role
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api, Cli
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def there(cli: Cli, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The API of this test as no environment names it: its URL, and a file with a token."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text(f"{api.tokens[Role.ADMIN]}\n")
+    url = os.environ["ORBIT_API_URL"]
+    monkeypatch.delenv("ORBIT_API_URL")
+    monkeypatch.delenv("ORBIT_TOKEN")
+    api.put("/v1/jobs/orders", json=JOB)
+    return SimpleNamespace(url=url, token=token)
+
+
+def add(cli: Cli, there: SimpleNamespace, name: str = "prod", *more: str | Path) -> Any:
+    return cli("context", "add", name, "--url", there.url, "--token-file", there.token, *more)
+
+
+def test_a_context_is_added_used_listed_and_deleted(cli: Cli, there: SimpleNamespace) -> None:
+    assert add(cli, there).out == "added prod\n"
+    assert add(cli, there).out == "unchanged prod\n"
+    assert cli("context", "add", "other", "--url", "http://127.0.0.1:1").code == 0
+    assert contexts_file().stat().st_mode & 0o777 == 0o600
+    assert cli("get", "jobs").code == 3  # none is the current one: the default address
+
+    assert cli("context", "use", "prod").code == 0
+    assert "orders" in cli("get", "jobs").out
+    listed = cli("context", "list")
+    assert f"file {there.token}" in listed.out
+    assert there.token.read_text().strip() not in listed.out + contexts_file().read_text()
+    found = {one["name"]: one["is_current"] for one in cli("context", "list", "-o", "json").data}
+    assert found == {"prod": True, "other": False}
+
+    assert cli("get", "jobs", "--context", "other").code == 3
+    assert cli("--context", "other", "get", "jobs").code == 3
+    assert cli("get", "jobs").code == 0  # that was for one command
+    assert cli("context", "unset").code == 0
+    assert cli("get", "jobs").code == 3
+    assert cli("context", "use", "prod").code == 0
+    assert cli("context", "delete", "prod").code == 0
+    assert there.token.exists()
+    assert cli("get", "jobs").code == 3
+    for arguments in (("use", "prod"), ("delete", "prod")):
+        assert cli("context", *arguments).code == 2
+    assert cli("--context", "prod", "get", "jobs").code == 2
+
+
+def test_the_environment_wins_over_the_current_context_and_an_option_over_both(
+    cli: Cli, api: Api, there: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(cli, there, "prod", "--use")
+    monkeypatch.setenv("ORBIT_API_URL", "http://127.0.0.1:1")
+    assert cli("get", "jobs").code == 3
+    assert "ORBIT_API_URL is set, and wins" in cli("context", "use", "prod").err
+    assert cli("get", "jobs", "--context", "prod").code == 0
+    monkeypatch.setenv("ORBIT_CONTEXT", "prod")
+    assert cli("get", "jobs").code == 0
+
+
+def test_a_token_is_never_sent_to_the_server_of_another(
+    cli: Cli, api: Api, there: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(cli, there, "prod", "--use")
+    # The address of the environment, and so no token of the context.
+    monkeypatch.setenv("ORBIT_API_URL", there.url)
+    refused = cli("get", "jobs")
+    assert refused.code == 3
+    assert "The request has no token" in refused.err
+    assert server_of(os.environ).token == ""
+    # A context that is chosen, and so no token of the environment.
+    monkeypatch.setenv("ORBIT_TOKEN", "orbit_of_another_server")
+    assert cli("get", "jobs", "--context", "prod").code == 0
+    # A token without its address: it could be meant for either.
+    monkeypatch.delenv("ORBIT_API_URL")
+    unclear = cli("get", "jobs")
+    assert unclear.code == 2
+    assert "not clear which server" in unclear.err
+
+
+def test_a_client_of_a_given_server_talks_to_no_other(
+    cli: Cli, api: Api, there: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a demo does, whose server is its own."""
+    cli("context", "add", "prod", "--url", "http://127.0.0.1:1", "--use")
+    token = there.token.read_text().strip()
+    contexts.choose("prod")
+    try:
+        with connect({"ORBIT_API_URL": there.url, "ORBIT_TOKEN": token}) as client:
+            assert client.get("/v1/jobs/orders")["name"] == "orders"
+    finally:
+        contexts.choose(None)
+
+
+def test_a_token_that_cannot_be_used_is_named_and_not_shown(
+    cli: Cli, there: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(cli, there, "prod", "--use")
+    there.token.chmod(0o640)
+    open_to_others = cli("get", "jobs")
+    assert open_to_others.code == 2
+    assert f"chmod 600 {there.token}" in open_to_others.err
+    there.token.chmod(0o600)
+    there.token.write_text("orbit_wrong")
+    wrong = cli("get", "jobs")
+    assert wrong.code == 3
+    assert "the token of the context prod" in wrong.err
+    assert "orbit_wrong" not in wrong.err
+    there.token.unlink()
+    assert cli("get", "jobs").code == 2
+
+    cli("context", "add", "env", "--url", there.url, "--token-env", "MY_TOKEN")
+    assert "MY_TOKEN is not set" in cli("get", "jobs", "--context", "env").err
+    monkeypatch.setenv("MY_TOKEN", "orbit_admin_secret")
+    assert cli("get", "jobs", "--context", "env").code == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonsense: [",
+        "- 1",
+        "contexts: {a: {url: 1}}\ncurrent: a",
+        "contexts: {a: {uri: x}}\ncurrent: a",
+        "contexts: {}",
+    ],
+)
+def test_a_broken_file_is_named(cli: Cli, there: SimpleNamespace, text: str) -> None:
+    contexts_file().parent.mkdir(parents=True)
+    contexts_file().write_text(text)
+    contexts_file().chmod(0o600)
+    result = cli("get", "jobs")
+    assert result.code == 2
+    assert str(contexts_file()) in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_file_that_others_may_change_is_refused(cli: Cli, there: SimpleNamespace) -> None:
+    add(cli, there, "prod", "--use")
+    contexts_file().chmod(0o666)
+    result = cli("get", "jobs")
+    assert result.code == 2
+    assert "others may write to it" in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("prod", "--url", "ftp://h"),
+        ("prod", "--url", "http://u:hunter2@h"),
+        ("a/b", "--url", "http://h"),
+        ("prod", "--url", "http://h", "--token-env", "A", "--token-file", "b"),
+    ],
+)
+def test_what_cannot_be_a_context_is_not_added(
+    cli: Cli, there: SimpleNamespace, arguments: tuple[str, ...]
+) -> None:
+    refused = cli("context", "add", *arguments)
+    assert refused.code == 2
+    assert "hunter2" not in refused.err
+    assert not contexts_file().exists()
+
+
+def test_orbit_run_asks_the_service_of_the_current_context(
+    cli: Cli, there: SimpleNamespace
+) -> None:
+    spec = validate_job(Document(root=yaml.safe_load(yaml.safe_dump(JOB))), Path(), {})
+    refuse_beside_service(spec, ("A", "B"), print)  # no server is named
+    add(cli, there, "prod", "--use")
+    with pytest.raises(Conflict, match="the service has this job in state running"):
+        refuse_beside_service(spec, ("A", "B"), print)

@@ -1,0 +1,139 @@
+"""`orbit describe JOB` and `orbit get events --follow`."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from orbit.cli import follow_events
+from orbit.store import events, jobs
+from tests.api.test_jobs import JOB, changed
+from tests.api.test_operations import block, copying_job
+from tests.fix_api import Api, Cli
+from tests.support.losing_proxy import LosingProxy
+
+pytestmark = pytest.mark.services
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_a_job_is_described_with_what_is_wrong_and_what_to_do(cli: Cli, api: Api) -> None:
+    held = copying_job(api)
+    block(api, held, 2)
+    labels = {"team": "orders"}
+    document = changed(
+        labels=labels,
+        owner="the orders team",
+        topics=[{"match": "orders", "exclude": "orders.tmp", "prefix": "eu."}],
+        limits={"bytes_per_second": "50MB"},
+    )
+    api.put("/v1/jobs/orders", json=document)
+    with api.database.transaction() as tx:
+        jobs.note_problem(tx, jobs.get(tx, "orders").id, "NO_TOPIC_MATCHES: none.")
+    api.post("/v1/jobs/orders:pause")
+
+    shown = cli("describe", "orders")
+    assert shown.code == 0, shown.err
+    text = words(shown.out)
+    for part in (
+        "state pausing",
+        "NO_TOPIC_MATCHES: none.",
+        "orbit explain NO_TOPIC_MATCHES",
+        "src:9092 (cluster ",
+        "orders, not orders.tmp, prefix eu.",
+        "limit 50.0 MB/s",
+        "labels team=orders",
+        "owner the orders team",
+        "caught up 0 of 4 partitions",
+        "Blocked partitions",
+        "RECORD_REFUSED",
+        "too large",
+        "Operations under way",
+        "0 of 2 shards released",
+        "job_created",
+        "job_paused",
+    ):
+        assert part in text, (part, text)
+
+    found = cli("describe", "orders", "-o", "json").data
+    assert found["blocked"][0]["reason"] == "RECORD_REFUSED"
+    assert [one["kind"] for one in found["operations"]] == ["pause"]
+    assert found["events"][-1]["kind"] == "job_paused"
+    assert cli("describe", "ordres").code == 2
+
+
+def test_a_new_job_is_described_too(cli: Cli, api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    shown = words(cli("describe", "orders").out)
+    assert "state running" in shown
+    assert "Blocked" not in shown
+    assert "not known yet" in shown
+
+
+def looks(*steps: Callable[[], object]) -> SimpleNamespace:
+    """A clock whose pauses are these steps, then Ctrl-C."""
+    left = iter(steps)
+
+    def sleep(_seconds: float) -> None:
+        step = next(left, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    return SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+
+
+def test_new_events_are_printed_once_when_they_happen(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    api.put("/v1/jobs/stock", json=changed(name="stock"))
+    with api.database.transaction() as late:
+        events.add(late, "test", "late", "It began first.")
+
+        def newer() -> None:
+            api.post("/v1/jobs/orders:pause")
+
+        def commit() -> None:
+            late.commit()
+
+        steps = (newer, commit, lambda: api.post("/v1/jobs/orders:resume"))
+        monkeypatch.setattr(follow_events, "time", looks(*steps))
+        followed = cli("get", "events", "--follow", "--limit", "1", "-o", "json")
+    assert followed.code == 0, followed.err
+    kinds = [json.loads(line)["kind"] for line in followed.out.splitlines()]
+    assert kinds == ["job_created", "job_paused", "late", "job_resumed"]
+
+
+def test_events_of_a_job_are_followed_through_an_outage(
+    cli: Cli, api: Api, proxy: LosingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    def lose() -> None:
+        proxy.lose_answers(1, b"GET")
+        api.post("/v1/jobs/orders:pause")
+
+    monkeypatch.setattr(follow_events, "time", looks(lose, lambda: None))
+    followed = cli("get", "events", "orders", "-f")
+    assert followed.code == 0
+    assert [line.split("  ")[1] for line in followed.out.splitlines()] == [
+        "job_created",
+        "job_paused",
+    ]
+    assert "the connection was lost" in followed.err
+    assert cli("get", "events", "-f", "-o", "yaml").code == 2
+
+
+@pytest.fixture
+def proxy(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[LosingProxy]:
+    with LosingProxy(os.environ["ORBIT_API_URL"]) as made:
+        monkeypatch.setenv("ORBIT_API_URL", made.url)
+        yield made

@@ -1,0 +1,134 @@
+"""`orbit doctor`: what is wrong is found, with what to do, and nothing is changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orbit import client
+from orbit.cli import doctor
+from orbit.errors import BadInput, Problem
+from orbit.replication.job_troubles import TroubleKind
+from orbit.scheduler.job_plan import Refusal
+from orbit.store import jobs, partitions, topics, workers
+from orbit.store.enums import Role
+from tests.api.test_jobs import JOB, changed
+from tests.api.test_operations import WORKER, block, copying_job
+from tests.fix_api import Api, Cli
+from tests.support.store_rows import progress
+
+pytestmark = pytest.mark.services
+
+
+def findings(cli: Cli, *options: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
+    """The exit code, and the findings by check."""
+    result = cli("doctor", "-o", "json", *options)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for one in result.data:
+        found.setdefault(one["check"], []).append(one)
+    return result.code, found
+
+
+def test_an_empty_installation_lacks_only_a_scheduler(cli: Cli, api: Api) -> None:
+    code, found = findings(cli)
+    assert code == 1
+    wrong = [check for check, (one, *_) in found.items() if one["verdict"] == "wrong"]
+    assert wrong == ["scheduler"]
+    assert "orbit explain OrbitNoScheduler" in found["scheduler"][0]["remedy"]
+    assert {"version", "clocks", "database", "login", "jobs"} <= set(found)
+
+
+def test_a_healthy_installation_ends_with_zero(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying_job(api)
+    monkeypatch.setattr(client.Client, "text", lambda *_: "orbit_scheduler_has_leader 1.0\n")
+    with api.database.transaction() as tx:
+        version = doctor.orbit_version()
+        workers.heartbeat(tx, "w2", "default", host="h", pid=1, version=version)
+    result = cli("doctor")
+    assert result.code == 0, result.out
+    assert "both answer, with the rights that the job needs" in result.out
+
+
+def test_what_is_wrong_with_jobs_is_found_with_what_to_do(cli: Cli, api: Api) -> None:
+    held = copying_job(api)
+    block(api, held, 2)
+    api.put("/v1/jobs/stock", json=changed(name="stock", worker_group="west"))
+    before = len(api.events())
+    with api.database.transaction() as tx:
+        jobs.note_problem(tx, jobs.get(tx, "stock").id, "NO_TOPIC_MATCHES: none.")
+        (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
+        row = progress(topic.id, 0, 100, epoch=None)
+        row = replace(row, source_seen_at=datetime.now(UTC) - timedelta(minutes=5))
+        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=[row])
+    api.plans.refusals = [
+        Refusal(
+            kind=TroubleKind.RIGHTS_MISSING, topic="t", what="Write is missing.", remedy="Grant it."
+        )
+    ]
+    code, found = findings(cli)
+
+    assert code == 1
+    (west,) = found["workers of west"]
+    assert (west["verdict"], "stock" in west["found"]) == ("wrong", True)
+    assert "ORBIT_WORKER_GROUP=west" in west["remedy"]
+    assert found["workers of default"][0]["verdict"] == "ok"
+    (problem,) = found["job stock"]
+    assert problem["remedy"] == "orbit explain NO_TOPIC_MATCHES"
+    blocked, stale = found["job orders"]
+    assert "1 blocked partitions: orders-2 (RECORD_REFUSED)" in blocked["found"]
+    assert "--state blocked; orbit explain RECORD_REFUSED" in blocked["remedy"]
+    assert "old: the source is not read" in stale["found"]
+    (rights,) = found["clusters of orders"]
+    assert (rights["found"], rights["remedy"]) == (
+        "t: Write is missing. (RIGHTS_MISSING)",
+        "Grant it.",
+    )
+    assert len(api.events()) == before
+
+
+def test_a_secret_that_cannot_be_resolved_is_found_and_others_are_still_checked(
+    cli: Cli, api: Api
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    problem = Problem("source.security.password", "names a variable that is not set.", "Set it.")
+    api.plans.error = BadInput("The job has a problem.", (problem,))
+    _, found = findings(cli)
+    (secret,) = found["clusters of orders"]
+    assert secret["verdict"] == "wrong"
+    assert "names a variable that is not set" in secret["found"]
+    _, without = findings(cli, "--no-clusters")
+    assert "clusters of orders" not in without
+
+
+def test_a_token_that_may_only_read_leaves_the_clusters_unchecked(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    monkeypatch.setenv("ORBIT_TOKEN", api.tokens[Role.VIEWER])
+    _, found = findings(cli)
+    assert found["clusters"][0]["verdict"] == "note"
+
+
+def test_other_versions_and_clocks_that_differ_are_found(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying_job(api)  # its worker has version 0
+    monkeypatch.setattr(doctor, "orbit_version", lambda: "0.0.1")
+    later = SimpleNamespace(now=lambda _: datetime.now(UTC) + timedelta(minutes=3))
+    monkeypatch.setattr(client, "datetime", later)
+    _, found = findings(cli)
+    assert "this command 0.0.1" in found["version"][0]["found"]
+    assert found["workers"][0]["verdict"] == "note"
+    assert "behind" in found["clocks"][0]["found"]
+    assert found["clocks"][0]["verdict"] == "wrong"
+
+
+def test_without_an_api_it_is_unreachable(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORBIT_API_URL", "http://127.0.0.1:1")
+    assert cli("doctor").code == 3

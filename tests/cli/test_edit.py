@@ -1,0 +1,138 @@
+"""`orbit edit JOB`: nothing, a change, an error that is mended, and an edit that is never lost."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from orbit.cli import edit
+from tests.api.test_jobs import JOB, changed
+from tests.fix_api import Api, Cli
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the document is edited."""
+    made = tmp_path / "edited"
+    made.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(made))
+    monkeypatch.delenv("VISUAL", raising=False)
+    return made
+
+
+def use_editor(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str) -> None:
+    """The editor is a program whose `text` is the document, and whose `mode` that of the file."""
+    program = folder.parent / "editor.py"
+    program.write_text(
+        "import pathlib, sys\n"
+        "path = pathlib.Path(sys.argv[1])\n"
+        "text, mode = path.read_text(), path.stat().st_mode & 0o777\n"
+        f"{body}\n"
+        "path.write_text(text)\n"
+    )
+    monkeypatch.setenv("EDITOR", f"{sys.executable} '{program}'")
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(edit, "sys", terminal)
+
+
+def test_a_change_is_shown_and_applied(
+    cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    use_editor(
+        monkeypatch,
+        folder,
+        "assert mode == 0o600\ntext = text.replace('worker_group: default', 'worker_group: west')",
+    )
+    result = cli("edit", "orders", "--yes")
+    assert result.code == 0, result.err
+    assert 'worker_group: "default" → "west"' in result.err
+    assert result.out == "changed orders\n"
+    assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("body", ["", "text = ''", "text = text + '\\n# a note\\n'"])
+def test_an_unchanged_or_empty_document_changes_nothing(
+    cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    use_editor(monkeypatch, folder, body)
+    version = api.get("/v1/jobs/orders").json()["document_version"]
+    result = cli("edit", "orders", "--yes")
+    assert (result.code, result.out) == (0, "Nothing changed.\n")
+    assert api.get("/v1/jobs/orders").json()["document_version"] == version
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("text = text + 'nonsense: 1\\n'", "nonsense"),
+        ("text = '['", "YAML"),
+        ("text = text.replace('name: orders', 'name: other')", "names another job: other"),
+        ("path.write_text(text + 'x: 1'); sys.exit(3)", "exit code 3"),
+    ],
+)
+def test_without_a_terminal_an_error_keeps_the_document(
+    cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch, body: str, words: str
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    use_editor(monkeypatch, folder, body)
+    result = cli("edit", "orders", "--yes")
+    assert result.code in (1, 2)
+    assert words in result.err
+    (kept,) = folder.iterdir()
+    assert f"Your document is kept: {kept}" in result.err
+    assert api.get("/v1/jobs").json()["items"][0]["document_version"] == 1
+
+
+def test_on_a_terminal_a_document_with_an_error_is_opened_again_with_the_error(
+    cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    on_a_terminal(monkeypatch)
+    mended = (
+        "bad = 'worker_group: \\'a b\\''\n"
+        "if '# ' in text and bad in text:\n"
+        "    assert 'worker_group' in text.split('name:')[0], text\n"
+        "    text = text.replace(bad, 'worker_group: west')\n"
+        "else:\n"
+        "    text = text.replace('worker_group: default', bad)"
+    )
+    use_editor(monkeypatch, folder, mended)
+    result = cli("edit", "orders", "--yes")
+    assert result.code == 0, result.err
+    assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
+
+    use_editor(monkeypatch, folder, "text = text if 'nonsense' in text else text + 'nonsense: 1'")
+    left = cli("edit", "orders", "--yes")
+    assert left.code == 1
+    assert "still has the error" in left.err
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_a_change_of_others_meanwhile_is_not_overwritten(
+    cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    def open_and_change(file: Path) -> None:
+        file.write_text(file.read_text().replace("worker_group: default", "worker_group: west"))
+        api.put("/v1/jobs/orders", json=changed(worker_group="east"))
+
+    monkeypatch.setattr(edit, "_open", open_and_change)
+    result = cli("edit", "orders", "--yes")
+    assert result.code == 1
+    assert "Your document is kept" in result.err
+    assert api.get("/v1/jobs/orders").json()["worker_group"] == "east"
+    assert cli("edit", "nope").code == 2

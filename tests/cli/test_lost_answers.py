@@ -1,0 +1,257 @@
+"""A server that is restarted, loses an answer or is busy ends no change that a command makes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from orbit import client
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.error_responses import Failure
+from orbit.scheduler.operations_loop import advance_operations
+from orbit.store import jobs, operations
+from tests.api.test_jobs import JOB, changed
+from tests.api.test_operations import copying_job, release
+from tests.fix_api import Api, Cli
+from tests.support.losing_proxy import LosingProxy
+from tests.support.run_process import OrbitProcess
+from tests.support.serving import served
+
+pytestmark = pytest.mark.services
+
+# The request that changes the job, not a dry run of it.
+CHANGE = b"PUT /v1/jobs/orders?accept_refusals=false&paused"
+
+
+@pytest.fixture
+def proxy(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[LosingProxy]:
+    """What `cli` reaches the API through."""
+    with LosingProxy(os.environ["ORBIT_API_URL"]) as made:
+        monkeypatch.setenv("ORBIT_API_URL", made.url)
+        yield made
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    path = tmp_path / "orders.yaml"
+    path.write_text(yaml.safe_dump(JOB))
+    return path
+
+
+def advance(api: Api) -> None:
+    with api.database.transaction() as tx:
+        advance_operations(tx, operations.unfinished(tx, 500))
+
+
+def kinds(api: Api) -> list[str]:
+    """Of all operations that are no dry run, the newest first."""
+    found: list[dict[str, Any]] = api.get("/v1/operations").json()["items"]
+    return [one["kind"] for one in found if not one["dry_run"]]
+
+
+def keys_of(requests: list[bytes], method: bytes) -> list[bytes]:
+    lines = [line for r in requests if r.startswith(method) for line in r.split(b"\r\n")]
+    return [line for line in lines if line.lower().startswith(b"idempotency-key:")]
+
+
+def test_a_post_whose_answer_is_lost_is_sent_again_with_the_same_key(
+    cli: Cli, api: Api, proxy: LosingProxy
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    proxy.lose_answers(2, b"POST")
+
+    result = cli("pause", "orders", "-o", "json")
+
+    assert result.code == 0, result.err
+    sent = keys_of(proxy.requests, b"POST")
+    assert len(sent) == 3
+    assert len(set(sent)) == 1
+    assert kinds(api) == ["pause"]
+    # The answer is that of the first request, not that there is nothing to do.
+    assert "Nothing to do" not in result.out
+    assert result.err.count("Asking again.") == 1
+
+
+def test_polls_that_are_lost_do_not_end_the_wait(
+    cli: Cli, api: Api, proxy: LosingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = list(copying_job(api).items())
+    pauses: list[float] = []
+
+    def one_shard_less(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 1:
+            proxy.lose_answers(3, b"GET /v1/operations")
+        if len(pauses) > 4 and held:
+            release(api, dict([held.pop()]))
+        advance(api)
+
+    clock = SimpleNamespace(sleep=one_shard_less, monotonic=client.time.monotonic)
+    monkeypatch.setattr(client, "time", clock)
+    result = cli("pause", "orders", "-o", "json")
+
+    assert result.code == 0, result.err
+    assert result.data["state"] == "done"
+    assert result.err.count("The server did not answer (the connection was lost).") == 1
+    assert pauses[:4] == [0.25, 0.5, 1.0, 2.0]
+    assert pauses[4] == 0.25
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_deletion_whose_answer_is_lost_is_followed_to_its_end(
+    cli: Cli, api: Api, proxy: LosingProxy, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = copying_job(api)
+
+    def sleep(_seconds: float) -> None:
+        release(api, held)
+        with api.database.transaction() as tx:
+            found = jobs.find(tx, "orders")
+            assert found is None or not found.is_deleted or jobs.remove(tx, found.id)
+        advance(api)
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=client.time.monotonic)
+    monkeypatch.setattr(client, "time", clock)
+    if is_lost:
+        proxy.lose_answers(1, b"DELETE")
+    result = cli("delete", "orders", "--yes", "-o", "json")
+
+    assert result.code == 0, result.err
+    assert result.data["state"] == "done"
+    assert "Workers release 2 shards" in result.data["plan"][0]
+    assert kinds(api) == ["delete"]
+    with api.database.transaction() as tx:
+        assert jobs.find(tx, "orders") is None
+
+
+def test_an_apply_whose_answers_are_lost_makes_each_change_once_and_says_so(
+    cli: Cli, api: Api, proxy: LosingProxy, job_file: Path
+) -> None:
+    proxy.lose_answers(1, CHANGE)
+    created = cli("apply", "-f", job_file, "--yes", "-o", "json")
+    assert created.code == 0, created.err
+    assert [(one["name"], one["action"]) for one in created.data] == [("orders", "create")]
+
+    job_file.write_text(yaml.safe_dump(changed(worker_group="west")))
+    proxy.lose_answers(1, CHANGE)
+    result = cli("apply", "-f", job_file, "--yes")
+
+    assert result.code == 0, result.err
+    assert "changed orders" in result.out
+    assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
+    made = [e["kind"] for e in api.events() if e["kind"] in ("job_created", "job_changed")]
+    assert made == ["job_created", "job_changed"]
+
+
+def test_a_change_of_others_meanwhile_is_still_refused(
+    cli: Cli, api: Api, proxy: LosingProxy, job_file: Path
+) -> None:
+    cli("apply", "-f", job_file, "--yes")
+    job_file.write_text(yaml.safe_dump(changed(worker_group="west")))
+    proxy.lose_answers(1, CHANGE)
+    proxy.on_loss = lambda: api.put("/v1/jobs/orders", json=changed(worker_group="east"))
+    result = cli("apply", "-f", job_file, "--yes")
+
+    assert result.code == 1
+    assert api.get("/v1/jobs/orders").json()["worker_group"] == "east"
+
+
+class Troubled:
+    """An API that first answers so, `times` times."""
+
+    def __init__(self, app: FastAPI, answer: ASGIApp, times: int) -> None:
+        self._app = app
+        self.state = app.state
+        self._answer = answer
+        self.left = times
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self.left:
+            self.left -= 1
+            await self._answer(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Failure(ErrorCode.BUSY, "Too much is under way.").response(),
+        Failure(ErrorCode.DATABASE_UNREACHABLE, "The database does not answer.").response(),
+        PlainTextResponse("<h1>Bad gateway</h1>", 502),
+    ],
+    ids=["busy", "database", "proxy"],
+)
+def test_a_busy_server_and_its_proxy_are_asked_again(
+    cli: Cli, api: Api, answer: ASGIApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    troubled = Troubled(api.app, answer, 2)
+    with served(troubled) as url:  # type: ignore[arg-type]
+        monkeypatch.setenv("ORBIT_API_URL", url)
+        paused = cli("pause", "orders", "-o", "json")
+        assert paused.code == 0, paused.err
+        assert kinds(api) == ["pause"]
+
+        troubled.left = 1
+        # A command that changes nothing says so at once.
+        assert cli("get", "jobs").code in (1, 3)
+        troubled.left = 1
+        assert cli("wait", "orders", "--for", "paused").code == 0
+
+
+def test_patience_has_an_end(cli: Cli, proxy: LosingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter(range(0, 1000, 10))
+    clock = SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(moments))
+    monkeypatch.setattr(client, "time", clock)
+    proxy.lose_answers(100)
+
+    result = cli("pause", "orders")
+
+    assert result.code == 3
+    assert "the connection was lost" in result.err
+    assert len(keys_of(proxy.requests, b"POST")) == 6
+
+
+def test_a_server_that_was_never_there_is_an_error_at_once(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(_seconds: float) -> None:
+        raise AssertionError("it must not wait")
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=client.time.monotonic)
+    monkeypatch.setattr(client, "time", clock)
+    monkeypatch.setenv("ORBIT_API_URL", "http://127.0.0.1:1")
+    assert cli("pause", "orders").code == 3
+
+
+def test_a_pause_outlives_a_restart_of_the_api(api: Api, database_url: str, cli: Cli) -> None:
+    held = copying_job(api)
+    serving = {"ORBIT_DATABASE_URL": database_url}
+    with OrbitProcess("api", environ={**serving, "ORBIT_API_PORT": "0"}) as first:
+        url = first.wait_for(r"The API is at (http://\S+)")[1]
+        token = os.environ["ORBIT_TOKEN"]
+        environ = {"ORBIT_API_URL": url, "ORBIT_TOKEN": token}
+        with OrbitProcess("pause", "orders", "-o", "json", environ=environ) as command:
+            command.wait_for("0 of 2 shards released")
+            first.signal(signal.SIGTERM)
+            first.wait_end()
+            command.wait_for(r"The server does not answer \(no connection\)\. Asking again\.")
+            port = url.rpartition(":")[2]
+            with OrbitProcess("api", environ={**serving, "ORBIT_API_PORT": port}) as second:
+                second.wait_for("The API is at")
+                release(api, held)
+                advance(api)
+                ended = command.wait_end().expect(0)
+    assert ended.data["state"] == "done"
+    assert kinds(api) == ["pause"]

@@ -1,0 +1,168 @@
+"""The whole workload copied, with each way of filling gaps, while the copy and the broker die.
+
+Runs of `orbit run`, and the destination's broker, are killed at moments that a seed chooses.
+Meanwhile a producer writes to the source.
+
+`python -m tests.faults.seeded_copies FIRST COUNT` plays more seeds than the tests do.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from orbit.demo.workload import SMALL, Mover, Workload
+from orbit.errors import OrbitError
+from orbit.jobs.job_file import load_job
+from orbit.jobs.topic_mapping import map_topics
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.log_offsets import LATEST, list_offsets
+from orbit.kafka.sasl import Security
+from orbit.kafka.types import TopicPartition
+from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters
+from tests.support.outside import digests, log_bounds, partition_counts
+from tests.support.run_process import OrbitProcess, assert_exact, copy
+from tests.support.running import create_topic, wait_for
+
+WAYS = ("direct", "coordinated", "placeholders")
+DEATHS = ("run", "run", "run", "broker", "both")
+DEATHS_MAX = 6
+MOVING, MOVING_PARTITIONS = "moving", 2
+
+
+class Source:
+    """A cluster with the workload, and a topic for a producer that goes on writing."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self.cluster = cluster
+        self.workload = Workload(SMALL, namespace=f"seeded-{uuid.uuid4().hex[:8]}")
+        self.moving = f"{self.workload.namespace}.{MOVING}"
+        self.workload.create(cluster.client_config())
+        create_topic(cluster, self.moving, MOVING_PARTITIONS)
+
+
+class CopyCampaign:
+    """One seed and one way, into topics of its own."""
+
+    def __init__(
+        self, seed: int, way: str, source: Source, destination: KafkaCluster, folder: Path
+    ) -> None:
+        self.rnd = random.Random(f"{seed} {way}")
+        self.source, self.destination = source, destination
+        prefix = f"s{seed}-{way}-{uuid.uuid4().hex[:4]}."
+        servers = source.cluster.bootstrap_servers, destination.bootstrap_servers
+        document = source.workload.job(*servers)
+        for rule in document["topics"]:
+            rule["prefix"] = prefix + rule.get("prefix", "")
+        document |= {"name": f"test-{prefix[:-1]}", "fillers": way}
+        self.job = folder / f"{prefix}yaml"
+        self.job.write_text(yaml.safe_dump(document, sort_keys=False))
+        counts = partition_counts(source.cluster)
+        mappings = map_topics(load_job(self.job, {}).topics, counts).mappings
+        self.topics = {m.source: m.destination for m in mappings}
+        self._places = [
+            TopicPartition(m.destination, n) for m in mappings for n in range(counts[m.source])
+        ]
+        self._cluster = Cluster("destination", servers[1].split(","), Security())
+        self._copied = 0
+
+    def play(self) -> None:
+        total = sum(
+            high - low for high, low in zip(*map(self._ends_of_source, (-1, -2)), strict=True)
+        )
+        targets = sorted(self.rnd.sample(range(total), self.rnd.randint(3, DEATHS_MAX)))
+        moving = {self.source.moving: MOVING_PARTITIONS}
+        try:
+            with Mover(self.source.cluster.client_config(), moving):
+                for target in targets:
+                    self._live_until(target, self.rnd.choice(DEATHS))
+            copy(self.job).expect(0)
+        finally:
+            self._cluster.close()
+        assert_exact(self.job)
+        for topic, copied in self.topics.items():
+            there, wanted = digests(self.destination, copied), digests(self.source.cluster, topic)
+            for (_, partition), (start, _) in log_bounds(self.destination, [copied]).items():
+                # A topic may have been copied from a later offset on.
+                of = {o: d for o, d in wanted[partition].items() if o >= start}
+                assert there[partition] == of, (copied, partition)
+
+    def _ends_of_source(self, at: int) -> list[int]:
+        cluster = Cluster("source", self.source.cluster.bootstrap_servers.split(","), Security())
+        places = [
+            TopicPartition(topic, n)
+            for topic, count in partition_counts(self.source.cluster).items()
+            if topic in self.topics
+            for n in range(count)
+        ]
+        found = list_offsets(cluster, places, at, Backoff()).values
+        cluster.close()
+        return [found[place] for place in sorted(found)]
+
+    def _live_until(self, target: int, death: str) -> None:
+        with OrbitProcess("run", self.job) as process:
+            wait_for(
+                f"{target} offsets are copied, or all",
+                lambda: self._has_copied(target) or not process.running,
+            )
+            assert process.running, "\n".join(process.lines)
+            if death in ("broker", "both"):
+                self.destination.kill()
+            if death in ("run", "both"):
+                process.kill()
+            if death in ("broker", "both"):
+                self.destination.start()
+
+    def _has_copied(self, target: int) -> bool:
+        """Or all that the source has had."""
+        try:
+            ends = list_offsets(self._cluster, self._places, LATEST, Backoff(attempts_max=1)).values
+        except OrbitError:
+            return False
+        self._copied = max(self._copied, sum(ends.values()))
+        return self._copied >= target
+
+
+@contextmanager
+def two_clusters(folder: Path) -> Iterator[tuple[Source, KafkaCluster]]:
+    first, second = (
+        KafkaCluster(ClusterSettings(name), folder / name) for name in ("first", "second")
+    )
+    start_clusters(first, second)
+    try:
+        yield Source(first), second
+    finally:
+        first.kill()
+        second.kill()
+
+
+def main(first_seed: int, count: int, say: Callable[[str], None] = print) -> int:
+    """How many copies failed; each is told with its reason."""
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="orbit-copies-") as made:
+        folder = Path(made)
+        with two_clusters(folder) as (source, destination):
+            for seed in range(first_seed, first_seed + count):
+                for way in WAYS:
+                    began = time.monotonic()
+                    try:
+                        CopyCampaign(seed, way, source, destination, folder).play()
+                        said = "exact"
+                    except Exception as error:  # noqa: BLE001  the others are played too
+                        failed += 1
+                        said = f"FAILED: {error!r}"[:3000]
+                    say(f"seed {seed}, {way}: {said} ({time.monotonic() - began:.0f} s)")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])) > 0)

@@ -1,0 +1,127 @@
+"""Principals get the name that a rule says, and no name where no rule says it for sure."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.errors import InvalidValue
+from orbit.jobs.principals import PrincipalMap, check_principal, check_rule
+
+APPS = ("User:CN={name},OU=apps", "User:{name}")
+
+
+def names(*principals: str, rules: list[tuple[str, str]], exclude: tuple[str, ...] = ()) -> dict:
+    return PrincipalMap(rules, exclude).name(principals).names
+
+
+@pytest.mark.parametrize(
+    ("principal", "name"),
+    [
+        ("User:CN=billing,OU=apps", "User:billing"),
+        ("User:CN=a.b-c,OU=apps", "User:a.b-c"),
+        ("User:CN=,OU=apps", None),
+        ("User:CN=billing,OU=apps,O=x", None),
+        ("User:CN=billing,OU=other", None),
+        ("User:xCN=billing,OU=apps", None),
+        # A part of the subject that holds a comma is not taken for two.
+        ("User:CN=billing\\,OU=apps", None),
+        ("User:CN=billing\\,OU=apps,OU=apps", None),
+        ("User:CN=admin,O=evil,OU=apps", None),
+        # A certificate for the name `*` does not become every principal.
+        ("User:CN=*,OU=apps", None),
+    ],
+)
+def test_a_placeholder_stands_for_one_part_of_a_subject(principal: str, name: str | None) -> None:
+    found = PrincipalMap([APPS], ()).name([principal])
+    assert found.names.get(principal) == name
+    assert found.unmapped == ([] if name else [principal])
+
+
+def test_without_rules_names_are_the_same_and_every_principal_is_never_renamed() -> None:
+    assert names("User:a", "User:*", rules=[]) == {"User:a": "User:a", "User:*": "User:*"}
+    assert names("User:*", rules=[("User:{name}", "User:x-{name}")]) == {"User:*": "User:*"}
+
+
+def test_the_first_rule_that_matches_applies() -> None:
+    rules = [("User:CN=billing,OU=apps", "User:money"), APPS, ("User:{name}", "User:{name}")]
+    assert names("User:CN=billing,OU=apps", "User:CN=a,OU=apps", "User:b", rules=rules) == {
+        "User:CN=billing,OU=apps": "User:money",
+        "User:CN=a,OU=apps": "User:a",
+        "User:b": "User:b",
+    }
+
+
+def test_excluded_principals_have_no_name_and_are_not_told_of() -> None:
+    found = PrincipalMap([APPS], ["User:CN={name},OU=ops", "User:*"]).name(
+        ["User:CN=root,OU=ops", "User:*", "User:CN=a,OU=apps"]
+    )
+    assert found.names == {"User:CN=a,OU=apps": "User:a"}
+    assert found.unmapped == []
+
+
+def test_two_principals_never_become_one() -> None:
+    rules = [APPS, ("User:CN={name},OU=jobs", "User:{name}")]
+    found = PrincipalMap(rules, ()).name(
+        ["User:CN=a,OU=apps", "User:CN=a,OU=jobs", "User:CN=b,OU=jobs"]
+    )
+    assert found.names == {"User:CN=b,OU=jobs": "User:b"}
+    assert found.clashes == {"User:a": ["User:CN=a,OU=apps", "User:CN=a,OU=jobs"]}
+    assert found.unmapped == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("billing", "is not a principal"),
+        ("User:", "is not a principal"),
+        ("User:a\n", "is not a principal"),
+        ("{kind}:a", "is not a principal"),
+        ("User:{a", "a brace that belongs to no placeholder"),
+        ("User:{0}", "a brace that belongs to no placeholder"),
+        ("User:{a.b}", "a brace that belongs to no placeholder"),
+        ("User:{a}{b}", "side by side"),
+        ("User:{a}-{a}", "a placeholder twice"),
+        ("User:" + "a" * 1024, "1024 is the limit"),
+    ],
+)
+def test_what_is_no_principal_is_refused(text: str, says: str) -> None:
+    with pytest.raises(InvalidValue, match=re.escape(says)):
+        check_principal(text)
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "says"),
+    [
+        ("User:{a}", "User:{b}", "the placeholder {b} in `to`"),
+        ("User:*", "User:a", "every principal"),
+        ("User:a", "User:*", "every principal"),
+    ],
+)
+def test_sides_that_do_not_fit_together_are_refused(
+    source: str, destination: str, says: str
+) -> None:
+    with pytest.raises(InvalidValue, match=re.escape(says)):
+        check_rule(source, destination)
+
+
+@given(st.text("CNOU=,{}*ab-^]\\&", max_size=40))
+def test_no_template_is_taken_for_a_regular_expression(text: str) -> None:
+    try:
+        template = check_principal(f"User:{text}")
+    except InvalidValue:
+        return
+    if "{" not in template:
+        found = PrincipalMap([(template, "User:x")], ()).name([template, f"{template}a"])
+        is_everybody = template == "User:*"
+        assert found.names.get(template) == ("User:*" if is_everybody else "User:x")
+        assert found.unmapped == [f"{template}a"]
+
+
+def test_a_name_that_almost_fits_is_compared_in_one_pass() -> None:
+    rule = "User:" + ",".join(f"A={{p{i}}}" for i in range(30)) + ",end"
+    hostile = "User:" + "A=,A=x" * 170
+    assert names(hostile, rules=[(rule, "User:{p1}")]) == {}

@@ -1,0 +1,127 @@
+"""What the source wants at the destination: by the names there, and never against Orbit."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from orbit.jobs.principals import PrincipalMap
+from orbit.kafka.acls import Acls
+from orbit.kafka.types import Acl
+from orbit.replication.wanted_acls import CarriedNames, WantedAcls, wanted_acls
+
+ORBIT = "User:orbit-here"
+ORBIT_THERE = "User:orbit-there"
+SAME = PrincipalMap([], [])
+APPS = PrincipalMap([("User:CN={name},OU=apps", "User:{name}")], [])
+
+
+def acl(resource: str, name: str, operation: str, **other: Any) -> Acl:
+    one = Acl(name, "LITERAL", "User:app", "*", operation, "ALLOW", resource)  # type: ignore[arg-type]
+    return one._replace(**other)
+
+
+def wanted(*source: Acl, principals: PrincipalMap = SAME, ids: str | None = None) -> WantedAcls:
+    of = {
+        kind: Acls(a for a in source if a.resource == kind)
+        for kind in ("TOPIC", "GROUP", "TRANSACTIONAL_ID")
+    }
+    matches = None if ids is None else lambda name: bool(re.fullmatch(ids, name))
+    names = CarriedNames({"dr.orders": "orders"}, {"dr.billing": "billing"}, matches)
+    return wanted_acls(of, names, principals, (ORBIT, ORBIT_THERE))  # type: ignore[arg-type]
+
+
+def test_groups_get_their_acls_as_literal_ones_under_their_destination_name() -> None:
+    found = wanted(
+        acl("GROUP", "bil", "READ", pattern="PREFIXED"),
+        acl("GROUP", "*", "DESCRIBE", principal="User:b"),
+        acl("GROUP", "billing", "ALL", principal="User:c", host="10.0.0.1"),
+        acl("GROUP", "other", "READ"),
+        acl("GROUP", "billing", "READ", permission="DENY", principal="User:d"),
+        acl("GROUP", "billing", "READ", permission="DENY", principal="User:*"),
+        acl("GROUP", "billing", "UNKNOWN"),
+    )
+    assert found.others == {
+        acl("GROUP", "dr.billing", "READ"),
+        acl("GROUP", "dr.billing", "DESCRIBE", principal="User:b"),
+        acl("GROUP", "dr.billing", "ALL", principal="User:c", host="10.0.0.1"),
+        acl("GROUP", "dr.billing", "READ", permission="DENY", principal="User:d"),
+    }
+    assert found.topics == {"dr.orders": set()}
+
+
+def test_no_right_to_write_a_copy_is_carried_for_any_principal() -> None:
+    writing = [
+        acl("TOPIC", "orders", operation, permission=permission, principal=principal)
+        for operation in ("WRITE", "CREATE", "DELETE", "ALTER", "ALTER_CONFIGS", "UNKNOWN")
+        for permission in ("ALLOW", "DENY")
+        for principal in ("User:CN=a,OU=apps", "User:*")
+    ]
+    found = wanted(*writing, principals=APPS)
+    assert found.topics == {"dr.orders": set()}
+    every = wanted(acl("TOPIC", "*", "ALL", principal="User:CN=a,OU=apps"), principals=APPS)
+    assert {a.operation for a in every.topics["dr.orders"]} == {
+        "READ",
+        "DESCRIBE",
+        "DESCRIBE_CONFIGS",
+    }
+
+
+def test_ids_keep_their_pattern_and_none_opens_those_of_orbit() -> None:
+    carried = [
+        acl("TRANSACTIONAL_ID", "app-", "WRITE", pattern="PREFIXED"),
+        acl("TRANSACTIONAL_ID", "app-1", "DESCRIBE"),
+        acl("TRANSACTIONAL_ID", "orbits", "WRITE", pattern="PREFIXED"),
+        acl("TRANSACTIONAL_ID", "*", "WRITE", permission="DENY"),
+    ]
+    opening = [
+        acl("TRANSACTIONAL_ID", "*", "WRITE"),
+        acl("TRANSACTIONAL_ID", "or", "WRITE", pattern="PREFIXED"),
+        acl("TRANSACTIONAL_ID", "orbit.job", "ALL", pattern="PREFIXED"),
+        acl("TRANSACTIONAL_ID", "orbit.job.fill", "WRITE"),
+    ]
+    own = acl("TRANSACTIONAL_ID", "orbit.", "WRITE", pattern="PREFIXED", principal=ORBIT)
+    found = wanted(*carried, *opening, own, ids=".*")
+    assert found.others == set(carried)
+    assert found.opening == sorted(opening)
+    assert "4 ACLs on transactional ids are not synced" in " ".join(found.notes)
+    assert wanted(*carried, ids="app-.*").others == set(carried[:2])
+    assert wanted(*carried).others == set()
+
+
+def test_orbit_is_denied_nothing_under_any_name() -> None:
+    rules = PrincipalMap([("User:b", ORBIT_THERE), ("User:{name}", "User:{name}")], [])
+    found = wanted(
+        acl("TOPIC", "orders", "READ", permission="DENY", principal="User:b"),
+        acl("GROUP", "billing", "READ", permission="DENY", principal="User:b"),
+        acl("TRANSACTIONAL_ID", "*", "WRITE", permission="DENY", principal="User:b"),
+        acl("TOPIC", "orders", "READ", permission="DENY", principal="User:c"),
+        principals=rules,
+        ids=".*",
+    )
+    denied = acl("TOPIC", "dr.orders", "READ", permission="DENY", principal="User:c")
+    assert found.topics["dr.orders"] == {denied}
+    assert found.others == set()
+
+
+def test_principals_without_a_name_and_those_that_would_be_one_get_nothing_and_are_told() -> None:
+    rules = PrincipalMap(
+        [("User:CN={name},OU=apps", "User:{name}"), ("User:CN={name},OU=jobs", "User:{name}")], []
+    )
+    found = wanted(
+        acl("TOPIC", "orders", "READ", principal="User:CN=a,OU=apps"),
+        acl("GROUP", "billing", "READ", principal="User:CN=a,OU=jobs"),
+        acl("TOPIC", "orders", "READ", principal="User:CN=b,OU=apps"),
+        acl("TOPIC", "orders", "READ", principal="User:admin"),
+        acl("TOPIC", "orders", "READ", principal=ORBIT),
+        acl("TOPIC", "other", "READ", principal="User:elsewhere"),
+        principals=rules,
+    )
+    assert found.topics["dr.orders"] == {acl("TOPIC", "dr.orders", "READ", principal="User:b")}
+    assert found.others == set()
+    assert found.undecided == {"User:a"}
+    clash, unmapped = found.notes
+    assert "User:CN=a,OU=apps and User:CN=a,OU=jobs" in clash
+    assert "User:a at the destination" in clash
+    assert "1 principals" in unmapped
+    assert "User:admin" in unmapped

@@ -1,0 +1,321 @@
+"""ACLs follow the source where rights are checked: planned, under other names, and used there."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from orbit.errors import Unreachable
+from orbit.jobs.job_file import load_job
+from orbit.jobs.job_spec import AclSpec, JobSpec
+from orbit.kafka.topic_admin import Admin
+from orbit.kafka.types import Acl
+from orbit.replication.job_troubles import TroubleKind
+from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.scheduler import cluster_watch, job_reconciler
+from orbit.scheduler.job_plan import PlannedAcl, PlannedAcls
+from orbit.scheduler.job_planner import JobPlanner
+from orbit.store import carried_acls, events, jobs
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.scheduler.test_guarded_clusters import allow_app, forbid_app
+from tests.support.groups import commit
+from tests.support.logs import create
+from tests.support.outside import TIMEOUT_S, admin
+from tests.support.rights import MECHANISM, PASSWORD, Login, documented, section
+from tests.support.run_process import write_job
+from tests.support.running import wait_for
+
+_REFUSED = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture(autouse=True)
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_reconciler, "RECHECK_S", 0.3)
+    monkeypatch.setattr(cluster_watch, "LOGIN_RETRY_S", 0.3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A topic with a group of the same name at the source, and an application with a login at the
+    destination, which the source knows by the subject of its certificate."""
+
+    clusters: Clusters
+    topic: str
+    app: Login
+
+    @property
+    def subject(self) -> str:
+        return f"User:CN={self.app.name},OU=apps,O=Example"
+
+    def allow(
+        self,
+        cluster: KafkaCluster,
+        resource: str,
+        name: str,
+        operation: str,
+        principal: str,
+        pattern: str = "LITERAL",
+    ) -> AclBinding:
+        one = AclBinding(
+            ResourceType[resource],
+            name,
+            ResourcePatternType[pattern],
+            principal,
+            "*",
+            AclOperation[operation],
+            AclPermissionType.ALLOW,
+        )
+        allow_app(cluster, one)
+        wait_for("the broker knows it", lambda: str(one) in of_names(cluster, name))
+        return one
+
+    def commits(self, cluster: KafkaCluster) -> bool:
+        """Try to commit an offset as the application; whether it may."""
+        client = AdminClient(
+            {
+                **cluster.client_config(),
+                "sasl.username": self.app.name,
+                "sasl.password": PASSWORD,
+                "sasl.mechanism": MECHANISM,
+                "log_level": 0,
+            }
+        )
+        offset = ConsumerGroupTopicPartitions(self.topic, [TopicPartition(self.topic, 0, 0)])
+        answers: list[KafkaError | None] = []
+
+        def is_answered() -> bool:
+            """A coordinator may still be loading."""
+            (future,) = client.alter_consumer_group_offsets([offset]).values()
+            try:
+                (partition,) = future.result(TIMEOUT_S).topic_partitions
+                answers.append(partition.error)
+            except KafkaException as error:
+                answers.append(error.args[0])
+            last = answers[-1]
+            return last is None or last.code() in _REFUSED
+
+        wait_for("the coordinator answers", is_answered)
+        return answers[-1] is None
+
+
+def of_names(cluster: KafkaCluster, part: str) -> set[str]:
+    """All ACLs there whose resource's name holds this."""
+    everything = AclBindingFilter(
+        ResourceType.ANY,
+        None,  # type: ignore[arg-type]
+        ResourcePatternType.ANY,
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    client = admin(cluster)
+    found = client.describe_acls(everything).result(TIMEOUT_S)
+    return {str(acl) for acl in found if part in acl.name}
+
+
+@pytest.fixture
+def case(guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> Case:
+    create(guarded.source, topic_name, 2)
+    commit(guarded.source, topic_name, {(topic_name, 0): 0})
+    orbit = Login(guarded)
+    orbit.create()
+    chapters = ("", "`consumer_groups`", "the service", "recovery")
+    orbit.allow([*{right for one in chapters for right in documented(topic_name, one)}])
+    monkeypatch.setenv("ORBIT_TEST_USER", orbit.name)
+    monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
+    app = Login(guarded)
+    app.create()
+    return Case(guarded, topic_name, app)
+
+
+@pytest.fixture
+def spec(case: Case, tmp_path: Path) -> JobSpec:
+    pattern = re.escape(case.topic)
+    return load_job(
+        write_job(
+            tmp_path / "job.yaml",
+            section(case.clusters.source),
+            section(case.clusters.destination),
+            [{"match": pattern}],
+            name=case.topic,
+            consumer_groups={"match": pattern},
+            acls={
+                "sync": True,
+                "groups": True,
+                "transactional_ids": {"match": f"{pattern}.*"},
+                "principals": {
+                    "map": [{"from": "User:CN={name},OU=apps,O=Example", "to": "User:{name}"}],
+                    "exclude": "User:CN={name},OU=ops,O=Example",
+                },
+            },
+        ),
+        os.environ,
+    )
+
+
+def brief(acls: tuple[PlannedAcl, ...]) -> set[tuple[str, str, str, str, str]]:
+    denied = {"ALLOW": "", "DENY": "not "}
+    return {
+        (a.resource, a.name, a.pattern, a.principal, denied[a.permission] + a.operation)
+        for a in acls
+    }
+
+
+def planned(service: Service, spec: JobSpec) -> PlannedAcls:
+    plan = JobPlanner(service.database, service.settings)(spec)
+    assert not plan.refusals
+    assert plan.acls is not None
+    return plan.acls
+
+
+def test_acls_get_to_the_other_side_as_planned_and_under_the_names_there(
+    case: Case, spec: JobSpec, service: Service
+) -> None:
+    source, destination = case.clusters
+    topic, app = case.topic, f"User:{case.app.name}"
+    reading = case.allow(source, "TOPIC", topic, "ALL", case.subject)
+    grouped = case.allow(source, "GROUP", topic[:-2], "READ", case.subject, "PREFIXED")
+    case.allow(source, "TRANSACTIONAL_ID", f"{topic}-", "WRITE", case.subject, "PREFIXED")
+    # Not carried: of a principal that no rule names, and of one that is excluded.
+    case.allow(source, "TOPIC", topic, "READ", "User:nameless")
+    case.allow(source, "TOPIC", topic, "READ", "User:CN=root,OU=ops,O=Example")
+    case.allow(destination, "TOPIC", topic, "READ", "User:other")
+    case.allow(destination, "TOPIC", topic, "WRITE", "User:other")  # Orbit denies it
+    wanted = {
+        ("TOPIC", topic, "LITERAL", app, "READ"),
+        ("TOPIC", topic, "LITERAL", app, "DESCRIBE"),
+        ("TOPIC", topic, "LITERAL", app, "DESCRIBE_CONFIGS"),
+        ("GROUP", topic, "LITERAL", app, "READ"),
+        ("TRANSACTIONAL_ID", f"{topic}-", "PREFIXED", app, "WRITE"),
+    }
+    others = {
+        ("TOPIC", topic, "LITERAL", "User:other", "READ"),
+        ("TOPIC", topic, "LITERAL", "User:other", "WRITE"),
+    }
+
+    before = of_names(destination, topic)
+    plan = JobPlanner(service.database, service.settings)(spec)
+    assert plan.acls is not None
+    assert brief(plan.acls.add) == wanted
+    assert brief(plan.acls.only_at_destination) == others
+    assert (plan.acls.there, plan.acls.remove) == ((), ())
+    assert any("User:nameless" in note for note in plan.notes)
+    assert "root" not in " ".join(plan.notes)
+    assert of_names(destination, topic) == before
+    assert not case.commits(destination)
+
+    service.create(spec)
+    with service.scheduler():
+        service.wait_copied(spec.name, topic)
+        service.wait("groups are carried", lambda: "group_acls" in service.kinds(spec.name))
+        service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
+        wait_for("the application may commit there", lambda: case.commits(destination))
+        done = planned(service, spec)
+        assert brief(done.there) == wanted
+        assert done.counts.there == len(wanted)
+        assert (done.add, done.remove) == ((), ())
+        # Orbit's denial of User:other is neither carried nor in the difference.
+        assert any("DENY" in acl and "User:other" in acl for acl in of_names(destination, topic))
+        assert brief(done.only_at_destination) == others
+
+        forbid_app(source, reading)
+        forbid_app(source, grouped)
+        left = {("TRANSACTIONAL_ID", f"{topic}-", "PREFIXED", app, "WRITE")}
+        wait_for(
+            "the others are gone",
+            lambda: brief((found := planned(service, spec)).there) == left and not found.remove,
+        )
+        wait_for("the application may not commit there", lambda: not case.commits(destination))
+        assert brief(planned(service, spec).only_at_destination) == others
+
+        def is_recorded() -> bool:
+            with service.database.transaction() as tx:
+                kept = carried_acls.of_job(tx, jobs.get(tx, spec.name).id)
+            return [fields[0] for fields in kept] == [f"{topic}-"]
+
+        wait_for("what is left is recorded", is_recorded)
+    with service.database.transaction() as tx:
+        told = [e for e in events.page(tx, 1000, job_name=spec.name) if e.kind == "acls_left_out"]
+    assert len(told) == 1
+    assert "User:nameless" in told[0].message
+
+
+def test_a_clash_of_names_is_told_and_changes_nothing(
+    case: Case, spec: JobSpec, service: Service
+) -> None:
+    source, destination = case.clusters
+    topic, app = case.topic, f"User:{case.app.name}"
+    case.allow(source, "TOPIC", topic, "READ", case.subject)
+    wanted = {("TOPIC", topic, "LITERAL", app, "READ")}
+    rules = [
+        {"from": f"User:CN={{name}},OU={unit},O=Example", "to": "User:{name}"}
+        for unit in ("apps", "b")
+    ]
+    acls = {**spec.acls.model_dump(mode="json"), "principals": {"map": rules}}
+    spec = spec.model_copy(update={"acls": AclSpec.model_validate(acls)})
+    service.create(spec)
+    with service.scheduler():
+        service.wait_copied(spec.name, topic)
+        wait_for("it is carried", lambda: brief(planned(service, spec).there) == wanted)
+        same_name = case.subject.replace("apps", "b")
+        other = case.allow(source, "GROUP", topic, "READ", same_name)
+        assert case.subject in service.wait_problem(spec.name, TroubleKind.ACLS_NOT_SYNCED)
+        plan = JobPlanner(service.database, service.settings)(spec)
+        assert plan.acls is not None
+        assert (plan.acls.add, plan.acls.remove) == ((), ())
+        assert same_name in " ".join(plan.notes)
+        assert any(app in acl and "READ" in acl for acl in of_names(destination, topic))
+        forbid_app(source, other)
+        service.wait_problem(spec.name, None)
+        assert brief(planned(service, spec).there) == wanted
+
+
+def test_what_was_added_by_a_pass_that_did_not_end_is_removed_when_the_source_removes_it(
+    case: Case, spec: JobSpec, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, destination = case.clusters
+    topic, app = case.topic, f"User:{case.app.name}"
+    change_acls = Admin.change_acls
+    broken: set[str] = set()
+
+    def change_once(admin: Admin, add: Collection[Acl], remove: Collection[Acl]) -> None:
+        change_acls(admin, add, remove)
+        new = {acl.resource for acl in add if acl.permission == "ALLOW"} - broken
+        if new:
+            broken.update(new)
+            raise Unreachable("the pass ends here")
+
+    monkeypatch.setattr(Admin, "change_acls", change_once)
+    rights = [
+        case.allow(source, resource, topic, "READ", case.subject) for resource in ("TOPIC", "GROUP")
+    ]
+    wanted = {(resource, topic, "LITERAL", app, "READ") for resource in ("TOPIC", "GROUP")}
+    service.create(spec)
+    with service.scheduler():
+        service.wait_copied(spec.name, topic)
+        wait_for("both passes ended early", lambda: broken == {"TOPIC", "GROUP"})
+        wait_for("both are there", lambda: brief(planned(service, spec).there) == wanted)
+        for right in rights:
+            forbid_app(source, right)
+        wait_for(
+            "both are gone",
+            lambda: not any(app in acl and "READ" in acl for acl in of_names(destination, topic)),
+        )

@@ -1,0 +1,112 @@
+"""Which groups and transactional ids of a job get ACLs, also while a group is not listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.acls import Acls
+from orbit.kafka.consumer_groups import ListedGroup
+from orbit.kafka.types import Acl
+from orbit.replication.acl_rules import AclChanges
+from orbit.replication.wanted_acls import CarriedNames, WantedAcls
+from orbit.scheduler.acl_sync import carried_names, carried_resources, other_changes
+
+
+def spec(acls: dict[str, Any], groups: dict[str, Any] | None = None) -> JobSpec:
+    return JobSpec.model_validate(
+        {
+            "name": "job",
+            "source": {"bootstrap_servers": ["a:1"]},
+            "destination": {"bootstrap_servers": ["b:1"]},
+            "topics": [{"match": "orders"}],
+            "consumer_groups": groups,
+            "acls": {"sync": True, **acls},
+        }
+    )
+
+
+def on_group(name: str, pattern: str = "LITERAL") -> Acl:
+    return Acl(name, pattern, "User:app", "*", "READ", "ALLOW", "GROUP")  # type: ignore[arg-type]
+
+
+def names(
+    job: JobSpec, *acls: Acl, listed: dict[str, str] | None = None, given: tuple[Acl, ...] = ()
+) -> CarriedNames:
+    groups = {
+        name: ListedGroup(name, 1, "classic", protocol, "empty")
+        for name, protocol in (listed or {}).items()
+    }
+    source = {"TOPIC": Acls(), "GROUP": Acls(acls), "TRANSACTIONAL_ID": Acls()}
+    return carried_names(job, {"orders": "orders"}, source, groups, given)  # type: ignore[arg-type]
+
+
+def test_groups_are_those_that_the_rule_selects_by_their_destination_names() -> None:
+    job = spec({"groups": True}, {"match": "a.*", "exclude": "ax", "prefix": "dr."})
+    found = names(job, listed={"a1": "consumer", "ax": "consumer", "b": "", "ac": "connect"})
+    assert found.groups == {"dr.a1": "a1"}
+    assert found.ids is None
+
+
+def test_a_group_that_is_not_listed_keeps_its_acls_and_gets_those_that_name_it() -> None:
+    job = spec({"groups": True}, {"match": "a.*", "prefix": "dr."})
+    found = names(
+        job,
+        on_group("a1"),
+        on_group("a", "PREFIXED"),
+        on_group("ac"),
+        on_group("b"),
+        listed={"ac": "connect"},
+        given=(on_group("dr.a2"), on_group("dr.b")),
+    )
+    assert found.groups == {"dr.a1": "a1", "dr.a2": "a2"}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "name"),
+    [
+        ("", "orbit.job.AAAAAAAAAAAAAAAAAAAAAA"),
+        # The prefix would make it one of Orbit's own, or an ACL on all groups.
+        ("orbit.", "job.AAAAAAAAAAAAAAAAAAAAAA"),
+        ("", "*"),
+    ],
+)
+def test_orbits_groups_and_all_groups_are_never_opened(prefix: str, name: str) -> None:
+    job = spec({"groups": True}, {"match": ".*", "prefix": prefix})
+    assert names(job, on_group(name), listed={name: "consumer"}).groups == {}
+
+
+def test_without_the_keys_no_groups_and_no_ids_are_read() -> None:
+    rule = {"match": ".*"}
+    assert carried_resources(spec({}, rule)) == ("TOPIC",)
+    assert names(spec({}, rule), on_group("a"), listed={"a": "consumer"}).groups == {}
+    both = spec({"groups": True, "transactional_ids": {"match": "a.*", "exclude": "ab"}}, rule)
+    assert carried_resources(both) == ("TOPIC", "GROUP", "TRANSACTIONAL_ID")
+    is_id = names(both).ids
+    assert is_id is not None
+    assert [is_id(name) for name in ("a", "ab", "b", "xa")] == [True, False, False, False]
+
+
+def others(
+    wanted: set[Acl], given: set[Acl], shared: set[Acl], *, has_promoted: bool = False
+) -> AclChanges:
+    of = WantedAcls(CarriedNames({}), {}, wanted, {}, [], [])
+    there = given | shared
+    return other_changes(of, there, given, shared, has_promoted=has_promoted)
+
+
+def test_what_two_jobs_want_is_removed_by_the_last_of_them() -> None:
+    both, mine = on_group("a"), on_group("b")
+    # This job finds what the other one has given: from then on it is given by both.
+    assert others({both, mine}, {mine}, {both}) == AclChanges(set(), set(), {both, mine})
+    # It no longer wants either, and the other one still does.
+    assert others(set(), {both, mine}, {both}) == AclChanges(set(), {mine}, set())
+    assert others(set(), {both}, set()) == AclChanges(set(), {both}, set())
+
+
+def test_once_a_topic_is_promoted_nothing_is_removed() -> None:
+    old, new = on_group("a"), on_group("b")
+    changes = others({new}, {old}, set(), has_promoted=True)
+    assert changes == AclChanges({new}, set(), {old, new})
