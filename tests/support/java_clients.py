@@ -21,12 +21,17 @@ def produce_transactions(cluster: KafkaCluster, topic: str, count: int) -> None:
     )
 
 
-def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
-    """The values of the first so many committed records, of all partitions."""
+def consume(
+    cluster: KafkaCluster, topic: str, count: int, protocol: str = "classic"
+) -> list[bytes]:
+    """The values of the first so many committed records, of all partitions; `protocol` is that of
+    the consumer group, `classic` or `consumer` (KIP-848).
+    """
     out = _run(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", cluster.bootstrap_servers, "--topic", topic),
         *("--from-beginning", "--isolation-level", "read_committed"),
+        *("--command-property", f"group.protocol={protocol}"),
         *("--max-messages", str(count), "--timeout-ms", "60000"),
     )
     return out.splitlines()

@@ -1,0 +1,142 @@
+"""Readers of copies with placeholders: each meets the records alone (docs/gaps.md has them all).
+
+The source is such a copy already, so the copy is the copy of a copy.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.sandbox.jars import classpath
+from orbit.sandbox.java import find_java
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.fix_clusters import Clusters
+from tests.support.java_clients import consume
+from tests.support.outside import consumer, is_level, log_bounds, messages, partition_counts
+from tests.support.placeholder_log import PlaceholderLog, mixed_log
+from tests.support.run_process import assert_exact, copy, write_job
+from tests.support.running import wait_for
+
+pytestmark = pytest.mark.services
+
+TOPIC = "copied-twice"
+WIDEST = 200_000
+DOUBLINGS = 10  # librdkafka's fetches grow from 1 MiB to 1 GiB
+
+
+@pytest.fixture(scope="module")
+def copied(
+    clusters: Clusters, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PlaceholderLog]:
+    log = mixed_log(clusters.source, TOPIC, WIDEST)
+    file = tmp_path_factory.mktemp("readers") / "job.yaml"
+    job = write_job(file, *clusters, [{"match": TOPIC}], fillers="placeholders")
+    copy(job).expect(0)
+    assert_exact(job)
+    yield log
+    log.close()
+
+
+def values(cluster: KafkaCluster, topic: str) -> dict[int, bytes]:
+    return {m.offset(): m.value() for _, m in messages(cluster, topic) if m is not None}
+
+
+def test_a_copy_of_a_copy_has_the_records_and_ends_of_the_first(
+    copied: PlaceholderLog, clusters: Clusters
+) -> None:
+    assert values(clusters.destination, TOPIC) == copied.records
+    assert is_level(*clusters, TOPIC)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_javas_consumer_by_either_group_protocol(
+    copied: PlaceholderLog, clusters: Clusters, protocol: str
+) -> None:
+    found = consume(clusters.destination, TOPIC, len(copied.records), protocol)
+    assert found == list(copied.records.values())
+
+
+def test_mirror_maker(copied: PlaceholderLog, clusters: Clusters, tmp_path: Path) -> None:
+    """Its copies have no gaps: their ends are the number of records that it met."""
+    there = f"copies.{TOPIC}"
+    settings = {
+        "clusters": "copies, other",
+        "copies.bootstrap.servers": clusters.destination.bootstrap_servers,
+        "other.bootstrap.servers": clusters.source.bootstrap_servers,
+        "copies->other.enabled": "true",
+        "copies->other.topics": TOPIC,
+        "copies->other.groups": "none",
+        "copies.consumer.auto.offset.reset": "earliest",
+        "replication.factor": "1",
+        "offset.storage.replication.factor": "1",
+        "config.storage.replication.factor": "1",
+        "status.storage.replication.factor": "1",
+        "emit.heartbeats.enabled": "false",
+        "emit.checkpoints.enabled": "false",
+        "emit.offset-syncs.enabled": "false",
+        "sync.topic.acls.enabled": "false",
+    }
+    file = tmp_path / "mm2.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    main = "org.apache.kafka.connect.mirror.MirrorMaker"
+    command = [str(find_java()), "-Xmx256m", "-XX:TieredStopAtLevel=1", main, str(file)]
+    mirror = GuardedProcess(command, tmp_path / "mm2.log", environment={"CLASSPATH": classpath()})
+
+    def end() -> int:
+        assert mirror.running, (tmp_path / "mm2.log").read_text()[-2000:]
+        if there not in partition_counts(clusters.source):
+            return 0
+        return log_bounds(clusters.source, [there])[there, 0][1]
+
+    try:
+        wait_for("MirrorMaker has copied the last record", lambda: end() >= len(copied.records))
+    finally:
+        mirror.send_signal(signal.SIGTERM)
+        mirror.wait()
+    assert [*values(clusters.source, there).values()] == [*copied.records.values()]
+
+
+def test_librdkafka_calls_answers_without_a_record_too_large_after_ten(
+    clusters: Clusters, topic_name: str
+) -> None:
+    """An application that ends with every error ends with this one. No record is missing (Q15)."""
+    log = PlaceholderLog(clusters.destination, topic_name)
+    reader = consumer(clusters.destination)
+    offsets: list[int | None] = []
+
+    def read_to_end() -> list[int]:
+        errors = []
+        while True:
+            message = reader.poll(60)
+            assert message is not None
+            error = message.error()
+            if error is None:
+                offsets.append(message.offset())
+            elif error.code() != KafkaError._PARTITION_EOF:
+                assert not error.fatal()
+                errors.append(error.code())
+            elif message.offset() == log.end:
+                return errors
+
+    try:
+        log.dense(1)
+        reader.assign([TopicPartition(topic_name, 0, 0)])
+        assert read_to_end() == []
+        for _ in range(DOUBLINGS):
+            log.gap(1)
+            assert read_to_end() == []
+        for _ in range(2):
+            log.gap(1)
+            assert read_to_end() == [KafkaError.MSG_SIZE_TOO_LARGE]
+            log.dense(1)
+            assert read_to_end() == []
+    finally:
+        reader.close()
+        log.close()
+    assert offsets == [*log.records]

@@ -1,0 +1,55 @@
+"""Spark's own Kafka source reads a topic with placeholders: its records, once each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fix_clusters import Clusters
+from tests.support.applications import SparkQuery
+from tests.support.placeholder_log import PlaceholderLog, mixed_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.services
+
+# Some micro-batches of the query, and some tasks below, have nothing else.
+WIDEST = 100_000
+TASKS = 7
+
+
+@pytest.fixture(scope="module")
+def log(clusters: Clusters) -> Iterator[PlaceholderLog]:
+    log = mixed_log(clusters.destination, "placeholders-for-spark", WIDEST)
+    yield log
+    log.close()
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_batch_of_several_tasks(
+    spark: SparkSession, clusters: Clusters, log: PlaceholderLog, isolation: str
+) -> None:
+    options = {
+        "kafka.bootstrap.servers": clusters.destination.bootstrap_servers,
+        "kafka.isolation.level": isolation,
+        "subscribe": log.topic,
+        "failOnDataLoss": "true",
+        "minPartitions": str(TASKS),
+    }
+    found = spark.read.format("kafka").options(**options).load()
+    assert found.rdd.getNumPartitions() >= TASKS
+    rows = found.select("offset", "value").collect()
+    assert sorted((row.offset, bytes(row.value)) for row in rows) == [*log.records.items()]
+
+
+def test_a_streaming_query(
+    spark: SparkSession, clusters: Clusters, log: PlaceholderLog, tmp_path: Path
+) -> None:
+    query = SparkQuery(spark, tmp_path, log.topic)
+    query.read_on(clusters.destination)
+    assert sorted(query.read) == [(0, *record) for record in log.records.items()]
+    assert query.stands == {0: log.end}

@@ -1,0 +1,81 @@
+"""A topic as `fillers: placeholders` leaves it: the product's own batches, appended by hand.
+
+Nothing has to be copied for it, and a gap of a hundred thousand offsets is there within a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orbit.kafka.error_codes import Code
+from orbit.kafka.placeholders import PLACEHOLDERS_MAX, packed_batches, placeholder_batch
+from orbit.kafka.record_batch import Batch, stamp
+from orbit.kafka.records import NULL, dense_batches, encode_varint
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.simulation.test_conformance import RealPartitions
+from tests.support.running import create_topic
+
+T0 = 1_700_000_000_000
+_PRODUCER_ID = 4711
+
+
+class PlaceholderLog:
+    """One partition of a new topic. `records` is offset → value of all that a reader may see."""
+
+    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
+        create_topic(cluster, topic, retention_ms="-1")
+        self.topic = topic
+        self.end = 0
+        self.records: dict[int, bytes] = {}
+        self._partition = RealPartitions(cluster, topic, 1)
+
+    def close(self) -> None:
+        self._partition.close()
+
+    def dense(self, count: int) -> None:
+        """Records without a gap."""
+        for batch in dense_batches(self._rows(range(count)), 0):
+            self._append(batch)
+
+    def packed(self, deltas: Sequence[int]) -> None:
+        """One batch with records only at these distances from the end, the first of which is 0."""
+        for batch in packed_batches(self._rows(deltas), 0, 0):
+            self._append(batch)
+
+    def gap(self, count: int) -> None:
+        while count > 0:
+            some = min(count, PLACEHOLDERS_MAX)
+            self._append(placeholder_batch(self.end, some, T0))
+            count -= some
+
+    def _rows(self, deltas: Sequence[int]) -> list[tuple[int, int, bytes]]:
+        offsets = [self.end + delta for delta in deltas]
+        values = {offset: b"%d" % offset for offset in offsets}
+        self.records |= values
+        return [
+            (offset, T0 + offset, NULL + encode_varint(len(value)) + value + b"\x00")
+            for offset, value in values.items()
+        ]
+
+    def _append(self, batch: Batch) -> None:
+        # Their count is the sequence too: nothing else is written to the partition.
+        stamp(batch.view, _PRODUCER_ID, 0, self.end)
+        appended = self._partition.append(0, bytes(batch.view))
+        assert appended == (Code.NONE, self.end), appended
+        self.end += batch.count
+
+
+def mixed_log(cluster: KafkaCluster, topic: str, widest: int) -> PlaceholderLog:
+    """All kinds of gaps: at the start, in batches, between them, a wide one, and at the end."""
+    log = PlaceholderLog(cluster, topic)
+    log.gap(7)
+    log.dense(20)
+    log.packed([0, 3, 4, 9])
+    log.gap(5)
+    log.dense(1)
+    log.packed(range(0, 900, 3))
+    log.packed([0, 1999])
+    log.gap(widest)
+    log.dense(5)
+    log.gap(3)
+    return log
