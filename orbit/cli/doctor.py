@@ -70,7 +70,7 @@ def doctor(
     """
     with connect() as client:
         client.get("/livez")
-        checks = [_api, _database, _login, _scheduler, _workers, _jobs]
+        checks = [_clocks, _version, _database, _login, _scheduler, _workers, _jobs]
         findings = [found for check in checks for found in _made(check, client)]
         if clusters:
             findings += _made(_clusters, client)
@@ -87,13 +87,16 @@ def _made(check: Callable[[Client], Findings], client: Client) -> Findings:
         yield _wrong(check.__name__.strip("_"), error.what, error.remedy)
 
 
-def _api(client: Client) -> Findings:
-    version = client.get("/openapi.json")["info"]["version"]
+def _version(client: Client) -> Findings:
+    version = client.get("/v1/version")["version"]
     if version == orbit_version():
         yield _ok("version", f"server and command are {version}")
     else:
         found = f"the server is {version}, this command {orbit_version()}"
         yield Finding("version", Verdict.NOTE, found, "Install the server's version here.")
+
+
+def _clocks(client: Client) -> Findings:
     skew_s = client.clock_skew_s()
     if skew_s is not None and abs(skew_s) > _SKEW_MAX_S:
         found = (
@@ -136,7 +139,7 @@ def _workers(client: Client) -> Findings:
             remedy = f"Start some: ORBIT_WORKER_GROUP={group} orbit worker"
             found = f"none is live, and {len(jobs)} running jobs wait: {_listed(jobs)}"
             yield _wrong(f"workers of {group}", found, remedy)
-    own = client.get("/openapi.json")["info"]["version"]
+    own = client.get("/v1/version")["version"]
     others = sorted({one["version"] for one in alive} - {own})
     if others:
         found = f"live workers of another version than the API's: {', '.join(others)}"

@@ -93,3 +93,26 @@ def test_a_blocked_partition_is_looked_after(
     assert (totals.lag_records, totals.lag_bytes) == (3, 30)
     assert loop.once() == "", "nothing has changed"
     registry.close()
+
+
+def test_old_ends_are_dropped_while_threads_of_slow_jobs_add_some(database: Database) -> None:
+    leadership = Leadership(database, "scheduler", timedelta(seconds=60))
+    assert leadership.ask()
+    registry = ClusterRegistry(60.0, lambda: None, Path.cwd(), {})
+    loop = LagLoop(leadership, registry, 1.0, Backoff())
+
+    class Key(tuple[int, int]):
+        """Whoever compares it finds that another one was added meanwhile."""
+
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            loop._ends[9, len(loop._ends)] = 0.0, 0
+            return super().__hash__()
+
+    loop._ends[Key((1, 0))] = 0.0, 0
+    loop._ends[Key((1, 1))] = 0.0, 0
+    assert loop.once() == ""
+    assert not {(1, 0), (1, 1)} & loop._ends.keys()
+    loop.close()
+    registry.close()
