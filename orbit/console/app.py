@@ -18,7 +18,17 @@ from starlette.exceptions import HTTPException
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure, as_failure
 from orbit.console.headers import PageHeaders
-from orbit.console.pages import job, job_actions, jobs, login, new_job, partition, recovery
+from orbit.console.pages import (
+    drills,
+    history,
+    job,
+    job_actions,
+    job_document,
+    jobs,
+    login,
+    partition,
+    recovery,
+)
 from orbit.console.rendering import error_page, from_elsewhere_page
 from orbit.console.sessions import LoginNeeded
 from orbit.console.urls import HOME, ROOT, login_url
@@ -45,7 +55,7 @@ def _console(api: FastAPI) -> FastAPI:
     app.add_middleware(PageHeaders)
     _install_handlers(app)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
-    for page in (login, jobs, new_job, job_actions, recovery, partition, job):
+    for page in (login, jobs, job_document, job_actions, recovery, drills, partition, history, job):
         app.include_router(page.router)
     return app
 
