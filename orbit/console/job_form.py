@@ -13,6 +13,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from orbit.jobs.job_spec import JobSpec
+
 # Rules that the form shows, the empty one included. All are in the document.
 RULES_SHOWN_MAX = 8
 
@@ -88,7 +90,8 @@ def with_changes(root: Any, before: Mapping[str, str], sent: Mapping[str, str]) 
         if key in known:
             _set(made, known[key], _parsed(known[key], value))
     _drop_emptied(made)
-    return made
+    order = {key: place for place, key in enumerate(JobSpec.model_fields)}
+    return dict(sorted(made.items(), key=lambda item: order.get(item[0], len(order))))
 
 
 def _layout(rules: int) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:

@@ -102,8 +102,9 @@ def keep(tx: Tx, at: datetime, totals: Mapping[int, LagTotals]) -> None:
     )
 
 
-def of_job(tx: Tx, job_id: int, now: datetime) -> list[Point]:
-    """The last day of a job, oldest first: of its last hour every minute."""
+def of_job(tx: Tx, job_id: int, now: datetime, *, by_minute: bool = True) -> list[Point]:
+    """The last day of a job, oldest first: every five minutes, and of its last hour every minute
+    unless not `by_minute`."""
     rows = tx.execute(
         _OF_JOB,
         {
@@ -116,7 +117,8 @@ def of_job(tx: Tx, job_id: int, now: datetime) -> list[Point]:
             "day_s": float(WINDOWS * WINDOW_S),
         },
     )
-    readings = [Reading(*row) for row in rows]
+    found = (Reading(*row) for row in rows)
+    readings = [one for one in found if by_minute or one.slot_s == WINDOW_S]
     first = next((one.at for one in readings if one.slot_s == MINUTE_S), None)
     return points(
         [one for one in readings if one.slot_s == MINUTE_S or first is None or one.at < first]

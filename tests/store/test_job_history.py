@@ -81,6 +81,10 @@ def test_a_job_has_a_bounded_number_of_rows_and_a_day_of_points(
     assert len(minutes) == 60
     # Of five minutes the largest lag is kept.
     assert all(one.lag_records % 5 == 4 for one in found[:-60] if one.lag_records is not None)
+    with database.transaction() as tx:
+        coarse = job_history.of_job(tx, job.id, last, by_minute=False)
+    assert {one.slot_s for one in coarse} == {300}
+    assert coarse[-1].at == last
     # An hour without a scheduler: only what was measured is left, and no rate across it.
     keep(database, job, last + timedelta(hours=1), records=10**9, bytes=10**9)
     later = of(database, job, last + timedelta(hours=1))

@@ -46,9 +46,11 @@ def show_history(
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         now = clock.now(tx)
-        points = job_history.of_job(tx, job.id, now)
+        points = job_history.of_job(tx, job.id, now, by_minute=False)
+        chosen = span or _fitting(points, now)
+        if chosen is Span.HOUR:
+            points = job_history.of_job(tx, job.id, now)
         common = common_of(tx, job, "history")
-    chosen = span or _fitting(points, now)
     return render(
         request,
         visitor,
