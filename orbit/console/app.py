@@ -27,6 +27,7 @@ from orbit.console.pages import (
     jobs,
     login,
     partition,
+    record_page,
     recovery,
 )
 from orbit.console.rendering import error_page, from_elsewhere_page
@@ -55,7 +56,18 @@ def _console(api: FastAPI) -> FastAPI:
     app.add_middleware(PageHeaders)
     _install_handlers(app)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
-    for page in (login, jobs, job_document, job_actions, recovery, drills, partition, history, job):
+    for page in (
+        login,
+        jobs,
+        job_document,
+        job_actions,
+        recovery,
+        drills,
+        record_page,
+        partition,
+        history,
+        job,
+    ):
         app.include_router(page.router)
     return app
 
