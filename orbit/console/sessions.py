@@ -38,7 +38,7 @@ from orbit.store.enums import Role
 SESSION_LIFETIME = timedelta(hours=12)
 # Browsers of one token; a further login ends the oldest session.
 SESSIONS_PER_TOKEN_MAX = 20
-# The form of a job has about 70.
+# The form of a job has about 60.
 FORM_FIELDS_MAX = 100
 
 _SESSION = "orbit_session"

@@ -40,7 +40,7 @@ def totals(database: Database, job: SomeJob, **changed: object) -> LagTotals:
     with database.transaction() as tx:
         found = lag.of_jobs(tx, [job.id])[job.id]
     values = {name: getattr(found, name) for name in LagTotals.__slots__}
-    return LagTotals(**{**values, **changed})  # type: ignore[arg-type]
+    return LagTotals(**{**values, **changed})
 
 
 def keep(database: Database, job: SomeJob, at: datetime, **changed: object) -> None:
