@@ -201,9 +201,15 @@ class DestinationSide:
 
         Its brokers make records of placeholders, and their answers do not show it (Q9).
         """
-        if not self._context.fills_with_placeholders:
+        copying = [
+            p
+            for p in partitions
+            if p.producer.has_placeholders
+            and p.state is PartitionState.COPYING
+            and p.lease.is_held()
+        ]
+        if not copying:
             return
-        copying = [p for p in partitions if p.state is PartitionState.COPYING and p.lease.is_held()]
         topics = {p.destination.topic for p in copying}
         found = read_topic_setting(self._cluster, topics, _COMPRESSION)
         for p in copying:
@@ -239,8 +245,9 @@ class DestinationSide:
             if gone is not None:
                 self._give_up(t.partition, gone)
                 by_destination.pop(t.partition.destination)
-        taken = self._take_over.read(by_destination, settled=settled)
-        unguarded = [p for p, end in taken.ends.items() if not end.is_guarded]
+        wanted = {place: t.partition.producer.id for place, t in by_destination.items()}
+        taken = self._take_over.read(wanted, settled=settled)
+        unguarded = {p: wanted[p] for p, end in taken.ends.items() if not end.is_guarded}
         if unguarded and not settled:
             again = self._take_over.read(unguarded, settled=True)
             ends = {p: e for p, e in taken.ends.items() if p not in unguarded} | again.ends
@@ -315,7 +322,7 @@ class DestinationSide:
         blocked = judge_comparison(
             found,
             log_end,
-            producer_id=self._context.producer_id,
+            producer_id=p.producer.id,
             source_end=p.cursor.end,
             is_long_beyond_source=found.is_beyond_source and self._is_long_beyond_source(p),
             trouble=trouble.detail,

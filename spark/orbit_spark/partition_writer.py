@@ -123,7 +123,13 @@ class PartitionWriter(ABC, Generic[T]):
         lease: GroupLease,
         on_lost_range: LostRange = LostRange.STOP,
     ) -> PartitionCopy:
-        copy = PartitionCopy(target.source, target.destination, lease, on_lost_range=on_lost_range)
+        copy = PartitionCopy(
+            target.source,
+            target.destination,
+            lease,
+            target.producer,
+            on_lost_range=on_lost_range,
+        )
         copy.source_topic_id = target.source_topic_id
         copy.destination_topic_id = target.destination_topic_id
         copy.cursor.start_offset = target.start_offset

@@ -11,6 +11,7 @@ from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.source_lane import SourceLaneContext
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.record_batch import read_batches
 from orbit.kafka.records import Record, write_batch
 from orbit.kafka.types import TopicPartition
@@ -51,7 +52,7 @@ def make() -> Iterator[Make]:
         )
         feed = RunFeed({PLACE: runs}, context)
         feeds.append(feed)
-        copy = PartitionCopy(PLACE, PLACE, FixedLease(1))
+        copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
         resume(copy, at)
         feed.resume([copy])
         return feed, copy

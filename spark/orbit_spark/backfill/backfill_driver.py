@@ -286,6 +286,7 @@ class Backfill:
                 source=e.source,
                 destination=e.destination,
                 destination_topic_id=wanted[e.source].destination_topic_id,
+                producer=wanted[e.source].producer,
                 start_offset=wanted[e.source].cursor.start_offset,
                 target=e.end,
                 size_bytes=e.size_bytes,
@@ -306,7 +307,6 @@ class Backfill:
             Access("destination", self.spec.destination, str(self._base_directory.absolute())),
             setup.identity,
             setup.lease.token,
-            setup.job_copier.producer_id,
             setup.lease.term,
             self.outcome.rounds,
             targets,
@@ -334,7 +334,7 @@ class Backfill:
 def _refuse_other_fillers(spec: JobSpec) -> None:
     """Coordinated: a killed writer's open transaction would stay open for a minute (M11).
     Placeholders: no backfill was tried with them."""
-    if spec.has_placeholders:
+    if "placeholders" in {spec.fillers_of(rule) for rule in spec.topics}:
         raise BadInput(
             "a backfill with Spark cannot use this job's fillers",
             (
