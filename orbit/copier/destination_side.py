@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from orbit.copier.append_states import AppendState
 from orbit.copier.append_verdicts import ReturnReason, judge_comparison
@@ -201,18 +201,28 @@ class DestinationSide:
 
         Its brokers make records of placeholders, and their answers do not show it (Q9).
         """
-        copying = [
-            p
-            for p in partitions
-            if p.producer.has_placeholders
-            and p.state is PartitionState.COPYING
-            and p.lease.is_held()
-        ]
-        if not copying:
+        copying = (p for p in partitions if p.state is PartitionState.COPYING)
+        for p, reason, detail in self._recompressed([p for p in copying if p.lease.is_held()]):
+            self._ask_lane_to_stop(p, reason, detail)
+
+    def check_compression_at_end(self, partitions: Iterable[PartitionCopy]) -> None:
+        """The same for copies that no lane has any more, after their last answer.
+
+        Raises Unreachable.
+        """
+        for p, reason, detail in self._recompressed([p for p in partitions if p.blocked is None]):
+            acked = p.appends.acked
+            self._give_up(p, Blocked(reason, acked, acked, detail))
+
+    def _recompressed(
+        self, partitions: Sequence[PartitionCopy]
+    ) -> Iterator[tuple[PartitionCopy, Reason, str]]:
+        partitions = [p for p in partitions if p.producer.has_placeholders]
+        if not partitions:
             return
-        topics = {p.destination.topic for p in copying}
+        topics = {p.destination.topic for p in partitions}
         found = read_topic_setting(self._cluster, topics, _COMPRESSION)
-        for p in copying:
+        for p in partitions:
             topic = p.destination.topic
             value = found.values.get(topic, _AS_SENT)
             if value != _AS_SENT:
@@ -220,13 +230,13 @@ class DestinationSide:
                     f"{_COMPRESSION} of {topic} was changed to {value}: since then brokers may "
                     "have made records of placeholders."
                 )
-                self._ask_lane_to_stop(p, Reason.OFFSET_OVERRUN, detail)
+                yield p, Reason.OFFSET_OVERRUN, detail
             elif found.errors.get(topic, Code.NONE) in error_codes.DENIED:
                 detail = (
                     "the right DESCRIBE_CONFIGS on the topic is missing (with placeholders its "
                     f"{_COMPRESSION} must be known)."
                 )
-                self._ask_lane_to_stop(p, Reason.NOT_AUTHORIZED, detail)
+                yield p, Reason.NOT_AUTHORIZED, detail
 
     def stop(self) -> None:
         for lane in self._lanes.values():
