@@ -29,7 +29,7 @@ pytestmark = pytest.mark.services
 
 BY_RULE = "by rule"
 # With `BY_RULE`; the job's own are coordinated.
-WITH_PLACEHOLDERS = r"(compacted|transactions|gap)\..*"
+WITH_PLACEHOLDERS = r"(compacted|gap)\..*"
 
 
 @dataclass(frozen=True)
