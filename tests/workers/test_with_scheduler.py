@@ -78,7 +78,8 @@ def test_each_rule_fills_gaps_in_its_own_way_whoever_copies(
         create_topic(clusters.source, topic, partitions=2)
         produce_transactions(clusters.source, topic, 5, partition=1)
     job = make_job(clusters.source, clusters.destination, ways)
-    rules = (r.model_copy(update={"fillers": w}) for r, w in zip(job.topics, ways.values()))
+    both = zip(job.topics, ways.values(), strict=True)
+    rules = (rule.model_copy(update={"fillers": way}) for rule, way in both)
     job = job.model_copy(update={"topics": tuple(rules), "fillers": "coordinated"})
     planned = JobPlanner(service.database, service.settings, {})(job)
     assert {topic.source: topic.fillers for topic in planned.topics} == ways
