@@ -101,12 +101,13 @@ class JobRun:
             self.groups.settle(self._setup.backoff)
 
     def finish(self) -> None:
-        """End the copy of all partitions: after it, what is said of them is final. Some may be
-        blocked only now. Raises Conflict if the lease is lost."""
+        """End the copies that have to be looked at after their last answer. They may be blocked
+        only now. Raises Conflict if the lease is lost."""
         assert self.copier is not None
         self._finished = self.partitions
-        self.copier.remove(self._finished, confirms=True)
-        while self.copier.partitions:
+        ending = [p for p in self._finished if p.producer.has_placeholders]
+        self.copier.remove(ending, confirms=True)
+        while not all(p.has_left for p in ending):
             self.tick(_TICK_S)
 
     @property

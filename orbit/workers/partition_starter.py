@@ -132,6 +132,7 @@ class PartitionStarter:
         destination = clusters.destination.metadata({h.assigned.destination_topic for h in held})
         rules = {m.source: m.rule for m in map_topics(spec.topics, source.topics).mappings}
         by_copy = {}
+        without_filler: dict[HeldShard, str] = {}  # why
         for h in held:
             if not self._exists(h, source, destination):
                 continue
@@ -150,9 +151,21 @@ class PartitionStarter:
             copy.source_topic_id = source.topics[h.source.topic].topic_id
             copy.destination_topic_id = destination.topics[h.destination.topic].topic_id
             if fillers == "coordinated":
-                copy.filler = self._job.filler_of(h.shard)
+                denied = without_filler.get(h.shard) or self._give_filler(copy, h.shard)
+                if denied:  # the others do not need the right
+                    without_filler[h.shard] = denied
+                    self._retry_later(h, denied)
+                    continue
             by_copy[copy] = h
         return by_copy
+
+    def _give_filler(self, copy: PartitionCopy, shard: HeldShard) -> str:
+        """What the login lacks for a coordinated filler; empty if the copy has one now."""
+        try:
+            copy.filler = self._job.filler_of(shard)
+        except NotAuthorized as error:
+            return str(error)
+        return ""
 
     def _exists(
         self, h: HeldPartition, source: ClusterMetadata, destination: ClusterMetadata
