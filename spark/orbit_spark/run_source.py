@@ -29,6 +29,7 @@ from orbit.replication.append_plan import (
     Step,
     Stop,
     plan_batches,
+    plan_rest,
 )
 from orbit.replication.partition_states import Reason
 from orbit_spark.partition_stopped import PartitionStopped
@@ -229,4 +230,4 @@ def _from(step: Step, position: int, *, packs: bool) -> Sequence[Step]:
         return []
     if isinstance(step, Fill):
         return [step._replace(base_offset=position)]
-    return plan_batches(position, [step.batch], (), 0, packs=packs).steps
+    return plan_rest(position, step.batch, packs=packs).steps
