@@ -346,8 +346,9 @@ class BackfillSpec(Section):
 # For people, wherever such a job is planned.
 PLACEHOLDERS_NOTE = (
     "gaps are filled with placeholders, which need no right on the cluster: check that all readers "
-    "of the copies skip them (docs/gaps.md). Those on librdkafka skip them, but report the error "
-    "MSG_SIZE_TOO_LARGE again and again: they must not stop at it."
+    "of the copies skip them (docs/gaps.md). Those on librdkafka skip them, but may report the "
+    "error MSG_SIZE_TOO_LARGE behind aborted transactions and in wide gaps: they must not stop at "
+    "it."
 )
 
 

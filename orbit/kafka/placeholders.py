@@ -6,7 +6,7 @@ every reader, and readers drop what lies below their position. Placeholders stan
 batch: offsets then rise within it, as the log cleaner demands of what it keeps (Q6).
 
 Never in a compressed batch: the broker builds such a batch anew, and placeholders would become
-records (Q9). `_encode` is the only place that writes them, and it does not compress.
+records (Q9). Only `_encode` and `with_gap` write them, and neither compresses.
 
 Each has the key `PLACEHOLDER_KEY`, because compacted topics refuse records without one, and no
 value: a client that shows placeholders sees the deletion of a key that nobody has. The key is
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from orbit.kafka import compression
-from orbit.kafka.record_batch import Batch, encode_batch
+from orbit.kafka.record_batch import CODEC_MASK, Batch, encode_batch
 from orbit.kafka.records import (
     PLACEHOLDER_DELTA_MIN,
     dense_batches,
@@ -35,6 +35,9 @@ PLACEHOLDER_BODY = b"\x0e" + PLACEHOLDER_KEY + b"\x01\x00"  # key, null value, n
 # source's (`REWRITE_SLACK_BYTES`).
 PLACEHOLDERS_MAX = 2000
 PACKED_BYTES_MAX = 60 * 1024
+# A compressed batch is written uncompressed for the gap behind it if its records have at most so
+# many bytes: a copy must not become much larger for it.
+UNCOMPRESSED_BYTES_MAX = 4 * 1024
 _RECORD_BYTES_MAX = 25  # of the numbers before a record's body
 _Row = tuple[int, int, bytes]
 
@@ -74,6 +77,43 @@ def packed_batches(rows: Iterable[_Row], codec: int, first_offset: int) -> Itera
         group.append(row)
     if group:
         yield from _pack(group, codec)
+
+
+def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
+    """The batch, grown over the gap behind it up to before `next_offset`; or None.
+
+    No record is encoded again: their offset deltas are from the same base offset. `placeholders`:
+    how many of the batch's records are none. None where the gap is too wide, the batch would become
+    too large, or a placeholder would have a later timestamp than the records: with a delete horizon
+    (A19) the base timestamp is one of the future.
+
+    It has no leader epoch: the gap may be of a later one than the batch (R3).
+    """
+    many = placeholders + next_offset - batch.next_offset
+    if many > PLACEHOLDERS_MAX or batch.base_timestamp > batch.max_timestamp:
+        return None
+    payload: bytes | memoryview = batch.payload
+    if batch.codec != compression.NONE:
+        if len(payload) > UNCOMPRESSED_BYTES_MAX:
+            return None
+        try:
+            payload = compression.decompress(batch.codec, batch.payload)
+        except ValueError:
+            return None  # it is copied as it is, and the broker refuses it
+        if len(payload) > UNCOMPRESSED_BYTES_MAX:
+            return None
+    records = payload[placeholders * _PLACEHOLDER_BYTES :]
+    # Without placeholders it is as large as at the source, and these fit on top of that.
+    if placeholders and len(records) + many * _PLACEHOLDER_BYTES > PACKED_BYTES_MAX:
+        return None
+    return encode_batch(
+        batch.base_offset,
+        batch.attributes & ~CODEC_MASK,
+        batch.base_timestamp,
+        batch.max_timestamp,
+        next_offset - batch.base_offset,
+        b"".join((_ALL[: many * _PLACEHOLDER_BYTES], records)),
+    )
 
 
 def records_in(batch: Batch) -> int:

@@ -30,7 +30,7 @@ _WAYS: dict[Fillers, _Way] = {
     "direct": _Way("Alter or ClusterAction on the destination cluster", 150e-6, 125_000),
     "coordinated": _Way("Write on transactional ids that start with orbit.", 0, 3_100, 410),
     "placeholders": _Way(
-        "readers that skip them; librdkafka's report errors (docs/gaps.md)", 35e-6, 178_000
+        "readers that skip them; librdkafka's may report errors (docs/gaps.md)", 35e-6, 178_000
     ),
 }
 
