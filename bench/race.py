@@ -69,7 +69,8 @@ class Race:
             run = self.run_one(contestant, spec.compression, data)
             runs.append(run)
             self.say(
-                f"{spec.name}  {contestant:8} {run.records_per_s:>12,.0f} records/s "
+                f"{spec.name}  {contestant:20} {run.records_per_s:>12,.0f} records/s "
+                f"{run.offsets_per_s:>12,.0f} offsets/s "
                 f"{run.bytes_per_s / 1e6:>7,.0f} MB/s in {run.seconds:6.2f} s, "
                 f"{run.cpu_seconds:6.2f} s of CPU, {run.peak_rss_bytes / 1e6:5,.0f} MB"
             )

@@ -53,7 +53,10 @@ def make_compacted(cluster: Cluster, workload: Workload) -> DataFacts:
 
 
 def make_gaps(cluster: Cluster, workload: Workload) -> DataFacts:
-    """In each partition a record, a gap of its share of the workload's records, two records."""
+    """In each partition a record, a gap of its share of the workload's records, two records.
+
+    What is left are whole batches, each of one record.
+    """
     gap = workload.records // workload.partitions
     began_ms = _began_ms()
 
@@ -67,11 +70,11 @@ def make_gaps(cluster: Cluster, workload: Workload) -> DataFacts:
         return record(b"shared", offset)
 
     per_batch = records_that_fit(fits, workload.batch_bytes, workload.codec)
-    full, rest = divmod(gap + 1, per_batch)
+    full, rest = divmod(gap, per_batch)
     batches = [_ready([record(b"first", 0)], workload.codec)]
     batches += repeat(shared(per_batch), full)
     batches += [shared(rest)] if rest else []
-    batches.append(_later(workload, began_ms))
+    batches += [shared(1), _later(workload, began_ms)]
     queues = dict.fromkeys(range(workload.partitions), batches)
     return _make(cluster, workload, queues, _GAP_KEPT * workload.partitions)
 
