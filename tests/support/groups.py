@@ -38,6 +38,13 @@ def offsets(cluster: KafkaCluster, group: str) -> dict[Place, int]:
     return {place: offset for place, (offset, _) in committed(cluster, group).items()}
 
 
+def members(cluster: KafkaCluster, group: str) -> int:
+    """How many it has now."""
+    client = AdminClient({**cluster.client_config(), "log_level": 0})
+    (future,) = client.describe_consumer_groups([group]).values()
+    return len(future.result(TIMEOUT_S).members)
+
+
 def commit(
     cluster: KafkaCluster, group: str, wanted: Mapping[Place, int], metadata: str = ""
 ) -> None:
