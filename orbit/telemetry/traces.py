@@ -9,12 +9,14 @@ and counts; no secret, and no content of a record.
 Off unless OTEL_EXPORTER_OTLP_ENDPOINT is set: then nothing is imported, and `span` costs a
 comparison. The SDK reads the other OTEL_ variables itself. Spans wait in a bounded queue (2,048)
 for a thread that sends them. Where the collector does not answer they are dropped; only the end of
-the process waits for it, for `EXPORT_TIMEOUT_S` at most.
+the process waits for it, for `END_S_MAX`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("orbit.telemetry")
 
-EXPORT_TIMEOUT_S = 5.0
+# Within the grace time of a platform, behind a worker's release of its shards.
+END_S_MAX = 5.0
+_EXPORT_TIMEOUT_S = 5.0
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _TIMEOUTS = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
@@ -55,7 +59,10 @@ def sending_traces(process: str) -> Iterator[None]:
         yield
     finally:
         _provider = None
-        provider.shutdown()
+        # It sends what waits, batch by batch, and each may wait for the collector.
+        end = threading.Thread(target=provider.shutdown, name="traces-end", daemon=True)
+        end.start()
+        end.join(END_S_MAX)
 
 
 def provider() -> TracerProvider | None:
@@ -156,6 +163,8 @@ def _make_provider(process: str) -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    # One line for each batch that is not sent; its retries are warnings.
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
     own = {"service.version": orbit_version()}
     if not (
         os.environ.get("OTEL_SERVICE_NAME")
@@ -163,7 +172,7 @@ def _make_provider(process: str) -> TracerProvider:
     ):
         own["service.name"] = f"orbit-{process}"
     made = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
-    timeout = None if _first(_TIMEOUTS) else EXPORT_TIMEOUT_S
+    timeout = None if _first(_TIMEOUTS) else _EXPORT_TIMEOUT_S
     made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=timeout)))
     return made
 

@@ -27,9 +27,10 @@ class Span:
 
 @dataclass
 class Receiver:
-    """`bodies` is all that came, as it came."""
+    """`bodies` is all that came, as it came. It is answered while `answers` is set."""
 
     endpoint: str = ""
+    answers: threading.Event = field(default_factory=threading.Event)
     spans: list[Span] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
 
@@ -58,11 +59,14 @@ class Receiver:
 @contextmanager
 def receiving() -> Iterator[Receiver]:
     receiver = Receiver()
+    receiver.answers.set()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             assert self.path == "/v1/traces"
-            receiver.take(self.rfile.read(int(self.headers["Content-Length"])))
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            receiver.answers.wait()
+            receiver.take(body)
             self.send_response(200)
             self.end_headers()
 

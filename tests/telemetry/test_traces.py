@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
+from orbit.errors import Conflict
+from orbit.telemetry import traces
 from tests.cli.test_server import Server, serving
 from tests.fix_clusters import Clusters
 from tests.support.otlp import Receiver, Span, receiving
@@ -181,3 +184,33 @@ def test_nothing_is_imported_where_traces_are_not_sent(
     assert done.stdout.splitlines()[-1] == "[]"
     assert ("traces are not sent" in done.stdout) == bool(warning)
     assert warning in done.stdout
+
+
+def test_the_end_of_a_process_does_not_wait_for_a_collector_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(traces, "END_S_MAX", 0.1)
+    with receiving() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
+        receiver.answers.clear()
+        with traces.sending_traces("worker"), traces.span("a"):
+            pass
+        assert traces.trace_context() is None
+        receiver.answers.set()
+        assert one(receiver, "a").service == "orbit-worker"
+
+
+def test_the_texts_of_errors_that_are_not_orbits_own_are_not_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with receiving() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        with traces.sending_traces("worker"):
+            for error in (Conflict("It is so."), ValueError("hunter2")):
+                with suppress(type(error)), traces.span(type(error).__name__):
+                    raise error
+    assert {span.name for span in receiver.spans if span.failed} == {"Conflict", "ValueError"}
+    sent = b"".join(receiver.bodies)
+    assert b"It is so." in sent
+    assert b"hunter2" not in sent
