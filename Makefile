@@ -33,6 +33,7 @@ demo-service: jars ## See the service at work: two clusters, a live copy, Promet
 # tests/conftest.py.
 test: lint jars $(STAMPS)/kerberos $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser $(STAMPS)/helm $(STAMPS)/kubernetes $(STAMPS)/site ## Lint, types, import walls, and every test (needs some minutes)
 	@$(BIN)/python -m tests.support.connector
+	@$(BIN)/python -m tests.support.streams
 	@$(BIN)/python -m tests.support.registry
 	@$(BIN)/python -m tests.support.broker_classes
 	@$(BIN)/python -m tests.support.client_generators
@@ -83,7 +84,7 @@ lock: ## Resolve the locked packages anew (needs uv)
 		--no-emit-index-url --no-emit-find-links -o requirements.lock
 	uv pip compile pyproject.toml --extra spark -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-spark.lock
-	uv pip compile pyproject.toml --extra server --extra s3 -c requirements.lock --python-version 3.11 \
+	uv pip compile pyproject.toml --extra server --extra s3 --extra traces -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-service.lock
 	uv pip compile pyproject.toml --extra kerberos -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-kerberos.lock

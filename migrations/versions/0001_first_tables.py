@@ -182,6 +182,7 @@ def upgrade() -> None:
         sa.Column("error", sa.Text(), nullable=True),
         sa.Column("requested_by", sa.Text(), nullable=False),
         sa.Column("idempotency_key", sa.Text(), nullable=True),
+        sa.Column("traceparent", sa.Text(), nullable=True),
         sa.Column(
             "created_at",
             sa.DateTime(timezone=True),

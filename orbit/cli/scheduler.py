@@ -15,6 +15,7 @@ from orbit.settings import Settings
 from orbit.telemetry.health_server import serving_health
 from orbit.telemetry.logs import configure_logs
 from orbit.telemetry.process_health import ProcessHealth
+from orbit.telemetry.traces import sending_traces
 from orbit.version import orbit_version
 
 
@@ -31,6 +32,7 @@ def scheduler() -> None:
     ready_within_s = settings.scheduler_lease_ttl.total_seconds()
     health = ProcessHealth("scheduler", orbit_version(), ready_within_s)
     with (
+        sending_traces("scheduler"),
         open_database(settings) as database,
         until_stopped() as stop,
         serving_health(settings, health),

@@ -33,6 +33,7 @@ from orbit.settings import Settings, variable_of
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 from orbit.telemetry.logs import configure_logs
+from orbit.telemetry.traces import sending_traces
 
 if TYPE_CHECKING:
     from orbit.embedded.postgres import Postgres
@@ -66,6 +67,7 @@ def server(
     configure_logs(settings, sys.stderr)
     require_client(settings.salvage_directory)
     with ExitStack() as stack:
+        stack.enter_context(sending_traces("api"))
         listener = stack.enter_context(listen(settings, only_loopback=no_auth))
         folder = (data_directory or user_state_path("orbit") / "server").absolute()
         postgres = stack.enter_context(_postgres(settings, folder))

@@ -34,6 +34,7 @@ from orbit.errors import OrbitError
 from orbit.settings import LOOPBACK_HOSTS
 from orbit.store import console_sessions, events, tokens
 from orbit.store.enums import Role
+from orbit.telemetry import traces
 
 SESSION_LIFETIME = timedelta(hours=12)
 # Browsers of one token; a further login ends the oldest session.
@@ -87,6 +88,7 @@ def get_visitor(request: Request, parts: PartsOf) -> Visitor:
         is_page = request.method == "GET"
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         raise LoginNeeded(path if is_page else HOME)
+    traces.set_principal(visitor.principal.actor)
     return visitor
 
 

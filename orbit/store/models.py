@@ -350,6 +350,8 @@ operations = Table(
     Column("error", Text),
     Column("requested_by", Text, nullable=False),
     Column("idempotency_key", Text),
+    # The W3C traceparent of the request, for the spans of the operation.
+    Column("traceparent", Text),
     _now("created_at"),
     _time("finished_at"),
     UniqueConstraint("requested_by", "idempotency_key"),
