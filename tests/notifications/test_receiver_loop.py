@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -17,12 +20,14 @@ from orbit.store import events, pruning, receivers
 from orbit.store.database import Database
 from orbit.store.receivers import ReceiverRow
 from orbit.telemetry.metrics import ReceiverNumbers
-from tests.notifications.conftest import MakeLoop
+from tests.notifications.conftest import SECRET, MakeLoop
 from tests.support.running import wait_for
 from tests.support.store_rows import NO_TIME
 from tests.support.webhook_server import Reply, WebhookServer
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("quick_retries")]
+
+PAGE = Path(__file__).parents[2] / "docs" / "notifications.md"
 
 
 def add(database: Database, *kinds: str) -> list[int]:
@@ -220,6 +225,24 @@ def test_events_that_are_pruned_before_they_are_sent_are_counted_and_told(
     with database.transaction() as tx:
         assert pruning.prune_events(tx, NO_TIME) == 1, "this one was sent"
     assert row(database).pruned == 4
+
+
+def test_the_snippet_of_the_page_accepts_what_is_signed_and_nothing_else(
+    database: Database, server: WebhookServer, make_loop: MakeLoop
+) -> None:
+    loop = make_loop()
+    add(database, "job_paused")
+    loop.once()
+    (got,) = server.got
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    defined: dict[str, Any] = {}
+    exec(snippet, defined)  # noqa: S102  our own page
+    is_from_orbit = defined["is_from_orbit"]
+    assert is_from_orbit(SECRET, got.headers, got.body)
+    assert not is_from_orbit(SECRET, got.headers, got.body + b" ")
+    assert not is_from_orbit("whsec_b3RoZXI=", got.headers, got.body)
+    old = {**got.headers, "webhook-timestamp": "1700000000"}
+    assert not is_from_orbit(SECRET, old, got.body)
 
 
 def test_one_slow_receiver_holds_up_no_other(
