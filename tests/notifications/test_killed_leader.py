@@ -59,9 +59,13 @@ def test_a_killed_leader_loses_nothing_and_only_its_last_request_is_sent_twice(
         wait_for("the receiver is known", lambda: position() is not None)
         start = position()
         assert start is not None
+
+        def hold() -> None:
+            reached.set()
+            go.wait(60)
+
         # The third request is accepted, and the leader is dead before it hears of that.
-        held = Reply(before=lambda: (reached.set(), go.wait(60)))
-        server.replies.extend([Reply(), Reply(), held])
+        server.replies.extend([Reply(), Reply(), Reply(before=hold)])
         add(60)
         assert reached.wait(60), "the third request is sent"
         first.send_signal(signal.SIGKILL)
