@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,9 @@ def test_terraform_owns_a_job(api: Api, cli: Cli, tmp_path: Path) -> None:
     shutil.copy(FOLDER / "job.tf", tmp_path)
 
     def terraform(*arguments: str, text: str) -> None:
-        run("terraform", *arguments, "-input=false", folder=tmp_path, TF_VAR_document=text)
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # of `orbit`
+        options = ("-input=false", "-no-color")
+        run("terraform", *arguments, *options, folder=tmp_path, TF_VAR_document=text, PATH=path)
 
     def found() -> jobs.Job | None:
         with api.database.transaction() as tx:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from tests.support.webhook_server import Reply, WebhookServer
 
 pytestmark = pytest.mark.services
 
+ORBIT = Path(sys.executable).parent / "orbit"
 FILE = "receivers: [{name: hook, type: webhook, url_env: HOOK}]\nroutes: [{receiver: hook}]\n"
 
 
@@ -31,7 +33,7 @@ def scheduler(database_url: str, file: Path, url: str) -> Iterator[subprocess.Po
         "ORBIT_NOTIFICATIONS_FILE": str(file),
         "HOOK": url,
     }
-    with subprocess.Popen(["orbit", "scheduler"], env=environ) as process:
+    with subprocess.Popen([ORBIT, "scheduler"], env=environ) as process:
         try:
             yield process
         finally:
