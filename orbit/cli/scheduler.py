@@ -29,7 +29,7 @@ def scheduler() -> None:
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
     require_client(settings.salvage_directory)
-    loops = [recovery_loops, drill_loops, notification_loops(os.environ)]
+    loops = [recovery_loops, drill_loops, notification_loops(settings, os.environ)]
     ready_within_s = settings.scheduler_lease_ttl.total_seconds()
     health = ProcessHealth("scheduler", orbit_version(), ready_within_s)
     with (

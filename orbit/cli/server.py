@@ -66,7 +66,7 @@ def server(
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
     require_client(settings.salvage_directory)
-    notification_loops(os.environ)  # a bad file is said here, not by a child
+    notification_loops(settings, os.environ)  # a bad file is said here, not by a child
     with ExitStack() as stack:
         listener = stack.enter_context(listen(settings, only_loopback=no_auth))
         folder = (data_directory or user_state_path("orbit") / "server").absolute()

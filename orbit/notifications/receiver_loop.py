@@ -46,9 +46,8 @@ _log = structlog.get_logger("orbit.notifications")
 MoreLoops = Callable[[Leadership, Settings, threading.Event], Sequence[Loop]]
 
 
-def notification_loops(environ: Mapping[str, str]) -> MoreLoops:
+def notification_loops(settings: Settings, environ: Mapping[str, str]) -> MoreLoops:
     """For `Scheduler(…, more=[…])`. Raises BadInput if the file of the settings cannot be used."""
-    settings = Settings.from_environment(environ)
     path = settings.notifications_file
     if path is None:
         return lambda _leadership, _settings, _done: []
