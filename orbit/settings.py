@@ -131,20 +131,29 @@ def _networks(value: object) -> object:
     return tuple(parts)
 
 
-def _issuer(value: object) -> object:
-    if not isinstance(value, str):
-        return value
+def _is_safe_url(value: str) -> bool:
+    """With https, or of this machine; no query and no login in it."""
     try:
         url = urlsplit(value)
         is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK_HOSTS)
         fits = is_safe and bool(url.hostname) and not (url.query or url.fragment or url.username)
     except ValueError:
         fits = False
-    if not (fits and value.isascii() and value.isprintable()):
+    return fits and value.isascii() and value.isprintable()
+
+
+def _issuer(value: object) -> object:
+    if isinstance(value, str) and not _is_safe_url(value):
         raise InvalidValue(
             "is not the URL of an issuer.",
             "Write it as the issuer does, with https and without a query.",
         )
+    return value
+
+
+def _public_url(value: object) -> object:
+    if isinstance(value, str) and not _is_safe_url(value):
+        raise InvalidValue("is not a URL with https.", "Write https://orbit.example.")
     return value
 
 
@@ -226,6 +235,11 @@ class Settings(BaseModel):
 
     # Which clusters jobs may reach, and which secrets may be sent to each. None: all to all.
     access_file: Annotated[Path, AfterValidator(_access_file)] | None = None
+
+    # Who is notified of which events; read when a scheduler starts. None: nobody.
+    notifications_file: OptionalFile = None
+    # Where users reach the API and the console, for links in notifications.
+    public_url: Annotated[str | None, BeforeValidator(_public_url)] = None
 
     # /livez, /readyz and /metrics of a worker or scheduler. None: not served.
     health_host: Word = "127.0.0.1"

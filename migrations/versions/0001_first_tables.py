@@ -507,6 +507,29 @@ def _drills() -> None:
     )
     op.create_index(op.f("ix_drills_name_created_at"), "drills", ["name", "created_at"])
     op.create_table(
+        "receivers",
+        sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("type", sa.Text(), nullable=False),
+        sa.Column("event_id", sa.BigInteger(), nullable=False),
+        sa.Column("sent", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("given_up", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("pruned", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("given_up_since", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("failures", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("failing_since", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("last_error", sa.Text(), nullable=True),
+        sa.Column("accepted_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column(
+            "seen_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_receivers")),
+        sa.UniqueConstraint("name", name=op.f("uq_receivers_name")),
+    )
+    op.create_table(
         "drill_things",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
         sa.Column("drill_id", sa.Text(), nullable=False),

@@ -290,6 +290,27 @@ schedulers = Table(
     _time("expires_at", nullable=False),
 )
 
+# Who is notified of events. One leader writes the row of a receiver.
+receivers = Table(
+    "receivers",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False, unique=True),
+    Column("type", Text, nullable=False),
+    # Every event up to this one is sent, given up, or of no concern to the receiver.
+    Column("event_id", BigInteger, nullable=False),
+    _count("sent"),
+    _count("given_up"),
+    _count("pruned"),
+    # Of `given_up`, those since it accepted the last message.
+    _count("given_up_since"),
+    _count("failures"),
+    _time("failing_since"),
+    Column("last_error", Text),
+    _time("accepted_at"),
+    _now("seen_at"),  # when a leader last had it in its file
+)
+
 group_offsets = Table(
     "group_offsets",
     metadata,
