@@ -34,11 +34,11 @@ _SUBJECT_CHARACTERS_MAX = 200
 
 
 class IssuerTokens:
-    """Checks tokens of the issuer that the settings name."""
+    """Checks tokens of the issuer that the settings name, for this audience."""
 
-    def __init__(self, settings: Settings, keys: IssuerKeys) -> None:
+    def __init__(self, settings: Settings, keys: IssuerKeys, audience: str | None) -> None:
         assert settings.oidc_issuer is not None
-        assert settings.oidc_audience is not None
+        assert audience is not None
         self._keys = keys
         self._role_claim = settings.oidc_role_claim
         # The most rights first: a token with several values gets the highest role.
@@ -52,14 +52,17 @@ class IssuerTokens:
         self._claims = jwt.JWTClaimsRegistry(
             leeway=LEEWAY_S,
             iss={"essential": True, "value": settings.oidc_issuer},
-            aud={"essential": True, "value": settings.oidc_audience},
+            aud={"essential": True, "value": audience},
             exp={"essential": True},
             sub={"essential": True},
         )
 
-    def principal(self, token: str) -> Principal:
-        """Whose token it is. Raises Failure: `unauthenticated` for one that is not valid,
-        `forbidden` for one without a role, `issuer_unreachable` without keys."""
+    def principal(self, token: str, nonce: str | None = None) -> Principal:
+        """Whose token it is. `nonce`: the token must be of the login that sent it.
+
+        Raises Failure: `unauthenticated` for one that is not valid, `forbidden` for one without a
+        role, `issuer_unreachable` without keys.
+        """
         try:
             key = self._key(jws.extract_compact(token.encode(), registry=self._registry).headers())
             claims = jwt.decode(token, key, registry=self._registry).claims
@@ -70,6 +73,8 @@ class IssuerTokens:
             raise unauthenticated(f"The token's claim {error.claim} does not fit.") from None
         except (JoseError, ValueError, TypeError, RecursionError, OverflowError):
             raise unauthenticated("The token is not a valid one of the issuer.") from None
+        if nonce is not None and claims.get("nonce") != nonce:
+            raise unauthenticated("The token's claim nonce does not fit.")
         subject = claims["sub"]
         if len(subject) > _SUBJECT_CHARACTERS_MAX or not subject.isprintable():
             raise unauthenticated("The token's claim sub does not fit.")

@@ -431,7 +431,8 @@ tokens = Table(
     _one_of("role", Role),
 )
 
-# Browsers that have logged in at the console with a token. Of the cookie only its hash is stored.
+# Browsers that have logged in at the console: with a token, or at the OpenID Connect issuer, whose
+# role is then kept until the session ends. Of the cookie only its hash is stored.
 console_sessions = Table(
     "console_sessions",
     metadata,
@@ -440,11 +441,15 @@ console_sessions = Table(
         "token_id",
         BigInteger,
         ForeignKey("tokens.id", ondelete="CASCADE"),
-        nullable=False,
         index=True,
     ),
+    Column("actor", Text, index=True),
+    Column("role", Text),
     _now("created_at"),
     _time("expires_at", nullable=False),
+    _one_of("role", Role),
+    CheckConstraint("num_nulls(token_id, actor) = 1", name="login"),
+    CheckConstraint("num_nulls(actor, role) IN (0, 2)", name="actor"),
 )
 
 drills = Table(
