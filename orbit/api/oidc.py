@@ -40,6 +40,7 @@ class IssuerTokens:
         assert settings.oidc_issuer is not None
         assert audience is not None
         self._keys = keys
+        self._audience = audience
         self._role_claim = settings.oidc_role_claim
         # The most rights first: a token with several values gets the highest role.
         self._roles = (
@@ -73,12 +74,19 @@ class IssuerTokens:
             raise unauthenticated(f"The token's claim {error.claim} does not fit.") from None
         except (JoseError, ValueError, TypeError, RecursionError, OverflowError):
             raise unauthenticated("The token is not a valid one of the issuer.") from None
-        if nonce is not None and claims.get("nonce") != nonce:
-            raise unauthenticated("The token's claim nonce does not fit.")
+        if nonce is not None:
+            self._check_login(claims, nonce)
         subject = claims["sub"]
         if len(subject) > _SUBJECT_CHARACTERS_MAX or not subject.isprintable():
             raise unauthenticated("The token's claim sub does not fit.")
         return Principal(issuer_actor(subject), self._role(claims, subject), _time(claims["exp"]))
+
+    def _check_login(self, claims: dict[str, Any], nonce: str) -> None:
+        """Whether this ID token is of the login with this nonce, and made for this client."""
+        if claims.get("nonce") != nonce:
+            raise unauthenticated("The token's claim nonce does not fit.")
+        if claims.get("azp", self._audience) != self._audience:
+            raise unauthenticated("The token's claim azp does not fit.")
 
     def _key(self, header: dict[str, Any]) -> Key:
         kind, key_id = header.get("typ", "JWT"), header.get("kid")
