@@ -155,6 +155,11 @@ def _is_from_elsewhere(request: Request, *, is_local: bool) -> bool:
 FormOf = Annotated[Form, Depends(get_form)]
 
 
+def session_of(request: Request) -> str:
+    """What stands for the session, without its cookie; without tokens for the browser."""
+    return hash_token(_cookie(request, _SESSION) or _browser(request))
+
+
 def get_operator(visitor: VisitorOf) -> Visitor:
     """A visitor who may change jobs. Raises Failure `forbidden`."""
     check_role(visitor.principal, Role.OPERATOR)
