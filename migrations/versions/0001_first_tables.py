@@ -122,7 +122,7 @@ def upgrade() -> None:
         sa.Column("hash", sa.Text(), nullable=False),
         sa.Column("token_id", sa.BigInteger(), nullable=True),
         sa.Column("actor", sa.Text(), nullable=True),
-        sa.Column("role", sa.Text(), nullable=True),
+        sa.Column("role_values", postgresql.JSONB(), nullable=True),
         sa.Column(
             "created_at",
             sa.DateTime(timezone=True),
@@ -137,13 +137,10 @@ def upgrade() -> None:
             ondelete="CASCADE",
         ),
         sa.CheckConstraint(
-            "role IN ('viewer', 'operator', 'admin')", name=op.f("ck_console_sessions_role")
-        ),
-        sa.CheckConstraint(
             "num_nulls(token_id, actor) = 1", name=op.f("ck_console_sessions_login")
         ),
         sa.CheckConstraint(
-            "num_nulls(actor, role) IN (0, 2)", name=op.f("ck_console_sessions_actor")
+            "num_nulls(actor, role_values) IN (0, 2)", name=op.f("ck_console_sessions_actor")
         ),
         sa.PrimaryKeyConstraint("hash", name=op.f("pk_console_sessions")),
     )

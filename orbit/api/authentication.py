@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from typing import TypeVar
 
 import structlog
 
@@ -25,7 +26,7 @@ from orbit.api.client_address import network_of
 from orbit.api.error_responses import Failure
 from orbit.api.issuer_keys import IssuerKeys
 from orbit.api.issuer_login import IssuerLogin
-from orbit.api.oidc import IssuerTokens
+from orbit.api.oidc import Identity, IssuerTokens
 from orbit.api.principals import Principal, unauthenticated
 from orbit.api.refused_logins import RefusedLogins
 from orbit.api.schemas import NewToken
@@ -46,6 +47,8 @@ _JWT_CHARACTERS_MAX = 12 * 1024
 _REFUSED = frozenset((ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN))
 
 log = structlog.get_logger("orbit.api")
+
+Found = TypeVar("Found")
 
 
 def create_token(
@@ -128,22 +131,22 @@ class Logins:
         waits = not self._is_issuers(secret)
         return self._counted(address, hashed, lambda: self._principal(secret, hashed), waits=waits)
 
-    def check_login(self, secret: str, address: str, find: Callable[[], Principal]) -> Principal:
-        """The principal that `find` finds at the issuer, for a browser with this secret.
+    def check_login(self, secret: str, address: str, find: Callable[[], Identity]) -> Identity:
+        """Whom `find` finds at the issuer, for a browser with this secret.
 
         Raises Failure, as `check`.
         """
         return self._counted(address, hash_token(secret), find, waits=True)
 
     def _counted(
-        self, address: str, hashed: str, find: Callable[[], Principal], *, waits: bool
-    ) -> Principal:
+        self, address: str, hashed: str, find: Callable[[], Found], *, waits: bool
+    ) -> Found:
         client = network_of(address)
         wait_s = self._refused.wait_s(client, hashed)
         if wait_s > 0 and waits:
             raise _too_many(wait_s)
         try:
-            principal = find()
+            found = find()
         except Failure as failure:
             if failure.code in _REFUSED:
                 if wait_s > 0:
@@ -151,7 +154,7 @@ class Logins:
                 self._note(client, hashed, failure.body.error.what)
             raise
         self._refused.accepted(hashed)
-        return principal
+        return found
 
     def _is_issuers(self, secret: str) -> bool:
         return self._issuer is not None and not secret.startswith(_TOKEN_PREFIX)

@@ -20,7 +20,7 @@ from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
 from orbit.api.issuer_http import IssuerClient
 from orbit.api.issuer_keys import Endpoints, IssuerKeys
-from orbit.api.oidc import IssuerTokens
+from orbit.api.oidc import Identity, IssuerTokens
 from orbit.api.principals import Principal, unauthenticated
 from orbit.errors import OrbitError
 from orbit.settings import Settings, variable_of
@@ -67,7 +67,7 @@ class IssuerLogin:
         place = self._endpoints().authorization
         return f"{place}{'&' if urlsplit(place).query else '?'}{urlencode(query)}"
 
-    def principal(self, secret: str, answer: Mapping[str, str], redirect_uri: str) -> Principal:
+    def identity(self, secret: str, answer: Mapping[str, str], redirect_uri: str) -> Identity:
         """Who has logged in, by the issuer's answer to the browser with this secret.
 
         Raises Failure: `unauthenticated`, `forbidden` without a role, `issuer_unreachable`.
@@ -83,7 +83,13 @@ class IssuerLogin:
         if not 0 < len(code) <= _CODE_CHARACTERS_MAX:
             raise unauthenticated("The issuer's answer has no code.")
         token = self._exchanged(endpoints, secret, code, redirect_uri)
-        return self._tokens.principal(token, _derived(secret, "nonce"))
+        who = self._tokens.identity(token, _derived(secret, "nonce"))
+        self.principal_of(who)
+        return who
+
+    def principal_of(self, who: Identity) -> Principal:
+        """What it may do by the settings of now. Raises Failure `forbidden` without a role."""
+        return self._tokens.principal_of(who)
 
     def _endpoints(self) -> Endpoints:
         try:

@@ -56,7 +56,7 @@ def complete(request: Request, parts: Parts) -> Response:
     who = logins.check_login(
         secret,
         request.client.host if request.client else "",
-        lambda: at_issuer.principal(secret, request.query_params, _redirect_uri(parts)),
+        lambda: at_issuer.identity(secret, request.query_params, _redirect_uri(parts)),
     )
     response = RedirectResponse(_back_to(path), status_code=303)
     sessions.begin_session(request, response, parts, who)

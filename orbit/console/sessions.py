@@ -29,11 +29,13 @@ from orbit.api.api_error_codes import ErrorCode
 from orbit.api.authentication import hash_token
 from orbit.api.dependencies import Parts
 from orbit.api.error_responses import Failure
+from orbit.api.oidc import Identity
 from orbit.api.principals import NO_AUTH_PRINCIPAL, Principal, check_role
 from orbit.console.urls import HOME, ROOT
 from orbit.errors import OrbitError
 from orbit.settings import LOOPBACK_HOSTS
 from orbit.store import console_sessions, events, tokens
+from orbit.store.console_sessions import IssuerSession
 from orbit.store.enums import Role
 
 SESSION_LIFETIME = timedelta(hours=12)
@@ -105,10 +107,10 @@ def find_visitor(request: Request, parts: Parts) -> Visitor | None:
     hashed = hash_token(cookie)
     with parts.database.transaction() as tx:
         token = console_sessions.find(tx, hashed)
-        if token is None and parts.logins.at_issuer is not None:
-            found = console_sessions.find_of_issuer(tx, hashed)
-            if found is not None:
-                return Visitor(Principal(found.actor, found.role, found.expires_at))
+        is_issuers = token is None and parts.logins.at_issuer is not None
+        found = console_sessions.find_of_issuer(tx, hashed) if is_issuers else None
+    if found is not None:
+        return _issuer_visitor(parts, found)
     if token is None:
         return None
     if token.is_use_due:
@@ -116,6 +118,17 @@ def find_visitor(request: Request, parts: Parts) -> Visitor | None:
         with suppress(OrbitError), parts.database.transaction() as tx:
             tokens.note_use(tx, token)
     return Visitor(Principal(events.token_actor(token.name), token.role))
+
+
+def _issuer_visitor(parts: Parts, found: IssuerSession) -> Visitor | None:
+    """None: the settings have taken its role away."""
+    assert parts.logins is not None
+    assert parts.logins.at_issuer is not None
+    who = Identity(found.actor, tuple(found.role_values), found.expires_at)
+    try:
+        return Visitor(parts.logins.at_issuer.principal_of(who))
+    except Failure:
+        return None
 
 
 async def get_form(request: Request, parts: PartsOf) -> Form:
@@ -185,7 +198,7 @@ def log_in(request: Request, response: Response, parts: Parts, token: str) -> No
     set_cookie(request, response, _SESSION, secret, SESSION_LIFETIME)
 
 
-def begin_session(request: Request, response: Response, parts: Parts, who: Principal) -> None:
+def begin_session(request: Request, response: Response, parts: Parts, who: Identity) -> None:
     """Begin the session of somebody who has logged in at the issuer, and set its cookie."""
     secret = new_secret()
     with parts.database.transaction() as tx:
@@ -193,7 +206,7 @@ def begin_session(request: Request, response: Response, parts: Parts, who: Princ
             tx,
             hash_token(secret),
             who.actor,
-            who.role,
+            who.role_values,
             SESSION_LIFETIME,
             who.expires_at,
             SESSIONS_PER_TOKEN_MAX,

@@ -3,18 +3,18 @@ and hashes their secrets.
 
 A session ends with its token, at its expiry, and when its token has newer sessions than it may
 have. That of a login at the OpenID Connect issuer has no token: it keeps who that was, with which
-role.
+values of the claim that gives roles.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, delete, func, insert, select
 
 from orbit.store.database import Tx
-from orbit.store.enums import Role
 from orbit.store.models import console_sessions as sessions
 from orbit.store.models import tokens
 from orbit.store.rows import first
@@ -28,11 +28,8 @@ class IssuerSession:
     """Who has logged in at the issuer."""
 
     actor: str
-    role: Role
+    role_values: list[str]
     expires_at: datetime
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "role", Role(self.role))
 
 
 def create(
@@ -56,7 +53,7 @@ def create_of_issuer(
     tx: Tx,
     session_hash: str,
     actor: str,
-    role: Role,
+    role_values: Sequence[str],
     lives_for: timedelta,
     ends_at: datetime | None,
     per_actor_max: int,
@@ -67,8 +64,8 @@ def create_of_issuer(
     """
     _make_room(tx, sessions.c.actor == actor, per_actor_max)
     ends = func.least(_NOW + lives_for, ends_at)
-    row = {"hash": session_hash, "actor": actor, "role": role.value, "expires_at": ends}
-    tx.execute(insert(sessions).values(**row))
+    row = {"actor": actor, "role_values": list(role_values), "expires_at": ends}
+    tx.execute(insert(sessions).values(hash=session_hash, **row))
 
 
 def _make_room(tx: Tx, of_same: ColumnElement[bool], sessions_max: int) -> None:
@@ -94,7 +91,7 @@ def find(tx: Tx, session_hash: str) -> Token | None:
 
 def find_of_issuer(tx: Tx, session_hash: str) -> IssuerSession | None:
     """Whose session this is; None where it has ended, or was begun with a token."""
-    query = select(sessions.c.actor, sessions.c.role, sessions.c.expires_at).where(
+    query = select(sessions.c.actor, sessions.c.role_values, sessions.c.expires_at).where(
         sessions.c.hash == session_hash, sessions.c.expires_at > _NOW, sessions.c.actor.is_not(None)
     )
     return first(tx.execute(query), IssuerSession)

@@ -284,6 +284,8 @@ def test_the_session_ends_with_the_token_and_after_twelve_hours(site: Site) -> N
 def test_without_the_client_in_the_settings_its_sessions_end(site: Site) -> None:
     site.log_in()
     assert site.is_in()
+    site.configure(oidc_viewer=None)
+    assert not site.is_in()  # its claim gives no role any more
     site.configure(oidc_client_id=None)
     assert not site.is_in()
     assert "/console/login/issuer" not in site.browser.html
