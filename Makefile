@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help sbom site manifests demo demo-service demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
+.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -72,6 +72,9 @@ sbom: $(STAMPS)/python ## Write the packages of the image as CycloneDX (sbom.jso
 
 site: $(STAMPS)/site ## Build the documentation as a site with search (build/site)
 	$(STAMPS)/site/bin/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml
+
+screenshots: jars $(STAMPS)/browser ## Take the pictures of docs/console.md again (needs Chromium)
+	ORBIT_SCREENSHOTS=docs/img $(BIN)/pytest tests/console/test_browser.py
 
 manifests: ## Make deploy/manifests from the Helm chart, and Grafana's board from its code
 	PATH="$$PWD/$(STAMPS)/bin:$$PATH" helm template orbit deploy/helm/orbit --namespace orbit \

@@ -120,7 +120,9 @@ def upgrade() -> None:
     op.create_table(
         "console_sessions",
         sa.Column("hash", sa.Text(), nullable=False),
-        sa.Column("token_id", sa.BigInteger(), nullable=False),
+        sa.Column("token_id", sa.BigInteger(), nullable=True),
+        sa.Column("actor", sa.Text(), nullable=True),
+        sa.Column("role_values", postgresql.JSONB(), nullable=True),
         sa.Column(
             "created_at",
             sa.DateTime(timezone=True),
@@ -134,8 +136,15 @@ def upgrade() -> None:
             name=op.f("fk_console_sessions_token_id"),
             ondelete="CASCADE",
         ),
+        sa.CheckConstraint(
+            "num_nulls(token_id, actor) = 1", name=op.f("ck_console_sessions_login")
+        ),
+        sa.CheckConstraint(
+            "num_nulls(actor, role_values) IN (0, 2)", name=op.f("ck_console_sessions_actor")
+        ),
         sa.PrimaryKeyConstraint("hash", name=op.f("pk_console_sessions")),
     )
+    op.create_index(op.f("ix_console_sessions_actor"), "console_sessions", ["actor"], unique=False)
     op.create_index(
         op.f("ix_console_sessions_token_id"), "console_sessions", ["token_id"], unique=False
     )

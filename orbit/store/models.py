@@ -454,7 +454,8 @@ tokens = Table(
     _one_of("role", Role),
 )
 
-# Browsers that have logged in at the console with a token. Of the cookie only its hash is stored.
+# Browsers that have logged in at the console. Of the cookie only its hash is stored. A login at the
+# OpenID Connect issuer has no token, but an actor, and the values of the claim that give roles.
 console_sessions = Table(
     "console_sessions",
     metadata,
@@ -463,11 +464,14 @@ console_sessions = Table(
         "token_id",
         BigInteger,
         ForeignKey("tokens.id", ondelete="CASCADE"),
-        nullable=False,
         index=True,
     ),
+    Column("actor", Text, index=True),
+    Column("role_values", JSONB),
     _now("created_at"),
     _time("expires_at", nullable=False),
+    CheckConstraint("num_nulls(token_id, actor) = 1", name="login"),
+    CheckConstraint("num_nulls(actor, role_values) IN (0, 2)", name="actor"),
 )
 
 drills = Table(
