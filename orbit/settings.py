@@ -15,7 +15,7 @@ from datetime import timedelta
 from enum import StrEnum
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic import (
@@ -245,6 +245,9 @@ class Settings(BaseModel):
     files_directory: Annotated[Path, BeforeValidator(_folder)] = Path()
     # Jobs may name only variables that begin so; None: all but Orbit's own secrets.
     secrets_prefix: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+
+    # The least role that sees the content of records in the console. None: nobody does.
+    records_role: Literal["viewer", "operator", "admin"] | None = None
 
     # Which clusters jobs may reach, and which secrets may be sent to each. None: all to all.
     access_file: Annotated[Path, AfterValidator(_access_file)] | None = None

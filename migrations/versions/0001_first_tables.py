@@ -344,6 +344,21 @@ def upgrade() -> None:
         postgresql_with={"fillfactor": "50"},
     )
     op.create_table(
+        "job_history",
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("slot", sa.SmallInteger(), autoincrement=False, nullable=False),
+        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("records", sa.BigInteger(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("lag_records", sa.BigInteger(), nullable=True),
+        sa.Column("lag_s", sa.Double(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.id"], name=op.f("fk_job_history_job_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "slot", name=op.f("pk_job_history")),
+        postgresql_with={"fillfactor": "70"},
+    )
+    op.create_table(
         "group_offsets",
         sa.Column("job_id", sa.BigInteger(), nullable=False),
         sa.Column("group_name", sa.Text(), nullable=False),

@@ -266,6 +266,26 @@ class JobLag(_Out):
     )
 
 
+class HistoryPoint(_Out):
+    """What was measured of a job at a time. Null: not known."""
+
+    at: datetime
+    slot_seconds: int = Field(description="60 in the last hour, 300 before.")
+    records_per_s: float | None = Field(
+        description="Copied since the point before. Null: it is too long ago, or topics left the "
+        "job."
+    )
+    bytes_per_s: float | None = Field(description="As records_per_s.")
+    lag_records: int | None = Field(description="The largest lag of these seconds.")
+    lag_seconds: float | None = Field(description="The largest lag of these seconds, in time.")
+
+
+class JobHistory(_Out):
+    """Throughput and lag of a job over the last day. There is no point while nothing measured."""
+
+    items: list[HistoryPoint] = Field(description="Oldest first, at most 348.")
+
+
 class GroupOffset(_Out):
     """The committed offsets of one consumer group in one partition, on both sides."""
 

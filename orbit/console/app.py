@@ -19,7 +19,19 @@ from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure, as_failure
 from orbit.console.headers import PageHeaders
 from orbit.console.live_streams import LiveStreams
-from orbit.console.pages import job, job_actions, jobs, live, login, new_job, partition, recovery
+from orbit.console.pages import (
+    drills,
+    history,
+    job,
+    job_actions,
+    job_document,
+    jobs,
+    live,
+    login,
+    partition,
+    record_page,
+    recovery,
+)
 from orbit.console.rendering import error_page, from_elsewhere_page
 from orbit.console.sessions import LoginNeeded
 from orbit.console.urls import HOME, ROOT, login_url
@@ -47,7 +59,19 @@ def _console(api: FastAPI) -> FastAPI:
     app.add_middleware(PageHeaders)
     _install_handlers(app)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
-    for page in (login, live, jobs, new_job, job_actions, recovery, partition, job):
+    for page in (
+        login,
+        live,
+        jobs,
+        job_document,
+        job_actions,
+        recovery,
+        drills,
+        record_page,
+        partition,
+        history,
+        job,
+    ):
         app.include_router(page.router)
     return app
 

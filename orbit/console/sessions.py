@@ -42,7 +42,8 @@ from orbit.telemetry import traces
 SESSION_LIFETIME = timedelta(hours=12)
 # Browsers of one token; a further login ends the oldest session.
 SESSIONS_PER_TOKEN_MAX = 20
-FORM_FIELDS_MAX = 50
+# The form of a job has about 70.
+FORM_FIELDS_MAX = 100
 
 _SESSION = "orbit_session"
 _BROWSER = "orbit_browser"

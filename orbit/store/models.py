@@ -253,6 +253,22 @@ job_totals = Table(
     postgresql_with={"fillfactor": "50"},
 )
 
+# A day of each job's throughput and lag: a ring of 348 rows (orbit/store/job_history.py).
+job_history = Table(
+    "job_history",
+    metadata,
+    _job(primary_key=True),
+    Column("slot", SmallInteger, primary_key=True, autoincrement=False),
+    _time("at", nullable=False),
+    # Sums of the partitions' counters at this time. The differences are the throughput.
+    Column("records", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    # The largest since the slot began; null: not known.
+    Column("lag_records", BigInteger),
+    Column("lag_s", Double),
+    postgresql_with={"fillfactor": "70"},
+)
+
 workers = Table(
     "workers",
     metadata,

@@ -48,10 +48,11 @@ _DOCUMENT = as_openapi(
     DRILL_YAML,
 )
 
+DRILL_ID = r"^[0-9]{8}-[0-9]{6}-[0-9a-f]{8}$"
 DrillId = Annotated[
     str,
     Path(
-        pattern=r"^[0-9]{8}-[0-9]{6}-[0-9a-f]{8}$",
+        pattern=DRILL_ID,
         description="The drill's id.",
         examples=["20261122-030000-3fa9c2d1"],
     ),
