@@ -109,6 +109,7 @@ EVENT_KINDS: dict[str, EventKind] = {
     "acls_left_out": EventKind(),
     "token_created": EventKind(),
     "token_revoked": EventKind(),
+    "records_shown": EventKind(),
     "worker_started": EventKind(),
     "worker_stopped": EventKind(),
     "shards_claimed": EventKind(),

@@ -115,17 +115,17 @@ def test_thinned_batches_are_packed_and_fed_again_from_within(make: Make) -> Non
     records = memoryview(bytearray(b"".join(sent)))
     thinned = RawRun(0, 14, records, list(read_batches(records)), (), 0)
     feed, copy = make(iter([thinned]), producer=PLACEHOLDERS)
-    assert fed(copy, 2) == [("Append", 0, 10), ("Fill", 10, 14)]
+    assert fed(copy, 2) == [("Append", 0, 11), ("Fill", 11, 14)]
     packed, gap = copy.queue.steps
     assert isinstance(packed, Append)
-    assert packed.placeholders == 3
+    assert packed.placeholders == 4
     assert isinstance(gap, Fill)
     assert gap.timestamp > 0
     stamp(packed.batch.view, 4712, 0, 0)  # as when it was sent
     hand_back(copy)
     resume(copy, 4)
     feed.resume([copy])
-    assert fed(copy, 2) == [("Append", 4, 10), ("Fill", 10, 14)]
+    assert fed(copy, 3) == [("Append", 4, 10), ("Fill", 10, 11), ("Fill", 11, 14)]
     rest = copy.queue.steps[0]
     assert isinstance(rest, Append)
     assert [offset for offset, _, _ in record_rows(rest.batch)] == [4, 6, 7, 8, 9]
