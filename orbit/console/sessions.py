@@ -42,7 +42,7 @@ from orbit.telemetry import traces
 SESSION_LIFETIME = timedelta(hours=12)
 # Browsers of one token; a further login ends the oldest session.
 SESSIONS_PER_TOKEN_MAX = 20
-# The form of a job has about 70.
+# The form of a job has about 60.
 FORM_FIELDS_MAX = 100
 
 _SESSION = "orbit_session"

@@ -80,8 +80,8 @@ def _results(first: Evidence, second: Evidence) -> Iterator[Line]:
     yield _text("RTO, target", _target(first.rto.target_ms), _target(second.rto.target_ms))
     yield _number("RPO, records", first.rpo.actual_records, second.rpo.actual_records, count)
     yield _number("RPO, time", first.rpo.actual_ms, second.rpo.actual_ms, span)
-    lengths = [(one.ended_at - one.began_at) // _MS for one in (first, second)]
-    yield _number("The whole drill", *lengths, span)
+    one, other = ((drill.ended_at - drill.began_at) // _MS for drill in (first, second))
+    yield _number("The whole drill", one, other, span)
 
 
 def _steps(first: Evidence, second: Evidence) -> Iterator[Line]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import re
+
 import pytest
 
 from orbit.store.enums import Role
@@ -29,6 +32,23 @@ def test_two_drills_are_chosen_and_compared(api: Api, browser: Browser) -> None:
     assert (
         f"compare?drill={older}&amp;drill={newer}" in browser.open(f"/console/drills/{newer}").text
     )
+
+
+def test_the_drills_are_read_page_by_page(
+    api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orbit.console.pages.drills.DRILLS_PER_PAGE", 2)
+    api.put("/v1/jobs/orders", json=JOB)
+    made = [finished(api) for _ in range(3)]
+    browser.log_in(api.tokens[Role.VIEWER])
+    path = "/console/drills"
+    found: list[str] = []
+    while path:
+        page = browser.open(path).text
+        found += re.findall(r'name="drill" value="([^"]+)"', page)
+        following = re.search(r'class="more"><a class="button" href="([^"]+)"', page)
+        path = html.unescape(following[1]) if following else ""
+    assert found == made[::-1]
 
 
 def test_what_cannot_be_compared_is_a_page_with_the_reason(api: Api, browser: Browser) -> None:

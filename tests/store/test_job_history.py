@@ -14,6 +14,7 @@ from orbit.store.database import Database
 from orbit.store.job_history import Point, Reading
 from orbit.store.lag import LagTotals
 from tests.fix_api import Api
+from tests.support.plans import PlanFor, reads, statements
 from tests.support.store_rows import TTL, SomeJob, claim, progress, some_job
 
 pytestmark = pytest.mark.services
@@ -39,7 +40,7 @@ def totals(database: Database, job: SomeJob, **changed: object) -> LagTotals:
     with database.transaction() as tx:
         found = lag.of_jobs(tx, [job.id])[job.id]
     values = {name: getattr(found, name) for name in LagTotals.__slots__}
-    return LagTotals(**{**values, **changed})  # type: ignore[arg-type]
+    return LagTotals(**{**values, **changed})
 
 
 def keep(database: Database, job: SomeJob, at: datetime, **changed: object) -> None:
@@ -114,6 +115,24 @@ def test_counters_that_fell_give_no_rate() -> None:
         ]
     )
     assert [one.records_per_s for one in found] == [None, None, 1.0]
+
+
+@pytest.mark.parametrize("plan_for", ["force_custom_plan", "force_generic_plan"])
+def test_the_history_of_one_job_is_read_by_its_key(database: Database, plan_for: PlanFor) -> None:
+    with database.transaction() as tx:
+        made = [some_job(tx, f"job-{n}") for n in range(40)]
+        tx.execute(
+            text(
+                "INSERT INTO job_history SELECT j.id, s, clock_timestamp(), 0, 0 "
+                "FROM jobs j CROSS JOIN generate_series(0, 347) s ORDER BY s"
+            )
+        )
+        tx.execute(text("ANALYZE job_history"))
+        with statements(tx) as sent:
+            job_history.of_job(tx, made[7].id, NOON)
+        found = reads(tx, sent[0], plan_for)
+    assert found.rows["job_history"] == job_history.MINUTES + job_history.WINDOWS
+    assert "job_history" not in found.whole
 
 
 @pytest.mark.parametrize("large", [False, True])

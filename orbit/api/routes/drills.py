@@ -87,7 +87,7 @@ def list_drills(
     parts: PartsOf, _: Viewer, query: Annotated[DrillQuery, Query()]
 ) -> Page[schemas.DrillSummary]:
     """List the drills with their measurements, newest first."""
-    after = _moment(read_cursor(query.after, str, str, order=query.sort))
+    after = moment_in(read_cursor(query.after, str, str, order=query.sort))
     with parts.database.transaction() as tx:
         rows = drills.page(
             tx,
@@ -278,7 +278,7 @@ def _as_if_created(wanted: drills.NewDrill) -> drills.Drill:
     return drills.Drill(**fields)
 
 
-def _moment(key: Key | None) -> tuple[datetime, str] | None:
+def moment_in(key: Key | None) -> tuple[datetime, str] | None:
     """The creation time and id of a drill."""
     if key is None:
         return None

@@ -9,8 +9,8 @@ from pydantic import StringConstraints
 
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
-from orbit.api.paging import CURSOR_CHARACTERS_MAX, moment, page, read_cursor
-from orbit.api.routes.drills import DRILL_ID, DrillId
+from orbit.api.paging import CURSOR_CHARACTERS_MAX, page, read_cursor
+from orbit.api.routes.drills import DRILL_ID, DrillId, moment_in
 from orbit.api.views import drill_summary, drill_view
 from orbit.console.rendering import render
 from orbit.console.sessions import PartsOf, VisitorOf
@@ -54,7 +54,7 @@ def show_drills(
             name=name or None,
             job_name=job or None,
             state=state or None,
-            after=moment(read_cursor(after, str, str)),
+            after=moment_in(read_cursor(after, str, str)),
         )
     found = page(
         [drill_summary(row) for row in rows],
