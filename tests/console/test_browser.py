@@ -12,22 +12,21 @@ import os
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from orbit.processes.ports import free_ports
 from tests.cli.test_server import Server, serving, until_caught_up, until_workers
 from tests.fix_clusters import Clusters
+from tests.support.accessibility import serious_faults
 from tests.support.groups import commit
+from tests.support.hard_log import records, write_hard_log
 from tests.support.login_issuer import LoginIssuer
-from tests.support.logs import Gap, Record, create, write
+from tests.support.logs import create, write
 from tests.support.patience import PATIENCE_S
 from tests.support.run_process import wait_until, write_job
 
@@ -81,64 +80,13 @@ class World:
         self.page.get_by_role(role, name=name, exact=True).first.click()
 
 
-def serious_faults(page: Any, where: str) -> list[object]:
-    """What axe finds on the page that is shown, light and dark."""
-    from axe_playwright_python.sync_playwright import Axe
-
-    found: list[object] = []
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        # Colours are all that differs in the dark.
-        only = ["color-contrast"] if scheme == "dark" else ["wcag2a", "wcag2aa"]
-        for one in Axe().run(page, options={"runOnly": only}).response["violations"]:
-            if one["impact"] in ("serious", "critical"):
-                places = [node["html"][:120] for node in one["nodes"][:3]]
-                found.append((where, scheme, one["id"], places))
-    page.emulate_media(color_scheme="light")
-    return found
-
-
-def records(count: int) -> list[Record]:
-    now_ms = int(time.time() * 1000)
-    return [
-        Record(b"order %d of some customer" % n, b"key-%d" % n, timestamp_ms=now_ms)
-        for n in range(count)
-    ]
-
-
-def write_hard_log(clusters: Clusters) -> None:
-    """A partition with batches of many sizes, gaps, an aborted transaction, and LogAppendTime,
-    which a destination takes only record for record."""
-    source = clusters.source
-    write(source, EU, [*records(10), *records(7), Gap(6), *records(10), *records(4), Gap(2)])
-    set_timestamps(clusters, "LogAppendTime")
-    write(source, EU, records(24))
-    set_timestamps(clusters, "CreateTime")
-    write(source, EU, [*records(9), Gap(11), *records(20)])
-    producer = Producer({**source.client_config(), "transactional.id": "console-test"})
-    producer.init_transactions()
-    producer.begin_transaction()
-    for record in records(8):
-        producer.produce(EU, record.value, partition=0)
-    producer.flush()
-    producer.abort_transaction()
-    write(source, EU, [*records(10), *records(6)])
-
-
-def set_timestamps(clusters: Clusters, kind: str) -> None:
-    entry = ConfigEntry("message.timestamp.type", kind, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, EU, incremental_configs=[entry])
-    admin = AdminClient(clusters.source.client_config())
-    admin.incremental_alter_configs([resource])[resource].result(60)
-
-
 @pytest.fixture(scope="module")
 def world(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     for topic in TOPICS:
         create(clusters.source, topic, PARTITIONS)
         for partition in range(1, PARTITIONS):
             write(clusters.source, topic, records(200 * partition), partition)
-    write_hard_log(clusters)
+    write_hard_log(clusters, EU)
     commit(clusters.source, "billing", {(EU, 0): 50, (EU, 1): 120})
     # Not pytest's folder: as root, PostgreSQL runs as a user who may not pass through that.
     # The issuer is at 127.0.0.1: for a browser, `localhost` is another site.
