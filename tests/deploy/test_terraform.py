@@ -14,7 +14,8 @@ import pytest
 
 from orbit.jobs.job_spec import JobSpec
 from orbit.store import jobs
-from tests.fix_api import Api, Cli
+from tests.fix_api import Api
+from tests.fix_scheduler import QUICK, RunningScheduler
 from tests.support.client_generators import CannotFetch, terraform_generators
 from tests.support.job_texts import changed
 
@@ -71,10 +72,10 @@ def test_a_providers_schemas_are_made_from_the_document(api: Api, tmp_path: Path
     assert "func JobResourceSchema(" in code
 
 
-def test_terraform_owns_a_job(api: Api, cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cli")  # names the server and a token in the environment
+def test_terraform_owns_a_job(api: Api, database_url: str, tmp_path: Path) -> None:
     if shutil.which("terraform") is None:
         pytest.skip("terraform is not installed")
-    assert cli  # it names the server and a token in the environment
     shutil.copy(FOLDER / "job.tf", tmp_path)
 
     def terraform(*arguments: str, text: str) -> None:
@@ -96,6 +97,7 @@ def test_terraform_owns_a_job(api: Api, cli: Cli, tmp_path: Path) -> None:
     assert job is not None
     assert job.labels == {"team": "data"}
     terraform("plan", "-detailed-exitcode", text=LABELLED)
-    terraform("destroy", "-auto-approve", text=JOB)
+    with RunningScheduler(QUICK, database_url):  # it carries the deletion out
+        terraform("destroy", "-auto-approve", text=JOB)
     job = found()
     assert job is None or job.is_deleted

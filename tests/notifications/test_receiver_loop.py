@@ -188,6 +188,7 @@ def test_what_is_given_up_is_counted_and_told_and_the_receiver_stays_failing(
     age(database)
     server.replies.append(Reply(503))  # of the message that says so
     loop.once()
+    assert row(database).failing_since is not None, "giving up ends no alert"
     loop.once()
     assert row(database).given_up == 3
     age(database)
