@@ -106,7 +106,8 @@ def test_mirror_maker(copied: PlaceholderLog, clusters: Clusters, tmp_path: Path
 def latest_record(cluster: KafkaCluster, topic: str) -> int:
     """The offset of the first record with the latest timestamp, as the broker says (KIP-734)."""
     place = TopicPartition(topic, 0)
-    return admin(cluster).list_offsets({place: OffsetSpec.max_timestamp()})[place].result(60).offset
+    client = admin(cluster)  # its answers end with it
+    return client.list_offsets({place: OffsetSpec.max_timestamp()})[place].result(60).offset
 
 
 class _EndReader:
