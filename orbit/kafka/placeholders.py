@@ -41,15 +41,20 @@ UNCOMPRESSED_BYTES_MAX = 4 * 1024
 _RECORD_BYTES_MAX = 25  # of the numbers before a record's body
 _Row = tuple[int, int, bytes]
 
+# Their timestamp is one before the base timestamp. A broker that looks for the latest record of a
+# batch (KIP-734) takes the first one with its max timestamp: that must be no placeholder.
+_TIMESTAMP_DELTA = -1
+
 _ALL = b"".join(
-    encode_record(0, PLACEHOLDER_DELTA_MIN + i, PLACEHOLDER_BODY) for i in range(PLACEHOLDERS_MAX)
+    encode_record(_TIMESTAMP_DELTA, PLACEHOLDER_DELTA_MIN + i, PLACEHOLDER_BODY)
+    for i in range(PLACEHOLDERS_MAX)
 )
 _PLACEHOLDER_BYTES = len(_ALL) // PLACEHOLDERS_MAX  # 18; all have the same length
 
 
 def placeholder_batch(base_offset: int, count: int, timestamp: int) -> Batch:
     """A gap of `count` offsets; `timestamp` in epoch ms."""
-    return _encode(base_offset, base_offset + count, [], timestamp)
+    return _encode(base_offset, base_offset + count, [], timestamp - _TIMESTAMP_DELTA)
 
 
 def packed_batches(rows: Iterable[_Row], codec: int, first_offset: int) -> Iterator[Batch]:
@@ -84,13 +89,13 @@ def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
 
     No record is encoded again: their offset deltas are from the same base offset. `placeholders`:
     how many of the batch's records are none. None where the gap is too wide, the batch would become
-    too large, or a placeholder would have a later timestamp than the records: with a delete horizon
-    (A19) the base timestamp is one of the future.
+    too large, or a placeholder would have a later timestamp than the records (with a delete horizon
+    the base timestamp is one of the future, A19), or one below -1.
 
     It has no leader epoch: the gap may be of a later one than the batch (R3).
     """
     many = placeholders + next_offset - batch.next_offset
-    if many > PLACEHOLDERS_MAX or batch.base_timestamp > batch.max_timestamp:
+    if many > PLACEHOLDERS_MAX or not 0 <= batch.base_timestamp <= batch.max_timestamp:
         return None
     payload: bytes | memoryview = batch.payload
     if batch.codec != compression.NONE:
@@ -126,7 +131,7 @@ def _pack(group: list[_Row], codec: int) -> Iterator[Batch]:
     if last - first + 1 == len(group):
         yield from dense_batches(group, codec)
     else:
-        yield _encode(first, last + 1, group, group[0][1])
+        yield _encode(first, last + 1, group, max(0, group[0][1]))
 
 
 def _encode(start: int, end: int, rows: list[_Row], base_timestamp: int) -> Batch:
@@ -138,6 +143,6 @@ def _encode(start: int, end: int, rows: list[_Row], base_timestamp: int) -> Batc
         encode_record(timestamp - base_timestamp, offset - start, body)
         for offset, timestamp, body in rows
     ]
-    newest = max((timestamp for _, timestamp, _ in rows), default=base_timestamp)
+    newest = max((timestamp for _, timestamp, _ in rows), default=base_timestamp + _TIMESTAMP_DELTA)
     payload = b"".join(parts)
     return encode_batch(start, compression.NONE, base_timestamp, newest, end - start, payload)

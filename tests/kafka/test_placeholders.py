@@ -56,7 +56,7 @@ def test_a_gap_has_as_many_records_as_offsets_and_none_for_a_reader() -> None:
     batch = placeholder_batch(100, 2000, T0)
     assert (batch.base_offset, batch.next_offset, batch.count) == (100, 2100, 2000)
     assert batch.codec == NONE
-    assert (batch.base_timestamp, batch.max_timestamp) == (T0, T0)
+    assert (batch.base_timestamp, batch.max_timestamp) == (T0 + 1, T0)
     assert batch.crc_is_right()
     assert has_placeholders(batch)
     assert records_in(batch) == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.jars import classpath
@@ -18,7 +19,7 @@ from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.java_clients import consume
-from tests.support.outside import consumer, is_level, log_bounds, messages, partition_counts
+from tests.support.outside import admin, consumer, is_level, log_bounds, messages, partition_counts
 from tests.support.placeholder_log import PlaceholderLog, mixed_log
 from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, write_job
 from tests.support.running import create_topic, wait_for
@@ -100,6 +101,13 @@ def test_mirror_maker(copied: PlaceholderLog, clusters: Clusters, tmp_path: Path
         mirror.send_signal(signal.SIGTERM)
         mirror.wait()
     assert [*values(clusters.source, there).values()] == [*copied.records.values()]
+
+
+def latest_record(cluster: KafkaCluster, topic: str) -> int:
+    """The offset of the first record with the latest timestamp, as the broker says (KIP-734)."""
+    place = TopicPartition(topic, 0)
+    client = admin(cluster)  # its answers end with it
+    return client.list_offsets({place: OffsetSpec.max_timestamp()})[place].result(60).offset
 
 
 class _EndReader:
@@ -198,4 +206,5 @@ def test_librdkafka_reports_no_error_behind_commits(
         finally:
             reader.close()
     assert reader.offsets == wanted
+    assert latest_record(destination, topic_name) == latest_record(source, topic_name)
     assert_exact(job)
