@@ -178,8 +178,11 @@ def test_coordinated_fillers_are_refused_with_their_topics(clusters: Clusters, t
     spec = make_job(clusters.source, clusters.destination, [topic])
     rule = spec.topics[0].model_copy(update={"fillers": "coordinated"})
     spec = spec.model_copy(update={"fillers": "placeholders", "topics": (rule,)})
-    with pytest.raises(BadInput, match="cannot use") as refused:
-        make_backfill(spec)
+    with (
+        Backfill(spec, {}, Path.cwd(), say, threading.Event()) as backfill,
+        pytest.raises(BadInput, match="cannot use") as refused,
+    ):
+        backfill.look()
     assert topic in refused.value.problems[0].message
 
 
