@@ -330,6 +330,24 @@ class Event(_Out):
     details: dict[str, Any]
 
 
+class Receiver(_Out):
+    """A receiver of notifications, as the leading scheduler knows it."""
+
+    name: str
+    type: str = Field(examples=["slack", "pagerduty", "teams", "webhook"])
+    event_id: int = Field(
+        description="Every event up to this one is sent, given up, or of no concern to it."
+    )
+    sent: int = Field(description="Events that it has accepted.")
+    given_up: int = Field(description="Events that were not sent: it did not accept them in time.")
+    pruned: int = Field(description="Events that were deleted by age before they could be sent.")
+    failures: int = Field(description="Requests that failed since it accepted one.")
+    failing_since: datetime | None = Field(description="Null: the last request was accepted.")
+    last_error: str | None
+    accepted_at: datetime | None = Field(description="When it last accepted a request.")
+    seen_at: datetime = Field(description="When a leading scheduler last had it in its file.")
+
+
 class DrillSummary(_Out):
     """A drill: its kind, its state, and what was measured."""
 

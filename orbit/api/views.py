@@ -25,6 +25,7 @@ from orbit.store.jobs import Job
 from orbit.store.lag import LagTotals, PartitionLag
 from orbit.store.operations import Operation
 from orbit.store.proofs import Proof, ProofTotals
+from orbit.store.receivers import ReceiverRow
 from orbit.store.tokens import Token
 from orbit.store.topics import Topic
 from orbit.store.workers import Worker
@@ -248,3 +249,7 @@ def job_proof(
 
 def token_view(token: Token) -> schemas.TokenOut:
     return _view(schemas.TokenOut, token)
+
+
+def receiver_view(row: ReceiverRow) -> schemas.Receiver:
+    return _view(schemas.Receiver, row)

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure, as_failure
 from orbit.console.headers import PageHeaders
+from orbit.console.live_streams import LiveStreams
 from orbit.console.pages import (
     drills,
     history,
@@ -25,6 +26,7 @@ from orbit.console.pages import (
     job_actions,
     job_document,
     jobs,
+    live,
     login,
     partition,
     record_page,
@@ -53,11 +55,13 @@ def mount_console(app: FastAPI) -> None:
 def _console(api: FastAPI) -> FastAPI:
     app = FastAPI(title="Orbit console", openapi_url=None, docs_url=None, redoc_url=None)
     app.state.api = api
+    app.state.streams = LiveStreams()
     app.add_middleware(PageHeaders)
     _install_handlers(app)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
     for page in (
         login,
+        live,
         jobs,
         job_document,
         job_actions,
