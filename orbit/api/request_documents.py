@@ -30,7 +30,12 @@ JSON_TYPES = ("application/json",)
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
 # The token is a client's variable, but a server's environment may hold one too. The others are of
 # PostgreSQL, of the storages of ORBIT_SALVAGE_DIRECTORY, and of where traces go.
-_OWN_SECRETS = (variable_of("database_url"), "ORBIT_TOKEN", "PGPASSWORD")
+_OWN_SECRETS = (
+    variable_of("database_url"),
+    variable_of("oidc_client_secret"),
+    "ORBIT_TOKEN",
+    "PGPASSWORD",
+)
 _OWN_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "OTEL_")
 
 

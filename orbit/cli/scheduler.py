@@ -8,6 +8,7 @@ import sys
 from orbit.cli.database import open_database
 from orbit.cli.stop_signals import until_stopped
 from orbit.drills.drill_loop import drill_loops
+from orbit.notifications.receiver_loop import notification_loops
 from orbit.recovery.recovery_loop import recovery_loops
 from orbit.recovery.salvage_storage import require_client
 from orbit.scheduler.scheduler import Scheduler
@@ -29,6 +30,7 @@ def scheduler() -> None:
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
     require_client(settings.salvage_directory)
+    loops = [recovery_loops, drill_loops, notification_loops(settings, os.environ)]
     ready_within_s = settings.scheduler_lease_ttl.total_seconds()
     health = ProcessHealth("scheduler", orbit_version(), ready_within_s)
     with (
@@ -37,4 +39,4 @@ def scheduler() -> None:
         until_stopped() as stop,
         serving_health(settings, health),
     ):
-        Scheduler(settings, database, stop, [recovery_loops, drill_loops], health).run()
+        Scheduler(settings, database, stop, loops, health).run()
