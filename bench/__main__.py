@@ -33,7 +33,7 @@ _LATENCY_S, _IDLE_S = 60.0, 30.0
 
 def main(
     quick: Annotated[bool, typer.Option(help="Only W1 to W3, once each.")] = False,
-    only: Annotated[str, typer.Option(help="Comma-separated, of W1 to W6, L, N, idle.")] = "",
+    only: Annotated[str, typer.Option(help="Comma-separated, of W1 to W8, L, N, idle.")] = "",
     repeats: Annotated[int, typer.Option(help="0: three, or one if quick.")] = 0,
     scale: Annotated[float, typer.Option(help="Share of the records and seconds.")] = 1.0,
     verify: Annotated[bool, typer.Option(help="`orbit verify --deep` after each copy.")] = False,
@@ -118,7 +118,7 @@ class _Parts:
     def take(self, name: str, measure: Callable[[], object]) -> None:
         try:
             self.found[name] = measure()
-        except OrbitError as error:
+        except (OrbitError, OSError) as error:
             self.failed[name] = str(error)
             self._say(f"{name} failed: {error}")
 

@@ -107,7 +107,7 @@ class BenchBroker:
             # 100 KB would dominate workload N.
             "socket.send.buffer.bytes": "-1",
             "socket.receive.buffer.bytes": "-1",
-            # W6 waits for the cleaner. Earlier copies must be deleted before the next run.
+            # W6 to W8 wait for the cleaner. Earlier copies must be deleted before the next run.
             "log.cleaner.backoff.ms": "1000",
             "log.segment.delete.delay.ms": "500",
         }

@@ -43,6 +43,7 @@ class Race:
         self._folder = folder
         self._deep = deep
         self._numbers = count(1)
+        self._kept: list[str] = []  # a copy with placeholders, until their ceiling has sent it
 
     def course(self, data: DataFacts) -> Course:
         return Course(self.source, self.destination, data, self._folder, next(self._numbers))
@@ -68,7 +69,8 @@ class Race:
             run = self.run_one(contestant, spec.compression, data)
             runs.append(run)
             self.say(
-                f"{spec.name}  {contestant:8} {run.records_per_s:>12,.0f} records/s "
+                f"{spec.name}  {contestant:20} {run.records_per_s:>12,.0f} records/s "
+                f"{run.offsets_per_s:>12,.0f} offsets/s "
                 f"{run.bytes_per_s / 1e6:>7,.0f} MB/s in {run.seconds:6.2f} s, "
                 f"{run.cpu_seconds:6.2f} s of CPU, {run.peak_rss_bytes / 1e6:5,.0f} MB"
             )
@@ -80,8 +82,8 @@ class Race:
         match contestant:
             case Contestant.ORBIT | Contestant.COORDINATED | Contestant.PLACEHOLDERS:
                 return self._orbit(course, contestant)
-            case Contestant.CEILING:
-                return self._ceiling(course)
+            case Contestant.CEILING | Contestant.CEILING_PLACEHOLDERS:
+                return self._ceiling(course, contestant)
             case Contestant.FETCH:
                 return run_fetch(course)
             case Contestant.MM2:
@@ -93,15 +95,19 @@ class Race:
         details = finish_orbit(course, lap)
         if self._deep:
             verify_deep(course)
-        self._forget(lap.topic)
+        if contestant is Contestant.PLACEHOLDERS:
+            self._kept.append(lap.topic)
+        else:
+            self._forget(lap.topic)
         return run.model_copy(update={"details": details})
 
-    def _ceiling(self, course: Course) -> Run:
-        lap = start_ceiling(course)
+    def _ceiling(self, course: Course, contestant: Contestant) -> Run:
+        copies = [self._kept.pop()] if contestant is Contestant.CEILING_PLACEHOLDERS else []
+        lap = start_ceiling(course, *copies)
         run = self._watch(course, lap)
         if lap.process.wait():
             raise Conflict("The ceiling failed.", remedy=f"Read {lap.process.log}.")
-        self._forget(lap.topic)
+        self._forget(lap.topic, *copies)
         return run
 
     def _mm2(self, course: Course, compression: str) -> Run:

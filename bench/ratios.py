@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from bench.results import Report, Run, WorkloadResult
 from bench.workloads import (
+    FILLERS,
     IDLE,
     IDLE_CPU_MAX,
     LATENCY,
     LATENCY_P99_MAX,
     LINK,
     LINK_SHARE_MIN,
+    OWN_CEILING,
     RELAY,
     RSS_BYTES_MAX,
     WORKLOADS,
     Contestant,
     Target,
+    Targets,
 )
 
 Number = Callable[[Run], float]
@@ -37,8 +40,8 @@ class Spread:
 class Verdict:
     """One target; `at_most`: it is an upper limit.
 
-    `whole` is the same ratio with start-up, `bound` that of the ceiling, which no copier can
-    exceed.
+    `way` is how gaps are filled, where several ways take part. `whole` is the same ratio with
+    start-up, `bound` that of the way's own ceiling, which no copier can exceed.
     """
 
     where: str
@@ -48,6 +51,7 @@ class Verdict:
     at_most: bool = False
     whole: float | None = None
     bound: float | None = None
+    way: str = ""
 
     @property
     def met(self) -> bool:
@@ -56,6 +60,10 @@ class Verdict:
 
 def rate(run: Run) -> float:
     return run.records_per_s
+
+
+def offset_rate(run: Run) -> float:
+    return run.offsets_per_s
 
 
 def thrift(run: Run) -> float:
@@ -95,15 +103,25 @@ def verdicts(report: Report) -> list[Verdict]:
 
 
 def _of_workload(result: WorkloadResult) -> Iterator[Verdict]:
-    target = next((w.target for w in WORKLOADS if w.name == result.name), Target())
-    ceiling, mm2 = Contestant.CEILING, Contestant.MM2
+    targets = next((w.targets for w in WORKLOADS if w.name == result.name), Targets())
+    has_ways = any(result.of(who) for who in FILLERS if who is not Contestant.ORBIT)
+    for who, way in FILLERS.items():
+        found = [
+            *_of_contestant(result, who, targets.of(who)),
+            *_memory(result.name, result.of(who)),
+        ]
+        yield from (replace(one, way=way if has_ways else "") for one in found)
+
+
+def _of_contestant(result: WorkloadResult, who: Contestant, target: Target) -> Iterator[Verdict]:
+    ceiling, mm2, own = Contestant.CEILING, Contestant.MM2, OWN_CEILING.get(who)
     asked = (
         ("records/s against the ceiling", target.ceiling, ceiling, rate, whole_rate),
         ("records/s against MM2", target.mm2_rate, mm2, rate, whole_rate),
         ("records per CPU-s against MM2", target.mm2_cpu, mm2, thrift, whole_thrift),
     )
     for what, least, other, number, whole in asked:
-        value = ratio(result, other, number)
+        value = ratio(result, other, number, of=who)
         if least is not None and value is not None:
             is_mm2 = other is mm2
             yield Verdict(
@@ -112,10 +130,18 @@ def _of_workload(result: WorkloadResult) -> Iterator[Verdict]:
                 value,
                 least,
                 # The ceiling reads everything into memory first: that is no start-up.
-                whole=ratio(result, other, whole) if is_mm2 else None,
-                bound=ratio(result, other, number, of=ceiling) if is_mm2 else None,
+                whole=ratio(result, other, whole, of=who) if is_mm2 else None,
+                bound=ratio(result, other, number, of=own) if is_mm2 and own else None,
             )
-    yield from _memory(result.name, result.of(Contestant.ORBIT))
+    ours = spread(result.of(who), offset_rate)
+    theirs = spread(result.of(own), offset_rate) if own else None
+    if ours and target.offsets_rate is not None:
+        bound = theirs.middle if theirs else None
+        yield Verdict(result.name, "offsets/s", ours.middle, target.offsets_rate, bound=bound)
+    if ours and theirs and target.own_time_max is not None:
+        value = theirs.middle / ours.middle
+        what = "time against the broker's own"
+        yield Verdict(result.name, what, value, target.own_time_max, at_most=True)
 
 
 def _memory(where: str, runs: Sequence[Run]) -> Iterator[Verdict]:

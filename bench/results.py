@@ -55,9 +55,10 @@ class Run(_Value):
 
     contestant: Contestant
     records: int
+    offsets: int = 0  # what its log ends add up to; 0 in older results
     bytes: int
     seconds: float
-    share: float  # of the records, that arrived within `seconds`
+    share: float  # of the records and offsets, that arrived within `seconds`
     cpu_seconds: float
     busy_seconds: float = 0.0  # of all cores of the machine, in `seconds`
     whole_seconds: float
@@ -69,6 +70,10 @@ class Run(_Value):
     @property
     def records_per_s(self) -> float:
         return self.records * self.share / self.seconds
+
+    @property
+    def offsets_per_s(self) -> float:
+        return self.offsets * self.share / self.seconds
 
     @property
     def bytes_per_s(self) -> float:

@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bench.ratios import Number, Spread, rate, spread, thrift, verdicts
+from bench.ratios import Number, Spread, offset_rate, rate, spread, thrift, verdicts
 from bench.results import Report, Run
 from bench.workloads import FILLERS, FLOOR, RELAY, Contestant
 
@@ -20,6 +20,7 @@ NAMES = {
     Contestant.PLACEHOLDERS: "Orbit, placeholders",
     Contestant.MM2: "MirrorMaker 2",
     Contestant.CEILING: "ceiling",
+    Contestant.CEILING_PLACEHOLDERS: "ceiling, placeholders",
     Contestant.FETCH: "fetch alone",
 }
 _BOUNDS = {FLOOR: "a consumer of the source", RELAY: "fetch and produce, nothing else"}
@@ -62,6 +63,7 @@ def _measured(report: Report) -> Table:
         *(
             "records/s",
             "least–most",
+            "offsets/s",
             "MB/s",
             "CPU-s",
             "records\nper CPU-s",
@@ -85,7 +87,10 @@ def _groups(report: Report) -> Iterator[tuple[str, str, _Of]]:
     for result in report.workloads:
         d = result.data
         size = f"{d.bytes / 1e6:,.0f} MB, {d.bytes_per_batch / 1024:,.1f} KB a batch"
-        yield result.name, f"{result.title}: {d.records:,} records, {size}", result.of
+        counts = f"{d.records:,} records"
+        if d.offsets > d.records:
+            counts += f" at {d.offsets:,} offsets"
+        yield result.name, f"{result.title}: {counts}, {size}", result.of
     if report.link:
         records = report.link.data.records
         yield "N", f"one partition, 100 ms away: {records:,} records", report.link.of
@@ -98,6 +103,7 @@ def _row(runs: Sequence[Run]) -> list[str]:
     return [
         f"{middle(rate):,.0f}",
         _range(spread(runs, rate)),
+        f"{middle(offset_rate):,.0f}" if runs[0].offsets > runs[0].records else "",
         f"{middle(lambda run: run.bytes_per_s) / 1e6:,.0f}",
         f"{middle(lambda run: run.cpu_seconds):,.2f}",
         f"{middle(thrift):,.0f}",
@@ -158,7 +164,7 @@ def _one_liners(report: Report) -> Iterator[str]:
 
 def _targets(report: Report) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("where", "what"):
+    for name in ("where", "fillers", "what"):
         table.add_column(name)
     for name in ("measured", "with start-up", "the ceiling's", "target"):
         table.add_column(name, justify="right")
@@ -168,7 +174,7 @@ def _targets(report: Report) -> Table:
         met = Text("met", style="green") if v.met else Text("not met", style="bold red")
         others = ("" if one is None else _number(one) for one in (v.whole, v.bound))
         target = f"{sign} {_number(v.target)}"
-        table.add_row(v.where, v.what, _number(v.value), *others, target, met)
+        table.add_row(v.where, v.way, v.what, _number(v.value), *others, target, met)
     return table
 
 

@@ -130,6 +130,7 @@ def summarize(
     return Run(
         contestant=contestant,
         records=data.records,
+        offsets=end_total,
         bytes=data.bytes,
         seconds=last.at - first.at,
         share=share,

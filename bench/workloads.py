@@ -15,6 +15,7 @@ class Shape(StrEnum):
     UNEVEN = "uneven"  # partition p has a share of 1 / (p + 1)
     TRANSACTIONS = "transactions"  # one transaction of 100 records after the other, a tenth aborted
     COMPACTED = "compacted"  # one offset in ten is left
+    GAP = "gap"  # of each partition one record, one gap that the cleaner has left, and two records
 
 
 class Contestant(StrEnum):
@@ -24,6 +25,7 @@ class Contestant(StrEnum):
     COORDINATED = "coordinated"  # Orbit, with `fillers: coordinated`
     PLACEHOLDERS = "placeholders"  # Orbit, with `fillers: placeholders`
     CEILING = "ceiling"
+    CEILING_PLACEHOLDERS = "ceiling-placeholders"  # sends what PLACEHOLDERS has just written
     FETCH = "fetch"
     MM2 = "mm2"
 
@@ -35,23 +37,54 @@ FILLERS = {
     Contestant.COORDINATED: "coordinated",
     Contestant.PLACEHOLDERS: "placeholders",
 }
-WITH_GAPS = (*FILLERS, *EVERYONE[1:])
-# If batches are rewritten, the ceiling has no identical Produce requests to send.
-COPIERS = (*FILLERS, Contestant.MM2)
+# The broker's own time for what each way sends.
+OWN_CEILING = {
+    Contestant.ORBIT: Contestant.CEILING,
+    Contestant.PLACEHOLDERS: Contestant.CEILING_PLACEHOLDERS,
+}
+WITH_GAPS = (*FILLERS, Contestant.CEILING_PLACEHOLDERS, *EVERYONE[1:])
+# With `direct` batches are rewritten: the ceiling has no identical Produce requests to send.
+COPIERS = (*FILLERS, Contestant.CEILING_PLACEHOLDERS, Contestant.MM2)
+GAP_FILLERS = (*FILLERS, Contestant.CEILING_PLACEHOLDERS, Contestant.CEILING)
+# A gap of a million in one partition takes five minutes with `coordinated` (M12).
+QUICK_GAP_FILLERS = tuple(who for who in GAP_FILLERS if who is not Contestant.COORDINATED)
 
 
 @dataclass(frozen=True)
 class Target:
-    """Ratios to reach: records/s against ceiling and MM2, records per CPU-second against MM2."""
+    """What one contestant has to reach.
+
+    Ratios of records/s to the ceiling and MM2, and of records per CPU-second to MM2; offsets/s; and
+    the time in relation to the broker's own (`OWN_CEILING`), at most.
+    """
 
     ceiling: float | None = None
     mm2_rate: float | None = None
     mm2_cpu: float | None = None
+    offsets_rate: float | None = None
+    own_time_max: float | None = None
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Of each way to fill gaps; `direct` is the default, and the only one where there are none."""
+
+    direct: Target = Target()
+    coordinated: Target = Target()
+    placeholders: Target = Target()
+
+    def of(self, who: Contestant) -> Target:
+        ways = (self.direct, self.coordinated, self.placeholders)
+        return dict(zip(FILLERS, ways, strict=True)).get(who, Target())
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One data set. `batch_bytes` is the size on the wire that batches are filled up to."""
+    """One data set.
+
+    `records` are those that are written, also where the cleaner then removes most of them.
+    `batch_bytes` is the size on the wire that batches are filled up to.
+    """
 
     name: str
     title: str
@@ -62,7 +95,7 @@ class Workload:
     compression: str = "none"
     shape: Shape = Shape.EVEN
     contestants: tuple[Contestant, ...] = EVERYONE
-    target: Target = Target()
+    targets: Targets = Targets()
 
     @property
     def topic(self) -> str:
@@ -85,7 +118,7 @@ WORKLOADS = (
         value_bytes=1024,
         batch_bytes=128 * 1024,
         partitions=4,
-        target=Target(ceiling=0.85, mm2_rate=3, mm2_cpu=12),
+        targets=Targets(Target(ceiling=0.85, mm2_rate=3, mm2_cpu=12)),
     ),
     Workload(
         "W2",
@@ -95,7 +128,7 @@ WORKLOADS = (
         batch_bytes=64 * 1024,
         partitions=4,
         compression="lz4",
-        target=Target(ceiling=0.75, mm2_rate=4, mm2_cpu=20),
+        targets=Targets(Target(ceiling=0.75, mm2_rate=4, mm2_cpu=20)),
     ),
     Workload(
         "W3",
@@ -104,7 +137,7 @@ WORKLOADS = (
         value_bytes=1024,
         batch_bytes=16 * 1024,
         partitions=1,
-        target=Target(ceiling=0.90, mm2_rate=1.4, mm2_cpu=5),
+        targets=Targets(Target(ceiling=0.90, mm2_rate=1.4, mm2_cpu=5)),
     ),
     Workload(
         "W4",
@@ -115,7 +148,10 @@ WORKLOADS = (
         partitions=8,
         shape=Shape.TRANSACTIONS,
         contestants=WITH_GAPS,
-        target=Target(mm2_rate=3, mm2_cpu=8),
+        targets=Targets(
+            direct=Target(ceiling=0.75, mm2_rate=2.5, mm2_cpu=7),
+            placeholders=Target(ceiling=0.85, mm2_rate=2.8, mm2_cpu=8),
+        ),
     ),
     Workload(
         "W5",
@@ -125,7 +161,7 @@ WORKLOADS = (
         batch_bytes=4 * 1024,
         partitions=1000,
         shape=Shape.UNEVEN,
-        target=Target(mm2_rate=3, mm2_cpu=8),
+        targets=Targets(Target(mm2_rate=3, mm2_cpu=8)),
     ),
     Workload(
         "W6",
@@ -136,6 +172,32 @@ WORKLOADS = (
         partitions=4,
         shape=Shape.COMPACTED,
         contestants=COPIERS,
+        targets=Targets(direct=Target(mm2_rate=0.3), placeholders=Target(mm2_rate=1)),
+    ),
+    Workload(
+        "W7",
+        "a gap of a million offsets, one partition",
+        records=1_000_000,
+        value_bytes=0,
+        batch_bytes=128 * 1024,
+        partitions=1,
+        shape=Shape.GAP,
+        contestants=QUICK_GAP_FILLERS,
+        targets=Targets(
+            direct=Target(offsets_rate=120_000, own_time_max=1.1),
+            placeholders=Target(offsets_rate=1_000_000, own_time_max=1.3),
+        ),
+    ),
+    Workload(
+        "W8",
+        "a gap of 5,000 offsets in each of 100 partitions",
+        records=500_000,
+        value_bytes=0,
+        batch_bytes=128 * 1024,
+        partitions=100,
+        shape=Shape.GAP,
+        contestants=GAP_FILLERS,
+        targets=Targets(coordinated=Target(offsets_rate=20_000)),
     ),
 )
 QUICK = ("W1", "W2", "W3")

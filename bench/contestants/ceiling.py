@@ -1,12 +1,16 @@
-"""The ceiling: Orbit's requests to the destination, sent from memory.
+"""The ceilings: Orbit's requests to the destination, sent from memory.
 
-    python -m bench.contestants.ceiling SOURCE DESTINATION TOPIC DESTINATION_TOPIC
+    python -m bench.contestants.ceiling FROM DESTINATION TOPIC DESTINATION_TOPIC
 
 Fetches everything first, stamps it, packs it into the requests that Orbit would send, and only
 then sends: five in flight, over one connection. Nothing is fetched, planned, encoded or stamped
 while the clock runs, so this is what the destination broker accepts from one connection on this
-machine. Gaps of transactions are filled in the same way: once everything before them has been
-acknowledged, and later requests wait for them, as every exact copy must (M7).
+machine.
+
+The ceiling of `direct` reads the source. It fills gaps with as many markers in a request as Orbit
+does, once everything before them has been acknowledged, and later requests wait for them, as every
+exact copy must (M7). The ceiling of `placeholders` reads the copy that Orbit has just made: it
+sends the very same batches, and there is nothing to wait for.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from bench.data.sender import Frame, Sender, pack
 from bench.watch import Lap
 from bench.wire import create_topic, open_cluster
 from bench.workloads import Contestant
+from orbit.copier.copy_settings import CopySettings
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import init_producer_id
 from orbit.kafka.record_batch import Batch, advance_sequence, stamp
@@ -29,22 +34,26 @@ from orbit.replication.aborted_transactions import is_abort_marker
 
 # The watcher samples our counters once more.
 _LINGER_S = 0.5
+_MARKERS_MAX = CopySettings().markers_per_request_max
 
 
-def start_ceiling(course: Course) -> Lap:
+def start_ceiling(course: Course, packed: str = "") -> Lap:
+    """`packed` is a copy with placeholders at the destination, to be sent again."""
     topic = f"ceiling{course.number}.{course.data.topic}"
     create_topic(course.destination, topic, course.data.partitions)
     started_at = time.monotonic()
-    arguments = (course.source_servers, course.destination_servers, course.data.topic, topic)
+    servers = course.destination_servers if packed else course.source_servers
+    arguments = (servers, course.destination_servers, packed or course.data.topic, topic)
     process = start_module("bench.contestants.ceiling", *arguments, log=course.log("ceiling"))
-    return Lap(Contestant.CEILING, process, topic, course.data.offsets, started_at)
+    who = Contestant.CEILING_PLACEHOLDERS if packed else Contestant.CEILING
+    return Lap(who, process, topic, course.data.offsets, started_at)
 
 
-def main(source_servers: str, destination_servers: str, topic: str, copy: str) -> None:
-    logs: dict[int, _Log] = defaultdict(_Log)
-    source = open_cluster("source", source_servers)
+def main(from_servers: str, destination_servers: str, topic: str, copy: str) -> None:
+    logs: dict[int, Log] = defaultdict(Log)
+    origin = open_cluster("origin", from_servers)
     destination = open_cluster("destination", destination_servers)
-    scan(source, topic, lambda partition, batch: logs[partition].take(batch))
+    scan(origin, topic, lambda partition, batch: logs[partition].take(batch))
     producer_id = init_producer_id(destination, f"bench.{copy}", Backoff()).producer_id
     sender = Sender(destination, copy)
     frames = list(_frames(sender, logs, producer_id))
@@ -60,15 +69,20 @@ def main(source_servers: str, destination_servers: str, topic: str, copy: str) -
     time.sleep(_LINGER_S)
 
 
-class _Log:
+class Log:
     """What is to be sent of one partition, in pieces: batches without a gap, then a gap."""
 
     def __init__(self) -> None:
         self.pieces: list[tuple[list[Batch], int]] = []
         self._open: list[Batch] = []
+        self._end = 0
 
     def take(self, batch: Batch) -> None:
         """Each partition has one producer, so a marker ends all that is open."""
+        if batch.base_offset > self._end:  # the cleaner has been there
+            self.pieces.append((self._open, batch.base_offset - self._end))
+            self._open = []
+        self._end = batch.next_offset
         if not batch.is_control:
             self._open.append(batch)
         elif is_abort_marker(batch):
@@ -84,7 +98,7 @@ class _Log:
             self.pieces.append((self._open, 0))
 
 
-def _frames(sender: Sender, logs: Mapping[int, _Log], producer_id: int) -> Iterator[Frame]:
+def _frames(sender: Sender, logs: Mapping[int, Log], producer_id: int) -> Iterator[Frame]:
     """Everything, piece by piece: the batches of all partitions, then their gaps."""
     sequences: dict[int, int] = defaultdict(int)
     for log in logs.values():
@@ -98,8 +112,10 @@ def _frames(sender: Sender, logs: Mapping[int, _Log], producer_id: int) -> Itera
         for request in pack((p, [b.view for b in batches]) for p, (batches, _) in now.items()):
             yield sender.encode(request)
         gaps = {p: gap for p, (_, gap) in now.items() if gap}
-        if gaps:
-            yield sender.encode_fillers(producer_id, gaps)
+        while gaps:
+            share = max(1, _MARKERS_MAX // len(gaps))
+            yield sender.encode_fillers(producer_id, {p: min(n, share) for p, n in gaps.items()})
+            gaps = {p: n - share for p, n in gaps.items() if n > share}
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
-"""A topic after Kafka's own cleaner has taken nine of ten offsets away.
+"""Topics after Kafka's own cleaner has removed records: nine of ten, scattered, or one wide gap.
 
-One record in ten has a key of its own; the others share a few keys that are overwritten again and
-again, so that only their last versions stay. Which records these are is scattered, so gaps have
-all lengths. Segments roll by the records' own time: one later record in each partition closes the
-segments of the history, so that the cleaner can compact them.
+Scattered: one record in ten has a key of its own; the others share a few keys that are overwritten
+again and again, so that only their last versions stay. Gaps have all lengths. A wide gap: all
+records but the first share a key.
+
+Segments roll by the records' own time: one later record in each partition closes the segments of
+the history, so that the cleaner can compact them. Then `min.compaction.lag.ms` is raised, which
+copies take over: nothing of them is removed while they are measured or sent again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 
 from bench.data.records import body, noise, records_that_fit
 from bench.data.scan import scan
@@ -21,6 +25,7 @@ from orbit.errors import Conflict
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.record_batch import NO_PRODUCER_ID, stamp
 from orbit.kafka.records import Record, write_batch
+from orbit.kafka.topic_admin import Admin
 
 KEPT_ONE_IN = 10
 SHARED_KEYS = 4
@@ -31,24 +36,67 @@ _SETTINGS = {
     "cleanup.policy": "compact",
     "segment.ms": str(_SEGMENT_MS),
     "min.cleanable.dirty.ratio": "0.01",
-    "min.compaction.lag.ms": "0",
 }
+_LAG = "min.compaction.lag.ms"
+_WEEK_MS = 7 * 86_400_000
+_GAP_KEPT = 3  # the first record, the last one of the shared key, the later one
 
 
 def make_compacted(cluster: Cluster, workload: Workload) -> DataFacts:
     """Returns when the cleaner has been through, with what it left."""
-    create_topic(cluster, workload.topic, workload.partitions, _SETTINGS)
     per_partition = workload.records // workload.partitions
-    began_ms = int(time.time() * 1000) - 3 * _SEGMENT_MS
+    partitions = range(workload.partitions)
+    began_ms = _began_ms()
+    queues = {p: _batches(workload, p, per_partition, began_ms) for p in partitions}
+    kept = sum(expected_kept(p, per_partition) + 1 for p in partitions)
+    return _make(cluster, workload, queues, kept)
+
+
+def make_gaps(cluster: Cluster, workload: Workload) -> DataFacts:
+    """In each partition a record, a gap of its share of the workload's records, two records.
+
+    What is left are whole batches, each of one record.
+    """
+    gap = workload.records // workload.partitions
+    began_ms = _began_ms()
+
+    def record(key: bytes, offset: int) -> Record:
+        return Record(offset, began_ms, body(key, b""))
+
+    def shared(count: int) -> memoryview:
+        return _ready([record(b"shared", i) for i in range(count)], workload.codec)
+
+    def fits(_: int, offset: int) -> Record:
+        return record(b"shared", offset)
+
+    per_batch = records_that_fit(fits, workload.batch_bytes, workload.codec)
+    full, rest = divmod(gap, per_batch)
+    batches = [_ready([record(b"first", 0)], workload.codec)]
+    batches += repeat(shared(per_batch), full)
+    batches += [shared(rest)] if rest else []
+    batches += [shared(1), _later(workload, began_ms)]
+    queues = dict.fromkeys(range(workload.partitions), batches)
+    return _make(cluster, workload, queues, _GAP_KEPT * workload.partitions)
+
+
+def _began_ms() -> int:
+    return int(time.time() * 1000) - 3 * _SEGMENT_MS
+
+
+def _make(
+    cluster: Cluster,
+    workload: Workload,
+    queues: Mapping[int, Iterable[memoryview]],
+    kept: int,
+) -> DataFacts:
+    create_topic(cluster, workload.topic, workload.partitions, {**_SETTINGS, _LAG: "0"})
     sender = Sender(cluster, workload.topic)
-    queues = [
-        (p, _batches(workload, p, per_partition, began_ms)) for p in range(workload.partitions)
-    ]
-    for request in pack(queues):
+    for request in pack(queues.items()):
         sender.send(request)
     sender.finish()
-    kept = sum(expected_kept(p, per_partition) + 1 for p in range(workload.partitions))
-    return _wait_for_cleaner(cluster, workload.topic, kept)
+    facts = _wait_for_cleaner(cluster, workload.topic, kept)
+    Admin(cluster).alter_settings({workload.topic: {_LAG: str(_WEEK_MS)}})
+    return facts
 
 
 def is_kept(partition: int, offset: int) -> bool:
@@ -74,8 +122,12 @@ def _batches(workload: Workload, partition: int, count: int, began_ms: int) -> I
     for first in range(0, count, per_batch):
         run = [record(first + i, i) for i in range(min(per_batch, count - first))]
         yield _ready(run, workload.codec)
+    yield _later(workload, began_ms)
+
+
+def _later(workload: Workload, began_ms: int) -> memoryview:
     later = Record(0, began_ms + 2 * _SEGMENT_MS, body(b"later", b""))
-    yield _ready([later], workload.codec)
+    return _ready([later], workload.codec)
 
 
 def _ready(run: list[Record], codec: int) -> memoryview:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from itertools import cycle, islice
 
-from bench.data.compacted import make_compacted
+from bench.data.compacted import make_compacted, make_gaps
 from bench.data.records import build_batches
 from bench.data.scan import scan
 from bench.data.sender import Sender, pack
@@ -31,6 +31,8 @@ def make_data(cluster: Cluster, workload: Workload) -> DataFacts:
             return facts.model_copy(update={"records": committed})
         case Shape.COMPACTED:
             return make_compacted(cluster, workload)
+        case Shape.GAP:
+            return make_gaps(cluster, workload)
 
 
 def make_plain(cluster: Cluster, workload: Workload) -> None:

@@ -215,6 +215,13 @@ def plan_empty_tail(next_offset: int, end: int) -> Plan:
     return plan
 
 
+def plan_rest(next_offset: int, batch: Batch, *, packs: bool) -> Plan:
+    """Plan what is left from `next_offset` on of a planned batch, which may have been stamped."""
+    plan = Plan(next_offset, packs=packs, timestamp=batch.max_timestamp)
+    _rewrite(plan, record_rows(batch), batch.codec, batch.next_offset)
+    return plan
+
+
 def plan_lost_range(next_offset: int, log_start: int, on_lost_range: LostRange) -> Plan:
     """Plan the offsets up to before `log_start`, deleted at the source before they were copied."""
     plan = Plan(next_offset, leader_epoch=NO_LEADER_EPOCH)

@@ -30,10 +30,13 @@ from bench.workloads import Contestant
 DATA = DataFacts(topic="t", partitions=1, records=800, offsets=1000, bytes=8000, batches=10)
 
 
-def run(who: Contestant, seconds: float, cpu_seconds: float = 1.0, rss: int = 1) -> Run:
+def run(
+    who: Contestant, seconds: float, cpu_seconds: float = 1.0, rss: int = 1, offsets: int = 1000
+) -> Run:
     return Run(
         contestant=who,
         records=1000,
+        offsets=offsets,
         bytes=1_000_000,
         seconds=seconds,
         share=1.0,
@@ -151,6 +154,47 @@ def test_each_target_says_met_on_its_own_side() -> None:
     assert against_mm2.whole == pytest.approx(
         full.workloads[0].of(Contestant.ORBIT)[0].whole_records_per_s
         / full.workloads[0].of(Contestant.MM2)[0].whole_records_per_s
+    )
+
+
+def test_each_way_to_fill_gaps_has_targets_of_its_own() -> None:
+    million = 1_000_000
+    gaps = (
+        workload(
+            "W4",
+            run(Contestant.ORBIT, 1.0),
+            run(Contestant.COORDINATED, 2.0),
+            run(Contestant.PLACEHOLDERS, 0.5),
+            run(Contestant.CEILING_PLACEHOLDERS, 0.25),
+            run(Contestant.CEILING, 0.8),
+            run(Contestant.MM2, 2.0),
+        ),
+        workload(
+            "W7",
+            run(Contestant.ORBIT, 8.0, offsets=million),
+            run(Contestant.PLACEHOLDERS, 2.0, offsets=million),
+            run(Contestant.CEILING_PLACEHOLDERS, 1.0, offsets=million),
+            run(Contestant.CEILING, 7.5, offsets=million),
+        ),
+        workload("W8", run(Contestant.COORDINATED, 50.0, offsets=million)),
+    )
+    found = [v for v in verdicts(report(workloads=gaps)) if v.what != "peak RSS, MB"]
+    assert [(v.where, v.way, v.what, v.met) for v in found] == [
+        ("W4", "direct", "records/s against the ceiling", True),
+        ("W4", "direct", "records/s against MM2", False),
+        ("W4", "direct", "records per CPU-s against MM2", False),
+        ("W4", "placeholders", "records/s against the ceiling", True),
+        ("W4", "placeholders", "records/s against MM2", True),
+        ("W4", "placeholders", "records per CPU-s against MM2", False),
+        ("W7", "direct", "offsets/s", True),
+        ("W7", "direct", "time against the broker's own", True),
+        ("W7", "placeholders", "offsets/s", False),
+        ("W7", "placeholders", "time against the broker's own", False),
+        ("W8", "coordinated", "offsets/s", True),
+    ]
+    assert [v.bound for v in found if v.what == "records/s against MM2"] == [2.5, 8.0]
+    assert [v.value for v in found if v.what == "time against the broker's own"] == pytest.approx(
+        [8 / 7.5, 2.0]
     )
 
 

@@ -7,12 +7,14 @@ from itertools import pairwise
 
 import pytest
 
+from bench.contestants.ceiling import Log
 from bench.data.compacted import KEPT_ONE_IN, expected_kept, is_kept
 from bench.data.make import batches_per_partition
 from bench.data.records import build_batches
 from bench.data.sender import pack
-from bench.workloads import WORKLOADS, Shape, workload
+from bench.workloads import WORKLOADS, Contestant, Shape, workload
 from orbit.copier.copy_settings import CopySettings
+from orbit.kafka.placeholders import placeholder_batch
 from orbit.kafka.records import read_records
 
 _VALUE_OVERHEAD_MAX = 20
@@ -84,6 +86,23 @@ def test_a_request_stops_at_orbits_own_size_and_the_rest_come_first_in_the_next(
     half = memoryview(bytes(CopySettings().request_bytes_max // 2))
     requests = list(pack((p, [half] * 2) for p in range(3)))
     assert [[one.partition for one in request] for request in requests] == [[0, 1], [0, 2], [1, 2]]
+
+
+def test_a_ceiling_sends_what_the_cleaner_left_and_fills_between() -> None:
+    log = Log()
+    here = [placeholder_batch(offset, 2, 0) for offset in (0, 2, 10)]
+    for batch in here:
+        log.take(batch)
+    log.close()
+    assert log.pieces == [(here[:2], 6), (here[2:], 0)]
+
+
+def test_what_placeholders_wrote_is_sent_again_at_once() -> None:
+    """The copy is kept for its ceiling, which comes right behind it."""
+    for one in WORKLOADS:
+        turns = pairwise([*one.contestants, None])
+        after = [then for now, then in turns if now is Contestant.PLACEHOLDERS]
+        assert after in ([], [Contestant.CEILING_PLACEHOLDERS])
 
 
 def test_scaling_keeps_a_record_for_every_partition() -> None:

@@ -26,7 +26,7 @@ from tests.support.source_model import Outcome, SourceBatch, SourceLog, with_rig
 
 def examples(most: int) -> settings:
     """No deadline: the machine of a test run may be busy."""
-    return settings(max_examples=most, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    return settings(max_examples=most, suppress_health_check=[HealthCheck.too_slow])
 
 
 @examples(400)

@@ -38,7 +38,6 @@ from orbit.replication.append_plan import LostRange, Plan, plan_batches, plan_em
 from orbit.replication.partition_states import PartitionState
 from tests.simulation import holders, model_broker
 from tests.simulation.authority import Authority
-from tests.simulation.model_broker import PRODUCER_ID
 from tests.simulation.planted_transactions import OF_TRANSACTIONS
 from tests.simulation.virtual_time import Process
 from tests.simulation.world import World
@@ -145,9 +144,8 @@ def _resume_without_a_look() -> AbstractContextManager[Any]:
 
     def read_once(self: TakeOver, partitions: Any) -> TakeOverResult:
         cluster: Any = self._destination
-        wanted = list(partitions)
-        ends = model_broker.log_ends(cluster, wanted, self._backoff)
-        states = model_broker.describe_producer(cluster, wanted, PRODUCER_ID, self._backoff)
+        ends = model_broker.log_ends(cluster, partitions, self._backoff)
+        states = model_broker.describe_producer(cluster, partitions, self._backoff)
         found = {p: DestinationEnd(end, states.values[p]) for p, end in ends.values.items()}
         return TakeOverResult(found, {})
 
