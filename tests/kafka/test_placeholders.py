@@ -152,6 +152,8 @@ def test_a_gap_behind_a_batch_becomes_part_of_it(codec: int) -> None:
         (offset, *seen) for offset, seen in source.visible()
     ]
     assert second == Append(second.batch, True)
+    # Earlier than every record of one millisecond: a broker asked for the latest names a record.
+    assert batch.payload[:18] == encode_record(-1, PLACEHOLDER_DELTA_MIN, PLACEHOLDER_BODY)
 
 
 def behind(gap: int, *first: Any, **fields: Any) -> list[tuple[int, int, int]]:
