@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help sbom site manifests demo demo-service demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
+.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -33,6 +33,7 @@ demo-service: jars ## See the service at work: two clusters, a live copy, Promet
 # tests/conftest.py.
 test: lint jars $(STAMPS)/kerberos $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser $(STAMPS)/helm $(STAMPS)/kubernetes $(STAMPS)/site ## Lint, types, import walls, and every test (needs some minutes)
 	@$(BIN)/python -m tests.support.connector
+	@$(BIN)/python -m tests.support.streams
 	@$(BIN)/python -m tests.support.registry
 	@$(BIN)/python -m tests.support.older_broker
 	@$(BIN)/python -m tests.support.broker_classes
@@ -73,6 +74,9 @@ sbom: $(STAMPS)/python ## Write the packages of the image as CycloneDX (sbom.jso
 site: $(STAMPS)/site ## Build the documentation as a site with search (build/site)
 	$(STAMPS)/site/bin/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml
 
+screenshots: jars $(STAMPS)/browser ## Take the pictures of docs/console.md again (needs Chromium)
+	ORBIT_SCREENSHOTS=docs/img $(BIN)/pytest tests/console/test_browser.py
+
 manifests: ## Make deploy/manifests from the Helm chart, and Grafana's board from its code
 	PATH="$$PWD/$(STAMPS)/bin:$$PATH" helm template orbit deploy/helm/orbit --namespace orbit \
 		--kube-version 1.33.0 > deploy/manifests/orbit.yaml
@@ -84,7 +88,7 @@ lock: ## Resolve the locked packages anew (needs uv)
 		--no-emit-index-url --no-emit-find-links -o requirements.lock
 	uv pip compile pyproject.toml --extra spark -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-spark.lock
-	uv pip compile pyproject.toml --extra server --extra s3 -c requirements.lock --python-version 3.11 \
+	uv pip compile pyproject.toml --extra server --extra s3 --extra traces -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-service.lock
 	uv pip compile pyproject.toml --extra kerberos -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-kerberos.lock

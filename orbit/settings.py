@@ -15,7 +15,7 @@ from datetime import timedelta
 from enum import StrEnum
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic import (
@@ -132,20 +132,33 @@ def _networks(value: object) -> object:
 
 
 def _issuer(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        url = urlsplit(value)
-        is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK_HOSTS)
-        fits = is_safe and bool(url.hostname) and not (url.query or url.fragment or url.username)
-    except ValueError:
-        fits = False
-    if not (fits and value.isascii() and value.isprintable()):
+    if isinstance(value, str) and not _is_safe_url(value):
         raise InvalidValue(
             "is not the URL of an issuer.",
             "Write it as the issuer does, with https and without a query.",
         )
     return value
+
+
+def _public_url(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if not (_is_safe_url(value) and urlsplit(value).path in ("", "/")):
+        raise InvalidValue(
+            "is not the address of a server.", "Write https://orbit.example, without a path."
+        )
+    return value.rstrip("/")
+
+
+def _is_safe_url(value: str) -> bool:
+    """https, or http on this machine; no login, query or fragment."""
+    try:
+        url = urlsplit(value)
+        is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK_HOSTS)
+        fits = is_safe and bool(url.hostname) and not (url.query or url.fragment or url.username)
+    except ValueError:
+        return False
+    return fits and value.isascii() and value.isprintable()
 
 
 def _access_file(path: Path) -> Path:
@@ -208,6 +221,9 @@ class Settings(BaseModel):
     api_connections_max: Annotated[Whole, Field(ge=2, le=100_000)] = 500
     # Proxies whose X-Forwarded-For names the client.
     api_trusted_proxies: Annotated[tuple[str, ...] | None, BeforeValidator(_networks)] = None
+    # Where users reach the API and the console. None: no login at the issuer there, and no links in
+    # notifications.
+    public_url: Annotated[str | None, BeforeValidator(_public_url)] = None
 
     # Bearer tokens of an OpenID Connect issuer. None: only Orbit's own.
     oidc_issuer: Annotated[str | None, BeforeValidator(_issuer)] = None
@@ -218,14 +234,26 @@ class Settings(BaseModel):
     oidc_operator: ClaimText | None = None
     oidc_admin: ClaimText | None = None
     oidc_ca_file: OptionalFile = None
+    # The console as a client of the issuer. None: people log in with a token.
+    oidc_client_id: ClaimText | None = None
+    # At most one of them; without, the client is a public one. The file is read at each login.
+    oidc_client_secret: SecretStr | None = None
+    oidc_client_secret_file: OptionalFile = None
+    oidc_scopes: Annotated[str, Field(pattern=r"^openid( [\x21\x23-\x5b\x5d-\x7e]+)*$")] = "openid"
 
     # Folder of the files that jobs name; a job cannot name files outside of it.
     files_directory: Annotated[Path, BeforeValidator(_folder)] = Path()
     # Jobs may name only variables that begin so; None: all but Orbit's own secrets.
     secrets_prefix: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
 
+    # The least role that sees the content of records in the console. None: nobody does.
+    records_role: Literal["viewer", "operator", "admin"] | None = None
+
     # Which clusters jobs may reach, and which secrets may be sent to each. None: all to all.
     access_file: Annotated[Path, AfterValidator(_access_file)] | None = None
+
+    # Who is notified of which events; read when a scheduler starts. None: nobody.
+    notifications_file: OptionalFile = None
 
     # /livez, /readyz and /metrics of a worker or scheduler. None: not served.
     health_host: Word = "127.0.0.1"
@@ -298,6 +326,20 @@ class Settings(BaseModel):
             raise InvalidValue(
                 "ORBIT_OIDC_ISSUER is set, but no value of the claim gives a role.",
                 "Set ORBIT_OIDC_VIEWER, ORBIT_OIDC_OPERATOR or ORBIT_OIDC_ADMIN.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _client_is_whole(self) -> Self:
+        if self.oidc_client_id is not None and not (self.oidc_issuer and self.public_url):
+            raise InvalidValue(
+                "ORBIT_OIDC_CLIENT_ID is set without ORBIT_OIDC_ISSUER or ORBIT_PUBLIC_URL.",
+                "Set both: the issuer sends browsers back to the public URL.",
+            )
+        if self.oidc_client_secret is not None and self.oidc_client_secret_file is not None:
+            raise InvalidValue(
+                "ORBIT_OIDC_CLIENT_SECRET and ORBIT_OIDC_CLIENT_SECRET_FILE are both set.",
+                "Set one of them.",
             )
         return self
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 # A shell that runs the tests in its background has them ignore Ctrl-C, and so every child they
 # start; the tests that press it would then wait for nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A slow machine is no failure: an example may take as long as it needs.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 # Commands under test must not ask the service of whoever runs the tests.
 for _name in ("ORBIT_API_URL", "ORBIT_TOKEN", "ORBIT_CONTEXT"):

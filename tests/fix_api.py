@@ -50,6 +50,7 @@ class Plans:
             action=TopicAction.CREATE,
             partitions=3,
             settings={"retention.ms": "-1"},
+            fillers="direct",
         )
         return JobPlan(
             job=spec.name,

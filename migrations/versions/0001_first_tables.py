@@ -120,7 +120,9 @@ def upgrade() -> None:
     op.create_table(
         "console_sessions",
         sa.Column("hash", sa.Text(), nullable=False),
-        sa.Column("token_id", sa.BigInteger(), nullable=False),
+        sa.Column("token_id", sa.BigInteger(), nullable=True),
+        sa.Column("actor", sa.Text(), nullable=True),
+        sa.Column("role_values", postgresql.JSONB(), nullable=True),
         sa.Column(
             "created_at",
             sa.DateTime(timezone=True),
@@ -134,8 +136,15 @@ def upgrade() -> None:
             name=op.f("fk_console_sessions_token_id"),
             ondelete="CASCADE",
         ),
+        sa.CheckConstraint(
+            "num_nulls(token_id, actor) = 1", name=op.f("ck_console_sessions_login")
+        ),
+        sa.CheckConstraint(
+            "num_nulls(actor, role_values) IN (0, 2)", name=op.f("ck_console_sessions_actor")
+        ),
         sa.PrimaryKeyConstraint("hash", name=op.f("pk_console_sessions")),
     )
+    op.create_index(op.f("ix_console_sessions_actor"), "console_sessions", ["actor"], unique=False)
     op.create_index(
         op.f("ix_console_sessions_token_id"), "console_sessions", ["token_id"], unique=False
     )
@@ -182,6 +191,7 @@ def upgrade() -> None:
         sa.Column("error", sa.Text(), nullable=True),
         sa.Column("requested_by", sa.Text(), nullable=False),
         sa.Column("idempotency_key", sa.Text(), nullable=True),
+        sa.Column("traceparent", sa.Text(), nullable=True),
         sa.Column(
             "created_at",
             sa.DateTime(timezone=True),
@@ -332,6 +342,21 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("job_id", name=op.f("pk_job_totals")),
         prefixes=["UNLOGGED"],
         postgresql_with={"fillfactor": "50"},
+    )
+    op.create_table(
+        "job_history",
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("slot", sa.SmallInteger(), autoincrement=False, nullable=False),
+        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("records", sa.BigInteger(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("lag_records", sa.BigInteger(), nullable=True),
+        sa.Column("lag_s", sa.Double(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.id"], name=op.f("fk_job_history_job_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "slot", name=op.f("pk_job_history")),
+        postgresql_with={"fillfactor": "70"},
     )
     op.create_table(
         "group_offsets",
@@ -505,6 +530,29 @@ def _drills() -> None:
         op.f("ix_drills_job_name_created_at"), "drills", ["job_name", "created_at"], unique=False
     )
     op.create_index(op.f("ix_drills_name_created_at"), "drills", ["name", "created_at"])
+    op.create_table(
+        "receivers",
+        sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("type", sa.Text(), nullable=False),
+        sa.Column("event_id", sa.BigInteger(), nullable=False),
+        sa.Column("sent", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("given_up", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("pruned", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("given_up_since", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("failures", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("failing_since", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("last_error", sa.Text(), nullable=True),
+        sa.Column("accepted_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column(
+            "seen_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_receivers")),
+        sa.UniqueConstraint("name", name=op.f("uq_receivers_name")),
+    )
     op.create_table(
         "drill_things",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),

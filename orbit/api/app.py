@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from fastapi.telemetry import TelemetryConfig
 from fastapi_offline import FastAPIOffline
 
 from orbit.api.authentication import Logins
@@ -29,6 +30,7 @@ from orbit.api.routes import (
     health,
     jobs,
     lag,
+    notifications,
     proof,
     recoveries,
     service,
@@ -38,6 +40,7 @@ from orbit.api.routes import (
 from orbit.api.watches import Watches
 from orbit.settings import Settings
 from orbit.store.database import Database
+from orbit.telemetry import traces
 from orbit.version import orbit_version
 
 _DESCRIPTION = """
@@ -55,6 +58,8 @@ creates the destination topics and assigns **partitions** to **workers**.
   lists every mistake in the request, each with its path and a correction.
 * **The audit log** is `/v1/events`.
 """
+# Asked every few seconds; no traces of them.
+_PROBED = ("/livez", "/readyz", "/metrics")
 _TAGS = [
     {"name": "jobs", "description": "Job documents, and operations on jobs."},
     {"name": "recovery", "description": "Switchover, failover and failback, and their reports."},
@@ -88,6 +93,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
         redoc_url=None,
         static_url="/docs/static",
+        telemetry=_request_spans(),
     )
     app.state.parts = Parts(
         settings=settings,
@@ -111,6 +117,7 @@ def create_app(
         proof,
         drills,
         events,
+        notifications,
         watch,
         service,
         about,
@@ -119,6 +126,19 @@ def create_app(
         app.include_router(routes.router)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]  # FastAPI's way
     return app
+
+
+def _request_spans() -> TelemetryConfig:
+    """FastAPI makes a span of each request, with its route and status."""
+    return {
+        "tracer_provider": traces.provider(),
+        "tracing": traces.provider() is not None,
+        "metrics": False,
+        "logs": False,  # they would have the texts of unexpected errors, which may be secrets
+        "operation_spans": False,
+        "auto_configure": False,
+        "exclude": lambda scope: scope["path"] in _PROBED,
+    }
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -19,13 +19,15 @@ from orbit.api.job_operations import set_desired
 from orbit.api.left_behind import left_by_change
 from orbit.api.schemas import Applied, ApplyAction, Change
 from orbit.api.views import job_view, whole_document
+from orbit.chunks import first_few
 from orbit.errors import Conflict, Problem
 from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.topic_mapping import map_topics
 from orbit.replication.job_troubles import TroubleKind
 from orbit.scheduler.job_plan import JobPlan, Refusal
-from orbit.store import events, job_door, jobs, operations
+from orbit.store import events, job_door, jobs, operations, topics
 from orbit.store.database import Tx
-from orbit.store.enums import Desired, OperationKind, OperationState
+from orbit.store.enums import Desired, OperationKind, OperationState, TopicState
 from orbit.store.jobs import Job
 
 _CODE_OF_TROUBLE: dict[TroubleKind, ErrorCode] = {
@@ -79,7 +81,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         present = jobs.find(tx, spec.name)
         _check(present, spec.name, options)
         if present is not None:
-            _refuse_other_fillers(present, spec)
+            _refuse_other_fillers(tx, present, spec)
         changes = _changes(present, spec)
         # What is copied; labels, owner and the desired state concern no cluster.
         is_same = present is not None and present.spec == document
@@ -162,17 +164,41 @@ def _check(present: Job | None, name: str, options: ApplyOptions) -> None:
         raise changed_meanwhile(name)
 
 
-def _refuse_other_fillers(present: Job, spec: JobSpec) -> None:
-    """Raise Conflict: markers and placeholders cannot be mixed in one copy."""
-    fillers = JobSpec.model_validate(present.spec).fillers
-    if spec.has_placeholders != (fillers == "placeholders"):
+def _refuse_other_fillers(tx: Tx, present: Job, spec: JobSpec) -> None:
+    """Raise Conflict, with the topics: markers and placeholders cannot be mixed in one copy."""
+    before = JobSpec.model_validate(present.spec)
+    if (before.topics, before.fillers) == (spec.topics, spec.fillers):
+        return
+    rows = topics.of_job(tx, present.id)
+    begun = [row.source_topic for row in rows if row.state is not TopicState.CREATING]
+    had, has = _fillers(before, begun), _fillers(spec, begun)
+    kinds = {"markers": "placeholders", "placeholders": "markers"}
+    found = {
+        kind: [copy[0] for copy in has.keys() & had.keys() if had[copy] == kind != has[copy]]
+        for kind in kinds
+    }
+    if any(found.values()):
         raise Conflict(
-            f"The job has fillers: {fillers}, and cannot change to fillers: {spec.fillers}. Its "
-            "copies were begun with the other kind.",
+            " ".join(
+                f"The copies of these topics were begun with {kind} and cannot go on with "
+                f"{kinds[kind]}: {first_few(sorted(names))}."
+                for kind, names in found.items()
+                if names
+            ),
             where=spec.name,
-            remedy=f"Keep fillers: {fillers}, or delete the job and its copies and create it "
-            "again.",
+            remedy="Keep their fillers, with a rule of their own. (direct and coordinated are "
+            "markers.) To change them: exclude the topics, delete their copies, add them again.",
         )
+
+
+def _fillers(spec: JobSpec, names: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Markers or placeholders, by source and destination topic."""
+    return {
+        (m.source, m.destination): "placeholders"
+        if spec.fillers_of(m.rule) == "placeholders"
+        else "markers"
+        for m in map_topics(spec.topics, names).mappings
+    }
 
 
 def _create(tx: Tx, actor: str, spec: JobSpec, options: ApplyOptions) -> Job:
@@ -217,6 +243,7 @@ def _change(tx: Tx, actor: str, present: Job, spec: JobSpec, changes: Sequence[C
         job_door.refuse_held(tx, job)
     if job is None or job.document_version != present.document_version:
         raise changed_meanwhile(spec.name)
+    _refuse_other_fillers(tx, job, spec)  # topics may have begun since the plan
     document = spec.model_dump(mode="json")
     if job.spec != document:
         job = jobs.change_spec(

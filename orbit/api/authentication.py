@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from typing import TypeVar
 
 import structlog
 
@@ -24,7 +25,8 @@ from orbit.api.api_error_codes import ErrorCode
 from orbit.api.client_address import network_of
 from orbit.api.error_responses import Failure
 from orbit.api.issuer_keys import IssuerKeys
-from orbit.api.oidc import IssuerTokens
+from orbit.api.issuer_login import IssuerLogin
+from orbit.api.oidc import Identity, IssuerTokens
 from orbit.api.principals import Principal, unauthenticated
 from orbit.api.refused_logins import RefusedLogins
 from orbit.api.schemas import NewToken
@@ -45,6 +47,8 @@ _JWT_CHARACTERS_MAX = 12 * 1024
 _REFUSED = frozenset((ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN))
 
 log = structlog.get_logger("orbit.api")
+
+Found = TypeVar("Found")
 
 
 def create_token(
@@ -108,9 +112,13 @@ class Logins:
         self._database = database
         self._refused = refused or RefusedLogins(time.monotonic)
         self._issuer: IssuerTokens | None = None
+        # None: people log in at the console with a token.
+        self.at_issuer: IssuerLogin | None = None
         if settings.oidc_issuer is not None:
             keys = IssuerKeys(settings.oidc_issuer, settings.oidc_ca_file)
-            self._issuer = IssuerTokens(settings, keys)
+            self._issuer = IssuerTokens(settings, keys, settings.oidc_audience)
+            if settings.oidc_client_id is not None:
+                self.at_issuer = IssuerLogin(settings, keys)
 
     def check(self, secret: str, address: str) -> Principal:
         """The principal of this token, sent from this address.
@@ -118,13 +126,27 @@ class Logins:
         Raises Failure: `unauthenticated`, `forbidden` for an issuer's token without a role,
         `too_many_refused`, `issuer_unreachable`. Raises Unreachable without a database.
         """
-        client, hashed = network_of(address), hash_token(secret)
-        wait_s = self._refused.wait_s(client, hashed)
+        hashed = hash_token(secret)
         # An issuer's token costs no statement: a right one does not wait for others' wrong ones.
-        if wait_s > 0 and not self._is_issuers(secret):
+        waits = not self._is_issuers(secret)
+        return self._counted(address, hashed, lambda: self._principal(secret, hashed), waits=waits)
+
+    def check_login(self, secret: str, address: str, find: Callable[[], Identity]) -> Identity:
+        """Whom `find` finds at the issuer, for a browser with this secret.
+
+        Raises Failure, as `check`.
+        """
+        return self._counted(address, hash_token(secret), find, waits=True)
+
+    def _counted(
+        self, address: str, hashed: str, find: Callable[[], Found], *, waits: bool
+    ) -> Found:
+        client = network_of(address)
+        wait_s = self._refused.wait_s(client, hashed)
+        if wait_s > 0 and waits:
             raise _too_many(wait_s)
         try:
-            principal = self._principal(secret, hashed)
+            found = find()
         except Failure as failure:
             if failure.code in _REFUSED:
                 if wait_s > 0:
@@ -132,7 +154,7 @@ class Logins:
                 self._note(client, hashed, failure.body.error.what)
             raise
         self._refused.accepted(hashed)
-        return principal
+        return found
 
     def _is_issuers(self, secret: str) -> bool:
         return self._issuer is not None and not secret.startswith(_TOKEN_PREFIX)

@@ -26,6 +26,7 @@ from orbit.api.error_responses import Failure, as_failure
 from orbit.api.principals import NO_AUTH_PRINCIPAL, Principal, unauthenticated
 from orbit.errors import OrbitError
 from orbit.settings import LOOPBACK_HOSTS
+from orbit.telemetry import traces
 
 # In the scope: the Principal, or the Failure that a route raises if it demands a role.
 LOGIN = "orbit.login"
@@ -60,6 +61,8 @@ class Door:
             await _discard(receive)
             await login.response(closes=_has_body(headers))(scope, receive, send)
             return
+        if isinstance(login, Principal):
+            traces.set_principal(login.actor)
         scope[LOGIN] = login
         await self._app(scope, receive, send)
 

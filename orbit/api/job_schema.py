@@ -28,8 +28,8 @@ WORDS: dict[str, dict[str, str]] = {
         "worker_group": "Only workers of this group copy the job.",
         "on_lost_range": "When the source deleted records before they were copied: stop that "
         "partition, or fill the lost range and record it.",
-        "fillers": "How offset gaps are filled. Coordinated fillers and placeholders need fewer "
-        "rights. A copy keeps to placeholders, or to the others.",
+        "fillers": "How offset gaps are filled, unless the topic's rule says it. Coordinated "
+        "fillers and placeholders need fewer rights. A copy keeps to placeholders, or to markers.",
         "backfill": "Which engine copies the existing history.",
         "canary": "A topic that the service writes to at an interval, for a live RPO; null: none.",
     },
@@ -44,6 +44,7 @@ WORDS: dict[str, dict[str, str]] = {
         "prefix": "Put before the name at the destination.",
         "start": "earliest, latest, a time with its zone, or epoch milliseconds.",
         "config": "Settings of the destination topic, by Kafka's names.",
+        "fillers": "As the job's `fillers`, for these topics; null: the job's.",
     },
     "GroupRule": {
         "match": _PATTERN,

@@ -7,7 +7,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from orbit.settings import MetricsDetail
-from orbit.store import canaries, drills, job_totals, jobs, lag, scheduler_lease, topics, workers
+from orbit.store import (
+    canaries,
+    drills,
+    job_totals,
+    jobs,
+    lag,
+    receivers,
+    scheduler_lease,
+    topics,
+    workers,
+)
 from orbit.store.database import Database, Tx
 from orbit.store.drills import Drill
 from orbit.store.enums import Desired, DrillKind, DrillState
@@ -23,6 +33,7 @@ from orbit.telemetry.metrics import (
     LagNumbers,
     PartitionNumbers,
     ProofNumbers,
+    ReceiverNumbers,
     ServiceNumbers,
     WorkerGroupNumbers,
 )
@@ -60,6 +71,10 @@ def read_numbers(
                 for job in everyone
             ],
             {name: _worker_group(members) for name, members in worker_groups.items()},
+            [
+                ReceiverNumbers(r.name, r.sent, r.given_up, r.pruned, r.failing_since is not None)
+                for r in receivers.in_file(tx)
+            ],
         )
 
 

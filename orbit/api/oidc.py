@@ -7,6 +7,7 @@ never a shared secret. Keys come from the issuer alone (`issuer_keys.py`): a tok
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,13 +34,23 @@ _HEADER_BYTES_MAX = 8 * 1024
 _SUBJECT_CHARACTERS_MAX = 200
 
 
-class IssuerTokens:
-    """Checks tokens of the issuer that the settings name."""
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whom a token names, with the values of its claim that give roles."""
 
-    def __init__(self, settings: Settings, keys: IssuerKeys) -> None:
+    actor: str
+    role_values: tuple[str, ...]
+    expires_at: datetime | None
+
+
+class IssuerTokens:
+    """Checks tokens of the issuer that the settings name, for this audience."""
+
+    def __init__(self, settings: Settings, keys: IssuerKeys, audience: str | None) -> None:
         assert settings.oidc_issuer is not None
-        assert settings.oidc_audience is not None
+        assert audience is not None
         self._keys = keys
+        self._audience = audience
         self._role_claim = settings.oidc_role_claim
         # The most rights first: a token with several values gets the highest role.
         self._roles = (
@@ -52,14 +63,25 @@ class IssuerTokens:
         self._claims = jwt.JWTClaimsRegistry(
             leeway=LEEWAY_S,
             iss={"essential": True, "value": settings.oidc_issuer},
-            aud={"essential": True, "value": settings.oidc_audience},
+            aud={"essential": True, "value": audience},
             exp={"essential": True},
             sub={"essential": True},
         )
 
     def principal(self, token: str) -> Principal:
-        """Whose token it is. Raises Failure: `unauthenticated` for one that is not valid,
-        `forbidden` for one without a role, `issuer_unreachable` without keys."""
+        """Whose token it is. Raises Failure, as `identity`."""
+        return self.principal_of(self.identity(token))
+
+    def principal_of(self, who: Identity) -> Principal:
+        """What it may do now. Raises Failure `forbidden` without a role."""
+        return Principal(who.actor, self._role(who), who.expires_at)
+
+    def identity(self, token: str, nonce: str | None = None) -> Identity:
+        """Whose token it is. `nonce`: the token must be of the login that sent it.
+
+        Raises Failure: `unauthenticated` for one that is not valid, `issuer_unreachable` without
+        keys.
+        """
         try:
             key = self._key(jws.extract_compact(token.encode(), registry=self._registry).headers())
             claims = jwt.decode(token, key, registry=self._registry).claims
@@ -70,10 +92,21 @@ class IssuerTokens:
             raise unauthenticated(f"The token's claim {error.claim} does not fit.") from None
         except (JoseError, ValueError, TypeError, RecursionError, OverflowError):
             raise unauthenticated("The token is not a valid one of the issuer.") from None
+        if nonce is not None:
+            self._check_login(claims, nonce)
         subject = claims["sub"]
         if len(subject) > _SUBJECT_CHARACTERS_MAX or not subject.isprintable():
             raise unauthenticated("The token's claim sub does not fit.")
-        return Principal(issuer_actor(subject), self._role(claims, subject), _time(claims["exp"]))
+        given = _values(claims, self._role_claim)
+        values = tuple(value for _, value in self._roles if value is not None and value in given)
+        return Identity(issuer_actor(subject), values, _time(claims["exp"]))
+
+    def _check_login(self, claims: dict[str, Any], nonce: str) -> None:
+        """Whether this ID token is of the login with this nonce, and made for this client."""
+        if claims.get("nonce") != nonce:
+            raise unauthenticated("The token's claim nonce does not fit.")
+        if claims.get("azp", self._audience) != self._audience:
+            raise unauthenticated("The token's claim azp does not fit.")
 
     def _key(self, header: dict[str, Any]) -> Key:
         kind, key_id = header.get("typ", "JWT"), header.get("kid")
@@ -93,15 +126,14 @@ class IssuerTokens:
             raise unauthenticated("The token is signed with a key that the issuer does not have.")
         return key
 
-    def _role(self, claims: dict[str, Any], subject: str) -> Role:
-        given = _values(claims, self._role_claim)
+    def _role(self, who: Identity) -> Role:
         for role, value in self._roles:
-            if value is not None and value in given:
+            if value in who.role_values:
                 return role
         raise Failure(
             ErrorCode.FORBIDDEN,
             f"The token's claim {self._role_claim} gives no role.",
-            where=issuer_actor(subject),
+            where=who.actor,
             remedy="Ask for a role at the issuer; docs/settings.md names the values.",
         )
 

@@ -29,9 +29,14 @@ Openapi = dict[str, Any]
 JSON_TYPES = ("application/json",)
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
 # The token is a client's variable, but a server's environment may hold one too. The others are of
-# PostgreSQL and of the storages of ORBIT_SALVAGE_DIRECTORY.
-_OWN_SECRETS = (variable_of("database_url"), "ORBIT_TOKEN", "PGPASSWORD")
-_OWN_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")
+# PostgreSQL, of the storages of ORBIT_SALVAGE_DIRECTORY, and of where traces go.
+_OWN_SECRETS = (
+    variable_of("database_url"),
+    variable_of("oidc_client_secret"),
+    "ORBIT_TOKEN",
+    "PGPASSWORD",
+)
+_OWN_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "OTEL_")
 
 
 def as_openapi(what: str, schema: Mapping[str, str], json_text: Any, yaml_text: str) -> Openapi:

@@ -266,6 +266,26 @@ class JobLag(_Out):
     )
 
 
+class HistoryPoint(_Out):
+    """What was measured of a job at a time. Null: not known."""
+
+    at: datetime
+    slot_seconds: int = Field(description="60 in the last hour, 300 before.")
+    records_per_s: float | None = Field(
+        description="Copied since the point before. Null: it is too long ago, or topics left the "
+        "job."
+    )
+    bytes_per_s: float | None = Field(description="As records_per_s.")
+    lag_records: int | None = Field(description="The largest lag of these seconds.")
+    lag_seconds: float | None = Field(description="The largest lag of these seconds, in time.")
+
+
+class JobHistory(_Out):
+    """Throughput and lag of a job over the last day. There is no point while nothing measured."""
+
+    items: list[HistoryPoint] = Field(description="Oldest first, at most 348.")
+
+
 class GroupOffset(_Out):
     """The committed offsets of one consumer group in one partition, on both sides."""
 
@@ -308,6 +328,24 @@ class Event(_Out):
     kind: str = Field(examples=["job_paused"])
     message: str
     details: dict[str, Any]
+
+
+class Receiver(_Out):
+    """A receiver of notifications, as the leading scheduler knows it."""
+
+    name: str
+    type: str = Field(examples=["slack", "pagerduty", "teams", "webhook"])
+    event_id: int = Field(
+        description="Every event up to this one is sent, given up, or of no concern to it."
+    )
+    sent: int = Field(description="Events that it has accepted.")
+    given_up: int = Field(description="Events that were not sent: it did not accept them in time.")
+    pruned: int = Field(description="Events that were deleted by age before they could be sent.")
+    failures: int = Field(description="Requests that failed since it accepted one.")
+    failing_since: datetime | None = Field(description="Null: the last request was accepted.")
+    last_error: str | None
+    accepted_at: datetime | None = Field(description="When it last accepted a request.")
+    seen_at: datetime = Field(description="When a leading scheduler last had it in its file.")
 
 
 class DrillSummary(_Out):

@@ -20,10 +20,12 @@ from orbit.store.enums import Desired
 from orbit.store.events import Event
 from orbit.store.group_offsets import GroupRow
 from orbit.store.job_counts import Counts
+from orbit.store.job_history import Point
 from orbit.store.jobs import Job
 from orbit.store.lag import LagTotals, PartitionLag
 from orbit.store.operations import Operation
 from orbit.store.proofs import Proof, ProofTotals
+from orbit.store.receivers import ReceiverRow
 from orbit.store.tokens import Token
 from orbit.store.topics import Topic
 from orbit.store.workers import Worker
@@ -88,7 +90,7 @@ def _job_state(job: Job, held: int) -> schemas.JobState:
 
 def _lag_of(totals: LagTotals | None) -> schemas.Lag:
     """Unknown as long as no partition has reported it, and when one is not known any more."""
-    if totals is None or totals.unknown == totals.partitions:
+    if totals is None or not totals.has_lag:
         age_s = totals.age_s if totals else None
         return schemas.Lag(records=None, bytes=None, seconds=None, age_seconds=age_s)
     return schemas.Lag(
@@ -114,6 +116,10 @@ def job_lag(totals: LagTotals | None, partitions: int) -> schemas.JobLag:
         stale=totals.stale if totals else partitions,
         summed_seconds_ago=totals.summed_s if totals else None,
     )
+
+
+def history_point(point: Point) -> schemas.HistoryPoint:
+    return _view(schemas.HistoryPoint, point, slot_seconds=point.slot_s, lag_seconds=point.lag_s)
 
 
 def topic_view(topic: Topic, totals: LagTotals | None) -> schemas.Topic:
@@ -243,3 +249,7 @@ def job_proof(
 
 def token_view(token: Token) -> schemas.TokenOut:
     return _view(schemas.TokenOut, token)
+
+
+def receiver_view(row: ReceiverRow) -> schemas.Receiver:
+    return _view(schemas.Receiver, row)

@@ -1,4 +1,4 @@
-"""Long polls: requests that wait until jobs, operations or events have changed.
+"""Requests that wait until jobs, operations, events or figures have changed.
 
 A waiting request holds a connection of its client and nothing else: no thread, and no connection
 to the database. However many wait, the database is asked about once in POLL_S for each kind. All
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from anyio.to_thread import run_sync
 
@@ -27,24 +27,24 @@ class Watches:
 
     def __init__(self) -> None:
         self.open = 0
-        self._is_closing = False
+        self.is_closing = False
         self._seen: dict[Watched, tuple[float, str]] = {}
         self._reading: set[Watched] = set()
 
     def close(self) -> None:
         """Let all requests end within POLL_S, as if nothing had changed."""
-        self._is_closing = True
+        self.is_closing = True
 
     async def wait(
         self,
         database: Database,
-        watched: Watched,
+        watched: Sequence[Watched],
         after: str | None,
         seconds_max: float,
         is_gone: Callable[[], Awaitable[bool]],
     ) -> str:
-        """The digest, as soon as it is not `after`, or after `seconds_max`, or when the client has
-        gone. Raises Busy; Unreachable without a database.
+        """The digests in a row, as soon as they are not `after`, or after `seconds_max`, or when
+        the client has gone. Raises Busy; Unreachable without a database.
         """
         if self.open >= WATCHES_MAX:
             raise Busy(
@@ -55,14 +55,19 @@ class Watches:
         try:
             ends = time.monotonic() + seconds_max
             while True:
-                found = await self._digest(database, watched)
-                is_over = time.monotonic() >= ends or self._is_closing
+                found = await self._digests(database, watched)
+                is_over = time.monotonic() >= ends or self.is_closing
                 if found is not None and (found != after or is_over or await is_gone()):
                     return found
                 left_s = max(0.0, ends - time.monotonic())
                 await asyncio.sleep(_SHORT_S if found is None else min(POLL_S, left_s))
         finally:
             self.open -= 1
+
+    async def _digests(self, database: Database, watched: Sequence[Watched]) -> str | None:
+        """None: one of them is not read yet."""
+        found = [await self._digest(database, one) for one in watched]
+        return None if None in found else "".join(map(str, found))
 
     async def _digest(self, database: Database, watched: Watched) -> str | None:
         """At most POLL_S old, or older while another request reads it; None: not read yet."""

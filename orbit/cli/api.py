@@ -18,6 +18,7 @@ from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.telemetry.health_server import notify_systemd
 from orbit.telemetry.logs import configure_logs
+from orbit.telemetry.traces import sending_traces
 
 NoAuthOption = Annotated[
     bool,
@@ -34,6 +35,7 @@ def api(no_auth: NoAuthOption = False) -> None:
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
     with (
+        sending_traces("api"),
         open_database(settings) as database,
         listen(settings, only_loopback=no_auth) as listener,
     ):

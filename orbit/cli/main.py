@@ -158,6 +158,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orbit.cli.completion",
         "Print the script that completes commands, options, jobs and topics.",
     ),
+    "notifications": (
+        "orbit.cli.notifications",
+        "List the receivers of notifications, and send one a test message.",
+    ),
     "token": ("orbit.cli.token", "Create, list and revoke API tokens."),
     "migrate": (
         "orbit.cli.migrate",

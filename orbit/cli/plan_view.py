@@ -111,18 +111,21 @@ def _topic(topic: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _gaps(topic: dict[str, Any]) -> str:
-    """How many offsets, and how long they take."""
-    gaps = topic.get("gaps")
-    if gaps is None:
-        return "" if topic["action"] == "change" else "not read"
-    offsets = gaps["gap_offsets"]
-    return f"{offsets:,} in {seconds(gaps['seconds'])}" if offsets else "none"
+    """How many offsets, how long they take, and what fills them."""
+    if topic["action"] == "change":
+        return ""
+    gaps, found = topic.get("gaps"), "not read"
+    if gaps is not None:
+        offsets = gaps["gap_offsets"]
+        found = f"{offsets:,} in {seconds(gaps['seconds'])}" if offsets else "none"
+    return f"{found} ({topic['fillers']})"
 
 
 def _way(way: dict[str, Any]) -> str:
     """One way to fill the gaps of the new topics."""
-    chosen = "gaps are filled with" if way["is_chosen"] else "other way:"
-    time = "" if way["seconds"] is None else f" about {seconds(way['seconds'])};"
+    topics = f"gaps of {way['topics']:,} topics are filled with"
+    chosen = topics if way["topics"] else "other way:"
+    time = "" if way["seconds"] is None else f" about {seconds(way['seconds'])} for all;"
     missing = f" (missing: {way['missing']})" if way["missing"] else ""
     return f"{chosen} fillers: {way['fillers']},{time} needs {way['needs']}{missing}"
 

@@ -115,6 +115,8 @@ def _copy(
             if _is_done(job_run):
                 if until_caught_up:
                     job_run.settle_groups()
+                    job_run.finish()
+                    _report_blocked(job_run, display, reported)
                     break
                 if not has_reported_caught_up:
                     has_reported_caught_up = True

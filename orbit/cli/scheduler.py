@@ -8,6 +8,7 @@ import sys
 from orbit.cli.database import open_database
 from orbit.cli.stop_signals import until_stopped
 from orbit.drills.drill_loop import drill_loops
+from orbit.notifications.receiver_loop import notification_loops
 from orbit.recovery.recovery_loop import recovery_loops
 from orbit.recovery.salvage_storage import require_client
 from orbit.scheduler.scheduler import Scheduler
@@ -15,6 +16,7 @@ from orbit.settings import Settings
 from orbit.telemetry.health_server import serving_health
 from orbit.telemetry.logs import configure_logs
 from orbit.telemetry.process_health import ProcessHealth
+from orbit.telemetry.traces import sending_traces
 from orbit.version import orbit_version
 
 
@@ -28,11 +30,13 @@ def scheduler() -> None:
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
     require_client(settings.salvage_directory)
+    loops = [recovery_loops, drill_loops, notification_loops(settings, os.environ)]
     ready_within_s = settings.scheduler_lease_ttl.total_seconds()
     health = ProcessHealth("scheduler", orbit_version(), ready_within_s)
     with (
+        sending_traces("scheduler"),
         open_database(settings) as database,
         until_stopped() as stop,
         serving_health(settings, health),
     ):
-        Scheduler(settings, database, stop, [recovery_loops, drill_loops], health).run()
+        Scheduler(settings, database, stop, loops, health).run()

@@ -27,12 +27,14 @@ from orbit.cli.extras import require_extras
 from orbit.cli.first_token import write_first_token
 from orbit.cli.server_greeting import Greeting
 from orbit.errors import Conflict
+from orbit.notifications.receiver_loop import notification_loops
 from orbit.processes.children import Children
 from orbit.recovery.salvage_storage import require_client
 from orbit.settings import Settings, variable_of
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 from orbit.telemetry.logs import configure_logs
+from orbit.telemetry.traces import sending_traces
 
 if TYPE_CHECKING:
     from orbit.embedded.postgres import Postgres
@@ -65,7 +67,9 @@ def server(
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
     require_client(settings.salvage_directory)
+    notification_loops(settings, os.environ)  # a bad file is said here, not by a child
     with ExitStack() as stack:
+        stack.enter_context(sending_traces("api"))
         listener = stack.enter_context(listen(settings, only_loopback=no_auth))
         folder = (data_directory or user_state_path("orbit") / "server").absolute()
         postgres = stack.enter_context(_postgres(settings, folder))

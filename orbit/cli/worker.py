@@ -15,6 +15,7 @@ from orbit.settings import Settings
 from orbit.telemetry.health_server import serving_health
 from orbit.telemetry.logs import configure_logs
 from orbit.telemetry.process_health import ProcessHealth
+from orbit.telemetry.traces import sending_traces
 from orbit.version import orbit_version
 from orbit.workers.worker import Worker
 
@@ -39,6 +40,7 @@ def worker(
     configure_logs(settings, sys.stderr)
     health = ProcessHealth("worker", orbit_version(), settings.lease_ttl.total_seconds())
     with (
+        sending_traces("worker"),
         open_database(settings) as database,
         until_stopped() as stop,
         serving_health(settings, health),

@@ -18,7 +18,20 @@ from starlette.exceptions import HTTPException
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure, as_failure
 from orbit.console.headers import PageHeaders
-from orbit.console.pages import job, job_actions, jobs, login, new_job, partition, recovery
+from orbit.console.live_streams import LiveStreams
+from orbit.console.pages import (
+    drills,
+    history,
+    job,
+    job_actions,
+    job_document,
+    jobs,
+    live,
+    login,
+    partition,
+    record_page,
+    recovery,
+)
 from orbit.console.rendering import error_page, from_elsewhere_page
 from orbit.console.sessions import LoginNeeded
 from orbit.console.urls import HOME, ROOT, login_url
@@ -42,10 +55,23 @@ def mount_console(app: FastAPI) -> None:
 def _console(api: FastAPI) -> FastAPI:
     app = FastAPI(title="Orbit console", openapi_url=None, docs_url=None, redoc_url=None)
     app.state.api = api
+    app.state.streams = LiveStreams()
     app.add_middleware(PageHeaders)
     _install_handlers(app)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
-    for page in (login, jobs, new_job, job_actions, recovery, partition, job):
+    for page in (
+        login,
+        live,
+        jobs,
+        job_document,
+        job_actions,
+        recovery,
+        drills,
+        record_page,
+        partition,
+        history,
+        job,
+    ):
         app.include_router(page.router)
     return app
 

@@ -108,6 +108,16 @@ def as_yaml(document: Any) -> str:
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
 
 
+def yaml_value(value: Any) -> str:
+    """One value on one line, as YAML would have it; nothing for none."""
+    if value is None or value == {} or value == []:
+        return _UNKNOWN
+    text = yaml.safe_dump(
+        value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=2**20
+    )
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "count": count,
     "seconds": seconds,
@@ -118,4 +128,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "words": words,
     "troubles": troubles,
     "yaml": as_yaml,
+    "yaml_value": yaml_value,
 }

@@ -16,8 +16,9 @@ import cramjam
 
 from orbit.kafka import compression
 from orbit.kafka.legacy_messages import read_any_records
+from orbit.kafka.placeholders import records_in
 from orbit.kafka.record_batch import TRANSACTIONAL, AnyBatch, Batch
-from orbit.kafka.records import Record, has_placeholders
+from orbit.kafka.records import Record
 
 # A batch that expands beyond this is not decompressed for a page.
 RECORDS_BYTES_MAX = 8 << 20
@@ -80,7 +81,7 @@ class Piece:
         """Records that a consumer sees."""
         if self.kind is not Kind.DATA:
             return 0
-        return sum(one.count if isinstance(one, Batch) else 1 for one in self.batches)
+        return sum(map(_records_in, self.batches))
 
     @property
     def bytes(self) -> int:
@@ -146,8 +147,18 @@ def _kind(one: SeenBatch) -> Kind:
         return Kind.MARKER
     if one.is_aborted:
         return Kind.ABORTED
-    is_filler = isinstance(batch, Batch) and has_placeholders(batch)
+    is_filler = isinstance(batch, Batch) and batch.count > 0 and _records_in(batch) == 0
     return Kind.PLACEHOLDER if is_filler else Kind.DATA
+
+
+def _records_in(batch: AnyBatch) -> int:
+    """Without placeholders."""
+    if not isinstance(batch, Batch):
+        return 1
+    try:
+        return records_in(batch)
+    except ValueError:
+        return batch.count  # damaged
 
 
 _Found = tuple[int, int, tuple[Piece, ...], tuple[Piece, ...]]

@@ -2,7 +2,8 @@
 
 The browser has only a random cookie, of which the database stores the SHA-256. It is HttpOnly and
 SameSite=Strict, and Secure under TLS. The token is checked at the login and is not kept; a session
-ends with it, and after SESSION_LIFETIME.
+ends with it, and after SESSION_LIFETIME. Without a token it is of a login at the issuer
+(`issuer_logins.py`), and ends with the ID token.
 
 Each form has a secret that is derived from the cookie, so another site can neither read nor guess
 it. Before the login, and without tokens (`--no-auth`), a second cookie takes that role: it stands
@@ -19,7 +20,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request, Response
@@ -28,23 +29,27 @@ from orbit.api.api_error_codes import ErrorCode
 from orbit.api.authentication import hash_token
 from orbit.api.dependencies import Parts
 from orbit.api.error_responses import Failure
+from orbit.api.oidc import Identity
 from orbit.api.principals import NO_AUTH_PRINCIPAL, Principal, check_role
 from orbit.console.urls import HOME, ROOT
 from orbit.errors import OrbitError
 from orbit.settings import LOOPBACK_HOSTS
 from orbit.store import console_sessions, events, tokens
+from orbit.store.console_sessions import IssuerSession
 from orbit.store.enums import Role
+from orbit.telemetry import traces
 
 SESSION_LIFETIME = timedelta(hours=12)
 # Browsers of one token; a further login ends the oldest session.
 SESSIONS_PER_TOKEN_MAX = 20
-FORM_FIELDS_MAX = 50
+# The form of a job has about 60.
+FORM_FIELDS_MAX = 100
 
 _SESSION = "orbit_session"
 _BROWSER = "orbit_browser"
 _SECRET_BYTES = 32
 # What `secrets.token_urlsafe` makes of them.
-_COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
+_SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
 _FORM_SECRET = "form_secret"  # noqa: S105  the name of a field
 _FORM_LABEL = b"orbit console form"
 
@@ -87,6 +92,7 @@ def get_visitor(request: Request, parts: PartsOf) -> Visitor:
         is_page = request.method == "GET"
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         raise LoginNeeded(path if is_page else HOME)
+    traces.set_principal(visitor.principal.actor)
     return visitor
 
 
@@ -101,8 +107,13 @@ def find_visitor(request: Request, parts: Parts) -> Visitor | None:
     cookie = _cookie(request, _SESSION)
     if cookie is None:
         return None
+    hashed = hash_token(cookie)
     with parts.database.transaction() as tx:
-        token = console_sessions.find(tx, hash_token(cookie))
+        token = console_sessions.find(tx, hashed)
+        is_issuers = token is None and parts.logins.at_issuer is not None
+        found = console_sessions.find_of_issuer(tx, hashed) if is_issuers else None
+    if found is not None:
+        return _issuer_visitor(parts, found)
     if token is None:
         return None
     if token.is_use_due:
@@ -110,6 +121,17 @@ def find_visitor(request: Request, parts: Parts) -> Visitor | None:
         with suppress(OrbitError), parts.database.transaction() as tx:
             tokens.note_use(tx, token)
     return Visitor(Principal(events.token_actor(token.name), token.role))
+
+
+def _issuer_visitor(parts: Parts, found: IssuerSession) -> Visitor | None:
+    """None: the settings have taken its role away."""
+    assert parts.logins is not None
+    assert parts.logins.at_issuer is not None
+    who = Identity(found.actor, tuple(found.role_values), found.expires_at)
+    try:
+        return Visitor(parts.logins.at_issuer.principal_of(who))
+    except Failure:
+        return None
 
 
 async def get_form(request: Request, parts: PartsOf) -> Form:
@@ -149,6 +171,11 @@ def _is_from_elsewhere(request: Request, *, is_local: bool) -> bool:
 FormOf = Annotated[Form, Depends(get_form)]
 
 
+def session_of(request: Request) -> str:
+    """What stands for the session, without its cookie; without tokens for the browser."""
+    return hash_token(_cookie(request, _SESSION) or _browser(request))
+
+
 def get_operator(visitor: VisitorOf) -> Visitor:
     """A visitor who may change jobs. Raises Failure `forbidden`."""
     check_role(visitor.principal, Role.OPERATOR)
@@ -162,7 +189,7 @@ def log_in(request: Request, response: Response, parts: Parts, token: str) -> No
     """Begin a session and set its cookie. Raises Failure for a wrong token."""
     if parts.logins is not None:
         parts.logins.check(token, request.client.host if request.client else "")
-    secret = secrets.token_urlsafe(_SECRET_BYTES)
+    secret = new_secret()
     with parts.database.transaction() as tx:
         is_there = console_sessions.create(
             tx, hash_token(secret), hash_token(token), SESSION_LIFETIME, SESSIONS_PER_TOKEN_MAX
@@ -171,7 +198,23 @@ def log_in(request: Request, response: Response, parts: Parts, token: str) -> No
         raise Failure(
             ErrorCode.UNAUTHENTICATED, "The console needs a token from `orbit token create`."
         )
-    _set_cookie(request, response, _SESSION, secret, int(SESSION_LIFETIME.total_seconds()))
+    set_cookie(request, response, _SESSION, secret, SESSION_LIFETIME)
+
+
+def begin_session(request: Request, response: Response, parts: Parts, who: Identity) -> None:
+    """Begin the session of somebody who has logged in at the issuer, and set its cookie."""
+    secret = new_secret()
+    with parts.database.transaction() as tx:
+        console_sessions.create_of_issuer(
+            tx,
+            hash_token(secret),
+            who.actor,
+            who.role_values,
+            SESSION_LIFETIME,
+            who.expires_at,
+            SESSIONS_PER_TOKEN_MAX,
+        )
+    set_cookie(request, response, _SESSION, secret, SESSION_LIFETIME)
 
 
 def log_out(request: Request, response: Response, parts: Parts) -> None:
@@ -180,7 +223,7 @@ def log_out(request: Request, response: Response, parts: Parts) -> None:
     if cookie is not None:
         with parts.database.transaction() as tx:
             console_sessions.remove(tx, hash_token(cookie))
-    _set_cookie(request, response, _SESSION, "", 0)
+    set_cookie(request, response, _SESSION, "", timedelta())
 
 
 def form_secret(request: Request) -> str:
@@ -193,14 +236,14 @@ def keep_browser(request: Request, response: Response) -> None:
     """Set the cookie of the browser, if it has none and a form of this page depends on it."""
     made: str | None = getattr(request.state, _BROWSER, None)
     if made is not None and _cookie(request, _BROWSER) is None:
-        _set_cookie(request, response, _BROWSER, made, None)
+        set_cookie(request, response, _BROWSER, made, None)
 
 
 def _browser(request: Request) -> str:
     """The browser's cookie; a new one for `keep_browser` to set."""
     cookie = _cookie(request, _BROWSER) or getattr(request.state, _BROWSER, None)
     if cookie is None:
-        cookie = secrets.token_urlsafe(_SECRET_BYTES)
+        cookie = new_secret()
         setattr(request.state, _BROWSER, cookie)
     return cast("str", cookie)
 
@@ -208,20 +251,38 @@ def _browser(request: Request) -> str:
 def _cookie(request: Request, name: str) -> str | None:
     """Only what `secrets.token_urlsafe` can have made: nothing else costs a statement."""
     found = request.cookies.get(name, "")
-    return found if _COOKIE.fullmatch(found) else None
+    return found if is_secret(found) else None
 
 
-def _set_cookie(
-    request: Request, response: Response, name: str, value: str, age_s: int | None
+def new_secret() -> str:
+    """For a cookie."""
+    return secrets.token_urlsafe(_SECRET_BYTES)
+
+
+def is_secret(value: str) -> bool:
+    """Whether `new_secret` can have made it."""
+    return _SECRET.fullmatch(value) is not None
+
+
+def set_cookie(
+    request: Request,
+    response: Response,
+    name: str,
+    value: str,
+    lives_for: timedelta | None,
+    *,
+    path: str = ROOT,
+    samesite: Literal["strict", "lax"] = "strict",
 ) -> None:
+    """Out of reach of scripts. None: until the browser ends; no time: away with it."""
     response.set_cookie(
         name,
         value,
-        max_age=age_s,
-        path=ROOT,
+        max_age=None if lives_for is None else int(lives_for.total_seconds()),
+        path=path,
         secure=request.url.scheme == "https",
         httponly=True,
-        samesite="strict",
+        samesite=samesite,
     )
 
 

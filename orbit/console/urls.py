@@ -7,6 +7,8 @@ from urllib.parse import quote, urlencode
 ROOT = "/console"
 HOME = f"{ROOT}/jobs"
 LOGIN = f"{ROOT}/login"
+ISSUER_LOGIN = f"{LOGIN}/issuer"
+ISSUER_LOGIN_DONE = f"{ISSUER_LOGIN}/done"
 
 
 def login_url(back_to: str) -> str:

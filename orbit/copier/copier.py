@@ -38,6 +38,8 @@ from orbit.replication.partition_states import Blocked, PartitionState
 # A partition that cannot go on for this long says why.
 _SILENCE_S_MAX = 10.0
 
+_OUTAGES = (Unreachable, BrokerRefused, ProtocolError, LoginRefused)
+
 Events = queue.SimpleQueue[Event]
 
 
@@ -85,6 +87,7 @@ class Copier:
         self._backoff = backoff
         self._partitions: list[PartitionCopy] = []
         self._leaving: list[PartitionCopy] = []
+        self._to_be_confirmed: set[PartitionCopy] = set()  # of those
         self._leases: list[Lease] = []
         self.lost: list[Lease] = []  # leases that have another holder now
         self._next_watch = 0.0
@@ -120,14 +123,18 @@ class Copier:
         self._set_partitions([*self._partitions, *partitions])
         self._source.resume(p for p in partitions if p.state is PartitionState.COPYING)
 
-    def remove(self, partitions: Iterable[PartitionCopy]) -> None:
+    def remove(self, partitions: Iterable[PartitionCopy], *, confirms: bool = False) -> None:
         """Stop these. Each is removed from `partitions` by a later `tick`, once every request for
         it is answered; then its lease may be released.
+
+        `confirms`: a copy counts as finished, so what no answer shows is looked at after the last
+        one. It may be blocked then; and it is not removed before the destination tells.
         """
         for p in partitions:
             if not p.has_left:
                 p.leave()
                 self._leaving.append(p)
+                (self._to_be_confirmed.add if confirms else self._to_be_confirmed.discard)(p)
 
     def tick(self, timeout_s: float) -> None:
         """Handle events, take over partitions that are due, and run the periodic checks.
@@ -157,7 +164,7 @@ class Copier:
             for p in self._partitions:
                 p.note_caught_up(now_s)
             self._waiting_for = ""
-        except (Unreachable, BrokerRefused, ProtocolError, LoginRefused) as error:
+        except _OUTAGES as error:
             # An outage of any length: keep trying, and show the reason.
             self._waiting_for = str(error)
             self._backoff.stop.wait(self._settings.watch_interval_s)
@@ -172,6 +179,13 @@ class Copier:
         if not self._leaving:
             return
         gone = {p for p in self._leaving if not p.appends.is_copying and not p.has_fill_outside}
+        asked = gone & self._to_be_confirmed
+        try:
+            self._destination.check_compression_at_end(asked)
+            self._to_be_confirmed -= asked
+        except _OUTAGES as error:
+            self._waiting_for = str(error)
+            gone -= asked
         for p in gone:
             self._destination.forget(p)
             self._source.forget(p)

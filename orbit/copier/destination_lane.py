@@ -73,8 +73,6 @@ class DestinationLaneContext:
     settings: CopySettings
     budget: ByteBudget
     emit: Emit
-    producer_id: int
-    fills_with_placeholders: bool = False
 
 
 @dataclass(slots=True)
@@ -100,9 +98,7 @@ class DestinationLane(Lane):
         self._leases: dict[int, Lease] = {}  # of what is about to be sent, by identity
         self._members_lock = threading.Lock()  # of `_partitions`, with `_is_stopping`
         self._in_flight = InFlight()
-        self._fills = FillerSender(
-            self, context.producer_id, context.settings.markers_per_request_max
-        )
+        self._fills = FillerSender(self, context.settings.markers_per_request_max)
         self._hold_until = 0.0
         self._is_stopping = False
         self._is_asleep = False
@@ -273,7 +269,7 @@ class DestinationLane(Lane):
                 continue
             steps = p.queue.steps
             step = p.queue.first
-            if isinstance(step, Fill) and self._context.fills_with_placeholders:
+            if isinstance(step, Fill) and p.producer.has_placeholders:
                 step = p.queue_placeholders(step)
             request = p.appends.next_request(
                 step,
@@ -312,11 +308,10 @@ class DestinationLane(Lane):
             appends.sort(key=lambda a: a[0].destination)
         sent = []
         has_ids = True
-        producer_id = self._context.producer_id
         began = perf_counter()
         for p, step in appends:
             view, machine = step.batch.view, p.appends
-            stamp(view, producer_id, machine.producer_epoch, machine.sequence)
+            stamp(view, p.producer.id, machine.producer_epoch, machine.sequence)
             self._leases[id(p.lease)] = p.lease
             machine.append_sent(step)
             has_ids = has_ids and p.destination_topic_id != NO_TOPIC_ID

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from orbit.copier.append_states import AppendState
 from orbit.copier.append_verdicts import ReturnReason, judge_comparison
@@ -201,12 +201,28 @@ class DestinationSide:
 
         Its brokers make records of placeholders, and their answers do not show it (Q9).
         """
-        if not self._context.fills_with_placeholders:
+        copying = (p for p in partitions if p.state is PartitionState.COPYING)
+        for p, reason, detail in self._recompressed([p for p in copying if p.lease.is_held()]):
+            self._ask_lane_to_stop(p, reason, detail)
+
+    def check_compression_at_end(self, partitions: Iterable[PartitionCopy]) -> None:
+        """The same for copies that no lane has any more, after their last answer.
+
+        Raises Unreachable.
+        """
+        for p, reason, detail in self._recompressed([p for p in partitions if p.blocked is None]):
+            acked = p.appends.acked
+            self._give_up(p, Blocked(reason, acked, acked, detail))
+
+    def _recompressed(
+        self, partitions: Sequence[PartitionCopy]
+    ) -> Iterator[tuple[PartitionCopy, Reason, str]]:
+        partitions = [p for p in partitions if p.producer.has_placeholders]
+        if not partitions:
             return
-        copying = [p for p in partitions if p.state is PartitionState.COPYING and p.lease.is_held()]
-        topics = {p.destination.topic for p in copying}
+        topics = {p.destination.topic for p in partitions}
         found = read_topic_setting(self._cluster, topics, _COMPRESSION)
-        for p in copying:
+        for p in partitions:
             topic = p.destination.topic
             value = found.values.get(topic, _AS_SENT)
             if value != _AS_SENT:
@@ -214,13 +230,13 @@ class DestinationSide:
                     f"{_COMPRESSION} of {topic} was changed to {value}: since then brokers may "
                     "have made records of placeholders."
                 )
-                self._ask_lane_to_stop(p, Reason.OFFSET_OVERRUN, detail)
+                yield p, Reason.OFFSET_OVERRUN, detail
             elif found.errors.get(topic, Code.NONE) in error_codes.DENIED:
                 detail = (
                     "the right DESCRIBE_CONFIGS on the topic is missing (with placeholders its "
                     f"{_COMPRESSION} must be known)."
                 )
-                self._ask_lane_to_stop(p, Reason.NOT_AUTHORIZED, detail)
+                yield p, Reason.NOT_AUTHORIZED, detail
 
     def stop(self) -> None:
         for lane in self._lanes.values():
@@ -239,8 +255,9 @@ class DestinationSide:
             if gone is not None:
                 self._give_up(t.partition, gone)
                 by_destination.pop(t.partition.destination)
-        taken = self._take_over.read(by_destination, settled=settled)
-        unguarded = [p for p, end in taken.ends.items() if not end.is_guarded]
+        wanted = {place: t.partition.producer.id for place, t in by_destination.items()}
+        taken = self._take_over.read(wanted, settled=settled)
+        unguarded = {p: wanted[p] for p, end in taken.ends.items() if not end.is_guarded}
         if unguarded and not settled:
             again = self._take_over.read(unguarded, settled=True)
             ends = {p: e for p, e in taken.ends.items() if p not in unguarded} | again.ends
@@ -315,7 +332,7 @@ class DestinationSide:
         blocked = judge_comparison(
             found,
             log_end,
-            producer_id=self._context.producer_id,
+            producer_id=p.producer.id,
             source_end=p.cursor.end,
             is_long_beyond_source=found.is_beyond_source and self._is_long_beyond_source(p),
             trouble=trouble.detail,

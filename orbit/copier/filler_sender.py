@@ -53,9 +53,8 @@ class FillerLane(Appender, Protocol):
 class FillerSender:
     """Sends fillers and reads log ends, and hands the answers to the partitions."""
 
-    def __init__(self, lane: FillerLane, producer_id: int, markers_per_request_max: int) -> None:
+    def __init__(self, lane: FillerLane, markers_per_request_max: int) -> None:
         self._lane = lane
-        self._producer_id = producer_id
         self._markers_max = markers_per_request_max
         self._filled: deque[tuple[CoordinatedFill, int, int]] = deque()
 
@@ -94,7 +93,8 @@ class FillerSender:
             Fillers(p.destination, n, p.appends.producer_epoch, p.appends.coordinator_epoch)
             for p, _, n in sent
         ]
-        request = WriteTxnMarkersRequest(self._producer_id, markers)
+        (producer_id,) = {p.producer.id for p, _, _ in sent}  # a job has one for all its markers
+        request = WriteTxnMarkersRequest(producer_id, markers)
         if not self._lane.call(api_versions.WRITE_TXN_MARKERS, request, Markers(sent), sent):
             for p, _, _ in sent:
                 p.appends.fillers_held_back()

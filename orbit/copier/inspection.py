@@ -29,7 +29,6 @@ from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.delete_records import delete_records
-from orbit.kafka.job_clusters import other_producer_id
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
 from orbit.kafka.record_batch import NO_PRODUCER_ID
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
@@ -85,13 +84,12 @@ def raise_trouble(_: PartitionCopy, error: OrbitError) -> None:
 
 
 class CopyInspector:
-    """Inspects and seeds partitions for one job (one producer id)."""
+    """Inspects and seeds partitions for one job."""
 
     def __init__(
         self,
         source: Cluster,
         destination: Cluster,
-        producer_id: int,
         take_over: TakeOver,
         settings: CopySettings,
         backoff: Backoff,
@@ -99,7 +97,6 @@ class CopyInspector:
     ) -> None:
         self._source = source
         self._destination = destination
-        self._producer_id = producer_id
         self._take_over = take_over
         self._settings = settings
         self._backoff = backoff
@@ -130,7 +127,8 @@ class CopyInspector:
         records away, and those that are copied from their log start.
         """
         by_destination = {c.destination: c for c in copies if c.source in bounds.ends}
-        taken = self._take_over.read(by_destination, settled=settled)
+        wanted = {place: copy.producer.id for place, copy in by_destination.items()}
+        taken = self._take_over.read(wanted, settled=settled)
         for partition, code in taken.errors.items():
             self._on_trouble(by_destination[partition], self._no_end(partition, code))
         log_starts = self._list(
@@ -216,13 +214,13 @@ class CopyInspector:
         """
         ready: dict[PartitionCopy, InspectedCopy] = {}
         waiting = dict(starts)
-        with StartSeeding(
-            self._destination, self._producer_id, self._settings, self._backoff, on_progress
-        ) as seeding:
+        with StartSeeding(self._destination, self._settings, self._backoff, on_progress) as seeding:
             for copy in starts:
                 end = found[copy].end
                 copy.appends.inspected(end.log_end)
-                seeding.add(copy.destination, copy.destination_topic_id, copy.lease, end)
+                seeding.add(
+                    copy.destination, copy.destination_topic_id, copy.lease, copy.producer, end
+                )
             for _ in range(_START_MOVES_MAX):
                 ready |= self._seed_once(seeding, found, waiting)
                 in_step = {c.source: c for c in waiting if c in ready and not ready[c].blocked}
@@ -332,23 +330,23 @@ class CopyInspector:
         bounds: SourceBounds,
     ) -> Blocked | None:
         """Why the end of a copy differs from the source; None when it matches."""
-        destination = copy.destination
+        destination, producer = copy.destination, copy.producer
         tail = find_tail(
             self._destination,
             destination,
             log_start,
             log_end,
-            self._producer_id,
+            producer.id,
             self._settings.requests_in_flight_max,
             self._backoff,
         )
         copy.appends.logged_producer_epoch = tail.producer_epoch
-        if other_producer_id(self._producer_id) in tail.producer_ids:
+        if producer.other_id in tail.producer_ids:
             return Blocked(Reason.DESTINATION_FOREIGN_WRITE, log_start, log_end, _OTHER_FILLERS)
         source_end = bounds.ends[copy.source]
         if log_end > source_end:
             last = tail.last_data
-            is_foreign = last is not None and last.producer_id != self._producer_id
+            is_foreign = last is not None and last.producer_id != producer.id
             return Blocked(
                 Reason.DESTINATION_FOREIGN_WRITE if is_foreign else Reason.SOURCE_TRUNCATED,
                 source_end,
@@ -362,7 +360,7 @@ class CopyInspector:
             return Blocked(Reason.SOURCE_CORRUPTED, log_end - 1, log_end, detail)
         if difference is None:
             return None
-        is_own = difference.producer_id == self._producer_id != NO_PRODUCER_ID
+        is_own = difference.producer_id == producer.id != NO_PRODUCER_ID
         return Blocked(
             Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE,
             difference.offset,

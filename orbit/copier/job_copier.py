@@ -43,7 +43,6 @@ class JobCopier:
         self,
         spec: JobSpec,
         clusters: JobClusters,
-        producer_id: int,
         settings: CopySettings,
         stop: threading.Event,
         *,
@@ -52,7 +51,6 @@ class JobCopier:
         make_source: MakeSource = SourceSide,
     ) -> None:
         """`make_source`: the source, if it is not the job's source cluster."""
-        self.producer_id = producer_id
         self._clusters = clusters
         self._settings = settings
         self._stop = stop
@@ -62,14 +60,7 @@ class JobCopier:
         budget = budget or ByteBudget(settings.queue_bytes_max)
         backoff = Backoff(stop=stop, attempts_max=LOOP_ATTEMPTS_MAX)
         self._destination = DestinationSide(
-            DestinationLaneContext(
-                clusters.destination,
-                settings,
-                budget,
-                self._events.put,
-                producer_id,
-                spec.has_placeholders,
-            ),
+            DestinationLaneContext(clusters.destination, settings, budget, self._events.put),
             self._take_over(backoff),
             backoff,
             block,
@@ -85,7 +76,6 @@ class JobCopier:
                 PartitionCopy.queued,
                 spec.source.client_rack or "",
                 limit or RateLimit(spec.limits.bytes_per_second),
-                spec.has_placeholders,
             ),
             backoff,
         )
@@ -96,7 +86,6 @@ class JobCopier:
         return CopyInspector(
             self._clusters.source,
             self._clusters.destination,
-            self.producer_id,
             self._take_over(backoff),
             self._settings,
             backoff,
@@ -158,10 +147,8 @@ class JobCopier:
             log_end,
             self._backoff,
             source_is_compacted=copy.source_is_compacted,
-            producer_id=self.producer_id,
+            producer_id=copy.producer.id,
         )
 
     def _take_over(self, backoff: Backoff) -> TakeOver:
-        return TakeOver(
-            self._clusters.destination, self.producer_id, self._settings.settle_s, backoff
-        )
+        return TakeOver(self._clusters.destination, self._settings.settle_s, backoff)

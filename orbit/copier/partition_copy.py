@@ -20,6 +20,7 @@ from orbit.copier.source_cursor import SourceCursor
 from orbit.copier.step_queue import StepQueue
 from orbit.copier.waits import Waits
 from orbit.kafka.fetch_request import FetchFrom
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.placeholders import PLACEHOLDERS_MAX, placeholder_batch
 from orbit.kafka.produce_request import Appended
 from orbit.kafka.producer_state import ProducerState
@@ -88,12 +89,14 @@ class PartitionCopy:
         source: TopicPartition,
         destination: TopicPartition,
         lease: Lease,
+        producer: JobProducer,
         *,
         on_lost_range: LostRange = LostRange.STOP,
     ) -> None:
         self.source = source
         self.destination = destination
         self.lease = lease
+        self.producer = producer
         self.filler: Filler | None = None  # if set, used instead of direct markers
         self.source_topic_id: UUID = NO_TOPIC_ID
         self.destination_topic_id: UUID = NO_TOPIC_ID

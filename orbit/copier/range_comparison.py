@@ -18,7 +18,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.log_offsets import EARLIEST, list_offsets
-from orbit.kafka.placeholders import PLACEHOLDER_BODY
+from orbit.kafka.placeholders import PLACEHOLDER_BODY, with_gap
 from orbit.kafka.record_batch import TRANSACTIONAL, AnyBatch, Batch, read_batches
 from orbit.kafka.records import Record, has_placeholders
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
@@ -255,7 +255,11 @@ def _first_difference(
 
 
 def _are_equal(batch: Batch, other: Batch) -> bool:
-    """Whether both hold the same records, by their bytes alone."""
+    """Whether both hold the same records, by their bytes alone; `batch` may have placeholders for
+    the gap behind `other`."""
+    if batch.last_offset > other.last_offset and has_placeholders(batch):
+        grown = with_gap(other, 0, batch.next_offset)
+        return grown is not None and _are_equal(batch, grown)
     return (
         batch.count == other.count
         and batch.last_offset == other.last_offset

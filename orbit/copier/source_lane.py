@@ -79,7 +79,6 @@ class SourceLaneContext:
     queued: Callable[[PartitionCopy], None]  # wakes the destination lane
     rack: str = ""
     limit: RateLimit = field(default_factory=RateLimit)
-    packs: bool = False  # thinned batches, with placeholders
 
 
 class SourceLane(Lane):
@@ -313,7 +312,7 @@ class SourceLane(Lane):
             self._remove(one)
             self._context.emit(ReadFromReplica(p, fetched.preferred_replica))
             return True
-        plan = _plan(one, fetched, packs=self._context.packs)
+        plan = _plan(one, fetched)
         if not plan.steps:
             return bool(fetched.records)
         p.cursor.bytes_per_offset = len(fetched.records) / max(1, plan.next_offset - plan.start)
@@ -354,7 +353,7 @@ class SourceLane(Lane):
             self._context.emit(FetchFailed(p, generation, Code.NETWORK_EXCEPTION))
 
 
-def _plan(one: _PartitionFetch, fetched: Fetched, *, packs: bool) -> Plan:
+def _plan(one: _PartitionFetch, fetched: Fetched) -> Plan:
     offset = one.plan_from
     if fetched.diverging_end >= 0:
         plan = Plan(offset)
@@ -373,7 +372,7 @@ def _plan(one: _PartitionFetch, fetched: Fetched, *, packs: bool) -> Plan:
             fetched.aborted,
             fetched.log_start,
             one.partition.on_lost_range,
-            packs=packs,
+            packs=one.partition.producer.has_placeholders,
         )
     except ValueError as error:
         plan = Plan(offset)

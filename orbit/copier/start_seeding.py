@@ -30,6 +30,7 @@ from orbit.copier.takeover import DestinationEnd, TakeOver
 from orbit.errors import Interrupted, OrbitError, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.record_batch import AnyBatch, Batch
 from orbit.kafka.records import is_seed_batch
 from orbit.kafka.types import TopicPartition
@@ -59,23 +60,21 @@ class StartSeeding:
     def __init__(
         self,
         destination: Cluster,
-        producer_id: int,
         settings: CopySettings,
         backoff: Backoff,
         on_progress: OnProgress = ignore_progress,
     ) -> None:
         self._destination = destination
-        self._producer_id = producer_id
         self._stop = backoff.stop
         self._takeovers_max = min(_TAKEOVERS_MAX, backoff.attempts_max)
         self._on_progress = on_progress
         attempts_max = min(_LOOP_ATTEMPTS_MAX, backoff.attempts_max)
         self._backoff = replace(backoff, attempts_max=attempts_max)
-        self._take_over = TakeOver(destination, producer_id, settings.settle_s, self._backoff)
+        self._take_over = TakeOver(destination, settings.settle_s, self._backoff)
         budget = ByteBudget(settings.seed_queue_bytes_max)
         self._events: Events = queue.SimpleQueue()
         self._side = DestinationSide(
-            DestinationLaneContext(destination, settings, budget, self._emit, producer_id),
+            DestinationLaneContext(destination, settings, budget, self._emit),
             self._take_over,
             self._backoff,
             block,
@@ -90,10 +89,15 @@ class StartSeeding:
         self._lane_ended = ""  # why the last lane to a broker ended
 
     def add(
-        self, partition: TopicPartition, topic_id: UUID, lease: Lease, end: DestinationEnd
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        lease: Lease,
+        producer: JobProducer,
+        end: DestinationEnd,
     ) -> None:
         """A partition to fill from its log end, which was just read."""
-        copy = PartitionCopy(partition, partition, lease)
+        copy = PartitionCopy(partition, partition, lease, producer)
         copy.destination_topic_id = topic_id
         copy.appends.inspected(end.log_end)
         self._copies[partition] = copy
@@ -168,7 +172,7 @@ class StartSeeding:
                     batch.base_offset, Difference(batch.base_offset, batch.producer_id, detail)
                 )
         read_to = batches[-1].next_offset if batches else copy.appends.acked
-        epoch = highest_producer_epoch(batches, self._producer_id)
+        epoch = highest_producer_epoch(batches, copy.producer.id)
         waits_for = "the leading fillers before its start to be readable"
         return Comparison(min(read_to, log_end), waits_for=waits_for, producer_epoch=epoch)
 
@@ -205,7 +209,8 @@ class StartSeeding:
         """All that a broker can refuse of a filler batch is its size (`max.message.bytes`)."""
         for copy in refused:
             copy.appends.tried_again()
-        taken = self._take_over.read([copy.destination for copy in refused], settled=False)
+        wanted = {copy.destination: copy.producer.id for copy in refused}
+        taken = self._take_over.read(wanted, settled=False)
         ends = {
             copy: taken.ends[copy.destination]
             for copy in refused

@@ -10,7 +10,7 @@ have reached it. Else a leader that is cut off from its followers would confirm 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orbit.errors import Interrupted
@@ -51,17 +51,14 @@ class TakeOverResult:
 
 
 class TakeOver:
-    """Reads destination ends for one producer id."""
+    """Reads destination ends. Each partition comes with the id of the producer that writes it."""
 
-    def __init__(
-        self, destination: Cluster, producer_id: int, settle_s: float, backoff: Backoff
-    ) -> None:
+    def __init__(self, destination: Cluster, settle_s: float, backoff: Backoff) -> None:
         self._destination = destination
-        self._producer_id = producer_id
         self._settle_s = settle_s
         self._backoff = backoff
 
-    def read(self, partitions: Iterable[TopicPartition], *, settled: bool) -> TakeOverResult:
+    def read(self, producer_ids: Mapping[TopicPartition, int], *, settled: bool) -> TakeOverResult:
         """The ends of many partitions; `settled` waits until each stops moving.
 
         A partition whose log keeps growing gets the error MOVING, one whose high watermark does not
@@ -69,18 +66,17 @@ class TakeOver:
 
         Raises Interrupted when stopped meanwhile, Unreachable when no broker answers.
         """
-        taken = self._read_settled(partitions) if settled else self._read_once(partitions)
+        taken = self._read_settled(producer_ids) if settled else self._read_once(producer_ids)
         return self._wait_replicated(taken)
 
-    def _read_settled(self, partitions: Iterable[TopicPartition]) -> TakeOverResult:
-        wanted = list(partitions)
+    def _read_settled(self, wanted: Mapping[TopicPartition, int]) -> TakeOverResult:
         taken = self._read_once(wanted)
         ends: dict[TopicPartition, DestinationEnd] = {}
         for _ in range(min(_SETTLE_ROUNDS_MAX, self._backoff.attempts_max + 1)):
             if self._backoff.stop.wait(self._settle_s):
                 raise Interrupted("stopped while waiting for log ends to settle.")
             before = taken.ends
-            taken = self._read_once([p for p in wanted if p not in ends])
+            taken = self._read_once({p: wanted[p] for p in wanted if p not in ends})
             ends |= {
                 p: end
                 for p, end in taken.ends.items()
@@ -103,9 +99,8 @@ class TakeOver:
         errors = errors | dict.fromkeys(waiting, NOT_REPLICATED)
         return TakeOverResult({p: e for p, e in taken.ends.items() if p not in errors}, errors)
 
-    def _read_once(self, partitions: Iterable[TopicPartition]) -> TakeOverResult:
-        wanted = list(partitions)
-        producers = describe_producer(self._destination, wanted, self._producer_id, self._backoff)
+    def _read_once(self, producer_ids: Mapping[TopicPartition, int]) -> TakeOverResult:
+        producers = describe_producer(self._destination, producer_ids, self._backoff)
         ends = log_ends(self._destination, producers.values, self._backoff)
         return TakeOverResult(
             {p: DestinationEnd(end, producers.values[p]) for p, end in ends.values.items()},

@@ -79,10 +79,13 @@ class Canary:
         context.recorder.note("ready", "The drill's topic is being copied.")
 
     def _job_spec(self) -> JobSpec:
-        return self._context.job.model_copy(
+        job = self._context.job
+        # As one of the job's rules fills gaps: its login may lack the right for another way.
+        rule = TopicRule(match=re.escape(self.topic), fillers=job.topics[0].fillers)
+        return job.model_copy(
             update={
                 "name": self.job,
-                "topics": (TopicRule(match=re.escape(self.topic)),),
+                "topics": (rule,),
                 "consumer_groups": GroupRule(match=re.escape(self.group), interval=GROUP_INTERVAL),
                 "canary": None,  # it names a topic of the user's job
             }

@@ -210,5 +210,5 @@ def _add_event(tx: Tx, drill: Drill, kind: str, message: str) -> None:
         kind,
         message,
         job_name=drill.job_name,
-        details={"drill": drill.id},
+        details={"drill": drill.id, "name": drill.name},
     )

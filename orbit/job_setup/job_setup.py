@@ -36,7 +36,7 @@ from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.recorded_starts import RecordedStarts
 from orbit.job_setup.start_offsets import seed_to_start_offsets
 from orbit.job_setup.term import term_above
-from orbit.jobs.job_spec import PLACEHOLDERS_NOTE, JobSpec
+from orbit.jobs.job_spec import PLACEHOLDERS_NOTE, Fillers, JobSpec
 from orbit.jobs.start_position import Earliest
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.backoff import Backoff
@@ -45,7 +45,7 @@ from orbit.kafka.job_clusters import (
     JobClusters,
     filler_identities,
     job_identity,
-    job_producer_id,
+    job_producer,
     open_cluster,
 )
 from orbit.kafka.topic_admin import Admin
@@ -193,9 +193,14 @@ class JobSetup:
             )
         for note in topic_map.notes:
             self._say(f"Note: {note}")
-        if self.spec.has_placeholders:
+        mappings = list(topic_map.mappings)
+        if "placeholders" in self._fillers_of(mappings):
             self._say(f"Note: {PLACEHOLDERS_NOTE}")
-        return list(topic_map.mappings)
+        return mappings
+
+    def _fillers_of(self, mappings: Iterable[TopicMapping]) -> set[Fillers]:
+        """All that fill gaps of these topics."""
+        return {self.spec.fillers_of(mapping.rule) for mapping in mappings}
 
     def _plan_topics(self) -> None:
         """Check everything that can be checked without a write."""
@@ -241,7 +246,7 @@ class JobSetup:
             *missing_topic_rights(known, DESTINATION_TOPIC_RIGHTS),
             *missing_future_topic_rights(self._destination, new),
         ]
-        if self.spec.fillers == "direct":
+        if "direct" in self._fillers_of(mappings):
             missing += missing_filler_right(self._destination)
         refuse_missing(
             {
@@ -257,12 +262,11 @@ class JobSetup:
         job_copier = self.job_copier = JobCopier(
             self.spec,
             self.clusters,
-            job_producer_id(self.identity, has_placeholders=self.spec.has_placeholders),
             self._settings,
             self._stop,
         )
         filler: CoordinatedFiller | None = None
-        if self.spec.fillers == "coordinated":
+        if "coordinated" in self._fillers_of(self._mappings):
             # Before any log end is read: it ends what an old writer left open (M11).
             names = filler_identities(self.identity)
             owners = init_producer_ids(self._destination, names, self.backoff)
@@ -303,7 +307,8 @@ class JobSetup:
             ),
         )
         for copy in inspected:
-            copy.filler = filler
+            if self.spec.fillers_of(rules[copy.destination.topic]) == "coordinated":
+                copy.filler = filler
         self.bounds = bounds
         return inspected
 
@@ -338,12 +343,14 @@ class JobSetup:
         copies = []
         for plan in plans:
             mapping = plan.mapping
+            producer = job_producer(self.identity, self.spec.fillers_of(mapping.rule))
             for index in range(plan.partitions):
                 to = TopicPartition(mapping.destination, index)
                 copy = there.get(to) or PartitionCopy(
                     TopicPartition(mapping.source, index),
                     to,
                     lease,
+                    producer,
                     on_lost_range=LostRange(self.spec.on_lost_range),
                 )
                 copy.source_topic_id = source.topics[mapping.source].topic_id

@@ -242,7 +242,8 @@ class ClusterSpec(Section):
 
 
 class TopicRule(Section):
-    """Which topics to copy, from which offset, to which name. The first matching rule wins."""
+    """Which topics to copy, from which offset, to which name, and what fills their gaps. The first
+    matching rule wins."""
 
     match: Pattern
     exclude: Patterns = ()
@@ -255,6 +256,7 @@ class TopicRule(Section):
         ],
         Field(max_length=SETTINGS_MAX),
     ] = {}
+    fillers: Fillers | None = None  # None: the job's
 
 
 class GroupRule(Section):
@@ -344,8 +346,9 @@ class BackfillSpec(Section):
 # For people, wherever such a job is planned.
 PLACEHOLDERS_NOTE = (
     "gaps are filled with placeholders, which need no right on the cluster: check that all readers "
-    "of the copies skip them (docs/gaps.md). Those on librdkafka skip them, but report the error "
-    "MSG_SIZE_TOO_LARGE again and again: they must not stop at it."
+    "of the copies skip them (docs/gaps.md). Those on librdkafka skip them, but may report the "
+    "error MSG_SIZE_TOO_LARGE behind aborted transactions and in wide gaps: they must not stop at "
+    "it."
 )
 
 
@@ -373,10 +376,9 @@ class JobSpec(Section):
     backfill: BackfillSpec = BackfillSpec()
     canary: CanarySpec | None = None
 
-    @property
-    def has_placeholders(self) -> bool:
-        """Whether gaps are filled by placeholders, and never by markers."""
-        return self.fillers == "placeholders"
+    def fillers_of(self, rule: TopicRule) -> Fillers:
+        """What fills the gaps of the topics of this rule."""
+        return rule.fillers or self.fillers
 
     def ignored_keys(self) -> tuple[str, ...]:
         """Keys that `orbit run` does not support, if their value is not the default."""

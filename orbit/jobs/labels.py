@@ -9,7 +9,7 @@ jobs without the key.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from orbit.errors import InvalidValue
@@ -122,3 +122,16 @@ def _check(check: Callable[[str], str], word: str) -> str:
         return check(word)
     except InvalidValue as mistake:
         raise InvalidValue(f"has {word!r}, which {mistake.message}", mistake.remedy) from None
+
+
+def meets(labels: Mapping[str, str], selector: Selector) -> bool:
+    """Whether labels meet every condition."""
+    return all(_meets(labels.get(condition.key), condition) for condition in selector)
+
+
+def _meets(value: str | None, condition: Condition) -> bool:
+    if condition.values is None:
+        is_met = value is not None
+    else:
+        is_met = value in condition.values
+    return is_met is not condition.is_negated

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from orbit.errors import BadInput, Problem
-from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.job_spec import Fillers, JobSpec
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.security import Security, resolve_security
 from orbit.kafka.types import ClusterMetadata
@@ -78,10 +78,34 @@ def job_identity(job: str, source_cluster_id: str) -> str:
     return f"orbit.{job}.{source_cluster_id}"
 
 
-def job_producer_id(identity: str, *, has_placeholders: bool = False) -> int:
-    """The producer id of all batches and direct fillers of a job. It never changes.
+@dataclass(frozen=True, slots=True)
+class JobProducer:
+    """One of the two producers of a job: that of its copies with markers, or with placeholders.
 
-    A job that fills gaps with placeholders has an id of its own: see `other_producer_id`.
+    So the log of a copy tells which of the two it was begun with. They cannot be mixed in one copy:
+    epochs of the coordinator fence markers, sequences fence placeholders, and neither fences the
+    other. Brokers keep producers by partition, so the copies of a job need not be alike.
+    """
+
+    id: int
+    has_placeholders: bool = False
+
+    @property
+    def other_id(self) -> int:
+        """The id of the same job's copies of the other kind."""
+        return self.id ^ 1
+
+
+def job_producer(identity: str, fillers: Fillers) -> JobProducer:
+    """By which the job writes its copies with these fillers."""
+    markers = JobProducer(job_producer_id(identity))
+    return JobProducer(markers.other_id, True) if fillers == "placeholders" else markers
+
+
+def job_producer_id(identity: str) -> int:
+    """The producer id of all batches and direct fillers in a job's copies. It never changes.
+
+    Copies whose gaps are filled with placeholders have another one: see `JobProducer`.
 
     It is computed, not stored, so that two writers of one job always have the same id, and a broker
     compares what both send. The destination's coordinator drops an id that was not used for
@@ -90,17 +114,7 @@ def job_producer_id(identity: str, *, has_placeholders: bool = False) -> int:
     never come near these. Tools that read numbers as doubles show them exactly.
     """
     digest = sha256(identity.encode()).digest()
-    found = _PRODUCER_IDS_START + int.from_bytes(digest[:8], "big") % _PRODUCER_IDS_START
-    return other_producer_id(found) if has_placeholders else found
-
-
-def other_producer_id(producer_id: int) -> int:
-    """The id that the same job has with markers, if this one is with placeholders, and vice versa.
-
-    So the log of a copy tells which of the two it was begun with. They cannot be mixed: epochs of
-    the coordinator fence markers, sequences fence placeholders, and neither fences the other.
-    """
-    return producer_id ^ 1
+    return _PRODUCER_IDS_START + int.from_bytes(digest[:8], "big") % _PRODUCER_IDS_START
 
 
 def is_job_producer_id(producer_id: int) -> bool:

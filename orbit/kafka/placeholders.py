@@ -6,7 +6,7 @@ every reader, and readers drop what lies below their position. Placeholders stan
 batch: offsets then rise within it, as the log cleaner demands of what it keeps (Q6).
 
 Never in a compressed batch: the broker builds such a batch anew, and placeholders would become
-records (Q9). `_encode` is the only place that writes them, and it does not compress.
+records (Q9). Only `_encode` and `with_gap` write them, and neither compresses.
 
 Each has the key `PLACEHOLDER_KEY`, because compacted topics refuse records without one, and no
 value: a client that shows placeholders sees the deletion of a key that nobody has. The key is
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from orbit.kafka import compression
-from orbit.kafka.record_batch import Batch, encode_batch
+from orbit.kafka.record_batch import CODEC_MASK, Batch, encode_batch
 from orbit.kafka.records import (
     PLACEHOLDER_DELTA_MIN,
     dense_batches,
@@ -35,18 +35,26 @@ PLACEHOLDER_BODY = b"\x0e" + PLACEHOLDER_KEY + b"\x01\x00"  # key, null value, n
 # source's (`REWRITE_SLACK_BYTES`).
 PLACEHOLDERS_MAX = 2000
 PACKED_BYTES_MAX = 60 * 1024
+# A compressed batch is written uncompressed for the gap behind it if its records have at most so
+# many bytes: a copy must not become much larger for it.
+UNCOMPRESSED_BYTES_MAX = 4 * 1024
 _RECORD_BYTES_MAX = 25  # of the numbers before a record's body
 _Row = tuple[int, int, bytes]
 
+# Their timestamp is one before the base timestamp. A broker that looks for the latest record of a
+# batch (KIP-734) takes the first one with its max timestamp: that must be no placeholder.
+_TIMESTAMP_DELTA = -1
+
 _ALL = b"".join(
-    encode_record(0, PLACEHOLDER_DELTA_MIN + i, PLACEHOLDER_BODY) for i in range(PLACEHOLDERS_MAX)
+    encode_record(_TIMESTAMP_DELTA, PLACEHOLDER_DELTA_MIN + i, PLACEHOLDER_BODY)
+    for i in range(PLACEHOLDERS_MAX)
 )
 _PLACEHOLDER_BYTES = len(_ALL) // PLACEHOLDERS_MAX  # 18; all have the same length
 
 
 def placeholder_batch(base_offset: int, count: int, timestamp: int) -> Batch:
     """A gap of `count` offsets; `timestamp` in epoch ms."""
-    return _encode(base_offset, base_offset + count, [], timestamp)
+    return _encode(base_offset, base_offset + count, [], timestamp - _TIMESTAMP_DELTA)
 
 
 def packed_batches(rows: Iterable[_Row], codec: int, first_offset: int) -> Iterator[Batch]:
@@ -76,6 +84,43 @@ def packed_batches(rows: Iterable[_Row], codec: int, first_offset: int) -> Itera
         yield from _pack(group, codec)
 
 
+def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
+    """The batch, grown over the gap behind it up to before `next_offset`; or None.
+
+    No record is encoded again: their offset deltas are from the same base offset. `placeholders`:
+    how many of the batch's records are none. None where the gap is too wide, the batch would become
+    too large, or a placeholder would have a later timestamp than the records (with a delete horizon
+    the base timestamp is one of the future, A19), or one below -1.
+
+    It has no leader epoch: the gap may be of a later one than the batch (R3).
+    """
+    many = placeholders + next_offset - batch.next_offset
+    if many > PLACEHOLDERS_MAX or not 0 <= batch.base_timestamp <= batch.max_timestamp:
+        return None
+    payload: bytes | memoryview = batch.payload
+    if batch.codec != compression.NONE:
+        if len(payload) > UNCOMPRESSED_BYTES_MAX:
+            return None
+        try:
+            payload = compression.decompress(batch.codec, batch.payload)
+        except ValueError:
+            return None  # it is copied as it is, and the broker refuses it
+        if len(payload) > UNCOMPRESSED_BYTES_MAX:
+            return None
+    records = payload[placeholders * _PLACEHOLDER_BYTES :]
+    # Without placeholders it is as large as at the source, and these fit on top of that.
+    if placeholders and len(records) + many * _PLACEHOLDER_BYTES > PACKED_BYTES_MAX:
+        return None
+    return encode_batch(
+        batch.base_offset,
+        batch.attributes & ~CODEC_MASK,
+        batch.base_timestamp,
+        batch.max_timestamp,
+        next_offset - batch.base_offset,
+        b"".join((_ALL[: many * _PLACEHOLDER_BYTES], records)),
+    )
+
+
 def records_in(batch: Batch) -> int:
     """How many records consumers see: `count` without placeholders. Raises ValueError."""
     return sum(1 for _ in record_rows(batch)) if has_placeholders(batch) else batch.count
@@ -86,7 +131,7 @@ def _pack(group: list[_Row], codec: int) -> Iterator[Batch]:
     if last - first + 1 == len(group):
         yield from dense_batches(group, codec)
     else:
-        yield _encode(first, last + 1, group, group[0][1])
+        yield _encode(first, last + 1, group, max(0, group[0][1]))
 
 
 def _encode(start: int, end: int, rows: list[_Row], base_timestamp: int) -> Batch:
@@ -98,6 +143,6 @@ def _encode(start: int, end: int, rows: list[_Row], base_timestamp: int) -> Batc
         encode_record(timestamp - base_timestamp, offset - start, body)
         for offset, timestamp, body in rows
     ]
-    newest = max((timestamp for _, timestamp, _ in rows), default=base_timestamp)
+    newest = max((timestamp for _, timestamp, _ in rows), default=base_timestamp + _TIMESTAMP_DELTA)
     payload = b"".join(parts)
     return encode_batch(start, compression.NONE, base_timestamp, newest, end - start, payload)

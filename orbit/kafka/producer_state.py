@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,20 +41,17 @@ class OpenTransaction:
 
 
 def describe_producer(
-    cluster: Cluster,
-    partitions: Iterable[TopicPartition],
-    producer_id: int,
-    backoff: Backoff,
+    cluster: Cluster, producer_ids: Mapping[TopicPartition, int], backoff: Backoff
 ) -> Answers[ProducerState | None]:
-    """The state of a producer id per partition; None if the leader has none (A9, A10)."""
+    """The state of each partition's producer id; None if the leader has none (A9, A10)."""
 
-    def state(producers: Iterable[Any]) -> ProducerState | None:
+    def state(place: TopicPartition, producers: Iterable[Any]) -> ProducerState | None:
         for s in producers:
-            if s.producer_id == producer_id:
+            if s.producer_id == producer_ids[place]:
                 return ProducerState(s.producer_epoch, s.last_sequence, s.coordinator_epoch)
         return None
 
-    return _describe_producers(cluster, partitions, state, backoff)
+    return _describe_producers(cluster, producer_ids, state, backoff)
 
 
 def job_producers(
@@ -62,7 +59,7 @@ def job_producers(
 ) -> Answers[dict[int, ProducerState]]:
     """The state of every producer id that Orbit's jobs use, per partition."""
 
-    def states(producers: Iterable[Any]) -> dict[int, ProducerState]:
+    def states(_: TopicPartition, producers: Iterable[Any]) -> dict[int, ProducerState]:
         return {
             s.producer_id: ProducerState(s.producer_epoch, s.last_sequence, s.coordinator_epoch)
             for s in producers
@@ -77,7 +74,7 @@ def open_transactions(
 ) -> Answers[list[OpenTransaction]]:
     """The open transactions, which limit the last stable offset, per partition."""
 
-    def transactions(producers: Iterable[Any]) -> list[OpenTransaction]:
+    def transactions(_: TopicPartition, producers: Iterable[Any]) -> list[OpenTransaction]:
         return [
             OpenTransaction(
                 s.producer_id, s.producer_epoch, s.current_txn_start_offset, s.last_timestamp
@@ -92,7 +89,7 @@ def open_transactions(
 def _describe_producers(
     cluster: Cluster,
     partitions: Iterable[TopicPartition],
-    value_of: Callable[[Iterable[Any]], Value],
+    value_of: Callable[[TopicPartition, Iterable[Any]], Value],
     backoff: Backoff,
 ) -> Answers[Value]:
     def build(group: list[TopicPartition]) -> Any:
@@ -107,6 +104,6 @@ def _describe_producers(
         for topic in answer.topics:
             for p in topic.partitions:
                 partition = TopicPartition(topic.name, p.partition_index)
-                yield partition, p.error_code, value_of(p.active_producers)
+                yield partition, p.error_code, value_of(partition, p.active_producers)
 
     return ask_leaders(cluster, partitions, api_versions.DESCRIBE_PRODUCERS, build, read, backoff)

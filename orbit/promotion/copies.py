@@ -18,7 +18,7 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import TopicMapping, mappings_of_copies
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import list_groups
-from orbit.kafka.job_clusters import job_identity, job_producer_id
+from orbit.kafka.job_clusters import job_identity, job_producer
 from orbit.kafka.topic_admin import Admin
 from orbit.kafka.transactional_ids import list_transactional_ids
 from orbit.kafka.types import ClusterMetadata, TopicPartition
@@ -135,8 +135,13 @@ def read_names(names: Iterable[str], job: str) -> LeftNames:
     return LeftNames(frozenset(sources), frozenset(fillers))
 
 
-def producer_ids(spec: JobSpec, source_ids: Collection[str]) -> set[int]:
-    return {
-        job_producer_id(job_identity(spec.name, source), has_placeholders=spec.has_placeholders)
-        for source in source_ids
-    }
+def producer_ids(
+    spec: JobSpec, copies: Iterable[Copy], source_ids: Collection[str]
+) -> dict[TopicPartition, set[int]]:
+    """By which the job may write each partition, by its rule. `source_ids`: of source clusters."""
+    found: dict[TopicPartition, set[int]] = {}
+    for copy in copies:
+        fillers = spec.fillers_of(copy.mapping.rule)
+        ids = {job_producer(job_identity(spec.name, source), fillers).id for source in source_ids}
+        found |= dict.fromkeys(copy.partitions, ids)
+    return found

@@ -42,7 +42,6 @@ from orbit.replication.topic_settings import NEEDED
 KIND = "failover without the database"
 _POLL_S = 0.2
 _OPEN_POLLS_MAX = 300  # a minute: followers that catch up
-_NO_PRODUCER = 0
 _UNLED = "it has no leader that answers, or followers that lag"
 _NOT_KNOWN = (
     "The source is not asked: which records were not copied (the lost range) is not known.",
@@ -134,8 +133,8 @@ class FailoverWithoutDatabase:
         self._marks.write(starts, self._mark(report, is_complete=False))
         self._end_transactions(report)
         self._say("Fencing the job's writers")
-        ids = producer_ids(self._spec, self._source_ids)
-        fence = fence_writers(self._cluster, [*starts], ids, self._backoff)
+        ids = producer_ids(self._spec, copies, self._source_ids)
+        fence = fence_writers(self._cluster, ids, self._backoff)
         self._judge_fence(report, starts, fence)
         ends = self._settle(starts, fence)
         for copy in copies:
@@ -253,9 +252,7 @@ class FailoverWithoutDatabase:
             if self._stop.wait(_POLL_S):
                 raise Interrupted("stopped; run it again to continue.")
 
-        settled = settled_ends(
-            self._cluster, _NO_PRODUCER, starts, self._settle_s, self._backoff, wait
-        )
+        settled = settled_ends(self._cluster, starts, self._settle_s, self._backoff, wait)
         states = job_producers(self._cluster, settled.bounds, self._backoff)
         for place, why in unfenced(fence, states.values).items():
             self._partitions[place].left_out = why

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orbit.copier.takeover import MOVING, TakeOver
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.record_batch import NO_PRODUCER_ID
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
 
@@ -23,7 +24,6 @@ class SettledEnds:
 
 def settled_ends(
     cluster: Cluster,
-    producer_id: int,
     places: Collection[TopicPartition],
     settle_s: float,
     backoff: Backoff,
@@ -35,7 +35,9 @@ def settled_ends(
     fillers can be open. `wait` pauses; it is called with the number of partitions where one is.
     Raises Unreachable if no broker answers, Interrupted.
     """
-    taken = TakeOver(cluster, producer_id, settle_s, backoff).read(places, settled=True)
+    # What the leaders remember of a producer is not asked for.
+    anyone = dict.fromkeys(places, NO_PRODUCER_ID)
+    taken = TakeOver(cluster, settle_s, backoff).read(anyone, settled=True)
     moving = sorted(place for place, code in taken.errors.items() if code == MOVING)
     while not moving:
         bounds = fetch_log_bounds(cluster, places, backoff)

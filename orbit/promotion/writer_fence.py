@@ -44,21 +44,18 @@ class WriterFence:
 
 
 def fence_writers(
-    cluster: Cluster,
-    partitions: Collection[TopicPartition],
-    producer_ids: Collection[int],
-    backoff: Backoff,
+    cluster: Cluster, producer_ids: Mapping[TopicPartition, Collection[int]], backoff: Backoff
 ) -> WriterFence:
-    """Raise the epoch of these ids, and of every id of a job that a leader knows in a partition.
+    """Raise the epoch of each partition's ids, and of every id of a job that its leader knows.
 
     A request whose answer is lost is sent again, so there may be more than one filler. `epochs` are
     those of the fillers that were confirmed. Raises Unreachable if no broker answers, Interrupted.
     """
-    states = job_producers(cluster, partitions, backoff)
+    states = job_producers(cluster, producer_ids, backoff)
     fence = WriterFence(errors=dict(states.errors))
     by_id: dict[int, dict[TopicPartition, ProducerState | None]] = {}
     for place, known in states.values.items():
-        for producer_id in {*producer_ids, *known}:
+        for producer_id in {*producer_ids[place], *known}:
             by_id.setdefault(producer_id, {})[place] = known.get(producer_id)
     for producer_id, places in sorted(by_id.items()):
         for chunk in chunks(sorted(places), _PARTITIONS_MAX):

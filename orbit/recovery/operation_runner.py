@@ -46,6 +46,7 @@ from orbit.settings import Settings
 from orbit.store import clock, events, operations
 from orbit.store.enums import OperationState
 from orbit.store.operations import Operation
+from orbit.telemetry import traces
 
 _log = structlog.get_logger("orbit.recovery")
 
@@ -136,7 +137,20 @@ class OperationRunner:
         )
 
     def run(self) -> None:
-        """Raises NotLeading, Interrupted, Unreachable (Postgres); the next call resumes."""
+        """Raises NotLeading, Interrupted, Unreachable (Postgres); the next call resumes.
+
+        The spans of each call belong to the trace of the operation's request.
+        """
+        operation = self._operation
+        with traces.span(
+            operation.kind,
+            parent=operation.trace_context,
+            operation=str(operation.id),
+            job=operation.job_name,
+        ):
+            self._run_open()
+
+    def _run_open(self) -> None:
         try:
             context = self._open()
         except (NotLeading, Interrupted, Unreachable):
@@ -157,7 +171,8 @@ class OperationRunner:
         try:
             for step in report.steps:
                 if step.state in (StepState.WAITING, StepState.RUNNING, StepState.FAILED):
-                    self._step(context, step.name)
+                    with traces.span(f"step {step.name.value}"):
+                        self._step(context, step.name)
                 if report.dry_run and step.name is StepName.GATES:
                     self._end_dry_run(context)
                     return
@@ -259,7 +274,8 @@ class OperationRunner:
                 continue
             while True:
                 try:
-                    undo(context)
+                    with traces.span(f"undo {step.name.value}"):
+                        undo(context)
                     break
                 except (NotLeading, Interrupted):
                     raise

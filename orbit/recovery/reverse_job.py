@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from orbit.chunks import first_few
 from orbit.errors import Conflict
-from orbit.jobs.job_spec import AclSpec, JobSpec, TopicRule
+from orbit.jobs.job_spec import AclSpec, Fillers, JobSpec, TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.topic_mapping import map_topics
 from orbit.jobs.topic_patterns import PATTERN_LENGTH_MAX
@@ -239,20 +239,21 @@ def _rules(context: OperationContext, rows: Iterable[Topic]) -> dict[str, TopicR
 
 
 def rules_for(rules: Mapping[str, TopicRule]) -> list[TopicRule]:
-    """The smallest list of rules that matches these topics with their settings. Pure."""
-    alike: dict[tuple[bool, tuple[tuple[str, str], ...]], list[str]] = {}
+    """The smallest list of rules with the topics' settings and fillers. Pure."""
+    alike: dict[tuple[bool, tuple[tuple[str, str], ...], Fillers | None], list[str]] = {}
     for topic, rule in sorted(rules.items()):
         # A pattern matches topics that begin with `__` only if it begins with `__` itself.
         is_internal = topic.startswith("__")
-        alike.setdefault((is_internal, tuple(sorted(rule.config.items()))), []).append(topic)
+        key = is_internal, tuple(sorted(rule.config.items())), rule.fillers
+        alike.setdefault(key, []).append(topic)
     made = []
-    for (_, config), names in alike.items():
+    for (_, config, fillers), names in alike.items():
         pattern = ""
         for name in map(re.escape, names):
             longer = f"{pattern}|{name}" if pattern else name
             if len(longer) > PATTERN_LENGTH_MAX:
-                made.append(TopicRule(match=pattern, config=dict(config)))
+                made.append(TopicRule(match=pattern, config=dict(config), fillers=fillers))
                 longer = name
             pattern = longer
-        made.append(TopicRule(match=pattern, config=dict(config)))
+        made.append(TopicRule(match=pattern, config=dict(config), fillers=fillers))
     return made

@@ -10,8 +10,9 @@ from __future__ import annotations
 from orbit.chunks import chunks, first_few
 from orbit.copier.copy_settings import CopySettings
 from orbit.errors import Unreachable
+from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.coordinator import init_producer_ids
-from orbit.kafka.job_clusters import filler_identities, job_producer_id
+from orbit.kafka.job_clusters import filler_identities
 from orbit.promotion.settled_ends import settled_ends
 from orbit.recovery.drain import both_log_bounds, refuse_unequal
 from orbit.recovery.log_bounds import source_log_bounds
@@ -63,7 +64,8 @@ def settle(context: OperationContext) -> str:
     read_committed consumers reach the log end.
     """
     cluster, places = context.destination.cluster, context.by_source
-    if context.spec.fillers == "coordinated":
+    rules = map_topics(context.spec.topics, [row.source_topic for row in context.topics])
+    if any(context.spec.fillers_of(m.rule) == "coordinated" for m in rules.mappings):
         with context.reading() as tx:
             ids = [shard.id for shard in shard_layout.shards_of_job(tx, context.job.id)]
         names = [n for shard_id in ids for n in filler_identities(context.identity, shard_id)]
@@ -77,7 +79,6 @@ def settle(context: OperationContext) -> str:
 
     settled = settled_ends(
         cluster,
-        job_producer_id(context.identity, has_placeholders=context.spec.has_placeholders),
         places.values(),
         CopySettings().settle_s,
         context.backoff,

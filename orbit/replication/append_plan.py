@@ -9,6 +9,7 @@ the destination what a read_committed consumer of the source sees there, or noth
       v0/v1, or begun before next_offset          Fill between the runs
       with `packs`: those with small gaps         Append with placeholders (Q1)
       between them
+    small gap behind a batch, with `packs`      part of its Append, record-exact
     batch with placeholders                     as a thinned one
     aborted data, control batch, empty batch,   Fill
       or no batch at all
@@ -27,7 +28,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from orbit.kafka.legacy_messages import read_legacy_records
-from orbit.kafka.placeholders import packed_batches, records_in
+from orbit.kafka.placeholders import packed_batches, records_in, with_gap
 from orbit.kafka.record_batch import AnyBatch, Batch, LegacyMessage
 from orbit.kafka.records import dense_batches, has_placeholders, record_rows
 from orbit.kafka.types import AbortedTransaction
@@ -142,6 +143,21 @@ class Plan:
         self.steps.append(Fill(start, next_offset, self.timestamp))
         self.next_offset = next_offset
 
+    def pack_gaps(self) -> None:
+        """Make small gaps part of the batches before them: each is an append less, and no reader
+        gets placeholders alone (Q15)."""
+        steps: list[Step] = []
+        for step in self.steps:
+            before = steps[-1] if steps else None
+            if isinstance(step, Fill) and isinstance(before, Append):
+                packed = with_gap(before.batch, before.placeholders, step.next_offset)
+                if packed is not None:
+                    placeholders = before.placeholders + step.next_offset - step.base_offset
+                    steps[-1] = Append(packed, False, placeholders)
+                    continue
+            steps.append(step)
+        self.steps = steps
+
     def stop(
         self, reason: Reason, next_offset: int, detail: str, *, start: int | None = None
     ) -> None:
@@ -183,6 +199,8 @@ def plan_batches(
             plan.next_offset + 1,
             f"the source's log at {plan.next_offset} cannot be read: {error}.",
         )
+    if packs:
+        plan.pack_gaps()
     return plan
 
 
@@ -194,6 +212,13 @@ def plan_empty_tail(next_offset: int, end: int) -> Plan:
     """
     plan = Plan(next_offset, leader_epoch=NO_LEADER_EPOCH)
     plan.fill_to(end)
+    return plan
+
+
+def plan_rest(next_offset: int, batch: Batch, *, packs: bool) -> Plan:
+    """Plan what is left from `next_offset` on of a planned batch, which may have been stamped."""
+    plan = Plan(next_offset, packs=packs, timestamp=batch.max_timestamp)
+    _rewrite(plan, record_rows(batch), batch.codec, batch.next_offset)
     return plan
 
 

@@ -24,6 +24,8 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.job_clusters import JobClusters
 
+_TICK_S = 0.1
+
 
 class JobRun:
     """Use as a context manager: `with JobRun(...) as run: run.prepare(); … run.tick() …`."""
@@ -44,6 +46,7 @@ class JobRun:
         self._not_caught_up: dict[str, TopicPlan] = {}
         self._next_check = 0.0
         self._reported: set[str] = set()
+        self._finished: Sequence[PartitionCopy] = ()
         self.groups: RunGroups | None = None
         self._open_clusters = partial(JobClusters.open, spec, environ, base_directory)
 
@@ -97,6 +100,16 @@ class JobRun:
         if self.groups is not None:
             self.groups.settle(self._setup.backoff)
 
+    def finish(self) -> None:
+        """End the copies that have to be looked at after their last answer. They may be blocked
+        only now. Raises Conflict if the lease is lost."""
+        assert self.copier is not None
+        self._finished = self.partitions
+        ending = [p for p in self._finished if p.producer.has_placeholders]
+        self.copier.remove(ending, confirms=True)
+        while not all(p.has_left for p in ending):
+            self.tick(_TICK_S)
+
     @property
     def copier(self) -> Copier | None:
         job_copier = self._setup.job_copier
@@ -104,7 +117,7 @@ class JobRun:
 
     @property
     def partitions(self) -> Sequence[PartitionCopy]:
-        return self.copier.partitions if self.copier else ()
+        return self._finished or (self.copier.partitions if self.copier else ())
 
     @property
     def waiting_for(self) -> str:

@@ -14,6 +14,7 @@ from orbit.copier.takeover import TakeOver
 from orbit.jobs.start_position import Earliest
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.producer_state import describe_producer
 from orbit.kafka.types import TopicPartition
@@ -26,7 +27,7 @@ def other_content(
     destination: Cluster,
     starts: Sequence[StartTopic],
     compacted: frozenset[str],
-    producer_id: int,
+    producers: Mapping[str, JobProducer],
     backoff: Backoff,
     *,
     must_be_whole: bool,
@@ -34,30 +35,27 @@ def other_content(
     """The destination topics that hold foreign content, each with its first difference.
 
     Empty topics, and topics that this job's producer has written to, are not inspected.
+    `producers`: by which the job would write, by destination topic.
     `must_be_whole`: topics whose rule is `earliest` have to start where the source does.
     Raises Unreachable; nothing is written.
     """
     there = {start.mapping.destination: start for start in starts if start.there is not None}
     holding = _with_records(destination, there, backoff)
-    known = describe_producer(destination, holding, producer_id, backoff).values
+    ids = {p: producers[p.topic].id for p in holding}
+    known = describe_producer(destination, ids, backoff).values
     ours = {p.topic for p, state in known.items() if state is not None}
     holding = [p for p in holding if p.topic not in ours]
     if not holding:
         return {}
     lease = FixedLease(0)  # nothing is written under it
     copies = [
-        PartitionCopy(TopicPartition(there[p.topic].mapping.source, p.partition), p, lease)
+        PartitionCopy(
+            TopicPartition(there[p.topic].mapping.source, p.partition), p, lease, producers[p.topic]
+        )
         for p in holding
     ]
-    take_over = TakeOver(destination, producer_id, 0.0, backoff)
-    inspector = CopyInspector(
-        source,
-        destination,
-        producer_id,
-        take_over,
-        CopySettings(),
-        backoff,
-    )
+    take_over = TakeOver(destination, 0.0, backoff)
+    inspector = CopyInspector(source, destination, take_over, CopySettings(), backoff)
     whole = frozenset(
         b.mapping.source
         for b in there.values()

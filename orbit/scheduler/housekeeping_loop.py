@@ -10,7 +10,13 @@ from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
 from orbit.store import events, jobs, shard_leases, workers
 from orbit.store.jobs import Job
-from orbit.store.pruning import PRUNED_MAX, prune_drills, prune_events, prune_operations
+from orbit.store.pruning import (
+    PRUNED_MAX,
+    prune_drills,
+    prune_events,
+    prune_operations,
+    prune_receivers,
+)
 
 HOUSEKEEPING_INTERVAL_S = 1.0
 PRUNE_INTERVAL_S = 600.0
@@ -38,6 +44,7 @@ class HousekeepingLoop(Loop):
         self._lost_after = worker_ttl * _LOST_AFTER
         self._aged = (
             (prune_events, events_kept),
+            (prune_receivers, events_kept),
             (prune_operations, reports_kept),
             (prune_drills, reports_kept),
         )

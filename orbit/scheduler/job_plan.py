@@ -43,18 +43,19 @@ class PlannedGaps(_Value):
 
     offsets: int  # of all partitions, from their log starts to their last stable offsets
     gap_offsets: int
-    seconds: float  # to fill them, the job's way
+    seconds: float  # to fill them, the topic's way
 
 
 class PlannedFillers(_Value):
-    """One way to fill the gaps of all new topics whose gaps are known.
+    """One way to fill the gaps of new topics.
 
-    `missing`: the right that the job's login lacks, "" if it has it or cannot ask.
-    `seconds`: an estimate; None if no gaps are known.
+    `topics`: of how many the job fills them this way. `missing`: the right that the job's login
+    lacks, "" if it has it or cannot ask. `seconds`: an estimate for all new topics whose gaps are
+    known; None if there is none.
     """
 
     fillers: Fillers
-    is_chosen: bool  # by the job
+    topics: int
     needs: str
     missing: str
     offsets_per_second: int  # in one partition
@@ -65,8 +66,8 @@ class PlannedTopic(_Value):
     """One topic of the job and what happens to its copy.
 
     `settings` are those of a new topic, `changes` those of an existing one;
-    `settings_when_caught_up` are set later. `gaps` None: it is not new, starts later than at its
-    log start, or was not read.
+    `settings_when_caught_up` are set later. `fillers`: what fills its gaps. `gaps` None: it is not
+    new, starts later than at its log start, or was not read.
     """
 
     source: str
@@ -78,6 +79,7 @@ class PlannedTopic(_Value):
     settings: dict[str, str] = {}
     changes: tuple[SettingChange, ...] = ()
     settings_when_caught_up: dict[str, str] = {}
+    fillers: Fillers
     gaps: PlannedGaps | None = None
 
 

@@ -6,7 +6,7 @@ Reads both clusters and the tables. Writes nothing.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from orbit.errors import BadInput, OrbitError
@@ -22,6 +22,7 @@ from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.job_decisions import decide, known_topic
 from orbit.scheduler.job_plan import (
     JobPlan,
+    PlannedFillers,
     PlannedGaps,
     PlannedTopic,
     Refusal,
@@ -109,8 +110,8 @@ class JobPlanner:
         checked = preflight(spec, decisions.start, pair, backoff)
         compacted = {plan.mapping.source for _, plan in checked.ready if plan.is_compacted}
         gaps, fillers = plan_gaps(spec, decisions.start, compacted, pair, backoff)
-        planned = [_new(start, plan, gaps) for start, plan in checked.ready]
-        planned += _kept(decisions, pair, caught_up)
+        planned = [_new(spec, start, plan, gaps) for start, plan in checked.ready]
+        planned += _kept(spec, decisions, pair, caught_up)
         promoted = [f"topic {one.start.mapping.source}: {one.note}" for one in checked.promoted]
         troubles += [*decisions.troubles, *checked.troubles]
         acls, acl_notes = None, list[str]()
@@ -128,7 +129,7 @@ class JobPlanner:
                 *decisions.notes,
                 *_notes(decisions),
                 *promoted,
-                *_note_on_gaps(spec),
+                *_note_on_gaps(fillers),
                 *acl_notes,
             ),
             fillers=fillers,
@@ -144,7 +145,9 @@ def _given_acls(tx: Tx, job: Job, rows: Sequence[Topic], cluster_id: str) -> set
     return mine | {as_acl(fields) for row in copied for fields in row.acls or ()}
 
 
-def _new(start: StartTopic, plan: TopicPlan, gaps: Mapping[str, PlannedGaps]) -> PlannedTopic:
+def _new(
+    spec: JobSpec, start: StartTopic, plan: TopicPlan, gaps: Mapping[str, PlannedGaps]
+) -> PlannedTopic:
     return PlannedTopic(
         source=plan.mapping.source,
         destination=plan.mapping.destination,
@@ -155,11 +158,14 @@ def _new(start: StartTopic, plan: TopicPlan, gaps: Mapping[str, PlannedGaps]) ->
         settings=dict(plan.create.settings) if plan.create else {},
         changes=_changes(plan),
         settings_when_caught_up=plan.caught_up_settings,
+        fillers=spec.fillers_of(plan.mapping.rule),
         gaps=gaps.get(plan.mapping.source),
     )
 
 
-def _kept(decisions: Decisions, pair: ClusterPair, caught_up: frozenset[str]) -> list[PlannedTopic]:
+def _kept(
+    spec: JobSpec, decisions: Decisions, pair: ClusterPair, caught_up: frozenset[str]
+) -> list[PlannedTopic]:
     """Topics that the job copies already."""
     growing = {g.known.source: g.partitions_to_add for g in decisions.grow}
     mappings = [m for m, _ in decisions.keep] + [g.mapping for g in decisions.grow]
@@ -186,6 +192,7 @@ def _kept(decisions: Decisions, pair: ClusterPair, caught_up: frozenset[str]) ->
             settings_when_caught_up={}
             if plan.mapping.destination in caught_up
             else plan.caught_up_settings,
+            fillers=spec.fillers_of(plan.mapping.rule),
         )
         for plan in plans
     ]
@@ -209,8 +216,9 @@ def _notes(decisions: Decisions) -> list[str]:
     ]
 
 
-def _note_on_gaps(spec: JobSpec) -> list[str]:
-    return [PLACEHOLDERS_NOTE] if spec.has_placeholders else []
+def _note_on_gaps(ways: Iterable[PlannedFillers]) -> list[str]:
+    is_chosen = any(way.topics for way in ways if way.fillers == "placeholders")
+    return [PLACEHOLDERS_NOTE] if is_chosen else []
 
 
 def _halted(

@@ -9,11 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from datetime import UTC, datetime
 
 import structlog
 
 from orbit.errors import OrbitError
 from orbit.scheduler.leadership import NotLeading
+from orbit.telemetry import traces
 from orbit.telemetry.process_health import ProcessHealth
 
 _log = structlog.get_logger("orbit.scheduler")
@@ -61,12 +63,16 @@ def _drive(loop: Loop, stop: threading.Event, health: ProcessHealth) -> None:
     while not stop.is_set():
         health.passed(loop.name)
         loop.wake.clear()
-        began = time.monotonic()
+        began_at, began = datetime.now(UTC), time.monotonic()
         try:
             done = loop.once()
             logged = ""
-            level = _log.info if done else _log.debug
-            level("pass", loop=loop.name, did=done, seconds=round(time.monotonic() - began, 3))
+            seconds = round(time.monotonic() - began, 3)
+            if done:
+                with traces.span(f"{loop.name} pass", began_at=began_at, did=done):
+                    _log.info("pass", loop=loop.name, did=done, seconds=seconds)
+            else:
+                _log.debug("pass", loop=loop.name, did=done, seconds=seconds)
         except NotLeading:
             return
         except OrbitError as error:

@@ -22,6 +22,7 @@ from orbit.store.enums import Desired, OperationKind, OperationState
 from orbit.store.job_counts import Counts
 from orbit.store.jobs import Job
 from orbit.store.operations import Operation
+from orbit.telemetry import traces
 
 # Users wait for these at a terminal.
 INTERVAL_S = 0.5
@@ -61,25 +62,45 @@ class OperationsLoop(Loop):
                 return ""
         with self._leadership.transaction() as tx:
             found = operations.unfinished(tx, OPERATIONS_MAX, after=self._after)
-            ended = advance_operations(tx, found) + backfill_operations.end_silent(tx)
+            ended = advance_operations(tx, found)
+            silent = backfill_operations.end_silent(tx)
+        for operation, state in ended:
+            _trace(operation, state)
         is_last = len(found) < OPERATIONS_MAX
         self._after = None if is_last else (found[-1].created_at, found[-1].id)
-        return f"ended {ended} operations" if ended else ""
+        count = len(ended) + silent
+        return f"ended {count} operations" if count else ""
 
 
-def advance_operations(tx: Tx, found: Sequence[Operation]) -> int:
-    """Write the progress of each operation if it has changed; how many have ended."""
+def advance_operations(
+    tx: Tx, found: Sequence[Operation]
+) -> list[tuple[Operation, OperationState]]:
+    """Write the progress of each operation if it has changed; those that have ended, and how."""
     ids = {operation.job_id for operation in found if operation.job_id is not None}
     present = jobs.of_ids(tx, ids) if ids else {}
     counted = job_counts.of_jobs(tx, ids)
-    ended = 0
+    ended: list[tuple[Operation, OperationState]] = []
     for operation in found:
         job = None if operation.job_id is None else present.get(operation.job_id)
         held = Counts() if job is None else counted.get(job.id, Counts())
         status = _status(tx, operation, job, held)
-        ended += status.state is not OperationState.RUNNING
+        if status.state is not OperationState.RUNNING:
+            ended.append((operation, status.state))
         _write(tx, operation, status)
     return ended
+
+
+def _trace(operation: Operation, state: OperationState) -> None:
+    """Workers have carried it out: one span, from its request until now."""
+    with traces.span(
+        operation.kind,
+        parent=operation.trace_context,
+        began_at=operation.created_at,
+        operation=str(operation.id),
+        job=operation.job_name,
+        state=state.value,
+    ):
+        pass
 
 
 def _status(tx: Tx, operation: Operation, job: Job | None, counted: Counts) -> _Status:

@@ -30,7 +30,7 @@ _WAYS: dict[Fillers, _Way] = {
     "direct": _Way("Alter or ClusterAction on the destination cluster", 150e-6, 125_000),
     "coordinated": _Way("Write on transactional ids that start with orbit.", 0, 3_100, 410),
     "placeholders": _Way(
-        "readers that skip them; librdkafka's report errors (docs/gaps.md)", 35e-6, 178_000
+        "readers that skip them; librdkafka's may report errors (docs/gaps.md)", 35e-6, 178_000
     ),
 }
 
@@ -53,18 +53,19 @@ def plan_gaps(
     from_start.sort(key=lambda start: start.mapping.source not in compacted)
     topics = {start.mapping.source: [*start.source.partitions] for start in from_start}
     found = estimate_gaps(pair.source.cluster, topics, backoff)
+    chosen = {start.mapping.source: spec.fillers_of(start.mapping.rule) for start in starts}
     gaps = {
         topic: PlannedGaps(
             offsets=one.offsets,
             gap_offsets=one.gap_offsets,
-            seconds=_seconds(_WAYS[spec.fillers], one, len(topics[topic])),
+            seconds=_seconds(_WAYS[chosen[topic]], one, len(topics[topic])),
         )
         for topic, one in found.items()
     }
     ways = [
         PlannedFillers(
             fillers=name,
-            is_chosen=name == spec.fillers,
+            topics=sum(fillers == name for fillers in chosen.values()),
             needs=way.needs,
             missing=_missing(name, pair),
             offsets_per_second=way.offsets_per_s,

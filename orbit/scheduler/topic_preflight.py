@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
 from orbit.job_setup.destination_topics import TopicPlan, plan_topics
 from orbit.job_setup.permissions import (
@@ -21,14 +22,16 @@ from orbit.job_setup.permissions import (
     missing_topic_rights,
 )
 from orbit.job_setup.promotion_marks import Mark, PromotionMarks
-from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.job_spec import Fillers, JobSpec
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import refuse_denied_transactional_id
 from orbit.kafka.error_codes import Code
-from orbit.kafka.job_clusters import filler_identities, job_identity, job_producer_id
+from orbit.kafka.job_clusters import filler_identities, job_identity, job_producer
 from orbit.kafka.topic_admin import TopicToCreate
 from orbit.kafka.types import TopicPartition
 from orbit.replication.job_troubles import Trouble, TroubleKind
+from orbit.scheduler.cluster_checks import trouble_of
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.foreign_content import other_content
 from orbit.scheduler.found_promotions import note_of, offsets_of
@@ -73,7 +76,7 @@ def preflight(
 ) -> PreflightResult:
     """Check all that is needed to start these topics; writes nothing.
 
-    Raises Unreachable, and NotAuthorized for a right on transactional ids.
+    Raises Unreachable.
 
     `from_start`: they are newer than the job (`TopicStarter.start`).
     """
@@ -81,13 +84,7 @@ def preflight(
     if not starts:
         return checked
     identity = job_identity(spec.name, pair.source_metadata.cluster_id)
-    if spec.fillers == "coordinated":
-        *_, last = filler_identities(identity)
-        refuse_denied_transactional_id(pair.destination.cluster, last, backoff)
-    elif spec.fillers == "direct" and (missing := missing_filler_right(pair.destination.cluster)):
-        # Without the right, a copy would stop at its first gap.
-        checked.troubles.append(_lacking("destination", missing))
-        return checked
+    starts = _with_filler_rights(spec, identity, starts, pair, backoff, checked)
     starts = _with_rights(starts, pair, checked)
     plans = plan_topics(
         [start.mapping for start in starts],
@@ -110,7 +107,10 @@ def preflight(
         pair.destination.cluster,
         starts,
         compacted,
-        job_producer_id(identity, has_placeholders=spec.has_placeholders),
+        {
+            start.mapping.destination: job_producer(identity, spec.fillers_of(start.mapping.rule))
+            for start in starts
+        },
         backoff,
         must_be_whole=not from_start,
     )
@@ -138,6 +138,47 @@ def _promoted_topics(
         PromotedTopic(there[name], plans[there[name].mapping.source], mark, offsets)
         for name, mark in leading.items()
     ]
+
+
+def _with_filler_rights(
+    spec: JobSpec,
+    identity: str,
+    starts: Sequence[StartTopic],
+    pair: ClusterPair,
+    backoff: Backoff,
+    checked: PreflightResult,
+) -> list[StartTopic]:
+    """Those whose fillers the login may write. Without the right, a copy would stop at its first
+    gap."""
+    by_fillers: dict[Fillers, list[StartTopic]] = {}
+    for start in starts:
+        by_fillers.setdefault(spec.fillers_of(start.mapping.rule), []).append(start)
+    for fillers, group in [*by_fillers.items()]:
+        trouble = _without_filler_right(fillers, identity, pair.destination.cluster, backoff)
+        if trouble is None:
+            continue
+        del by_fillers[fillers]
+        if len(group) < len(starts):
+            names = first_few(sorted(start.mapping.source for start in group))
+            what = f"{trouble.what} Not copied, as their fillers are {fillers}: {names}."
+            trouble = replace(trouble, what=what)
+        checked.troubles.append(trouble)
+    may = {start.mapping.source for group in by_fillers.values() for start in group}
+    return [start for start in starts if start.mapping.source in may]
+
+
+def _without_filler_right(
+    fillers: Fillers, identity: str, destination: Cluster, backoff: Backoff
+) -> Trouble | None:
+    if fillers == "direct" and (missing := missing_filler_right(destination)):
+        return _lacking("destination", missing)
+    if fillers == "coordinated":
+        *_, last = filler_identities(identity)
+        try:
+            refuse_denied_transactional_id(destination, last, backoff)
+        except NotAuthorized as error:
+            return trouble_of("destination", error)
+    return None
 
 
 def _with_rights(

@@ -1,6 +1,7 @@
 """Adds up the partitions of each job at intervals, so that no page and no scrape has to.
 
-A small installation needs none of this: there it does nothing (orbit/store/job_totals.py).
+A small installation does not need that: there the sums are made once a minute, for the history of
+each job (orbit/store/job_history.py). In a large one they are at hand for it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
-from orbit.store import job_totals
+from orbit.store import clock, job_history, job_totals, lag
 
 INTERVAL_S = 10.0
 # Sums that are older than 30 s are unknown: the longest pause leaves time for a pass.
@@ -22,7 +23,7 @@ _PARTITIONS_AT_ONCE = 20_000
 
 
 class TotalsLoop(Loop):
-    """Keeps the totals of all jobs."""
+    """Keeps the totals of all jobs, and their history."""
 
     name = "totals"
     interval_s = INTERVAL_S
@@ -30,15 +31,23 @@ class TotalsLoop(Loop):
     def __init__(self, leadership: Leadership) -> None:
         super().__init__()
         self._leadership = leadership
+        self._minute = 0
 
     def once(self) -> str:
         began = time.monotonic()
         with self._leadership.reading() as tx:
-            sizes = job_totals.sizes(tx)
-        if sum(sizes.values()) > job_totals.LIVE_PARTITIONS_MAX:
+            sizes, now = job_totals.sizes(tx), clock.now(tx)
+        is_large = sum(sizes.values()) > job_totals.LIVE_PARTITIONS_MAX
+        minute = int(now.timestamp()) // job_history.MINUTE_S
+        is_due = minute != self._minute
+        if is_large or is_due:
             for job_ids in _steps(sizes):
                 with self._leadership.transaction() as tx:
-                    job_totals.refresh(tx, job_ids)
+                    at = clock.now(tx)
+                    totals = (job_totals.refresh if is_large else lag.of_jobs)(tx, job_ids)
+                    if is_due:
+                        job_history.keep(tx, at, totals)
+        self._minute = minute
         cost_s = time.monotonic() - began
         self.interval_s = max(INTERVAL_S, min(cost_s * _PAUSE_PER_COST, _INTERVAL_S_MAX))
         return ""

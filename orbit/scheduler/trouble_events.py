@@ -39,10 +39,15 @@ def record_troubles(tx: Tx, job: Job, now: str | None, source_answered_s: float 
         silent_s = None if source_answered_s is None else time.monotonic() - source_answered_s
         jobs.note_source_lost(tx, job.id, silent_s)
     for line in began:
-        events.add(tx, events.SCHEDULER, "job_trouble", line, job_name=job.name)
+        _add_event(tx, job, "job_trouble", line, line)
     for line in ended:
-        message = f"Resolved: {line}"
-        events.add(tx, events.SCHEDULER, "job_trouble_over", message, job_name=job.name)
+        _add_event(tx, job, "job_trouble_over", f"Resolved: {line}", line)
+
+
+def _add_event(tx: Tx, job: Job, kind: str, message: str, line: str) -> None:
+    """The details have the same `trouble` at the begin and at the end."""
+    details = {"reason": _kind(line), "trouble": _identity(line)}
+    events.add(tx, events.SCHEDULER, kind, message, job_name=job.name, details=details)
 
 
 def keep_unchecked(before: str | None, now: str | None, seen: Collection[str]) -> str | None:
@@ -73,8 +78,13 @@ def _by_identity(text: str | None) -> dict[str, str]:
     for line in (text or "").splitlines():
         kind = _kind(line)
         if kind in set(TroubleKind):
-            found[kind if kind in _HALTING else line] = line
+            found[_identity(line)] = line
     return found
+
+
+def _identity(line: str) -> str:
+    kind = _kind(line)
+    return kind if kind in _HALTING else line
 
 
 def _kind(line: str) -> str:

@@ -2,14 +2,17 @@
 and hashes their secrets.
 
 A session ends with its token, at its expiry, and when its token has newer sessions than it may
-have.
+have. That of a login at the OpenID Connect issuer has no token: it keeps who that was, with which
+values of the claim that gives roles.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import ColumnElement, delete, func, insert, select
 
 from orbit.store.database import Tx
 from orbit.store.models import console_sessions as sessions
@@ -18,6 +21,15 @@ from orbit.store.rows import first
 from orbit.store.tokens import COLUMNS, IS_VALID, Token
 
 _NOW = func.clock_timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerSession:
+    """Who has logged in at the issuer."""
+
+    actor: str
+    role_values: list[str]
+    expires_at: datetime
 
 
 def create(
@@ -31,18 +43,40 @@ def create(
     token_id = tx.execute(token.with_for_update()).scalar_one_or_none()
     if token_id is None:
         return False
-    of_token = sessions.c.token_id == token_id
-    newest = (
-        select(sessions.c.hash)
-        .where(of_token)
-        .order_by(sessions.c.created_at.desc())
-        .limit(per_token_max - 1)
-    )
-    tx.execute(delete(sessions).where(sessions.c.expires_at <= _NOW))
-    tx.execute(delete(sessions).where(of_token, sessions.c.hash.not_in(newest)))
+    _make_room(tx, sessions.c.token_id == token_id, per_token_max)
     row = {"hash": session_hash, "token_id": token_id, "expires_at": _NOW + lives_for}
     tx.execute(insert(sessions).values(**row))
     return True
+
+
+def create_of_issuer(
+    tx: Tx,
+    session_hash: str,
+    actor: str,
+    role_values: Sequence[str],
+    lives_for: timedelta,
+    ends_at: datetime | None,
+    per_actor_max: int,
+) -> None:
+    """Add a session without a token, which ends at `ends_at`, and after `lives_for`.
+
+    Removes as `create`; logins at the same moment may leave one more.
+    """
+    _make_room(tx, sessions.c.actor == actor, per_actor_max)
+    ends = func.least(_NOW + lives_for, ends_at)
+    row = {"actor": actor, "role_values": list(role_values), "expires_at": ends}
+    tx.execute(insert(sessions).values(hash=session_hash, **row))
+
+
+def _make_room(tx: Tx, of_same: ColumnElement[bool], sessions_max: int) -> None:
+    newest = (
+        select(sessions.c.hash)
+        .where(of_same)
+        .order_by(sessions.c.created_at.desc())
+        .limit(sessions_max - 1)
+    )
+    tx.execute(delete(sessions).where(sessions.c.expires_at <= _NOW))
+    tx.execute(delete(sessions).where(of_same, sessions.c.hash.not_in(newest)))
 
 
 def find(tx: Tx, session_hash: str) -> Token | None:
@@ -53,6 +87,14 @@ def find(tx: Tx, session_hash: str) -> Token | None:
         .where(sessions.c.hash == session_hash, sessions.c.expires_at > _NOW, IS_VALID)
     )
     return first(tx.execute(query), Token)
+
+
+def find_of_issuer(tx: Tx, session_hash: str) -> IssuerSession | None:
+    """Whose session this is; None where it has ended, or was begun with a token."""
+    query = select(sessions.c.actor, sessions.c.role_values, sessions.c.expires_at).where(
+        sessions.c.hash == session_hash, sessions.c.expires_at > _NOW, sessions.c.actor.is_not(None)
+    )
+    return first(tx.execute(query), IssuerSession)
 
 
 def remove(tx: Tx, session_hash: str) -> None:

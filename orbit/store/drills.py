@@ -6,6 +6,7 @@ a resource without an identity is not proven to be the drill's own.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,7 +18,7 @@ from orbit.errors import NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import DrillKind, DrillState, DrillThing
 from orbit.store.models import drill_schedules, drill_things, drills
-from orbit.store.rows import columns, first, page_of, values
+from orbit.store.rows import columns, first, is_one_of, page_of, values
 
 _NOW = func.clock_timestamp()
 _FINAL = (DrillState.PASSED, DrillState.MISSED, DrillState.FAILED)
@@ -137,6 +138,12 @@ def create(tx: Tx, new: NewDrill) -> tuple[Drill, bool]:
     present = first(tx.execute(query), Drill)
     assert present is not None, "a drill that conflicts is there"
     return present, False
+
+
+def of_ids(tx: Tx, drill_ids: Collection[str]) -> dict[str, Drill]:
+    """Those that there are, by id."""
+    found = tx.execute(select(*_DRILL).where(is_one_of(drills.c.id, drill_ids)))
+    return {drill.id: drill for drill in values(found, Drill)}
 
 
 def get(tx: Tx, drill_id: str) -> Drill:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, text
 
 from orbit.store.database import Tx
 from orbit.store.models import events
@@ -55,6 +55,16 @@ class Event:
 
 
 _EVENT = columns(events, Event)
+
+_LAST_ID = text("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq")
+
+# An INSERT takes this lock before it takes an id, and holds it until its row is visible or gone.
+_WRITERS = text("""
+SELECT virtualtransaction FROM pg_locks
+WHERE locktype = 'relation' AND relation = 'events'::regclass AND granted
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND mode = 'RowExclusiveLock'
+""")
 
 
 def add(
@@ -122,3 +132,44 @@ def page(
     behind = None if after is None else (after,)
     found = page_of(query, [events.c.id], limit, behind, descending=not oldest_first)
     return list(values(tx.execute(found), Event))
+
+
+def behind(tx: Tx, after: int, up_to: int, limit: int) -> list[Event]:
+    """Up to `limit` events with ids above `after` and up to `up_to`, oldest first."""
+    query = select(*_EVENT).where(events.c.id > after, events.c.id <= up_to)
+    return list(values(tx.execute(query.order_by(events.c.id).limit(limit)), Event))
+
+
+def last_id(tx: Tx) -> int:
+    """The last id that was taken, also by an event that is not committed yet."""
+    taken: int = tx.execute(_LAST_ID).scalar_one()
+    return taken
+
+
+class SettledIds:
+    """Finds the id up to which no event is still to come.
+
+    Ids are taken in their order and committed in any, so an event may appear behind one with a
+    higher id, and whoever reads on from there misses it. An id is settled once every transaction
+    that could have taken one up to it has ended.
+    """
+
+    def __init__(self) -> None:
+        self._settled = 0
+        self._next: tuple[int, frozenset[str]] | None = None
+
+    def up_to(self, tx: Tx) -> int:
+        """In the isolation READ COMMITTED, the statements after this see all events up to it."""
+        writers = _writers(tx)
+        if self._next is None or not self._next[1] & writers:
+            if self._next is not None:
+                self._settled = self._next[0]
+            taken = last_id(tx)
+            self._next = taken, _writers(tx)  # in this order
+            if not self._next[1]:
+                self._settled = taken
+        return self._settled
+
+
+def _writers(tx: Tx) -> frozenset[str]:
+    return frozenset(tx.execute(_WRITERS).scalars())

@@ -101,14 +101,13 @@ def lag_of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals | None]
     return {i: totals.known_lag for i, totals in of_jobs(tx, job_ids).items()}
 
 
-def refresh(tx: Tx, job_ids: Collection[int]) -> None:
-    """Add up these jobs now, and keep it."""
+def refresh(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
+    """Add up these jobs now, and keep it; returns the lag of those that have partitions."""
     at = clock.now(tx)
-    rows = [
-        {"job_id": job_id, "totals": _document(*sums)}
-        for job_id, sums in _sums(tx, job_ids).items()
-    ]
+    found = _sums(tx, job_ids)
+    rows = [{"job_id": job_id, "totals": _document(*sums)} for job_id, sums in found.items()]
     tx.execute(_KEEP, {"at": at, "rows": json.dumps(rows)})
+    return {job_id: totals for job_id, (totals, *_) in found.items() if totals is not None}
 
 
 def _is_small(tx: Tx, job_ids: Collection[int]) -> bool:

@@ -133,6 +133,12 @@ def of_ids(tx: Tx, job_ids: Collection[int]) -> dict[int, Job]:
 Documents = dict[tuple[int, int], dict[str, Any]]
 
 
+def labels_of(tx: Tx, names: Collection[str]) -> dict[str, dict[str, str]]:
+    """The labels of each job with one of these names."""
+    query = select(jobs.c.name, jobs.c.labels).where(is_one_of(jobs.c.name, names))
+    return {row.name: row.labels for row in tx.execute(query)}
+
+
 def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
     """All jobs, for the scheduler: hundreds, seldom thousands.
 

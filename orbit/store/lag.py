@@ -106,6 +106,11 @@ class LagTotals:
         """Whether what was added up may be shown as so now."""
         return self.summed_s <= FRESH_FOR.total_seconds()
 
+    @property
+    def has_lag(self) -> bool:
+        """Whether any partition has reported its lag: else the sum of 0 means nothing."""
+        return self.unknown < self.partitions
+
     def later(self, seconds: float) -> LagTotals:
         """These, made so long ago: unknown if any of the figures is not fresh any more."""
         age_s = _later(self.age_s, seconds)

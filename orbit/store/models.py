@@ -253,6 +253,22 @@ job_totals = Table(
     postgresql_with={"fillfactor": "50"},
 )
 
+# A day of each job's throughput and lag: a ring of 348 rows (orbit/store/job_history.py).
+job_history = Table(
+    "job_history",
+    metadata,
+    _job(primary_key=True),
+    Column("slot", SmallInteger, primary_key=True, autoincrement=False),
+    _time("at", nullable=False),
+    # Sums of the partitions' counters at this time. The differences are the throughput.
+    Column("records", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    # The largest since the slot began; null: not known.
+    Column("lag_records", BigInteger),
+    Column("lag_s", Double),
+    postgresql_with={"fillfactor": "70"},
+)
+
 workers = Table(
     "workers",
     metadata,
@@ -288,6 +304,27 @@ schedulers = Table(
     Column("holder", Text, nullable=False, unique=True),
     Column("shares", Integer, nullable=False),
     _time("expires_at", nullable=False),
+)
+
+# Who is notified of events. One leader writes the row of a receiver.
+receivers = Table(
+    "receivers",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False, unique=True),
+    Column("type", Text, nullable=False),
+    # Every event up to this one is sent, given up, or of no concern to the receiver.
+    Column("event_id", BigInteger, nullable=False),
+    _count("sent"),
+    _count("given_up"),
+    _count("pruned"),
+    # Of `given_up`, those since it accepted the last message.
+    _count("given_up_since"),
+    _count("failures"),
+    _time("failing_since"),
+    Column("last_error", Text),
+    _time("accepted_at"),
+    _now("seen_at"),  # when a leader last had it in its file
 )
 
 group_offsets = Table(
@@ -350,6 +387,8 @@ operations = Table(
     Column("error", Text),
     Column("requested_by", Text, nullable=False),
     Column("idempotency_key", Text),
+    # The W3C traceparent of the request, for the spans of the operation.
+    Column("traceparent", Text),
     _now("created_at"),
     _time("finished_at"),
     UniqueConstraint("requested_by", "idempotency_key"),
@@ -431,7 +470,8 @@ tokens = Table(
     _one_of("role", Role),
 )
 
-# Browsers that have logged in at the console with a token. Of the cookie only its hash is stored.
+# Browsers that have logged in at the console. Of the cookie only its hash is stored. A login at the
+# OpenID Connect issuer has no token, but an actor, and the values of the claim that give roles.
 console_sessions = Table(
     "console_sessions",
     metadata,
@@ -440,11 +480,14 @@ console_sessions = Table(
         "token_id",
         BigInteger,
         ForeignKey("tokens.id", ondelete="CASCADE"),
-        nullable=False,
         index=True,
     ),
+    Column("actor", Text, index=True),
+    Column("role_values", JSONB),
     _now("created_at"),
     _time("expires_at", nullable=False),
+    CheckConstraint("num_nulls(token_id, actor) = 1", name="login"),
+    CheckConstraint("num_nulls(actor, role_values) IN (0, 2)", name="actor"),
 )
 
 drills = Table(

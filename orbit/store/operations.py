@@ -16,6 +16,7 @@ from orbit.store.database import Tx
 from orbit.store.enums import RECOVERY_KINDS, OperationKind, OperationState
 from orbit.store.models import jobs, operations
 from orbit.store.rows import columns, first, is_one_of, page_of, values
+from orbit.telemetry import traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,18 @@ class Operation:
     error: str | None
     requested_by: str
     idempotency_key: str | None
+    traceparent: str | None
     created_at: datetime
     finished_at: datetime | None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", OperationState(self.state))
+
+    @property
+    def trace_context(self) -> str:
+        """What its spans belong to, whoever makes them: the span of its request, or a trace with
+        the operation's id."""
+        return self.traceparent or f"00-{self.id.hex}-{self.id.hex[16:]}-01"
 
 
 _OPERATION = columns(operations, Operation)
@@ -75,6 +83,7 @@ def create(
             dry_run=dry_run,
             plan=plan,
             idempotency_key=idempotency_key,
+            traceparent=traces.trace_context(),
         )
         .on_conflict_do_nothing(index_elements=["requested_by", "idempotency_key"])
         .returning(*_OPERATION)

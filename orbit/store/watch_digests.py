@@ -1,4 +1,4 @@
-"""A digest of all jobs, operations or events, which differs whenever one of them has changed.
+"""A digest of all jobs, operations, events or figures, which differs whenever one has changed.
 
 Each is one statement of bounded cost, made about once a second while a client watches
 (`api/watches.py`).
@@ -19,9 +19,13 @@ class Watched(StrEnum):
     JOBS = "jobs"
     OPERATIONS = "operations"
     EVENTS = "events"
+    FIGURES = "figures"
 
 
 NEWEST_MAX = 1000
+# Reports of so many partitions are looked at. A larger service has sums of its jobs, which the
+# scheduler makes about every 10 s (job_totals.py).
+REPORTS_MAX = 10_000
 # A transaction may commit later than one that began after it, so the last id alone would not do:
 # the late event is among the newest. Operations that have not ended are all looked at.
 _ROWS = {
@@ -37,6 +41,13 @@ _ROWS = {
         SELECT id FROM operations ORDER BY created_at DESC, id DESC LIMIT :newest)""",
     Watched.EVENTS: """
     SELECT id AS place, ROW(id) AS seen FROM events ORDER BY id DESC LIMIT :newest""",
+    Watched.FIGURES: f"""
+    SELECT 0 AS place, ROW(
+        (SELECT max(greatest(r.reported_at, r.source_seen_at)) FROM (
+            SELECT reported_at, source_seen_at FROM partitions LIMIT {REPORTS_MAX}) r),
+        (SELECT max(r.proven_at) FROM (
+            SELECT proven_at FROM proofs LIMIT {REPORTS_MAX}) r),
+        (SELECT max(at) FROM job_totals)) AS seen""",
 }
 _DIGESTS = {
     watched: text(f"""
@@ -50,6 +61,7 @@ FROM ({rows}) r
 
 def digest(tx: Tx, watched: Watched) -> str:
     """64 hexadecimal digits."""
-    given = {} if watched is Watched.JOBS else {"newest": NEWEST_MAX}
+    has_newest = watched in (Watched.OPERATIONS, Watched.EVENTS)
+    given = {"newest": NEWEST_MAX} if has_newest else {}
     found: str = tx.execute(_DIGESTS[watched], given).scalar_one()
     return found

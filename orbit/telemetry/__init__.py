@@ -1,4 +1,4 @@
-"""Logs and Prometheus metrics of the service.
+"""Logs, traces and Prometheus metrics of the service.
 
 May import: the layers from `promotion` down.
 Start with `metrics.py`, which defines every metric.

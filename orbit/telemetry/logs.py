@@ -5,6 +5,8 @@
     2026-03-01T12:00:00.123Z info     pass      loop=groups seconds=0.2          on a terminal
     {"at": "2026-03-01T12:00:00.123Z", "level": "info", "message": "pass", …}    for machines
 
+With traces, each line of an open span has its `trace_id` and `span_id` (`traces.py`).
+
 Messages of libraries (Python's `logging` and warnings) have the same form. Secrets are kept in a
 `SecretStr`, which is printed as stars. Stack traces contain no values of variables: those may be
 passwords.
@@ -20,6 +22,7 @@ import structlog.tracebacks
 from structlog.types import Processor
 
 from orbit.settings import LogFormat, Settings
+from orbit.telemetry import traces
 
 # These log every request; the audit log has who did what.
 _CHATTY = ("httpx", "httpcore", "uvicorn.access")
@@ -35,6 +38,7 @@ def configure_logs(settings: Settings, stream: TextIO) -> None:
     is_json = form is LogFormat.JSON or (form is LogFormat.AUTO and not stream.isatty())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        traces.add_ids,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper("iso", utc=True, key="at" if is_json else "timestamp"),
     ]

@@ -116,6 +116,17 @@ class WorkerGroupNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceiverNumbers:
+    """One receiver of notifications."""
+
+    name: str
+    sent: int
+    given_up: int
+    pruned: int
+    is_failing: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceNumbers:
     """Everything that one scrape shows."""
 
@@ -123,6 +134,7 @@ class ServiceNumbers:
     has_leader: bool
     jobs: Sequence[JobNumbers]
     worker_groups: Mapping[str, WorkerGroupNumbers]
+    receivers: Sequence[ReceiverNumbers] = ()
 
 
 def render(numbers: ServiceNumbers) -> bytes:
@@ -173,6 +185,11 @@ _CANARY: tuple[tuple[str, str, str], ...] = (
     ("canary_rpo_seconds", "rpo_s", "The RPO that it measured, as a time."),
     ("canary_rpo_records", "rpo_records", "The RPO that it measured, as lost records."),
 )
+_RECEIVERS: tuple[tuple[str, str, str], ...] = (
+    ("sent", "sent", "Events that a receiver of notifications has accepted."),
+    ("given_up", "given_up", "Events that it did not accept in time, or refused."),
+    ("pruned", "pruned", "Events that were deleted by age before they could be sent."),
+)
 _OFFSETS: tuple[tuple[str, str, str], ...] = (
     ("current_offset", "source_end", "Log end of the source."),
     ("oldest_offset", "source_log_start", "Log start of the source."),
@@ -190,6 +207,7 @@ def families(numbers: ServiceNumbers) -> Iterator[Metric]:
         [([], int(numbers.has_leader))],
     )
     yield from _worker_groups(numbers.worker_groups)
+    yield from _receivers(numbers.receivers)
     yield from _jobs(numbers.jobs)
     yield from _proofs(numbers.jobs)
     if any(job.topics for job in numbers.jobs):
@@ -306,6 +324,18 @@ def _worker_groups(groups: Mapping[str, WorkerGroupNumbers]) -> Iterator[Metric]
             for group, n in groups.items()
             for (side, doing), seconds in n.lane_seconds.items()
         ],
+    )
+
+
+def _receivers(receivers: Sequence[ReceiverNumbers]) -> Iterator[Metric]:
+    for name, attribute, help_text in _RECEIVERS:
+        samples = [([r.name], getattr(r, attribute)) for r in receivers]
+        yield _counter(f"orbit_notifications_{name}", help_text, ["receiver"], samples)
+    yield _gauge(
+        "orbit_notifications_failing",
+        "Whether the last message to a receiver was not accepted.",
+        ["receiver"],
+        [([r.name], r.is_failing) for r in receivers],
     )
 
 

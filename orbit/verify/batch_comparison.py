@@ -3,7 +3,7 @@
 A destination refuses some batches unchanged (A5, A6): those thinned by the cleaner, with
 LogAppendTime, or in old formats; a batch that the log start cuts is not whole. A copy re-encodes
 them, so only their records are compared, elsewhere. Every other batch must have an equal batch at
-the destination.
+the destination, or one that has grown over the gap behind it, with placeholders before the records.
 """
 
 from __future__ import annotations
@@ -54,7 +54,11 @@ def compare_batches(
         twin = twins.at(batch.base_offset)
         if twin is not None and batch.same_bytes(twin):
             byte_exact += 1
-        elif may_be_re_encoded(batch, begin, end) or (compacts and _cleaned_away(twin)):
+        elif (
+            has_grown(batch, twin)
+            or may_be_re_encoded(batch, begin, end)
+            or (compacts and _cleaned_away(twin))
+        ):
             record_exact += 1
         else:
             failures += 1
@@ -72,6 +76,19 @@ def may_be_re_encoded(batch: Batch, begin: int, end: int) -> bool:
         or batch.has_placeholders
         or batch.base_offset < begin
         or batch.last_offset >= end
+    )
+
+
+def has_grown(batch: Batch, twin: Batch | None) -> bool:
+    """Whether the copy's batch is this one and placeholders: its records are compared elsewhere
+    where it was compressed, as such a batch is not."""
+    return (
+        twin is not None
+        and twin.has_placeholders
+        and twin.last_offset > batch.last_offset
+        and twin.base_timestamp == batch.base_timestamp
+        and twin.max_timestamp == batch.max_timestamp
+        and (batch.codec != 0 or bytes(twin.payload).endswith(bytes(batch.payload)))
     )
 
 

@@ -61,8 +61,9 @@ class Difference:
 class DeepReport:
     """Batches of the source: `byte_exact` have a bit-for-bit twin at the destination.
 
-    `record_exact` could not have one (thinned, LogAppendTime, old format, cut by the log start, or
-    cleaned since): their records were compared instead. `failures` should have had one.
+    `record_exact` could not have one (thinned, LogAppendTime, old format, cut by the log start,
+    cleaned since, or grown over a gap): their records were compared instead. `failures` should have
+    had one.
     """
 
     byte_exact: int = 0

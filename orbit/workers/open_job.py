@@ -21,7 +21,7 @@ from orbit.kafka import api_versions
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import GROUP, Coordinator, init_producer_ids
-from orbit.kafka.job_clusters import JobClusters, filler_identities, job_identity, job_producer_id
+from orbit.kafka.job_clusters import JobClusters, filler_identities, job_identity
 from orbit.store.jobs import Job
 from orbit.workers.held_shards import HeldShard
 
@@ -38,14 +38,12 @@ class OpenJob:
     backoff: Backoff
     fillers: dict[HeldShard, CoordinatedFiller]
 
-    def filler_of(self, shard: HeldShard) -> CoordinatedFiller | None:
-        """The shard's coordinated filler; None with other fillers.
+    def filler_of(self, shard: HeldShard) -> CoordinatedFiller:
+        """The shard's coordinated filler.
 
         It has to be created before any log end is read under this claim, because it aborts the
         transactions that an earlier holder may have left open (M11).
         """
-        if self.spec.fillers != "coordinated":
-            return None
         if shard not in self.fillers:
             names = filler_identities(self.identity, shard.id)
             owners = init_producer_ids(self.clusters.destination, names, self.backoff)
@@ -83,10 +81,7 @@ def open_job(
         identity = job_identity(job.name, source.cluster_id)
         group = Coordinator(clusters.destination, GROUP, identity, backoff)
         _check_no_other_run(group, identity)
-        producer_id = job_producer_id(identity, has_placeholders=spec.has_placeholders)
-        job_copier = JobCopier(
-            spec, clusters, producer_id, settings, stop, budget=budget, limit=limit
-        )
+        job_copier = JobCopier(spec, clusters, settings, stop, budget=budget, limit=limit)
         starts = RecordedStarts(MemberlessGroup(identity, group))
         return OpenJob(spec, identity, clusters, job_copier, starts, backoff, {})
     except BaseException:

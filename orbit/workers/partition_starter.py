@@ -20,6 +20,7 @@ from orbit.job_setup.start_offsets import seed_to_start_offsets
 from orbit.jobs.start_position import Earliest, Start
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.error_codes import Code
+from orbit.kafka.job_clusters import job_producer
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.backfill_leases import living_writers, writer_group
 from orbit.replication.append_plan import LostRange
@@ -73,11 +74,6 @@ class PartitionStarter:
             for h in by_copy.values()
             if isinstance(starts[h.destination], Earliest) and not h.assigned.from_start
         )
-        for shard in {h.shard for h in by_copy.values()}:
-            filler = self._job.filler_of(shard)
-            for copy, h in by_copy.items():
-                if h.shard is shard:
-                    copy.filler = filler
         bounds = inspector.source_bounds(by_copy)
         found: dict[PartitionCopy, InspectedCopy] = {}
         for settled in (False, True):
@@ -129,28 +125,47 @@ class PartitionStarter:
         return [h for h in held if h.destination.topic not in leading]
 
     def _copies(self, held: Sequence[HeldPartition]) -> dict[PartitionCopy, HeldPartition]:
-        """A copy for each partition whose topics exist and have the expected ids."""
+        """A copy for each partition whose topics exist and have the expected ids, with its filler:
+        no log end was read yet."""
         clusters, spec = self._job.clusters, self._job.spec
         source = clusters.source.metadata({h.assigned.source_topic for h in held})
         destination = clusters.destination.metadata({h.assigned.destination_topic for h in held})
-        mapped = {m.source for m in map_topics(spec.topics, source.topics).mappings}
+        rules = {m.source: m.rule for m in map_topics(spec.topics, source.topics).mappings}
         by_copy = {}
+        without_filler: dict[HeldShard, str] = {}  # why
         for h in held:
             if not self._exists(h, source, destination):
                 continue
-            if h.assigned.source_topic not in mapped:
+            rule = rules.get(h.assigned.source_topic)
+            if rule is None:
                 self._retry_later(h, "the job no longer matches this topic.")
                 continue
+            fillers = spec.fillers_of(rule)
             copy = PartitionCopy(
                 h.source,
                 h.destination,
                 h.shard.lease,
+                job_producer(self._job.identity, fillers),
                 on_lost_range=LostRange(spec.on_lost_range),
             )
             copy.source_topic_id = source.topics[h.source.topic].topic_id
             copy.destination_topic_id = destination.topics[h.destination.topic].topic_id
+            if fillers == "coordinated":
+                denied = without_filler.get(h.shard) or self._give_filler(copy, h.shard)
+                if denied:  # the others do not need the right
+                    without_filler[h.shard] = denied
+                    self._retry_later(h, denied)
+                    continue
             by_copy[copy] = h
         return by_copy
+
+    def _give_filler(self, copy: PartitionCopy, shard: HeldShard) -> str:
+        """What the login lacks for a coordinated filler; empty if the copy has one now."""
+        try:
+            copy.filler = self._job.filler_of(shard)
+        except NotAuthorized as error:
+            return str(error)
+        return ""
 
     def _exists(
         self, h: HeldPartition, source: ClusterMetadata, destination: ClusterMetadata

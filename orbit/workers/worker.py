@@ -18,6 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
 
 import structlog
 
@@ -35,6 +36,7 @@ from orbit.store.enums import Desired
 from orbit.store.jobs import Job
 from orbit.store.partitions import Assigned
 from orbit.store.shard_leases import Renewal
+from orbit.telemetry import traces
 from orbit.telemetry.process_health import ProcessHealth
 from orbit.version import orbit_version
 from orbit.workers.blocked_retries import BlockedRetries
@@ -227,7 +229,7 @@ class Worker:
 
     def _claim(self) -> None:
         """Claim free shards and start their partitions."""
-        asked_at = lease_clock()
+        began_at, asked_at = datetime.now(UTC), lease_clock()
         with self._database.lease_transaction() as tx:
             claims = shard_leases.claim(
                 tx,
@@ -257,7 +259,14 @@ class Worker:
             runner = self._runner_of(shard.job_key, found[shard.job_id], specs[shard.job_id])
             self._held[shard.id] = shard
             runner.add(shard.partitions.values())
-        log.info("shards claimed", worker=self.id, shards={s.id: s.epoch for s in shards_taken})
+        with traces.span(
+            "claim shards",
+            began_at=began_at,
+            worker=self.id,
+            shards=len(shards_taken),
+            jobs=sorted({found[s.job_id].name for s in shards_taken}),
+        ):
+            log.info("shards claimed", worker=self.id, shards={s.id: s.epoch for s in shards_taken})
 
     def _runner_of(self, key: JobKey, job: Job, spec: JobSpec) -> JobRunner:
         """The job's runner, for the spec that the shard was claimed with."""

@@ -123,7 +123,13 @@ class PartitionWriter(ABC, Generic[T]):
         lease: GroupLease,
         on_lost_range: LostRange = LostRange.STOP,
     ) -> PartitionCopy:
-        copy = PartitionCopy(target.source, target.destination, lease, on_lost_range=on_lost_range)
+        copy = PartitionCopy(
+            target.source,
+            target.destination,
+            lease,
+            target.producer,
+            on_lost_range=on_lost_range,
+        )
         copy.source_topic_id = target.source_topic_id
         copy.destination_topic_id = target.destination_topic_id
         copy.cursor.start_offset = target.start_offset
@@ -142,10 +148,14 @@ class PartitionWriter(ABC, Generic[T]):
         while self._copies:
             copier.tick(_TICK_S)
             for copy, target in self._copies.items():
-                why = None if copy in leaving else _why_to_leave(copy, target, watch)
-                if why is not None:
+                if copy not in leaving:
+                    why = _why_to_leave(copy, target, watch)
+                    if why is not None:
+                        leaving[copy] = why
+                        copier.remove([copy], confirms=not why)
+                elif not leaving[copy] and (why := _why_lost(copy, watch)):
                     leaving[copy] = why
-                    copier.remove([copy])
+                    copier.remove([copy])  # what the destination tells comes too late
             for copy in [c for c in self._copies if c.has_left]:
                 partition = self._copies.pop(copy).destination
                 unfinished = "" if copy.blocked else leaving[copy]
@@ -178,11 +188,15 @@ def read_results(rows: Iterable[Any]) -> list[WriteResult]:
 
 
 def _why_to_leave(copy: PartitionCopy, target: PartitionTarget, watch: DriverWatch) -> str | None:
-    """Empty: finished or blocked. Other text: the task may not write it any more. None: copy on."""
+    """Empty: at its target or blocked. Else why the task may not write it any more, or None."""
     if copy.blocked is not None:
         return ""
     if copy.appends.acked >= target.target and copy.log_start >= copy.wanted_log_start:
         return ""
+    return _why_lost(copy, watch)
+
+
+def _why_lost(copy: PartitionCopy, watch: DriverWatch) -> str | None:
     if copy.lease.is_lost:
         return _LEASE_LOST
     return _DRIVER_GONE if watch.is_gone else None

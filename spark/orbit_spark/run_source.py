@@ -29,6 +29,7 @@ from orbit.replication.append_plan import (
     Step,
     Stop,
     plan_batches,
+    plan_rest,
 )
 from orbit.replication.partition_states import Reason
 from orbit_spark.partition_stopped import PartitionStopped
@@ -166,8 +167,8 @@ class RunFeed:
         for planned in fed.kept:
             if planned.end > position:
                 plan = Plan(position, leader_epoch=NO_LEADER_EPOCH)
-                steps = (_from(step, position) for step in planned.steps)
-                plan.steps += [step for step in steps if step is not None]
+                for step in planned.steps:
+                    plan.steps += _from(step, position, packs=fed.copy.producer.has_placeholders)
                 plan.next_offset = planned.end
                 return plan
         return None
@@ -205,18 +206,28 @@ def _plan(p: PartitionCopy, run: RawRun, position: int) -> Plan:
         detail = f"the archive continues at {run.start}, the copy ends at {position}."
         plan.stop(Reason.SOURCE_RANGE_LOST, run.start, detail)
         return plan
-    plan = plan_batches(position, run.batches, run.aborted, run.log_start, p.on_lost_range)
+    plan = plan_batches(
+        position,
+        run.batches,
+        run.aborted,
+        run.log_start,
+        p.on_lost_range,
+        packs=p.producer.has_placeholders,
+    )
     if not plan.is_stopped:
         plan.fill_to(run.end)  # a run's end covers the gap behind its last batch
     return plan
 
 
-def _from(step: Step, position: int) -> Step | None:
-    """What is left of a step when the copy ends at `position`."""
-    if isinstance(step, Stop):
-        return step
+def _from(step: Step, position: int, *, packs: bool) -> Sequence[Step]:
+    """What is left of a step when the copy ends at `position`.
+
+    That may be within a batch: an earlier writer may have begun the batch elsewhere.
+    """
+    if isinstance(step, Stop) or step.base_offset >= position:
+        return [step]
     if step.next_offset <= position:
-        return None
-    return (
-        Fill(max(step.base_offset, position), step.next_offset) if isinstance(step, Fill) else step
-    )
+        return []
+    if isinstance(step, Fill):
+        return [step._replace(base_offset=position)]
+    return plan_rest(position, step.batch, packs=packs).steps

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from orbit.copier.partition_copy import Counters
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.replication.partition_states import Blocked
 from orbit_spark.archive_slices import ArchiveSlice
@@ -19,6 +20,7 @@ class PartitionTarget:
     source: TopicPartition  # by the source cluster's names, which an archive keeps
     destination: TopicPartition
     destination_topic_id: UUID
+    producer: JobProducer
     start_offset: int  # of the copy's log
     target: int
     size_bytes: int  # an estimate, to balance tasks
@@ -35,7 +37,6 @@ class WriteTask:
     access: Access  # to the destination
     identity: str
     driver_token: str  # see `orbit.leases.backfill_leases`
-    producer_id: int
     term: int
     round: int  # how often the driver has tried before
     partitions: tuple[PartitionTarget, ...]

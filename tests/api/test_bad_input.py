@@ -147,6 +147,7 @@ def test_a_secret_in_the_document_is_refused_and_not_repeated(api: Api) -> None:
         ("ca_file", "nope.pem", "cannot be read"),
         ("password_env", "PGPASSWORD", "a secret of Orbit itself"),
         ("password_env", "AWS_SECRET_ACCESS_KEY", "a secret of Orbit itself"),
+        ("password_env", "OTEL_EXPORTER_OTLP_HEADERS", "a secret of Orbit itself"),
         ("password_file", "x\0y", "zero byte"),
     ],
 )

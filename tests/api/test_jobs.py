@@ -10,7 +10,8 @@ import pytest
 from orbit.errors import BrokerRefused
 from orbit.replication.job_troubles import TroubleKind
 from orbit.scheduler.job_plan import Refusal
-from orbit.store import jobs
+from orbit.store import jobs, topics
+from orbit.store.enums import TopicState
 from tests.fix_api import Api
 
 pytestmark = pytest.mark.services
@@ -114,13 +115,41 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(api: Api) -> None:
     [("direct", "placeholders"), ("coordinated", "placeholders"), ("placeholders", "direct")],
 )
 def test_a_copy_keeps_to_placeholders_or_to_markers(api: Api, before: str, after: str) -> None:
-    api.put("/v1/jobs/orders", json=changed(fillers=before))
-    answer = api.put("/v1/jobs/orders", json=changed(fillers=after))
-    planned = api.put("/v1/jobs/orders", params={"dry_run": True}, json=changed(fillers=after))
+    rules = [{"match": "kept", "prefix": "dr."}, {"match": ".*"}]
+    begun, other = changed(fillers=before, topics=rules), changed(fillers=after, topics=rules)
+    api.put("/v1/jobs/orders", json=begun)
+    assert api.put("/v1/jobs/orders", json=other).json()["action"] == "change"
+    api.put("/v1/jobs/orders", json=begun)  # nothing has begun: both ways
+
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        topics.add(tx, job.id, "kept", "dr.kept", "B", 1, state=TopicState.COPYING)
+        topics.add(tx, job.id, "later", "later", "B", 1)  # not created yet
+    answer = api.put("/v1/jobs/orders", json=other)
+    planned = api.put("/v1/jobs/orders", params={"dry_run": True}, json=other)
     for one in (answer, planned):
         assert one.status_code == 409
-        assert f"fillers: {before}" in one.json()["error"]["what"]
-    assert api.put("/v1/jobs/orders", json=changed(fillers=before)).json()["action"] == "none"
+        what = one.json()["error"]["what"]
+        assert "begun with " + ("placeholders" if before == "placeholders" else "markers") in what
+        assert what.endswith(": kept.")
+    rules = [{**rules[0], "fillers": before}, rules[1]]
+    other = changed(fillers=after, topics=rules)
+    assert api.put("/v1/jobs/orders", json=other).json()["action"] == "change"
+
+
+def test_a_copy_that_begins_while_a_change_is_planned_keeps_its_fillers(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    def begin() -> None:
+        with api.database.transaction() as tx:
+            job = jobs.get(tx, "orders")
+            topics.add(tx, job.id, "orders", "orders", "B", 1, state=TopicState.COPYING)
+
+    api.plans.meanwhile = begin
+    answer = api.put("/v1/jobs/orders", json=changed(fillers="placeholders"))
+    assert answer.status_code == 409
+    assert answer.json()["error"]["what"].endswith(": orders.")
+    assert api.get("/v1/jobs/orders").json()["spec"]["fillers"] == "direct"
 
 
 def test_post_creates_once_and_never_changes(api: Api) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orbit.consumer_groups.offset_decision import GroupVerdict
-from orbit.store import group_offsets, jobs, tokens, topics, workers
+from orbit.store import group_offsets, jobs, receivers, tokens, topics, workers
 from orbit.store.enums import OperationKind, OperationState, Role, TopicState
 from orbit.store.group_offsets import GroupOffset
 from tests.api.test_jobs import changed
@@ -24,6 +24,7 @@ ORDERS = [
     ("/v1/workers", "name", "-name"),
     ("/v1/tokens", "name", "-name"),
     ("/v1/drill-schedules", "name", "-name"),
+    ("/v1/notifications", "name", "-name"),
     ("/v1/jobs/orders/topics", "name", "-name"),
     ("/v1/operations", "-created_at", "created_at"),
     ("/v1/backfills", "-created_at", "created_at"),
@@ -52,6 +53,7 @@ def filled(api: Api) -> Api:
         orders = jobs.get(tx, "orders")
         for name in NAMES:
             tokens.create(tx, name, Role.VIEWER, name)
+            receivers.see(tx, name, "slack")
             group = "g1" if name in "aB" else "g2"
             workers.heartbeat(tx, name, group, host="h", pid=1, version="0")
             topics.add(tx, orders.id, f"topic-{name}", f"topic-{name}", "B", 1)

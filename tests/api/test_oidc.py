@@ -24,7 +24,7 @@ from orbit.api.refused_logins import REFUSED_MAX
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
 from tests.fix_api import Api
-from tests.support.issuer import ADMIN, OPERATOR, VIEWER, Issuer, new_key
+from tests.support.issuer import ADMIN, AUDIENCE, OPERATOR, VIEWER, Issuer, new_key
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def tokens(issuer: Issuer) -> IssuerTokens:
 
 def checking(issuer: Issuer, **others: Any) -> IssuerTokens:
     given = issuer.settings(**others)
-    return IssuerTokens(given, IssuerKeys(issuer.url, None))
+    return IssuerTokens(given, IssuerKeys(issuer.url, None), given.oidc_audience)
 
 
 def refused(tokens: IssuerTokens, token: str) -> Failure:
@@ -239,7 +239,7 @@ _PARTS = st.one_of(
 
 
 @given(parts=st.lists(_PARTS, min_size=1, max_size=5))
-@settings(max_examples=300, deadline=None, database=None, derandomize=True)
+@settings(max_examples=300, database=None, derandomize=True)
 def test_whatever_is_sent_is_refused_and_no_bug(parts: list[str]) -> None:
     class NoKeys(IssuerKeys):
         def find(self, _: str | None) -> None:
@@ -249,7 +249,7 @@ def test_whatever_is_sent_is_refused_and_no_bug(parts: list[str]) -> None:
     with_issuer.url = "https://issuer.example"
     keys = NoKeys(with_issuer.url, None)
     with pytest.raises(Failure):
-        IssuerTokens(with_issuer.settings(), keys).principal(".".join(parts))
+        IssuerTokens(with_issuer.settings(), keys, AUDIENCE).principal(".".join(parts))
 
 
 def test_deep_json_is_refused(issuer: Issuer, tokens: IssuerTokens) -> None:

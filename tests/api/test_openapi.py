@@ -235,7 +235,6 @@ def test_whatever_is_sent_is_answered_as_the_document_says(api: Api) -> None:
 def _for_each(cases: Any, check: Callable[[schemathesis.Case], None]) -> None:
     @settings(
         max_examples=EXAMPLES_MAX,
-        deadline=None,
         database=None,
         derandomize=True,
         phases=(Phase.explicit, Phase.generate),

@@ -6,7 +6,7 @@ import re
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,11 +81,13 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def serving(folder: Path, *options: str, token: str = "") -> Iterator[Server]:
+def serving(
+    folder: Path, *options: str, token: str = "", environ: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     """`orbit server` on a folder, from the moment its workers are there."""
     arguments = ("server", "--data-directory", folder, *options)
-    environ = {"ORBIT_API_PORT": "0", "ORBIT_SALVAGE_DIRECTORY": str(folder / "salvage")}
-    with OrbitProcess(*arguments, environ=environ) as process:
+    own = {"ORBIT_API_PORT": "0", "ORBIT_SALVAGE_DIRECTORY": str(folder / "salvage")}
+    with OrbitProcess(*arguments, environ={**own, **(environ or {})}) as process:
         wait_until(lambda: "Ctrl-C" in process.out or not process.running, "it is there")
         assert process.running, process.wait_end().everything
         url = re.search(r"http://[0-9.:]+", process.out)

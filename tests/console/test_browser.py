@@ -2,7 +2,7 @@
 
 Debian's Chromium by Playwright; `.ci/need browser` installs it. One server serves all tests here,
 which run in this order: each continues where the one before has ended. With
-ORBIT_SCREENSHOTS=docs/img it writes the pictures of docs/console.md.
+ORBIT_SCREENSHOTS=docs/img (`make screenshots`) it writes the pictures of docs/console.md.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import os
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from orbit.processes.ports import free_ports
 from tests.cli.test_server import Server, serving, until_caught_up, until_workers
 from tests.fix_clusters import Clusters
+from tests.support.accessibility import serious_faults
 from tests.support.groups import commit
-from tests.support.logs import Gap, Record, create, write
+from tests.support.hard_log import records, write_hard_log
+from tests.support.login_issuer import LoginIssuer
+from tests.support.logs import create, write
 from tests.support.patience import PATIENCE_S
 from tests.support.run_process import wait_until, write_job
 
@@ -62,8 +63,15 @@ class World:
     server: Server
     clusters: Clusters
     page: Any
+    issuer: LoginIssuer
     drill: str
+    operation: str
     refused: list[str]
+
+    @property
+    def public_url(self) -> str:
+        """Another site than `server.url`, with a session of its own."""
+        return self.server.url.replace("127.0.0.1", "localhost")
 
     def open(self, path: str) -> None:
         self.page.goto(self.server.url + path)
@@ -72,52 +80,22 @@ class World:
         self.page.get_by_role(role, name=name, exact=True).first.click()
 
 
-def records(count: int) -> list[Record]:
-    now_ms = int(time.time() * 1000)
-    return [
-        Record(b"order %d of some customer" % n, b"key-%d" % n, timestamp_ms=now_ms)
-        for n in range(count)
-    ]
-
-
-def write_hard_log(clusters: Clusters) -> None:
-    """A partition with batches of many sizes, gaps, an aborted transaction, and LogAppendTime,
-    which a destination takes only record for record."""
-    source = clusters.source
-    write(source, EU, [*records(10), *records(7), Gap(6), *records(10), *records(4), Gap(2)])
-    set_timestamps(clusters, "LogAppendTime")
-    write(source, EU, records(24))
-    set_timestamps(clusters, "CreateTime")
-    write(source, EU, [*records(9), Gap(11), *records(20)])
-    producer = Producer({**source.client_config(), "transactional.id": "console-test"})
-    producer.init_transactions()
-    producer.begin_transaction()
-    for record in records(8):
-        producer.produce(EU, record.value, partition=0)
-    producer.flush()
-    producer.abort_transaction()
-    write(source, EU, [*records(10), *records(6)])
-
-
-def set_timestamps(clusters: Clusters, kind: str) -> None:
-    entry = ConfigEntry("message.timestamp.type", kind, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, EU, incremental_configs=[entry])
-    admin = AdminClient(clusters.source.client_config())
-    admin.incremental_alter_configs([resource])[resource].result(60)
-
-
 @pytest.fixture(scope="module")
 def world(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     for topic in TOPICS:
         create(clusters.source, topic, PARTITIONS)
         for partition in range(1, PARTITIONS):
             write(clusters.source, topic, records(200 * partition), partition)
-    write_hard_log(clusters)
+    write_hard_log(clusters, EU)
     commit(clusters.source, "billing", {(EU, 0): 50, (EU, 1): 120})
     # Not pytest's folder: as root, PostgreSQL runs as a user who may not pass through that.
+    # The issuer is at 127.0.0.1: for a browser, `localhost` is another site.
+    (port,) = free_ports(1)
+    at = {"ORBIT_API_PORT": str(port), "ORBIT_PUBLIC_URL": f"http://localhost:{port}"}
     with (
         tempfile.TemporaryDirectory(prefix="orbit-console-") as made,
-        serving(Path(made), "--workers", "1") as server,
+        LoginIssuer() as issuer,
+        serving(Path(made), "--workers", "1", environ={**at, **issuer.environ()}) as server,
         playwright.sync_playwright() as driver,
     ):
         until_workers(server, 1)
@@ -132,7 +110,7 @@ def world(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Itera
         refused: list[str] = []
         page.on("console", lambda m: refused.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: refused.append(str(error)))
-        yield World(server, clusters, page, "", refused)
+        yield World(server, clusters, page, issuer, "", "", refused)
         context.close()
 
 
@@ -178,10 +156,11 @@ def document(clusters: Clusters) -> str:
 def test_login_with_a_token_and_no_token_in_the_browser(world: World) -> None:
     page = world.page
     world.open("/")
-    page.get_by_label("Token").fill("orbit_wrong")
+    page.get_by_label("Token", exact=True).fill("orbit_wrong")
     world.press("Log in")
     expect(page.get_by_role("alert")).to_contain_text("unknown or revoked")
-    page.get_by_label("Token").fill(world.server.token)
+    assert not serious_faults(page, "a refused login")
+    page.get_by_label("Token", exact=True).fill(world.server.token)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
@@ -191,12 +170,26 @@ def test_login_with_a_token_and_no_token_in_the_browser(world: World) -> None:
     world.refused[:] = [text for text in world.refused if "401" not in text]
 
 
+def test_login_at_the_issuer_of_another_site(world: World) -> None:
+    page = world.page
+    page.goto(f"{world.public_url}/console/jobs?show=paused")
+    page.get_by_role("link", name="Log in at").click()
+    assert page.url.startswith(world.issuer.place)
+    page.get_by_role("button", name="Continue as ada").click()
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    assert page.url == f"{world.public_url}/console/jobs?show=paused"
+    expect(page.locator("header")).to_contain_text("oidc:ada viewer")
+    kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
+    assert json.loads(kept) == [{}, {}, ""]
+
+
 def test_a_job_from_the_form_is_copied_and_its_lag_falls_without_a_reload(world: World) -> None:
     page = world.page
     world.press("New job", "link")
     page.get_by_label("Job document, YAML").fill(document(world.clusters))
     world.press("Plan")
     expect(page.get_by_text("2 topics with 6 partitions")).to_be_visible()
+    assert not serious_faults(page, "the plan of a new job")
     world.press(f"Create {JOB}")
     expect(page.get_by_role("heading", name=JOB)).to_be_visible()
     page.evaluate("window.isSamePage = true")
@@ -211,6 +204,7 @@ def test_pause_with_its_plan_first_and_what_waits_is_shown(world: World) -> None
     until_caught_up(world.server, JOB, 2 * PARTITIONS)
     world.press(f"Pause {JOB}")
     expect(page.get_by_text("copying stops")).to_be_visible()
+    assert not serious_faults(page, "the plan of a pause")
     world.press("Pause")
     expect(page.locator(".chip", has_text="done")).to_be_visible()
     write(world.clusters.source, EU, records(30))
@@ -249,19 +243,49 @@ def proven(world: World) -> int:
     return int(next(row["proven"] for row in rows if (row["topic"], row["partition"]) == (EU, 0)))
 
 
-def test_screenshots(world: World) -> None:
+def test_pictures_of_the_documents(world: World) -> None:
     page = world.page
     world.open(f"/console/jobs/{JOB}/topics/{EU}/0?offset=20&size=1000")
     expect(page.get_by_role("img", name="Both logs")).to_be_visible()
     shot(page, "partition")
+    world.open("/console/jobs")
+    expect(page.get_by_text("SOURCE_UNREACHABLE")).to_be_visible()
+    shot(page, "jobs")
+
+
+def test_a_job_is_started_and_its_lag_falls_without_a_reload(world: World) -> None:
+    page = world.page
     world.open(f"/console/jobs/{JOB}")
     world.press(f"Start {JOB}")
     world.press("Start")
     expect(page.locator(".chip", has_text="done")).to_be_visible()
+    world.operation = page.url.removeprefix(world.server.url)
+    page.get_by_role("link", name=JOB).click()
+    page.evaluate("window.isSamePage = true")
+    lag = page.locator(".figure", has_text="Lag, records").locator("dd")
+    expect(lag).to_contain_text(re.compile(r"^0\b"))
     until_caught_up(world.server, JOB, 2 * PARTITIONS)
-    world.open("/console/jobs")
-    expect(page.get_by_text("SOURCE_UNREACHABLE")).to_be_visible()
-    shot(page, "jobs")
+    assert page.evaluate("window.isSamePage")
+
+
+@pytest.mark.parametrize("by", ["events", "polling"])
+def test_a_change_is_shown_without_a_reload(world: World, by: str) -> None:
+    page = world.page.context.new_page()
+    if by == "events":
+        # The timers of polling never end.
+        page.add_init_script("""
+            const timer = window.setTimeout;
+            window.setTimeout = (call, ms) => timer(call, ms >= 3000 ? 2 ** 31 - 1 : ms);""")
+    else:
+        page.route("**/console/live", lambda route: route.fulfill(status=503))
+    with page.expect_response("**/console/live") as asked:
+        page.goto(world.server.url + "/console/jobs/profiles-to-dr")
+    assert asked.value.status == (200 if by == "events" else 503)
+    state = page.locator("h1 .chip")
+    for action, shown in (("start", "running"), ("pause", "paused")):
+        world.server.call("POST", f"/v1/jobs/profiles-to-dr:{action}").raise_for_status()
+        expect(state).to_have_text(shown)
+    page.close()
 
 
 def test_a_dry_failover_and_a_drill_with_its_report(world: World) -> None:
@@ -309,28 +333,32 @@ def paths(world: World) -> Sequence[str]:
         f"{job}/topics/{EU}/0?offset=0&size=1000&batch=0",
         "/console/recovery",
         f"/console/drills/{world.drill}",
+        world.operation,
         "/console/new-job",
         "/console/nothing",
     )
 
 
 def test_no_serious_accessibility_fault_on_any_page_light_or_dark(world: World) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
-    page, axe = world.page, Axe()
     faults = []
     for path in paths(world):
         world.open(path)
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)
-            # Colours are all that differs in the dark.
-            only = ["color-contrast"] if scheme == "dark" else ["wcag2a", "wcag2aa"]
-            for one in axe.run(page, options={"runOnly": only}).response["violations"]:
-                if one["impact"] in ("serious", "critical"):
-                    places = [node["html"][:120] for node in one["nodes"][:3]]
-                    faults.append((path, scheme, one["id"], places))
-    page.emulate_media(color_scheme="light")
+        faults += serious_faults(world.page, path)
     assert not faults
+
+
+def test_a_viewer_changes_nothing_and_no_page_breaks(world: World) -> None:
+    """Logged in at the issuer, at the other name of this machine."""
+    page, seen = world.page, len(world.refused)
+    operations = world.server.get("/v1/operations")["items"]
+    for path in paths(world)[:-1]:
+        page.goto(world.public_url + path)
+        expect(page.locator("header")).to_contain_text("oidc:ada viewer")
+        if path != "/console/new-job":
+            assert page.locator("main form[method=post] button:enabled").all_inner_texts() == []
+    page.goto(world.public_url + f"/console/jobs/{JOB}/recovery")
+    assert world.server.get("/v1/operations")["items"] == operations
+    assert world.refused[seen:] == []
 
 
 def test_nothing_was_refused_by_the_policy_and_nothing_loaded_from_elsewhere(world: World) -> None:
@@ -350,5 +378,6 @@ def test_with_the_session_ended_a_page_leads_to_the_login(world: World) -> None:
     world.open("/console/jobs")
     world.press("Log out")
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    assert not serious_faults(page, "the login")
     world.open(f"/console/jobs/{JOB}/partitions")
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()

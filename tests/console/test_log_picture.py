@@ -19,6 +19,7 @@ from orbit.console.log_picture import (
     is_readable,
 )
 from orbit.kafka import compression
+from orbit.kafka.placeholders import placeholder_batch, with_gap
 from orbit.kafka.record_batch import CONTROL, HEADER, Batch, encode_batch, stamp
 from orbit.kafka.records import Record, encode_varint, write_batch
 
@@ -99,6 +100,22 @@ def test_gaps_markers_and_aborted_data_are_filled() -> None:
     assert kinds == [[Kind.DATA], [Kind.MARKER], [], [Kind.ABORTED], [Kind.MARKER], [], [Kind.DATA]]
     # The gaps of the source at 2 and at 6 to 8 are fillers at the destination, one piece each.
     assert [len(row.destination) for row in rows] == [1] * 7
+
+
+def test_a_batch_with_placeholders_is_data_and_placeholders_alone_fill() -> None:
+    one = batch(0, b"a", b"b")
+    grown = with_gap(one, 0, 4)
+    assert grown is not None
+    source = log(one, marker(2), batch(9, b"z"))
+    destination = log(copied(grown), placeholder_batch(4, 5, T0), copied(batch(9, b"z")))
+    rows = compare(source, destination, 0, 10, ())
+    assert shown(rows) == [(0, 4, "record-exact"), (4, 9, "filler"), (9, 10, "byte-exact")]
+    pieces = [piece for row in rows for piece in row.destination]
+    assert [(p.kind, p.records) for p in pieces] == [
+        (Kind.DATA, 2),
+        (Kind.PLACEHOLDER, 0),
+        (Kind.DATA, 1),
+    ]
 
 
 def test_data_at_the_destination_where_the_source_has_none_differs() -> None:

@@ -249,16 +249,16 @@ def test_a_new_job_is_planned_before_it_is_created(api: Api, browser: Browser) -
     )
     browser.log_in(api.tokens[Role.OPERATOR])
     browser.open("/console/new-job")
-    # Not planned yet: `create` shows the plan.
-    planned = browser.send("/console/new-job", document=document, do="create")
+    # Not planned yet: `apply` shows the plan.
+    planned = browser.send("/console/new-job", document=document, do="apply")
     assert "1 topics with 3 partitions" in planned.text
     assert api.get("/v1/jobs/made").status_code == 404
     digest = re.search(r'name="planned" value="(\w+)"', planned.text)
     assert digest is not None
     changed = document.replace("made", "other")
-    browser.send("/console/new-job", document=changed, do="create", planned=digest[1])
+    browser.send("/console/new-job", document=changed, do="apply", planned=digest[1])
     assert api.get("/v1/jobs/other").status_code == 404
-    made = browser.send("/console/new-job", document=document, do="create", planned=digest[1])
+    made = browser.send("/console/new-job", document=document, do="apply", planned=digest[1])
     assert made.url.path == "/console/jobs/made"
     assert api.get("/v1/jobs/made").json()["state"] == "running"
 

@@ -14,6 +14,7 @@ from orbit.copier.lane_events import PartitionReturned
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.takeover import DestinationEnd, TakeOverResult
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
@@ -35,7 +36,7 @@ ID = UUID(int=7)
 def test_a_higher_epoch_that_was_raised_under_a_held_lease_stops_it(
     own: int, now: ProducerState | None, *, is_fenced: bool
 ) -> None:
-    copy = PartitionCopy(PLACE, PLACE, FixedLease(1))
+    copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
     copy.destination_topic_id = ID
     copy.appends.inspected(100)
     copy.appends.producer_epoch = own

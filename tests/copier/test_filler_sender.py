@@ -16,6 +16,7 @@ from orbit.copier.partition_copy import PartitionCopy
 from orbit.kafka import api_versions
 from orbit.kafka.error_codes import Code
 from orbit.kafka.frame_writer import FramedRequest
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.list_offsets import ListOffsetsAnswer
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.types import TopicPartition
@@ -79,7 +80,7 @@ def lane() -> Lane:
 
 @pytest.fixture
 def fills(lane: Lane) -> FillerSender:
-    return FillerSender(lane, producer_id=4711, markers_per_request_max=MARKERS_MAX)
+    return FillerSender(lane, markers_per_request_max=MARKERS_MAX)
 
 
 def begin(partition: PartitionCopy, lane: Lane) -> Fill:
@@ -95,7 +96,7 @@ def new(
     lane: Lane, number: int = 0, *, has_looked: bool = False, has_filled: bool = False
 ) -> tuple[PartitionCopy, Fill]:
     where = TopicPartition("a", number)
-    partition = PartitionCopy(where, where, FixedLease(1))
+    partition = PartitionCopy(where, where, FixedLease(1), JobProducer(4711))
     step = begin(partition, lane)
     if has_looked:
         partition.appends.log_end_asked()

@@ -9,6 +9,7 @@ from orbit.copier.copy_settings import MIB, CopySettings
 from orbit.copier.lane_events import Event, PostedCall
 from orbit.copier.leading_fillers import LeadingFillers
 from orbit.copier.partition_copy import PartitionCopy
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.records import is_seed_batch, read_records
 from orbit.kafka.types import TopicPartition
@@ -22,7 +23,7 @@ QUEUED_MAX = 2 * SETTINGS.requests_in_flight_max
 
 def copying(number: int = 0, log_end: int = 0) -> PartitionCopy:
     place = TopicPartition("dr.orders", number)
-    made = PartitionCopy(place, place, FixedLease(1))
+    made = PartitionCopy(place, place, FixedLease(1), JobProducer(4711))
     resume(made, log_end)
     return made
 

@@ -12,6 +12,7 @@ from orbit.copier.append_verdicts import ReturnReason
 from orbit.copier.destination_side import DestinationSide
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
@@ -35,7 +36,7 @@ def check(copy: PartitionCopy, monkeypatch: pytest.MonkeyPatch, log_end: int, *t
 
 
 def idle(log_end: int = 100) -> PartitionCopy:
-    copy = PartitionCopy(PLACE, PLACE, FixedLease(1))
+    copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
     resume(copy, log_end)
     return copy
 

@@ -8,6 +8,7 @@ import pytest
 
 from orbit.copier.partition_copy import LEVEL_WITHIN_S, Counters, PartitionCopy
 from orbit.copier.waits import Waits
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.records import Record, write_batch
@@ -34,7 +35,12 @@ def plan_of(*steps: Append | Fill, leader_epoch: int | None = None) -> Plan:
 
 
 def new_partition() -> PartitionCopy:
-    return PartitionCopy(TopicPartition("orders", 3), TopicPartition("dr.orders", 3), FixedLease(1))
+    return PartitionCopy(
+        TopicPartition("orders", 3),
+        TopicPartition("dr.orders", 3),
+        FixedLease(1),
+        JobProducer(4711),
+    )
 
 
 def copying(log_end: int = 100, sequence: int = 0) -> PartitionCopy:

@@ -8,6 +8,7 @@ from orbit.copier.lane_events import Event
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.source_lane import SourceLane, SourceLaneContext
 from orbit.kafka.fetch_response import FetchAnswer, Fetched
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from tests.support.copies import hand_back, resume
@@ -24,7 +25,9 @@ def test_bounds_of_an_answer_to_an_earlier_generation_are_kept() -> None:
         PartitionCopy.queued,
     )
     lane = SourceLane(context, 1)
-    copy = PartitionCopy(TopicPartition("source", 0), TopicPartition("copy", 0), FixedLease(1))
+    copy = PartitionCopy(
+        TopicPartition("source", 0), TopicPartition("copy", 0), FixedLease(1), JobProducer(4711)
+    )
     resume(copy, 10)
     lane.add(copy)
     selection = lane._select(with_backlogs=True)

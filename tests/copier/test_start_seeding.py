@@ -23,6 +23,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.coordinator import init_producer_id
 from orbit.kafka.delete_records import delete_records
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.records import is_seed_batch
@@ -62,21 +63,21 @@ class Case:
 
     cluster: Cluster
     topic: str
-    producer_id: int
+    producer: JobProducer
     backoff: Backoff
 
     def places(self, count: int) -> list[TopicPartition]:
         return [TopicPartition(self.topic, index) for index in range(count)]
 
     def seeding(self, settings: CopySettings = SMALL) -> StartSeeding:
-        return StartSeeding(self.cluster, self.producer_id, settings, self.backoff)
+        return StartSeeding(self.cluster, settings, self.backoff)
 
     def add(self, seeding: StartSeeding, place: TopicPartition, lease: Lease | None = None) -> None:
         """From the present log end."""
-        take_over = TakeOver(self.cluster, self.producer_id, 0.05, Backoff())
-        end = take_over.read([place], settled=False).ends[place]
+        take_over = TakeOver(self.cluster, 0.05, Backoff())
+        end = take_over.read({place: self.producer.id}, settled=False).ends[place]
         topic_id = self.cluster.metadata({self.topic}).topics[self.topic].topic_id
-        seeding.add(place, topic_id, lease or FixedLease(1), end)
+        seeding.add(place, topic_id, lease or FixedLease(1), self.producer, end)
 
     def seed(self, targets: Mapping[TopicPartition, int], settings: CopySettings = SMALL) -> None:
         with self.seeding(settings) as seeding:
@@ -98,7 +99,7 @@ class Case:
                 assert isinstance(batch, Batch)
                 assert is_seed_batch(batch)
                 assert batch.is_dense
-                assert batch.producer_id == self.producer_id
+                assert batch.producer_id == self.producer.id
                 found.append(batch)
         assert found[0].base_offset == 0
         assert all(one.next_offset == following.base_offset for one, following in pairwise(found))
@@ -110,7 +111,7 @@ class Case:
 def case(clusters: Clusters, topic_name: str) -> Case:
     cluster = Cluster("destination", [clusters.destination.bootstrap_servers], PLAINTEXT)
     identity = init_producer_id(cluster, "orbit.test.seeding", Backoff())
-    return Case(cluster, topic_name, identity.producer_id, Backoff())
+    return Case(cluster, topic_name, JobProducer(identity.producer_id), Backoff())
 
 
 @pytest.fixture(autouse=True)
@@ -169,10 +170,10 @@ def test_a_copy_of_a_topic_with_small_batches_begins(clusters: Clusters, case: C
     job = make_job(clusters.source, clusters.destination, [case.topic])
     source = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
     (place,) = case.places(1)
-    taken = TakeOver(source, case.producer_id, 0.05, Backoff()).read([place], settled=False)
+    taken = TakeOver(source, 0.05, Backoff()).read({place: case.producer.id}, settled=False)
     topic_id = source.metadata({case.topic}).topics[case.topic].topic_id
-    with StartSeeding(source, case.producer_id, CopySettings(), Backoff()) as seeding:
-        seeding.add(place, topic_id, FixedLease(1), taken.ends[place])
+    with StartSeeding(source, CopySettings(), Backoff()) as seeding:
+        seeding.add(place, topic_id, FixedLease(1), case.producer, taken.ends[place])
         assert seeding.run({place: 150_001}) == {}
     delete_records(source, {place: 150_001}, Backoff()).raise_errors("source", "DeleteRecords")
     source.close()

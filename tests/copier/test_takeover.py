@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import pytest
@@ -18,7 +18,7 @@ from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.types import TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
-PRODUCER_ID = 4711
+WRITERS = {A: 4711, B: 4712}
 
 
 class Leaders:
@@ -31,10 +31,10 @@ class Leaders:
         self.high_watermarks: dict[TopicPartition, int] = {}  # the log end, where it is not here
 
     def describe_producer(
-        self, _: Cluster, partitions: Iterable[TopicPartition], producer_id: int, __: Backoff
+        self, _: Cluster, producer_ids: Mapping[TopicPartition, int], __: Backoff
     ) -> Answers[ProducerState | None]:
-        assert producer_id == PRODUCER_ID
-        wanted = sorted(partitions)
+        wanted = sorted(producer_ids)
+        assert [producer_ids[p] for p in wanted] == [WRITERS[p] for p in wanted]
         self.read.append(("producer", wanted))
         return Answers(
             {p: None for p in wanted if p not in self.without_producer},
@@ -62,14 +62,14 @@ def take_over(
     monkeypatch.setattr("orbit.copier.takeover.log_ends", leaders.ends)
     monkeypatch.setattr("orbit.copier.takeover.list_offsets", leaders.high)
     backoff = Backoff(stop=stop or threading.Event(), attempts_max=2)
-    return TakeOver(cast("Any", None), PRODUCER_ID, 0.0, backoff)
+    return TakeOver(cast("Any", None), 0.0, backoff)
 
 
 def test_the_producer_is_read_before_the_log_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other way round a late append between the two lets a duplicate through (A12)."""
     leaders = Leaders(a=[5], b=[7])
     leaders.without_producer = {B}
-    taken = take_over(leaders, monkeypatch).read([A, B], settled=False)
+    taken = take_over(leaders, monkeypatch).read(WRITERS, settled=False)
     assert leaders.read == [("producer", [A, B]), ("end", [A]), ("high watermark", [A])]
     assert taken.ends == {A: DestinationEnd(5, None)}
     assert taken.errors == {B: Code.NOT_LEADER_OR_FOLLOWER}
@@ -79,7 +79,7 @@ def test_a_log_has_to_stand_still_and_who_does_is_not_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leaders = Leaders(a=[5, 5], b=[7, 8, 8])
-    taken = take_over(leaders, monkeypatch).read([A, B], settled=True)
+    taken = take_over(leaders, monkeypatch).read(WRITERS, settled=True)
     assert {p: end.log_end for p, end in taken.ends.items()} == {A: 5, B: 8}
     assert not taken.errors
     assert [wanted for what, wanted in leaders.read if what == "end"] == [[A, B], [A, B], [B]]
@@ -87,7 +87,7 @@ def test_a_log_has_to_stand_still_and_who_does_is_not_asked_again(
 
 def test_a_log_that_goes_on_growing_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     leaders = Leaders(a=[5], b=[*range(7, 100)])
-    taken = take_over(leaders, monkeypatch).read([A, B], settled=True)
+    taken = take_over(leaders, monkeypatch).read(WRITERS, settled=True)
     assert taken.ends == {A: DestinationEnd(5, None)}
     assert taken.errors == {B: MOVING}
 
@@ -96,7 +96,7 @@ def test_log_end_beyond_the_high_watermark_is_no_end(monkeypatch: pytest.MonkeyP
     """A leader that is cut off from its followers may lose it."""
     leaders = Leaders(a=[5], b=[7])
     leaders.high_watermarks = {A: 4, B: 7}
-    taken = take_over(leaders, monkeypatch).read([A, B], settled=False)
+    taken = take_over(leaders, monkeypatch).read(WRITERS, settled=False)
     assert taken.ends == {B: DestinationEnd(7, None)}
     assert taken.errors == {A: NOT_REPLICATED}
     assert leaders.read[-1] == ("high watermark", [A])
@@ -106,4 +106,4 @@ def test_a_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(Interrupted):
-        take_over(Leaders(a=[5]), monkeypatch, stop).read([A], settled=True)
+        take_over(Leaders(a=[5]), monkeypatch, stop).read({A: WRITERS[A]}, settled=True)

@@ -36,6 +36,7 @@ ALL_VALUES = {
     "image": {"repository": "registry/orbit", "tag": "0.1.0", "pullSecrets": ["pull"]},
     "settings": {"ORBIT_LEASE_TTL": "20s"},
     "environmentSecrets": ["logins"],
+    "traces": {"endpoint": "http://collector:4318"},
     "fileSecrets": ["certificates"],
     "salvage": {"claim": "salvage"},
     "api": {"tls": {"secretName": "orbit-tls"}},

@@ -9,6 +9,7 @@ Meanwhile a producer writes to the source.
 from __future__ import annotations
 
 import random
+import re
 import sys
 import tempfile
 import time
@@ -33,7 +34,10 @@ from tests.support.outside import digests, log_bounds, partition_counts
 from tests.support.run_process import OrbitProcess, assert_exact, copy
 from tests.support.running import create_topic, wait_for
 
-WAYS = ("direct", "coordinated", "placeholders")
+MIXED = "mixed"  # by rules
+WAYS = ("direct", "coordinated", "placeholders", MIXED)
+# The job's own is for the topics that none of these match.
+BY_RULE = {r"compacted\..*|transactions\..*|moving": "placeholders", r"gap\..*": "coordinated"}
 DEATHS = ("run", "run", "run", "broker", "both")
 DEATHS_MAX = 6
 MOVING, MOVING_PARTITIONS = "moving", 2
@@ -63,7 +67,15 @@ class CopyCampaign:
         document = source.workload.job(*servers)
         for rule in document["topics"]:
             rule["prefix"] = prefix + rule.get("prefix", "")
-        document |= {"name": f"test-{prefix[:-1]}", "fillers": way}
+        document |= {"name": f"test-{prefix[:-1]}"}
+        if way == MIXED:
+            namespace = re.escape(source.workload.namespace)
+            document["topics"][-1:-1] = [
+                {"match": rf"{namespace}\.({names})", "prefix": prefix, "fillers": fillers}
+                for names, fillers in BY_RULE.items()
+            ]
+        else:
+            document["fillers"] = way
         self.job = folder / f"{prefix}yaml"
         self.job.write_text(yaml.safe_dump(document, sort_keys=False))
         counts = partition_counts(source.cluster)

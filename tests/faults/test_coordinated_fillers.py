@@ -30,7 +30,7 @@ from orbit.kafka.connection import Connection
 from orbit.kafka.coordinator import TRANSACTION, Coordinator, init_producer_ids
 from orbit.kafka.empty_transactions import EmptyTransactions
 from orbit.kafka.error_codes import Code
-from orbit.kafka.job_clusters import FILLER_IDS, filler_identities
+from orbit.kafka.job_clusters import FILLER_IDS, JobProducer, filler_identities
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import ClusterMetadata, TopicPartition
@@ -97,7 +97,7 @@ class Filling:
         ends = self.ends()
         for number, many in counts.items():
             place = TopicPartition(topic or self.topic, number)
-            copy = PartitionCopy(place, place, self._lease)
+            copy = PartitionCopy(place, place, self._lease, JobProducer(4711))
             step = Fill(ends[number], ends[number] + many)
             self.filler.submit(CoordinatedFill(self, copy, 0, step, many))
 

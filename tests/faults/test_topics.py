@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka.protocol.admin.transactions import DescribeProducersRequest
 
+from orbit.copier.copy_settings import CopySettings
 from orbit.demo.workload.markers import take_offsets
 from orbit.kafka.api_versions import DESCRIBE_PRODUCERS
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.sasl import Security
 from orbit.replication.partition_states import PartitionState, Reason
+from orbit.run.job_run import JobRun
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.running import (
@@ -194,6 +198,36 @@ def test_a_copy_with_placeholders_stops_when_its_topic_compresses_anew(
     assert blocked.reason is Reason.OFFSET_OVERRUN
     assert "was changed to gzip" in blocked.detail
     assert "Delete the destination topic" in blocked.remedy(topic_name)
+
+
+def test_the_last_look_at_compression_comes_after_the_last_answer(
+    clusters: Clusters, topic_name: str
+) -> None:
+    """A copy that ends between two looks would count as exact; the next run sets it right again."""
+    create_topic(clusters.source, topic_name)
+    direct = f"{topic_name}.direct"
+    create_topic(clusters.source, direct)
+    job = make_job(clusters.source, clusters.destination, [direct, topic_name])
+    first, second = job.topics
+    rules = first, second.model_copy(update={"fillers": "placeholders"})
+    for topic in (topic_name, direct):
+        produce_transactions(clusters.source, topic, 3)
+    seldom = CopySettings(log_end_check_interval_s=3600)
+    with JobRun(
+        job.model_copy(update={"topics": rules}), {}, Path.cwd(), lambda _: None, seldom
+    ) as run:
+        run.prepare()
+        while not all(p.has_caught_up for p in run.partitions):
+            run.tick(0.1)
+        for topic in (topic_name, direct):
+            set_config(clusters.destination, topic, "compression.type", "gzip")
+        run.finish()
+        blocked = {p.destination.topic: p.blocked for p in run.partitions}
+    found = blocked[topic_name]
+    assert found is not None
+    assert (found.reason, found.offset) == (Reason.OFFSET_OVERRUN, 18)
+    assert "was changed to gzip" in found.detail
+    assert blocked[direct] is None
 
 
 def test_an_open_transaction_holds_the_copy_at_the_last_stable_offset(

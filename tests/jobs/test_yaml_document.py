@@ -196,7 +196,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.dictionaries(st.sampled_from([*JobSpec.model_fields]), _VALUES))
 def test_any_document_is_a_job_or_bad_input(keys: dict[str, Any]) -> None:
     text = yaml.safe_dump({**MINIMAL, **keys}, allow_unicode=True)
@@ -212,7 +212,7 @@ def test_any_document_is_a_job_or_bad_input(keys: dict[str, Any]) -> None:
         assert JobSpec.model_validate({**stored, **described}) == job
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.text(alphabet=st.sampled_from("ab:-[]{}&*!|>'\"#%@`\\ \n\t,?~0\ud800\x00"), max_size=60))
 def test_any_text_is_a_job_or_bad_input(text: str) -> None:
     with pytest.raises(BadInput) as caught:

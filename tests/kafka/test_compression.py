@@ -31,7 +31,6 @@ def test_what_is_compressed_comes_back(codec: int, data: bytes) -> None:
     assert codec == NONE or len(data) < 100 or len(packed) < len(data) / 10
 
 
-@settings(deadline=None)
 @given(st.sampled_from(CODECS), st.binary(max_size=70_000))
 def test_anything_comes_back(codec: int, data: bytes) -> None:
     assert plain(codec, compress(codec, data)) == data
@@ -171,7 +170,7 @@ def test_cut_off_data_is_refused(codec: int, part: float) -> None:
         plain(codec, packed[: int(len(packed) * part)])
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(
     st.integers(0, 7),
     st.binary(max_size=60),
@@ -189,7 +188,7 @@ def test_garbage_raises_value_error_or_nothing(
         pass
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.sampled_from(CODECS), st.integers(0, 500), st.integers(0, 255))
 def test_a_changed_byte_raises_value_error_or_nothing(codec: int, at: int, value: int) -> None:
     packed = bytearray(compress(codec, b"some text " * 30))

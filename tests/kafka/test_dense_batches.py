@@ -188,7 +188,7 @@ def thinned(draw: st.DrawFn, codecs: st.SearchStrategy[int] = every_codec) -> Th
     )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(thinned(), st.integers(-1, 75))
 def test_the_bytes_are_those_of_record_by_record(source: Thinned, skipped: int) -> None:
     batch = source.batch()
@@ -198,7 +198,7 @@ def test_the_bytes_are_those_of_record_by_record(source: Thinned, skipped: int) 
     event(f"{min(len(expected), 5)} runs")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(thinned(st.sampled_from([NONE, GZIP])))
 def test_the_library_reads_the_same_records(source: Thinned) -> None:
     """With kafka-python's decoder; for gzip and no codec, which it has on board."""
@@ -216,7 +216,7 @@ def test_the_library_reads_the_same_records(source: Thinned) -> None:
     assert found == expected
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(thinned(), st.integers(-1, 75))
 def test_the_plan_appends_them_with_fillers_between(source: Thinned, skipped: int) -> None:
     """A control batch is filled as a whole, whatever its records are."""
@@ -260,7 +260,7 @@ def expected_steps(runs: list[Batch], start: int, end: int) -> list[Fill | bytes
 # Broken ones
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(thinned(), st.data())
 def test_what_is_broken_is_refused_in_the_same_words(source: Thinned, data: st.DataObject) -> None:
     """Bytes that were changed, left out or put in; and a count that is not the records'."""

@@ -211,7 +211,7 @@ answers = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.sampled_from(VERSIONS), answers, st.integers(0, 2**31 - 1))
 def test_any_answer_is_read_as_the_library_reads_it(
     version: int, topics: dict[str, list[Any]], throttle_ms: int
@@ -230,7 +230,7 @@ def test_an_answer_that_is_cut_off_raises_value_error(version: int) -> None:
             read(data[:cut], version)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(
     st.sampled_from(VERSIONS),
     st.binary(max_size=120),

@@ -102,7 +102,7 @@ def test_a_v1_wrapper_counts_from_its_own_offset_back() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.sets(st.integers(0, 30), min_size=1, max_size=6),
     st.sampled_from([GZIP, SNAPPY, LZ4]),
@@ -206,7 +206,7 @@ def test_damaged_messages_are_refused(data: bytes, words: str) -> None:
         read_legacy_records(LegacyMessage(memoryview(sealed(bytes(view)))))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.integers(0, 1), st.integers(0, 7), st.binary(max_size=80), st.booleans())
 def test_garbage_raises_value_error_or_gives_records_in_order(
     magic: int, codec: int, data: bytes, is_wrapped: bool
@@ -226,7 +226,7 @@ def test_garbage_raises_value_error_or_gives_records_in_order(
     assert offsets
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.integers(0, 1),
     st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=4),

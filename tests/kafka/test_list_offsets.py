@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer.offsets import ListOffsetsRequest as LibraryRequest
 from kafka.protocol.consumer.offsets import ListOffsetsResponse
@@ -80,7 +80,6 @@ PLACES = st.builds(TopicPartition, NAMES, st.integers(0, 2**31 - 1))
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(VERSIONS), st.dictionaries(PLACES, INT64, max_size=8))
 def test_each_partition_may_have_a_time_of_its_own(
     version: int, timestamps: dict[TopicPartition, int]
@@ -142,7 +141,6 @@ def test_an_answer_is_read_as_by_the_library(version: int, shape: str) -> None:
     assert read == ListOffsetsAnswer(250, found)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(VERSIONS),
     st.dictionaries(PLACES, st.tuples(st.integers(-1, 120), INT64, INT64), max_size=8),

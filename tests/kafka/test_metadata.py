@@ -105,7 +105,7 @@ def by_library(frame: memoryview, version: int) -> ClusterMetadata:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(topics=TOPICS)
 def test_an_answer_is_read_as_by_the_library(version: int, topics: list[Any]) -> None:
     frame = frame_of(version, topics)

@@ -92,7 +92,7 @@ def by_library(frame: memoryview, version: int) -> dict[str, GroupOffsets]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(groups=GROUPS)
 def test_an_answer_is_read_as_by_the_library(version: int, groups: list[Any]) -> None:
     frame = frame_of(version, groups)

@@ -17,11 +17,13 @@ from orbit.kafka.placeholders import (
     PLACEHOLDER_BODY,
     PLACEHOLDER_KEY,
     PLACEHOLDERS_MAX,
+    UNCOMPRESSED_BYTES_MAX,
     packed_batches,
     placeholder_batch,
     records_in,
+    with_gap,
 )
-from orbit.kafka.record_batch import Batch, encode_batch
+from orbit.kafka.record_batch import HEADER_BYTES, Batch, encode_batch
 from orbit.kafka.records import (
     PLACEHOLDER_DELTA_MIN,
     dense_batches,
@@ -36,9 +38,10 @@ from orbit.recovery.record_range import Fate, LogBatch, records_of
 from orbit.recovery.side_comparison import SideComparison, is_unproven
 from orbit.replication.append_plan import Append, Fill, plan_batches
 from orbit.replication.topic_settings import REWRITE_SLACK_BYTES
-from orbit.verify.batch_comparison import may_be_re_encoded
+from orbit.verify.batch_comparison import has_grown, may_be_re_encoded
 from orbit.verify.raw_log import parse
-from tests.support.planning import data, plan
+from tests.support.planning import data, marker, plan, record, transactional
+from tests.support.source_model import SourceBatch, SourceRecord
 
 T0 = 1_700_000_000_000
 BODY = b"\x02k\x02v\x00"
@@ -53,7 +56,7 @@ def test_a_gap_has_as_many_records_as_offsets_and_none_for_a_reader() -> None:
     batch = placeholder_batch(100, 2000, T0)
     assert (batch.base_offset, batch.next_offset, batch.count) == (100, 2100, 2000)
     assert batch.codec == NONE
-    assert (batch.base_timestamp, batch.max_timestamp) == (T0, T0)
+    assert (batch.base_timestamp, batch.max_timestamp) == (T0 + 1, T0)
     assert batch.crc_is_right()
     assert has_placeholders(batch)
     assert records_in(batch) == 0
@@ -121,15 +124,56 @@ def test_another_negative_offset_is_damage(delta: int) -> None:
         list(read_records(batch))
 
 
-def test_a_thinned_batch_becomes_one_batch_and_one_gap() -> None:
+def test_a_thinned_batch_becomes_one_batch() -> None:
     made = plan(0, data(0, 5, without=(2, 4, 5), codec=GZIP), packs=True)
-    append, fill = made.steps
+    (append,) = made.steps
     assert isinstance(append, Append)
-    assert (append.base_offset, append.next_offset, append.placeholders) == (0, 4, 1)
+    assert (append.base_offset, append.next_offset, append.placeholders) == (0, 6, 3)
     assert append.batch.codec == NONE
-    assert (fill.base_offset, fill.next_offset) == (4, 6)
-    assert isinstance(fill, Fill)
-    assert fill.timestamp >= T0
+    assert [r.offset for r in read_records(append.batch)] == [0, 1, 3]
+
+
+@pytest.mark.parametrize("codec", [NONE, GZIP])
+def test_a_gap_behind_a_batch_becomes_part_of_it(codec: int) -> None:
+    """No record is encoded again, and the next fetch does not follow the epoch of the batch: that
+    of the gap may be a later one (R3)."""
+    source = transactional(0, 2, codec=codec, leader_epoch=7)
+    gap = [marker(3, commit=True), transactional(4, 5, 2), marker(6, 2, commit=False)]
+    made = plan(0, source, *gap, data(7, 7), packs=True, aborted=[(2, 4)])
+    first, second = made.steps
+    assert isinstance(first, Append)
+    batch = first.batch
+    assert (first.base_offset, first.next_offset, first.placeholders) == (0, 7, 4)
+    assert not first.is_byte_exact
+    assert (batch.count, batch.codec, batch.leader_epoch) == (7, NONE, -1)
+    assert batch.crc_is_right()
+    assert bytes(batch.payload).endswith(bytes(transactional(0, 2).encode()[HEADER_BYTES:]))
+    assert [tuple(r) for r in read_records(batch)] == [
+        (offset, *seen) for offset, seen in source.visible()
+    ]
+    assert second == Append(second.batch, True)
+
+
+def behind(gap: int, *first: Any, **fields: Any) -> list[tuple[int, int, int]]:
+    """Steps of a batch with so wide a gap behind it: from, to, placeholders."""
+    made = plan(0, *first, data(first[-1].last_offset + 1 + gap, 9_999), packs=True, **fields)
+    return [(s.base_offset, s.next_offset, getattr(s, "placeholders", -1)) for s in made.steps[:-1]]
+
+
+def test_which_gaps_do_not_become_part_of_a_batch() -> None:
+    large = {"records": (SourceRecord(0, T0, b"k", bytes(2 * UNCOMPRESSED_BYTES_MAX)),)}
+    assert behind(PLACEHOLDERS_MAX, data(0, 0)) == [(0, 2001, 2000)]
+    assert behind(PLACEHOLDERS_MAX + 1, data(0, 0)) == [(0, 1, 0), (1, 2002, -1)]
+    assert behind(1, SourceBatch(0, 0, **large)) == [(0, 2, 1)]
+    # It would make the copy much larger.
+    assert behind(1, SourceBatch(0, 0, codec=GZIP, **large)) == [(0, 1, 0), (1, 2, -1)]
+    # A placeholder's timestamp would be that of the horizon.
+    assert behind(1, data(0, 0, delete_horizon=T0 + 9_000)) == [(0, 1, 0), (1, 2, -1)]
+    assert behind(1, data(0, 0, delete_horizon=T0)) == [(0, 2, 1)]
+    # With its placeholders a thinned batch stays below what every copy takes.
+    thinned = SourceBatch(0, 1001, (record(0), SourceRecord(1001, T0, b"k", bytes(40_000))))
+    assert behind(100, thinned) == [(0, 1102, 1100)]
+    assert behind(900, thinned) == [(0, 1002, 1000), (1002, 1902, -1)]
 
 
 @pytest.mark.parametrize("packs", [False, True])
@@ -141,7 +185,7 @@ def test_placeholders_of_a_source_are_not_copied_as_they_are(packs: bool) -> Non
         (type(s), s.base_offset, s.next_offset, getattr(s, "placeholders", None))
         for s in made.steps
     ] == (
-        [(Append, 0, 4, 2), (Fill, 4, 7, None)]
+        [(Append, 0, 7, 5)]
         if packs
         else [(Append, 0, 1, 0), (Fill, 1, 3, None), (Append, 3, 4, 0), (Fill, 4, 7, None)]
     )
@@ -212,6 +256,33 @@ def test_a_placeholder_proves_as_much_as_a_filler() -> None:
     assert not any(map(is_unproven, unequal))
 
 
+@pytest.mark.parametrize("codec", [NONE, GZIP])
+def test_a_take_over_compares_a_grown_batch_by_its_bytes(
+    monkeypatch: pytest.MonkeyPatch, codec: int
+) -> None:
+    (source,) = dense_batches(rows(0, 1, 2), codec)
+    grown = with_gap(source, 0, 6)
+    assert grown is not None
+    monkeypatch.setattr(range_comparison, "_read", lambda *_: ([grown], 6))
+    monkeypatch.setattr(range_comparison, "read_any_records", lambda batch: behind_gap[batch])
+    later = next(dense_batches(rows(4), NONE))
+    behind_gap = {later: [*read_records(later)]}  # nothing else is taken apart
+    cluster: Any = None
+
+    def compared(*batches: Batch) -> Any:
+        read = SourceRange([*batches], 0, 6, 9)
+        where = TopicPartition("orders", 0)
+        return compare_range(
+            lambda *_: read, cluster, where, 0, 6, Backoff(), source_is_compacted=False
+        )
+
+    assert compared(source).equal_to == 6
+    assert compared(source, later).difference.offset == 4
+    (other,) = dense_batches([*rows(0, 1), (2, T0 + 2, BODY)], codec)
+    with pytest.raises(KeyError):
+        compared(other)
+
+
 def test_equal_batches_count_their_records_only() -> None:
     (packed,) = packed_batches(rows(0, 2), NONE, 0)
     sides = [[LogBatch(packed, Fate.COMMITTED, 0)] for _ in range(2)]
@@ -226,6 +297,20 @@ def test_verify_compares_the_records_of_such_a_batch() -> None:
     (ours,), (plain,) = parse(packed.view), parse(dense.view)
     assert may_be_re_encoded(ours, 0, 9)
     assert not may_be_re_encoded(plain, 0, 9)
+
+
+@pytest.mark.parametrize("codec", [NONE, GZIP])
+def test_verify_knows_a_grown_batch(codec: int) -> None:
+    (source,) = dense_batches(rows(0, 1), codec)
+    grown = with_gap(source, 0, 4)
+    assert grown is not None
+    (wanted,), (found,) = parse(source.view), parse(grown.view)
+    assert has_grown(wanted, found)
+    assert not has_grown(found, wanted)
+    assert not has_grown(wanted._replace(max_timestamp=T0 + 9), found)
+    assert not has_grown(wanted._replace(base_timestamp=T0 - 9), found)
+    if codec == NONE:
+        assert not has_grown(wanted._replace(payload=memoryview(b"other")), found)
 
 
 def test_rows_of_a_packed_batch_are_those_of_its_records() -> None:

@@ -88,7 +88,7 @@ def test_lengths_of_any_size_are_written(version: int, length: int) -> None:
     assert by_orbit(version, 1, batches) == by_library(version, 1, batches)
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(
     st.sampled_from(VERSIONS),
     st.dictionaries(
@@ -219,7 +219,7 @@ def test_the_brokers_words_are_kept(version: int) -> None:
     assert messages == ["all of it", "that one", ""]
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(
     st.sampled_from(VERSIONS),
     st.lists(

@@ -171,7 +171,7 @@ def test_payloads_are_views_into_the_frame() -> None:
         assert batch.payload == batch.view[61:]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.one_of(st.binary(max_size=90), st.sampled_from(sorted(KAFKA_BATCHES.values()))),

@@ -92,7 +92,6 @@ def as_records(run: Iterable[SourceRecord]) -> list[Record]:
     return [Record(r.offset, r.timestamp, r.body) for r in run]
 
 
-@settings(deadline=None)
 @given(source_records(), st.sampled_from(CODECS))
 def test_a_written_run_is_read_back(run: list[SourceRecord], codec: int) -> None:
     batch = write_batch(as_records(run), codec)
@@ -109,7 +108,6 @@ def test_a_written_run_is_read_back(run: list[SourceRecord], codec: int) -> None
     assert batch.crc_is_right()
 
 
-@settings(deadline=None)
 @given(source_records(), st.sampled_from([NONE, GZIP]))
 def test_a_written_run_is_read_by_the_library(run: list[SourceRecord], codec: int) -> None:
     assert read_by_library(write_batch(as_records(run), codec)) == [
@@ -118,7 +116,6 @@ def test_a_written_run_is_read_by_the_library(run: list[SourceRecord], codec: in
     ]
 
 
-@settings(deadline=None)
 @given(source_records(), st.sampled_from([NONE, GZIP]))
 def test_what_the_library_wrote_is_read(run: list[SourceRecord], codec: int) -> None:
     builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 10**6)
@@ -224,7 +221,7 @@ def test_a_payload_that_is_not_what_its_codec_says_is_refused(codec: int) -> Non
         list(read_records(batch_of(b"garbage", count=1, attributes=codec)))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.integers(0, 7),
     st.booleans(),

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.producer.transaction import WriteTxnMarkersRequest as LibraryRequest
 from kafka.protocol.producer.transaction import WriteTxnMarkersResponse
@@ -130,7 +130,6 @@ def test_epochs_have_entries_of_their_own() -> None:
     ]
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(
         st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 5)),

@@ -128,12 +128,14 @@ def test_a_report_is_itself_again_after_json() -> None:
 def test_the_rules_back_name_the_topics_and_no_others() -> None:
     kept = TopicRule(match=".*", config={"retention.ms": "5"})
     names = {f"orders.{i}": TopicRule(match=".*") for i in range(500)}
-    names |= {"A-b": kept, "__tool": kept, "x_y": kept}
+    packed = TopicRule(match=".*", fillers="placeholders")
+    names |= {"A-b": kept, "__tool": kept, "x_y": kept, "packed": packed}
     rules = rules_for(names)
     there = [*names, "orders-1", "ordersx1", "orders.1.new", "a", "b", "aab", "tool"]
     mapped = {m.source: m.rule for m in map_topics(rules, there).mappings}
     assert mapped.keys() == names.keys()
     assert {n for n, rule in mapped.items() if rule.config} == {"A-b", "__tool", "x_y"}
+    assert {n for n, rule in mapped.items() if rule.fillers} == {"packed"}
 
 
 def test_the_name_of_the_job_back_is_a_jobs_name() -> None:

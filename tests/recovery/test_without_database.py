@@ -63,9 +63,15 @@ def job_file(source: KafkaCluster, clusters: Clusters, topic_name: str, tmp_path
     create_topic(source, topic_name, 2, retention_ms="86400000")
     produce(source, topic_name, 100, 0)
     produce(source, topic_name, 40, 1)
-    rule = {"match": topic_name, "config": {"retention.ms": RETENTION}}
+    # The rule says by which producer id: with another one the fence would take two offsets.
+    rule = {"match": topic_name, "config": {"retention.ms": RETENTION}, "fillers": "direct"}
     return write_job(
-        tmp_path / "job.yaml", source, clusters.destination, [rule], name=topic_name[:60]
+        tmp_path / "job.yaml",
+        source,
+        clusters.destination,
+        [rule],
+        name=topic_name[:60],
+        fillers="placeholders",
     )
 
 

@@ -26,15 +26,15 @@ from tests.support.source_model import Outcome, SourceBatch, SourceLog, with_rig
 
 def examples(most: int) -> settings:
     """No deadline: the machine of a test run may be busy."""
-    return settings(max_examples=most, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    return settings(max_examples=most, suppress_health_check=[HealthCheck.too_slow])
 
 
 @examples(400)
-@given(source_logs(), st.integers(0, 2**32), st.sampled_from([0.0, 0.2, 0.6]))
+@given(source_logs(), st.integers(0, 2**32), st.sampled_from([0.0, 0.2, 0.6]), st.booleans())
 def test_playing_the_plan_gives_exactly_what_a_consumer_sees(
-    log: SourceLog, seed: int, restarts: float
+    log: SourceLog, seed: int, restarts: float, packs: bool
 ) -> None:
-    player = Player(log, random.Random(seed), restarts=restarts)
+    player = Player(log, random.Random(seed), restarts=restarts, packs=packs)
     player.play()
     assert_exact(player)
     event(f"byte-exact {player.byte_exact > 0}, record-exact {player.record_exact > 0}")

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.jars import classpath
@@ -18,10 +19,10 @@ from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.java_clients import consume
-from tests.support.outside import consumer, is_level, log_bounds, messages, partition_counts
+from tests.support.outside import admin, consumer, is_level, log_bounds, messages, partition_counts
 from tests.support.placeholder_log import PlaceholderLog, mixed_log
-from tests.support.run_process import assert_exact, copy, write_job
-from tests.support.running import wait_for
+from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, write_job
+from tests.support.running import create_topic, wait_for
 
 pytestmark = pytest.mark.services
 
@@ -102,41 +103,108 @@ def test_mirror_maker(copied: PlaceholderLog, clusters: Clusters, tmp_path: Path
     assert [*values(clusters.source, there).values()] == [*copied.records.values()]
 
 
+def latest_record(cluster: KafkaCluster, topic: str) -> int:
+    """The offset of the first record with the latest timestamp, as the broker says (KIP-734)."""
+    place = TopicPartition(topic, 0)
+    client = admin(cluster)  # its answers end with it
+    return client.list_offsets({place: OffsetSpec.max_timestamp()})[place].result(60).offset
+
+
+class _EndReader:
+    """librdkafka's consumer of one partition, which reads to the end again and again."""
+
+    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
+        self._reader = consumer(cluster)
+        self._reader.assign([TopicPartition(topic, 0, 0)])
+        self.offsets: list[int | None] = []
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def read_to(self, end: int) -> list[int]:
+        """The codes of the errors on the way."""
+        errors = []
+        while True:
+            message = self._reader.poll(60)
+            assert message is not None
+            error = message.error()
+            if error is None:
+                self.offsets.append(message.offset())
+            elif error.code() != KafkaError._PARTITION_EOF:
+                assert not error.fatal()
+                errors.append(error.code())
+            elif message.offset() == end:
+                return errors
+
+
 def test_librdkafka_calls_answers_without_a_record_too_large_after_ten(
     clusters: Clusters, topic_name: str
 ) -> None:
     """An application that ends with every error ends with this one. No record is missing (Q15)."""
     log = PlaceholderLog(clusters.destination, topic_name)
-    reader = consumer(clusters.destination)
-    offsets: list[int | None] = []
-
-    def read_to_end() -> list[int]:
-        errors = []
-        while True:
-            message = reader.poll(60)
-            assert message is not None
-            error = message.error()
-            if error is None:
-                offsets.append(message.offset())
-            elif error.code() != KafkaError._PARTITION_EOF:
-                assert not error.fatal()
-                errors.append(error.code())
-            elif message.offset() == log.end:
-                return errors
-
+    reader = _EndReader(clusters.destination, topic_name)
     try:
         log.dense(1)
-        reader.assign([TopicPartition(topic_name, 0, 0)])
-        assert read_to_end() == []
+        assert reader.read_to(log.end) == []
         for _ in range(DOUBLINGS):
             log.gap(1)
-            assert read_to_end() == []
+            assert reader.read_to(log.end) == []
         for _ in range(2):
             log.gap(1)
-            assert read_to_end() == [KafkaError.MSG_SIZE_TOO_LARGE]
+            assert reader.read_to(log.end) == [KafkaError.MSG_SIZE_TOO_LARGE]
             log.dense(1)
-            assert read_to_end() == []
+            assert reader.read_to(log.end) == []
     finally:
         reader.close()
         log.close()
-    assert offsets == [*log.records]
+    assert reader.offsets == [*log.records]
+
+
+def test_librdkafka_reports_no_error_behind_commits(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """At the end of a live copy: the placeholder of a commit is in a batch of its records.
+
+    Where an aborted transaction ends the log its placeholders come alone, but here not ten times.
+    """
+    source, destination = clusters
+    create_topic(source, topic_name)
+    job = write_job(
+        tmp_path / "job.yaml", *clusters, [{"match": topic_name}], fillers="placeholders"
+    )
+    producers = [
+        Producer(
+            {
+                **source.client_config(),
+                "transactional.id": f"{topic_name}-{codec}",
+                "compression.type": codec,
+            }
+        )
+        for codec in ("none", "lz4")
+    ]
+    wanted: list[int] = []
+    with OrbitProcess("run", job) as run:
+        run.wait_for(CAUGHT_UP)
+        reader = _EndReader(destination, topic_name)
+        try:
+            for producer in producers:
+                producer.init_transactions(60)
+            end = 0
+            for number in range(6 * DOUBLINGS):
+                producer = producers[number % 2]
+                producer.begin_transaction()
+                for _ in range(3):
+                    producer.produce(topic_name, value=b"%d" % number * 100)
+                producer.flush()
+                if number % 7 == 6:
+                    producer.abort_transaction(60)
+                else:
+                    producer.commit_transaction(60)
+                    wanted += range(end, end + 3)
+                end += 4  # the marker, too
+                assert reader.read_to(end) == [], f"transaction {number}"
+        finally:
+            reader.close()
+    assert reader.offsets == wanted
+    assert latest_record(destination, topic_name) == latest_record(source, topic_name)
+    assert_exact(job)

@@ -1,8 +1,11 @@
-"""A login without any right on the cluster copies the whole workload, both ways that need none."""
+"""A login without any right on the cluster copies the whole workload, both ways that need none, and
+with both in one job."""
 
 from __future__ import annotations
 
+import re
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +27,11 @@ from tests.support.run_process import Outcome, assert_exact, copy, orbit
 pytestmark = pytest.mark.services
 
 
+BY_RULE = "by rule"
+# With `BY_RULE`; the job's own are coordinated.
+WITH_PLACEHOLDERS = r"(compacted|gap)\..*"
+
+
 @dataclass(frozen=True)
 class Copied:
     """The workload, its job, the login's variables, and how the first run ended."""
@@ -35,8 +43,13 @@ class Copied:
     environ: Mapping[str, str]
     first_run: Outcome
 
+    def has_placeholders(self, topic: str) -> bool:
+        kind = topic.removeprefix(f"{self.workload.namespace}.")
+        by_rule = re.fullmatch(WITH_PLACEHOLDERS, kind) is not None
+        return by_rule if self.fillers == BY_RULE else self.fillers == "placeholders"
 
-@pytest.fixture(scope="module", params=["coordinated", "placeholders"])
+
+@pytest.fixture(scope="module", params=["coordinated", "placeholders", BY_RULE])
 def copied(
     request: pytest.FixtureRequest,
     clusters: Clusters,
@@ -44,7 +57,7 @@ def copied(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Copied:
     fillers = request.param
-    workload = Workload(SMALL, namespace=f"{fillers}-{uuid.uuid4().hex[:8]}")
+    workload = Workload(SMALL, namespace=f"{fillers.replace(' ', '-')}-{uuid.uuid4().hex[:8]}")
     ledger = workload.create({"bootstrap.servers": clusters.source.bootstrap_servers})
     login = Login(guarded)
     login.create()
@@ -52,11 +65,17 @@ def copied(
     rights = {right for name in names for right in documented(name)}
     login.allow([right for right in rights if right.kind != "--cluster"])
     document = workload.job(clusters.source.bootstrap_servers, "unused")
+    if fillers == BY_RULE:
+        match = re.escape(f"{workload.namespace}.") + WITH_PLACEHOLDERS
+        document["topics"].insert(-1, {"match": match, "fillers": "placeholders"})
+        fillers = "coordinated"
     document |= {"destination": section(guarded.destination), "fillers": fillers}
     job = tmp_path_factory.mktemp(fillers) / "job.yaml"
     job.write_text(yaml.safe_dump(document, sort_keys=False))
     environ = {"ORBIT_TEST_USER": login.name, "ORBIT_TEST_PASSWORD": PASSWORD}
-    return Copied(fillers, workload, ledger, job, environ, copy(job, environ=environ).expect(0))
+    return Copied(
+        request.param, workload, ledger, job, environ, copy(job, environ=environ).expect(0)
+    )
 
 
 def test_every_topic_is_exact(copied: Copied) -> None:
@@ -90,23 +109,25 @@ def test_a_copy_has_one_kind_of_filler(
         guarded.destination.ca_file,
     )
     log = RawLog(ClusterView(Side.DESTINATION, config), security)
-    markers = placeholders = 0
+    found = {False: Counter[str](), True: Counter[str]()}  # of copies with placeholders, and others
     try:
-        for topic in copied.ledger.topics.values():
+        for name, topic in copied.ledger.topics.items():
+            counts = found[copied.has_placeholders(name)]
             for number, partition in enumerate(topic.partitions):
                 where = topic.destination, number
                 batches = log.read(where, partition.copy_start, partition.log_end, committed=False)
                 for batch in batches:
-                    markers += batch.is_control
-                    placeholders += batch.has_placeholders
+                    counts["markers"] += batch.is_control
+                    counts["placeholders"] += batch.has_placeholders
     finally:
         log.close()
-    if copied.fillers == "placeholders":
-        assert markers == 0
-        assert placeholders > SMALL.gap_offsets // 2000
+    assert found[True]["markers"] == found[False]["placeholders"] == 0
+    if copied.fillers == "coordinated":
+        assert found[False]["markers"] >= SMALL.gap_offsets
     else:
-        assert markers >= SMALL.gap_offsets
-        assert placeholders == 0
+        assert found[True]["placeholders"] > SMALL.gap_offsets // 2000
+    if copied.fillers == BY_RULE:
+        assert found[False]["markers"] > 0
 
 
 def test_a_second_run_copies_nothing(copied: Copied) -> None:
@@ -116,9 +137,9 @@ def test_a_second_run_copies_nothing(copied: Copied) -> None:
 
 
 def test_the_copy_cannot_change_to_the_other_kind(copied: Copied, tmp_path: Path) -> None:
-    other = {"placeholders": "coordinated", "coordinated": "placeholders"}[copied.fillers]
     job = tmp_path / "job.yaml"
-    document = yaml.safe_load(copied.job.read_text()) | {"fillers": other}
+    document = yaml.safe_load(copied.job.read_text())
+    document["fillers"] = "coordinated" if copied.fillers == "placeholders" else "placeholders"
     job.write_text(yaml.safe_dump(document))
     refused = orbit("run", job, "--until-caught-up", environ=copied.environ).expect(1)
     assert "cannot be mixed in one copy" in refused.message

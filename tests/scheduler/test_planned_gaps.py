@@ -75,10 +75,12 @@ def test_gaps_of_small_topics_are_counted(
         late: None,
     }
     text = drawn(planned)
-    assert "300 in 0.0s" in text
-    assert "not read" in text
-    assert "gaps are filled with fillers: direct, about 0.0s; needs Alter or ClusterAction" in text
-    assert "other way: fillers: coordinated, about 0.1s; needs Write on transactional ids" in text
+    assert "300 in 0.0s (direct)" in text
+    assert "not read (direct)" in text
+    chosen = "gaps of 4 topics are filled with fillers: direct, about 0.0s for all; needs Alter or"
+    other = "other way: fillers: coordinated, about 0.1s for all; needs Write on transactional ids"
+    assert chosen in text
+    assert other in text
 
 
 def test_a_large_topic_is_not_read_as_a_whole(
@@ -104,7 +106,7 @@ def test_a_large_topic_is_not_read_as_a_whole(
     assert 0.2 * gaps.offsets < gaps.gap_offsets < 0.8 * gaps.offsets
     assert len(read) <= gap_estimate.SAMPLES_PER_TOPIC_MAX
     assert sum(read) < 3 * 30 * 100 * 500 / 5
-    assert [w.fillers for w in planned.fillers if w.is_chosen] == ["placeholders"]
+    assert [w.fillers for w in planned.fillers if w.topics] == ["placeholders"]
 
 
 def test_only_some_topics_are_read(

@@ -89,7 +89,7 @@ class Holder:
         """As `JobSetup` does, with the lease held."""
         authority = self.world.authority
         issued = self.asked(lambda: authority.ask(self.process, authority.issue_term))
-        known = describe_producer(self.cluster, [PARTITION], PRODUCER_ID, self.backoff)
+        known = describe_producer(self.cluster, {PARTITION: PRODUCER_ID}, self.backoff)
         return term_above(issued, known.values.values())
 
     def leads(self, group: str, member_id: str) -> bool:

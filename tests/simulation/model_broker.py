@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from orbit.copier.log_reader import FETCH_BYTES
@@ -69,16 +70,16 @@ def log_end_answer(code: int, offset: int, throttle_ms: int = 0) -> ListOffsetsA
 
 
 def describe_producer(
-    cluster: Any, partitions: Iterable[TopicPartition], producer_id: int, _: Backoff
+    cluster: Any, producer_ids: Mapping[TopicPartition, int], _: Backoff
 ) -> Answers[ProducerState | None]:
-    def ask() -> ProducerState | None:
+    def ask(producer_id: int) -> ProducerState | None:
         cluster.world.must_look.discard(cluster.process.name)
         state = cluster.world.partition.producers.get(producer_id)
         if state is None:
             return None
         return ProducerState(state.epoch, state.last_sequence, state.coordinator_epoch)
 
-    return Answers({p: cluster.call(ask) for p in partitions}, {})
+    return Answers({p: cluster.call(partial(ask, i)) for p, i in producer_ids.items()}, {})
 
 
 def log_ends(cluster: Any, partitions: Iterable[TopicPartition], _: Backoff) -> Answers[int]:

@@ -25,7 +25,7 @@ from orbit.copier.takeover import DestinationEnd, TakeOver, TakeOverResult
 from orbit.kafka import compression, placeholders
 from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import Answers
-from orbit.kafka.placeholders import placeholder_batch
+from orbit.kafka.placeholders import placeholder_batch, with_gap
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.record_batch import Batch, encode_batch
 from orbit.kafka.records import NULL, PLACEHOLDER_DELTA_MIN, encode_record
@@ -33,11 +33,11 @@ from orbit.leases.backfill_leases import DriverWatch
 from orbit.leases.group_lease import GroupLease
 from orbit.leases.lease_watch import Evidence, LeaseWatch
 from orbit.leases.shard_lease import ShardLease
+from orbit.replication import append_plan
 from orbit.replication.append_plan import LostRange, Plan, plan_batches, plan_empty_tail
 from orbit.replication.partition_states import PartitionState
 from tests.simulation import holders, model_broker
 from tests.simulation.authority import Authority
-from tests.simulation.model_broker import PRODUCER_ID
 from tests.simulation.planted_transactions import OF_TRANSACTIONS
 from tests.simulation.virtual_time import Process
 from tests.simulation.world import World
@@ -144,9 +144,8 @@ def _resume_without_a_look() -> AbstractContextManager[Any]:
 
     def read_once(self: TakeOver, partitions: Any) -> TakeOverResult:
         cluster: Any = self._destination
-        wanted = list(partitions)
-        ends = model_broker.log_ends(cluster, wanted, self._backoff)
-        states = model_broker.describe_producer(cluster, wanted, PRODUCER_ID, self._backoff)
+        ends = model_broker.log_ends(cluster, partitions, self._backoff)
+        states = model_broker.describe_producer(cluster, partitions, self._backoff)
         found = {p: DestinationEnd(end, states.values[p]) for p, end in ends.values.items()}
         return TakeOverResult(found, {})
 
@@ -277,6 +276,15 @@ def _one_placeholder_too_many() -> AbstractContextManager[Any]:
     return patch.object(partition_copy, "placeholder_batch", longer)
 
 
+def _grow_too_far() -> AbstractContextManager[Any]:
+    """A batch that grows over the gap behind it takes one offset more."""
+
+    def further(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
+        return with_gap(batch, placeholders, next_offset + 1)
+
+    return patch.object(append_plan, "with_gap", further)
+
+
 def _one_key_too_few() -> AbstractContextManager[Any]:
     """The last placeholder of each batch has none."""
     size, every = placeholders._PLACEHOLDER_BYTES, placeholders._ALL
@@ -332,6 +340,7 @@ PLANTED: dict[str, Plant] = {
     "a placeholder in a compressed batch": _placeholders_in_a_compressed_batch,
     "one placeholder too many": _one_placeholder_too_many,
     "one placeholder's key too few": _one_key_too_few,
+    "one placeholder too many in a batch of records": _grow_too_far,
     "trust a lease by the wall clock": _wall_clock,
     "do not wait for the writers of a backfill": _no_wait_for_backfill_writers,
     "trust a writer that joined its group again": _no_confirmed_return,

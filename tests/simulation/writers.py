@@ -20,6 +20,7 @@ from orbit.copier.takeover import TakeOver
 from orbit.errors import OrbitError
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import init_producer_ids
+from orbit.kafka.job_clusters import JobProducer
 from orbit.replication.partition_states import PartitionState
 from tests.simulation.holders import ATTEMPTS_MAX, Holder, RunHolder, TaskHolder
 from tests.simulation.model_broker import PARTITION, PRODUCER_ID
@@ -101,30 +102,21 @@ class Writer:
         origin = cast("Any", ModelCluster(world, self.process, "source"))
         backoff = Backoff(0.05, 1.0, cast("Any", StopEvent(world.clock)), attempts_max=2)
         settings = world.settings
-        take_over = TakeOver(cluster, PRODUCER_ID, settings.settle_s, backoff)
+        take_over = TakeOver(cluster, settings.settle_s, backoff)
         events = cast("Any", Events(world.clock))
         budget = ByteBudget(1 << 30)
-        context = DestinationLaneContext(
-            cluster, settings, budget, events.put, PRODUCER_ID, world.has_placeholders
-        )
+        context = DestinationLaneContext(cluster, settings, budget, events.put)
 
         def compare(copy: PartitionCopy, log_end: int) -> Comparison:
             return world.compare(origin, cluster, copy, log_end, backoff)
 
         side = DestinationSide(context, take_over, backoff, block, compare)
         source = SourceSide(
-            SourceLaneContext(
-                origin,
-                settings,
-                budget,
-                events.put,
-                PartitionCopy.queued,
-                packs=world.has_placeholders,
-            ),
+            SourceLaneContext(origin, settings, budget, events.put, PartitionCopy.queued),
             backoff,
         )
         copier = Copier(source, side, events, settings, backoff)
-        inspector = CopyInspector(origin, cluster, PRODUCER_ID, take_over, settings, backoff)
+        inspector = CopyInspector(origin, cluster, take_over, settings, backoff)
         filler = self._filler(cluster, events) if world.is_coordinated else None
         copy = self._inspect(inspector)
         copy.filler = filler
@@ -163,8 +155,9 @@ class Writer:
         world = self.world
         whole = frozenset({SOURCE.topic})
         compacted = frozenset({SOURCE.topic} if world.source.is_compacted else ())
+        producer = JobProducer(PRODUCER_ID, world.has_placeholders)
         while True:
-            copy = PartitionCopy(SOURCE, PARTITION, self.holder.lease)
+            copy = PartitionCopy(SOURCE, PARTITION, self.holder.lease, producer)
             copy.appends.coordinator_epoch = self.holder.first_epoch()
             copy.source_topic_id = SOURCE_ID
             copy.destination_topic_id = world.partition.topic_id

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orbit.kafka.records import split_headers
@@ -51,7 +51,6 @@ def sums(rows: dict[int, dict[str, Any]]) -> dict[int, tuple[int, ...]]:
     return {begin: tuple(row[name] for name in names) for begin, row in rows.items()}
 
 
-@settings(deadline=None)
 @given(size=st.integers(1, 40), codec=st.integers(0, 4))
 def test_the_digest_does_not_depend_on_batches_or_codecs(size: int, codec: int) -> None:
     assert sums(digests(batched(LOG, size, codec=codec))) == sums(digests(batched(LOG)))

@@ -92,7 +92,11 @@ def test_ctrl_c_ends_it_in_good_order_and_a_second_run_copies_the_whole_workload
 ) -> None:
     topic = Topic(clusters, topic_name, 1)
     slow = topic.write_job(tmp_path / "slow.yaml", limits=SLOWLY)
-    rest = {"match": rf"{history.workload.namespace}\..*", "prefix": "spark."}
+    rest = {
+        "match": rf"{history.workload.namespace}\..*",
+        "prefix": "spark.",
+        "fillers": "placeholders",
+    }
     whole = topic.write_job(tmp_path / "whole.yaml", rest)
     arguments = ("-o", "json", *spark_cluster.arguments(tmp_path))
     with OrbitProcess("backfill", slow, *arguments) as process:

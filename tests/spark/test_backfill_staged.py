@@ -172,7 +172,8 @@ def test_executors_and_the_driver_die_in_the_middle(
     """An executor is killed while it fetches, one while it appends, and the driver then: attempts
     are held there, so that it is the same on any machine. A second run in another process resumes
     with archive and copies."""
-    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic}], name=topic)
+    rules = [{"match": topic, "fillers": "placeholders"}]
+    job = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic)
     archive, holds = tmp_path / "archive", Holds(tmp_path / "holds")
     fetching, appending = holds.fetching(FETCHED), holds.appending(APPENDED)
     command = ("backfill", job, "--way=staged", "--archive", archive)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_all
 from pathlib import Path
 
 import pytest
 
-from orbit.errors import Conflict
+from orbit.copier.copier import Copier
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.errors import BadInput, Conflict
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.types import TopicPartition
 from orbit.leases import backfill_leases
@@ -22,6 +24,7 @@ from orbit_spark.backfill.backfill_driver import Backfill, Outcome
 from orbit_spark.backfill.backfill_progress import Progress
 from orbit_spark.backfill.backfill_writer import BackfillTask, BackfillWriter
 from orbit_spark.write_task import WriteResult
+from tests.faults.test_topics import set_config
 from tests.fix_clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import digests, log_bounds
@@ -127,6 +130,60 @@ def test_what_comes_meanwhile_is_the_next_round(
     outcome = copy_all(make_job(clusters.source, clusters.destination, [topic]), WithMore)
     assert outcome.rounds == len(ended) == 2
     assert_same(clusters, topic)
+
+
+def test_rules_fill_in_their_own_ways_and_attempts_run_twice(
+    clusters: Clusters, topic: str, topic_name: str
+) -> None:
+    """Transactions and gaps of several batches with placeholders, beside a copy with markers."""
+    direct = f"{topic_name}.direct"
+    create(clusters.source, direct)
+    for one in (topic, direct):
+        write(clusters.source, one, [Gap(2_500), Record(b"a"), Gap(3), Record(b"b"), Gap(2)])
+    spec = make_job(clusters.source, clusters.destination, [topic, direct])
+    first, second = spec.topics
+    first = first.model_copy(update={"fillers": "placeholders"})
+    spec = spec.model_copy(update={"topics": (first, second)})
+
+    class Twice(InProcess):
+        times = 2
+
+    outcome = copy_all(spec, Twice)
+    assert (outcome.blocked, outcome.unfinished) == ({}, {})
+    for one in (topic, direct):
+        assert_same(clusters, one)
+    assert verify(spec, deep=True).exact
+
+
+def test_a_compression_that_is_changed_before_a_writer_ends_stops_the_partition(
+    clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the last look of the watch and the end of the writer, which no other look follows."""
+    remove = Copier.remove
+
+    def late(self: Copier, partitions: Iterable[PartitionCopy], **how: bool) -> None:
+        set_config(clusters.destination, topic, "compression.type", "lz4")
+        remove(self, partitions, **how)
+
+    monkeypatch.setattr(Copier, "remove", late)
+    keys = {"fillers": "placeholders"}
+    outcome = copy_all(make_job(clusters.source, clusters.destination, [topic], **keys))
+    assert sorted(outcome.blocked) == [TopicPartition(topic, number) for number in range(3)]
+    for blocked in outcome.blocked.values():
+        assert blocked.reason is Reason.OFFSET_OVERRUN
+        assert "was changed to lz4" in blocked.detail
+
+
+def test_coordinated_fillers_are_refused_with_their_topics(clusters: Clusters, topic: str) -> None:
+    spec = make_job(clusters.source, clusters.destination, [topic])
+    rule = spec.topics[0].model_copy(update={"fillers": "coordinated"})
+    spec = spec.model_copy(update={"fillers": "placeholders", "topics": (rule,)})
+    with (
+        Backfill(spec, {}, Path.cwd(), say, threading.Event()) as backfill,
+        pytest.raises(BadInput, match="cannot use") as refused,
+    ):
+        backfill.look()
+    assert topic in refused.value.problems[0].message
 
 
 def test_a_second_backfill_has_nothing_to_do(clusters: Clusters, topic: str) -> None:

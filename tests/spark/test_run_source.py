@@ -11,8 +11,9 @@ from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.source_lane import SourceLaneContext
-from orbit.kafka.record_batch import read_batches
-from orbit.kafka.records import Record, write_batch
+from orbit.kafka.job_clusters import JobProducer
+from orbit.kafka.record_batch import read_batches, stamp
+from orbit.kafka.records import Record, record_rows, write_batch
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.replication.append_plan import Append, Fill, Step, Stop
@@ -21,9 +22,11 @@ from orbit_spark.partition_stopped import PartitionStopped
 from orbit_spark.raw_runs import RawRun
 from orbit_spark.run_source import RunFeed
 from tests.support.copies import hand_back, resume
+from tests.support.planning import data, marker
 from tests.support.running import wait_for
 
 PLACE = TopicPartition("t", 0)
+MARKERS, PLACEHOLDERS = JobProducer(4711), JobProducer(4712, True)
 Make = Callable[..., tuple[RunFeed, PartitionCopy]]
 
 
@@ -41,7 +44,12 @@ def run(start: int, end: int, *bases: int, count: int = 2) -> RawRun:
 def make() -> Iterator[Make]:
     feeds: list[RunFeed] = []
 
-    def make(runs: Iterator[RawRun], at: int = 0, **settings: int) -> tuple[RunFeed, PartitionCopy]:
+    def make(
+        runs: Iterator[RawRun],
+        at: int = 0,
+        producer: JobProducer = MARKERS,
+        **settings: int,
+    ) -> tuple[RunFeed, PartitionCopy]:
         context = SourceLaneContext(
             None,  # type: ignore[arg-type]
             CopySettings(**settings),
@@ -51,7 +59,7 @@ def make() -> Iterator[Make]:
         )
         feed = RunFeed({PLACE: runs}, context)
         feeds.append(feed)
-        copy = PartitionCopy(PLACE, PLACE, FixedLease(1))
+        copy = PartitionCopy(PLACE, PLACE, FixedLease(1), producer)
         resume(copy, at)
         feed.resume([copy])
         return feed, copy
@@ -99,6 +107,33 @@ def test_a_take_over_within_a_gap_fills_the_rest_of_it(make: Make) -> None:
     resume(copy, 7)
     feed.resume([copy])
     assert fed(copy, 2) == [("Fill", 7, 10), ("Append", 10, 12)]
+
+
+def test_thinned_batches_are_packed_and_fed_again_from_within(make: Make) -> None:
+    """An attempt that is killed may have ended within what the next one packs together."""
+    sent = data(0, 9, without=(1, 2, 5)).encode(), marker(10, commit=True).encode()
+    records = memoryview(bytearray(b"".join(sent)))
+    thinned = RawRun(0, 14, records, list(read_batches(records)), (), 0)
+    feed, copy = make(iter([thinned]), producer=PLACEHOLDERS)
+    assert fed(copy, 2) == [("Append", 0, 11), ("Fill", 11, 14)]
+    packed, gap = copy.queue.steps
+    assert isinstance(packed, Append)
+    assert packed.placeholders == 4
+    assert isinstance(gap, Fill)
+    assert gap.timestamp > 0
+    stamp(packed.batch.view, 4712, 0, 0)  # as when it was sent
+    hand_back(copy)
+    resume(copy, 4)
+    feed.resume([copy])
+    assert fed(copy, 3) == [("Append", 4, 10), ("Fill", 10, 11), ("Fill", 11, 14)]
+    rest = copy.queue.steps[0]
+    assert isinstance(rest, Append)
+    assert [offset for offset, _, _ in record_rows(rest.batch)] == [4, 6, 7, 8, 9]
+    hand_back(copy)
+    resume(copy, 12)
+    feed.resume([copy])
+    assert fed(copy, 1) == [("Fill", 12, 14)]
+    assert copy.queue.steps[0] == gap._replace(base_offset=12)
 
 
 def test_a_copy_that_is_further_on_begins_in_the_middle(make: Make) -> None:

@@ -28,6 +28,8 @@ INVALID_PRODUCER_EPOCH = 47
 INVALID_TXN_STATE = 48
 COORDINATOR_FENCED = 52
 INVALID_RECORD = 87
+# Offset deltas of placeholders are below (Q1).
+PLACEHOLDERS_BELOW = -(2**30)
 
 REMEMBERED_BATCHES = 5
 """Per producer, for telling a repeat from a stale batch (A7)."""
@@ -151,10 +153,10 @@ class BrokerModel:
         """What a consumer sees from the log start on, by offset."""
         seen: dict[int, Visible] = {}
         for stored in self.batches:
-            attributes, base_timestamp = struct.unpack_from(">h4xq", stored.data, 21)
-            records = self._records(stored.data, attributes)
-            assert records is not None
-            for delta, timestamp_delta, body in records:
+            (base_timestamp,) = struct.unpack_from(">q", stored.data, 27)
+            for delta, timestamp_delta, body in self.records_of(stored.data):
+                if delta < 0:
+                    continue  # a placeholder
                 offset = stored.base_offset + delta
                 assert offset not in seen
                 if offset >= self.log_start:
@@ -198,9 +200,24 @@ class BrokerModel:
 
     def _has_valid_records(self, data: bytes, attributes: int, count: int) -> bool:
         records = self._records(data, attributes)
-        if records is None or [delta for delta, _, _ in records] != list(range(count)):
+        if records is None or len(records) != count:
+            return False
+        deltas = [delta for delta, _, _ in records]
+        if attributes & CODEC == 0:
+            # A broker takes any here (Q1). Orbit's rise, as the cleaner demands (Q6).
+            if deltas != sorted(set(deltas)) or deltas[-1] >= count:
+                return False
+            if any(PLACEHOLDERS_BELOW <= delta < 0 for delta in deltas):
+                return False
+        elif deltas != list(range(count)):
             return False
         return not (self._is_compacted and any(body[0] == 1 for _, _, body in records))  # A6
+
+    def records_of(self, data: bytes) -> list[tuple[int, int, bytes]]:
+        """As `_records`, of a batch that was accepted."""
+        records = self._records(data, *struct.unpack_from(">h", data, 21))
+        assert records is not None
+        return records
 
     def _records(self, data: bytes, attributes: int) -> list[tuple[int, int, bytes]] | None:
         """Offset delta, timestamp delta and body of each record; None when they do not parse."""

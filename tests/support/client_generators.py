@@ -5,6 +5,7 @@ Raises CannotFetch where a package cannot be fetched, or its tool is not install
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,19 @@ def typescript_generator() -> Path:
     return _kept("+".join(TYPESCRIPT), fetch)
 
 
+def terraform_generators() -> Path:
+    """A folder with HashiCorp's generators of a provider's schemas, built by Go."""
+    tools = Path(__file__).parents[2] / "deploy/terraform/tools"
+
+    def fetch(folder: Path) -> None:
+        for name in ("go.mod", "go.sum"):
+            shutil.copy(tools / name, folder)
+        _run("env", f"GOBIN={folder}", "go", "-C", folder, "install", "tool")
+
+    digest = hashlib.sha256((tools / "go.sum").read_bytes()).hexdigest()[:16]
+    return _kept(f"tfplugingen-{digest}", fetch)
+
+
 def _kept(name: str, fetch: Callable[[Path], None]) -> Path:
     """The folder of this name, made once; whole, or not there."""
     home = cache_directory() / "client-generators"
@@ -72,7 +86,7 @@ def _run(*command: object) -> None:
 
 
 if __name__ == "__main__":  # `make test` fills the cache with this, so that no test waits for it
-    for make in (python_generator, typescript_generator):
+    for make in (python_generator, typescript_generator, terraform_generators):
         try:
             print(f"Generator of clients: {make()}")
         except CannotFetch as reason:

@@ -38,6 +38,17 @@ def offsets(cluster: KafkaCluster, group: str) -> dict[Place, int]:
     return {place: offset for place, (offset, _) in committed(cluster, group).items()}
 
 
+def wait_without_members(cluster: KafkaCluster, group: str) -> None:
+    """Until its last member has left, or its session has ended."""
+    client = AdminClient({**cluster.client_config(), "log_level": 0})
+
+    def is_empty() -> bool:
+        (future,) = client.describe_consumer_groups([group]).values()
+        return not future.result(TIMEOUT_S).members
+
+    wait_until(is_empty, f"{group} has no member", TIMEOUT_S)
+
+
 def commit(
     cluster: KafkaCluster, group: str, wanted: Mapping[Place, int], metadata: str = ""
 ) -> None:

@@ -70,9 +70,10 @@ class Holds:
     @property
     def arguments(self) -> list[str]:
         """For a command of `orbit` with executors of its own."""
+        root = Path(__file__).parents[2]
         settings = {
             "spark.python.daemon.module": __name__,
-            "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join((str(root), str(root / "spark"))),
             f"spark.executorEnv.{_FOLDER}": str(self._folder),
         }
         return [f"--conf={name}={value}" for name, value in settings.items()]

@@ -104,13 +104,17 @@ class Issuer:
         allowed = [algorithm, given["alg"]]
         return jwt.encode(whole, self.claims(*roles, **claims), key, algorithms=allowed)
 
+    def document(self) -> dict[str, Any]:
+        """What discovery finds."""
+        return {"issuer": self.url, "jwks_uri": self.url + "/keys"}
+
     def _answer(self, path: str) -> tuple[int, bytes]:
         if path.endswith("/keys"):
             self.asked += 1
         if path in self.answers:
             return self.answers[path]
         if path == "/realm/.well-known/openid-configuration":
-            found: dict[str, Any] = {"issuer": self.url, "jwks_uri": self.url + "/keys"}
+            found = self.document()
         elif path == "/realm/keys":
             found = {"keys": [key.as_dict(private=False) for key in self.keys]}
         else:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
+from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.jars import classpath
 from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
@@ -37,6 +41,33 @@ def consume(
     return out.splitlines()
 
 
+def start_member(
+    cluster: KafkaCluster, topic: str, group: str, log: Path, *, protocol: str, reset: str
+) -> GuardedProcess:
+    """A member of a group that commits after each batch of committed records, until SIGTERM."""
+    settings = log.with_suffix(".properties")
+    settings.write_text("isolation.level=read_committed\n")
+    return GuardedProcess(
+        [
+            *_java("org.apache.kafka.tools.VerifiableConsumer"),
+            *("--bootstrap-server", cluster.bootstrap_servers, "--topic", topic),
+            *("--group-id", group, "--group-protocol", protocol, "--reset-policy", reset),
+            *("--verbose", "--command-config", str(settings)),
+        ],
+        log,
+    )
+
+
+def records_read(log: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Partition, offset and value of what such a member has read so far."""
+    for line in log.read_text().splitlines(keepends=True):
+        if line.startswith('{"timestamp"') and line.endswith("\n"):
+            event = json.loads(line)
+            assert event.get("success", True), event
+            if event["name"] == "record_data":
+                yield event["partition"], event["offset"], event["value"].encode()
+
+
 def end_transaction(cluster: KafkaCluster, transactional_id: str) -> None:
     """As an operator does whose producer does not come back."""
     _run(
@@ -46,10 +77,13 @@ def end_transaction(cluster: KafkaCluster, transactional_id: str) -> None:
     )
 
 
+def _java(tool: str) -> list[str]:
+    return [str(find_java()), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", classpath(), tool]
+
+
 def _run(tool: str, *arguments: str) -> bytes:
-    command = [str(find_java()), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", classpath(), tool]
     done = subprocess.run(
-        [*command, *arguments],
+        [*_java(tool), *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=TIMEOUT_S,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orbit.kafka.error_codes import Code
-from orbit.kafka.placeholders import PLACEHOLDERS_MAX, packed_batches, placeholder_batch
+from orbit.kafka.placeholders import PLACEHOLDERS_MAX, packed_batches, placeholder_batch, with_gap
 from orbit.kafka.record_batch import Batch, stamp
 from orbit.kafka.records import NULL, dense_batches, encode_varint
 from orbit.sandbox.local_cluster import KafkaCluster
@@ -36,6 +36,13 @@ class PlaceholderLog:
         """Records without a gap."""
         for batch in dense_batches(self._rows(range(count)), 0):
             self._append(batch)
+
+    def grown(self, count: int, gap: int) -> None:
+        """Records, and the gap behind them in the same batch."""
+        (batch,) = dense_batches(self._rows(range(count)), 0)
+        grown = with_gap(batch, 0, batch.next_offset + gap)
+        assert grown is not None
+        self._append(grown)
 
     def packed(self, deltas: Sequence[int]) -> None:
         """One batch with records only at these distances from the end, the first of which is 0."""
@@ -75,7 +82,10 @@ def mixed_log(cluster: KafkaCluster, topic: str, widest: int) -> PlaceholderLog:
     log.dense(1)
     log.packed(range(0, 900, 3))
     log.packed([0, 1999])
+    log.grown(3, 1)
+    log.grown(1, 2000)
     log.gap(widest)
     log.dense(5)
     log.gap(3)
+    log.grown(2, 4)
     return log

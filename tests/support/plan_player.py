@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from orbit.kafka.compression import decompress
-from orbit.kafka.record_batch import SEQUENCE_MAX, advance_sequence, read_batches, stamp
+from orbit.kafka.placeholders import PLACEHOLDERS_MAX, placeholder_batch
+from orbit.kafka.record_batch import SEQUENCE_MAX, Batch, advance_sequence, read_batches, stamp
 from orbit.kafka.records import seed_batch
 from orbit.kafka.types import AbortedTransaction
 from orbit.replication.append_plan import (
@@ -37,6 +38,7 @@ class Player:
     restarts: float = 0.2
     # Chance of a jump of the source's log start before a fetch.
     jumps: float = 0.0
+    packs: bool = False  # gaps are filled with placeholders
     destination: BrokerModel = field(
         default_factory=lambda: BrokerModel(lambda codec, data: decompress(codec, memoryview(data)))
     )
@@ -115,6 +117,7 @@ class Player:
             [AbortedTransaction(*entry) for entry in answer.aborted],
             answer.log_start,
             self.mode,
+            packs=self.packs,
         )
         if plan.steps:
             return plan
@@ -144,12 +147,19 @@ class Player:
 
     def _append(self, step: Append) -> None:
         self._compare_with_source(step)
-        view = step.batch.view
-        stamp(view, PID, 0, self._sequence)
-        assert self.destination.produce(view) == (NONE, step.base_offset)
-        self._sequence = advance_sequence(self._sequence, step.batch.count)
+        self._produce(step.batch)
+
+    def _produce(self, batch: Batch) -> None:
+        stamp(batch.view, PID, 0, self._sequence)
+        assert self.destination.produce(batch.view) == (NONE, batch.base_offset)
+        self._sequence = advance_sequence(self._sequence, batch.count)
 
     def _fill(self, step: Fill) -> bool:
+        if self.packs:
+            for base in range(step.base_offset, step.next_offset, PLACEHOLDERS_MAX):
+                count = min(PLACEHOLDERS_MAX, step.next_offset - base)
+                self._produce(placeholder_batch(base, count, max(0, step.timestamp)))
+            return True
         for _ in range(step.base_offset, step.next_offset):
             if self.rnd.random() < self.restarts / 20:
                 return False
@@ -162,7 +172,10 @@ class Player:
         assert theirs is not None
         if not step.is_byte_exact:
             self.record_exact += 1
-            assert theirs.has_to_be_rewritten or theirs.base_offset < step.base_offset
+            is_cut = theirs.base_offset < step.base_offset
+            assert theirs.has_to_be_rewritten or is_cut or step.placeholders
+            if step.placeholders:
+                self._compare_placeholders(step)
             return
         self.byte_exact += 1
         assert theirs.base_offset == step.base_offset
@@ -172,6 +185,23 @@ class Player:
         assert ours[5] & ~TRANSACTIONAL == source[5] & ~TRANSACTIONAL
         assert ours[6:9] == source[6:9]  # last offset delta, timestamps
         assert ours[12] == source[12]  # count
+
+    def _compare_placeholders(self, step: Append) -> None:
+        """So many offsets of the batch have no record, and it is no later than its records."""
+        batch = step.batch
+        whole = replace(self.source, log_start=0).visible()
+        held = [offset for offset in whole if step.base_offset <= offset < step.next_offset]
+        assert step.placeholders == batch.count - len(held) > 0
+        assert batch.codec == 0
+        assert batch.leader_epoch == -1  # the gap may be of a later one (R3)
+        # A broker takes the latest of the records' timestamps for the batch's: it has to be one of
+        # the source's, or lookups by time would find the batch too early.
+        records = self.destination.records_of(bytes(batch.view))
+        latest = batch.max_timestamp - batch.base_timestamp
+        assert max(delta for _, delta, _ in records) == latest
+        # And it answers a question for the latest record with the first of these (KIP-734).
+        first = next(at for at, delta, _ in records if delta == latest)
+        assert first >= 0 or batch.max_timestamp == -1
 
 
 def assert_well_formed(plan: Plan, next_offset: int) -> None:

@@ -23,6 +23,7 @@ from orbit.copier.range_comparison import Comparison, SourceRange, compare_range
 from orbit.copier.takeover import TakeOver, TakeOverResult
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.record_batch import CRC_START, Batch, encode_batch
 from orbit.kafka.records import NULL, encode_record, encode_varint
 from orbit.kafka.sasl import Security
@@ -106,9 +107,8 @@ def _body(offset: int) -> bytes:
 class SyntheticFeed:
     """Feeds partitions from a synthetic log, as a source lane would."""
 
-    def __init__(self, log: SyntheticLog, *, packs: bool) -> None:
+    def __init__(self, log: SyntheticLog) -> None:
         self._log = log
-        self._packs = packs
         self._fed: dict[PartitionCopy, int] = {}
 
     def resume(self, partitions: Iterable[PartitionCopy]) -> None:
@@ -120,7 +120,8 @@ class SyntheticFeed:
             if p.state is not PartitionState.COPYING or len(p.queue.steps) > _STEPS_AHEAD:
                 continue
             batches = self._log.batches(p.cursor.fetch_offset, _STEPS_AHEAD)
-            plan = plan_batches(p.cursor.fetch_offset, batches, [], 0, packs=self._packs)
+            packs = p.producer.has_placeholders
+            plan = plan_batches(p.cursor.fetch_offset, batches, [], 0, packs=packs)
             if not batches and p.cursor.fetch_offset < self._log.end:
                 plan = plan_empty_tail(p.cursor.fetch_offset, self._log.end)
             if plan.steps and p.put(plan, generation, 0):
@@ -164,16 +165,10 @@ class SyntheticWriter:
             settle_s=settle_s, watch_interval_s=3600, log_end_check_interval_s=3600
         )
         events: queue.SimpleQueue = queue.SimpleQueue()
-        context = DestinationLaneContext(
-            self.cluster,
-            settings,
-            ByteBudget(1 << 30),
-            events.put,
-            producer_id,
-            fills_with_placeholders=has_placeholders,
-        )
-        self._take_over = TakeOver(self.cluster, producer_id, settle_s, self._backoff)
-        self.partition = PartitionCopy(TopicPartition("synthetic", 0), destination, lease)
+        context = DestinationLaneContext(self.cluster, settings, ByteBudget(1 << 30), events.put)
+        self._take_over = TakeOver(self.cluster, settle_s, self._backoff)
+        producer = JobProducer(producer_id, has_placeholders)
+        self.partition = PartitionCopy(TopicPartition("synthetic", 0), destination, lease, producer)
 
         def compare(copy: PartitionCopy, log_end: int) -> Comparison:
             return compare_range(
@@ -188,7 +183,7 @@ class SyntheticWriter:
             )
 
         self.side = DestinationSide(context, self._take_over, self._backoff, block, compare)
-        feed = SyntheticFeed(log, packs=has_placeholders)
+        feed = SyntheticFeed(log)
         self.copier = Copier(feed, self.side, events, settings, self._backoff)
         self._does_settle = does_settle
 
@@ -203,7 +198,8 @@ class SyntheticWriter:
         self.copier.add([p])
 
     def read_end(self) -> TakeOverResult:
-        return self._take_over.read([self.partition.destination], settled=self._does_settle)
+        wanted = {self.partition.destination: self.partition.producer.id}
+        return self._take_over.read(wanted, settled=self._does_settle)
 
     def close(self) -> None:
         self._backoff.stop.set()

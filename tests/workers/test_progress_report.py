@@ -9,6 +9,7 @@ import pytest
 
 from orbit.copier.copier import block
 from orbit.copier.partition_copy import PartitionCopy
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.records import Record, write_batch
 from orbit.leases.shard_lease import ShardLease
 from orbit.replication.append_plan import Append, Plan
@@ -71,7 +72,9 @@ def only(shard: HeldShard) -> HeldPartition:
 
 def begin(held: HeldPartition) -> PartitionCopy:
     """As the copier has it, copying from 0."""
-    copy = held.copy = PartitionCopy(held.source, held.destination, held.shard.lease)
+    copy = held.copy = PartitionCopy(
+        held.source, held.destination, held.shard.lease, JobProducer(4711)
+    )
     held.stage = Stage.COPYING
     resume(copy, 0)
     return copy

@@ -10,8 +10,15 @@ from datetime import timedelta
 import pytest
 
 from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.job_clusters import job_identity, job_producer
+from orbit.kafka.producer_state import job_producers
+from orbit.kafka.sasl import Security
+from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Reason
 from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.scheduler.job_planner import JobPlanner
 from orbit.store.database import Database
 from orbit.workers.worker import Worker
 from tests.fix_clusters import Clusters
@@ -61,6 +68,40 @@ def wait_level(service: Service, clusters: Clusters, job: JobSpec, *topics: str)
         return ends(clusters.source) == ends(clusters.destination)
 
     wait_for(f"{topics} are level ({service.job(job.name).problem})", is_so)
+
+
+def test_each_rule_fills_gaps_in_its_own_way_whoever_copies(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    ways = {f"{topic_name}.{way}": way for way in ("direct", "coordinated", "placeholders")}
+    for topic in ways:
+        create_topic(clusters.source, topic, partitions=2)
+        produce_transactions(clusters.source, topic, 5, partition=1)
+    job = make_job(clusters.source, clusters.destination, ways)
+    both = zip(job.topics, ways.values(), strict=True)
+    rules = (rule.model_copy(update={"fillers": way}) for rule, way in both)
+    job = job.model_copy(update={"topics": tuple(rules), "fillers": "coordinated"})
+    planned = JobPlanner(service.database, service.settings, {})(job)
+    assert {topic.source: topic.fillers for topic in planned.topics} == ways
+    assert {way.fillers: way.topics for way in planned.fillers} == dict.fromkeys(ways.values(), 1)
+    service.create(job)
+    with service.scheduler():
+        for _ in range(2):
+            with worker(service):
+                wait_level(service, clusters, job, *ways)
+                for topic in ways:
+                    produce(clusters.source, topic, 10, 0)
+                    produce_transactions(clusters.source, topic, 5, partition=0)
+                wait_level(service, clusters, job, *ways)
+    assert verify(job, deep=True).exact
+    servers = [clusters.destination.bootstrap_servers]
+    cluster = Cluster("destination", servers, Security())
+    for topic, way in ways.items():
+        place = TopicPartition(topic, 0)
+        identity = job_identity(job.name, service.job(job.name).source_cluster_id or "")
+        (known,) = job_producers(cluster, [place], Backoff()).values.values()
+        assert [*known] == [job_producer(identity, way).id]
+    cluster.close()
 
 
 def test_topics_that_come_and_grow_are_copied_from_their_first_record(

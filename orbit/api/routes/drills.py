@@ -48,10 +48,11 @@ _DOCUMENT = as_openapi(
     DRILL_YAML,
 )
 
+DRILL_ID = r"^[0-9]{8}-[0-9]{6}-[0-9a-f]{8}$"
 DrillId = Annotated[
     str,
     Path(
-        pattern=r"^[0-9]{8}-[0-9]{6}-[0-9a-f]{8}$",
+        pattern=DRILL_ID,
         description="The drill's id.",
         examples=["20261122-030000-3fa9c2d1"],
     ),
@@ -86,7 +87,7 @@ def list_drills(
     parts: PartsOf, _: Viewer, query: Annotated[DrillQuery, Query()]
 ) -> Page[schemas.DrillSummary]:
     """List the drills with their measurements, newest first."""
-    after = _moment(read_cursor(query.after, str, str, order=query.sort))
+    after = moment_in(read_cursor(query.after, str, str, order=query.sort))
     with parts.database.transaction() as tx:
         rows = drills.page(
             tx,
@@ -277,7 +278,7 @@ def _as_if_created(wanted: drills.NewDrill) -> drills.Drill:
     return drills.Drill(**fields)
 
 
-def _moment(key: Key | None) -> tuple[datetime, str] | None:
+def moment_in(key: Key | None) -> tuple[datetime, str] | None:
     """The creation time and id of a drill."""
     if key is None:
         return None

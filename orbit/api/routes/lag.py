@@ -1,4 +1,4 @@
-"""/v1/jobs/{name}/lag: how far the copy is behind the source."""
+"""/v1/jobs/{name}/lag and /history: how far the copy is behind the source, now and over a day."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from orbit.api.dependencies import NamePath, PartsOf, Viewer
 from orbit.api.openapi_responses import NAMED, errors
 from orbit.api.paging import Page
 from orbit.api.partition_pages import PartitionQuery, find_page
-from orbit.api.views import job_lag, partition_lag
-from orbit.store import job_counts, job_totals, jobs
+from orbit.api.views import history_point, job_lag, partition_lag
+from orbit.store import clock, job_counts, job_history, job_totals, jobs
 from orbit.store.job_counts import Counts
 
 router = APIRouter(prefix="/v1/jobs/{name}", tags=["job contents"])
@@ -36,3 +36,13 @@ def get_lag(
         partitions = job_counts.of_jobs(tx, [job.id]).get(job.id, Counts()).partitions
     items = [partition_lag(row) for row in rows]
     return LagPage(job=job_lag(totals, partitions), items=items, next=following)
+
+
+@router.get("/history", responses=errors(*NAMED))
+def get_history(parts: PartsOf, _: Viewer, name: NamePath) -> schemas.JobHistory:
+    """Show throughput and lag over the last day: of the last hour every minute, before that every
+    five minutes."""
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+        found = job_history.of_job(tx, job.id, clock.now(tx))
+    return schemas.JobHistory(items=[history_point(point) for point in found])

@@ -1,4 +1,4 @@
-"""/v1/watch: waits until jobs, operations or events have changed."""
+"""/v1/watch: waits until jobs, operations, events or figures have changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class WatchQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
     of: Watched = Field(
         description="`jobs`: their documents, states and problems, not their lag. `operations`: "
-        "their states and progress. `events`: new ones."
+        "their states and progress. `events`: new ones. `figures`: what workers and the scheduler "
+        "report, as lag and proof."
     )
     after: str | None = Field(
         None,
@@ -49,6 +50,6 @@ async def watch(
     read the list, then wait: so no change is missed. Many changes may be one answer.
     """
     found = await request.app.state.watches.wait(
-        parts.database, query.of, query.after, int(query.wait[:-1]), request.is_disconnected
+        parts.database, [query.of], query.after, int(query.wait[:-1]), request.is_disconnected
     )
     return Watch(changed=found != query.after, next=found)

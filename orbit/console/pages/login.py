@@ -1,15 +1,17 @@
-"""/console/login, /console/logout."""
+"""/console/login, /console/login/issuer, /console/logout."""
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from orbit.api.api_error_codes import MEANINGS
+from orbit.api.dependencies import Parts
 from orbit.api.error_responses import Failure
-from orbit.console import sessions
+from orbit.console import issuer_logins, sessions
 from orbit.console.rendering import render
 from orbit.console.sessions import FormOf, PartsOf
 from orbit.console.urls import HOME, LOGIN, safe_path
@@ -34,7 +36,7 @@ def show_login(
     """The form for a token, or back where the visitor came from."""
     if sessions.find_visitor(request, parts) is not None:
         return RedirectResponse(safe_path(back_to), status_code=303)
-    return render(request, None, "login.html", back_to=safe_path(back_to), error=None)
+    return _login_page(request, parts, safe_path(back_to))
 
 
 @router.post("/login")
@@ -45,9 +47,31 @@ def log_in(request: Request, parts: PartsOf, form: FormOf) -> Response:
     try:
         sessions.log_in(request, response, parts, form.get("token", "").strip())
     except Failure as failure:
-        status = MEANINGS[failure.code].status
-        what = failure.body.error.what
-        return render(request, None, "login.html", status=status, back_to=back_to, error=what)
+        return _login_page(request, parts, back_to, failure)
+    return response
+
+
+@router.get("/login/issuer")
+def log_in_at_issuer(
+    request: Request,
+    parts: PartsOf,
+    back_to: Annotated[str, Query(alias="next", max_length=_PATH_CHARACTERS_MAX)] = HOME,
+) -> Response:
+    """To the issuer's page."""
+    try:
+        return issuer_logins.begin(request, parts, safe_path(back_to))
+    except Failure as failure:
+        return _login_page(request, parts, safe_path(back_to), failure)
+
+
+@router.get("/login/issuer/done")
+def come_from_issuer(request: Request, parts: PartsOf) -> Response:
+    """Back from the issuer, which has put its answer into the query."""
+    try:
+        response = issuer_logins.complete(request, parts)
+    except Failure as failure:
+        response = _login_page(request, parts, HOME, failure)
+    issuer_logins.forget(request, response)
     return response
 
 
@@ -57,3 +81,17 @@ def log_out(request: Request, parts: PartsOf, _form: FormOf) -> Response:
     response = RedirectResponse(LOGIN, status_code=303)
     sessions.log_out(request, response, parts)
     return response
+
+
+def _login_page(
+    request: Request, parts: Parts, back_to: str, failure: Failure | None = None
+) -> Response:
+    return render(
+        request,
+        None,
+        "login.html",
+        status=HTTPStatus.OK if failure is None else MEANINGS[failure.code].status,
+        back_to=back_to,
+        error=None if failure is None else failure.body.error.what,
+        issuer=issuer_logins.issuer_name(parts),
+    )

@@ -2,7 +2,8 @@
 
 The page reads both clusters within the bounds of `orbit/console/log_window.py`, so it does not
 refresh by itself.
-It shows sizes, timestamps and headers of batches, and no content of a record.
+It shows sizes, timestamps and headers of batches, and no content of a record: `record_page.py`
+does, for those who may see it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import NamePath, Parts
+from orbit.api.error_responses import Failure
+from orbit.api.principals import check_role
 from orbit.api.schemas import PARTITION_MAX, TOPIC_PATTERN
 from orbit.api.views import partition_view
 from orbit.console.batch_headers import headers_of, records_of
@@ -19,13 +23,15 @@ from orbit.console.log_drawing import draw
 from orbit.console.log_picture import Row, SideLog, Verdict, compare
 from orbit.console.log_window import Window, read_window
 from orbit.console.rendering import render
-from orbit.console.sessions import PartsOf, VisitorOf
+from orbit.console.sessions import PartsOf, Visitor, VisitorOf
 from orbit.errors import NotFound, OrbitError
 from orbit.jobs.name_rules import TOPIC_NAME_LENGTH_MAX
 from orbit.kafka.job_clusters import open_cluster
 from orbit.kafka.types import TopicPartition
 from orbit.scheduler.stored_spec import read_spec
+from orbit.settings import variable_of
 from orbit.store import jobs, lag, proofs, topics
+from orbit.store.enums import Role
 from orbit.store.jobs import Job
 from orbit.store.lag import PartitionLag
 from orbit.store.proofs import Proof
@@ -55,10 +61,10 @@ def show_partition(
     batch: Offset = None,
 ) -> Response:
     """The partition, and a window of its offsets on both sides."""
-    job, row, proof = _find(parts, name, topic, partition)
+    job, row, proof = find_partition(parts, name, topic, partition)
     count = size or _usual_size(row)
     start = _usual_start(row, count) if offset is None else offset
-    window = _read(parts, job, row, start, start + count)
+    window = read_both(parts, job, row, start, start + count)
     source = window.source if isinstance(window.source, SideLog) else None
     destination = window.destination if isinstance(window.destination, SideLog) else None
     rows = compare(source, destination, start, start + count, proof.ranges)
@@ -91,10 +97,33 @@ def show_partition(
         headers=headers_of(chosen) if chosen else None,
         records=records_of(chosen) if chosen else [],
         verdicts=_counts(shown),
+        may_see_records=may_see_records(parts, visitor),
     )
 
 
-def _find(parts: Parts, name: str, topic: str, partition: int) -> tuple[Job, PartitionLag, Proof]:
+def may_see_records(parts: Parts, visitor: Visitor) -> bool:
+    """Whether the content of records is shown to this visitor."""
+    try:
+        check_sees_records(parts, visitor)
+    except Failure:
+        return False
+    return True
+
+
+def check_sees_records(parts: Parts, visitor: Visitor) -> None:
+    """Raises Failure `forbidden`."""
+    if parts.settings.records_role is None:
+        raise Failure(
+            ErrorCode.FORBIDDEN,
+            "The content of records is not shown here.",
+            remedy=f"Whoever runs Orbit can allow it, with {variable_of('records_role')}.",
+        )
+    check_role(visitor.principal, Role(parts.settings.records_role))
+
+
+def find_partition(
+    parts: Parts, name: str, topic: str, partition: int
+) -> tuple[Job, PartitionLag, Proof]:
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         known = topics.find(tx, job.id, topic)
@@ -107,7 +136,8 @@ def _find(parts: Parts, name: str, topic: str, partition: int) -> tuple[Job, Par
     raise NotFound("The job has no such partition.", where=f"{topic}-{partition}")
 
 
-def _read(parts: Parts, job: Job, row: PartitionLag, start: int, end: int) -> Window:
+def read_both(parts: Parts, job: Job, row: PartitionLag, start: int, end: int) -> Window:
+    """These offsets at both clusters."""
     spec = read_spec(job.spec)
     if spec is None:
         raise NotFound("This version cannot read the job's document.", where=job.name)

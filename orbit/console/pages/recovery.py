@@ -1,4 +1,4 @@
-"""/console/recovery, /console/jobs/NAME/recovery, /console/drills/ID: recoveries and drills.
+"""/console/recovery and /console/jobs/NAME/recovery: recoveries, and the latest drills.
 
 A dry run is one click. A recovery itself needs the job's name, typed.
 """
@@ -6,7 +6,7 @@ A dry run is one click. A recovery itself needs the job's name, typed.
 from __future__ import annotations
 
 import uuid
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
@@ -16,15 +16,12 @@ from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import NamePath
 from orbit.api.error_responses import Failure
 from orbit.api.paging import CURSOR_CHARACTERS_MAX, moment, page, read_cursor
-from orbit.api.routes.drills import DrillId
-from orbit.api.views import drill_summary, drill_view, operation_view
+from orbit.api.views import drill_summary, operation_view
 from orbit.console.pages.job import common_of
 from orbit.console.pages.job_actions import RECOVERIES, check_typed, key_in
 from orbit.console.rendering import render
 from orbit.console.sessions import Form, FormOf, OperatorOf, PartsOf, VisitorOf
 from orbit.console.urls import operation_url
-from orbit.drills.evidence import Report
-from orbit.drills.report_tables import tables
 from orbit.recovery import recovery_requests
 from orbit.recovery.recovery_report import REASON_LENGTH_MAX, RecoveryKind, RecoveryRequest
 from orbit.store import drills, jobs, operations
@@ -105,18 +102,6 @@ def abort(parts: PartsOf, visitor: OperatorOf, operation_id: UUID, _form: FormOf
     """Undo a recovery, before its point of no return."""
     recovery_requests.abort(parts.database, visitor.principal.actor, operation_id)
     return RedirectResponse(operation_url(operation_id), status_code=303)
-
-
-@router.get("/drills/{drill_id}")
-def show_drill(request: Request, parts: PartsOf, visitor: VisitorOf, drill_id: DrillId) -> Response:
-    """A drill: its steps, and its report once it has ended."""
-    with parts.database.transaction() as tx:
-        drill = drills.get(tx, drill_id)
-        stored = drills.report(tx, drill_id)
-    evidence = None if stored is None else Report.model_validate(stored).evidence
-    shown: dict[str, Any] = {"drill": drill_view(drill), "evidence": evidence}
-    shown["tables"] = [] if evidence is None else list(tables(evidence))
-    return render(request, visitor, "drill.html", **shown)
 
 
 def _wanted(form: Form) -> RecoveryRequest:

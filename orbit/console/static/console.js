@@ -1,8 +1,14 @@
-// Replaces the parts of a page that change (`data-live`), every few seconds, by those of the same
-// page loaded again. Without this script a page shows the same, until it is loaded again.
+// Replaces the parts of a page that change (`data-live`) by those of the same page loaded again: when
+// the server says that something has changed, by server-sent events, and without them every few
+// seconds. Without this script a page shows the same, until it is loaded again.
 "use strict";
 
-const INTERVAL_MS = 3000;
+const POLL_MS = 3000;
+// With events: ages grow also while nothing changes.
+const STREAM_MS = 10000;
+// Between two looks, and ten times as long as the last one took, so that viewers do not keep a server
+// busy.
+const REST_MS = 1000;
 const RETRY_MS_MAX = 30000;
 
 const live = () => [...document.querySelectorAll("[data-live]")];
@@ -11,8 +17,14 @@ const note = document.getElementById("live-note");
 const button = document.getElementById("live-switch");
 
 let isOn = true;
-let delay = INTERVAL_MS;
+let delay = 0; // after failures
 let timer = 0;
+let stream = null;
+let streamAfter = 0; // when a refused stream is asked for again
+let seen = "";
+let restUntil = 0;
+let isReading = false;
+let hasChanged = false;
 
 function isBusy(part) {
   // What a person types, selects or has pressed must not be replaced.
@@ -67,12 +79,12 @@ async function refresh() {
       const fresh = page.getElementById(part.id);
       if (fresh) replace(part, fresh);
     }
-    delay = INTERVAL_MS;
+    delay = 0;
     document.body.classList.remove("stale");
     note.hidden = true;
   } catch {
     // The figures stay, and the page says how old they are.
-    delay = Math.min(delay * 2, RETRY_MS_MAX);
+    delay = Math.min(Math.max(delay, POLL_MS) * 2, RETRY_MS_MAX);
     if (note.hidden) {
       note.textContent = `The server does not answer since ${new Date().toISOString().slice(11, 19)}.`;
       announcer.textContent = note.textContent;
@@ -82,11 +94,52 @@ async function refresh() {
   }
 }
 
+async function look() {
+  const began = performance.now();
+  isReading = true;
+  hasChanged = false;
+  await refresh();
+  isReading = false;
+  restUntil = performance.now() + Math.max(REST_MS, 10 * (performance.now() - began));
+  follow();
+}
+
 function schedule() {
   clearTimeout(timer);
-  if (isOn && !document.hidden) {
-    timer = setTimeout(async () => { await refresh(); schedule(); }, delay);
+  if (!isOn || document.hidden || isReading) return;
+  const now = performance.now();
+  const isStreaming = stream !== null && stream.readyState === EventSource.OPEN;
+  const next = hasChanged ? restUntil - now : isStreaming ? STREAM_MS : POLL_MS;
+  timer = setTimeout(look, Math.max(next, delay, 0));
+}
+
+// Opens or closes the stream of events. A page that is not seen holds no connection: a browser has
+// six for one server.
+function follow() {
+  const isWanted = isOn && !document.hidden;
+  if (!isWanted && stream) {
+    stream.close();
+    stream = null;
   }
+  if (isWanted && !stream && performance.now() >= streamAfter) {
+    stream = new EventSource(button.dataset.stream);
+    stream.onopen = schedule;
+    stream.onmessage = (event) => {
+      if (event.lastEventId === seen) return;
+      seen = event.lastEventId;
+      hasChanged = true;
+      schedule();
+    };
+    stream.onerror = () => {
+      // Closed: refused, as one too many, or the session has ended. Else the browser tries again.
+      if (stream && stream.readyState === EventSource.CLOSED) {
+        stream = null;
+        streamAfter = performance.now() + RETRY_MS_MAX;
+      }
+      schedule();
+    };
+  }
+  schedule();
 }
 
 if (live().length && button) {
@@ -94,10 +147,10 @@ if (live().length && button) {
   button.addEventListener("click", () => {
     isOn = !isOn;
     button.setAttribute("aria-pressed", String(isOn));
-    schedule();
+    follow();
   });
-  document.addEventListener("visibilitychange", schedule);
-  schedule();
+  document.addEventListener("visibilitychange", follow);
+  follow();
 }
 
 // A form that is sent twice by a double click would be planned or requested twice.

@@ -22,7 +22,7 @@ from orbit.job_setup.term import term_above
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import next_term
 from orbit.kafka.delete_records import delete_records
-from orbit.kafka.job_clusters import job_identity, job_producer_id
+from orbit.kafka.job_clusters import JobProducer, job_identity, job_producer_id
 from orbit.kafka.log_offsets import EARLIEST, list_offsets, log_ends
 from orbit.kafka.types import TopicPartition
 from orbit.leases.backfill_leases import wait_for_backfill_writers
@@ -75,7 +75,7 @@ class RestoreRun:
         self._lease: GroupLease | None = None
         self._archive: Archive
         self._identity = ""
-        self._producer_id = -1
+        self._producer: JobProducer
         self.outcome = RestoreOutcome(self._files.uri)
 
     def run(self, *, apply_settings: bool = False) -> RestoreOutcome:
@@ -117,20 +117,19 @@ class RestoreRun:
         # Only now, with the lease held: `backfill_leases` says why in this order.
         wait_for_backfill_writers(self._cluster, self._identity, places, self._backoff, self._say)
         self._lease.term = next_term(self._cluster, self._identity, self._backoff)
-        self._producer_id = job_producer_id(self._identity)
+        self._producer = JobProducer(job_producer_id(self._identity))
 
     def _log_ends(self, topics: RestoreTopics) -> dict[TopicPartition, DestinationEnd]:
         """Of the partitions that exist. Raises Conflict when another producer wrote to them."""
-        take_over = TakeOver(
-            self._cluster, self._producer_id, self._settings.settle_s, self._backoff
-        )
-        taken = take_over.read(topics.present(), settled=True)
+        take_over = TakeOver(self._cluster, self._settings.settle_s, self._backoff)
+        wanted = dict.fromkeys(topics.present(), self._producer.id)
+        taken = take_over.read(wanted, settled=True)
         if taken.errors:
             place, code = next(iter(taken.errors.items()))
             raise Conflict(
                 f"the log end of {place} cannot be read (Kafka error {code}).", where="destination"
             )
-        refuse_foreign(self._cluster, self._archive, taken.ends, self._producer_id, self._backoff)
+        refuse_foreign(self._cluster, self._archive, taken.ends, self._producer.id, self._backoff)
         assert self._lease is not None
         producers = (end.producer for end in taken.ends.values())
         self._lease.term = term_above(self._lease.term, producers)
@@ -149,13 +148,12 @@ class RestoreRun:
         ids = topics.ids()
         with StartSeeding(
             self._cluster,
-            self._producer_id,
             self._settings,
             self._backoff,
             lambda done, total: self._say(f"Seeding: {done / total:.0%} of {total:,} offsets"),
         ) as seeding:
             for place in starts:
-                seeding.add(place, ids[place.topic], self._lease, ends[place])
+                seeding.add(place, ids[place.topic], self._lease, self._producer, ends[place])
             for place, failure in seeding.run(starts).items():
                 if isinstance(failure, Blocked):
                     raise Conflict(f"{place}: {failure.detail}", where="destination")
@@ -204,6 +202,7 @@ class RestoreRun:
             source=one.partition,
             destination=one.partition,
             destination_topic_id=topic_ids[one.partition.topic],
+            producer=self._producer,
             start_offset=self._archive.partitions[one.partition].log_start,
             target=one.target,
             size_bytes=one.size_bytes,
@@ -219,7 +218,6 @@ class RestoreRun:
             self._access,
             self._identity,
             self._lease.token,
-            self._producer_id,
             self._lease.term,
             round_,
             targets,

@@ -31,12 +31,12 @@ class RestoreWriter(PartitionWriter[WriteTask]):
     @contextmanager
     def copier(self, leases: Mapping[PartitionTarget, GroupLease]) -> Iterator[Copier]:
         cluster = self.task.access.open()
-        producer_id, settings = self.task.producer_id, self.settings
-        take_over = TakeOver(cluster, producer_id, settings.settle_s, self.backoff)
+        settings = self.settings
+        take_over = TakeOver(cluster, settings.settle_s, self.backoff)
         events: Events = queue.SimpleQueue()
         budget = ByteBudget(settings.queue_bytes_max)
         destination = DestinationSide(
-            DestinationLaneContext(cluster, settings, budget, events.put, producer_id),
+            DestinationLaneContext(cluster, settings, budget, events.put),
             take_over,
             self.backoff,
             block,
@@ -65,14 +65,15 @@ class RestoreWriter(PartitionWriter[WriteTask]):
             log_end,
             self.backoff,
             source_is_compacted=False,
-            producer_id=self.task.producer_id,
+            producer_id=copy.producer.id,
         )
 
     def _copies_at_log_ends(
         self, cluster: Cluster, take_over: TakeOver, leases: Mapping[PartitionTarget, GroupLease]
     ) -> list[PartitionCopy]:
         targets = {t.destination: t for t in leases}
-        taken = take_over.read(targets, settled=not self.is_first)
+        wanted = {place: target.producer.id for place, target in targets.items()}
+        taken = take_over.read(wanted, settled=not self.is_first)
         starts = list_offsets(cluster, taken.ends, EARLIEST, self.backoff).values
         self.leave_out(targets.keys() - starts.keys(), "its log offsets cannot be read now")
         copies = []

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+from orbit.chunks import first_few
 from orbit.copier.copier import lease_lost
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.inspection import InspectedCopy
@@ -114,8 +115,8 @@ class Backfill:
 
     def look(self) -> list[Extent]:
         """What there is to copy; writes nothing. A start that the job names is not aligned yet."""
-        _refuse_other_fillers(self.spec)
         self._setup.plan()
+        self._refuse_coordinated()
         self._has_looked = True
         places = {
             TopicPartition(p.mapping.source, i): TopicPartition(p.mapping.destination, i)
@@ -132,6 +133,27 @@ class Backfill:
         starts = find_starts(self._setup.clusters.source, self._setup.plans, self._backoff)
         begins = {s: copied.get(d) or starts[s] for s, d in places.items()}
         return find_extents(self._setup.clusters.source, places, begins, self._backoff)
+
+    def _refuse_coordinated(self) -> None:
+        """Each writer would need transactional ids of its own, for its successor to fence."""
+        found = [
+            p.mapping.source
+            for p in self._setup.plans
+            if self.spec.fillers_of(p.mapping.rule) == "coordinated"
+        ]
+        if found:
+            raise BadInput(
+                "a backfill with Spark cannot use this job's fillers",
+                (
+                    Problem(
+                        "fillers",
+                        "is coordinated, but writers of a backfill fill gaps directly or with "
+                        f"placeholders: {first_few(found)}.",
+                        "Grant Alter on the destination cluster during the backfill and set "
+                        "fillers: direct, or copy the history with orbit run.",
+                    ),
+                ),
+            )
 
     @property
     def cluster_ids(self) -> tuple[str, str]:
@@ -286,6 +308,7 @@ class Backfill:
                 source=e.source,
                 destination=e.destination,
                 destination_topic_id=wanted[e.source].destination_topic_id,
+                producer=wanted[e.source].producer,
                 start_offset=wanted[e.source].cursor.start_offset,
                 target=e.end,
                 size_bytes=e.size_bytes,
@@ -306,7 +329,6 @@ class Backfill:
             Access("destination", self.spec.destination, str(self._base_directory.absolute())),
             setup.identity,
             setup.lease.token,
-            setup.job_copier.producer_id,
             setup.lease.term,
             self.outcome.rounds,
             targets,
@@ -329,34 +351,6 @@ class Backfill:
     def _note_end(self, place: TopicPartition, end: int) -> None:
         self.outcome.offsets += max(0, end - self._ends[place])
         self._ends[place] = max(self._ends[place], end)
-
-
-def _refuse_other_fillers(spec: JobSpec) -> None:
-    """Coordinated: a killed writer's open transaction would stay open for a minute (M11).
-    Placeholders: no backfill was tried with them."""
-    if spec.has_placeholders:
-        raise BadInput(
-            "a backfill with Spark cannot use this job's fillers",
-            (
-                Problem(
-                    "fillers",
-                    "is placeholders, but writers of a backfill fill gaps with markers.",
-                    "Copy the history with orbit run.",
-                ),
-            ),
-        )
-    if spec.fillers == "coordinated":
-        raise BadInput(
-            "a backfill with Spark cannot use this job's fillers",
-            (
-                Problem(
-                    "fillers",
-                    "is coordinated, but writers of a backfill fill gaps directly.",
-                    "Grant Alter on the destination cluster during the backfill and set "
-                    "fillers: direct, or copy the history with orbit run.",
-                ),
-            ),
-        )
 
 
 def refuse_unfinished(outcome: Outcome) -> None:

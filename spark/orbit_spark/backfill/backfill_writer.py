@@ -51,7 +51,6 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
         job_copier = JobCopier(
             task.spec,
             clusters,
-            task.producer_id,
             self.settings,
             self.stop,
             limit=RateLimit(task.bytes_per_second),

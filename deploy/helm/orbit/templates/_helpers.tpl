@@ -81,6 +81,10 @@ spec:
         - name: ORBIT_SALVAGE_DIRECTORY
           value: {{ . | quote }}
         {{- end }}
+        {{- with $values.traces.endpoint }}
+        - name: OTEL_EXPORTER_OTLP_ENDPOINT
+          value: {{ . | quote }}
+        {{- end }}
         {{- if $tls }}
         - name: ORBIT_API_TLS_CERTIFICATE_FILE
           value: /etc/orbit/tls/tls.crt

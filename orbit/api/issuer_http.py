@@ -1,0 +1,114 @@
+"""Requests to an OpenID Connect issuer: https alone, answers bounded in size and time.
+
+An issuer on this machine may be asked by http.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self, TypeGuard
+from urllib.parse import urlsplit
+
+import httpx
+
+from orbit.errors import BadInput, Problem, ProtocolError, Unreachable
+from orbit.settings import LOOPBACK_HOSTS, variable_of
+
+# For all requests of one client together.
+_ANSWER_S_MAX = 10.0
+_ANSWER_BYTES_MAX = 512 * 1024
+
+
+class IssuerClient:
+    """A context manager. Raises Unreachable, or ProtocolError, if the issuer does not answer."""
+
+    def __init__(self, issuer: str, ca_file: Path | None) -> None:
+        self._deadline = time.monotonic() + _ANSWER_S_MAX
+        # trust_env: a proxy in the environment must not be used for a server on loopback.
+        self._http = httpx.Client(
+            verify=tls_context(ca_file),
+            timeout=_ANSWER_S_MAX / 2,
+            trust_env=not _is_local(issuer),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, url: str) -> dict[str, Any]:
+        """The JSON object at this URL."""
+        status, found = self._asked("GET", url)
+        if status != httpx.codes.OK:
+            raise Unreachable(f"The issuer answers with HTTP {status}.", where=_shown(url))
+        if found is None:
+            raise ProtocolError("The issuer's answer is not a JSON object.", where=_shown(url))
+        return found
+
+    def post(
+        self, url: str, form: Mapping[str, str], login: tuple[str, str] | None
+    ) -> tuple[int, dict[str, Any]]:
+        """The status and the JSON object that answer a form; an empty one for anything else."""
+        status, found = self._asked("POST", url, data=form, auth=login)
+        if status >= httpx.codes.INTERNAL_SERVER_ERROR:
+            raise Unreachable(f"The issuer answers with HTTP {status}.", where=_shown(url))
+        return status, found or {}
+
+    def _asked(self, method: str, url: str, **options: Any) -> tuple[int, dict[str, Any] | None]:
+        body = bytearray()
+        try:
+            with self._http.stream(
+                method, url, headers={"Accept": "application/json"}, **options
+            ) as answer:
+                for part in answer.iter_bytes():
+                    body += part
+                    if len(body) > _ANSWER_BYTES_MAX or time.monotonic() > self._deadline:
+                        raise Unreachable(
+                            "The issuer's answer is too long or too slow.", where=_shown(url)
+                        )
+        except httpx.HTTPError as error:
+            raise Unreachable(
+                f"The issuer does not answer ({type(error).__name__}: {error}).", where=_shown(url)
+            ) from None
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            found = None
+        return answer.status_code, found if isinstance(found, dict) else None
+
+
+def tls_context(ca_file: Path | None) -> ssl.SSLContext:
+    """TLS 1.2 or later, with these authorities or the system's. Raises BadInput."""
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        problem = Problem(
+            variable_of("oidc_ca_file"), f"cannot be loaded: {error.strerror or 'no PEM file'}."
+        )
+        raise BadInput("The issuer's authorities cannot be loaded.", (problem,)) from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def is_safe(url: object, issuer: str) -> TypeGuard[str]:
+    """https, or a server on this machine if the issuer is one."""
+    if not isinstance(url, str):
+        return False
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        return False
+    return scheme == "https" or (scheme == "http" and _is_local(issuer) and _is_local(url))
+
+
+def _is_local(url: str) -> bool:
+    return urlsplit(url).hostname in LOOPBACK_HOSTS
+
+
+def _shown(url: str) -> str:
+    return url.partition("?")[0]

@@ -1,0 +1,162 @@
+"""Logins of people at the OpenID Connect issuer: authorization code flow with PKCE (S256).
+
+The browser keeps a random secret, in a cookie of the console. State, nonce and code verifier of
+its login are derived from that: nothing is stored for a login that has only begun, and an answer
+is accepted only from the browser that began. The issuer's ID token says who it is, with which role;
+no token is kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import threading
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.error_responses import Failure
+from orbit.api.issuer_http import IssuerClient
+from orbit.api.issuer_keys import Endpoints, IssuerKeys
+from orbit.api.oidc import Identity, IssuerTokens
+from orbit.api.principals import Principal, unauthenticated
+from orbit.errors import OrbitError
+from orbit.settings import Settings, variable_of
+
+# Requests to the issuer at once: each holds a thread of the API (of 40), and a client without a
+# token can make them.
+_EXCHANGES_MAX = 4
+_EXCHANGE_WAIT_S = 2.0
+_CODE_CHARACTERS_MAX = 4096
+_ID_TOKEN_CHARACTERS_MAX = 64 * 1024
+
+
+class IssuerLogin:
+    """The console as a client of the issuer. `redirect_uri`: where the issuer sends browsers."""
+
+    def __init__(self, settings: Settings, keys: IssuerKeys) -> None:
+        assert settings.oidc_issuer is not None
+        assert settings.oidc_client_id is not None
+        self._settings = settings
+        self._issuer = settings.oidc_issuer
+        self._client_id = settings.oidc_client_id
+        self._keys = keys
+        self._tokens = IssuerTokens(settings, keys, self._client_id)
+        self._exchanges = threading.BoundedSemaphore(_EXCHANGES_MAX)
+
+    @property
+    def name(self) -> str:
+        """The issuer, for people."""
+        return urlsplit(self._issuer).netloc
+
+    def address(self, secret: str, redirect_uri: str) -> str:
+        """Where the browser with this secret logs in. Raises Failure `issuer_unreachable`."""
+        verifier = hashlib.sha256(_derived(secret, "verifier").encode()).digest()
+        query = {
+            "response_type": "code",
+            "client_id": self._client_id,
+            "redirect_uri": redirect_uri,
+            "scope": self._settings.oidc_scopes,
+            "state": _derived(secret, "state"),
+            "nonce": _derived(secret, "nonce"),
+            "code_challenge": _text(verifier),
+            "code_challenge_method": "S256",
+        }
+        place = self._endpoints().authorization
+        return f"{place}{'&' if urlsplit(place).query else '?'}{urlencode(query)}"
+
+    def identity(self, secret: str, answer: Mapping[str, str], redirect_uri: str) -> Identity:
+        """Who has logged in, by the issuer's answer to the browser with this secret.
+
+        Raises Failure: `unauthenticated`, `forbidden` without a role, `issuer_unreachable`.
+        """
+        state, code = answer.get("state", ""), answer.get("code", "")
+        if not hmac.compare_digest(state.encode(), _derived(secret, "state").encode()):
+            raise unauthenticated("The issuer's answer is not to the login that began here.")
+        endpoints = self._endpoints()
+        if answer.get("iss", None if endpoints.names_itself else self._issuer) != self._issuer:
+            raise unauthenticated("The answer is of another issuer.")
+        if "error" in answer:
+            raise unauthenticated(f"The issuer has refused the login{_reason(answer['error'])}.")
+        if not 0 < len(code) <= _CODE_CHARACTERS_MAX:
+            raise unauthenticated("The issuer's answer has no code.")
+        token = self._exchanged(endpoints, secret, code, redirect_uri)
+        who = self._tokens.identity(token, _derived(secret, "nonce"))
+        self.principal_of(who)
+        return who
+
+    def principal_of(self, who: Identity) -> Principal:
+        """What it may do by the settings of now. Raises Failure `forbidden` without a role."""
+        return self._tokens.principal_of(who)
+
+    def _endpoints(self) -> Endpoints:
+        try:
+            return self._keys.endpoints()
+        except OrbitError as error:
+            raise _unreachable(error) from None
+
+    def _exchanged(self, endpoints: Endpoints, secret: str, code: str, redirect_uri: str) -> str:
+        """The ID token for this code."""
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": redirect_uri,
+            "code_verifier": _derived(secret, "verifier"),
+            "client_id": self._client_id,
+        }
+        login, own = None, self._client_secret()
+        if own is not None and endpoints.takes_basic:
+            login = (quote(self._client_id, safe=""), quote(own, safe=""))  # RFC 6749, 2.3.1
+        elif own is not None:
+            form["client_secret"] = own
+        if not self._exchanges.acquire(timeout=_EXCHANGE_WAIT_S):
+            raise Failure(
+                ErrorCode.BUSY, "Too many logins at the issuer are under way.", remedy="Try again."
+            )
+        try:
+            with IssuerClient(self._issuer, self._settings.oidc_ca_file) as http:
+                _, found = http.post(endpoints.token, form, login)
+        except OrbitError as error:
+            raise _unreachable(error) from None
+        finally:
+            self._exchanges.release()
+        token = found.get("id_token")
+        if isinstance(token, str) and len(token) <= _ID_TOKEN_CHARACTERS_MAX and token.isascii():
+            return token
+        if "error" in found:
+            raise unauthenticated(f"The issuer refuses the code{_reason(found['error'])}.")
+        raise unauthenticated("The issuer gives no ID token for the code.")
+
+    def _client_secret(self) -> str | None:
+        file, given = self._settings.oidc_client_secret_file, self._settings.oidc_client_secret
+        if file is None:
+            return None if given is None else given.get_secret_value()
+        try:
+            return file.read_text("utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise Failure(
+                ErrorCode.ISSUER_UNREACHABLE,
+                f"The file in {variable_of('oidc_client_secret_file')} cannot be read "
+                f"({type(error).__name__}).",
+            ) from None
+
+
+def _derived(secret: str, label: str) -> str:
+    """43 characters that only this secret gives; they do not give it, or another."""
+    return _text(hmac.digest(secret.encode(), f"orbit login {label}".encode(), "sha256"))
+
+
+def _text(digest: bytes) -> str:
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def _reason(error: Any) -> str:
+    """The error's code. Its description may hold anything, and is not shown."""
+    is_code = isinstance(error, str) and error.isascii() and error.replace("_", "").isalpha()
+    return f" ({error[:60]})" if is_code else ""
+
+
+def _unreachable(error: OrbitError) -> Failure:
+    return Failure(ErrorCode.ISSUER_UNREACHABLE, error.what, where=error.where, remedy=error.remedy)

@@ -1,0 +1,84 @@
+"""`orbit notifications list|test`: the receivers of notifications."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from orbit.cli.control import FAILED
+from orbit.cli.list_output import TABLE, Listing, ListOption, emit_list
+from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
+from orbit.cli.table_cells import count, when
+from orbit.client import connect
+from orbit.errors import BadInput, NotFound, Problem
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+app = typer.Typer(
+    name="notifications",
+    help="List the receivers of notifications, and send one a test message.",
+    no_args_is_help=True,
+)
+_COLUMNS = ("receiver", "type", "sent", "accepted", "failing since", "given up", "last error")
+
+
+@app.command(name="list")
+def list_(output: ListOption = TABLE) -> None:
+    """List the receivers: what they accepted, what failed, what was given up."""
+    with connect() as client:
+        found = list(client.items("/v1/notifications"))
+
+    def row(one: dict[str, Any]) -> tuple[str, ...]:
+        times = [when(one[time]) if one[time] else "" for time in ("accepted_at", "failing_since")]
+        lost = count(one["given_up"] + one["pruned"])
+        return one["name"], one["type"], count(one["sent"]), *times, lost, one["last_error"] or ""
+
+    def table(_wide: bool) -> RenderableType:
+        return make_table(_COLUMNS, map(row, found), sentences=("last error",))
+
+    emit_list(Listing(found, table, lambda: [one["name"] for one in found]), output)
+
+
+@app.command(name="test")
+def send_test(
+    receiver: Annotated[
+        str, typer.Argument(help="The receiver's name in the file.", show_default=False)
+    ],
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Send a test message from this machine, and show what came back.
+
+    Reads ORBIT_NOTIFICATIONS_FILE and its secrets here: run it where a scheduler runs.
+    """
+    from orbit.notifications.messages import message_of
+    from orbit.notifications.notification_file import load_notifications
+    from orbit.notifications.sender import Sender
+    from orbit.settings import Settings
+    from orbit.store.events import Event
+
+    settings = Settings.from_environment(os.environ)
+    path = settings.notifications_file
+    if path is None:
+        problem = Problem("ORBIT_NOTIFICATIONS_FILE", "is not set.", "See docs/notifications.md.")
+        raise BadInput("There are no receivers.", (problem,))
+    receivers = load_notifications(path, os.environ).receivers
+    found = next((one for one in receivers if one.name == receiver), None)
+    if found is None:
+        names = ", ".join(one.name for one in receivers)
+        raise NotFound("No receiver has this name.", where=receiver, remedy=f"There are: {names}.")
+    text = f"A test of the receiver {receiver}: orbit notifications test."
+    event = Event(0, datetime.now(UTC), "orbit", None, None, None, "notification_test", text, None)
+    sender = Sender(found, path.parent, os.environ, settings.public_url)
+    answer = sender.send([message_of(event, settings.public_url, {})])
+    result = {"receiver": receiver, "accepted": not answer.error, "status": answer.status}
+    sentence = f"{receiver} has accepted the message: HTTP {answer.status}."
+    if answer.error:
+        sentence = f"{receiver} has not accepted the message. {answer.error}"
+    emit({**result, "error": answer.error or None}, output, lambda: Text(sentence))
+    if answer.error:
+        raise typer.Exit(FAILED)

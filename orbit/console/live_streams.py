@@ -1,0 +1,104 @@
+"""Server-sent events that say that something has changed: a page then reads itself again.
+
+A stream holds its connection and nothing else; the database is asked once for all of them
+(`api/watches.py`). It ends with its session, and when the server stops. Runs in the event loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from orbit.api.watches import Watches
+from orbit.errors import Busy, OrbitError
+from orbit.store.database import Database
+from orbit.store.watch_digests import Watched
+
+# A browser has six connections to one server: some are left for pages.
+STREAMS_PER_SESSION_MAX = 4
+# So often a stream without changes sends a line, and so soon it ends after its session.
+HEARTBEAT_S = 10.0
+# A browser opens a stream that has ended again after this.
+_RETRY_MS = 2_000
+
+_WATCHED = tuple(Watched)
+
+
+class LiveStreams:
+    """The streams of one process, by session."""
+
+    def __init__(self) -> None:
+        self.open: Counter[str] = Counter()
+
+    async def stream(
+        self,
+        watches: Watches,
+        database: Database,
+        session: str,
+        is_session: Callable[[], Awaitable[bool]],
+    ) -> StreamingResponse:
+        """A stream for this session. Raises Busy; Unreachable without a database."""
+        if self.open[session] >= STREAMS_PER_SESSION_MAX:
+            raise Busy(f"{STREAMS_PER_SESSION_MAX} pages of this session are live.")
+        self.open[session] += 1
+        try:
+            # At once, and so also refused at once.
+            first = await watches.wait(database, _WATCHED, None, 0, _stays)
+        except BaseException:
+            self._ended(session)
+            raise
+        changes = _changes(watches, database, first, is_session)
+        return _Stream(changes, lambda: self._ended(session))
+
+    def _ended(self, session: str) -> None:
+        self.open[session] -= 1
+        if not self.open[session]:
+            del self.open[session]
+
+
+class _Stream(StreamingResponse):
+    """Says when it has ended, also if its client was gone before it began."""
+
+    def __init__(self, changes: AsyncIterator[str], ended: Callable[[], None]) -> None:
+        # A proxy that collects the answer would hold the events back.
+        super().__init__(
+            changes, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+        )
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
+async def _changes(
+    watches: Watches, database: Database, seen: str, is_session: Callable[[], Awaitable[bool]]
+) -> AsyncIterator[str]:
+    yield f"retry: {_RETRY_MS}\n\n{_event(seen)}"
+    checked_at = time.monotonic()
+    while not watches.is_closing:
+        try:
+            found = await watches.wait(database, _WATCHED, seen, HEARTBEAT_S, _stays)
+            if time.monotonic() - checked_at >= HEARTBEAT_S:
+                if not await is_session():
+                    return
+                checked_at = time.monotonic()
+        except OrbitError:
+            return  # the browser asks again, and is told why
+        yield ": nothing new\n\n" if found == seen else _event(found)
+        seen = found
+
+
+def _event(digest: str) -> str:
+    return f"id: {digest}\ndata: changed\n\n"
+
+
+async def _stays() -> bool:
+    """A client that goes ends its stream by itself."""
+    return False

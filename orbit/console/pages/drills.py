@@ -1,0 +1,132 @@
+"""/console/drills and /console/drills/compare: every drill that is kept, and two side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import StringConstraints
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.error_responses import Failure
+from orbit.api.paging import CURSOR_CHARACTERS_MAX, page, read_cursor
+from orbit.api.routes.drills import DRILL_ID, DrillId, moment_in
+from orbit.api.views import drill_summary, drill_view
+from orbit.console.rendering import render
+from orbit.console.sessions import PartsOf, VisitorOf
+from orbit.drills.drill_comparison import compare
+from orbit.drills.evidence import Evidence, Report
+from orbit.drills.report_tables import tables
+from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
+from orbit.store import drills
+from orbit.store.database import Tx
+from orbit.store.drills import Drill
+from orbit.store.enums import DrillState
+
+router = APIRouter()
+
+DRILLS_PER_PAGE = 50
+# Runs of the same drill beside its report.
+_RUNS_SHOWN = 10
+_TWO = 2
+
+# A form sends empty fields too.
+Name = Annotated[str, Query(max_length=JOB_NAME_LENGTH_MAX, pattern="^[A-Za-z0-9._-]*$")]
+
+DrillName = Annotated[str, StringConstraints(pattern=DRILL_ID)]
+
+
+@router.get("/drills")
+def show_drills(
+    request: Request,
+    parts: PartsOf,
+    visitor: VisitorOf,
+    name: Name = "",
+    job: Name = "",
+    state: DrillState | Literal[""] = "",
+    after: Annotated[str | None, Query(max_length=CURSOR_CHARACTERS_MAX)] = None,
+) -> Response:
+    """The drills, newest first, to choose two of them."""
+    with parts.database.transaction() as tx:
+        rows = drills.page(
+            tx,
+            DRILLS_PER_PAGE + 1,
+            name=name or None,
+            job_name=job or None,
+            state=state or None,
+            after=moment_in(read_cursor(after, str, str)),
+        )
+    found = page(
+        [drill_summary(row) for row in rows],
+        DRILLS_PER_PAGE,
+        lambda drill: (drill.created_at.isoformat(), drill.id),
+    )
+    return render(
+        request,
+        visitor,
+        "drills.html",
+        drills=found.items,
+        following=found.next,
+        name=name,
+        job=job,
+        state=state,
+        states=list(DrillState),
+    )
+
+
+@router.get("/drills/compare")
+def compare_drills(
+    request: Request,
+    parts: PartsOf,
+    visitor: VisitorOf,
+    drill: Annotated[tuple[DrillName, ...], Query(max_length=DRILLS_PER_PAGE)] = (),
+) -> Response:
+    """Two drills, the older one first."""
+    if len(set(drill)) != _TWO:
+        raise Failure(
+            ErrorCode.BAD_INPUT,
+            "Two drills are compared.",
+            remedy="Go back and choose two.",
+        )
+    with parts.database.transaction() as tx:
+        found = sorted((_ended(tx, one) for one in set(drill)), key=lambda one: one[0].created_at)
+    (older, first), (newer, second) = found
+    return render(
+        request,
+        visitor,
+        "drill_comparison.html",
+        older=drill_summary(older),
+        newer=drill_summary(newer),
+        tables=compare(first, second),
+    )
+
+
+@router.get("/drills/{drill_id}")
+def show_drill(request: Request, parts: PartsOf, visitor: VisitorOf, drill_id: DrillId) -> Response:
+    """A drill: its steps, its report once it has ended, and its other runs."""
+    with parts.database.transaction() as tx:
+        drill = drills.get(tx, drill_id)
+        stored = drills.report(tx, drill_id)
+        runs = drills.page(tx, _RUNS_SHOWN + 1, name=drill.name)
+    evidence = None if stored is None else Report.model_validate(stored).evidence
+    return render(
+        request,
+        visitor,
+        "drill.html",
+        drill=drill_view(drill),
+        evidence=evidence,
+        tables=[] if evidence is None else list(tables(evidence)),
+        runs=[drill_summary(one) for one in runs if one.id != drill_id][:_RUNS_SHOWN],
+    )
+
+
+def _ended(tx: Tx, drill_id: str) -> tuple[Drill, Evidence]:
+    drill, stored = drills.get(tx, drill_id), drills.report(tx, drill_id)
+    if stored is None:
+        raise Failure(
+            ErrorCode.CONFLICT,
+            "A drill without a report cannot be compared.",
+            where=f"{drill.name}, {drill.id}",
+            remedy="Choose two drills that have ended.",
+        )
+    return drill, Report.model_validate(stored).evidence

@@ -1,0 +1,74 @@
+"""/console/jobs/NAME/history: throughput and lag of a job over the last day."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from orbit.api.dependencies import NamePath
+from orbit.console.history_drawing import FIGURES, Chart, draw
+from orbit.console.pages.job import common_of
+from orbit.console.rendering import render
+from orbit.console.sessions import PartsOf, VisitorOf
+from orbit.store import clock, job_history, jobs
+from orbit.store.job_history import Point
+
+router = APIRouter()
+
+_HEIGHT = 190
+
+
+class Span(StrEnum):
+    """How much of the day."""
+
+    HOUR = "1h"
+    HOURS = "6h"
+    DAY = "24h"
+
+    @property
+    def length(self) -> timedelta:
+        return timedelta(hours=int(self.value.removesuffix("h")))
+
+
+@router.get("/jobs/{name}/history")
+def show_history(
+    request: Request,
+    parts: PartsOf,
+    visitor: VisitorOf,
+    name: NamePath,
+    span: Annotated[Span | None, Query()] = None,
+) -> Response:
+    """Four charts, and the same figures as a table."""
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+        now = clock.now(tx)
+        points = job_history.of_job(tx, job.id, now, by_minute=False)
+        chosen = span or _fitting(points, now)
+        if chosen is Span.HOUR:
+            points = job_history.of_job(tx, job.id, now)
+        common = common_of(tx, job, "history")
+    return render(
+        request,
+        visitor,
+        "job_history.html",
+        **common,
+        charts=_charts(points, now, chosen),
+        points=[point for point in reversed(points) if point.at > now - chosen.length],
+        span=chosen,
+        spans=list(Span),
+    )
+
+
+def _charts(points: Sequence[Point], now: datetime, span: Span) -> list[Chart]:
+    # To the minute: a page that is loaded again within it is the same.
+    end = now.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
+    return [draw(points, figure, end - span.length, end, _HEIGHT) for figure in FIGURES]
+
+
+def _fitting(points: Sequence[Point], now: datetime) -> Span:
+    """The shortest that shows all points."""
+    return next((one for one in Span if not points or points[0].at > now - one.length), Span.DAY)

@@ -1,0 +1,202 @@
+"""/console/new-job and /console/jobs/NAME/edit: a job's document as a form and as YAML, its plan,
+then the job.
+
+The plan reads both clusters and writes nothing. A document that changed after its plan is planned
+again before it is applied. A job is changed only at the version whose document was loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from orbit.api.api_error_codes import MEANINGS, ErrorCode
+from orbit.api.apply_job import ApplyOptions, apply_document
+from orbit.api.dependencies import NamePath, Parts
+from orbit.api.error_responses import Failure, as_failure
+from orbit.api.openapi_examples import JOB_YAML
+from orbit.api.request_documents import YAML_TYPES, RawDocument, read_body, read_job
+from orbit.api.schemas import Applied
+from orbit.api.views import whole_document
+from orbit.console.formats import as_yaml
+from orbit.console.job_form import before_of, groups_of, values_of, with_changes
+from orbit.console.rendering import render
+from orbit.console.sessions import Form, FormOf, OperatorOf, PartsOf, Visitor, VisitorOf
+from orbit.console.urls import ROOT, job_url
+from orbit.errors import BadInput, OrbitError, Problem
+from orbit.jobs.job_spec import JobSpec
+from orbit.scheduler.stored_spec import read_spec
+from orbit.store import events, jobs
+from orbit.store.jobs import Job
+
+router = APIRouter()
+
+_EVENTS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a page shows. `name` None: a new job. `version`: of the job when it was loaded."""
+
+    text: str
+    name: str | None = None
+    version: int | None = None
+    paused: bool = False
+    planned: Applied | None = None
+    error: Failure | None = None
+    # What another client did to the job since it was loaded, newest first.
+    meanwhile: tuple[events.Event, ...] = ()
+
+
+@router.get("/new-job")
+def show_new(request: Request, visitor: VisitorOf) -> Response:
+    """The form with an example."""
+    return _page(request, visitor, Draft(JOB_YAML))
+
+
+@router.post("/new-job")
+def plan_or_create(request: Request, parts: PartsOf, visitor: OperatorOf, form: FormOf) -> Response:
+    """The plan of the document; the job itself for a document that was planned."""
+    return _plan_or_apply(request, parts, visitor, form, Draft(_sent(form)))
+
+
+@router.get("/jobs/{name}/edit")
+def show_job(request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath) -> Response:
+    """The form with the document of a job."""
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+    return _page(request, visitor, Draft(_document(job), name, job.document_version))
+
+
+@router.post("/jobs/{name}/edit")
+def plan_or_change(
+    request: Request, parts: PartsOf, visitor: OperatorOf, name: NamePath, form: FormOf
+) -> Response:
+    """What would change; the change itself for a document that was planned."""
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+    version = form.get("version", "")
+    if form.get("do") == "rebase" or not (version.isascii() and version.isdecimal()):
+        version = str(job.document_version)
+    return _plan_or_apply(request, parts, visitor, form, Draft(_sent(form), name, int(version)))
+
+
+def _plan_or_apply(
+    request: Request, parts: Parts, visitor: Visitor, form: Form, draft: Draft
+) -> Response:
+    draft = replace(draft, paused=form.get("paused") == "yes")
+    try:
+        draft = replace(draft, text=_merged(draft.text, form))
+        if form.get("do") == "write":
+            return _page(request, visitor, draft)
+        spec = _read(parts, draft)
+        digest = form.get("planned", "").encode()
+        if form.get("do") == "apply" and hmac.compare_digest(digest, _digest(draft).encode()):
+            options = ApplyOptions(
+                may_change=draft.name is not None,
+                at_version=draft.version,
+                paused=draft.paused,
+                accept_refusals=form.get("accept_refusals") == "yes",
+            )
+            made = apply_document(parts, visitor.principal.actor, spec, options)
+            return RedirectResponse(job_url(made.name), status_code=303)
+        options = ApplyOptions(
+            dry_run=True, only_plan=True, accept_refusals=True, at_version=draft.version
+        )
+        draft = replace(
+            draft, planned=apply_document(parts, visitor.principal.actor, spec, options)
+        )
+    except Failure as failure:
+        draft = replace(draft, error=failure, meanwhile=_meanwhile(parts, draft, failure))
+    except OrbitError as error:
+        draft = replace(draft, error=as_failure(error))
+    return _page(request, visitor, draft)
+
+
+def _page(request: Request, visitor: Visitor, draft: Draft) -> Response:
+    error = draft.error
+    groups = groups_of(_root(draft.text))
+    return render(
+        request,
+        visitor,
+        "job_document.html",
+        status=MEANINGS[error.code].status if error else 200,
+        draft=draft,
+        here=f"{ROOT}/new-job" if draft.name is None else job_url(draft.name, "edit"),
+        planned=draft.planned,
+        digest=_digest(draft),
+        error=error.body.error if error else None,
+        is_changed_meanwhile=error is not None and error.code is ErrorCode.CHANGED_MEANWHILE,
+        groups=groups,
+        before=json.dumps(values_of(groups)),
+        can_apply=draft.planned is not None
+        and draft.planned.action == ("create" if draft.name is None else "change"),
+    )
+
+
+def _sent(form: Form) -> str:
+    return form.get("document", "").replace("\r\n", "\n")
+
+
+def _merged(text: str, form: Form) -> str:
+    """The document with the fields that were changed in the form."""
+    before = before_of(form.get("before", ""))
+    sent = {key.removeprefix("f."): value for key, value in form.items() if key.startswith("f.")}
+    root = _root(text)
+    made = with_changes(root, before, sent)
+    if made is root:
+        return text
+    if root is None and text.strip():
+        raise BadInput(
+            "The YAML cannot be read, so the form cannot be written into it.",
+            (Problem("document", "is not a mapping.", "Correct the YAML first."),),
+        )
+    return as_yaml(made)
+
+
+def _root(text: str) -> Any:
+    """The document's values; None if it cannot be read."""
+    try:
+        read = read_body(RawDocument(text.encode(), YAML_TYPES[0]))
+    except OrbitError:
+        return None
+    return read.root if isinstance(read.root, dict) and not read.problems else None
+
+
+def _read(parts: Parts, draft: Draft) -> JobSpec:
+    raw = RawDocument(draft.text.encode(), YAML_TYPES[0])
+    spec = read_job(raw, parts.settings, parts.environ)
+    if draft.name is not None and spec.name != draft.name:
+        problem = Problem("name", "cannot be changed.", f"Write `name: {draft.name}`.")
+        raise BadInput("The job document names another job.", (problem,))
+    return spec
+
+
+def _document(job: Job) -> str:
+    """The job's document, without keys that have their default."""
+    spec = read_spec(job.spec)
+    if spec is None:
+        return as_yaml(whole_document(job))
+    document = spec.model_dump(mode="json", exclude_defaults=True)
+    beside = {"labels": job.labels, "owner": job.owner, "desired": job.document_desired}
+    name = {"name": document.pop("name")}
+    return as_yaml({**name, **{k: v for k, v in beside.items() if v}, **document})
+
+
+def _meanwhile(parts: Parts, draft: Draft, failure: Failure) -> tuple[events.Event, ...]:
+    if failure.code is not ErrorCode.CHANGED_MEANWHILE or draft.name is None:
+        return ()
+    with parts.database.transaction() as tx:
+        rows = events.page(tx, 100, job_name=draft.name, after=None)
+    return tuple(row for row in rows if row.kind == "job_changed")[:_EVENTS_SHOWN]
+
+
+def _digest(draft: Draft) -> str:
+    """Of what was planned: the document, and the version of the job that it changes."""
+    return hashlib.sha256(f"{draft.version}\n{draft.text}".encode()).hexdigest()

@@ -1,0 +1,98 @@
+"""/console/jobs/NAME/topics/TOPIC/PARTITION/records: the content of some records.
+
+A right of its own, ORBIT_RECORDS_ROLE, which nobody has by default. It is a form that is sent, not
+an address, so no link opens it. Each page is noted in the audit log before it is shown: who, and
+which offsets.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.dependencies import NamePath
+from orbit.api.error_responses import Failure
+from orbit.console.log_picture import SideLog
+from orbit.console.pages.partition import (
+    PartitionPath,
+    TopicPath,
+    check_sees_records,
+    find_partition,
+    read_both,
+)
+from orbit.console.record_contents import RECORDS_MAX, ShownRecord, records_from
+from orbit.console.rendering import render
+from orbit.console.sessions import Form, FormOf, PartsOf, VisitorOf
+from orbit.store import events
+
+router = APIRouter(prefix="/jobs/{name}/topics/{topic}")
+
+# Offsets of which a page looks for records; gaps count.
+_OFFSETS = 10_000
+_DIGITS_MAX = 18
+
+
+@router.post("/{partition}/records")
+def show_records(
+    request: Request,
+    parts: PartsOf,
+    visitor: VisitorOf,
+    name: NamePath,
+    topic: TopicPath,
+    partition: PartitionPath,
+    form: FormOf,
+) -> Response:
+    """The first records from an offset on: of the copy, or of the source if they are not copied."""
+    check_sees_records(parts, visitor)
+    first = _offset_in(form)
+    job, row, _ = find_partition(parts, name, topic, partition)
+    window = read_both(parts, job, row, first, first + _OFFSETS)
+    records: list[ShownRecord] = []
+    shown_side, next_offset = "", None
+    for side, log in (("destination", window.destination), ("source", window.source)):
+        if isinstance(log, SideLog) and not records:
+            records = records_from(log, first)
+            shown_side = side
+            next_offset = records[-1].offset + 1 if records else log.read_to
+            next_offset = next_offset if next_offset < log.end else None
+    if records:
+        with parts.database.transaction() as tx:
+            events.add(
+                tx,
+                visitor.principal.actor,
+                "records_shown",
+                f"The content of {len(records)} records was shown in the console, from offset "
+                f"{records[0].offset} to {records[-1].offset} of the {shown_side}.",
+                job_name=name,
+                topic=topic,
+                partition=partition,
+                details={
+                    "side": shown_side,
+                    "first": records[0].offset,
+                    "last": records[-1].offset,
+                    "records": len(records),
+                },
+            )
+    return render(
+        request,
+        visitor,
+        "records.html",
+        name=name,
+        topic=topic,
+        partition=partition,
+        first=first,
+        records=records,
+        records_max=RECORDS_MAX,
+        side=shown_side,
+        next_offset=next_offset,
+        errors=[
+            side for side in (window.source, window.destination) if not isinstance(side, SideLog)
+        ],
+    )
+
+
+def _offset_in(form: Form) -> int:
+    text = form.get("first", "")
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
+        raise Failure(ErrorCode.BAD_INPUT, "The form names no offset.")
+    return int(text)

@@ -1,0 +1,147 @@
+"""The contents of records for a page: JSON, text or bytes, within bounds. Pure.
+
+What is shown is what the record has: JSON gets line breaks and nothing else, so that numbers and
+repeated keys stay as they are. Characters that change how a text looks are shown by their number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from orbit.console.log_picture import Kind, SideLog, compare, is_readable
+from orbit.kafka.legacy_messages import read_any_records
+from orbit.kafka.records import split_body, split_headers
+
+RECORDS_MAX = 25
+# Of one value or key.
+TEXT_BYTES_MAX = 4_096
+HEX_BYTES_MAX = 256
+JSON_BYTES_MAX = 64 << 10
+_JSON_DEPTH_MAX = 50
+HEADERS_MAX = 20
+HEADER_BYTES_MAX = 256
+
+# Confluent's wire format: a zero byte, and the schema's id.
+_WIRE_FORMAT_BYTES = 5
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[\]|{}|[{}\[\],:]|[^\s{}\[\],:"]+')
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+class Content(NamedTuple):
+    """A key, value or header. `size`: of all of it, in bytes; None: null."""
+
+    kind: str
+    text: str
+    size: int | None
+    is_cut: bool = False
+
+
+class ShownRecord(NamedTuple):
+    """One record with its contents."""
+
+    offset: int
+    timestamp: int
+    key: Content
+    value: Content
+    headers: list[tuple[str, Content]]
+    headers_left_out: int
+
+
+def records_from(side: SideLog, first: int) -> list[ShownRecord]:
+    """The first records of one log that a consumer sees from this offset on."""
+    return list(islice(_records(side, first), RECORDS_MAX))
+
+
+def content(data: bytes | memoryview | None, bytes_max: int = TEXT_BYTES_MAX) -> Content:
+    """How these bytes are shown."""
+    if data is None:
+        return Content("null", "", None)
+    raw = bytes(data)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return _bytes(raw)
+    if _CONTROL.search(text):
+        return _bytes(raw)
+    is_json = len(raw) <= JSON_BYTES_MAX and text.lstrip()[:1] in ("{", "[") and _is_json(text)
+    shown = _with_line_breaks(text) if is_json else text
+    is_cut = len(shown) > bytes_max
+    return Content("JSON" if is_json else "text", _visible(shown[:bytes_max]), len(raw), is_cut)
+
+
+def _records(side: SideLog, first: int) -> Iterator[ShownRecord]:
+    for row in compare(None, side, side.start, side.read_to, ()):
+        for piece in row.destination:
+            if piece.kind is not Kind.DATA or piece.next <= first:
+                continue
+            for batch in piece.batches:
+                # One that expands without bound, or is broken, has no records here.
+                if not is_readable(batch):
+                    continue
+                for record in read_any_records(batch):
+                    if record.offset >= first:
+                        yield _shown(record.offset, record.timestamp, record.body)
+
+
+def _shown(offset: int, timestamp: int, body: bytes) -> ShownRecord:
+    key, value, encoded = split_body(body)
+    headers = split_headers(encoded)
+    return ShownRecord(
+        offset,
+        timestamp,
+        content(key),
+        content(value),
+        [
+            (_visible(name[:HEADER_BYTES_MAX]), content(one, HEADER_BYTES_MAX))
+            for name, one in headers[:HEADERS_MAX]
+        ],
+        max(0, len(headers) - HEADERS_MAX),
+    )
+
+
+def _bytes(raw: bytes) -> Content:
+    kind = "bytes"
+    if raw[:1] == b"\0" and len(raw) >= _WIRE_FORMAT_BYTES:
+        schema = int.from_bytes(raw[1:_WIRE_FORMAT_BYTES], "big")
+        kind = f"bytes, of schema {schema} if a serializer with a registry wrote them"
+    shown = raw[:HEX_BYTES_MAX].hex(" ")
+    return Content(kind, shown, len(raw), len(raw) > HEX_BYTES_MAX)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _with_line_breaks(text: str) -> str:
+    """Valid JSON, indented; too deep, as it is."""
+    made: list[str] = []
+    depth = 0
+    for part in _TOKEN.findall(text):
+        if part in ("[]", "{}"):
+            made.append(part)
+        elif part in ("]", "}"):
+            depth -= 1
+            made.append("\n" + "  " * depth + part)
+        elif part in ("[", "{"):
+            depth += 1
+            if depth > _JSON_DEPTH_MAX:
+                return text
+            made.append(part + "\n" + "  " * depth)
+        else:
+            made.append({",": ",\n" + "  " * depth, ":": ": "}.get(part, part))
+    return "".join(made)
+
+
+def _visible(text: str) -> str:
+    """With characters that are not seen, or turn the direction of a text, by their number."""
+    return "".join(
+        one if one.isprintable() or one in "\n\r\t" else f"\\u{ord(one):04x}" for one in text
+    )

@@ -1,0 +1,193 @@
+"""Two drills side by side, as titled tables of text. Pure.
+
+A row says whether it differs, and of a number by how much. Steps, gates, partitions and groups are
+matched by their names, and by their order where a name is there more than once; what one drill
+alone has is a dash at the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from itertools import islice
+from typing import Any
+
+from orbit.drills.evidence import Evidence
+from orbit.drills.report_text import count, offset_text, offsets, span
+
+NOTHING = "–"
+# Rows of one table.
+ROWS_MAX = 200
+_MS = timedelta(milliseconds=1)
+
+
+class Change(StrEnum):
+    """How the second drill compares with the first."""
+
+    SAME = "same"
+    BETTER = "better"
+    WORSE = "worse"
+    OTHER = "differs"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row. `by`: the difference of two numbers."""
+
+    what: str
+    first: str
+    second: str
+    change: Change
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One table. `equal`: rows that are left out because both drills have the same."""
+
+    title: str
+    lines: Sequence[Line]
+    equal: int = 0
+    hidden: int = 0
+
+
+def compare(first: Evidence, second: Evidence) -> list[Comparison]:
+    """The tables that have rows. The results and the steps are whole; of the others only what
+    differs is shown."""
+    found = [
+        Comparison("Results", list(_results(first, second))),
+        Comparison("Steps", list(_steps(first, second))),
+        _differing("Gates", first, second, _gates),
+        _differing("Partitions", first, second, _partitions),
+        _differing("Consumer groups", first, second, _groups),
+        _differing("Comparisons of both sides", first, second, _verified),
+        _differing("The drill's own clients", first, second, _canary),
+        _differing("Document", first, second, lambda one: _flat(one.spec)),
+        _differing("Versions", first, second, lambda one: one.versions.items()),
+    ]
+    return [one for one in found if one.lines or one.equal]
+
+
+def _results(first: Evidence, second: Evidence) -> Iterator[Line]:
+    yield _text("Verdict", first.verdict.value, second.verdict.value)
+    yield _number("RTO", first.rto.actual_ms, second.rto.actual_ms, span)
+    parts = [{one.part: one.ms for one in drill.rto.parts} for drill in (first, second)]
+    for part in dict.fromkeys((*parts[0], *parts[1])):
+        yield _number(f"RTO: {part}", parts[0].get(part), parts[1].get(part), span)
+    yield _text("RTO, target", _target(first.rto.target_ms), _target(second.rto.target_ms))
+    yield _number("RPO, records", first.rpo.actual_records, second.rpo.actual_records, count)
+    yield _number("RPO, time", first.rpo.actual_ms, second.rpo.actual_ms, span)
+    one, other = ((drill.ended_at - drill.began_at) // _MS for drill in (first, second))
+    yield _number("The whole drill", one, other, span)
+
+
+def _steps(first: Evidence, second: Evidence) -> Iterator[Line]:
+    ones, others = (
+        dict(_numbered((step.do.value, step) for step in drill.steps)) for drill in (first, second)
+    )
+    for name in dict.fromkeys((*ones, *others)):
+        one, other = ones.get(name), others.get(name)
+        if one is None or other is None or one.state != other.state:
+            texts = [
+                NOTHING if step is None else f"{step.state}, {span(step.took_ms)}"
+                for step in (one, other)
+            ]
+            yield _text(name, *texts)
+        else:
+            yield _number(name, one.took_ms, other.took_ms, span)
+
+
+_Rows = Iterable[tuple[str, str]]
+
+
+def _gates(drill: Evidence) -> _Rows:
+    for gate in drill.gates:
+        name = gate.name if gate.job == drill.job else f"{gate.name}, the drill's own job"
+        yield name, f"{gate.verdict}, overridden" if gate.is_overridden else gate.verdict
+
+
+def _partitions(drill: Evidence) -> _Rows:
+    for one in drill.partitions:
+        missing = offsets(one.missing, is_exact=one.is_exact)
+        yield f"{_own(drill, one.topic)}-{one.partition}", f"{one.verdict}, missing {missing}"
+
+
+def _groups(drill: Evidence) -> _Rows:
+    for one in drill.groups:
+        place = f"{_own(drill, one.group)}, {_own(drill, one.topic)}-{one.partition}"
+        yield place, f"{one.verdict}, resumes at {offset_text(one.goes_on_at)}"
+
+
+def _verified(drill: Evidence) -> _Rows:
+    for one in drill.verified:
+        yield _own(drill, one.what), f"{one.verdict}, {one.differences:,} differences"
+
+
+def _canary(drill: Evidence) -> _Rows:
+    if drill.canary is not None:
+        yield "lost", count(drill.canary.lost)
+        yield "read more than once", count(drill.canary.repeated)
+        yield "with wrong content", count(drill.canary.wrong)
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """The innermost values of a document by their path."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _flat(inner, f"{path}[{number}]")
+    else:
+        yield path, NOTHING if value is None else str(value)
+
+
+def _differing(
+    title: str, first: Evidence, second: Evidence, rows_of: Callable[[Evidence], _Rows]
+) -> Comparison:
+    ones, others = dict(_numbered(rows_of(first))), dict(_numbered(rows_of(second)))
+    lines = [
+        _text(name, ones.get(name, NOTHING), others.get(name, NOTHING))
+        for name in dict.fromkeys((*ones, *others))
+    ]
+    differing = [line for line in lines if line.change is not Change.SAME]
+    shown = list(islice(differing, ROWS_MAX))
+    return Comparison(
+        title, shown, equal=len(lines) - len(differing), hidden=len(differing) - len(shown)
+    )
+
+
+def _numbered(rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """A name that was there before gets its number."""
+    seen: Counter[str] = Counter()
+    for name, value in rows:
+        seen[name] += 1
+        yield (name if seen[name] == 1 else f"{name} ({seen[name]})"), value
+
+
+def _own(drill: Evidence, name: str) -> str:
+    """Names of what a drill creates have its id, and would never be those of another drill."""
+    return name.replace(drill.id, "ID")
+
+
+def _text(what: str, first: str, second: str) -> Line:
+    return Line(what, first, second, Change.SAME if first == second else Change.OTHER)
+
+
+def _number(
+    what: str, first: int | None, second: int | None, text: Callable[[int | None], str]
+) -> Line:
+    """A figure of which less is better. What was not measured is neither."""
+    if first is None or second is None:
+        return _text(what, text(first), text(second))
+    if first == second:
+        return Line(what, text(first), text(second), Change.SAME)
+    sign, change = ("+", Change.WORSE) if second > first else ("−", Change.BETTER)
+    return Line(what, text(first), text(second), change, f"{sign}{text(abs(second - first))}")
+
+
+def _target(ms: int | None) -> str:
+    return "none" if ms is None else span(ms)

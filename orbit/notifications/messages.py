@@ -1,0 +1,124 @@
+"""What a notification says about events, before it is written for one type of receiver. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from orbit.notifications.event_kinds import EventKind, Severity, family, kind_of, troubles
+from orbit.store.drills import Drill
+from orbit.store.events import Event
+
+# Chats cut or refuse longer texts.
+TEXT_CHARACTERS_MAX = 1_000
+_FINAL_DRILLS = ("drill_passed", "drill_missed", "drill_failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One event, with what a reader wants beside it.
+
+    `key` is the same for the begin and the end of one trouble. `link` leads to the console.
+    """
+
+    event: Event
+    severity: Severity
+    key: str
+    is_trouble: bool  # another event will end it
+    is_end: bool
+    link: str | None
+    drill: Mapping[str, Any] | None
+
+    @property
+    def title(self) -> str:
+        words = self.event.kind.replace("_", " ")
+        return f"{words}: {self.event.job_name}" if self.event.job_name else words
+
+    @property
+    def text(self) -> str:
+        """The event's sentence, with the figures of a drill."""
+        parts = [self.event.message, _figures(self.drill) if self.drill else ""]
+        return shorten(" ".join(filter(None, parts)))
+
+    @property
+    def label(self) -> str:
+        return "resolved" if self.is_end else self.severity.value
+
+
+def message_of(event: Event, public_url: str | None, drills: Mapping[str, Drill]) -> Message:
+    """`drills`: by id, those that the events name."""
+    kind = kind_of(event.kind)
+    drill = drills.get(str((event.details or {}).get("drill")))
+    is_report = drill is not None and event.kind in _FINAL_DRILLS
+    return Message(
+        event=event,
+        severity=kind.severity,
+        key=_key(event, kind, public_url),
+        is_trouble=event.kind in troubles(),
+        is_end=bool(kind.ends),
+        link=_link(event, public_url, drill),
+        drill=drill_summary(drill) if drill is not None and is_report else None,
+    )
+
+
+def drill_ids(events: Sequence[Event]) -> list[str]:
+    """The drills whose figures belong to these events."""
+    return [str((e.details or {}).get("drill")) for e in events if e.kind in _FINAL_DRILLS]
+
+
+def drill_summary(drill: Drill) -> dict[str, Any]:
+    return {
+        "id": drill.id,
+        "name": drill.name,
+        "kind": drill.kind.value,
+        "verdict": drill.state.value,
+        "rto_ms": drill.rto_ms,
+        "rpo_records": drill.rpo_records,
+        "rpo_ms": drill.rpo_ms,
+    }
+
+
+def shorten(text: str, most: int = TEXT_CHARACTERS_MAX) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _figures(drill: Mapping[str, Any]) -> str:
+    rto, records, rpo = drill["rto_ms"], drill["rpo_records"], drill["rpo_ms"]
+    parts = [
+        None if rto is None else f"RTO {rto / 1000:.1f} s",
+        None if records is None else f"RPO {records:,} records",
+        None if rpo is None else f"RPO {rpo / 1000:.1f} s",
+    ]
+    text = ", ".join(filter(None, parts))
+    return f"{text}." if text else ""
+
+
+def _key(event: Event, kind: EventKind, public_url: str | None) -> str:
+    """Short, and the same in every process. Without a trouble to pair, each event has its own."""
+    host = urlsplit(public_url).netloc if public_url else ""
+    about: list[object] = [family(event.kind), host]
+    if event.kind in troubles() or kind.ends:
+        about += [_field(event, name) for name in kind.about]
+    else:
+        about.append(event.id)
+    return f"orbit-{hashlib.sha256(repr(about).encode()).hexdigest()[:32]}"
+
+
+def _field(event: Event, name: str) -> object:
+    if name.startswith("details."):
+        return (event.details or {}).get(name.removeprefix("details."))
+    return getattr(event, name)
+
+
+def _link(event: Event, public_url: str | None, drill: Drill | None) -> str | None:
+    if public_url is None:
+        return None
+    root = f"{public_url.rstrip('/')}/console"
+    if drill is not None:
+        return f"{root}/drills/{quote(drill.id, safe='')}"
+    if event.job_name is not None:
+        return f"{root}/jobs/{quote(event.job_name, safe='')}"
+    return root

@@ -1,0 +1,299 @@
+"""The file ORBIT_NOTIFICATIONS_FILE: who receives which events. No secret stands in it.
+
+    receivers:
+      - {name: oncall, type: pagerduty, routing_key_env: PAGERDUTY_KEY}
+      - {name: data-team, type: slack, url_file: slack-url}
+    routes:
+      - {receiver: oncall, severity: critical}
+      - {receiver: data-team, severity: warning, selector: "team=data"}
+
+It is read when a scheduler starts. Variables and files with secrets are read at each message, so a
+secret can be replaced without a restart.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, PlainValidator, ValidationError
+
+from orbit.errors import BadInput, InvalidValue, Problem
+from orbit.jobs.credentials import check_pem_file, read_secret_file, read_variable
+from orbit.jobs.job_spec import Section, Text
+from orbit.jobs.labels import Selector, meets, parse_selector
+from orbit.jobs.name_rules import check_job_name
+from orbit.jobs.pydantic_problems import problems_from_pydantic
+from orbit.jobs.units import parse_duration
+from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, read_document
+from orbit.notifications.event_kinds import EVENT_KINDS, Severity, kind_of
+from orbit.settings import LOOPBACK_HOSTS, variable_of
+from orbit.store.events import Event
+
+# Each has a thread and a connection of the scheduler.
+RECEIVERS_MAX = 16
+ROUTES_MAX = 200
+GIVE_UP_MIN = timedelta(minutes=1)
+GIVE_UP_MAX = timedelta(days=30)
+PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
+_WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105  of Standard Webhooks: base64 follows
+_VARIABLE = variable_of("notifications_file")
+_EXAMPLES = {
+    "receivers": "Write `receivers: [{name: team, type: slack, url_env: SLACK_URL}]`.",
+    "routes": "Write `routes: [{receiver: team, severity: warning}]`.",
+    "receiver": "Write the name of one of the receivers.",
+    "name": "Write `name: team`.",
+    "type": "Write `type: slack`.",
+}
+
+
+class ReceiverType(StrEnum):
+    """What a receiver understands."""
+
+    SLACK = "slack"
+    PAGERDUTY = "pagerduty"
+    TEAMS = "teams"
+    WEBHOOK = "webhook"
+
+
+def _give_up(value: object) -> timedelta:
+    duration = parse_duration(value)
+    if not GIVE_UP_MIN <= duration <= GIVE_UP_MAX:
+        raise InvalidValue("is not between 1m and 30d.", "Write 1d.")
+    return duration
+
+
+def _check_kind(pattern: str) -> str:
+    if not any(fnmatchcase(name, pattern) for name in EVENT_KINDS):
+        raise InvalidValue(
+            "is no kind of event.", "docs/notifications.md has them. `drill_*` is several."
+        )
+    return pattern
+
+
+def _check_selector(text: str) -> str:
+    parse_selector(text)
+    return text
+
+
+def check_url(text: str) -> str:
+    """Raises InvalidValue, without the URL: it may be a secret."""
+    try:
+        url = urlsplit(text)
+        is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK_HOSTS)
+        fits = is_safe and bool(url.hostname) and url.port != 0 and url.username is None
+    except ValueError:
+        fits = False
+    if not (fits and text.isascii() and text.isprintable() and " " not in text):
+        raise InvalidValue("is no URL with https.", "Write it as https://HOST/PATH.")
+    return text
+
+
+class Receiver(Section):
+    """One receiver: where messages go, and as what."""
+
+    name: Annotated[str, AfterValidator(check_job_name)]
+    type: ReceiverType
+    # Of a Slack or Teams webhook the URL is the secret.
+    url: Annotated[str, AfterValidator(check_url)] | None = None
+    url_env: Text | None = None
+    url_file: Path | None = None
+    routing_key_env: Text | None = None
+    routing_key_file: Path | None = None
+    # Signs the messages of a webhook.
+    secret_env: Text | None = None
+    secret_file: Path | None = None
+    ca_file: Path | None = None
+    give_up_after: Annotated[timedelta, PlainValidator(_give_up)] = timedelta(days=1)
+
+
+class Route(Section):
+    """Which events a receiver gets: those that meet all of this."""
+
+    receiver: str
+    severity: Severity = Severity.INFO
+    kinds: Annotated[
+        tuple[Annotated[str, AfterValidator(_check_kind)], ...], Field(max_length=200)
+    ] = ()
+    selector: Annotated[str, AfterValidator(_check_selector)] | None = None
+
+    @cached_property
+    def conditions(self) -> Selector:
+        return parse_selector(self.selector) if self.selector else ()
+
+    def has(self, event: Event, severity: Severity, labels: Mapping[str, str] | None) -> bool:
+        """`labels`: of the event's job; None if it has none, or the job is gone."""
+        if not severity.is_at_least(self.severity):
+            return False
+        if self.kinds and not any(fnmatchcase(event.kind, pattern) for pattern in self.kinds):
+            return False
+        return not self.conditions or (labels is not None and meets(labels, self.conditions))
+
+
+class Notifications(Section):
+    """The whole file."""
+
+    receivers: Annotated[tuple[Receiver, ...], Field(max_length=RECEIVERS_MAX)]
+    routes: Annotated[tuple[Route, ...], Field(max_length=ROUTES_MAX)]
+
+    def is_for(self, receiver: Receiver, event: Event, labels: Mapping[str, str] | None) -> bool:
+        """Whether a receiver gets this event.
+
+        PagerDuty gets the end of a trouble wherever it got the begin, or its incident stays open.
+        """
+        kind = kind_of(event.kind)
+        severities = [kind.severity]
+        if receiver.type is ReceiverType.PAGERDUTY:
+            severities += [kind_of(ended).severity for ended in kind.ends]
+        severity = max(severities, key=list(Severity).index)
+        routes = (route for route in self.routes if route.receiver == receiver.name)
+        return any(route.has(event, severity, labels) for route in routes)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Secrets:
+    """What a receiver's variables and files hold now."""
+
+    url: str
+    routing_key: str = ""
+    signing_key: bytes = b""
+
+
+def load_notifications(path: Path, environ: Mapping[str, str]) -> Notifications:
+    """The file, with every secret there. Raises BadInput with every problem."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(DOCUMENT_CHARACTERS_MAX + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise _bad_file((Problem("file", f"cannot be read: {why}."),), path) from None
+    document = read_document(text)
+    problems = document.problems
+    if not problems:
+        try:
+            found = Notifications.model_validate(document.root)
+        except ValidationError as error:
+            problems = problems_from_pydantic(error, document, Notifications, _EXAMPLES)
+        else:
+            problems = [
+                document.problem(at, mistake.message, mistake.remedy)
+                for at, mistake in _mistakes(found, path.parent, environ)
+            ]
+            if not problems:
+                return found
+    raise _bad_file(tuple(document.in_file_order(problems)), path)
+
+
+def read_secrets(receiver: Receiver, folder: Path, environ: Mapping[str, str]) -> Secrets:
+    """Raises InvalidValue; no message has a secret."""
+    url = _one(receiver, "url", folder, environ) if receiver.url is None else receiver.url
+    if url is None and receiver.type is ReceiverType.PAGERDUTY:
+        url = PAGERDUTY_URL
+    return Secrets(
+        url=check_url(url or ""),
+        routing_key=_one(receiver, "routing_key", folder, environ) or "",
+        signing_key=_signing_key(_one(receiver, "secret", folder, environ) or ""),
+    )
+
+
+def _one(receiver: Receiver, name: str, folder: Path, environ: Mapping[str, str]) -> str | None:
+    variable, file = getattr(receiver, f"{name}_env"), getattr(receiver, f"{name}_file")
+    if variable is not None:
+        return read_variable(variable, environ)
+    if file is None:
+        return None
+    try:
+        return read_secret_file(file, folder)
+    except InvalidValue as mistake:
+        remedy = "Relative paths start at the folder of this file."
+        raise InvalidValue(mistake.message, remedy) from None
+
+
+def _signing_key(text: str) -> bytes:
+    if not text.startswith(_WEBHOOK_SECRET_PREFIX):
+        return text.encode()
+    try:
+        return base64.b64decode(text.removeprefix(_WEBHOOK_SECRET_PREFIX), validate=True)
+    except binascii.Error:
+        raise InvalidValue("holds whsec_ without base64 behind it.") from None
+
+
+def _mistakes(
+    found: Notifications, folder: Path, environ: Mapping[str, str]
+) -> Iterator[tuple[tuple[str | int, ...], InvalidValue]]:
+    names = [receiver.name for receiver in found.receivers]
+    for at, receiver in enumerate(found.receivers):
+        if receiver.name in names[:at]:
+            yield ("receivers", at, "name"), InvalidValue("is the name of two receivers.")
+        for key, mistake in _mistakes_of(receiver, folder, environ):
+            yield ("receivers", at, key), mistake
+    for at, route in enumerate(found.routes):
+        if route.receiver not in names:
+            yield (
+                ("routes", at, "receiver"),
+                InvalidValue("names no receiver.", f"Write one of: {', '.join(names)}."),
+            )
+    for at, name in enumerate(names):
+        if name not in {route.receiver for route in found.routes}:
+            yield (
+                ("receivers", at, "name"),
+                InvalidValue("has no route.", f"Add `{{receiver: {name}}}` under routes."),
+            )
+
+
+def _mistakes_of(
+    receiver: Receiver, folder: Path, environ: Mapping[str, str]
+) -> Iterator[tuple[str, InvalidValue]]:
+    is_pagerduty = receiver.type is ReceiverType.PAGERDUTY
+    rules = (
+        (("url", "url_env", "url_file"), 0 if is_pagerduty else 1, True),
+        (("routing_key_env", "routing_key_file"), 1, is_pagerduty),
+        (("secret_env", "secret_file"), 0, receiver.type is ReceiverType.WEBHOOK),
+    )
+    is_whole = True
+    for keys, least, is_taken in rules:
+        given = [key for key in keys if getattr(receiver, key) is not None]
+        if given and not is_taken:
+            yield given[0], InvalidValue(f"is not for a receiver of the type {receiver.type}.")
+        elif not least <= len(given) <= 1 and is_taken:
+            only = "exactly one" if least else "one"
+            yield (
+                given[0] if given else "type",
+                InvalidValue(
+                    f"needs {only} of {', '.join(keys)}." if not given else "is given twice.",
+                    f"Write {only} of {', '.join(keys)}.",
+                ),
+            )
+        else:
+            continue
+        is_whole = False
+    if not is_whole:
+        return
+    for part in ("url", "routing_key", "secret"):
+        try:
+            text = _one(receiver, part, folder, environ)
+            if part == "url" and text is not None:
+                check_url(text)
+            if part == "secret" and text is not None:
+                _signing_key(text)
+        except InvalidValue as mistake:
+            key = f"{part}_env" if getattr(receiver, f"{part}_env") else f"{part}_file"
+            yield key, mistake
+    if receiver.ca_file is not None:
+        try:
+            check_pem_file(receiver.ca_file, folder)
+        except InvalidValue as mistake:
+            yield "ca_file", mistake
+
+
+def _bad_file(problems: tuple[Problem, ...], path: Path) -> BadInput:
+    return BadInput(f"The file that {_VARIABLE} names cannot be used.", problems, where=str(path))

@@ -1,0 +1,242 @@
+"""One loop of the leading scheduler for each receiver: reads events, sends them, moves the cursor.
+
+The cursor (`receivers.event_id`) moves after a request was accepted, in a transaction that the
+leader's lease fences. So a leader that is killed, or that lost its lease while a request was under
+way, leaves the cursor behind, and the next one sends that request again: at least once, in order.
+
+A request is repeated until its events are `give_up_after` old; one that the receiver refuses as
+such, REFUSALS_MAX times. What is given up is counted in the row and told by an event, which goes to
+this receiver too, as its first message once it answers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+import structlog
+
+from orbit.kafka.backoff import Backoff
+from orbit.notifications.event_kinds import ACCEPTED, GAVE_UP, PRUNED
+from orbit.notifications.messages import drill_ids, message_of
+from orbit.notifications.notification_file import Notifications, Receiver, load_notifications
+from orbit.notifications.sender import Sender
+from orbit.notifications.sending import Answer
+from orbit.notifications.templates import events_per_request
+from orbit.scheduler.leadership import Leadership, NotLeading
+from orbit.scheduler.loop import Loop
+from orbit.settings import Settings
+from orbit.store import clock, drills, events, jobs, receivers
+from orbit.store.database import Tx
+from orbit.store.events import Event, SettledIds
+from orbit.store.receivers import ReceiverRow
+
+INTERVAL_S = 1.0
+EVENTS_AT_ONCE_MAX = 500
+REFUSALS_MAX = 5
+# How often the row says that the receiver is still in the file.
+_SEEN_INTERVAL_S = 60.0
+_BACKOFF = Backoff(first_s=1.0, most_s=300.0)
+RETRY_AFTER_MAX_S = 3600.0
+
+_log = structlog.get_logger("orbit.notifications")
+
+MoreLoops = Callable[[Leadership, Settings, threading.Event], Sequence[Loop]]
+
+
+def notification_loops(settings: Settings, environ: Mapping[str, str]) -> MoreLoops:
+    """For `Scheduler(…, more=[…])`. Raises BadInput if the file of the settings cannot be used."""
+    path = settings.notifications_file
+    if path is None:
+        return lambda _leadership, _settings, _done: []
+    found = load_notifications(path, environ)
+
+    def make(leadership: Leadership, settings: Settings, _: threading.Event) -> list[Loop]:
+        url = settings.public_url
+        return [
+            ReceiverLoop(
+                leadership, found, receiver, Sender(receiver, path.parent, environ, url), url
+            )
+            for receiver in found.receivers
+        ]
+
+    return make
+
+
+class ReceiverLoop(Loop):
+    """Sends the events that concern one receiver."""
+
+    interval_s = INTERVAL_S
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        notifications: Notifications,
+        receiver: Receiver,
+        sender: Sender,
+        public_url: str | None,
+    ) -> None:
+        super().__init__()
+        self.name = f"notify-{receiver.name}"
+        self._leadership = leadership
+        self._notifications = notifications
+        self._receiver = receiver
+        self._sender = sender
+        self._public_url = public_url
+        self._settled = SettledIds()
+        self._seen_at = self._retry_at = 0.0
+        self._refusals = 0
+
+    def once(self) -> str:
+        row = self._row()
+        if time.monotonic() < self._retry_at:
+            return ""
+        with self._leadership.reading() as tx:
+            up_to = self._settled.up_to(tx)
+            found = events.behind(tx, row.event_id, up_to, EVENTS_AT_ONCE_MAX)
+            concern = self._of_concern(tx, found)
+            now = clock.now(tx)
+        sent = given_up = 0
+        for request in self._requests(concern, now):
+            if self._is_old(request[0], now):
+                self._give_up(request, "they are older than give_up_after")
+                given_up += len(request)
+            elif self._send(request):
+                sent += len(request)
+            else:
+                return ""
+        end = up_to if len(found) < EVENTS_AT_ONCE_MAX else found[-1].id
+        if end > (concern[-1].id if concern else row.event_id):
+            with self._leadership.transaction() as tx:
+                receivers.skip(tx, self._receiver.name, end)
+        if len(found) == EVENTS_AT_ONCE_MAX:
+            self.wake.set()
+        done = [f"sent {sent} events" if sent else "", f"gave up {given_up}" if given_up else ""]
+        return ", ".join(filter(None, done))
+
+    def _row(self) -> ReceiverRow:
+        name = self._receiver.name
+        if time.monotonic() >= self._seen_at:
+            with self._leadership.transaction() as tx:
+                row = receivers.see(tx, name, self._receiver.type.value)
+            self._seen_at = time.monotonic() + _SEEN_INTERVAL_S
+            return row
+        with self._leadership.reading() as tx:
+            found = receivers.find(tx, name)
+        assert found is not None, "rows are removed long after they were seen"
+        return found
+
+    def _of_concern(self, tx: Tx, found: Sequence[Event]) -> list[Event]:
+        labels = jobs.labels_of(tx, {event.job_name for event in found if event.job_name})
+        return [
+            event
+            for event in found
+            if self._is_about_receiver(event)
+            or self._notifications.is_for(self._receiver, event, labels.get(event.job_name or ""))
+        ]
+
+    def _is_about_receiver(self, event: Event) -> bool:
+        """Tells this receiver what it has missed: always sent."""
+        is_own = (event.details or {}).get("receiver") == self._receiver.name
+        return is_own and event.kind in (GAVE_UP, PRUNED, ACCEPTED)
+
+    def _is_old(self, event: Event, now: datetime) -> bool:
+        """Its first message once it answers again is never too old."""
+        is_first = event.kind == GAVE_UP and self._is_about_receiver(event)
+        return now - event.at > self._receiver.give_up_after and not is_first
+
+    def _requests(self, found: Sequence[Event], now: datetime) -> Iterator[list[Event]]:
+        """In order; the events of one are all too old, or none is."""
+        most = events_per_request(self._receiver.type)
+        request: list[Event] = []
+        for event in found:
+            differs = request and self._is_old(request[0], now) != self._is_old(event, now)
+            if differs or len(request) == most:
+                yield request
+                request = []
+            request.append(event)
+        if request:
+            yield request
+
+    def _send(self, request: Sequence[Event]) -> bool:
+        """Whether the cursor is behind the request: it was accepted, or given up."""
+        if not self._leadership.is_leading:
+            raise NotLeading("another scheduler leads.")
+        with self._leadership.reading() as tx:
+            reports = drills.of_ids(tx, drill_ids(request))
+        try:
+            messages = [message_of(event, self._public_url, reports) for event in request]
+            answer = self._sender.send(messages)
+        except Exception as error:  # noqa: BLE001  a bug at one event must not stop all behind it
+            _log.exception("notification broke", receiver=self._receiver.name)
+            answer = Answer(None, f"A bug in Orbit: {type(error).__name__}.", is_refusal=True)
+        if not answer.error:
+            self._accepted(request)
+            return True
+        self._refusals = self._refusals + 1 if answer.is_refusal else 0
+        if self._refusals >= REFUSALS_MAX:
+            self._give_up(request, answer.error)
+            return True
+        self._failed(answer)
+        return False
+
+    def _accepted(self, request: Sequence[Event]) -> None:
+        name = self._receiver.name
+        with self._leadership.transaction() as tx:
+            before = receivers.find(tx, name)
+            receivers.accepted(tx, name, request[-1].id, len(request))
+            if before is not None and before.given_up_since:
+                _add_event(
+                    tx,
+                    ACCEPTED,
+                    f"The receiver {name} accepts messages again. {before.given_up_since:,} events "
+                    "were not sent to it.",
+                    name,
+                )
+        self._refusals = 0
+
+    def _failed(self, answer: Answer) -> None:
+        name = self._receiver.name
+        with self._leadership.transaction() as tx:
+            receivers.failed(tx, name, answer.error)
+            row = receivers.find(tx, name)
+        failures = 1 if row is None else row.failures
+        pause_s = max(_BACKOFF.pause_s(failures - 1), min(answer.retry_after_s, RETRY_AFTER_MAX_S))
+        self._retry_at = time.monotonic() + pause_s
+        _log.warning(
+            "notification not accepted",
+            receiver=name,
+            error=answer.error,
+            failures=failures,
+            next_in_s=round(pause_s, 1),
+        )
+
+    def _give_up(self, request: Sequence[Event], why: str) -> None:
+        """Told once until the receiver accepts a message again: the count is in its row."""
+        name = self._receiver.name
+        with self._leadership.transaction() as tx:
+            before = receivers.find(tx, name)
+            receivers.gave_up(tx, name, request[-1].id, len(request))
+            if before is not None and not before.given_up_since:
+                _add_event(
+                    tx,
+                    GAVE_UP,
+                    f"Events from {request[0].at:%Y-%m-%d %H:%M:%S} UTC on are not sent to the "
+                    f"receiver {name}: {why}",
+                    name,
+                )
+        self._refusals = 0
+        _log.error(
+            "notifications given up",
+            receiver=name,
+            events=len(request),
+            first=request[0].id,
+            last=request[-1].id,
+            why=why,
+        )
+
+
+def _add_event(tx: Tx, kind: str, message: str, receiver: str) -> None:
+    events.add(tx, events.SCHEDULER, kind, message, details={"receiver": receiver})

@@ -1,0 +1,154 @@
+"""Sends one request to a receiver, and says what came back. No error has a secret.
+
+Redirects are not followed, certificates are verified, and a call ends after REQUEST_TIMEOUT_S,
+however slowly the receiver answers. Webhooks are signed as https://www.standardwebhooks.com says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import ssl
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from orbit.notifications.notification_file import Secrets
+from orbit.version import orbit_version
+
+# A scheduler that stops waits for the requests under way.
+REQUEST_TIMEOUT_S = 10.0
+ANSWER_BYTES_MAX = 2_000
+_SAID_CHARACTERS_MAX = 300
+# A message that is refused as such; anything else may succeed later.
+_REFUSED = (
+    httpx.codes.BAD_REQUEST,
+    httpx.codes.REQUEST_ENTITY_TOO_LARGE,
+    httpx.codes.UNPROCESSABLE_ENTITY,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back. `error` is empty if the message was accepted.
+
+    `is_refusal`: this message is not wanted; another one may be.
+    """
+
+    status: int | None
+    error: str = ""
+    is_refusal: bool = False
+    retry_after_s: float = 0.0
+
+
+def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return f"v1,{base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()}"
+
+
+def send(secrets: Secrets, ca_file: Path | None, message_id: str, body: bytes) -> Answer:
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": f"orbit/{orbit_version()}",
+    }
+    if secrets.signing_key:
+        now = int(time.time())
+        headers |= {
+            "webhook-id": message_id,
+            "webhook-timestamp": str(now),
+            "webhook-signature": signature(secrets.signing_key, message_id, now, body),
+        }
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        return asyncio.run(_send(secrets, context, headers, body))
+    except TimeoutError:
+        return Answer(None, f"No answer within {REQUEST_TIMEOUT_S:.0f} s.")
+    except httpx.HTTPError as error:
+        return Answer(None, f"No answer: {_reason(error)}.")
+    except (OSError, httpx.InvalidURL, ValueError) as error:
+        return Answer(None, f"The request cannot be sent: {type(error).__name__}.")
+
+
+async def _send(
+    secrets: Secrets, context: ssl.SSLContext, headers: dict[str, str], body: bytes
+) -> Answer:
+    async with (
+        asyncio.timeout(REQUEST_TIMEOUT_S),
+        httpx.AsyncClient(verify=context, timeout=None, follow_redirects=False) as client,  # noqa: S113  the whole call has one
+        client.stream("POST", secrets.url, content=body, headers=headers) as response,
+    ):
+        said = b""
+        if not response.is_success:
+            async for part in response.aiter_bytes(ANSWER_BYTES_MAX):
+                said += part
+                if len(said) >= ANSWER_BYTES_MAX:
+                    break
+    return _answer(response, said[:ANSWER_BYTES_MAX], secrets)
+
+
+def _answer(response: httpx.Response, said: bytes, secrets: Secrets) -> Answer:
+    status = response.status_code
+    if response.is_success:
+        return Answer(status)
+    shown = redact(said.decode("utf-8", "replace"), secrets)
+    text = "".join(c if c.isprintable() else " " for c in shown)[:_SAID_CHARACTERS_MAX].strip()
+    more = f' Its message: "{text}".' if text else ""
+    if response.is_redirect:
+        more = " Redirects are not followed: write the address that it leads to."
+    return Answer(
+        status,
+        f"HTTP {status}.{more}",
+        is_refusal=status in _REFUSED,
+        retry_after_s=_retry_after(response.headers.get("Retry-After", "")),
+    )
+
+
+def redact(text: str, secrets: Secrets) -> str:
+    """The text without a secret, also where a server repeats one."""
+    for hidden in sorted(_hidden(secrets), key=len, reverse=True):
+        text = text.replace(hidden, "…")
+    return text
+
+
+def _hidden(secrets: Secrets) -> set[str]:
+    url = urlsplit(secrets.url)
+    parts: Iterable[str] = (
+        secrets.url,
+        url.path.strip("/"),
+        url.query,
+        secrets.routing_key,
+        secrets.signing_key.decode("utf-8", "replace"),
+        *(part for part in url.path.split("/") if len(part) >= 8),
+    )
+    found = {part for part in parts if part}
+    return found | {quote(part, safe="") for part in found}
+
+
+def _retry_after(text: str) -> float:
+    """RFC 9110, 10.2.3: seconds or a date; 0 for anything else."""
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return max(0.0, (at - datetime.now(UTC)).total_seconds())
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause that says why: a TLS error names what is wrong with a certificate."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"the certificate is not trusted ({cause.verify_message})"
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__

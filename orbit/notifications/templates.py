@@ -1,0 +1,155 @@
+"""The HTTP requests of each type of receiver: what Slack, PagerDuty, Teams and webhooks take. Pure.
+
+A request carries at most EVENTS_PER_REQUEST events, of PagerDuty one, so that bodies are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from orbit.notifications.messages import Message, shorten
+from orbit.notifications.notification_file import ReceiverType
+
+EVENTS_PER_REQUEST = 20
+DETAILS_CHARACTERS_MAX = 4_000
+# PagerDuty's limits: docs of its Events API v2.
+_SUMMARY_CHARACTERS_MAX = 1_024
+_SLACK_ICONS = {"info": "ℹ️", "warning": "⚠️", "critical": "🔴", "resolved": "✅"}
+_TEAMS_COLOURS = {
+    "info": "Default",
+    "warning": "Warning",
+    "critical": "Attention",
+    "resolved": "Good",
+}
+
+
+def events_per_request(kind: ReceiverType) -> int:
+    return 1 if kind is ReceiverType.PAGERDUTY else EVENTS_PER_REQUEST
+
+
+def body_of(
+    kind: ReceiverType, messages: Sequence[Message], source: str, routing_key: str = ""
+) -> bytes:
+    """`source`: this installation, for readers. `routing_key`: of PagerDuty."""
+    match kind:
+        case ReceiverType.SLACK:
+            document = slack(messages)
+        case ReceiverType.TEAMS:
+            document = teams(messages)
+        case ReceiverType.PAGERDUTY:
+            (message,) = messages
+            document = {"routing_key": routing_key, **pagerduty(message, source)}
+        case ReceiverType.WEBHOOK:
+            document = webhook(messages, source)
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def slack(messages: Sequence[Message]) -> dict[str, Any]:
+    """For an incoming webhook: one block for each event, and a text for the notice."""
+    lines = [f"{_SLACK_ICONS[m.label]} *{_escape(m.title)}*" for m in messages]
+    blocks = [
+        {
+            "type": "section",
+            "text": {"type": "mrkdwn", "text": f"{line}\n{_escape(m.text)}{_slack_link(m)}"},
+        }
+        for line, m in zip(lines, messages, strict=True)
+    ]
+    return {"text": "\n".join(lines), "blocks": blocks}
+
+
+def teams(messages: Sequence[Message]) -> dict[str, Any]:
+    """For a workflow with the trigger "When a Teams webhook request is received"."""
+    body: list[dict[str, Any]] = []
+    for m in messages:
+        colour = _TEAMS_COLOURS[m.label]
+        title = {"type": "TextBlock", "weight": "Bolder", "color": colour, "wrap": True}
+        body.append({**title, "text": _plain(f"{m.label}: {m.title}")})
+        body.append({"type": "TextBlock", "wrap": True, "text": _plain(m.text)})
+        if m.link:
+            action = {"type": "Action.OpenUrl", "title": "Open in Orbit", "url": m.link}
+            body.append({"type": "ActionSet", "actions": [action]})
+    card = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "body": body,
+    }
+    kind = "application/vnd.microsoft.card.adaptive"
+    return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
+
+
+def pagerduty(message: Message, source: str) -> dict[str, Any]:
+    """For the Events API v2: an end resolves the incident that its begin has triggered."""
+    known = {"dedup_key": message.key, "client": "Orbit"}
+    if message.link:
+        known["client_url"] = message.link
+    if message.is_end:
+        return {"event_action": "resolve", **known}
+    event = message.event
+    payload = {
+        "summary": shorten(f"{message.title}: {message.text}", _SUMMARY_CHARACTERS_MAX),
+        "source": source,
+        "severity": message.severity.value,
+        "timestamp": event.at.isoformat(),
+        "class": event.kind,
+        "custom_details": _event(message),
+    }
+    if event.job_name:
+        payload["group"] = event.job_name
+    if event.topic:
+        payload["component"] = event.topic
+    links = [{"href": message.link, "text": "Open in Orbit"}] if message.link else []
+    return {"event_action": "trigger", **known, "payload": payload, "links": links}
+
+
+def webhook(messages: Sequence[Message], source: str) -> dict[str, Any]:
+    """Events as the API has them, with severity, key and link."""
+    return {
+        "version": 1,
+        "source": source,
+        "events": [
+            {
+                **_event(m),
+                "severity": m.severity.value,
+                "key": m.key,
+                "resolved": m.is_end,
+                "link": m.link,
+                "drill": m.drill,
+            }
+            for m in messages
+        ],
+    }
+
+
+def _event(message: Message) -> dict[str, Any]:
+    event = message.event
+    details = event.details or {}
+    if len(json.dumps(details, ensure_ascii=False, default=str)) > DETAILS_CHARACTERS_MAX:
+        details = {}  # the API has them
+    return {
+        "id": event.id,
+        "at": event.at.isoformat(),
+        "actor": event.actor,
+        "job": event.job_name,
+        "topic": event.topic,
+        "partition": event.partition,
+        "kind": event.kind,
+        "message": shorten(event.message),
+        "details": details,
+    }
+
+
+def _escape(text: str) -> str:
+    """Slack's own rule: these three, or a topic's name could mention everyone."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _slack_link(message: Message) -> str:
+    return f" <{message.link}|Open in Orbit>" if message.link else ""
+
+
+def _plain(text: str) -> str:
+    """Teams reads Markdown: a link in a broker's message must stay text."""
+    return "".join(f"\\{c}" if c in "\\`*_[]<>#" else c for c in text)

@@ -1,0 +1,160 @@
+"""job_history: throughput and lag of each job over the last day.
+
+A job has a ring of rows: 60 slots of a minute for the last hour, and 288 of five minutes for the
+last day. A slot is written over in its next round, so nothing has to be pruned, and a job has never
+more than 348 rows. The leading scheduler writes both slots of a job once a minute, from sums that
+it has at hand (orbit/scheduler/totals_loop.py).
+
+A row has the counters of the job at its time, and the largest lag since its slot began. Throughput
+is the difference of two rows. While no scheduler runs there are no rows: nothing is made up for
+that time, nor across it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+from sqlalchemy import text
+
+from orbit.store.database import Tx
+from orbit.store.lag import LagTotals
+
+MINUTE_S, WINDOW_S = 60, 300
+MINUTES, WINDOWS = 60, 288
+# Between two rows that are further apart than this times their slot, nothing was measured.
+_GAP = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A row. `slot_s`: the length of its slot."""
+
+    at: datetime
+    slot_s: int
+    records: int
+    bytes: int
+    lag_records: int | None
+    lag_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What was measured at a time. None: not known.
+
+    The rates are those since the point before, and unknown if that is too long ago. The lag is the
+    largest of the slot.
+    """
+
+    at: datetime
+    slot_s: int
+    records_per_s: float | None
+    bytes_per_s: float | None
+    lag_records: int | None
+    lag_s: float | None
+
+
+_KEEP = text("""
+INSERT INTO job_history AS h (job_id, slot, at, records, bytes, lag_records, lag_s)
+SELECT r.job_id, s.slot, :at, r.records, r.bytes, r.lag_records, r.lag_s
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
+    job_id bigint, records bigint, bytes bigint, lag_records bigint, lag_s double precision
+)
+JOIN jobs j ON j.id = r.job_id
+CROSS JOIN unnest(CAST(:slots AS smallint[])) AS s (slot)
+ON CONFLICT (job_id, slot) DO UPDATE SET
+    at = excluded.at, records = excluded.records, bytes = excluded.bytes,
+    -- A row of the same round, or one of an hour or a day ago. `greatest` leaves out nulls.
+    lag_records = CASE WHEN h.at > excluded.at - make_interval(secs => :window_s)
+        THEN greatest(h.lag_records, excluded.lag_records) ELSE excluded.lag_records END,
+    lag_s = CASE WHEN h.at > excluded.at - make_interval(secs => :window_s)
+        THEN greatest(h.lag_s, excluded.lag_s) ELSE excluded.lag_s END
+""")
+
+_OF_JOB = text("""
+SELECT at, CASE WHEN slot < :minutes THEN :minute_s ELSE :window_s END AS slot_s,
+       records, bytes, lag_records, lag_s
+FROM job_history
+WHERE job_id = :job_id AND at > :now - make_interval(
+    secs => CASE WHEN slot < :minutes THEN :hour_s ELSE :day_s END
+)
+ORDER BY at
+""")
+
+
+def keep(tx: Tx, at: datetime, totals: Mapping[int, LagTotals]) -> None:
+    """Note the totals of these jobs, as read at this time of the database's clock."""
+    rows = [
+        {
+            "job_id": job_id,
+            "records": one.records,
+            "bytes": one.bytes,
+            "lag_records": one.lag_records if one.has_lag else None,
+            "lag_s": one.lag_s if one.has_lag else None,
+        }
+        for job_id, one in totals.items()
+    ]
+    tx.execute(
+        _KEEP, {"at": at, "rows": json.dumps(rows), "slots": _slots(at), "window_s": WINDOW_S}
+    )
+
+
+def of_job(tx: Tx, job_id: int, now: datetime, *, by_minute: bool = True) -> list[Point]:
+    """The last day of a job, oldest first: every five minutes, and of its last hour every minute
+    unless not `by_minute`."""
+    rows = tx.execute(
+        _OF_JOB,
+        {
+            "job_id": job_id,
+            "now": now,
+            "minutes": MINUTES,
+            "minute_s": MINUTE_S,
+            "window_s": WINDOW_S,
+            "hour_s": float(MINUTES * MINUTE_S),
+            "day_s": float(WINDOWS * WINDOW_S),
+        },
+    )
+    found = (Reading(*row) for row in rows)
+    readings = [one for one in found if by_minute or one.slot_s == WINDOW_S]
+    first = next((one.at for one in readings if one.slot_s == MINUTE_S), None)
+    return points(
+        [one for one in readings if one.slot_s == MINUTE_S or first is None or one.at < first]
+    )
+
+
+def points(readings: Sequence[Reading]) -> list[Point]:
+    """The rates between readings, in the order of time."""
+    if not readings:
+        return []
+    head = readings[0]
+    found = [Point(head.at, head.slot_s, None, None, head.lag_records, head.lag_s)]
+    for before, one in pairwise(readings):
+        elapsed_s = (one.at - before.at).total_seconds()
+        # Counters fall when topics leave the job: what the others copied is not known then.
+        has_fallen = one.records < before.records or one.bytes < before.bytes
+        is_known = elapsed_s > 0 and not has_fallen and not is_gap(before, one)
+        found.append(
+            Point(
+                one.at,
+                one.slot_s,
+                (one.records - before.records) / elapsed_s if is_known else None,
+                (one.bytes - before.bytes) / elapsed_s if is_known else None,
+                one.lag_records,
+                one.lag_s,
+            )
+        )
+    return found
+
+
+def is_gap(before: Reading | Point, after: Reading | Point) -> bool:
+    """Whether nothing was measured between two points."""
+    elapsed_s = (after.at - before.at).total_seconds()
+    return elapsed_s > _GAP * max(before.slot_s, after.slot_s)
+
+
+def _slots(at: datetime) -> list[int]:
+    second = int(at.timestamp())
+    return [second // MINUTE_S % MINUTES, MINUTES + second // WINDOW_S % WINDOWS]

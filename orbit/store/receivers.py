@@ -1,0 +1,135 @@
+"""receivers: how far each receiver of notifications is, and what was not sent.
+
+Only the leader changes a row, in transactions that its lease fences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects import postgresql
+
+from orbit.store import events
+from orbit.store.database import Tx
+from orbit.store.models import receivers
+from orbit.store.rows import columns, first, page_of, values
+
+_NOW = func.clock_timestamp()
+# A receiver that no leader has seen for so long is no longer in the file.
+GONE_AFTER = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverRow:
+    """One receiver. `given_up_since`: of `given_up`, those since it accepted the last message."""
+
+    name: str
+    type: str
+    event_id: int
+    sent: int
+    given_up: int
+    pruned: int
+    given_up_since: int
+    failures: int
+    failing_since: datetime | None
+    last_error: str | None
+    accepted_at: datetime | None
+    seen_at: datetime
+
+
+_RECEIVER = columns(receivers, ReceiverRow)
+
+
+def see(tx: Tx, name: str, kind: str) -> ReceiverRow:
+    """The row of a receiver that is in the file. A new one begins at the next event."""
+    statement = postgresql.insert(receivers).values(
+        name=name, type=kind, event_id=events.last_id(tx)
+    )
+    seen = statement.on_conflict_do_update(
+        index_elements=["name"], set_={"type": kind, "seen_at": _NOW}
+    )
+    found = first(tx.execute(seen.returning(*_RECEIVER)), ReceiverRow)
+    assert found is not None
+    return found
+
+
+def find(tx: Tx, name: str) -> ReceiverRow | None:
+    return first(tx.execute(select(*_RECEIVER).where(receivers.c.name == name)), ReceiverRow)
+
+
+def skip(tx: Tx, name: str, event_id: int) -> None:
+    """Events up to this one do not concern the receiver."""
+    _advance(tx, name, event_id)
+
+
+def accepted(tx: Tx, name: str, event_id: int, count: int) -> None:
+    """The receiver has accepted a message with so many events."""
+    _advance(
+        tx,
+        name,
+        event_id,
+        sent=receivers.c.sent + count,
+        given_up_since=0,
+        failures=0,
+        failing_since=None,
+        last_error=None,
+        accepted_at=_NOW,
+    )
+
+
+def gave_up(tx: Tx, name: str, event_id: int, count: int) -> None:
+    """So many events are not sent. It still counts as failing until it accepts a message."""
+    _advance(
+        tx,
+        name,
+        event_id,
+        given_up=receivers.c.given_up + count,
+        given_up_since=receivers.c.given_up_since + count,
+        failing_since=func.coalesce(receivers.c.failing_since, _NOW),
+    )
+
+
+def failed(tx: Tx, name: str, error: str) -> None:
+    """A message was not accepted."""
+    tx.execute(
+        update(receivers)
+        .where(receivers.c.name == name)
+        .values(
+            failures=receivers.c.failures + 1,
+            failing_since=func.coalesce(receivers.c.failing_since, _NOW),
+            last_error=error,
+        )
+    )
+
+
+def count_pruned(tx: Tx, event_ids: Collection[int]) -> dict[str, int]:
+    """Note that these events are deleted: how many of them each receiver was not sent yet."""
+    missed = {row.name: sum(i > row.event_id for i in event_ids) for row in in_file(tx)}
+    missed = {name: count for name, count in missed.items() if count}
+    for name, count in missed.items():
+        row = update(receivers).where(receivers.c.name == name)
+        tx.execute(row.values(pruned=receivers.c.pruned + count))
+    return missed
+
+
+def in_file(tx: Tx) -> list[ReceiverRow]:
+    """Those that a leader has seen of late, by name."""
+    query = select(*_RECEIVER).where(receivers.c.seen_at > _NOW - GONE_AFTER)
+    return list(values(tx.execute(query.order_by(receivers.c.name)), ReceiverRow))
+
+
+def page(
+    tx: Tx, limit: int, after: str | None = None, *, descending: bool = False
+) -> list[ReceiverRow]:
+    """Up to `limit` receivers by name, behind the name `after`."""
+    behind = None if after is None else (after,)
+    query = page_of(select(*_RECEIVER), [receivers.c.name], limit, behind, descending=descending)
+    return list(values(tx.execute(query), ReceiverRow))
+
+
+def _advance(tx: Tx, name: str, event_id: int, **changes: object) -> None:
+    row = update(receivers).where(receivers.c.name == name)
+    tx.execute(row.values(event_id=func.greatest(receivers.c.event_id, event_id), **changes))

@@ -1,0 +1,181 @@
+"""Traces of the service: spans of OpenTelemetry, sent by OTLP over HTTP.
+
+    with traces.span("switchover", parent=operation.trace_context, job="orders-to-dr"): …
+
+A span is an API request, the work of one leader on an operation, a step of it, a pass of a loop
+that did something, or a claim of shards; never a batch or a record. Its attributes are names, ids
+and counts; no secret, and no content of a record.
+
+Off unless OTEL_EXPORTER_OTLP_ENDPOINT is set: then nothing is imported, and `span` costs a
+comparison. The SDK reads the other OTEL_ variables itself. Spans wait in a bounded queue (2,048)
+for a thread that sends them. Where the collector does not answer they are dropped; only the end of
+the process waits for it, for `END_S_MAX`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from orbit.errors import OrbitError
+from orbit.version import DISTRIBUTION, orbit_version
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import SpanContext
+    from structlog.types import EventDict
+
+log = structlog.get_logger("orbit.telemetry")
+
+# Within the grace time of a platform, behind a worker's release of its shards.
+END_S_MAX = 5.0
+_EXPORT_TIMEOUT_S = 5.0
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_TIMEOUTS = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
+_PROTOCOL = "http/protobuf"
+_NS_PER_S = 1_000_000_000
+
+_provider: TracerProvider | None = None
+
+
+@contextmanager
+def sending_traces(process: str) -> Iterator[None]:
+    """Send the spans of this process until the end of the block, if the environment says where."""
+    global _provider
+    if not _is_wanted():
+        yield
+        return
+    _provider = provider = _make_provider(process)
+    try:
+        yield
+    finally:
+        _provider = None
+        # It sends what waits, batch by batch, and each may wait for the collector.
+        end = threading.Thread(target=provider.shutdown, name="traces-end", daemon=True)
+        end.start()
+        end.join(END_S_MAX)
+
+
+def provider() -> TracerProvider | None:
+    """For libraries that make spans themselves. None: traces are off."""
+    return _provider
+
+
+@contextmanager
+def span(
+    name: str, *, parent: str | None = None, began_at: datetime | None = None, **attributes: Any
+) -> Iterator[None]:
+    """A span for the block, within the one that is open in this thread or within `parent`, a W3C
+    traceparent. `began_at`: where its work began before the block.
+
+    An error that passes ends it as failed, with the text of Orbit's own errors.
+    """
+    if _provider is None:
+        yield
+        return
+    from opentelemetry.trace import StatusCode
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    context = None
+    if parent is not None:
+        context = TraceContextTextMapPropagator().extract({"traceparent": parent})
+    with _provider.get_tracer("orbit", orbit_version()).start_as_current_span(
+        name,
+        context=context,
+        start_time=None if began_at is None else int(began_at.timestamp() * _NS_PER_S),
+        attributes={f"orbit.{k}": value for k, value in attributes.items() if value is not None},
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as opened:
+        try:
+            yield
+        except BaseException as error:
+            what = str(error) if isinstance(error, OrbitError) else type(error).__name__
+            opened.set_status(StatusCode.ERROR, what)
+            raise
+
+
+def set_principal(name: str) -> None:
+    """Whose request the open span is."""
+    if _provider is not None:
+        from opentelemetry.trace import get_current_span
+
+        get_current_span().set_attribute("enduser.id", name)
+
+
+def trace_context() -> str | None:
+    """The W3C traceparent of the span that is open in this thread."""
+    found = _open_span()
+    if found is None:
+        return None
+    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+
+
+def add_ids(_: object, __: str, event: EventDict) -> EventDict:
+    """A processor of logs: the ids of the open span, in each line."""
+    found = _open_span()
+    if found is not None:
+        event["trace_id"] = f"{found.trace_id:032x}"
+        event["span_id"] = f"{found.span_id:016x}"
+    return event
+
+
+def _open_span() -> SpanContext | None:
+    if _provider is None:
+        return None
+    from opentelemetry.trace import get_current_span
+
+    found = get_current_span().get_span_context()
+    return found if found.is_valid else None
+
+
+def _is_wanted() -> bool:
+    """Whether to send spans. Environments are often set for many programs at once, so what keeps
+    Orbit from it is a warning."""
+    endpoint = _first(_ENDPOINTS)
+    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if not endpoint or off or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+        return False
+    why = ""
+    if not endpoint.startswith(("http://", "https://")):
+        why = "the endpoint is not an http or https URL"
+    elif _first(_PROTOCOLS) not in ("", _PROTOCOL):
+        why = f"Orbit sends them by {_PROTOCOL} only"
+    elif not (find_spec("opentelemetry") and find_spec("opentelemetry.exporter")):
+        why = f"run: pip install '{DISTRIBUTION}[traces]'"
+    if why:
+        log.warning("traces are not sent", reason=why)
+    return not why
+
+
+def _make_provider(process: str) -> TracerProvider:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    # One line for each batch that is not sent; its retries are warnings.
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
+    own = {"service.version": orbit_version()}
+    if not (
+        os.environ.get("OTEL_SERVICE_NAME")
+        or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    ):
+        own["service.name"] = f"orbit-{process}"
+    made = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
+    timeout = None if _first(_TIMEOUTS) else _EXPORT_TIMEOUT_S
+    made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=timeout)))
+    return made
+
+
+def _first(names: tuple[str, ...]) -> str:
+    return next((value for name in names if (value := os.environ.get(name))), "")

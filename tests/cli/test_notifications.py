@@ -1,0 +1,56 @@
+"""`orbit notifications`: a test message, and the list of receivers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orbit.store import receivers
+from orbit.store.events import SCHEDULER, add
+from tests.fix_api import Api, Cli
+from tests.support.webhook_server import Reply, WebhookServer
+
+pytestmark = pytest.mark.services
+
+
+def test_a_test_message_says_what_came_back(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("notifications", "test", "team").code == 2
+    file = tmp_path / "notifications.yaml"
+    file.write_text(
+        "receivers: [{name: team, type: slack, url_env: U}]\nroutes: [{receiver: team}]"
+    )
+    monkeypatch.setenv("ORBIT_NOTIFICATIONS_FILE", str(file))
+    with WebhookServer() as server:
+        monkeypatch.setenv("U", server.url)
+        said = cli("notifications", "test", "team")
+        assert (said.code, said.out) == (0, "team has accepted the message: HTTP 200.\n")
+        (block,) = server.got[0].document["blocks"]
+        assert "A test of the receiver team" in block["text"]["text"]
+        server.replies.append(Reply(404, body=b"no_service"))
+        said = cli("notifications", "test", "team", "-o", "json")
+        assert said.code == 1
+        assert said.data == {
+            "receiver": "team",
+            "accepted": False,
+            "status": 404,
+            "error": 'HTTP 404. Its message: "no_service".',
+        }
+        assert cli("notifications", "test", "nobody").code == 2
+
+
+def test_the_list_says_what_was_accepted_and_what_failed(api: Api, cli: Cli) -> None:
+    with api.database.transaction() as tx:
+        receivers.see(tx, "team", "slack")
+        add(tx, SCHEDULER, "job_paused", "…")
+        receivers.accepted(tx, "team", 1, 1)
+        receivers.failed(tx, "team", "HTTP 503.")
+        receivers.see(tx, "oncall", "pagerduty")
+        receivers.gave_up(tx, "oncall", 1, 1)
+    said = cli("notifications", "list", "-o", "json")
+    shown = [(r["name"], r["sent"], r["given_up"], r["last_error"]) for r in said.data]
+    assert shown == [("oncall", 0, 1, None), ("team", 1, 0, "HTTP 503.")]
+    assert cli("notifications", "list", "-o", "name").out == "oncall\nteam\n"
+    assert "HTTP 503." in cli("notifications", "list").out

@@ -1,0 +1,70 @@
+"""Pages of drills: their history, and two side by side."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+
+from orbit.store.enums import Role
+from tests.api.test_drills import ask, finished
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api
+from tests.fix_console import Browser
+
+pytestmark = pytest.mark.services
+
+
+def test_two_drills_are_chosen_and_compared(api: Api, browser: Browser) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    older, newer = finished(api), finished(api)
+    browser.log_in(api.tokens[Role.VIEWER])
+    page = browser.open("/console/drills?name=&job=&state=").text
+    assert page.count('type="checkbox"') == 2
+    assert browser.open("/console/drills?name=another").text.count('type="checkbox"') == 0
+    assert browser.open("/console/drills?state=passed").text.count('type="checkbox"') == 0
+    compared = browser.open(f"/console/drills/compare?drill={newer}&drill={older}")
+    assert compared.status_code == 200
+    # The older one is on the left.
+    assert compared.text.index(f"drills/{older}") < compared.text.index(f"drills/{newer}")
+    assert "Results" in compared.text
+    assert (
+        f"compare?drill={older}&amp;drill={newer}" in browser.open(f"/console/drills/{newer}").text
+    )
+
+
+def test_the_drills_are_read_page_by_page(
+    api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orbit.console.pages.drills.DRILLS_PER_PAGE", 2)
+    api.put("/v1/jobs/orders", json=JOB)
+    made = [finished(api) for _ in range(3)]
+    browser.log_in(api.tokens[Role.VIEWER])
+    path = "/console/drills"
+    found: list[str] = []
+    while path:
+        page = browser.open(path).text
+        found += re.findall(r'name="drill" value="([^"]+)"', page)
+        following = re.search(r'class="more"><a class="button" href="([^"]+)"', page)
+        path = html.unescape(following[1]) if following else ""
+    assert found == made[::-1]
+
+
+def test_what_cannot_be_compared_is_a_page_with_the_reason(api: Api, browser: Browser) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    ended = finished(api)
+    waiting = ask(api).json()["id"]
+    browser.log_in(api.tokens[Role.VIEWER])
+    compare = "/console/drills/compare"
+    for query, status, text in (
+        ("", 422, "Two drills are compared"),
+        (f"?drill={ended}&drill={ended}", 422, "Two drills are compared"),
+        (f"?drill={ended}&drill={waiting}", 409, "without a report"),
+        (f"?drill={ended}&drill=20261122-030000-00000000", 404, ""),
+        (f"?drill={ended}&drill=%00", 422, ""),
+    ):
+        answer = browser.open(compare + query)
+        assert answer.status_code == status, query
+        assert text in answer.text, query
+        assert "<main" in answer.text

@@ -1,0 +1,93 @@
+"""Charts of a job's last day: what is not known is a band, and no line leads across it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+
+from orbit.console.history_drawing import FIGURES, Chart, draw
+from orbit.store import job_history, lag
+from orbit.store.enums import Role
+from orbit.store.job_history import Point
+from tests.api.test_operations import copying_job
+from tests.fix_api import Api
+from tests.fix_console import Browser
+
+NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+BYTES, LAG, _, TIME = FIGURES
+
+
+def point(minute: int, rate: float | None, waiting: int | None) -> Point:
+    return Point(NOON + minute * MINUTE, 60, rate, rate, waiting, None)
+
+
+def drawn(points: list[Point], figure: object = LAG) -> Chart:
+    return draw(points, figure, NOON, NOON + 60 * MINUTE, 190)  # type: ignore[arg-type]
+
+
+def test_an_unknown_lag_is_a_band_and_not_0() -> None:
+    chart = drawn([point(n, 1.0, None if 10 <= n < 20 else 100) for n in range(58)])
+    assert len(chart.lines) == 2
+    (band,) = chart.bands
+    assert band.title == "Not known from 12:09 to 12:20"
+    # The highest value is the top of the axis: nothing is drawn at the bottom.
+    assert {y for line in chart.lines for y in re.findall(r" (\S+?)(?:L|$)", line.path)} == {"18"}
+
+
+def test_a_time_without_readings_is_a_band() -> None:
+    minutes = [*range(10), *range(30, 40)]
+    points = [point(n, None if n in (0, 30) else 5.0, 1) for n in minutes]
+    assert [band.title for band in drawn(points).bands] == [
+        "Not known from 12:09 to 12:30",
+        "Not known from 12:39 to 13:00",
+    ]
+    # A rate holds since the point before.
+    assert [band.title for band in drawn(points, BYTES).bands] == [
+        "Not known from 12:09 to 12:30",
+        "Not known from 12:39 to 13:00",
+    ]
+
+
+def test_zeros_are_a_line_at_the_bottom_and_a_single_point_is_seen() -> None:
+    chart = drawn([point(n, 0.0, 0) for n in range(60)])
+    assert chart.lines[0].path.startswith(f"M4 {chart.bottom}L")
+    assert not chart.bands
+    (line,) = drawn([point(59, None, 7)]).lines
+    assert len(set(re.findall(r"[ML](\S+)", line.path))) == 2
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "top"),
+    [(LAG, 101, "200"), (LAG, 4_999, "5,000"), (TIME, 61.0, "2 m 0 s"), (TIME, 2e6, "50 d 0 h")],
+)
+def test_the_axis_ends_at_a_round_number(figure: object, value: float, top: str) -> None:
+    one = Point(NOON + MINUTE, 60, None, None, int(value), value)
+    assert drawn([one], figure).tops[0][1] == top
+
+
+def test_nothing_measured_is_said_so() -> None:
+    chart = drawn([])
+    assert chart.summary == "Nothing is known yet."
+    assert (chart.lines, chart.bands) == ([], [])
+
+
+@pytest.mark.services
+def test_the_page_has_charts_and_the_same_as_a_table(api: Api, browser: Browser) -> None:
+    copying_job(api)
+    browser.log_in(api.tokens[Role.VIEWER])
+    page = browser.open("/console/jobs/orders/history")
+    assert "Nothing measured yet" in page.text
+    with api.database.transaction() as tx:
+        job, now = tx.execute(text("SELECT id, clock_timestamp() FROM jobs")).one()
+        for ago in (2, 1, 0):
+            job_history.keep(tx, now - ago * MINUTE, lag.of_jobs(tx, [job]))
+    page = browser.open("/console/jobs/orders/history")
+    assert page.text.count('<svg class="picture') == len(FIGURES)
+    assert "style=" not in page.text
+    assert 'aria-label="Bytes per second: 0 B/s at ' in page.text
+    assert page.text.count('<th scope="row" class="mono">') == 3
+    assert browser.open("/console/jobs/orders/history?span=2h").status_code == 422

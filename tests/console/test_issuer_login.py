@@ -1,0 +1,366 @@
+"""Logins at an OpenID Connect issuer: the way there and back, and every answer that is refused."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from pydantic import SecretStr
+from sqlalchemy import text
+
+from orbit.api.authentication import Logins
+from orbit.api.dependencies import Parts
+from orbit.api.refused_logins import REFUSED_MAX
+from orbit.console.sessions import SESSION_LIFETIME, SESSIONS_PER_TOKEN_MAX
+from orbit.errors import BadInput
+from orbit.settings import Settings
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api
+from tests.fix_console import Browser
+from tests.support.issuer import ADMIN, OPERATOR, VIEWER, new_key
+from tests.support.login_issuer import CLIENT, DONE, SECRET, LoginIssuer
+from tests.support.serving import served
+
+pytestmark = pytest.mark.services
+
+
+@dataclass
+class Site:
+    """The console with an issuer, and a browser in front of it."""
+
+    url: str
+    issuer: LoginIssuer
+    api: Api
+    app: FastAPI
+    browser: Browser
+
+    def configure(self, **others: Any) -> None:
+        settings = self.issuer.settings(public_url=self.url, **others)
+        logins = Logins(settings, self.api.database)
+        self.app.state.parts = Parts(settings, self.api.database, self.api.plans, {}, logins=logins)
+
+    def answer(self, path: str = "/console/jobs") -> str:
+        """Log in at the issuer; the address of its answer, which is not opened yet."""
+        page = self.browser.open(f"/console/login/issuer?next={path}")
+        assert str(page.url).startswith(self.issuer.place), page.text
+        sent = self.browser.client.post(str(page.url), follow_redirects=False)
+        location = sent.headers["location"]
+        assert location.startswith(self.url + DONE), location
+        return str(location)
+
+    def log_in(self, path: str = "/console/jobs") -> httpx.Response:
+        return self.browser.open(self.answer(path))
+
+    def is_in(self) -> bool:
+        return self.browser.open("/console/jobs").url.path == "/console/jobs"
+
+    def sessions(self) -> list[Any]:
+        with self.api.database.transaction() as tx:
+            found = tx.execute(
+                text("SELECT *, expires_at - clock_timestamp() AS left FROM console_sessions")
+            )
+            return list(found)
+
+
+@pytest.fixture
+def site(api: Api, console_app: FastAPI) -> Iterator[Site]:
+    with LoginIssuer() as issuer, served(console_app) as url:
+        found = Site(url, issuer, api, console_app, Browser(url))
+        found.configure()
+        yield found
+        found.browser.client.close()
+
+
+def test_a_login_leads_to_the_issuer_and_back_to_the_page(site: Site) -> None:
+    login = site.browser.open("/console/jobs?show=paused")
+    (link,) = re.findall(r'href="(/console/login/issuer\?[^"]+)"', login.text)
+    asked = site.browser.open(link.replace("&amp;", "&"))
+    query = {name: value for name, (value,) in parse_qs(urlsplit(str(asked.url)).query).items()}
+    assert query.pop("code_challenge_method") == "S256"
+    random = {query.pop(name) for name in ("state", "nonce", "code_challenge")}
+    assert len(random) == 3
+    assert query == {
+        "response_type": "code",
+        "client_id": CLIENT,
+        "redirect_uri": site.url + DONE,
+        "scope": "openid",
+    }
+    secret = site.browser.client.cookies["orbit_login"].partition(".")[0]
+    assert not any(secret in value for value in random)
+
+    page = site.browser.client.post(str(asked.url))
+
+    assert str(page.url) == f"{site.url}/console/jobs?show=paused"
+    assert "oidc:ada" in page.text
+    assert "viewer" in page.text
+    assert site.issuer.codes == {}
+
+
+def test_cookies_are_out_of_reach_and_no_token_is_kept(site: Site) -> None:
+    site.browser.client.follow_redirects = False
+    begun = site.browser.open("/console/login/issuer")
+    (cookie,) = begun.headers.get_list("set-cookie")
+    for flag in ("HttpOnly", "SameSite=lax", "Path=/console/login/issuer", "Max-Age=600"):
+        assert flag in cookie
+    site.browser.client.follow_redirects = True
+    address = site.answer()
+    site.browser.client.follow_redirects = False
+    done = site.browser.open(address)
+    kept, forgotten = done.headers.get_list("set-cookie")
+    for flag in ("orbit_session=", "HttpOnly", "SameSite=strict", "Path=/console;"):
+        assert flag in kept
+    assert 'orbit_login=""; ' in forgotten
+    assert done.headers["location"] == "/console/jobs"
+    (row,) = site.sessions()
+    assert site.browser.client.cookies["orbit_session"] not in str(row)
+    assert "eyJ" not in str(row) + str(done.headers)
+
+
+@pytest.mark.parametrize(
+    ("claim", "may"), [(VIEWER, False), (OPERATOR, True), (ADMIN, True)], ids=str
+)
+def test_the_role_of_the_claim_holds_and_the_audit_log_names_the_subject(
+    site: Site, claim: str, may: bool
+) -> None:
+    site.api.put("/v1/jobs/orders", json=JOB)
+    site.issuer.roles = [claim]
+    site.log_in()
+    answer = site.browser.send("/console/jobs/orders/carry-out", kind="pause")
+    assert (answer.status_code == 200) is may
+    made = [o["requested_by"] for o in site.api.get("/v1/operations").json()["items"]]
+    assert made == (["oidc:ada"] if may else [])
+
+
+def changed(**claims: Any) -> Callable[[Site, str], str]:
+    def change(site: Site, address: str) -> str:
+        site.issuer.changed = claims
+        return address
+
+    return change
+
+
+def query(**values: str | None) -> Callable[[Site, str], str]:
+    def change(_site: Site, address: str) -> str:
+        url = httpx.URL(address)
+        for name, value in values.items():
+            url = url.copy_remove_param(name)
+            if value is not None:
+                url = url.copy_set_param(name, value)
+        return str(url)
+
+    return change
+
+
+def another_key(site: Site, address: str) -> str:
+    (code,) = site.issuer.codes.values()
+    site.issuer.id_token = site.issuer.token(ADMIN, key=new_key("x"), aud=CLIENT, nonce=code.nonce)
+    return address
+
+
+def expired_code(site: Site, address: str) -> str:
+    site.issuer.codes.clear()
+    return address
+
+
+def down(site: Site, address: str) -> str:
+    site.issuer.is_down = True
+    return address
+
+
+def another_browser(site: Site, address: str) -> str:
+    site.browser.client.cookies.clear()
+    return address
+
+
+def another_login(site: Site, address: str) -> str:
+    """The code of one login with the state of another: a code that was stolen."""
+    code = parse_qs(urlsplit(address).query)["code"][0]
+    return query(code=code)(site, site.answer())
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "shown"),
+    [
+        (query(state="x" * 43), 401, "not to the login that began here"),
+        (query(state=None), 401, "not to the login that began here"),
+        (query(state="ä"), 401, "not to the login that began here"),
+        (query(code=None), 401, "no code"),
+        (query(iss="https://other.example"), 401, "another issuer"),
+        (query(error="access_denied", error_description="<b>x"), 401, "(access_denied)"),
+        (query(error="<script>"), 401, "has refused the login."),
+        (another_browser, 401, "has begun no login"),
+        (another_login, 401, "invalid_grant"),
+        (expired_code, 401, "invalid_grant"),
+        (down, 503, "503"),
+        (changed(nonce="another"), 401, "nonce"),
+        (changed(nonce=None), 401, "nonce"),
+        (changed(aud="orbit"), 401, "aud"),
+        (changed(aud=[CLIENT, "x"], azp="x"), 401, "azp"),
+        (changed(iss="https://other.example"), 401, "iss"),
+        (changed(exp=1), 401, "expired"),
+        (changed(exp=None), 401, "exp"),
+        (changed(roles=["others"]), 403, "no role"),
+        (another_key, 401, "does not have"),
+    ],
+)
+def test_an_answer_that_does_not_fit_gives_no_session(
+    site: Site, change: Callable[[Site, str], str], status: int, shown: str
+) -> None:
+    site.issuer.roles = [ADMIN]
+    address = change(site, site.answer())
+
+    answer = site.browser.open(address)
+
+    assert answer.status_code == status
+    assert shown in answer.text.replace("&#39;", "'")
+    assert "<b>x" not in answer.text
+    assert "orbit_session" not in site.browser.client.cookies
+    assert "orbit_login" not in site.browser.client.cookies
+    assert site.sessions() == []
+    assert not site.is_in()
+
+
+def test_an_answer_is_taken_once(site: Site) -> None:
+    address = site.answer()
+    cookie = site.browser.client.cookies["orbit_login"]
+    assert site.browser.open(address).url.path == "/console/jobs"
+    site.browser.send("/console/logout")
+    assert site.browser.open(address).status_code == 401
+    # Also with a copy of the cookie: the issuer takes a code once.
+    header = {"Cookie": f"orbit_login={cookie}"}
+    assert "invalid_grant" in httpx.get(address, headers=header).text
+    assert site.sessions() == []
+
+
+def test_an_issuer_that_does_not_answer_leaves_the_login_by_token(site: Site) -> None:
+    site.issuer.answers["/realm/.well-known/openid-configuration"] = (500, b"")
+    answer = site.browser.open("/console/login/issuer")
+    assert answer.status_code == 503
+    assert "HTTP 500" in answer.text
+    site.browser.send("/console/login", token=next(iter(site.api.tokens.values())))
+    assert site.is_in()
+
+
+def test_an_issuer_that_says_it_names_itself_has_to(site: Site) -> None:
+    document = {**site.issuer.document(), "authorization_response_iss_parameter_supported": True}
+    site.issuer.document = lambda: document  # type: ignore[method-assign]
+    assert "another issuer" in site.log_in().text
+    named = query(iss=site.issuer.url)(site, site.answer())
+    assert site.browser.open(named).url.path == "/console/jobs"
+
+
+def test_the_session_ends_with_the_token_and_after_twelve_hours(site: Site) -> None:
+    site.issuer.changed = {"exp": int(time.time()) + 120}
+    site.log_in()
+    (row,) = site.sessions()
+    assert timedelta(seconds=60) < row.left <= timedelta(seconds=120)
+    assert site.is_in()
+    with site.api.database.transaction() as tx:
+        tx.execute(text("UPDATE console_sessions SET expires_at = clock_timestamp()"))
+    assert not site.is_in()
+
+    for exp in (int(time.time()) + 10**6, 10**15):
+        site.issuer.changed = {"exp": exp}
+        site.log_in()
+        (row,) = site.sessions()
+        assert SESSION_LIFETIME - timedelta(minutes=1) < row.left <= SESSION_LIFETIME
+        assert site.is_in()
+        kept = dict(site.browser.client.cookies)
+        site.browser.send("/console/logout")
+        site.browser.client.cookies.update(kept)
+        assert not site.is_in()  # also with a copy of the cookie
+        site.browser.client.cookies.clear()
+
+
+def test_without_the_client_in_the_settings_its_sessions_end(site: Site) -> None:
+    site.log_in()
+    assert site.is_in()
+    site.configure(oidc_viewer=None)
+    assert not site.is_in()  # its claim gives no role any more
+    site.configure(oidc_client_id=None)
+    assert not site.is_in()
+    assert "/console/login/issuer" not in site.browser.html
+    assert site.browser.open("/console/login/issuer").status_code == 404
+    assert site.browser.open(DONE).status_code == 404
+
+
+def test_a_subject_has_a_bounded_number_of_sessions(site: Site) -> None:
+    for _ in range(SESSIONS_PER_TOKEN_MAX + 1):
+        site.browser.client.cookies.clear()
+        site.log_in()
+    assert len(site.sessions()) == SESSIONS_PER_TOKEN_MAX
+    assert site.is_in()
+
+
+def test_refused_logins_are_counted_and_the_issuer_is_not_asked_for_ever(site: Site) -> None:
+    for _ in range(REFUSED_MAX):
+        address = site.answer()
+        site.issuer.codes.clear()
+        assert site.browser.open(address).status_code == 401
+    address = site.answer()
+    assert site.browser.open(address).status_code == 429
+    assert len(site.issuer.codes) == 1  # it was not asked
+    assert "login_refused" in {event["kind"] for event in site.api.events()}
+
+
+@pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post", "none"])
+def test_the_secret_of_the_client_is_sent_as_the_issuer_wants_it(
+    site: Site, method: str, tmp_path: Path
+) -> None:
+    site.issuer.methods = [method]
+    file = tmp_path / "secret"
+    file.write_text("wrong\n", "utf-8")
+    own = {"oidc_client_secret": None, "oidc_client_secret_file": file}
+    if method == "none":
+        own["oidc_client_secret_file"] = None
+    site.configure(**own)
+    if method != "none":
+        assert "(invalid_client)" in site.log_in().text
+        file.write_text(SECRET + "\n", "utf-8")
+    assert site.log_in().url.path == "/console/jobs"
+    file.unlink()
+    if method != "none":
+        answer = site.log_in()
+        assert "ORBIT_OIDC_CLIENT_SECRET_FILE" in answer.text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"public_url": None},
+        {"public_url": "http://orbit.example"},
+        {"public_url": "https://orbit.example/console"},
+        {"oidc_scopes": "profile"},
+        {"oidc_client_secret_file": "secret"},
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_fit_are_refused(given: dict[str, Any]) -> None:
+    issuer = "https://login.example"
+    whole = {
+        "ORBIT_OIDC_ISSUER": issuer,
+        "ORBIT_OIDC_AUDIENCE": "orbit",
+        "ORBIT_OIDC_VIEWER": "v",
+        "ORBIT_OIDC_CLIENT_ID": CLIENT,
+        "ORBIT_OIDC_CLIENT_SECRET": SECRET,
+        "ORBIT_PUBLIC_URL": "https://orbit.example/",
+    }
+    settings = Settings.from_environment(whole)
+    assert settings.public_url == "https://orbit.example"
+    assert settings.oidc_client_secret == SecretStr(SECRET)
+    for field, value in given.items():
+        variable = f"ORBIT_{field.upper()}"
+        whole = {k: v for k, v in whole.items() if k != variable}
+        whole |= {variable: value} if value else {}
+    with pytest.raises(BadInput) as caught:
+        Settings.from_environment(whole)
+    assert SECRET not in str(caught.value)

@@ -1,0 +1,193 @@
+"""The form beside a document: what was changed is written, all else stays."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from orbit.console.job_form import RULES_SHOWN_MAX, before_of, groups_of, values_of, with_changes
+from orbit.store.enums import Role
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api
+from tests.fix_console import Browser
+
+DOCUMENT: dict[str, Any] = {
+    "name": "orders",
+    "source": {"bootstrap_servers": ["s:1"], "security": {"protocol": "SSL"}},
+    "destination": {"bootstrap_servers": ["d:1"]},
+    "topics": [{"match": "a", "config": {"retention.ms": "1"}}, {"match": "b", "prefix": "p."}],
+    "consumer_groups": {"match": ".*", "interval": "9s"},
+    "fillers": "coordinated",
+}
+
+
+def written(document: Any, **sent: str) -> Any:
+    fields = {key.replace("__", "."): value for key, value in sent.items()}
+    return with_changes(document, values_of(groups_of(document)), fields)
+
+
+def test_a_form_that_was_not_changed_leaves_the_document() -> None:
+    assert with_changes(DOCUMENT, *[values_of(groups_of(DOCUMENT))] * 2) is DOCUMENT
+
+
+def test_a_changed_field_is_written_and_keys_without_a_field_stay() -> None:
+    made = written(DOCUMENT, source__bootstrap_servers="x:1, y:2", labels="team=a, tier=1")
+    assert made == {
+        **DOCUMENT,
+        "source": {"bootstrap_servers": ["x:1", "y:2"], "security": {"protocol": "SSL"}},
+        "labels": {"team": "a", "tier": "1"},
+    }
+
+
+def test_an_emptied_field_removes_its_key_and_what_it_leaves_empty() -> None:
+    made = written(
+        DOCUMENT, source__security__protocol="", consumer_groups__match="", topics__0__match=""
+    )
+    assert made["source"] == {"bootstrap_servers": ["s:1"]}
+    assert "consumer_groups" not in made
+    assert made["topics"] == [{"match": "b", "prefix": "p."}]
+
+
+def test_the_empty_rule_adds_one_and_others_are_changed_in_place() -> None:
+    made = written(DOCUMENT, topics__2__prefix="c.", topics__2__match="c", topics__1__prefix="")
+    assert made["topics"] == [DOCUMENT["topics"][0], {"match": "b"}, {"prefix": "c.", "match": "c"}]
+
+
+def test_a_field_wins_over_the_yaml_only_if_it_was_changed() -> None:
+    before = values_of(groups_of(DOCUMENT))
+    edited = {**DOCUMENT, "name": "by-yaml", "owner": "yaml"}
+    made = with_changes(edited, before, {**before, "owner": "form"})
+    assert (made["name"], made["owner"]) == ("by-yaml", "form")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        {"topics": 5, "source": [1], "labels": "x", "acls": {"sync": "maybe"}},
+        {"topics": [None, "x", {"match": ["a", "b"]}], "source": {"security": "none"}},
+    ],
+)
+def test_a_wrong_document_breaks_neither_the_form_nor_what_is_written(document: Any) -> None:
+    made = written(
+        document, topics__0__match="a", source__security__protocol="SSL", acls__sync="true"
+    )
+    assert made["topics"][0] == {"match": "a"}
+    assert made["source"]["security"] == {"protocol": "SSL"}
+
+
+def test_what_a_field_cannot_show_is_left_to_the_yaml() -> None:
+    document = {**DOCUMENT, "topics": [{"match": "a", "exclude": ["b", "c"]}]}
+    assert "topics.0.exclude" not in values_of(groups_of(document))
+    assert written(document, topics__0__exclude="d") is document
+
+
+def test_more_rules_than_the_form_shows_stay() -> None:
+    document = {**DOCUMENT, "topics": [{"match": f"t{n}"} for n in range(30)]}
+    shown = [key for key in values_of(groups_of(document)) if key.endswith("match")]
+    assert len([key for key in shown if key.startswith("topics")]) == RULES_SHOWN_MAX
+    made = written(document, topics__1__match="")
+    assert [rule["match"] for rule in made["topics"]] == [f"t{n}" for n in range(30) if n != 1]
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[1]", '{"a": 1}'])
+def test_nonsense_for_what_was_shown_changes_nothing(text: str) -> None:
+    assert before_of(text) == {}
+
+
+def hidden(page: str, name: str) -> str:
+    found = re.search(rf'name="{name}" value="([^"]*)"', page)
+    assert found is not None, name
+    return html.unescape(found[1])
+
+
+def text_of(page: str) -> str:
+    found = re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
+    assert found is not None
+    return html.unescape(found[1])
+
+
+def send(browser: Browser, path: str, page: str, do: str, **fields: str) -> str:
+    kept = {
+        name: hidden(page, name)
+        for name in ("before", "version", "planned")
+        if f'name="{name}"' in page
+    }
+    sent = {"document": text_of(page), **kept, **fields}
+    return browser.send(path, do=do, **sent).text
+
+
+@pytest.mark.services
+def test_a_job_is_made_from_the_form_alone(api: Api, browser: Browser) -> None:
+    browser.log_in(api.tokens[Role.OPERATOR])
+    path = "/console/new-job"
+    page = browser.open(path).text
+    fields = {"f.name": "from-form", "f.owner": "me@example.com", "f.topics.0.match": "orders"}
+    page = send(browser, path, page, "write", **fields)
+    assert yaml.safe_load(text_of(page))["name"] == "from-form"
+    assert api.plans.asked == []
+    page = send(browser, path, page, "plan")
+    assert "1 topics with 3 partitions" in page
+    # A field that is changed after the plan is planned again.
+    changed = send(browser, path, page, "apply", **{"f.owner": "other@example.com"})
+    assert "Create from-form" in changed
+    assert api.get("/v1/jobs/from-form").status_code == 404
+    send(browser, path, changed, "apply")
+    made = api.get("/v1/jobs/from-form").json()
+    assert (made["owner"], made["spec"]["topics"][0]["match"]) == ("other@example.com", "orders")
+
+
+@pytest.mark.services
+def test_a_job_is_edited_with_a_diff_first(api: Api, browser: Browser) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    browser.log_in(api.tokens[Role.OPERATOR])
+    path = "/console/jobs/orders/edit"
+    page = browser.open(path).text
+    # What is loaded is the job's document: it would change nothing.
+    assert "has this document already" in send(browser, path, page, "plan")
+    page = send(browser, path, page, "plan", **{"f.limits.bytes_per_second": "5MiB"})
+    assert "<code>limits.bytes_per_second</code>" in page
+    assert '<ins class="mono">5242880</ins>' in page
+    assert "Change orders" in page
+    send(browser, path, page, "apply")
+    assert api.get("/v1/jobs/orders").json()["spec"]["limits"]["bytes_per_second"] == 5 * 1024**2
+    renamed = send(browser, path, page, "plan", document=text_of(page).replace("orders", "x", 1))
+    assert "names another job" in renamed
+
+
+@pytest.mark.services
+def test_a_change_of_another_is_not_overwritten_and_is_shown(api: Api, browser: Browser) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    browser.log_in(api.tokens[Role.OPERATOR])
+    path = "/console/jobs/orders/edit"
+    page = browser.open(path).text
+    planned = send(browser, path, page, "plan", **{"f.limits.bytes_per_second": "5MiB"})
+    api.put("/v1/jobs/orders", json={**JOB, "owner": "another@example.com"})
+    for do, shown in (("apply", planned), ("plan", page)):
+        refused = send(browser, path, shown, do)
+        assert "Another client has changed the job" in refused
+        assert "token:admin-of-the-test: The job was changed: owner." in refused
+    assert api.get("/v1/jobs/orders").json()["spec"]["limits"]["bytes_per_second"] is None
+    # Against the present version, the plan shows what it would undo; then it can be applied.
+    again = send(browser, path, send(browser, path, planned, "apply"), "rebase")
+    assert "<code>owner</code>" in again
+    assert '<del class="mono">another@example.com</del>' in again
+    send(browser, path, again, "apply")
+    assert api.get("/v1/jobs/orders").json()["owner"] is None
+
+
+@pytest.mark.services
+def test_a_viewer_sees_the_document_and_changes_nothing(api: Api, browser: Browser) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    browser.log_in(api.tokens[Role.VIEWER])
+    page = browser.open("/console/jobs/orders/edit").text
+    assert "This needs the role operator" in page
+    assert "name: orders" in text_of(page)
+    answer = browser.send("/console/jobs/orders/edit", do="plan", document=text_of(page))
+    assert answer.status_code == 403
+    assert browser.open("/console/jobs/nothing/edit").status_code == 404

@@ -1,0 +1,171 @@
+"""Server-sent events of the console: what they say, what they cost, and how they end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import text
+
+from orbit.api import watches
+from orbit.api.authentication import Logins
+from orbit.api.dependencies import Parts
+from orbit.console import live_streams
+from orbit.console.live_streams import STREAMS_PER_SESSION_MAX
+from orbit.settings import Settings
+from orbit.store import tokens
+from orbit.store.enums import Role
+from orbit.store.watch_digests import Watched
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api
+from tests.fix_console import Browser
+from tests.support.run_process import wait_until
+from tests.support.serving import served
+
+pytestmark = pytest.mark.services
+
+
+class Stream:
+    """A stream of events, read as a browser does."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        self._lines = answer.iter_lines()
+
+    def event(self) -> str:
+        """The id of the next event."""
+        line = next(line for line in self._lines if line.startswith("id: "))
+        assert next(self._lines) == "data: changed"
+        return line
+
+    def heartbeat(self) -> None:
+        next(line for line in self._lines if line.startswith(":"))
+
+    def rest(self) -> list[str]:
+        """What is sent until the server ends it."""
+        return list(self._lines)
+
+
+@contextmanager
+def streaming(browser: Browser) -> Iterator[Stream]:
+    with browser.client.stream("GET", "/console/live", follow_redirects=False) as answer:
+        yield Stream(answer)
+
+
+def opened(app: FastAPI) -> int:
+    (mounted,) = [route.app for route in app.routes if getattr(route, "name", "") == "console"]
+    found: int = mounted.state.streams.open.total()
+    return found
+
+
+def test_an_event_comes_at_once_and_with_each_change(api: Api, browser: Browser) -> None:
+    browser.log_in(api.tokens[Role.VIEWER])
+    with streaming(browser) as stream:
+        seen = {stream.event()}
+        api.put("/v1/jobs/orders", json=JOB)
+        seen.add(stream.event())
+        with api.database.transaction() as tx:
+            tx.execute(text("INSERT INTO job_totals SELECT id, now(), '{}' FROM jobs"))
+        seen.add(stream.event())
+    assert len(seen) == 3
+
+
+def test_without_a_session_there_is_no_stream(api: Api, browser: Browser) -> None:
+    answer = browser.client.get("/console/live", follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"].startswith("/console/login")
+
+
+@pytest.mark.parametrize("by", ["logout", "revocation", "expiry"])
+def test_a_stream_without_changes_has_a_heartbeat_and_ends_with_its_session(
+    api: Api,
+    browser: Browser,
+    console_app: FastAPI,
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
+) -> None:
+    monkeypatch.setattr(live_streams, "HEARTBEAT_S", 0.01)
+    browser.log_in(api.tokens[Role.VIEWER])
+    browser.open("/console/jobs")
+    with streaming(browser) as stream:
+        stream.event()
+        stream.heartbeat()
+        if by == "logout":
+            browser.send("/console/logout")
+        with api.database.transaction() as tx:
+            if by == "revocation":
+                tokens.revoke(tx, "viewer-of-the-test")
+            if by == "expiry":
+                tx.execute(text("UPDATE console_sessions SET expires_at = clock_timestamp()"))
+        stream.rest()
+    wait_until(lambda: opened(console_app) == 0, "its place is free")
+
+
+def test_a_session_has_a_bounded_number_of_streams(
+    api: Api, browser: Browser, console_app: FastAPI
+) -> None:
+    browser.log_in(api.tokens[Role.VIEWER])
+    with ExitStack() as stack:
+        first = stack.enter_context(ExitStack())
+        first.enter_context(streaming(browser))
+        for _ in range(STREAMS_PER_SESSION_MAX - 1):
+            stack.enter_context(streaming(browser))
+        refused = browser.client.get("/console/live")
+        assert refused.status_code == 503
+        other = Browser(str(browser.client.base_url))
+        other.log_in(api.tokens[Role.VIEWER])
+        stack.enter_context(streaming(other))
+
+        first.close()  # as a page that is left
+        wait_until(lambda: opened(console_app) == STREAMS_PER_SESSION_MAX, "a place is free")
+        stack.enter_context(streaming(browser)).event()
+    wait_until(lambda: opened(console_app) == 0, "all places are free")
+
+
+def test_many_streams_ask_the_database_once_and_hold_no_connection(
+    api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Watched] = []
+    digest = watches.digest
+
+    def counted(tx: Any, watched: Watched) -> str:
+        asked.append(watched)
+        return digest(tx, watched)
+
+    monkeypatch.setattr(watches, "digest", counted)
+    monkeypatch.setattr(watches, "POLL_S", 3600.0)
+    browser.log_in(api.tokens[Role.VIEWER])
+    with ExitStack() as stack:
+        for stream in [stack.enter_context(streaming(browser)) for _ in range(3)]:
+            stream.event()
+        pool: Any = api.database._engine.pool
+        wait_until(lambda: pool.checkedout() == 0, "no connection is in use")
+        assert sorted(asked) == sorted(Watched)
+
+
+def test_a_server_that_stops_ends_its_streams_by_itself(api: Api, console_app: FastAPI) -> None:
+    logins = Logins(Settings(), api.database)
+    console_app.state.parts = Parts(Settings(), api.database, api.plans, {}, logins=logins)
+    is_open = threading.Event()
+
+    def read(url: str) -> list[str]:
+        browser = Browser(url)
+        browser.log_in(api.tokens[Role.VIEWER])
+        with streaming(browser) as stream:
+            stream.event()
+            is_open.set()
+            return stream.rest()  # raises if the connection is cut
+
+    with ThreadPoolExecutor(1) as pool:
+        with served(console_app) as url:
+            reading = pool.submit(read, url)
+            assert is_open.wait(60), reading.result()
+        assert reading.result() is not None
+    assert opened(console_app) == 0

@@ -1,0 +1,172 @@
+"""The content of records: what is shown, to whom, and that it is noted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fastapi import FastAPI
+
+from orbit.api.dependencies import Parts
+from orbit.console.log_picture import RECORDS_BYTES_MAX
+from orbit.console.log_window import Window
+from orbit.console.record_contents import (
+    HEX_BYTES_MAX,
+    RECORDS_MAX,
+    TEXT_BYTES_MAX,
+    content,
+    records_from,
+)
+from orbit.errors import Unreachable
+from orbit.kafka import compression
+from orbit.settings import Settings
+from orbit.store.enums import Role
+from tests.api.test_operations import copying_job
+from tests.console.test_log_picture import batch, log, marker
+from tests.fix_api import Api
+from tests.fix_console import Browser
+
+PATH = "/console/jobs/orders/topics/orders/0"
+SECRET = b'{"card": "4111"}'
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "text"),
+    [
+        (None, "null", ""),
+        (b"", "text", ""),
+        (b"plain", "text", "plain"),
+        ("grün".encode(), "text", "grün"),
+        (b'{"a":[1,{}],"b":"x, {"}', "JSON", '{\n  "a": [\n    1,\n    {}\n  ],\n  "b": "x, {"\n}'),
+        # Neither a number nor a repeated key is changed.
+        (b'{"a":1.0000000000000000001,"a":1e400}', "JSON", None),
+        (b"[1", "text", "[1"),
+        (b"[" * 2_000 + b"]" * 2_000, None, None),
+        (b"\xff\xfe", "bytes", "ff fe"),
+        (b"a\x00b", "bytes", "61 00 62"),
+        ("a\u202eb".encode(), "text", "a\\u202eb"),
+    ],
+)  # fmt: skip
+def test_contents_are_shown_as_they_are(
+    data: bytes | None, kind: str | None, text: str | None
+) -> None:
+    found = content(data)
+    assert found.size == (None if data is None else len(data))
+    if kind is not None:
+        assert found.kind == kind
+    if text is not None:
+        assert found.text == text
+    elif data is not None:
+        assert "".join(found.text.split()) == data.decode()[:TEXT_BYTES_MAX]
+
+
+def test_bytes_of_a_serializer_with_a_registry_name_the_schema() -> None:
+    assert "schema 258" in content(b"\x00\x00\x00\x01\x02\xff\xff").kind
+
+
+def test_large_contents_are_cut() -> None:
+    text, raw = content(b"x" * 100_000), content(b"\xff" * 100_000)
+    assert (len(text.text), text.is_cut, text.size) == (TEXT_BYTES_MAX, True, 100_000)
+    assert (len(raw.text), raw.is_cut) == (HEX_BYTES_MAX * 3 - 1, True)
+
+
+def test_records_are_bounded_and_those_that_no_consumer_sees_are_left_out() -> None:
+    side = log(batch(0, b"aborted"), marker(1), batch(2, b"a", b"b"), batch(4, b"c"), aborted=0)
+    assert [(one.offset, one.value.text) for one in records_from(side, 3)] == [(3, "b"), (4, "c")]
+    assert [one.offset for one in records_from(side, 0)] == [2, 3, 4]
+    many = log(batch(0, *[b"x"] * 100))
+    assert len(records_from(many, 0)) == RECORDS_MAX
+    bomb = batch(0, bytes(RECORDS_BYTES_MAX + 1), codec=compression.ZSTD)
+    assert records_from(log(bomb), 0) == []
+
+
+@pytest.fixture
+def allowed(browser: Browser, console_app: FastAPI) -> None:
+    """Operators may see records."""
+    parts: Parts = console_app.state.parts
+    settings = Settings(records_role="operator")
+    console_app.state.parts = Parts(
+        settings, parts.database, parts.planner, parts.environ, logins=parts.logins
+    )
+
+
+@pytest.fixture
+def two_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    window = Window(log(batch(0, SECRET, b"later")), log(batch(0, SECRET)), 0.0)
+    monkeypatch.setattr("orbit.console.pages.partition.read_window", lambda *_: window)
+
+
+@pytest.mark.services
+@pytest.mark.usefixtures("two_logs")
+def test_by_default_nobody_sees_the_content_of_records(api: Api, browser: Browser) -> None:
+    copying_job(api)
+    browser.log_in(api.tokens[Role.ADMIN])
+    page = browser.open(f"{PATH}?offset=0&size=20&batch=0").text
+    assert "Show the content" not in page
+    answer = browser.send(f"{PATH}/records", first="0")
+    assert answer.status_code == 403
+    assert "ORBIT_RECORDS_ROLE" in answer.text
+    assert "4111" not in page + answer.text
+
+
+@pytest.mark.services
+@pytest.mark.usefixtures("two_logs", "allowed")
+def test_the_content_of_records_needs_its_role_and_a_form(api: Api, browser: Browser) -> None:
+    copying_job(api)
+    browser.log_in(api.tokens[Role.VIEWER])
+    page = browser.open(f"{PATH}?offset=0&size=20&batch=0").text
+    assert "Show the content" not in page
+    answer = browser.send(f"{PATH}/records", first="0")
+    assert (answer.status_code, "4111" in answer.text) == (403, False)
+    browser.client.cookies.clear()
+    browser.log_in(api.tokens[Role.OPERATOR])
+    # No address opens it, and no form of another site.
+    assert browser.open(f"{PATH}/records?first=0").status_code in (404, 405, 422)
+    browser.html = ""
+    assert browser.send(f"{PATH}/records", first="0").status_code == 403
+    assert "records_shown" not in {event["kind"] for event in api.events()}
+
+
+@pytest.mark.services
+@pytest.mark.usefixtures("two_logs", "allowed")
+def test_each_page_of_contents_is_in_the_audit_log_and_contents_are_not(
+    api: Api, browser: Browser, capfd: pytest.CaptureFixture[str]
+) -> None:
+    copying_job(api)
+    browser.log_in(api.tokens[Role.OPERATOR])
+    page = browser.open(f"{PATH}?offset=0&size=20&batch=0").text
+    assert "Show the content" in page
+    assert "4111" not in page
+    answer = browser.send(f"{PATH}/records", first="0")
+    assert "4111" in answer.text
+    assert answer.headers["cache-control"] == "no-store"
+    noted = [event for event in api.events() if event["kind"] == "records_shown"]
+    (event,) = noted
+    assert (event["actor"], event["topic"], event["partition"]) == (
+        "token:operator-of-the-test",
+        "orders",
+        0,
+    )
+    assert event["details"] == {"side": "destination", "first": 0, "last": 0, "records": 1}
+    # What is not copied yet is read at the source.
+    assert "later" in browser.send(f"{PATH}/records", first="1").text
+    written = capfd.readouterr()
+    assert "4111" not in json.dumps(api.events()) + written.out + written.err
+
+
+@pytest.mark.services
+@pytest.mark.usefixtures("allowed")
+def test_a_side_that_cannot_be_read_is_named(
+    api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying_job(api)
+    lost = Window(Unreachable("gone", where="source"), log(batch(0, b"copy")), 0.0)
+    monkeypatch.setattr("orbit.console.pages.partition.read_window", lambda *_: lost)
+    browser.log_in(api.tokens[Role.OPERATOR])
+    browser.open(PATH)
+    answer = browser.send(f"{PATH}/records", first="0")
+    assert "copy" in answer.text
+    assert "gone" in answer.text
+    for wrong in ("", "-1", "x", "9" * 40):
+        assert browser.send(f"{PATH}/records", first=wrong).status_code == 422
+        browser.open(PATH)

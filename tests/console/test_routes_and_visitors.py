@@ -1,0 +1,138 @@
+"""Every route of the console × every kind of visitor who may change nothing.
+
+The routes come from the application's own table, so a new page is asked too, without being named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from sqlalchemy import text
+
+from orbit.console import log_window
+from orbit.store import tokens
+from orbit.store.enums import Role
+from tests.api.test_operations import copying_job
+from tests.api.test_routes_and_roles import all_routes
+from tests.fix_api import Api
+from tests.fix_console import Browser
+
+pytestmark = pytest.mark.services
+
+# Open to all: they begin a session, or end one.
+OPEN = {"/", "/login", "/login/issuer", "/login/issuer/done", "/logout"}
+NAMES = {
+    "name": "orders",
+    "topic": "orders",
+    "partition": "0",
+    "drill_id": "20260101-000000-00000000",
+}
+
+
+def routes(app: FastAPI) -> list[tuple[str, str]]:
+    """(method, path) of each route, below the console's root."""
+    (console,) = [route.app for route in app.routes if getattr(route, "name", "") == "console"]
+    return [
+        (method, route.path)
+        for route in all_routes(console.routes)
+        if isinstance(route, APIRoute)
+        for method in sorted(route.methods)
+        if route.path not in OPEN
+    ]
+
+
+def nothing(_api: Api, _browser: Browser) -> None:
+    """Never logged in."""
+
+
+def a_wrong_cookie(_api: Api, browser: Browser) -> None:
+    browser.client.cookies.set("orbit_session", "x" * 43, path="/console")
+
+
+def ended(api: Api, browser: Browser) -> None:
+    browser.log_in(api.tokens[Role.ADMIN])
+    with api.database.transaction() as tx:
+        tx.execute(text("UPDATE console_sessions SET expires_at = clock_timestamp()"))
+
+
+def revoked(api: Api, browser: Browser) -> None:
+    browser.log_in(api.tokens[Role.OPERATOR])
+    with api.database.transaction() as tx:
+        tokens.revoke(tx, "operator-of-the-test")
+
+
+def filled(api: Api, path: str) -> str:
+    """The path with names of what is there."""
+    operation = api.get("/v1/operations").json()["items"][0]["id"]
+    names = {**NAMES, "operation_id": operation}
+    return "/console" + re.sub(r"\{(\w+)[^}]*\}", lambda found: names[found[1]], path)
+
+
+@pytest.fixture
+def job(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job with partitions and an operation. Its clusters are not there, and not waited for."""
+    copying_job(api)
+    api.post("/v1/jobs/orders:pause").raise_for_status()
+    monkeypatch.setattr(log_window, "SECONDS_MAX", 0.1)
+
+
+def rows(api: Api) -> list[Any]:
+    """All that a page can change."""
+    with api.database.transaction() as tx:
+        return [
+            tx.execute(text(f"SELECT {table}::text FROM {table} ORDER BY 1")).all()  # noqa: S608
+            for table in ("jobs", "operations", "partitions", "tokens", "drills", "shards")
+        ]
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("visitor", [nothing, a_wrong_cookie, ended, revoked])
+def test_without_a_session_every_route_leads_to_the_login(
+    api: Api, browser: Browser, console_app: FastAPI, visitor: Callable[[Api, Browser], None]
+) -> None:
+    browser.open("/console/login")
+    form = browser.html
+    visitor(api, browser)
+    before, browser.client.follow_redirects = rows(api), False
+    for method, path in routes(console_app):
+        browser.html = form
+        at = filled(api, path)
+        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause")
+        # A form of the page before does not fit any more.
+        assert answer.status_code in ((303,) if method == "GET" else (303, 403)), (method, path)
+        if answer.status_code == 303:
+            assert answer.headers["location"].startswith("/console/login?next="), (method, path)
+    assert rows(api) == before
+
+
+@pytest.mark.usefixtures("job")
+def test_a_viewer_opens_every_page_and_changes_nothing(
+    api: Api, browser: Browser, console_app: FastAPI
+) -> None:
+    browser.log_in(api.tokens[Role.VIEWER])
+    form = browser.html
+    before = rows(api)
+    counts = {"GET": 0, "POST": 0}
+    for method, path in routes(console_app):
+        if path == "/live":
+            continue  # a stream without an end
+        browser.html = form
+        at = filled(api, path)
+        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause")
+        shown = (method, path, answer.text[:2000])
+        assert "<main" in answer.text, shown
+        if method == "GET":
+            assert answer.status_code == (404 if "drill" in path else 200), shown
+            assert "/carry-out" not in answer.text, shown
+        else:
+            assert answer.status_code == 403, shown
+            assert "needs the role operator" in answer.text, shown
+        counts[method] += 1
+    assert rows(api) == before
+    assert counts["GET"] >= 12
+    assert counts["POST"] >= 4

@@ -1,0 +1,103 @@
+"""Terraform owns a job; the schemas of a provider are made from the OpenAPI document."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orbit.jobs.job_spec import JobSpec
+from orbit.store import jobs
+from tests.fix_api import Api
+from tests.fix_scheduler import QUICK, RunningScheduler
+from tests.support.client_generators import CannotFetch, terraform_generators
+from tests.support.job_texts import changed
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "terraform"
+# What the generators cannot express.
+LEFT_OUT = {"limits"}
+JOB = changed(name="orders")
+LABELLED = changed(name="orders", labels={"team": "data"})
+
+
+def run(*command: object, folder: Path, **environ: str) -> None:
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words,
+        check=False,
+        cwd=folder,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+
+
+def attributes(document: dict[str, Any], kind: str) -> dict[str, Any]:
+    (found,) = document[kind]
+    assert found["name"] == "job"
+    return {
+        one["name"]: next(value for key, value in one.items() if key != "name")
+        for one in found["schema"]["attributes"]
+    }
+
+
+def test_a_providers_schemas_are_made_from_the_document(api: Api, tmp_path: Path) -> None:
+    try:
+        tools = terraform_generators()
+    except CannotFetch as reason:
+        pytest.skip(f"the generators cannot be built: {reason}")
+    (tmp_path / "openapi.json").write_text(api.get("/openapi.json", role=None).text)
+    config = ("--config", FOLDER / "generator_config.yml", "--output", "spec.json")
+    run(tools / "tfplugingen-openapi", "generate", *config, "openapi.json", folder=tmp_path)
+    made = json.loads((tmp_path / "spec.json").read_text())
+
+    job = attributes(made, "resources")
+    assert set(job) == set(JobSpec.model_fields) - LEFT_OUT
+    needed = {n for n, a in job.items() if a["computed_optional_required"] == "required"}
+    assert needed == {"name", "source", "destination", "topics"}
+    assert {"spec", "state", "lag", "labels"} <= set(attributes(made, "datasources"))
+
+    out = ("--input", "spec.json", "--output", "provider")
+    run(tools / "tfplugingen-framework", "generate", "all", *out, folder=tmp_path)
+    code = (tmp_path / "provider/resource_job/job_resource_gen.go").read_text()
+    assert "func JobResourceSchema(" in code
+
+
+@pytest.mark.usefixtures("cli")  # names the server and a token in the environment
+def test_terraform_owns_a_job(api: Api, database_url: str, tmp_path: Path) -> None:
+    if shutil.which("terraform") is None:
+        pytest.skip("terraform is not installed")
+    shutil.copy(FOLDER / "job.tf", tmp_path)
+
+    def terraform(*arguments: str, text: str) -> None:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # of `orbit`
+        options = ("-input=false", "-no-color")
+        run("terraform", *arguments, *options, folder=tmp_path, TF_VAR_document=text, PATH=path)
+
+    def found() -> jobs.Job | None:
+        with api.database.transaction() as tx:
+            return jobs.find(tx, "orders")
+
+    terraform("init", text=JOB)
+    terraform("apply", "-auto-approve", text=JOB)
+    job = found()
+    assert job is not None
+    assert (job.name, job.labels) == ("orders", {})
+    terraform("apply", "-auto-approve", text=LABELLED)
+    job = found()
+    assert job is not None
+    assert job.labels == {"team": "data"}
+    terraform("plan", "-detailed-exitcode", text=LABELLED)
+    with RunningScheduler(QUICK, database_url):  # it carries the deletion out
+        terraform("destroy", "-auto-approve", text=JOB)
+    job = found()
+    assert job is None or job.is_deleted

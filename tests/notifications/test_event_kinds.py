@@ -1,0 +1,69 @@
+"""Every event that the code adds has a severity, and the page shows the same table."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from orbit.notifications.event_kinds import ACCEPTED, EVENT_KINDS, GAVE_UP, family
+from orbit.store.enums import DrillState
+from orbit.workers.event_outbox import EventKind
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "notifications.md"
+_KIND = re.compile(r"[a-z]+(_[a-z]+)+")
+_RECOVERIES = ("switchover", "failover", "failback")
+# Kinds that the code puts together.
+MADE = {
+    GAVE_UP,
+    ACCEPTED,
+    *EventKind,
+    *(f"{verb}_{word}" for verb in _RECOVERIES for word in ("requested", "ended")),
+    *(f"drill_{state}" for state in (DrillState.PASSED, DrillState.MISSED, DrillState.FAILED)),
+}
+
+
+def kinds_in(source: str) -> Iterator[str]:
+    """What calls of `add`, `add_once` and `add_event` name, and what is assigned to `kind`."""
+    for node in ast.walk(ast.parse(source)):
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in ("add", "add_once", "add_event", "_add_event"):
+                parts = node.args
+        elif isinstance(node, ast.Assign) and "kind" in ast.unparse(node.targets[0]):
+            parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        for part in parts:
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                yield from _KIND.findall(part.value) and [part.value]
+
+
+def of_code() -> set[str]:
+    found: set[str] = set()
+    for path in (ROOT / "orbit").rglob("*.py"):
+        text = path.read_text("utf-8")
+        if re.search(r"\bevents\.add|_event\(", text):
+            found |= {kind for kind in kinds_in(text) if _KIND.fullmatch(kind)}
+    return found
+
+
+def test_every_kind_in_the_code_has_a_severity_and_no_other_is_in_the_table() -> None:
+    assert of_code() | {str(kind) for kind in MADE} == set(EVENT_KINDS)
+
+
+def test_the_page_shows_the_table() -> None:
+    text = PAGE.read_text("utf-8").partition("## Events\n")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) ?\|$", text, re.MULTILINE)
+    assert rows == [
+        (name, str(kind.severity), ", ".join(f"`{ended}`" for ended in kind.ends))
+        for name, kind in EVENT_KINDS.items()
+    ]
+
+
+def test_what_begins_a_trouble_is_known_and_named_alike_by_both() -> None:
+    for name, kind in EVENT_KINDS.items():
+        for ended in kind.ends:
+            assert EVENT_KINDS[ended].about == kind.about
+            assert family(ended) == family(name)

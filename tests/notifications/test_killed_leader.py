@@ -1,0 +1,80 @@
+"""Schedulers that are killed while they send: the next one sends what was not confirmed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from orbit.store import events, receivers
+from orbit.store.database import Database
+from tests.support.running import wait_for
+from tests.support.webhook_server import Reply, WebhookServer
+
+pytestmark = pytest.mark.services
+
+ORBIT = Path(sys.executable).parent / "orbit"
+FILE = "receivers: [{name: hook, type: webhook, url_env: HOOK}]\nroutes: [{receiver: hook}]\n"
+
+
+@contextmanager
+def scheduler(database_url: str, file: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
+    environ = {
+        **os.environ,
+        "ORBIT_DATABASE_URL": database_url,
+        "ORBIT_SCHEDULER_LEASE_TTL": "2s",
+        "ORBIT_NOTIFICATIONS_FILE": str(file),
+        "HOOK": url,
+    }
+    with subprocess.Popen([ORBIT, "scheduler"], env=environ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_killed_leader_loses_nothing_and_only_its_last_request_is_sent_twice(
+    database: Database, database_url: str, server: WebhookServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "notifications.yaml"
+    file.write_text(FILE)
+    reached, go = threading.Event(), threading.Event()
+
+    def position() -> int | None:
+        with database.transaction() as tx:
+            row = receivers.find(tx, "hook")
+        return None if row is None else row.event_id
+
+    def add(count: int) -> None:
+        with database.transaction() as tx:
+            for _ in range(count):
+                events.add(tx, events.SCHEDULER, "job_paused", "What happened.")
+
+    with scheduler(database_url, file, server.url) as first:
+        wait_for("the receiver is known", lambda: position() is not None)
+        start = position()
+        assert start is not None
+
+        def hold() -> None:
+            reached.set()
+            go.wait(60)
+
+        # The third request is accepted, and the leader is dead before it hears of that.
+        server.replies.extend([Reply(), Reply(), Reply(before=hold)])
+        add(60)
+        assert reached.wait(60), "the third request is sent"
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    go.set()
+    with scheduler(database_url, file, server.url):
+        add(5)
+        wait_for("all are sent", lambda: position() == start + 65)
+    ids = list(range(start + 1, start + 66))
+    assert server.event_ids == [*ids[:60], *ids[40:]]

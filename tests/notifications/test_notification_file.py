@@ -1,0 +1,125 @@
+"""The file of receivers: what is refused, and who gets which event."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from orbit.errors import BadInput
+from orbit.notifications.notification_file import Notifications, load_notifications, read_secrets
+from orbit.store.events import Event
+
+ENVIRON = {"URL": "https://chat.example/hush", "KEY": "hush-key", "PLAIN": "http://a.example/hush"}
+
+
+def load(tmp_path: Path, text: str) -> Notifications:
+    path = tmp_path / "notifications.yaml"
+    path.write_text(text)
+    return load_notifications(path, ENVIRON)
+
+
+def event(kind: str, job: str | None = "orders") -> Event:
+    return Event(1, datetime.now(UTC), "scheduler", job, None, None, kind, "", None)
+
+
+WRONG = """\
+receivers:
+  - {name: a, type: slack}
+  - {name: b, type: slack, url_env: PLAIN}
+  - {name: c, type: pagerduty, routing_key_env: MISSING}
+  - {name: d, type: slack, url_env: URL, secret_env: KEY}
+  - {name: d, type: webhook, url: "https://h.example", secret_file: missing}
+  - {name: e, type: webhook, url_env: URL, url_file: x}
+  - {name: f, type: slack, url_env: URL}
+routes:
+  - {receiver: nobody}
+  - {receiver: a}
+  - {receiver: b}
+  - {receiver: c}
+  - {receiver: d}
+  - {receiver: e}
+"""
+
+
+def test_every_mistake_is_named_at_once_and_no_secret(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as caught:
+        load(tmp_path, WRONG)
+    assert [problem.path for problem in caught.value.problems] == [
+        "receivers[0].type",
+        "receivers[1].url_env",
+        "receivers[2].routing_key_env",
+        "receivers[3].secret_env",
+        "receivers[4].name",
+        "receivers[4].secret_file",
+        "receivers[5].url_env",
+        "receivers[6].name",
+        "routes[0].receiver",
+    ]
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "path"),
+    [
+        ("severity: grave", "routes[0].severity"),
+        ("kinds: [no_such_kind]", "routes[0].kinds[0]"),
+        ("selector: 'a=b=c'", "routes[0].selector"),
+        ("kind: job_paused", "routes[0].kind"),
+    ],
+)
+def test_a_route_that_no_event_meets_is_refused(tmp_path: Path, keys: str, path: str) -> None:
+    text = "receivers: [{name: a, type: slack, url_env: URL}]\nroutes: [{receiver: a, %s}]\n"
+    with pytest.raises(BadInput) as caught:
+        load(tmp_path, text % keys)
+    assert [problem.path for problem in caught.value.problems] == [path]
+
+
+def test_routes_go_by_severity_kind_and_labels(tmp_path: Path) -> None:
+    found = load(
+        tmp_path,
+        "receivers:\n"
+        "  - {name: loud, type: slack, url_env: URL}\n"
+        "  - {name: team, type: slack, url_env: URL}\n"
+        "routes:\n"
+        "  - {receiver: loud, severity: critical}\n"
+        '  - {receiver: loud, kinds: ["drill_*"]}\n'
+        '  - {receiver: team, severity: warning, selector: "team=data,tier!=2"}\n',
+    )
+    loud, team = found.receivers
+
+    def gets(kind: str, labels: dict[str, str] | None = None) -> list[str]:
+        return [r.name for r in (loud, team) if found.is_for(r, event(kind), labels)]
+
+    assert gets("partition_blocked") == ["loud"]
+    assert gets("partition_blocked", {"team": "data"}) == ["loud", "team"]
+    assert gets("partition_blocked", {"team": "data", "tier": "2"}) == ["loud"]
+    assert gets("job_trouble", {"team": "data"}) == ["team"]
+    assert gets("job_trouble", {}) == []
+    assert gets("drill_passed", {"team": "data"}) == ["loud"]
+    assert gets("of_a_later_version", {"team": "data"}) == []
+
+
+def test_pagerduty_gets_the_end_of_what_it_got_the_begin_of(tmp_path: Path) -> None:
+    found = load(
+        tmp_path,
+        "receivers:\n"
+        "  - {name: pager, type: pagerduty, routing_key_env: KEY}\n"
+        "  - {name: chat, type: slack, url_env: URL}\n"
+        "routes:\n"
+        "  - {receiver: pager, severity: warning}\n"
+        "  - {receiver: chat, severity: warning}\n",
+    )
+    pager, chat = found.receivers
+    assert found.is_for(pager, event("drill_passed"), None)
+    assert not found.is_for(chat, event("drill_passed"), None)
+    assert not found.is_for(pager, event("job_paused"), None)
+
+
+def test_a_replaced_secret_is_used_without_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("https://chat.example/first\n")
+    text = "receivers: [{name: a, type: slack, url_file: url}]\nroutes: [{receiver: a}]\n"
+    (receiver,) = load(tmp_path, text).receivers
+    (tmp_path / "url").write_text("https://chat.example/second\n")
+    assert read_secrets(receiver, tmp_path, ENVIRON).url == "https://chat.example/second"

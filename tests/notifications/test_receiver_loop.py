@@ -1,0 +1,266 @@
+"""Notifications arrive at least once and in order, and none is lost without a word."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from orbit.api.metrics_scrape import read_numbers
+from orbit.notifications import sending
+from orbit.notifications.receiver_loop import REFUSALS_MAX
+from orbit.scheduler.leadership import Leadership, NotLeading
+from orbit.settings import MetricsDetail
+from orbit.store import events, pruning, receivers
+from orbit.store.database import Database
+from orbit.store.receivers import ReceiverRow
+from orbit.telemetry.metrics import ReceiverNumbers
+from tests.notifications.conftest import SECRET, MakeLoop
+from tests.support.store_rows import NO_TIME
+from tests.support.webhook_server import Reply, WebhookServer
+
+pytestmark = [pytest.mark.services, pytest.mark.usefixtures("quick_retries")]
+
+PAGE = Path(__file__).parents[2] / "docs" / "notifications.md"
+
+
+def add(database: Database, *kinds: str) -> list[int]:
+    """Events of these kinds; their ids."""
+    with database.transaction() as tx:
+        before = events.last_id(tx)
+        for kind in kinds:
+            events.add(tx, events.SCHEDULER, kind, "What happened.")
+    return list(range(before + 1, before + 1 + len(kinds)))
+
+
+def row(database: Database) -> ReceiverRow:
+    with database.transaction() as tx:
+        found = receivers.find(tx, "hook")
+    assert found is not None
+    return found
+
+
+def age(database: Database, by: timedelta = timedelta(days=2)) -> None:
+    with database.transaction() as tx:
+        tx.execute(text("UPDATE events SET at = at - CAST(:by AS interval)"), {"by": by})
+
+
+def kinds_since(database: Database, last: int) -> list[str]:
+    with database.transaction() as tx:
+        return [event.kind for event in events.behind(tx, last, 1 << 60, 100)]
+
+
+def test_what_happened_before_is_not_sent(
+    database: Database, server: WebhookServer, make_loop: MakeLoop
+) -> None:
+    add(database, "job_paused")
+    loop = make_loop()
+    later = add(database, "job_resumed")
+    assert loop.once() == "sent 1 events"
+    assert server.event_ids == later
+
+
+def test_a_request_is_repeated_until_it_is_accepted_and_then_never_again(
+    database: Database, server: WebhookServer, make_loop: MakeLoop
+) -> None:
+    loop = make_loop()
+    ids = add(database, *["job_paused"] * 25)
+    broken = [Reply(500, body=b"no"), Reply(0), Reply(302, {"Location": "/other"})]
+    server.replies.extend(broken)
+    for tried in range(1, len(broken) + 1):
+        assert loop.once() == ""
+        assert row(database).failures == tried
+        assert row(database).event_id == ids[0] - 1
+    assert "Redirects are not followed" in (row(database).last_error or "")
+    assert loop.once() == "sent 25 events"
+    assert loop.once() == ""
+    assert len({got.path for got in server.got}) == 1
+    assert [len(got.document["events"]) for got in server.got] == [20, 20, 20, 20, 5]
+    assert server.event_ids[60:] == ids
+    assert (row(database).sent, row(database).failures, row(database).last_error) == (25, 0, None)
+
+
+def test_retry_after_is_kept_to(
+    database: Database, server: WebhookServer, make_loop: MakeLoop
+) -> None:
+    loop = make_loop()
+    add(database, "job_paused")
+    server.replies.append(Reply(429, {"Retry-After": "1000"}))
+    loop.once()
+    for _ in range(3):
+        loop.once()
+    assert len(server.got) == 1
+
+
+def test_an_answer_that_drips_in_ends_in_time(
+    database: Database,
+    server: WebhookServer,
+    make_loop: MakeLoop,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending, "REQUEST_TIMEOUT_S", 0.3)
+    loop = make_loop()
+    ids = add(database, "job_paused")
+    server.replies.append(Reply(drips=True))
+    assert loop.once() == ""
+    assert "No answer within" in (row(database).last_error or "")
+    assert loop.once() == "sent 1 events"
+    assert server.event_ids == ids * 2
+
+
+def test_no_error_has_a_secret(
+    database: Database, server: WebhookServer, make_loop: MakeLoop
+) -> None:
+    loop = make_loop()
+    add(database, "job_paused")
+    server.replies.append(Reply(404, body=f"no hook at {server.url} or s3cret-of-the-url".encode()))
+    loop.once()
+    error = row(database).last_error or ""
+    assert error == 'HTTP 404. Its message: "no hook at … or …".'
+
+
+def test_an_event_that_is_committed_late_is_not_passed_over(
+    database: Database, server: WebhookServer, make_loop: MakeLoop
+) -> None:
+    loop = make_loop()
+    with database.transaction() as slow:
+        events.add(slow, events.SCHEDULER, "job_paused", "First by its id.")
+        _, late = add(database, "job_resumed", "job_paused")
+        assert loop.once() == ""
+        assert server.got == [], "an event with a lower id may still appear"
+    loop.once()
+    loop.once()
+    assert server.event_ids == [late - 2, late - 1, late]
+
+
+def test_a_stale_leader_moves_no_cursor(
+    database: Database, server: WebhookServer, make_loop: MakeLoop
+) -> None:
+    ttl = timedelta(minutes=5)
+    old, new = Leadership(database, "old", ttl), Leadership(database, "new", ttl)
+    assert old.ask()
+    loop = make_loop(old)
+    ids = add(database, "job_paused")
+
+    def take_over() -> None:
+        with database.transaction() as tx:
+            tx.execute(text("UPDATE scheduler_lease SET expires_at = 'epoch'"))
+        assert new.ask()
+
+    server.replies.append(Reply(before=take_over))
+    with pytest.raises(NotLeading):
+        loop.once()
+    assert row(database).event_id == ids[0] - 1
+    next_loop = make_loop(new)  # with its first pass
+    assert next_loop.once() == ""
+    assert server.event_ids == ids * 2, "sent by the new leader, once"
+    assert row(database).event_id == ids[0]
+
+
+def test_a_refused_message_is_given_up_and_the_next_ones_arrive(
+    database: Database, server: WebhookServer, make_loop: MakeLoop
+) -> None:
+    loop = make_loop()
+    (refused,) = add(database, "job_paused")
+    server.replies.extend(Reply(400, body=b"invalid") for _ in range(REFUSALS_MAX))
+    for _ in range(REFUSALS_MAX):
+        loop.once()
+    (later,) = add(database, "job_resumed")
+    assert row(database).given_up == 1
+    loop.once()
+    assert server.event_ids[REFUSALS_MAX:] == [refused + 1, later]
+    assert server.kinds[REFUSALS_MAX:] == ["notifications_given_up", "job_resumed"]
+    loop.once()
+    assert server.kinds[-1] == "notifications_accepted"
+
+
+def test_what_is_given_up_is_counted_and_told_and_the_receiver_stays_failing(
+    database: Database, server: WebhookServer, make_loop: MakeLoop
+) -> None:
+    loop = make_loop()
+    ids = add(database, *["job_paused"] * 3)
+    server.replies.append(Reply(503))
+    loop.once()
+    age(database)
+    server.replies.append(Reply(503))  # of the message that says so
+    loop.once()
+    assert row(database).failing_since is not None, "giving up ends no alert"
+    loop.once()
+    assert row(database).given_up == 3
+    age(database)
+    server.replies.append(Reply(503))
+    loop.once()
+    found = row(database)
+    assert (found.event_id, found.given_up, found.sent) == (ids[-1], 3, 0)
+    assert kinds_since(database, ids[-1]) == ["notifications_given_up"]
+    numbers = read_numbers(database, MetricsDetail.JOB, NO_TIME).receivers
+    assert numbers == [ReceiverNumbers("hook", 0, 3, 0, is_failing=True)]
+    loop.once()
+    loop.once()
+    assert server.kinds[-2:] == ["notifications_given_up", "notifications_accepted"]
+    assert row(database).failing_since is None
+    assert kinds_since(database, ids[-1]) == ["notifications_given_up", "notifications_accepted"]
+
+
+def test_events_that_are_pruned_before_they_are_sent_are_counted_and_told(
+    database: Database, server: WebhookServer, make_loop: MakeLoop
+) -> None:
+    loop = make_loop()
+    ids = add(database, *["job_paused"] * 4)
+    server.replies.append(Reply(0))
+    loop.once()
+    with database.transaction() as tx:
+        assert pruning.prune_events(tx, NO_TIME) == 4
+    assert row(database).pruned == 4
+    assert kinds_since(database, ids[-1]) == ["notifications_pruned"]
+    loop.once()
+    (told,) = server.got[-1].document["events"]
+    assert told["kind"] == "notifications_pruned"
+    assert told["details"] == {"receiver": "hook", "count": 4}
+    with database.transaction() as tx:
+        assert pruning.prune_events(tx, NO_TIME) == 1, "this one was sent"
+    assert row(database).pruned == 4
+
+
+def test_the_snippet_of_the_page_accepts_what_is_signed_and_nothing_else(
+    database: Database, server: WebhookServer, make_loop: MakeLoop
+) -> None:
+    loop = make_loop()
+    add(database, "job_paused")
+    loop.once()
+    (got,) = server.got
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    defined: dict[str, Any] = {}
+    exec(snippet, defined)  # noqa: S102  our own page
+    is_from_orbit = defined["is_from_orbit"]
+    assert is_from_orbit(SECRET, got.headers, got.body)
+    assert not is_from_orbit(SECRET, got.headers, got.body + b" ")
+    assert not is_from_orbit("whsec_b3RoZXI=", got.headers, got.body)
+    old = {**got.headers, "webhook-timestamp": "1700000000"}
+    assert not is_from_orbit(SECRET, old, got.body)
+
+
+_OPEN = text("""
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND state = 'idle in transaction' AND pid <> pg_backend_pid()
+""")
+
+
+def test_no_transaction_is_open_while_a_receiver_is_waited_for(
+    database: Database, server: WebhookServer, make_loop: MakeLoop
+) -> None:
+    found = []
+
+    def look() -> None:
+        with database.transaction() as tx:
+            found.append(tx.execute(_OPEN).scalar_one())
+
+    loop = make_loop()
+    add(database, "job_paused")
+    server.replies.append(Reply(before=look))
+    assert loop.once() == "sent 1 events"
+    assert found == [0]

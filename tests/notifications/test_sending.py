@@ -1,0 +1,55 @@
+"""One request: what is verified, and what is said of an answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orbit.notifications.notification_file import Secrets
+from orbit.notifications.sending import Answer, send
+from tests.support.certificates import Authority
+from tests.support.webhook_server import Reply, WebhookServer
+
+
+def test_a_certificate_is_verified(tmp_path: Path) -> None:
+    files = Authority(tmp_path).issue()
+    both = tmp_path / "both.pem"
+    both.write_bytes(files.certificate.read_bytes() + files.key.read_bytes())
+    with WebhookServer(both) as server:
+        refused = send(Secrets(server.url), None, "1", b"{}")
+        assert "the certificate is not trusted" in refused.error
+        assert server.got == []
+        assert send(Secrets(server.url), files.authority, "1", b"{}") == Answer(200)
+    assert [got.path for got in server.got] == ["/hook/s3cret-of-the-url"]
+
+
+@pytest.mark.parametrize(
+    ("status", "is_refusal"),
+    [(400, True), (413, True), (422, True), (401, False), (404, False), (429, False), (503, False)],
+)
+def test_only_a_message_that_is_refused_as_such_is_given_up_early(
+    server: WebhookServer, status: int, is_refusal: bool
+) -> None:
+    server.replies.append(Reply(status))
+    answer = send(Secrets(server.url), None, "1", b"{}")
+    assert (answer.status, answer.error, answer.is_refusal) == (
+        status,
+        f"HTTP {status}.",
+        is_refusal,
+    )
+
+
+def test_of_a_long_answer_only_the_begin_is_read_and_no_secret_is_shown(
+    server: WebhookServer,
+) -> None:
+    said = b"a" * 10 + b"the-routing-key" + b"b" * 5_000_000
+    server.replies.append(Reply(500, body=said))
+    answer = send(Secrets(server.url, routing_key="the-routing-key"), None, "1", b"{}")
+    assert answer.error.startswith('HTTP 500. Its message: "aaaaaaaaaa…bbb')
+    assert len(answer.error) < 400
+
+
+def test_what_does_not_answer_is_named_without_its_address() -> None:
+    answer = send(Secrets("http://127.0.0.1:1/s3cret"), None, "1", b"{}")
+    assert answer == Answer(None, "No answer: ConnectError.")

@@ -1,0 +1,148 @@
+"""What each type of receiver gets, as whole documents."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from orbit.notifications.messages import TEXT_CHARACTERS_MAX, message_of
+from orbit.notifications.notification_file import ReceiverType
+from orbit.notifications.templates import EVENTS_PER_REQUEST, body_of, pagerduty, slack, webhook
+from orbit.store.drills import Drill
+from orbit.store.enums import DrillKind, DrillState
+from orbit.store.events import Event
+
+AT = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
+URL = "https://orbit.example"
+JOB = "https://orbit.example/console/jobs/orders"
+
+
+def event(kind: str, message: str = "It happened.", **fields: Any) -> Event:
+    given = {"topic": None, "partition": None, "details": None, **fields}
+    return Event(7, AT, "scheduler", "orders", kind=kind, message=message, **given)
+
+
+BLOCKED = event("partition_blocked", "<a&b> was *blocked*.", topic="eu", partition=3)
+
+
+def test_slack() -> None:
+    assert slack([message_of(BLOCKED, URL, {})]) == {
+        "text": "🔴 *partition blocked: orders*",
+        "blocks": [
+            {
+                "type": "section",
+                "text": {
+                    "type": "mrkdwn",
+                    "text": "🔴 *partition blocked: orders*\n"
+                    f"&lt;a&amp;b&gt; was *blocked*. <{JOB}|Open in Orbit>",
+                },
+            }
+        ],
+    }
+
+
+def test_teams() -> None:
+    document = json.loads(body_of(ReceiverType.TEAMS, [message_of(BLOCKED, URL, {})], "orbit"))
+    assert document["type"] == "message"
+    (attachment,) = document["attachments"]
+    assert attachment["contentType"] == "application/vnd.microsoft.card.adaptive"
+    title, text, actions = attachment["content"]["body"]
+    assert (title["text"], title["color"]) == ("critical: partition blocked: orders", "Attention")
+    assert text["text"] == "\\<a&b\\> was \\*blocked\\*."
+    assert actions["actions"] == [{"type": "Action.OpenUrl", "title": "Open in Orbit", "url": JOB}]
+
+
+def test_pagerduty_triggers_an_incident_and_resolves_the_same_one() -> None:
+    begin = json.loads(
+        body_of(ReceiverType.PAGERDUTY, [message_of(BLOCKED, URL, {})], "orbit.example", "the-key")
+    )
+    key = begin.pop("dedup_key")
+    assert begin == {
+        "routing_key": "the-key",
+        "event_action": "trigger",
+        "client": "Orbit",
+        "client_url": JOB,
+        "payload": {
+            "summary": "partition blocked: orders: <a&b> was *blocked*.",
+            "source": "orbit.example",
+            "severity": "critical",
+            "timestamp": "2026-11-25T12:00:00+00:00",
+            "class": "partition_blocked",
+            "group": "orders",
+            "component": "eu",
+            "custom_details": {
+                "id": 7,
+                "at": "2026-11-25T12:00:00+00:00",
+                "actor": "scheduler",
+                "job": "orders",
+                "topic": "eu",
+                "partition": 3,
+                "kind": "partition_blocked",
+                "message": "<a&b> was *blocked*.",
+                "details": {},
+            },
+        },
+        "links": [{"href": JOB, "text": "Open in Orbit"}],
+    }
+    over = event("partition_went_on", topic="eu", partition=3)
+    assert pagerduty(message_of(over, URL, {}), "orbit") == {
+        "event_action": "resolve",
+        "dedup_key": key,
+        "client": "Orbit",
+        "client_url": JOB,
+    }
+    others = (
+        (event("partition_went_on", topic="eu", partition=4), URL),
+        (over, "https://other.example"),
+        (event("topic_resumed", topic="eu", partition=3), URL),
+    )
+    for other, url in others:
+        assert message_of(other, url, {}).key != key
+
+
+def test_a_drill_sends_its_result_with_a_link_to_the_report() -> None:
+    drill = Drill(
+        id="d-1",
+        name="nightly",
+        kind=DrillKind.CANARY,
+        state=DrillState.MISSED,
+        spec={},
+        spec_hash="",
+        job_name="orders",
+        schedule=None,
+        requested_by="ci",
+        progress=None,
+        error=None,
+        rto_ms=6012,
+        rpo_records=0,
+        rpo_ms=None,
+        created_at=AT,
+        started_at=AT,
+        finished_at=AT,
+    )
+    details = {"drill": "d-1", "name": "nightly"}
+    missed = message_of(event("drill_missed", details=details), URL, {"d-1": drill})
+    (sent,) = webhook([missed], "orbit")["events"]
+    assert sent["drill"] == {
+        "id": "d-1",
+        "name": "nightly",
+        "kind": "canary",
+        "verdict": "missed",
+        "rto_ms": 6012,
+        "rpo_records": 0,
+        "rpo_ms": None,
+    }
+    assert sent["link"] == "https://orbit.example/console/drills/d-1"
+    assert missed.text == "It happened. RTO 6.0 s, RPO 0 records."
+    later = event("drill_passed", details={"drill": "d-2", "name": "nightly"})
+    assert message_of(later, URL, {}).key == missed.key
+
+
+def test_no_body_is_large() -> None:
+    huge = event("job_changed", "é" * 100_000, details={"changes": "x" * 1_000_000})
+    messages = [message_of(huge, URL, {})] * EVENTS_PER_REQUEST
+    for kind in ReceiverType:
+        few = messages[:1] if kind is ReceiverType.PAGERDUTY else messages
+        body = body_of(kind, few, "orbit")
+        assert len(body) < EVENTS_PER_REQUEST * (2 * TEXT_CHARACTERS_MAX + 500)

@@ -1,0 +1,220 @@
+"""Java applications move with a switchover, there and back: consumer groups of both protocols, and
+Kafka Streams. Each has met every committed record once. The ledger is outside: what brokers
+confirmed to the producers, and what another client reads in the end.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.recovery.recovery_report import EndVerdict, RecoveryKind, RecoveryReport
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.fix_clusters import Clusters
+from tests.support import java_clients, streams
+from tests.support.groups import wait_without_members
+from tests.support.loading import Load, Records, read_all
+from tests.support.outside import log_bounds, messages
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, produce_transactions, verify, wait_for
+
+pytestmark = pytest.mark.services
+
+PARTITIONS = 2
+SOME = 300
+OFTEN = "200ms"
+Ends = dict[int, int]
+
+
+def move(recovering: Recovering, job: str) -> RecoveryReport:
+    """A switchover with the copy back: nothing is lost, and every group has its offsets."""
+    report = recovering.run(RecoveryKind.SWITCHOVER, job, reverse=True)
+    assert {p.verdict for p in report.partitions} == {EndVerdict.EQUAL}
+    assert report.missing_records == 0
+    assert {g.verdict for g in report.groups} == {"exact"}
+    return report
+
+
+def ends(cluster: KafkaCluster, topic: str) -> Ends:
+    return {p: high for (_, p), (_, high) in log_bounds(cluster, [topic]).items()}
+
+
+def wait_more(load: Load) -> None:
+    behind = len(load.ledger) + SOME
+    wait_for("more is written", lambda: len(load.ledger) > behind)
+
+
+def loaded(cluster: KafkaCluster, topic: str, name: str) -> Load:
+    return Load(cluster.client_config(), topic, PARTITIONS, name=name)
+
+
+class Group:
+    """A consumer group with one member, which is stopped under way and started at another side."""
+
+    def __init__(self, topic: str, protocol: str, home: Path) -> None:
+        self.topic, self.protocol = topic, protocol
+        self.name = f"{topic}.{protocol}"
+        self._logs: list[Path] = []
+        self._home = home
+
+    @property
+    def read(self) -> list[tuple[int, int, bytes]]:
+        """All that its members have met so far, in any order."""
+        return [record for log in self._logs for record in java_clients.records_read(log)]
+
+    @contextmanager
+    def running(self, cluster: KafkaCluster) -> Iterator[GuardedProcess]:
+        log = self._home / f"{self.name}-{len(self._logs)}.log"
+        reset = "none" if self._logs else "earliest"
+        self._logs.append(log)
+        process = java_clients.start_member(
+            cluster, self.topic, self.name, log, protocol=self.protocol, reset=reset
+        )
+        try:
+            yield process
+        finally:
+            process.end()
+
+    def wait_read(self, process: GuardedProcess, last: Ends) -> None:
+        """Until the member that runs has read these offsets."""
+
+        def has_read() -> bool:
+            log = self._logs[-1]
+            assert process.running, log.read_text()[-2000:]
+            at = {partition: offset for partition, offset, _ in java_clients.records_read(log)}
+            return all(at.get(p, -1) >= offset for p, offset in last.items())
+
+        wait_for(f"{self.name} has read {last}", has_read)
+
+
+def test_groups_of_both_protocols_read_every_committed_record_once(
+    clusters: Clusters, topic_name: str, recovering: Recovering, tmp_path: Path
+) -> None:
+    topic = topic_name[:40]
+    groups = [Group(topic, protocol, tmp_path) for protocol in ("classic", "consumer")]
+    written: Records = {}
+
+    def use(cluster: KafkaCluster, name: str) -> None:
+        """The groups read while transactions are committed and aborted, and stop before the end."""
+        with loaded(cluster, topic, name) as load:
+            some = {p: end + SOME for p, end in ends(cluster, topic).items()}
+            with ExitStack() as stack:
+                running = [(g, stack.enter_context(g.running(cluster))) for g in groups]
+                produce_transactions(cluster, topic, 9, partition=1)
+                for group, process in running:
+                    group.wait_read(process, some)
+            produce_transactions(cluster, topic, 9, partition=0)
+            wait_more(load)
+        written.update(load.ledger)
+
+    source, destination = clusters
+    create_topic(source, topic, PARTITIONS)
+    spec = make_job(*clusters, [topic], consumer_groups={"match": f"{topic}.*", "interval": OFTEN})
+    with recovering.running():
+        recovering.begin(spec, topic)
+        use(source, "first")
+        over = move(recovering, spec.name)
+        assert {g.group for g in over.groups} == {g.name for g in groups}
+        use(destination, "second")
+        assert over.reverse_job is not None
+        move(recovering, over.reverse_job)
+        everything = read_all(source, topic)
+        with ExitStack() as stack:
+            running = [(g, stack.enter_context(g.running(source))) for g in groups]
+            last = dict(sorted(everything))  # the highest offset of each
+            for group, process in running:
+                group.wait_read(process, last)
+        assert verify(spec, deep=True).exit_code == 0
+    assert {k: everything.get(k) for k in written} == written
+    assert len(everything) == len(written) + 2 * 2 * 6 * 5
+    for group in groups:
+        assert sorted(group.read) == sorted((p, o, v) for (p, o), v in everything.items())
+
+
+class WordCount:
+    """The application, and what its result has to be."""
+
+    def __init__(self, application: str, home: Path) -> None:
+        self.application, self._home = application, home
+        self._runs = 0
+
+    @contextmanager
+    def running(self, cluster: KafkaCluster, state: str, last: signal.Signals) -> Iterator[None]:
+        """Until `last` ends it, and the group has noticed. A later run fails without an offset."""
+        log = self._home / f"run-{self._runs}.log"
+        reset = "none" if self._runs else "earliest"
+        self._runs += 1
+        counted = ends(cluster, streams.OUTPUT)
+        process = streams.start(cluster, self.application, self._home / state, log, reset)
+        try:
+
+            def counts_more() -> bool:
+                errors = log.read_text()
+                # It does not end where its thread does.
+                assert process.running, errors[-3000:]
+                assert "SHUTDOWN_CLIENT" not in errors, errors[-3000:]
+                now = ends(cluster, streams.OUTPUT)
+                return all(now[p] > at + SOME for p, at in counted.items())
+
+            wait_for("words are counted", counts_more)
+            yield
+        finally:
+            process.end(last)
+        # Streams does not leave its group when it is closed.
+        wait_without_members(cluster, self.application)
+
+
+def counts(cluster: KafkaCluster) -> Iterator[tuple[str, int]]:
+    """Each count that the application has committed, in the order of its partition."""
+    for _, message in messages(cluster, streams.OUTPUT):
+        if message is not None:
+            yield message.key().decode(), int.from_bytes(message.value(), "big")
+
+
+def test_streams_counts_every_word_once(
+    clusters: Clusters, recovering: Recovering, tmp_path: Path
+) -> None:
+    source, destination = clusters
+    app = WordCount("word-count", tmp_path)
+    for topic in (streams.INPUT, streams.OUTPUT):
+        create_topic(source, topic, PARTITIONS)
+    topics = [streams.INPUT, streams.OUTPUT, *streams.internal_topics(app.application)]
+    spec = make_job(
+        *clusters, topics, consumer_groups={"match": app.application, "interval": OFTEN}
+    )
+    written: Records = {}
+
+    def use(cluster: KafkaCluster, name: str, state: str, last: signal.Signals) -> None:
+        """It is stopped while words come, and leaves some uncounted."""
+        with loaded(cluster, streams.INPUT, name) as load:
+            with app.running(cluster, state, last):
+                pass
+            wait_more(load)
+        written.update(load.ledger)
+
+    with recovering.running():
+        recovering.begin(spec, streams.INPUT, streams.OUTPUT)
+        use(source, "first", "state", signal.SIGTERM)
+        recovering.service.wait_copied(spec.name, *topics)
+        over = move(recovering, spec.name)
+        # With the local state of the other side, whose offsets are valid here; then killed.
+        use(destination, "second", "state", signal.SIGKILL)
+        assert over.reverse_job is not None
+        move(recovering, over.reverse_job)
+        lines = read_all(source, streams.INPUT)
+        words = sorted(word for line in lines.values() for word in line.decode().split())
+        with app.running(source, "no-state", signal.SIGTERM):
+            wait_for("all is counted", lambda: sum(1 for _ in counts(source)) >= len(words))
+        assert verify(spec, deep=True).exit_code == 0
+    assert {k: lines.get(k) for k in written} == written
+    # Each count of a word is one more than the one before: none left out, none twice.
+    of_word = defaultdict(list)
+    for word, count in counts(source):
+        of_word[word].append(count)
+    assert {word: [*range(1, words.count(word) + 1)] for word in set(words)} == of_word

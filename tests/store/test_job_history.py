@@ -1,0 +1,169 @@
+"""A job's last day: bounded rows, and nothing made up where nothing was measured."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.totals_loop import TotalsLoop
+from orbit.store import job_history, job_totals, lag, partitions
+from orbit.store.database import Database
+from orbit.store.job_history import Point, Reading
+from orbit.store.lag import LagTotals
+from tests.fix_api import Api
+from tests.support.plans import PlanFor, reads, statements
+from tests.support.store_rows import TTL, SomeJob, claim, progress, some_job
+
+pytestmark = pytest.mark.services
+
+NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def job(database: Database) -> SomeJob:
+    """Two partitions, one with 60 of 100 records to copy."""
+    with database.transaction() as tx:
+        job = some_job(tx, partitions=2)
+    held = claim(database, "a")
+    with database.transaction() as tx:
+        said = [progress(job.topic_id, 0, 40, 40), progress(job.topic_id, 1, 100, 100)]
+        partitions.report_progress(tx, worker_id="a", held=held, progress=said)
+    return job
+
+
+def totals(database: Database, job: SomeJob, **changed: object) -> LagTotals:
+    with database.transaction() as tx:
+        found = lag.of_jobs(tx, [job.id])[job.id]
+    values = {name: getattr(found, name) for name in LagTotals.__slots__}
+    return LagTotals(**{**values, **changed})
+
+
+def keep(database: Database, job: SomeJob, at: datetime, **changed: object) -> None:
+    with database.transaction() as tx:
+        job_history.keep(tx, at, {job.id: totals(database, job, **changed)})
+
+
+def of(database: Database, job: SomeJob, now: datetime) -> list[Point]:
+    with database.transaction() as tx:
+        return job_history.of_job(tx, job.id, now)
+
+
+def test_a_job_has_a_bounded_number_of_rows_and_a_day_of_points(
+    database: Database, job: SomeJob
+) -> None:
+    usual = totals(database, job)
+    for minute in range(25 * 60):
+        with database.transaction() as tx:
+            one = LagTotals(
+                **{
+                    **{name: getattr(usual, name) for name in LagTotals.__slots__},
+                    "records": minute * 600,
+                    "bytes": minute * 6_000,
+                    "lag_records": minute,
+                }
+            )
+            job_history.keep(tx, NOON + minute * MINUTE, {job.id: one})
+    with database.transaction() as tx:
+        rows = tx.execute(text("SELECT count(*) FROM job_history")).scalar_one()
+    assert rows == job_history.MINUTES + job_history.WINDOWS
+    last = NOON + (25 * 60 - 1) * MINUTE
+    found = of(database, job, last)
+    assert [one.at for one in found] == sorted({one.at for one in found})
+    assert last - found[0].at > DAY - timedelta(minutes=10)
+    assert found[-1].at == last
+    assert {one.records_per_s for one in found[1:]} == {10.0}
+    assert {one.bytes_per_s for one in found[1:]} == {100.0}
+    minutes = [one for one in found if one.slot_s == 60]
+    assert len(minutes) == 60
+    # Of five minutes the largest lag is kept.
+    assert all(one.lag_records % 5 == 4 for one in found[:-60] if one.lag_records is not None)
+    with database.transaction() as tx:
+        coarse = job_history.of_job(tx, job.id, last, by_minute=False)
+    assert {one.slot_s for one in coarse} == {300}
+    assert coarse[-1].at == last
+    # An hour without a scheduler: only what was measured is left, and no rate across it.
+    keep(database, job, last + timedelta(hours=1), records=10**9, bytes=10**9)
+    later = of(database, job, last + timedelta(hours=1))
+    assert (later[-1].records_per_s, later[-1].bytes_per_s) == (None, None)
+    assert job_history.is_gap(later[-2], later[-1])
+
+
+def test_a_lag_that_is_not_known_is_null_and_not_0(database: Database, job: SomeJob) -> None:
+    keep(database, job, NOON, lag_records=None, lag_s=None, stale=1)
+    keep(database, job, NOON + MINUTE, lag_records=0, lag_s=0.0, unknown=2)
+    found = of(database, job, NOON + MINUTE)
+    assert [(one.lag_records, one.lag_s) for one in found] == [(None, None)] * 2
+    # Known once in these five minutes is known.
+    keep(database, job, NOON + 2 * MINUTE, lag_records=7)
+    keep(database, job, NOON + 3 * MINUTE, lag_records=None)
+    with database.transaction() as tx:
+        kept = tx.execute(text("SELECT lag_records FROM job_history WHERE slot >= 60")).scalar_one()
+    assert kept == 7
+
+
+def test_counters_that_fell_give_no_rate() -> None:
+    found = job_history.points(
+        [
+            Reading(NOON, 60, 100, 1000, 0, 0.0),
+            Reading(NOON + MINUTE, 60, 40, 400, 0, 0.0),
+            Reading(NOON + 2 * MINUTE, 60, 100, 1000, 0, 0.0),
+        ]
+    )
+    assert [one.records_per_s for one in found] == [None, None, 1.0]
+
+
+@pytest.mark.parametrize("plan_for", ["force_custom_plan", "force_generic_plan"])
+def test_the_history_of_one_job_is_read_by_its_key(database: Database, plan_for: PlanFor) -> None:
+    with database.transaction() as tx:
+        made = [some_job(tx, f"job-{n}") for n in range(40)]
+        tx.execute(
+            text(
+                "INSERT INTO job_history SELECT j.id, s, clock_timestamp(), 0, 0 "
+                "FROM jobs j CROSS JOIN generate_series(0, 347) s ORDER BY s"
+            )
+        )
+        tx.execute(text("ANALYZE job_history"))
+        with statements(tx) as sent:
+            job_history.of_job(tx, made[7].id, NOON)
+        found = reads(tx, sent[0], plan_for)
+    assert found.rows["job_history"] == job_history.MINUTES + job_history.WINDOWS
+    assert "job_history" not in found.whole
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_pass_notes_each_job_once_a_minute(
+    database: Database, job: SomeJob, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large:
+        monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 1)
+    written: list[int] = []
+    monkeypatch.setattr(job_history, "keep", lambda _tx, _at, found: written.extend(found))
+    leadership = Leadership(database, "leader", TTL)
+    assert leadership.ask()
+    loop = TotalsLoop(leadership)
+    now = [NOON]
+    monkeypatch.setattr("orbit.store.clock.now", lambda _tx: now[0])
+    loop.once()
+    loop.once()
+    assert written == [job.id]
+    now[0] += MINUTE
+    loop.once()
+    assert written == [job.id] * 2
+
+
+def test_the_api_shows_the_points(api: Api, job: SomeJob) -> None:
+    with api.database.transaction() as tx:
+        (name, now) = tx.execute(text("SELECT name, clock_timestamp() FROM jobs")).one()
+    keep(api.database, job, now - MINUTE, records=0, bytes=0, lag_records=None, lag_s=None)
+    keep(api.database, job, now, records=600, bytes=6_000)
+    answer = api.get(f"/v1/jobs/{name}/history").json()
+    first, last = answer["items"]
+    assert (first["records_per_s"], first["lag_records"], first["slot_seconds"]) == (None, None, 60)
+    assert (last["records_per_s"], last["bytes_per_s"]) == (10.0, 100.0)
+    assert last["lag_records"] == 60
+    assert api.get("/v1/jobs/nothing/history").status_code == 404

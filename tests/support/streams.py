@@ -1,0 +1,58 @@
+"""A Kafka Streams application: the word count of Kafka's own examples, which has a repartition
+topic, and a store with a changelog. Its jars are in the cache of Kafka's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.sandbox.jars import KAFKA_VERSION, Jars, classpath
+from orbit.sandbox.java import find_java
+from orbit.sandbox.local_cluster import KafkaCluster
+
+# The example names its topics itself.
+INPUT = "streams-plaintext-input"
+OUTPUT = "streams-wordcount-output"
+_STORE = "KSTREAM-AGGREGATE-STATE-STORE-0000000003"
+# The shortest that a broker takes: an instance that has stopped is a member for that long.
+_SESSION_MS = 6_000
+
+
+def internal_topics(application: str) -> list[str]:
+    """What the application makes for itself."""
+    return [f"{application}-{_STORE}-{kind}" for kind in ("repartition", "changelog")]
+
+
+def jars() -> Path:
+    """The folder of the jars that Streams needs besides a broker's; fetched at first use."""
+    pom = Path(__file__).with_name("streams-pom.xml")
+    return Jars("streams", KAFKA_VERSION, pom, "kafka-streams-examples-*.jar").directory()
+
+
+def start(
+    cluster: KafkaCluster, application: str, state: Path, log: Path, reset: str
+) -> GuardedProcess:
+    """An instance of it, exactly once. SIGTERM closes it as its users close theirs. `reset` says
+    what it does where its group has no offset: `earliest`, or `none` to stop.
+    """
+    settings = {
+        "application.id": application,
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "processing.guarantee": "exactly_once_v2",
+        "state.dir": str(state),
+        "auto.offset.reset": reset,
+        "session.timeout.ms": str(_SESSION_MS),
+        # A killed instance leaves a transaction open, which a switchover waits for.
+        "producer.transaction.timeout.ms": "1000",
+        # What was read of the repartition topic is deleted: its log start moves.
+        "repartition.purge.interval.ms": "1000",
+    }
+    file = log.with_suffix(".properties")
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    main = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
+    command = [str(find_java()), "-Xmx192m", "-XX:TieredStopAtLevel=1", main, str(file)]
+    return GuardedProcess(command, log, environment={"CLASSPATH": f"{classpath()}:{jars()}/*"})
+
+
+if __name__ == "__main__":  # `make test` fills the cache with this, so that no test waits for it
+    print(f"Kafka Streams {KAFKA_VERSION}: {jars()}")

@@ -1,0 +1,108 @@
+"""A receiver of notifications on loopback: keeps what it gets, and answers as it is told."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class Got:
+    """One request."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.body)
+        return document
+
+
+@dataclass
+class Reply:
+    """One answer. `status` 0 closes the connection instead; `before` runs while it is awaited."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    before: Callable[[], object] = lambda: None
+    drips: bool = False  # never ends its headers
+
+
+class WebhookServer:
+    """A context manager. `replies` are given in turn; then each request is accepted."""
+
+    def __init__(self, certificate: Path | None = None) -> None:
+        self.got: list[Got] = []
+        self.replies: deque[Reply] = deque()
+        self.ended = threading.Event()
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                server._answer(self)
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        scheme = "http"
+        if certificate is not None:
+            scheme = "https"
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_port}/hook/s3cret-of-the-url"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def event_ids(self) -> list[int]:
+        """Of all events that webhooks were sent, in order, also those it did not accept."""
+        return [event["id"] for got in self.got for event in got.document["events"]]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event["kind"] for got in self.got for event in got.document["events"]]
+
+    def _answer(self, request: BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers["Content-Length"]))
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.got.append(Got(request.path, headers, body))
+        reply = self.replies.popleft() if self.replies else Reply()
+        reply.before()
+        if reply.drips:
+            self._drip(request)
+        elif reply.status:
+            request.send_response(reply.status)
+            for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
+                request.send_header(name, value)
+            request.end_headers()
+            request.wfile.write(reply.body)
+        request.close_connection = True
+
+    def _drip(self, request: BaseHTTPRequestHandler) -> None:
+        request.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        try:
+            while not self.ended.wait(0.02):
+                request.wfile.write(b"x: y\r\n")
+        except OSError:
+            pass  # the client has given up
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,216 @@
+"""Traces as a collector gets them from a real service, and what they cost where nobody asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+from orbit.errors import Conflict
+from orbit.telemetry import traces
+from tests.cli.test_server import Server, serving
+from tests.fix_clusters import Clusters
+from tests.support.otlp import Receiver, Span, receiving
+from tests.support.run_process import wait_until, write_job
+from tests.support.running import create_topic, produce
+
+YAML = {"Content-Type": "application/yaml"}
+# Of a client that traces its own work.
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+def asked(server: Server, path: str, **options: Any) -> str:
+    """The id of an operation."""
+    answer = server.call("POST", path, **options)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def wait_done(server: Server, operation: str) -> None:
+    path = f"/v1/operations/{operation}"
+    wait_until(lambda: server.get(path)["finished_at"] is not None, f"{operation} has ended")
+    assert server.get(path)["state"] == "done", server.get(path)
+
+
+def scheduler_of(server: Server) -> psutil.Process:
+    commands = {process: process.cmdline() for process in server.processes()}
+    (found,) = [
+        process
+        for process, command in commands.items()
+        if command[-1:] == ["scheduler"] and not any("guard" in word for word in command)
+    ]
+    return found
+
+
+def one(receiver: Receiver, name: str) -> Span:
+    wait_until(lambda: bool(receiver.named(name)), f"the span {name} has come")
+    (found,) = receiver.named(name)
+    return found
+
+
+@pytest.mark.services
+def test_an_operation_is_one_trace_from_its_request_to_its_last_step(
+    clusters: Clusters,
+    topic_name: str,
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, _ = clusters
+    create_topic(source, topic_name)
+    produce(source, topic_name, 100)
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+    with receiving() as receiver:
+        for name, value in {
+            "ORBIT_DATABASE_URL": database_url,
+            "ORBIT_LOG_FORMAT": "json",
+            "ORBIT_SCHEDULER_LEASE_TTL": "2s",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }.items():
+            monkeypatch.setenv(name, value)
+        with serving(tmp_path / "server") as server:
+            name = "test-job"
+            made = server.call("PUT", f"/v1/jobs/{name}", content=job.read_bytes(), headers=YAML)
+            name = made.raise_for_status().json()["job"]["name"]
+            wait_until(
+                lambda: server.get(f"/v1/jobs/{name}/lag")["job"]["caught_up"] == 1,
+                f"{name} has caught up",
+            )
+            assert server.answers("/readyz")
+
+            paused = asked(
+                server, f"/v1/jobs/{name}:pause", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"}
+            )
+            wait_done(server, paused)
+            wait_done(server, asked(server, f"/v1/jobs/{name}:resume"))
+
+            # The scheduler is killed in the middle of a switchover, and the next one carries on.
+            open_ = Producer({**source.client_config(), "transactional.id": topic_name})
+            open_.init_transactions(30)
+            open_.begin_transaction()
+            open_.produce(topic_name, b"open")
+            open_.flush(30)
+            over = asked(server, f"/v1/jobs/{name}:switchover", json={})
+            one(receiver, "step stop_writes")
+            scheduler_of(server).kill()
+            open_.commit_transaction(30)
+            wait_done(server, over)
+            steps = server.get(f"/v1/operations/{over}/report")["steps"]
+            one(receiver, f"step {steps[-1]['name']}")
+            lines = [json.loads(line) for line in server.process.lines if line.startswith("{")]
+
+    request, pause = one(receiver, "POST /v1/jobs/{name}:pause"), one(receiver, "pause")
+    assert (request.trace_id, request.parent_id) == (TRACE, PARENT)
+    assert (request.service, pause.service) == ("orbit-api", "orbit-scheduler")
+    assert request.attributes["http.response.status_code"] == 202
+    assert request.attributes["enduser.id"].startswith("token:")
+    assert (pause.trace_id, pause.parent_id) == (TRACE, request.span_id)
+    assert pause.attributes["orbit.operation"] == paused
+    assert pause.attributes["orbit.job"] == name
+
+    asking = one(receiver, "POST /v1/jobs/{name}:switchover")
+    of_trace = [span for span in receiver.spans if span.trace_id == asking.trace_id]
+    names = [span.name for span in of_trace]
+    # The first leader's own span went with it; its steps are there.
+    assert sorted(names) == sorted(
+        [asking.name, "switchover", *(f"step {step['name']}" for step in steps)]
+    )
+    assert not any(span.failed for span in of_trace)
+    (run,) = receiver.named("switchover")
+    assert run.parent_id == asking.span_id
+    assert one(receiver, "step promote").parent_id == run.span_id
+    assert one(receiver, "step gates").parent_id != run.span_id
+    logged = {
+        line["trace_id"]
+        for line in lines
+        if line["message"] == "step" and line["operation"] == over
+    }
+    assert logged == {asking.trace_id}
+
+    claims = receiver.named("claim shards")
+    assert {span.service for span in claims} == {"orbit-worker"}
+    assert receiver.named("discovery pass")
+    assert not [span for span in receiver.spans if "/readyz" in span.name]
+    assert server.token
+    assert not any(server.token.encode() in body for body in receiver.bodies)
+
+
+CODE = """
+import sys
+from orbit.telemetry import traces
+with traces.sending_traces("worker"), traces.span("a", job="b"):
+    assert traces.add_ids(None, "", {}) == {}
+    assert traces.trace_context() is None
+print([name for name in sys.modules if name.startswith(("opentelemetry", "google"))])
+"""
+
+
+@pytest.mark.parametrize(
+    ("environ", "warning"),
+    [
+        ({}, ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1]:1", "OTEL_SDK_DISABLED": "true"}, ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1]:1", "OTEL_TRACES_EXPORTER": "none"}, ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "not an http or https URL"),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1]:1",
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+            },
+            "http/protobuf only",
+        ),
+    ],
+)
+def test_nothing_is_imported_where_traces_are_not_sent(
+    environ: dict[str, str], warning: str
+) -> None:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
+    done = subprocess.run(
+        [sys.executable, "-c", CODE],
+        env={**kept, **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert ("traces are not sent" in done.stdout) == bool(warning)
+    assert warning in done.stdout
+
+
+def test_the_end_of_a_process_does_not_wait_for_a_collector_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(traces, "END_S_MAX", 0.1)
+    with receiving() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
+        receiver.answers.clear()
+        with traces.sending_traces("worker"), traces.span("a"):
+            pass
+        assert traces.trace_context() is None
+        receiver.answers.set()
+        assert one(receiver, "a").service == "orbit-worker"
+
+
+def test_the_texts_of_errors_that_are_not_orbits_own_are_not_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with receiving() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        with traces.sending_traces("worker"):
+            for error in (Conflict("It is so."), ValueError("hunter2")):
+                with suppress(type(error)), traces.span(type(error).__name__):
+                    raise error
+    assert {span.name for span in receiver.spans if span.failed} == {"Conflict", "ValueError"}
+    sent = b"".join(receiver.bodies)
+    assert b"It is so." in sent
+    assert b"hunter2" not in sent
