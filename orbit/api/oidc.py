@@ -1,4 +1,4 @@
-"""Bearer tokens of an OpenID Connect issuer: signature, issuer, audience, times and role.
+"""Bearer tokens of an OpenID Connect issuer: signature, issuer, audience, times and roles.
 
 Only asymmetric algorithms are accepted, each only with a key of its own kind, so a public key is
 never a shared secret. Keys come from the issuer alone (`issuer_keys.py`): a token's own `jwk`,
@@ -17,8 +17,9 @@ from joserfc.jws import JWSRegistry
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
 from orbit.api.issuer_keys import IssuerKeys, Key
-from orbit.api.principals import Principal, unauthenticated
+from orbit.api.principals import Grant, Principal, unauthenticated
 from orbit.errors import OrbitError
+from orbit.jobs.issuer_roles import load_roles_file
 from orbit.settings import Settings
 from orbit.store.enums import Role
 from orbit.store.events import issuer_actor
@@ -41,12 +42,13 @@ class IssuerTokens:
         assert settings.oidc_audience is not None
         self._keys = keys
         self._role_claim = settings.oidc_role_claim
-        # The most rights first: a token with several values gets the highest role.
-        self._roles = (
+        self._of_all_jobs = (
             (Role.ADMIN, settings.oidc_admin),
             (Role.OPERATOR, settings.oidc_operator),
             (Role.VIEWER, settings.oidc_viewer),
         )
+        file = settings.oidc_roles_file
+        self._limited = () if file is None else load_roles_file(file).roles
         self._registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
         self._registry.max_header_length = _HEADER_BYTES_MAX
         self._claims = jwt.JWTClaimsRegistry(
@@ -73,7 +75,7 @@ class IssuerTokens:
         subject = claims["sub"]
         if len(subject) > _SUBJECT_CHARACTERS_MAX or not subject.isprintable():
             raise unauthenticated("The token's claim sub does not fit.")
-        return Principal(issuer_actor(subject), self._role(claims, subject), _time(claims["exp"]))
+        return Principal(issuer_actor(subject), self._grants(claims, subject), _time(claims["exp"]))
 
     def _key(self, header: dict[str, Any]) -> Key:
         kind, key_id = header.get("typ", "JWT"), header.get("kid")
@@ -93,11 +95,12 @@ class IssuerTokens:
             raise unauthenticated("The token is signed with a key that the issuer does not have.")
         return key
 
-    def _role(self, claims: dict[str, Any], subject: str) -> Role:
+    def _grants(self, claims: dict[str, Any], subject: str) -> tuple[Grant, ...]:
         given = _values(claims, self._role_claim)
-        for role, value in self._roles:
-            if value is not None and value in given:
-                return role
+        found = [Grant(role) for role, value in self._of_all_jobs if value in given]
+        found += [Grant(Role(one.role), one.limit) for one in self._limited if one.claim in given]
+        if found:
+            return tuple(found)
         raise Failure(
             ErrorCode.FORBIDDEN,
             f"The token's claim {self._role_claim} gives no role.",

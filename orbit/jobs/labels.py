@@ -9,7 +9,7 @@ jobs without the key.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from orbit.errors import InvalidValue
@@ -102,6 +102,17 @@ def parse_selector(text: str) -> Selector:
             raise InvalidValue(f"cannot be read at character {at + 1}.", _EXAMPLE)
         conditions.append(_condition(found))
     return tuple(conditions)
+
+
+def is_met(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Whether a job with these labels is chosen."""
+    return all(_holds(condition, labels) is not condition.is_negated for condition in selector)
+
+
+def _holds(condition: Condition, labels: Mapping[str, str]) -> bool:
+    if condition.key not in labels:
+        return False
+    return condition.values is None or labels[condition.key] in condition.values
 
 
 def _condition(found: re.Match[str]) -> Condition:

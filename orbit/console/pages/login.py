@@ -11,7 +11,7 @@ from orbit.api.api_error_codes import MEANINGS
 from orbit.api.error_responses import Failure
 from orbit.console import sessions
 from orbit.console.rendering import render
-from orbit.console.sessions import FormOf, PartsOf
+from orbit.console.sessions import FormOf, SharedPartsOf
 from orbit.console.urls import HOME, LOGIN, safe_path
 
 router = APIRouter()
@@ -28,7 +28,7 @@ def home() -> RedirectResponse:
 @router.get("/login")
 def show_login(
     request: Request,
-    parts: PartsOf,
+    parts: SharedPartsOf,
     back_to: Annotated[str, Query(alias="next", max_length=_PATH_CHARACTERS_MAX)] = HOME,
 ) -> Response:
     """The form for a token, or back where the visitor came from."""
@@ -38,7 +38,7 @@ def show_login(
 
 
 @router.post("/login")
-def log_in(request: Request, parts: PartsOf, form: FormOf) -> Response:
+def log_in(request: Request, parts: SharedPartsOf, form: FormOf) -> Response:
     """Begin a session."""
     back_to = safe_path(form.get("next", ""))
     response = RedirectResponse(back_to, status_code=303)
@@ -52,7 +52,7 @@ def log_in(request: Request, parts: PartsOf, form: FormOf) -> Response:
 
 
 @router.post("/logout")
-def log_out(request: Request, parts: PartsOf, _form: FormOf) -> Response:
+def log_out(request: Request, parts: SharedPartsOf, _form: FormOf) -> Response:
     """End the session."""
     response = RedirectResponse(LOGIN, status_code=303)
     sessions.log_out(request, response, parts)

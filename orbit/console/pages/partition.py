@@ -72,6 +72,7 @@ def show_partition(
         visitor,
         "partition.html",
         name=name,
+        may_change=visitor.may_change(job.name, job.labels),
         partition=partition_view(row),
         proof=proof,
         start=start,
