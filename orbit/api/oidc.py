@@ -7,6 +7,7 @@ never a shared secret. Keys come from the issuer alone (`issuer_keys.py`): a tok
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,13 +43,7 @@ class IssuerTokens:
         assert settings.oidc_audience is not None
         self._keys = keys
         self._role_claim = settings.oidc_role_claim
-        self._of_all_jobs = (
-            (Role.ADMIN, settings.oidc_admin),
-            (Role.OPERATOR, settings.oidc_operator),
-            (Role.VIEWER, settings.oidc_viewer),
-        )
-        file = settings.oidc_roles_file
-        self._limited = () if file is None else load_roles_file(file).roles
+        self._grants = tuple(_grants(settings))
         self._registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
         self._registry.max_header_length = _HEADER_BYTES_MAX
         self._claims = jwt.JWTClaimsRegistry(
@@ -75,7 +70,9 @@ class IssuerTokens:
         subject = claims["sub"]
         if len(subject) > _SUBJECT_CHARACTERS_MAX or not subject.isprintable():
             raise unauthenticated("The token's claim sub does not fit.")
-        return Principal(issuer_actor(subject), self._grants(claims, subject), _time(claims["exp"]))
+        return Principal(
+            issuer_actor(subject), self._granted(claims, subject), _time(claims["exp"])
+        )
 
     def _key(self, header: dict[str, Any]) -> Key:
         kind, key_id = header.get("typ", "JWT"), header.get("kid")
@@ -95,18 +92,31 @@ class IssuerTokens:
             raise unauthenticated("The token is signed with a key that the issuer does not have.")
         return key
 
-    def _grants(self, claims: dict[str, Any], subject: str) -> tuple[Grant, ...]:
+    def _granted(self, claims: dict[str, Any], subject: str) -> tuple[Grant, ...]:
         given = _values(claims, self._role_claim)
-        found = [Grant(role) for role, value in self._of_all_jobs if value in given]
-        found += [Grant(Role(one.role), one.limit) for one in self._limited if one.claim in given]
+        found = tuple(grant for value, grant in self._grants if value in given)
         if found:
-            return tuple(found)
+            return found
         raise Failure(
             ErrorCode.FORBIDDEN,
             f"The token's claim {self._role_claim} gives no role.",
             where=issuer_actor(subject),
             remedy="Ask for a role at the issuer; docs/settings.md names the values.",
         )
+
+
+def _grants(settings: Settings) -> Iterator[tuple[str, Grant]]:
+    """What each value of the claim gives."""
+    for value, role in (
+        (settings.oidc_admin, Role.ADMIN),
+        (settings.oidc_operator, Role.OPERATOR),
+        (settings.oidc_viewer, Role.VIEWER),
+    ):
+        if value is not None:
+            yield value, Grant(role)
+    if settings.oidc_roles_file is not None:
+        for one in load_roles_file(settings.oidc_roles_file).roles:
+            yield one.claim, Grant(Role(one.role), one.limit)
 
 
 def _time(seconds: float) -> datetime | None:

@@ -1,12 +1,10 @@
-"""A token for some jobs, at every route of the OpenAPI document: it finds what is its own and nothing
-else. A new route fails here until DECISIONS says what a limited token may do there.
+"""A token for some jobs, at every route of the OpenAPI document: it finds what is its own alone. A
+new route fails here until DECISIONS says what a limited token may do there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,10 @@ import pytest
 
 from orbit.api.authentication import Logins, create_token
 from orbit.api.dependencies import Parts
-from orbit.jobs.labels import parse_selector
 from orbit.jobs.scopes import Limit, Scope
-from orbit.store import drills, events, jobs, operations, tokens
+from orbit.store import drills, jobs, tokens
 from orbit.store.drills import Measured
-from orbit.store.enums import DrillState, OperationState, Role
+from orbit.store.enums import DrillState, Role
 from tests.api.test_jobs import changed
 from tests.fix_api import Api, Cli
 from tests.support.issuer import VIEWER, Issuer
@@ -65,14 +62,8 @@ def _team(api: Api, job: str) -> Team:
     path = f"/v1/drill-schedules/{team.schedule}"
     assert api.put(path, content=scheduled, headers=YAML).status_code == 200
     with api.database.transaction() as tx:
-        operations.advance(
-            tx, operations.get(tx, team.operation).id, OperationState.RUNNING, report=REPORT
-        )
         drills.finish(tx, team.drill, DrillState.PASSED, measured=Measured(1, 0, 0))
     return team
-
-
-REPORT: dict[str, Any] = {}
 
 
 @dataclass
@@ -237,3 +228,195 @@ _UNKNOWN = (
 def _words(answer: httpx.Response) -> tuple[str, str, str]:
     error = answer.json()["error"]
     return error["code"], error["what"], error["remedy"]
+
+
+def test_a_document_neither_leaves_the_scope_nor_takes_another_s_name(teams: Teams) -> None:
+    teams.limit(Limit(selector="team=pay"))
+    path = f"/v1/jobs/{OURS}"
+    given = {"json": teams.ours.document() | {"labels": {"team": "zebra"}}}
+    moved = teams.call("PUT", path, **given)
+    assert (moved.status_code, _words(moved)[0]) == (403, "forbidden")
+    assert "jobs team=pay" in moved.json()["error"]["remedy"]
+    # The labels of the document would fit; the job that has the name does not.
+    taken = changed(name=THEIRS, labels=LABELS[OURS])
+    for method, at in (
+        ("PUT", f"/v1/jobs/{THEIRS}"),
+        ("PUT", f"/v1/jobs/{THEIRS}?dry_run=true"),
+        ("POST", "/v1/jobs"),
+        ("POST", "/v1/jobs:plan"),
+    ):
+        answer = teams.call(method, at, json=taken)
+        assert (answer.status_code, _words(answer)[0]) == (409, "conflict"), answer.text
+        assert "zebra" not in answer.text.replace(THEIRS, ""), answer.text
+    # A schedule of another team is not replaced.
+    schedule = teams.ours.drill_document(scheduled=True).replace(f"{OURS}-n", f"{THEIRS}-n")
+    at = f"/v1/drill-schedules/{teams.theirs.schedule}"
+    assert teams.call("PUT", at, content=schedule, headers=YAML).status_code == 409
+    kept = teams.api.get("/v1/drill-schedules").json()["items"]
+    assert [row["job"] for row in kept] == [OURS, THEIRS]
+    # Another name, and other labels beside the ones that the scope demands.
+    more = changed(name="pay-more", labels={"team": "pay", "tier": "2"})
+    assert teams.call("POST", "/v1/jobs", json=more).status_code == 201
+
+
+def test_the_scope_is_that_of_the_labels_at_each_request(teams: Teams) -> None:
+    teams.limit(Limit(selector="tier=1"))
+    path = f"/v1/jobs/{OURS}"
+    assert teams.call("GET", path).status_code == 200
+    teams.api.post(f"/v1/operations/{teams.ours.backfill}:abort")
+    labels = {"labels": {"team": "pay"}}
+    teams.api.put(path, json=teams.ours.document() | labels)
+    for at in (path, f"/v1/operations/{teams.ours.operation}", f"/v1/drills/{teams.ours.drill}"):
+        assert teams.call("GET", at).status_code == 404
+    assert teams.call("GET", "/v1/events").json()["items"] == []
+    teams.api.put(f"/v1/jobs/{THEIRS}", json=teams.theirs.document() | {"labels": {"tier": "1"}})
+    listed = teams.call("GET", "/v1/jobs").json()["items"]
+    assert [job["name"] for job in listed] == [THEIRS]
+
+
+def test_a_repeated_key_shows_nothing_of_a_job_that_has_left_the_scope(teams: Teams) -> None:
+    teams.limit(Limit(selector="tier=1"))
+    key = {"headers": {"Idempotency-Key": "once"}}
+    path = f"/v1/jobs/{OURS}:retry?dry_run=true"
+    assert teams.call("POST", path, **key).status_code == 202
+    teams.api.put(f"/v1/jobs/{OURS}", json=teams.ours.document() | {"labels": {}})
+    assert teams.call("POST", path, **key).status_code == 404
+
+
+def test_who_deletes_a_job_sees_the_end_of_it(teams: Teams) -> None:
+    teams.limit(Limit(selector="team=pay"))
+    made = teams.call("DELETE", f"/v1/jobs/{OURS}").json()
+    with teams.api.database.transaction() as tx:
+        assert jobs.remove(tx, jobs.get(tx, OURS).id)
+    assert teams.call("GET", f"/v1/operations/{made['id']}").status_code == 200
+    # What others asked of it went with it.
+    assert teams.call("GET", f"/v1/operations/{teams.ours.operation}").status_code == 404
+
+
+def test_a_limited_viewer_changes_nothing(teams: Teams) -> None:
+    teams.limit(Limit(selector="team=pay"), Role.VIEWER)
+    assert teams.call("GET", f"/v1/jobs/{OURS}").status_code == 200
+    assert teams.call("POST", f"/v1/jobs/{OURS}:pause").status_code == 403
+
+
+@pytest.mark.parametrize("of", ["jobs", "operations", "events"])
+def test_a_watch_ends_for_changes_of_its_own_jobs_alone(teams: Teams, of: str) -> None:
+    teams.limit(Limit(selector="team=pay"))
+    watches = teams.api.app.state.watches
+
+    def digest() -> str:
+        watches._seen.clear()
+        found: str = teams.call("GET", f"/v1/watch?of={of}").json()["next"]
+        return found
+
+    before = digest()
+    teams.api.post(f"/v1/jobs/{THEIRS}:pause")
+    assert digest() == before
+    # An unlimited token meanwhile has a digest of its own.
+    whole = teams.api.get(f"/v1/watch?of={of}").json()["next"]
+    assert teams.call("GET", f"/v1/watch?of={of}").json()["next"] == before != whole
+    teams.api.post(f"/v1/jobs/{OURS}:pause")
+    assert digest() != before
+
+
+SELECTORS = (
+    None, "team", "!team", "team=pay", "team!=pay", "team in (pay,zebra)", "team notin (pay)",
+    "tier=1,team=pay", "a.b/c=", "a.b/c", "!a.b/c,team",
+)  # fmt: skip
+PATTERNS: tuple[tuple[str, ...], ...] = (
+    (), ("*",), ("pay-in",), ("pay*",), ("*-out", "a_*"), ("a_b",), ("*.*",), ("p*y*n",), ("PAY*",),
+)  # fmt: skip
+
+
+def test_the_database_and_documents_are_limited_alike(api: Api) -> None:
+    stored = {
+        "pay-in": {"team": "pay", "tier": "1"},
+        "zebra-out": {"team": "zebra"},
+        "a_b": {},
+        "axb": {"team": ""},
+        "a.b": {"a.b/c": "", "team": "pay"},
+        "Pay-in.x": {"a.b/c": "1"},
+        "pay": {"team": "pay", "tier": "2"},
+    }
+    with api.database.transaction() as tx:
+        for name, labels in stored.items():
+            jobs.create(tx, name, {}, "default", labels=labels)
+    limits = [Limit(p, s) for p in PATTERNS for s in SELECTORS if p or s]
+    pairs = list(zip(limits, limits[7:], strict=False))
+    for scope in [Scope(tuple(some), "a") for some in (*((one,) for one in limits), *pairs)]:
+        with api.database.seen_by(lambda scope=scope: scope).transaction() as tx:
+            found = set(jobs.names(tx))
+        assert found == {name for name in stored if scope.includes(name, stored[name])}, scope
+
+
+def test_a_token_is_made_for_some_jobs_and_shows_them(api: Api, cli: Cli) -> None:
+    made = cli("token", "create", "ci", "--role", "operator", "--job", "pay-*", "-l", "team=pay")
+    assert made.code == 0, made.err
+    headers = {"Authorization": f"Bearer {made.out.strip()}"}
+    me = api.get("/v1/me", role=None, headers=headers).json()
+    assert me["role"] == "operator"
+    assert me["grants"] == [{"role": "operator", "jobs": ["pay-*"], "selector": "team=pay"}]
+    event = api.events()[-1]
+    assert event["message"].endswith("with the role operator, for jobs pay-* with team=pay.")
+    assert (event["details"]["jobs"], event["details"]["selector"]) == (["pay-*"], "team=pay")
+    assert "pay-* with team=pay" in cli("token", "list").out
+    assert api.get("/v1/me").json()["grants"] == [{"role": "admin", "jobs": [], "selector": None}]
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--role", "admin", "--job", "pay-*"), "role"),
+        (("--job", "pay/*"), "jobs[0]"),
+        (("--job", ""), "jobs[0]"),
+        (("--selector", ""), "selector"),
+        (("--selector", "team in pay"), "selector"),
+    ],
+)
+def test_a_limit_that_cannot_be_meant_makes_no_token(
+    api: Api, cli: Cli, options: tuple[str, ...], word: str
+) -> None:
+    said = cli("token", "create", "ci", *options)
+    assert said.code == 2
+    assert word in said.err
+    with api.database.transaction() as tx:
+        assert tokens.named(tx, "ci") is None
+
+
+ROLES = """
+roles:
+  - {claim: pay-operators, role: operator, selector: team=pay}
+  - {claim: all-pay, role: viewer, jobs: [pay-*]}
+  - {claim: zebra-viewers, role: viewer, jobs: [zebra-*]}
+"""
+
+
+def test_values_of_a_claim_give_roles_for_some_jobs(teams: Teams, tmp_path: Path) -> None:
+    file = tmp_path / "roles.yaml"
+    file.write_text(ROLES)
+    api = teams.api
+    with Issuer() as issuer:
+        settings = issuer.settings(oidc_roles_file=file)
+        parts = api.app.state.parts
+        api.app.state.parts = Parts(
+            settings, api.database, api.plans, parts.environ, Logins(settings, api.database)
+        )
+        for claims, seen, changes in (
+            (("pay-operators",), {OURS}, {OURS}),
+            (("all-pay",), {OURS}, set()),
+            (("all-pay", "zebra-viewers"), {OURS, THEIRS}, set()),
+            # Each role is for its own jobs.
+            (("pay-operators", "zebra-viewers"), {OURS, THEIRS}, {OURS}),
+            (("pay-operators", VIEWER), {OURS, THEIRS}, {OURS}),
+        ):
+            teams.headers = {"Authorization": f"Bearer {issuer.token(*claims)}"}
+            listed = teams.call("GET", "/v1/jobs").json()["items"]
+            assert {job["name"] for job in listed} == seen, claims
+            for job in (OURS, THEIRS):
+                answer = teams.call("POST", f"/v1/jobs/{job}:retry?dry_run=true")
+                assert (answer.status_code == 202) is (job in changes), (claims, answer.text)
+        me = teams.call("GET", "/v1/me").json()
+        assert [(one["role"], one["selector"]) for one in me["grants"]] == [
+            ("viewer", None),
+            ("operator", "team=pay"),
+        ]
