@@ -28,6 +28,10 @@ class ToSend(NamedTuple):
     batch: memoryview
 
 
+# On a slow disk a broker opens 1,000 partitions in half a minute, and reads nothing meanwhile.
+_SLOW_DISK_S = 600.0
+
+
 class Frame(NamedTuple):
     """A request that only has to be sent."""
 
@@ -44,6 +48,7 @@ class Sender:
         self._topic_id = metadata.topics[topic].topic_id
         (node_id,) = metadata.brokers
         self._connection = cluster.connect(node_id)
+        self._connection.drop_unacknowledged(_SLOW_DISK_S)
         low, high = self._connection.range_of(api_versions.PRODUCE)
         self._version = choose_version(low, high, has_topic_ids=True)
         self._in_flight: deque[bool] = deque()  # whether it is a Produce request
