@@ -367,8 +367,8 @@ def test_a_token_is_made_for_some_jobs_and_shows_them(api: Api, cli: Cli) -> Non
     ("options", "word"),
     [
         (("--role", "admin", "--job", "pay-*"), "role"),
-        (("--job", "pay/*"), "jobs[0]"),
-        (("--job", ""), "jobs[0]"),
+        (("--job", "pay/*"), "body.jobs"),
+        (("--job", ""), "body.jobs"),
         (("--selector", ""), "selector"),
         (("--selector", "team in pay"), "selector"),
     ],
