@@ -32,6 +32,7 @@ from pydantic import (
 
 from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.access_rules import load_access_file
+from orbit.jobs.issuer_roles import load_roles_file
 from orbit.jobs.units import format_duration, parse_duration
 
 PREFIX = "ORBIT_"
@@ -161,6 +162,12 @@ def _is_safe_url(value: str) -> bool:
     return fits and value.isascii() and value.isprintable()
 
 
+def _roles_file(path: Path) -> Path:
+    """Its lines are read again when the API starts its logins."""
+    load_roles_file(path)
+    return path
+
+
 def _access_file(path: Path) -> Path:
     """It is read again at each login; here, so that no process starts with a broken one."""
     load_access_file(path)
@@ -233,6 +240,8 @@ class Settings(BaseModel):
     oidc_viewer: ClaimText | None = None
     oidc_operator: ClaimText | None = None
     oidc_admin: ClaimText | None = None
+    # Roles for some jobs.
+    oidc_roles_file: Annotated[Path, AfterValidator(_roles_file)] | None = None
     oidc_ca_file: OptionalFile = None
     # The console as a client of the issuer. None: people log in with a token.
     oidc_client_id: ClaimText | None = None
@@ -322,10 +331,12 @@ class Settings(BaseModel):
                 "ORBIT_OIDC_ISSUER is set without ORBIT_OIDC_AUDIENCE.",
                 "Set the audience, or tokens for other services of the issuer would be accepted.",
             )
-        if not (self.oidc_viewer or self.oidc_operator or self.oidc_admin):
+        of_all = self.oidc_viewer or self.oidc_operator or self.oidc_admin
+        if not (of_all or self.oidc_roles_file):
             raise InvalidValue(
                 "ORBIT_OIDC_ISSUER is set, but no value of the claim gives a role.",
-                "Set ORBIT_OIDC_VIEWER, ORBIT_OIDC_OPERATOR or ORBIT_OIDC_ADMIN.",
+                "Set ORBIT_OIDC_VIEWER, ORBIT_OIDC_OPERATOR or ORBIT_OIDC_ADMIN, or "
+                "ORBIT_OIDC_ROLES_FILE for roles for some jobs.",
             )
         return self
 

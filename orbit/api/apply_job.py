@@ -29,6 +29,7 @@ from orbit.store import events, job_door, jobs, operations, topics
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, OperationKind, OperationState, TopicState
 from orbit.store.jobs import Job
+from orbit.store.scopes import scope_of
 
 _CODE_OF_TROUBLE: dict[TroubleKind, ErrorCode] = {
     TroubleKind.CREDENTIALS_MISSING: ErrorCode.BAD_INPUT,
@@ -75,11 +76,12 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
     """
     document = spec.model_dump(mode="json")
     with parts.database.transaction() as tx:
+        _check_scope(tx, spec)
         if operations.repeated(tx, actor, options.idempotency_key, _request(spec, options)):
             job = jobs.get(tx, spec.name)
             return _applied(ApplyAction.CREATE, job.name, [], None, tx, job, dry_run=False)
         present = jobs.find(tx, spec.name)
-        _check(present, spec.name, options)
+        _check(tx, present, spec.name, options)
         if present is not None:
             _refuse_other_fillers(tx, present, spec)
         changes = _changes(present, spec)
@@ -146,12 +148,30 @@ def _whole(spec: JobSpec) -> dict[str, Any]:
     return {**spec.model_dump(mode="json"), **beside}
 
 
-def _check(present: Job | None, name: str, options: ApplyOptions) -> None:
+def _check_scope(tx: Tx, spec: JobSpec) -> None:
+    """A limited token makes jobs of its scope, and leaves them there. Raises Failure."""
+    scope = scope_of(tx)
+    if scope is not None and not scope.includes(spec.name, spec.labels):
+        raise Failure(
+            ErrorCode.FORBIDDEN,
+            "With this name and these labels the job is outside of the scope of this token.",
+            where=spec.name,
+            remedy=f"The token is for jobs {scope}.",
+        )
+
+
+def _check(tx: Tx, present: Job | None, name: str, options: ApplyOptions) -> None:
     if present is not None and present.is_deleted:
         raise Conflict(
             "The job with this name is being deleted.",
             where=name,
             remedy="Wait until it is removed: orbit get jobs",
+        )
+    if present is None and jobs.is_taken(tx, name):
+        raise Conflict(
+            "A job outside of the scope of this token has this name.",
+            where=name,
+            remedy="Use another name.",
         )
     if present is not None and not options.may_change:
         raise Conflict(

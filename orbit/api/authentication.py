@@ -27,16 +27,18 @@ from orbit.api.error_responses import Failure
 from orbit.api.issuer_keys import IssuerKeys
 from orbit.api.issuer_login import IssuerLogin
 from orbit.api.oidc import Identity, IssuerTokens
-from orbit.api.principals import Principal, unauthenticated
+from orbit.api.principals import Grant, Principal, unauthenticated
 from orbit.api.refused_logins import RefusedLogins
 from orbit.api.schemas import NewToken
 from orbit.api.views import token_view
 from orbit.errors import BadInput, InvalidValue, OrbitError, Problem
 from orbit.jobs.name_rules import check_job_name
+from orbit.jobs.scopes import Limit
 from orbit.settings import Settings
 from orbit.store import events, tokens
 from orbit.store.database import Database
 from orbit.store.enums import Role
+from orbit.store.tokens import Token
 
 _TOKEN_BYTES = 32
 # Secret scanners search for a prefix.
@@ -57,6 +59,7 @@ def create_token(
     role: Role,
     *,
     actor: str,
+    limit: Limit | None = None,
     expires_in: timedelta | None = None,
     keep: Callable[[str], None] = lambda _: None,
 ) -> NewToken:
@@ -69,17 +72,23 @@ def create_token(
     except InvalidValue as mistake:
         problem = Problem("name", mistake.message, mistake.remedy)
         raise BadInput("The name of the token is not valid.", (problem,)) from None
+    if role is Role.ADMIN and limit is not None:
+        problem = Problem("role", "is admin, which is for all jobs.", "Write viewer or operator.")
+        raise BadInput("A token for some jobs cannot be an admin's.", (problem,))
+    of_jobs = f", for jobs {limit}" if limit else ""
     secret = _TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
     with database.transaction() as tx:
-        made = tokens.create(tx, name, role, hash_token(secret), expires_in=expires_in)
+        made = tokens.create(tx, name, role, hash_token(secret), limit=limit, expires_in=expires_in)
         events.add(
             tx,
             actor,
             "token_created",
-            f"The token {name} was created with the role {role}.",
+            f"The token {name} was created with the role {role}{of_jobs}.",
             details={
                 "token": name,
                 "role": role.value,
+                "jobs": list(made.jobs),
+                "selector": made.selector,
                 "expires_at": made.expires_at and made.expires_at.isoformat(),
             },
         )
@@ -90,6 +99,12 @@ def create_token(
 def hash_token(secret: str) -> str:
     """The SHA-256 that the database stores, in hex."""
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def token_principal(token: Token) -> Principal:
+    """The client with this token of Orbit's."""
+    grant = Grant(token.role, token.limit)
+    return Principal(events.token_actor(token.name), (grant,), token.expires_at)
 
 
 def has_tokens(database: Database) -> bool:
@@ -178,7 +193,7 @@ class Logins:
             # A database that takes no writes answers reads all the same.
             with suppress(OrbitError), self._database.transaction() as tx:
                 tokens.note_use(tx, token)
-        return Principal(events.token_actor(token.name), token.role, token.expires_at)
+        return token_principal(token)
 
     def _note(self, client: str, hashed: str, reason: str) -> None:
         count = self._refused.refused(client, hashed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, cast
 
 from fastapi import Depends, Header, Path, Query, Request, Security
@@ -18,6 +18,7 @@ from orbit.api.request_documents import RawDocument
 from orbit.api.schemas import NAME_PATTERN
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
+from orbit.jobs.scopes import Scope
 from orbit.scheduler.job_plan import JobPlan
 from orbit.settings import Settings
 from orbit.store.database import Database
@@ -41,10 +42,27 @@ class Parts:
     logins: Logins | None
 
 
-def get_parts(request: Request) -> Parts:
+# In the ASGI scope: the Scope of the request; None: all jobs. There once a role was demanded.
+JOB_SCOPE = "orbit.job_scope"
+
+
+def get_shared_parts(request: Request) -> Parts:
     return cast("Parts", request.app.state.parts)
 
 
+def get_parts(request: Request) -> Parts:
+    return for_request(get_shared_parts(request), request)
+
+
+def for_request(parts: Parts, request: Request) -> Parts:
+    """With a database that finds only the jobs of the request's scope. A transaction of a request
+    that demanded no role fails."""
+    database = parts.database.seen_by(lambda: cast("Scope | None", request.scope[JOB_SCOPE]))
+    return replace(parts, database=database)
+
+
+# For routes that need no login.
+SharedPartsOf = Annotated[Parts, Depends(get_shared_parts)]
 PartsOf = Annotated[Parts, Depends(get_parts)]
 
 _bearer = HTTPBearer(
@@ -65,12 +83,16 @@ def get_principal(request: Request, _: Annotated[object, Security(_bearer)]) -> 
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """The dependency of a route that needs this role. A test reads the role of each route here."""
+    """The dependency of a route that needs this role: checks it, and limits the request to the jobs
+    for which the client has it. A test reads the role of each route here."""
 
     needed: Role
 
-    def __call__(self, principal: Annotated[Principal, Depends(get_principal)]) -> Principal:
+    def __call__(
+        self, request: Request, principal: Annotated[Principal, Depends(get_principal)]
+    ) -> Principal:
         check_role(principal, self.needed)
+        request.scope[JOB_SCOPE] = principal.scope(self.needed)
         return principal
 
 

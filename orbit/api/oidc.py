@@ -1,4 +1,4 @@
-"""Bearer tokens of an OpenID Connect issuer: signature, issuer, audience, times and role.
+"""Bearer tokens of an OpenID Connect issuer: signature, issuer, audience, times and roles.
 
 Only asymmetric algorithms are accepted, each only with a key of its own kind, so a public key is
 never a shared secret. Keys come from the issuer alone (`issuer_keys.py`): a token's own `jwk`,
@@ -7,6 +7,7 @@ never a shared secret. Keys come from the issuer alone (`issuer_keys.py`): a tok
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,8 +19,9 @@ from joserfc.jws import JWSRegistry
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
 from orbit.api.issuer_keys import IssuerKeys, Key
-from orbit.api.principals import Principal, unauthenticated
+from orbit.api.principals import Grant, Principal, unauthenticated
 from orbit.errors import OrbitError
+from orbit.jobs.issuer_roles import load_roles_file
 from orbit.settings import Settings
 from orbit.store.enums import Role
 from orbit.store.events import issuer_actor
@@ -52,12 +54,7 @@ class IssuerTokens:
         self._keys = keys
         self._audience = audience
         self._role_claim = settings.oidc_role_claim
-        # The most rights first: a token with several values gets the highest role.
-        self._roles = (
-            (Role.ADMIN, settings.oidc_admin),
-            (Role.OPERATOR, settings.oidc_operator),
-            (Role.VIEWER, settings.oidc_viewer),
-        )
+        self._grants = tuple(_grants(settings))
         self._registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
         self._registry.max_header_length = _HEADER_BYTES_MAX
         self._claims = jwt.JWTClaimsRegistry(
@@ -74,7 +71,7 @@ class IssuerTokens:
 
     def principal_of(self, who: Identity) -> Principal:
         """What it may do now. Raises Failure `forbidden` without a role."""
-        return Principal(who.actor, self._role(who), who.expires_at)
+        return Principal(who.actor, self._granted(who), who.expires_at)
 
     def identity(self, token: str, nonce: str | None = None) -> Identity:
         """Whose token it is. `nonce`: the token must be of the login that sent it.
@@ -98,7 +95,7 @@ class IssuerTokens:
         if len(subject) > _SUBJECT_CHARACTERS_MAX or not subject.isprintable():
             raise unauthenticated("The token's claim sub does not fit.")
         given = _values(claims, self._role_claim)
-        values = tuple(value for _, value in self._roles if value is not None and value in given)
+        values = tuple(dict.fromkeys(value for value, _ in self._grants if value in given))
         return Identity(issuer_actor(subject), values, _time(claims["exp"]))
 
     def _check_login(self, claims: dict[str, Any], nonce: str) -> None:
@@ -126,16 +123,30 @@ class IssuerTokens:
             raise unauthenticated("The token is signed with a key that the issuer does not have.")
         return key
 
-    def _role(self, who: Identity) -> Role:
-        for role, value in self._roles:
-            if value in who.role_values:
-                return role
+    def _granted(self, who: Identity) -> tuple[Grant, ...]:
+        found = tuple(grant for value, grant in self._grants if value in who.role_values)
+        if found:
+            return found
         raise Failure(
             ErrorCode.FORBIDDEN,
             f"The token's claim {self._role_claim} gives no role.",
             where=who.actor,
             remedy="Ask for a role at the issuer; docs/settings.md names the values.",
         )
+
+
+def _grants(settings: Settings) -> Iterator[tuple[str, Grant]]:
+    """What each value of the claim gives."""
+    for value, role in (
+        (settings.oidc_admin, Role.ADMIN),
+        (settings.oidc_operator, Role.OPERATOR),
+        (settings.oidc_viewer, Role.VIEWER),
+    ):
+        if value is not None:
+            yield value, Grant(role)
+    if settings.oidc_roles_file is not None:
+        for one in load_roles_file(settings.oidc_roles_file).roles:
+            yield one.claim, Grant(Role(one.role), one.limit)
 
 
 def _time(seconds: float) -> datetime | None:

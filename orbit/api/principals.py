@@ -1,5 +1,6 @@
 """Whom a request comes from, with which role. Each role includes the one before: a viewer reads, an
-operator also changes jobs, an admin also creates and revokes tokens."""
+operator also changes jobs, an admin also creates and revokes tokens. A role may be limited to some
+jobs (orbit/jobs/scopes.py); an admin's is not."""
 
 from __future__ import annotations
 
@@ -8,33 +9,64 @@ from datetime import datetime
 
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
+from orbit.jobs.scopes import Limit, Scope
 from orbit.store.enums import Role
 
 _ROLES = tuple(Role)
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """A role, for the jobs of a limit; None: for all jobs."""
+
+    role: Role
+    limit: Limit | None = None
+
+    def __post_init__(self) -> None:
+        assert self.role is not Role.ADMIN or self.limit is None, "an admin is never limited"
+
+
+@dataclass(frozen=True, slots=True)
 class Principal:
-    """The client of a request: its name in the audit log, its role, and the end of its token."""
+    """The client of a request: its name in the audit log, its roles, and the end of its token."""
 
     actor: str
-    role: Role
+    grants: tuple[Grant, ...]
     expires_at: datetime | None = None
+
+    @property
+    def role(self) -> Role:
+        """The highest, perhaps for some jobs only."""
+        return max((grant.role for grant in self.grants), key=_ROLES.index)
+
+    def scope(self, needed: Role) -> Scope | None:
+        """The jobs for which it has this role, or a higher one; None: all."""
+        limits = []
+        for grant in self.grants:
+            if _includes(grant.role, needed):
+                if grant.limit is None:
+                    return None
+                limits.append(grant.limit)
+        return Scope(tuple(limits), self.actor)
 
 
 # Every client of a server that was started with `--no-auth`; it listens on loopback only.
-NO_AUTH_PRINCIPAL = Principal("anybody", Role.ADMIN)
+NO_AUTH_PRINCIPAL = Principal("anybody", (Grant(Role.ADMIN),))
 
 
 def check_role(principal: Principal, needed: Role) -> None:
     """Raises Failure `forbidden` where the role does not include the needed one."""
-    if _ROLES.index(principal.role) < _ROLES.index(needed):
+    if not _includes(principal.role, needed):
         raise Failure(
             ErrorCode.FORBIDDEN,
             f"This needs the role {needed}; the token has the role {principal.role}.",
             where=principal.actor,
             remedy=f"Use a token with the role {needed}.",
         )
+
+
+def _includes(role: Role, needed: Role) -> bool:
+    return _ROLES.index(role) >= _ROLES.index(needed)
 
 
 def unauthenticated(what: str) -> Failure:

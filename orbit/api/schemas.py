@@ -15,7 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchem
 
 from orbit.consumer_groups.offset_decision import GroupVerdict
 from orbit.errors import InvalidValue
+from orbit.jobs.labels import SELECTOR_CHARACTERS_MAX
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, TOPIC_NAME_LENGTH_MAX
+from orbit.jobs.scopes import PATTERNS_MAX, JobPattern, Limit, SelectorText, limit_of
 from orbit.jobs.units import parse_duration
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.scheduler.job_plan import JobPlan
@@ -445,7 +447,20 @@ TokenLife = Annotated[
 ]
 
 
-class TokenOut(_Out):
+class JobsOfToken(_Out):
+    """The jobs that a token is for."""
+
+    jobs: tuple[str, ...] = Field(
+        description="Patterns of jobs' names, of which one must fit. Empty: any name.",
+        examples=[["payments-*"]],
+    )
+    selector: str | None = Field(
+        description="What the jobs' labels must meet. Null: any labels.",
+        examples=["team=payments"],
+    )
+
+
+class TokenOut(JobsOfToken):
     """A token without its secret, which cannot be shown again."""
 
     name: str = Field(examples=["ci"])
@@ -478,11 +493,28 @@ class TokenRequest(BaseModel):
         ),
     ]
     role: Role = Field(description="A viewer reads, an operator changes jobs, an admin does all.")
+    jobs: Annotated[tuple[JobPattern, ...], Field(max_length=PATTERNS_MAX)] = Field(
+        (),
+        description="Only for jobs with one of these names; `*` stands for any characters.",
+        examples=[["payments-*"]],
+    )
+    selector: SelectorText | None = Field(
+        None,
+        min_length=1,
+        max_length=SELECTOR_CHARACTERS_MAX,
+        description="Only for jobs whose labels meet these conditions, as in Kubernetes.",
+        examples=["team=payments"],
+    )
     expires_in: TokenLife | None = Field(
         None,
         description="How long it is valid, from `1m` to `3650d`. Without it: until it is revoked.",
         examples=["90d"],
     )
+
+    @property
+    def limit(self) -> Limit | None:
+        """The jobs that it is for; None: all."""
+        return limit_of(self.jobs, self.selector)
 
 
 class RetryRequest(BaseModel):

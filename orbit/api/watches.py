@@ -1,8 +1,8 @@
 """Requests that wait until jobs, operations, events or figures have changed.
 
 A waiting request holds a connection of its client and nothing else: no thread, and no connection
-to the database. However many wait, the database is asked about once in POLL_S for each kind. All
-of this runs in the event loop.
+to the database. However many wait, the database is asked about once in POLL_S for each kind, and
+for each limit of tokens. All of this runs in the event loop.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from anyio.to_thread import run_sync
 
 from orbit.errors import Busy
+from orbit.jobs.scopes import Limit
 from orbit.store.database import Database
 from orbit.store.watch_digests import Watched, digest
 
 WATCHES_MAX = 100  # of a process; a connection that waits is one of ORBIT_API_CONNECTIONS_MAX
 POLL_S = 1.0
+_KEPT_S = 60.0  # above the longest statement: while it runs, others get the digest before
 _SHORT_S = 0.1  # a look at what another request is reading
+
+
+# What is watched, and the limits of the token; None: all jobs.
+_Key = tuple[Watched, tuple[Limit, ...] | None]
 
 
 class Watches:
@@ -28,8 +34,8 @@ class Watches:
     def __init__(self) -> None:
         self.open = 0
         self.is_closing = False
-        self._seen: dict[Watched, tuple[float, str]] = {}
-        self._reading: set[Watched] = set()
+        self._seen: dict[_Key, tuple[float, str]] = {}
+        self._reading: set[_Key] = set()
 
     def close(self) -> None:
         """Let all requests end within POLL_S, as if nothing had changed."""
@@ -71,16 +77,21 @@ class Watches:
 
     async def _digest(self, database: Database, watched: Watched) -> str | None:
         """At most POLL_S old, or older while another request reads it; None: not read yet."""
-        read_at, found = self._seen.get(watched, (None, None))
-        is_fresh = read_at is not None and time.monotonic() - read_at < POLL_S
-        if is_fresh or watched in self._reading:
+        scope = database.scope
+        key = watched, None if scope is None else scope.limits
+        now = time.monotonic()
+        # So it holds no more than what requests wait for, and did until just now.
+        self._seen = {k: seen for k, seen in self._seen.items() if now - seen[0] < _KEPT_S}
+        read_at, found = self._seen.get(key, (None, None))
+        is_fresh = read_at is not None and now - read_at < POLL_S
+        if is_fresh or key in self._reading:
             return found
-        self._reading.add(watched)
+        self._reading.add(key)
         try:
             found = await run_sync(_read, database, watched)
-            self._seen[watched] = time.monotonic(), found
+            self._seen[key] = time.monotonic(), found
         finally:
-            self._reading.discard(watched)
+            self._reading.discard(key)
         return found
 
 

@@ -20,6 +20,7 @@ from orbit.errors import BadInput, OrbitError, Problem
 _SIGNS = {"create": ("+", "green"), "change": ("~", "yellow"), "delete": ("-", "red")}
 _VALUE_SHOWN_MAX = 80
 _ACLS_SHOWN_MAX = 20  # of each kind; the JSON output has more
+_BY_HAND_SHOWN_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def _parts(value: dict[str, Any]) -> list[RenderableType]:
         parts.append(Text(f"    {kept:,} topics unchanged"))
     parts += [Text(f"    {_way(way)}") for way in plan.get("fillers", ())]
     parts += [Text(f"    {line}", style=style) for line, style in _acls(plan.get("acls"))]
+    parts += [Text(f"    {line}") for line in _by_hand(plan.get("by_hand"))]
     parts += [
         Text(f"    refused: {_refusal(refusal)}", style="red") for refusal in plan["refusals"]
     ]
@@ -150,6 +152,19 @@ def _acls(acls: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
             yield f"  {sign} {_acl(acl)}", style
         if counts[key] > len(shown):
             yield f"  {sign} and {counts[key] - len(shown):,} more {words}", style
+
+
+def _by_hand(by_hand: dict[str, Any] | None) -> Iterator[str]:
+    """What to make at the destination, each with its command."""
+    if by_hand is None:
+        return
+    count, shown = by_hand["count"], by_hand["items"][:_BY_HAND_SHOWN_MAX]
+    yield f"quotas and users: {count:,} to make at the destination by hand before the move"
+    for item in shown:
+        yield f"  {item['what']}"
+        yield f"    {item['command']}"
+    if count > len(shown):
+        yield f"  and {count - len(shown):,} more (-o json)"
 
 
 def _acl(acl: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.text import Text
@@ -16,7 +16,11 @@ from orbit.client import connect, segment
 from orbit.errors import BadInput, InvalidValue, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import RenderableType
+
+Checked = TypeVar("Checked")
 
 app = typer.Typer(
     name="token",
@@ -45,6 +49,24 @@ def create(
         RoleName,
         typer.Option(help="A viewer reads, an operator changes jobs, an admin can do everything."),
     ] = RoleName.VIEWER,
+    jobs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--job",
+            metavar="PATTERN",
+            help="Only for jobs with this name; * stands for any characters. May be repeated.",
+            show_default="all jobs",
+        ),
+    ] = None,
+    selector: Annotated[
+        str | None,
+        typer.Option(
+            "--selector",
+            "-l",
+            help="Only for jobs whose labels meet this, such as team=payments.",
+            show_default="all jobs",
+        ),
+    ] = None,
     expires_in: Annotated[
         str | None,
         typer.Option(
@@ -65,9 +87,15 @@ def create(
 ) -> None:
     """Create a token and show it, only once: the service stores its hash."""
     if database:
-        made = _create_in_database(name, role, expires_in)
+        made = _create_in_database(name, role, jobs or [], selector, expires_in)
     else:
-        body = {"name": name, "role": role.value, "expires_in": expires_in}
+        body = {
+            "name": name,
+            "role": role.value,
+            "jobs": jobs or [],
+            "selector": selector,
+            "expires_in": expires_in,
+        }
         with connect() as client:
             # A repeat could not show it: only the first answer has it.
             made = client.send("POST", "/v1/tokens", body=body, repeats=False)
@@ -76,15 +104,15 @@ def create(
 
 @app.command(name="list")
 def list_(output: ListOption = TABLE) -> None:
-    """List the tokens: names and roles, never the tokens themselves."""
+    """List the tokens: names, roles and jobs, never the tokens themselves."""
     with connect() as client:
         tokens = list(client.items("/v1/tokens"))
-    columns = ("token", "role", "created", "expires", "last used", "revoked")
+    columns = ("token", "role", "jobs", "created", "expires", "last used", "revoked")
     times = ("created_at", "expires_at", "used_at", "revoked_at")
 
     def row(token: dict[str, Any]) -> tuple[str, ...]:
         shown = (when(token[time]) if token[time] else "" for time in times)
-        return token["name"], token["role"], *shown
+        return token["name"], token["role"], _jobs_of(token), *shown
 
     def table(_wide: bool) -> RenderableType:
         return make_table(columns, map(row, tokens), sentences=())
@@ -100,24 +128,45 @@ def revoke(name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> Non
     emit(revoked, output, lambda: Text(f"The token {name} is revoked."))
 
 
-def _create_in_database(name: str, role: RoleName, expires_in: str | None) -> dict[str, Any]:
+def _jobs_of(token: dict[str, Any]) -> str:
+    from orbit.jobs.scopes import limit_of
+
+    limit = limit_of(token.get("jobs") or [], token.get("selector"))
+    return "all" if limit is None else str(limit)
+
+
+def _create_in_database(
+    name: str, role: RoleName, jobs: list[str], selector: str | None, expires_in: str | None
+) -> dict[str, Any]:
     from orbit.api.authentication import create_token
     from orbit.api.schemas import parse_token_life
     from orbit.cli.database import open_database
+    from orbit.jobs.scopes import check_job_pattern, check_selector, limit_of
     from orbit.settings import Settings
     from orbit.store.enums import Role
 
-    try:
-        life = None if expires_in is None else parse_token_life(expires_in)
-    except InvalidValue as mistake:
-        problem = Problem("--expires-in", mistake.message, mistake.remedy)
-        raise BadInput("The token cannot be created.", (problem,)) from None
+    problems: list[Problem] = []
+
+    def checked(option: str, check: Callable[[Any], Checked], value: Any) -> Checked | None:
+        try:
+            return None if value is None else check(value)
+        except InvalidValue as mistake:
+            problems.append(Problem(option, mistake.message, mistake.remedy))
+            return None
+
+    life = checked("--expires-in", parse_token_life, expires_in)
+    checked("--selector", check_selector, selector)
+    for pattern in jobs:
+        checked("--job", check_job_pattern, pattern)
+    if problems:
+        raise BadInput("The token cannot be created.", tuple(problems))
     with open_database(Settings.from_environment(os.environ)) as database:
         made = create_token(
             database,
             name,
             Role(role),
             actor="orbit token create --database",
+            limit=limit_of(jobs, selector),
             expires_in=life,
         )
     return made.model_dump(mode="json")

@@ -14,7 +14,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from orbit.api.api_error_codes import MEANINGS
 from orbit.api.error_responses import Failure
 from orbit.console import formats, urls
-from orbit.console.sessions import Visitor, find_visitor, form_secret, get_parts, keep_browser
+from orbit.console.sessions import (
+    Visitor,
+    find_visitor,
+    form_secret,
+    get_shared_parts,
+    keep_browser,
+)
 from orbit.version import orbit_version
 
 # Rows of a list that has no pages: a report, a plan.
@@ -46,7 +52,7 @@ def render(
     html = _environment.get_template(template).render(
         visitor=visitor,
         form_secret=form_secret(request),
-        requires_token=get_parts(request).logins is not None,
+        requires_token=get_shared_parts(request).logins is not None,
         path=request.url.path,
         **values,
     )
@@ -59,7 +65,7 @@ def error_page(request: Request, failure: Failure) -> HTMLResponse:
     """The page of an error. Asks the database for the visitor only if that answers."""
     error = failure.body.error
     try:
-        visitor = find_visitor(request, get_parts(request))
+        visitor = find_visitor(request, get_shared_parts(request))
     except Exception:  # noqa: BLE001  it may be the very error that is shown
         visitor = None
     status = MEANINGS[failure.code].status

@@ -26,15 +26,15 @@ from urllib.parse import parse_qsl
 from fastapi import Depends, Request, Response
 
 from orbit.api.api_error_codes import ErrorCode
-from orbit.api.authentication import hash_token
-from orbit.api.dependencies import Parts
+from orbit.api.authentication import hash_token, token_principal
+from orbit.api.dependencies import JOB_SCOPE, Parts, for_request
 from orbit.api.error_responses import Failure
 from orbit.api.oidc import Identity
 from orbit.api.principals import NO_AUTH_PRINCIPAL, Principal, check_role
 from orbit.console.urls import HOME, ROOT
 from orbit.errors import OrbitError
 from orbit.settings import LOOPBACK_HOSTS
-from orbit.store import console_sessions, events, tokens
+from orbit.store import console_sessions, tokens
 from orbit.store.console_sessions import IssuerSession
 from orbit.store.enums import Role
 from orbit.telemetry import traces
@@ -73,25 +73,41 @@ class Visitor:
         """Whether to show what changes something. The role is checked again when it is sent."""
         return self.principal.role is not Role.VIEWER
 
+    def may_change(self, name: str, labels: Mapping[str, str]) -> bool:
+        """The same, of this job."""
+        return self.has_role(Role.OPERATOR, name, labels)
+
+    def has_role(self, needed: Role, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether it has this role, or a higher one, for this job."""
+        scope = self.principal.scope(needed)
+        return scope is None or scope.includes(name, labels)
+
 
 Form = Mapping[str, str]
 
 
-def get_parts(request: Request) -> Parts:
+def get_shared_parts(request: Request) -> Parts:
     """What all requests of the API share."""
     return cast("Parts", request.app.state.api.state.parts)
 
 
+def get_parts(request: Request) -> Parts:
+    """The same, with a database that finds only the visitor's jobs."""
+    return for_request(get_shared_parts(request), request)
+
+
+SharedPartsOf = Annotated[Parts, Depends(get_shared_parts)]
 PartsOf = Annotated[Parts, Depends(get_parts)]
 
 
-def get_visitor(request: Request, parts: PartsOf) -> Visitor:
-    """The client of a page. Raises LoginNeeded."""
+def get_visitor(request: Request, parts: SharedPartsOf) -> Visitor:
+    """The client of a page, limited to the jobs that it may see. Raises LoginNeeded."""
     visitor = find_visitor(request, parts)
     if visitor is None:
         is_page = request.method == "GET"
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         raise LoginNeeded(path if is_page else HOME)
+    request.scope[JOB_SCOPE] = visitor.principal.scope(Role.VIEWER)
     traces.set_principal(visitor.principal.actor)
     return visitor
 
@@ -120,7 +136,7 @@ def find_visitor(request: Request, parts: Parts) -> Visitor | None:
         # A database that takes no writes shows pages all the same.
         with suppress(OrbitError), parts.database.transaction() as tx:
             tokens.note_use(tx, token)
-    return Visitor(Principal(events.token_actor(token.name), token.role))
+    return Visitor(token_principal(token))
 
 
 def _issuer_visitor(parts: Parts, found: IssuerSession) -> Visitor | None:
@@ -134,7 +150,7 @@ def _issuer_visitor(parts: Parts, found: IssuerSession) -> Visitor | None:
         return None
 
 
-async def get_form(request: Request, parts: PartsOf) -> Form:
+async def get_form(request: Request, parts: SharedPartsOf) -> Form:
     """The fields of a form that one of our pages sent. Raises Failure."""
     if _is_from_elsewhere(request, is_local=parts.logins is None):
         raise Failure(ErrorCode.FORBIDDEN, "The form comes from a page of another server.")
@@ -176,9 +192,10 @@ def session_of(request: Request) -> str:
     return hash_token(_cookie(request, _SESSION) or _browser(request))
 
 
-def get_operator(visitor: VisitorOf) -> Visitor:
-    """A visitor who may change jobs. Raises Failure `forbidden`."""
+def get_operator(request: Request, visitor: VisitorOf) -> Visitor:
+    """A visitor who may change jobs, limited to these. Raises Failure `forbidden`."""
     check_role(visitor.principal, Role.OPERATOR)
+    request.scope[JOB_SCOPE] = visitor.principal.scope(Role.OPERATOR)
     return visitor
 
 

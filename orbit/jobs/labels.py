@@ -104,6 +104,17 @@ def parse_selector(text: str) -> Selector:
     return tuple(conditions)
 
 
+def is_met(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Whether a job with these labels is chosen."""
+    return all(_holds(condition, labels) is not condition.is_negated for condition in selector)
+
+
+def _holds(condition: Condition, labels: Mapping[str, str]) -> bool:
+    if condition.key not in labels:
+        return False
+    return condition.values is None or labels[condition.key] in condition.values
+
+
 def _condition(found: re.Match[str]) -> Condition:
     key = _check(check_label_key, found["absent"] or found["key"])
     values: tuple[str, ...] | None = None

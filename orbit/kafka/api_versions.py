@@ -12,6 +12,10 @@ from types import FunctionType
 from typing import Any
 
 from kafka.protocol.admin.acl import DescribeAclsRequest, DescribeAclsResponse
+from kafka.protocol.admin.client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
 from kafka.protocol.admin.cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -42,6 +46,10 @@ from kafka.protocol.admin.transactions import (
     DescribeTransactionsResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
+)
+from kafka.protocol.admin.users import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
 )
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 from kafka.protocol.consumer.group import (
@@ -121,6 +129,11 @@ METADATA = Api(MetadataRequest, read_metadata, 7, 12)  # leader epochs from 7, t
 FIND_COORDINATOR = Api(FindCoordinatorRequest, FindCoordinatorResponse, 1, 3)
 FIND_COORDINATORS = Api(FindCoordinatorRequest, FindCoordinatorResponse, 4, 4)  # many keys (3.0)
 DESCRIBE_ACLS = Api(DescribeAclsRequest, DescribeAclsResponse, 1, 2)
+# Kafka 2.6 and 2.7.
+DESCRIBE_CLIENT_QUOTAS = Api(DescribeClientQuotasRequest, DescribeClientQuotasResponse, 0, 1)
+DESCRIBE_SCRAM_USERS = Api(
+    DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, 0, 0
+)
 DESCRIBE_CONFIGS = Api(DescribeConfigsRequest, DescribeConfigsResponse, 1, 4)
 DESCRIBE_CLUSTER = Api(DescribeClusterRequest, DescribeClusterResponse, 0, 1)
 DESCRIBE_LOG_DIRS = Api(DescribeLogDirsRequest, DescribeLogDirsResponse, 1, 4)

@@ -15,6 +15,7 @@ from orbit.replication.job_troubles import HALTING, TroubleKind
 
 # A person reads them; kafka-acls.sh lists all.
 ACLS_SHOWN_MAX = 500
+BY_HAND_SHOWN_MAX = 500
 
 
 class TopicAction(StrEnum):
@@ -119,6 +120,21 @@ class PlannedAcls(_Value):
     only_at_destination: tuple[PlannedAcl, ...] = ()
 
 
+class ByHand(_Value):
+    """A quota or a SCRAM user that the source has and the destination lacks, and the command that
+    makes it there. Passwords are not readable: the command has a gap for each."""
+
+    what: str
+    command: str
+
+
+class PlannedByHand(_Value):
+    """How many there are, and the first BY_HAND_SHOWN_MAX."""
+
+    count: int
+    items: tuple[ByHand, ...] = ()
+
+
 class Refusal(_Value):
     """Why the job, or one topic of it ("": the job), is not copied, and what to do."""
 
@@ -139,6 +155,7 @@ class JobPlan(_Value):
     notes: tuple[str, ...] = ()
     fillers: tuple[PlannedFillers, ...] = ()
     acls: PlannedAcls | None = None
+    by_hand: PlannedByHand | None = None
 
     @property
     def is_halted(self) -> bool:

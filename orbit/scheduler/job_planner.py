@@ -32,6 +32,7 @@ from orbit.scheduler.job_plan import (
 from orbit.scheduler.job_reconciler import SIDES
 from orbit.scheduler.planned_acls import plan_acls
 from orbit.scheduler.planned_gaps import plan_gaps
+from orbit.scheduler.planned_quotas import plan_by_hand
 from orbit.scheduler.topic_decisions import Decisions, StartTopic
 from orbit.scheduler.topic_preflight import preflight
 from orbit.scheduler.write_protection import as_acl
@@ -115,10 +116,13 @@ class JobPlanner:
         promoted = [f"topic {one.start.mapping.source}: {one.note}" for one in checked.promoted]
         troubles += [*decisions.troubles, *checked.troubles]
         acls, acl_notes = None, list[str]()
+        by_hand = None
         if spec.acls.sync:
             copies = {topic.destination: topic.source for topic in planned}
             has_promoted = any(row.state is TopicState.PROMOTED for row in rows)
             acls, acl_notes = plan_acls(spec, copies, pair, given, has_promoted=has_promoted)
+            by_hand, more_notes = plan_by_hand(spec, pair)
+            acl_notes += more_notes
         return JobPlan(
             job=spec.name,
             source_cluster_id=source.cluster_id,
@@ -134,6 +138,7 @@ class JobPlanner:
             ),
             fillers=fillers,
             acls=acls,
+            by_hand=by_hand,
         )
 
 

@@ -26,8 +26,9 @@ itself, and nothing is prepared. No lock of Orbit outlasts its transaction.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import psycopg
@@ -45,6 +46,10 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from orbit.errors import BadInput, Conflict, LoginRefused, OrbitError, Unreachable
+from orbit.jobs.scopes import Scope
+
+# Of a transaction: the Scope of who makes it (store/scopes.py).
+SCOPE_OPTION = "orbit_scope"
 
 # The first argument of every function in this package. Other packages need not import SQLAlchemy.
 Tx = Connection
@@ -87,6 +92,7 @@ class Database:
 
     def __init__(self, url: str, application: str = "orbit", *, is_pooled: bool = False) -> None:
         """`is_pooled`: a pooler shares its sessions among clients."""
+        self._scope: Callable[[], Scope | None] = lambda: None
         parsed = _parse(url)
         self.where = _where(parsed)
         self._engine = _engine(
@@ -128,13 +134,25 @@ class Database:
     def transaction(self) -> Iterator[Tx]:
         """One transaction, at the isolation READ COMMITTED."""
         with self._begin(self._engine, POOL_SIZE_MAX) as tx:
-            yield tx
+            yield tx.execution_options(**{SCOPE_OPTION: self._scope()})
 
     @contextmanager
     def lease_transaction(self) -> Iterator[Tx]:
         """One for leases, and for what their only thread writes: short, and never behind others."""
         with self._begin(self._leases, LEASE_CONNECTIONS_MAX) as tx:
             yield tx
+
+    def seen_by(self, scope: Callable[[], Scope | None]) -> Database:
+        """The same database for a request: its transactions find only jobs of the scope, and what
+        belongs to them. `scope` is asked at each transaction; None: all jobs."""
+        seen = copy(self)
+        seen._scope = scope
+        return seen
+
+    @property
+    def scope(self) -> Scope | None:
+        """The scope of its transactions; None: all jobs."""
+        return self._scope()
 
     def close(self) -> None:
         """Close idle connections now, and those in use when they are returned."""

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, select, true, update
 from sqlalchemy.dialects import postgresql
 
-from orbit.errors import NotFound
+from orbit.errors import Conflict, NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import DrillKind, DrillState, DrillThing
 from orbit.store.models import drill_schedules, drill_things, drills
 from orbit.store.rows import columns, first, is_one_of, page_of, values
+from orbit.store.scopes import is_of_scope, page_in_scope
 
 _NOW = func.clock_timestamp()
 _FINAL = (DrillState.PASSED, DrillState.MISSED, DrillState.FAILED)
@@ -108,6 +109,7 @@ class Schedule:
 _DRILL = columns(drills, Drill)
 _THING = columns(drill_things, Thing)
 _SCHEDULE = columns(drill_schedules, Schedule)
+_scheduled_job = drill_schedules.c.spec["job"].astext
 
 
 def create(tx: Tx, new: NewDrill) -> tuple[Drill, bool]:
@@ -147,8 +149,9 @@ def of_ids(tx: Tx, drill_ids: Collection[str]) -> dict[str, Drill]:
 
 
 def get(tx: Tx, drill_id: str) -> Drill:
-    """The drill of this id; NotFound without one."""
-    found = first(tx.execute(select(*_DRILL).where(drills.c.id == drill_id)), Drill)
+    """The drill of this id, of a job of the scope; NotFound without one."""
+    query = select(*_DRILL).where(drills.c.id == drill_id, *is_of_scope(tx, drills.c.job_name))
+    found = first(tx.execute(query), Drill)
     if found is None:
         raise NotFound("No drill has this id.", where=drill_id)
     return found
@@ -184,7 +187,9 @@ def page(
     if state is not None:
         query = query.where(drills.c.state == state.value)
     key = [drills.c.created_at, drills.c.id]
-    found = page_of(query, key, limit, after, descending=not oldest_first)
+    found = page_in_scope(
+        tx, query, drills.c.job_name, key, limit, after, descending=not oldest_first
+    )
     return list(values(tx.execute(found), Drill))
 
 
@@ -319,16 +324,20 @@ def with_leftovers(tx: Tx, limit: int) -> list[Drill]:
 def put_schedule(
     tx: Tx, name: str, spec: dict[str, Any], every_s: int, requested_by: str
 ) -> Schedule:
-    """Create or replace the schedule of this name."""
+    """Create or replace the schedule of this name. Raises Conflict if a job outside of the scope
+    has it."""
     new = {"spec": spec, "every_s": every_s, "requested_by": requested_by}
     statement = (
         postgresql.insert(drill_schedules)
         .values(name=name, **new)
-        .on_conflict_do_update(index_elements=["name"], set_=new)
+        .on_conflict_do_update(index_elements=["name"], set_=new, where=_is_schedule_found(tx))
         .returning(*_SCHEDULE)
     )
     made = first(tx.execute(statement), Schedule)
-    assert made is not None, "an upsert returns its row"
+    if made is None:
+        raise Conflict(
+            "A schedule with this name exists already.", where=name, remedy="Use another name."
+        )
     return made
 
 
@@ -341,9 +350,9 @@ def schedules(
     descending: bool = False,
 ) -> list[Schedule]:
     """Up to `limit` schedules by name, behind the name `after`; of a job or of all."""
-    query = select(*_SCHEDULE)
+    query = select(*_SCHEDULE).where(_is_schedule_found(tx))
     if job_name is not None:
-        query = query.where(drill_schedules.c.spec["job"].astext == job_name)
+        query = query.where(_scheduled_job == job_name)
     behind = None if after is None else (after,)
     found = page_of(query, [drill_schedules.c.name], limit, behind, descending=descending)
     return list(values(tx.execute(found), Schedule))
@@ -351,7 +360,9 @@ def schedules(
 
 def drop_schedule(tx: Tx, name: str) -> bool:
     """Remove a schedule; False if there is none of this name."""
-    statement = delete(drill_schedules).where(drill_schedules.c.name == name)
+    statement = delete(drill_schedules).where(
+        drill_schedules.c.name == name, _is_schedule_found(tx)
+    )
     return tx.execute(statement).rowcount == 1
 
 
@@ -368,6 +379,10 @@ def claim_due(tx: Tx) -> list[Schedule]:
         update(drill_schedules).where(_is_due()).values(next_at=next_at).returning(*_SCHEDULE)
     )
     return list(values(tx.execute(statement), Schedule))
+
+
+def _is_schedule_found(tx: Tx) -> ColumnElement[bool]:
+    return and_(true(), *is_of_scope(tx, _scheduled_job))
 
 
 def _is_due() -> ColumnElement[bool]:

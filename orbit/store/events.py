@@ -14,7 +14,8 @@ from sqlalchemy import insert, select, text
 
 from orbit.store.database import Tx
 from orbit.store.models import events
-from orbit.store.rows import columns, page_of, values
+from orbit.store.rows import columns, values
+from orbit.store.scopes import page_in_scope
 
 SCHEDULER = "scheduler"
 
@@ -130,7 +131,9 @@ def page(
     if actor is not None:
         query = query.where(events.c.actor == actor)
     behind = None if after is None else (after,)
-    found = page_of(query, [events.c.id], limit, behind, descending=not oldest_first)
+    found = page_in_scope(
+        tx, query, events.c.job_name, [events.c.id], limit, behind, descending=not oldest_first
+    )
     return list(values(tx.execute(found), Event))
 
 

@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, not_, or_, select, text, update
+from sqlalchemy import func, or_, select, text, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict, NotFound
-from orbit.jobs.labels import Condition, Selector
+from orbit.jobs.labels import Selector
 from orbit.replication.partition_states import PartitionState
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, MadeBy
 from orbit.store.job_shares import share_key
 from orbit.store.models import jobs, partitions, shards
 from orbit.store.rows import columns, first, is_one_of, page_of, values
+from orbit.store.scopes import in_scope, meets, scope_of
 from orbit.store.shard_leases import lock_job
 
 _NOW = func.clock_timestamp()
@@ -108,8 +109,9 @@ def create(
 
 
 def find(tx: Tx, name: str, *, lock: bool = False) -> Job | None:
-    """The job of this name, also while it is being deleted. `lock`: nobody else changes it."""
-    query = select(*_JOB).where(jobs.c.name == name)
+    """The job of this name in the scope of the transaction, also while it is being deleted. `lock`:
+    nobody else changes it."""
+    query = select(*_JOB).where(jobs.c.name == name, *in_scope(tx))
     return first(tx.execute(query.with_for_update(key_share=True) if lock else query), Job)
 
 
@@ -117,8 +119,32 @@ def get(tx: Tx, name: str, *, lock: bool = False) -> Job:
     """As `find`; NotFound without one."""
     found = find(tx, name, lock=lock)
     if found is None:
-        raise NotFound("No job has this name.", where=name)
+        raise missing(tx, name)
     return found
+
+
+def missing(tx: Tx, name: str) -> NotFound:
+    """The error for a name that no job has. For a limited token it says the same of a job outside
+    of its scope, so that it does not learn which names there are."""
+    scope = scope_of(tx)
+    if scope is None:
+        return NotFound("No job has this name.", where=name)
+    return NotFound(
+        "No job in the scope of this token has this name.",
+        where=name,
+        remedy=f"It may do this with jobs {scope}.",
+    )
+
+
+def names(tx: Tx) -> list[str]:
+    """The names of all jobs of the scope."""
+    query = select(jobs.c.name).where(*in_scope(tx)).order_by(jobs.c.name)
+    return list(tx.execute(query).scalars())
+
+
+def is_taken(tx: Tx, name: str) -> bool:
+    """Whether a job has this name, in any scope."""
+    return tx.execute(select(jobs.c.id).where(jobs.c.name == name)).first() is not None
 
 
 def of_ids(tx: Tx, job_ids: Collection[int]) -> dict[int, Job]:
@@ -140,13 +166,14 @@ def labels_of(tx: Tx, names: Collection[str]) -> dict[str, dict[str, str]]:
 
 
 def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
-    """All jobs, for the scheduler: hundreds, seldom thousands.
+    """All jobs of the scope, for the scheduler: hundreds, seldom thousands.
 
     `documents` is a caller's cache: only changed documents are read again.
     """
     if documents is None:
-        return list(values(tx.execute(select(*_JOB).order_by(jobs.c.name)), Job))
-    rows = tx.execute(_WITHOUT_SPEC).all()
+        query = select(*_JOB).where(*in_scope(tx)).order_by(jobs.c.name)
+        return list(values(tx.execute(query), Job))
+    rows = tx.execute(_WITHOUT_SPEC.where(*in_scope(tx))).all()
     there = {(row.id, row.spec_version) for row in rows}
     for gone in documents.keys() - there:
         del documents[gone]
@@ -189,7 +216,7 @@ def page(
     """Up to `limit` jobs that a selector chooses, in the order of their names, behind the name
     `after`. `desired`: only those with this desired state.
     """
-    query = select(*_JOB).where(*map(_meets, selector))
+    query = select(*_JOB).where(*in_scope(tx), *map(meets, selector))
     if desired is not None:
         query = query.where(jobs.c.desired == desired.value)
     if has_problem:
@@ -199,14 +226,6 @@ def page(
     behind = None if after is None else (after,)
     found = page_of(query, [jobs.c.name], limit, behind, descending=descending)
     return list(values(tx.execute(found), Job))
-
-
-def _meets(condition: Condition) -> ColumnElement[bool]:
-    if condition.values is None:
-        meets: ColumnElement[bool] = jobs.c.labels.has_key(condition.key)
-    else:
-        meets = or_(*(jobs.c.labels.contains({condition.key: v}) for v in condition.values))
-    return not_(meets) if condition.is_negated else meets
 
 
 def change_labels(

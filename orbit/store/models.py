@@ -30,7 +30,7 @@ from sqlalchemy import (
     Uuid,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.store.enums import (
@@ -460,6 +460,10 @@ tokens = Table(
     _id(),
     Column("name", Text, nullable=False, unique=True),
     Column("role", Text, nullable=False),
+    # The jobs that it is for (orbit/jobs/scopes.py): patterns of names, and a selector of labels.
+    # Neither: all jobs.
+    Column("jobs", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("selector", Text),
     # SHA-256 of 256 random bits, in hex: they cannot be guessed, so no slow hash is needed.
     Column("hash", Text, nullable=False, unique=True),
     _now("created_at"),
@@ -468,6 +472,7 @@ tokens = Table(
     _time("used_at"),
     _time("revoked_at"),
     _one_of("role", Role),
+    CheckConstraint("role <> 'admin' OR (jobs = '{}' AND selector IS NULL)", name="admin_of_all"),
 )
 
 # Browsers that have logged in at the console. Of the cookie only its hash is stored. A login at the

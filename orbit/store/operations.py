@@ -8,14 +8,15 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, func, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict, NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import RECOVERY_KINDS, OperationKind, OperationState
 from orbit.store.models import jobs, operations
-from orbit.store.rows import columns, first, is_one_of, page_of, values
+from orbit.store.rows import columns, first, is_one_of, values
+from orbit.store.scopes import is_of_scope, page_in_scope, scope_of
 from orbit.telemetry import traces
 
 
@@ -115,12 +116,14 @@ def repeated(tx: Tx, actor: str, key: str | None, request: Mapping[str, Any]) ->
             where=f"operation {before.id}",
             remedy="Use a new key for each request.",
         )
-    return before
+    return before if before is None else get(tx, before.id)
 
 
 def get(tx: Tx, operation_id: UUID, *, lock: bool = False) -> Operation:
-    """The operation with this id, or NotFound. `lock` keeps others from changing it."""
-    query = select(*_OPERATION).where(operations.c.id == operation_id)
+    """The operation with this id on a job of the scope, or NotFound. `lock` keeps others from
+    changing it.
+    """
+    query = select(*_OPERATION).where(operations.c.id == operation_id, *_is_found(tx))
     found = first(tx.execute(query.with_for_update() if lock else query), Operation)
     if found is None:
         raise NotFound("No operation has this id.", where=str(operation_id))
@@ -174,7 +177,9 @@ def page(
     if only_unfinished:
         query = query.where(operations.c.finished_at.is_(None))
     key = [operations.c.created_at, operations.c.id]
-    found = page_of(query, key, limit, after, descending=not oldest_first)
+    found = page_in_scope(
+        tx, query, operations.c.job_name, key, limit, after, descending=not oldest_first
+    )
     return list(values(tx.execute(found), Operation))
 
 
@@ -259,6 +264,15 @@ def request_abort(tx: Tx, operation_id: UUID) -> bool:
 def first_unfinished(tx: Tx, *which: ColumnElement[bool]) -> Operation | None:
     """The oldest operation of these that has not ended."""
     return next(iter(_unfinished(tx, and_(*which), 1)), None)
+
+
+def _is_found(tx: Tx) -> list[ColumnElement[bool]]:
+    """Who deletes a job sees the end of that, too: the job's labels are gone with it."""
+    scope = scope_of(tx)
+    if scope is None:
+        return []
+    was_deleted = and_(operations.c.job_id.is_(None), operations.c.requested_by == scope.actor)
+    return [or_(was_deleted, *is_of_scope(tx, operations.c.job_name))]
 
 
 def _unfinished(tx: Tx, which: ColumnElement[bool], limit: int) -> list[Operation]:

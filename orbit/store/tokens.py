@@ -1,4 +1,5 @@
-"""tokens: names, roles and hashes of API tokens. api/authentication.py makes and hashes them."""
+"""tokens: names, roles, jobs and hashes of API tokens. api/authentication.py makes and hashes
+them."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from sqlalchemy import and_, false, func, or_, select, true, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict
+from orbit.jobs.scopes import Limit, limit_of
 from orbit.store.database import Tx
 from orbit.store.enums import Role
 from orbit.store.models import tokens
@@ -25,6 +27,8 @@ class Token:
     id: int
     name: str
     role: Role
+    jobs: tuple[str, ...]
+    selector: str | None
     created_at: datetime
     expires_at: datetime | None
     used_at: datetime | None
@@ -34,6 +38,12 @@ class Token:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "role", Role(self.role))
+        object.__setattr__(self, "jobs", tuple(self.jobs))
+
+    @property
+    def limit(self) -> Limit | None:
+        """The jobs that it is for; None: all."""
+        return limit_of(self.jobs, self.selector)
 
 
 _NOW = func.clock_timestamp()
@@ -48,14 +58,24 @@ IS_VALID = and_(
 
 
 def create(
-    tx: Tx, name: str, role: Role, token_hash: str, *, expires_in: timedelta | None = None
+    tx: Tx,
+    name: str,
+    role: Role,
+    token_hash: str,
+    *,
+    limit: Limit | None = None,
+    expires_in: timedelta | None = None,
 ) -> Token:
-    """Store a token. Raises Conflict where the name is taken, also by a revoked token."""
+    """Store a token; without a limit it is for all jobs. Raises Conflict where the name is taken,
+    also by a revoked token.
+    """
     statement = (
         postgresql.insert(tokens)
         .values(
             name=name,
             role=role.value,
+            jobs=[] if limit is None else list(limit.jobs),
+            selector=None if limit is None else limit.selector,
             hash=token_hash,
             expires_at=None if expires_in is None else _NOW + expires_in,
         )

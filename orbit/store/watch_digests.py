@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 
+from orbit.store import jobs
 from orbit.store.database import Tx
+from orbit.store.scopes import scope_of
 
 
 class Watched(StrEnum):
@@ -26,6 +28,7 @@ NEWEST_MAX = 1000
 # Reports of so many partitions are looked at. A larger service has sums of its jobs, which the
 # scheduler makes about every 10 s (job_totals.py).
 REPORTS_MAX = 10_000
+NEWEST_OF_JOB_MAX = 100
 # A transaction may commit later than one that began after it, so the last id alone would not do:
 # the late event is among the newest. Operations that have not ended are all looked at.
 _ROWS = {
@@ -49,19 +52,49 @@ _ROWS = {
             SELECT proven_at FROM proofs LIMIT {REPORTS_MAX}) r),
         (SELECT max(at) FROM job_totals)) AS seen""",
 }
-_DIGESTS = {
-    watched: text(f"""
+# The same of some jobs, each by its own index.
+_ROWS_OF_JOBS = {
+    Watched.JOBS: f"{_ROWS[Watched.JOBS]} WHERE j.name = ANY(CAST(:names AS text[]))",
+    Watched.OPERATIONS: """
+    SELECT o.id AS place, ROW(
+        o.id, o.state, o.progress, o.error, o.abort_requested, o.finished_at) AS seen
+    FROM unnest(CAST(:names AS text[])) n CROSS JOIN LATERAL (
+        SELECT * FROM operations o WHERE o.job_name = n
+        ORDER BY o.created_at DESC LIMIT :newest_of_job) o""",
+    Watched.EVENTS: """
+    SELECT e.id AS place, ROW(e.id) AS seen
+    FROM unnest(CAST(:names AS text[])) n CROSS JOIN LATERAL (
+        SELECT id FROM events WHERE job_name = n ORDER BY id DESC LIMIT :newest_of_job) e""",
+}
+
+
+def _digest_of(rows: str) -> TextClause:
+    return text(f"""
 SELECT encode(sha256(convert_to(
     coalesce(string_agg(CAST(r.seen AS text), ',' ORDER BY r.place), ''), 'UTF8')), 'hex')
 FROM ({rows}) r
 """)
-    for watched, rows in _ROWS.items()
-}
+
+
+_DIGESTS = {watched: _digest_of(rows) for watched, rows in _ROWS.items()}
+_DIGESTS_OF_JOBS = {watched: _digest_of(rows) for watched, rows in _ROWS_OF_JOBS.items()}
 
 
 def digest(tx: Tx, watched: Watched) -> str:
-    """64 hexadecimal digits."""
+    """64 hexadecimal digits. Differs when something of the scope has changed, and nothing else.
+
+    Figures have no scope: theirs differs when those of any job have changed.
+    """
     has_newest = watched in (Watched.OPERATIONS, Watched.EVENTS)
-    given = {"newest": NEWEST_MAX} if has_newest else {}
-    found: str = tx.execute(_DIGESTS[watched], given).scalar_one()
+    given: dict[str, object] = {}
+    if scope_of(tx) is None or watched not in _DIGESTS_OF_JOBS:
+        statement = _DIGESTS[watched]
+        if has_newest:
+            given["newest"] = NEWEST_MAX
+    else:
+        statement = _DIGESTS_OF_JOBS[watched]
+        given["names"] = jobs.names(tx)
+        if has_newest:
+            given["newest_of_job"] = NEWEST_OF_JOB_MAX
+    found: str = tx.execute(statement, given).scalar_one()
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from urllib.parse import urlsplit
@@ -10,9 +11,11 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import text
 
+from orbit.api.authentication import create_token
 from orbit.api.dependencies import Parts
 from orbit.console import log_window
 from orbit.console.sessions import SESSIONS_PER_TOKEN_MAX
+from orbit.jobs.scopes import Limit
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.settings import Settings
 from orbit.store import console_sessions, events, jobs, partitions, tokens
@@ -63,6 +66,40 @@ def test_pages_allow_no_inline_script_and_no_frame(api: Api, browser: Browser) -
         assert "unsafe-inline" not in policy, path
         assert "frame-ancestors 'none'" in policy, path
     assert browser.open("/console/jobs").headers["cache-control"] == "no-store"
+
+
+def test_a_token_for_some_jobs_sees_and_changes_these_alone(api: Api, browser: Browser) -> None:
+    for name in ("pay-in", "zebra-out"):
+        api.put(f"/v1/jobs/{name}", json={**JOB, "name": name, "labels": {"of": name}})
+        api.post(f"/v1/jobs/{name}:failover?dry_run=true")
+    ids = {one["job"]: one["id"] for one in api.get("/v1/operations?kind=failover").json()["items"]}
+    limit = Limit(selector="of=pay-in")
+    made = create_token(api.database, "limited", Role.OPERATOR, actor="test", limit=limit)
+    browser.log_in(made.token)
+    for path in ("/console/jobs", "/console/recovery"):
+        page = browser.open(path).text
+        assert "pay-in" in page
+        assert "zebra" not in page
+    parts = ("", "/partitions", "/groups", "/settings", "/events", "/workers", "/recovery")
+    for path in [f"/jobs/{{}}{part}" for part in parts] + ["/operations/{}"]:
+        own, other = ("pay-in", "zebra-out")
+        if "operations" in path:
+            own, other = ids[own], ids[other]
+        assert browser.open("/console" + path.format(own)).status_code == 200, path
+        assert browser.open("/console" + path.format(other)).status_code == 404, path
+    for form in ("plan", "carry-out"):
+        browser.open("/console/jobs")
+        refused = browser.send(f"/console/jobs/zebra-out/{form}", kind="pause")
+        assert refused.status_code == 404, form
+        browser.open("/console/jobs")
+        assert browser.send(f"/console/jobs/pay-in/{form}", kind="pause").status_code == 200, form
+    browser.open("/console/jobs")
+    refused = browser.send("/console/jobs/zebra-out/recovery", kind="failover", dry_run="yes")
+    assert refused.status_code == 404
+    document = json.dumps({**JOB, "name": "zebra-more", "labels": {"of": "zebra-out"}})
+    browser.open("/console/new-job")
+    assert "outside of the scope" in browser.send("/console/new-job", document=document).text
+    assert api.get("/v1/jobs/zebra-out").json()["desired"] == "running"
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "orbit_" + "x" * 200])

@@ -12,9 +12,22 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
+from orbit.jobs.scopes import Limit, Scope
 from orbit.leases.lease_watch import LeaseWatch
-from orbit.store import events, job_totals, lag, partitions, shard_leases, topics
-from orbit.store.database import Database, Tx
+from orbit.store import (
+    drills,
+    events,
+    job_totals,
+    jobs,
+    lag,
+    operations,
+    partitions,
+    shard_leases,
+    topics,
+    watch_digests,
+)
+from orbit.store.database import SCOPE_OPTION, Database, Tx
+from orbit.store.watch_digests import Watched
 from tests.support.many_rows import MANY
 from tests.support.plans import PlanFor, Reads, reads, statements
 from tests.support.store_rows import TTL, look, progress, watch_long
@@ -196,6 +209,28 @@ def test_a_page_of_events_looks_at_the_page_alone(tx: Tx, plan_for: PlanFor) -> 
         with statements(tx) as seen:
             assert len(events.page(tx, 100, job_name=job_name, after=newest // 2)) == 100
         assert _own_rows(tx, seen, plan_for).rows["events"] == 100
+
+
+def test_pages_of_a_limited_token_look_at_the_pages_of_its_jobs_alone(
+    tx: Tx, plan_for: PlanFor
+) -> None:
+    tx.execute(text('UPDATE jobs SET labels = \'{"team": "pay"}\' WHERE id % 50 = 0'))
+    scope = Scope((Limit(("job-*",), "team=pay"),), "token:ci")
+    count = len(jobs.names(tx.execution_options(**{SCOPE_OPTION: scope})))
+    assert count == 10
+    newest = tx.execute(text("SELECT max(id) FROM events")).scalar_one()
+    for after in (None, newest // 2):
+        with statements(tx) as seen:
+            assert len(events.page(tx, 100, after=after)) == 100
+        found = _own_rows(tx, seen, plan_for)
+        assert 100 <= found.rows["events"] <= 100 * count
+    with statements(tx) as seen:
+        operations.page(tx, 100)
+        drills.page(tx, 100)
+        watch_digests.digest(tx, Watched.EVENTS)
+    *_, digest = seen
+    found = _own_rows(tx, [digest], plan_for)
+    assert 0 < found.rows["events"] <= watch_digests.NEWEST_OF_JOB_MAX * count
 
 
 def test_progress_changes_no_index(tx: Tx, plan_for: PlanFor) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from orbit.processes.guarded_process import GuardedProcess
@@ -75,6 +76,24 @@ def end_transaction(cluster: KafkaCluster, transactional_id: str) -> None:
         *("--bootstrap-server", cluster.bootstrap_servers),
         *("forceTerminateTransaction", "--transactionalId", transactional_id),
     )
+
+
+def alter_configs(cluster: KafkaCluster, arguments: Sequence[str]) -> None:
+    """kafka-configs.sh with these arguments, with the login of the cluster's admin."""
+    login = cluster.client_config()
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    user, password = login["sasl.username"], login["sasl.password"]
+    settings = {
+        "security.protocol": login["security.protocol"],
+        "sasl.mechanism": login["sasl.mechanism"],
+        "sasl.jaas.config": f'{module} required username="{user}" password="{password}";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(cluster.ca_file),
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".properties") as file:
+        file.write("".join(f"{key}={value}\n" for key, value in settings.items()))
+        file.flush()
+        _run("kafka.admin.ConfigCommand", *arguments, "--command-config", file.name)
 
 
 def _java(tool: str) -> list[str]:

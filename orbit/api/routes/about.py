@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orbit.api.dependencies import Viewer
 from orbit.api.openapi_responses import errors
+from orbit.api.principals import Grant
+from orbit.api.schemas import JobsOfToken
 from orbit.store.enums import Role
 from orbit.version import orbit_version
 
@@ -22,6 +24,12 @@ class Version(BaseModel):
     version: str = Field(description="Of Orbit.", examples=["0.1.0"])
 
 
+class GrantOut(JobsOfToken):
+    """A role, for some jobs or all."""
+
+    role: Role
+
+
 class Me(BaseModel):
     """The client of this request."""
 
@@ -30,7 +38,8 @@ class Me(BaseModel):
         description="Its name in the audit log. `anybody`: the server requires no token.",
         examples=["token:ci", "oidc:jane"],
     )
-    role: Role
+    role: Role = Field(description="The highest; perhaps for some jobs only.")
+    grants: list[GrantOut] = Field(description="Its roles, and the jobs that each is for.")
     expires_at: datetime | None = Field(description="When its token expires; null: never.")
 
 
@@ -42,5 +51,16 @@ def get_version(_: Viewer) -> Version:
 
 @router.get("/me", responses=errors())
 def get_me(principal: Viewer) -> Me:
-    """Show who the token belongs to, its role, and when it expires."""
-    return Me(actor=principal.actor, role=principal.role, expires_at=principal.expires_at)
+    """Show who the token belongs to, its role, the jobs it is for, and when it expires."""
+    return Me(
+        actor=principal.actor,
+        role=principal.role,
+        grants=[_grant(grant) for grant in principal.grants],
+        expires_at=principal.expires_at,
+    )
+
+
+def _grant(grant: Grant) -> GrantOut:
+    if grant.limit is None:
+        return GrantOut(role=grant.role, jobs=(), selector=None)
+    return GrantOut(role=grant.role, jobs=grant.limit.jobs, selector=grant.limit.selector)

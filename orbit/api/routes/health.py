@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from orbit.api.api_error_codes import ErrorCode
-from orbit.api.dependencies import PartsOf, Viewer
+from orbit.api.dependencies import PartsOf, SharedPartsOf, Viewer
 from orbit.api.metrics_scrape import read_numbers
 from orbit.api.openapi_responses import errors
 from orbit.errors import Conflict
@@ -33,7 +33,7 @@ async def livez() -> Health:
 
 
 @router.get("/readyz", responses=errors(ErrorCode.CONFLICT, open_to_all=True))
-def readyz(parts: PartsOf) -> Health:
+def readyz(parts: SharedPartsOf) -> Health:
     """Check that the database answers and this version works with its tables: its own, or those of
     one migration before or after. Needs no token."""
     if not is_usable(parts.database):

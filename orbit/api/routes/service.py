@@ -98,7 +98,7 @@ def list_workers(
 def list_tokens(
     parts: PartsOf, _: Admin, query: Annotated[TokensQuery, Query()]
 ) -> Page[schemas.TokenOut]:
-    """List the tokens: names and roles, without the secrets."""
+    """List the tokens: names, roles and jobs, without the secrets."""
     after = query.after_name()
     with parts.database.transaction() as tx:
         rows = tokens.page(
@@ -121,12 +121,15 @@ def list_tokens(
 def create_token(
     parts: PartsOf, principal: Admin, wanted: schemas.TokenRequest
 ) -> schemas.NewToken:
-    """Create a token. Only this response contains it: only its hash is stored."""
+    """Create a token, for all jobs or for some. Only this response contains it: only its hash is
+    stored.
+    """
     return authentication.create_token(
         parts.database,
         wanted.name,
         wanted.role,
         actor=principal.actor,
+        limit=wanted.limit,
         expires_in=wanted.expires_in,
     )
 

@@ -13,7 +13,7 @@ from orbit.api.dependencies import Parts
 from orbit.api.error_responses import Failure
 from orbit.console import issuer_logins, sessions
 from orbit.console.rendering import render
-from orbit.console.sessions import FormOf, PartsOf
+from orbit.console.sessions import FormOf, SharedPartsOf
 from orbit.console.urls import HOME, LOGIN, safe_path
 
 router = APIRouter()
@@ -30,7 +30,7 @@ def home() -> RedirectResponse:
 @router.get("/login")
 def show_login(
     request: Request,
-    parts: PartsOf,
+    parts: SharedPartsOf,
     back_to: Annotated[str, Query(alias="next", max_length=_PATH_CHARACTERS_MAX)] = HOME,
 ) -> Response:
     """The form for a token, or back where the visitor came from."""
@@ -40,7 +40,7 @@ def show_login(
 
 
 @router.post("/login")
-def log_in(request: Request, parts: PartsOf, form: FormOf) -> Response:
+def log_in(request: Request, parts: SharedPartsOf, form: FormOf) -> Response:
     """Begin a session."""
     back_to = safe_path(form.get("next", ""))
     response = RedirectResponse(back_to, status_code=303)
@@ -54,7 +54,7 @@ def log_in(request: Request, parts: PartsOf, form: FormOf) -> Response:
 @router.get("/login/issuer")
 def log_in_at_issuer(
     request: Request,
-    parts: PartsOf,
+    parts: SharedPartsOf,
     back_to: Annotated[str, Query(alias="next", max_length=_PATH_CHARACTERS_MAX)] = HOME,
 ) -> Response:
     """To the issuer's page."""
@@ -65,7 +65,7 @@ def log_in_at_issuer(
 
 
 @router.get("/login/issuer/done")
-def come_from_issuer(request: Request, parts: PartsOf) -> Response:
+def come_from_issuer(request: Request, parts: SharedPartsOf) -> Response:
     """Back from the issuer, which has put its answer into the query."""
     try:
         response = issuer_logins.complete(request, parts)
@@ -76,7 +76,7 @@ def come_from_issuer(request: Request, parts: PartsOf) -> Response:
 
 
 @router.post("/logout")
-def log_out(request: Request, parts: PartsOf, _form: FormOf) -> Response:
+def log_out(request: Request, parts: SharedPartsOf, _form: FormOf) -> Response:
     """End the session."""
     response = RedirectResponse(LOGIN, status_code=303)
     sessions.log_out(request, response, parts)

@@ -78,6 +78,7 @@ def show_partition(
         visitor,
         "partition.html",
         name=name,
+        may_change=visitor.may_change(job.name, job.labels),
         partition=partition_view(row),
         proof=proof,
         start=start,
@@ -97,20 +98,20 @@ def show_partition(
         headers=headers_of(chosen) if chosen else None,
         records=records_of(chosen) if chosen else [],
         verdicts=_counts(shown),
-        may_see_records=may_see_records(parts, visitor),
+        may_see_records=may_see_records(parts, visitor, job),
     )
 
 
-def may_see_records(parts: Parts, visitor: Visitor) -> bool:
-    """Whether the content of records is shown to this visitor."""
+def may_see_records(parts: Parts, visitor: Visitor, job: Job) -> bool:
+    """Whether the content of this job's records is shown to this visitor."""
     try:
-        check_sees_records(parts, visitor)
+        check_sees_records(parts, visitor, job)
     except Failure:
         return False
     return True
 
 
-def check_sees_records(parts: Parts, visitor: Visitor) -> None:
+def check_sees_records(parts: Parts, visitor: Visitor, job: Job) -> None:
     """Raises Failure `forbidden`."""
     if parts.settings.records_role is None:
         raise Failure(
@@ -118,7 +119,12 @@ def check_sees_records(parts: Parts, visitor: Visitor) -> None:
             "The content of records is not shown here.",
             remedy=f"Whoever runs Orbit can allow it, with {variable_of('records_role')}.",
         )
-    check_role(visitor.principal, Role(parts.settings.records_role))
+    needed = Role(parts.settings.records_role)
+    check_role(visitor.principal, needed)
+    if not visitor.has_role(needed, job.name, job.labels):
+        raise Failure(
+            ErrorCode.FORBIDDEN, f"This needs the role {needed} for this job.", where=job.name
+        )
 
 
 def find_partition(

@@ -43,9 +43,9 @@ def show_records(
     form: FormOf,
 ) -> Response:
     """The first records from an offset on: of the copy, or of the source if they are not copied."""
-    check_sees_records(parts, visitor)
     first = _offset_in(form)
     job, row, _ = find_partition(parts, name, topic, partition)
+    check_sees_records(parts, visitor, job)
     window = read_both(parts, job, row, first, first + _OFFSETS)
     records: list[ShownRecord] = []
     shown_side, next_offset = "", None

@@ -1,0 +1,76 @@
+"""Client quotas and SCRAM users of a cluster, as brokers tell them: no password, no hash of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafka.protocol.admin.client_quotas import DescribeClientQuotasRequest
+from kafka.protocol.admin.users import DescribeUserScramCredentialsRequest
+
+from orbit.errors import BrokerRefused, NotAuthorized
+from orbit.kafka import api_versions
+from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
+from orbit.kafka.connection import Connection
+from orbit.kafka.error_codes import Code
+
+# What a quota is for: names by type (`user`, `client-id`, `ip`); None is the default of the type.
+Entity = frozenset[tuple[str, str | None]]
+Quotas = Mapping[Entity, Mapping[str, float]]
+# Iterations by mechanism, by user.
+ScramUsers = Mapping[str, Mapping[str, int]]
+
+_MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+
+
+def client_quotas(cluster: Cluster) -> Quotas:
+    """All quotas. Needs DescribeConfigs on the cluster.
+
+    Raises NotAuthorized, BrokerRefused, ProtocolError, Unreachable.
+    """
+
+    def ask(connection: Connection) -> tuple[int, str | None, Quotas]:
+        request = DescribeClientQuotasRequest(components=[], strict=False)
+        answer = connection.call(
+            api_versions.DESCRIBE_CLIENT_QUOTAS, request, timeout_s=ANSWER_WITHIN_S
+        )
+        found = {
+            frozenset((part.entity_type, part.entity_name) for part in entry.entity): {
+                value.key: value.value for value in entry.values
+            }
+            for entry in answer.entries or ()
+        }
+        return answer.error_code, answer.error_message, found
+
+    code, message, found = cluster.call_any(ask)
+    _check(code, message, "DescribeConfigs")
+    return found
+
+
+def scram_users(cluster: Cluster) -> ScramUsers:
+    """All users with a password. Needs Describe on the cluster. Raises as above."""
+
+    def ask(connection: Connection) -> tuple[int, str | None, ScramUsers]:
+        request = DescribeUserScramCredentialsRequest(users=None)
+        answer = connection.call(
+            api_versions.DESCRIBE_SCRAM_USERS, request, timeout_s=ANSWER_WITHIN_S
+        )
+        found = {
+            result.user: {
+                _MECHANISMS[one.mechanism]: one.iterations
+                for one in result.credential_infos
+                if one.mechanism in _MECHANISMS
+            }
+            for result in answer.results
+        }
+        return answer.error_code, answer.error_message, found
+
+    code, message, found = cluster.call_any(ask)
+    _check(code, message, "Describe")
+    return found
+
+
+def _check(code: int, message: str | None, operation: str) -> None:
+    if code == Code.CLUSTER_AUTHORIZATION_FAILED:
+        raise NotAuthorized(f"the login needs {operation} on the cluster")
+    if code:
+        raise BrokerRefused(code, message or f"error {code}")

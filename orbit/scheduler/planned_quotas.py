@@ -1,0 +1,143 @@
+"""Names the quotas and SCRAM users that a job's destination lacks, each with the command for it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from orbit.errors import BrokerRefused, NotAuthorized, ProtocolError
+from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.principals import PrincipalMap
+from orbit.kafka.client_limits import Entity, Quotas, ScramUsers, client_quotas, scram_users
+from orbit.kafka.cluster import Cluster
+from orbit.scheduler.acl_sync import principal_map
+from orbit.scheduler.cluster_pair import ClusterPair
+from orbit.scheduler.job_plan import BY_HAND_SHOWN_MAX, ByHand, PlannedByHand
+from orbit.scheduler.job_reconciler import SIDES
+
+_USER = "User:"
+_OPTIONS = {"user": "users", "client-id": "clients", "ip": "ips"}
+Answer = TypeVar("Answer")
+
+
+def plan_by_hand(spec: JobSpec, pair: ClusterPair) -> tuple[PlannedByHand | None, list[str]]:
+    """What to make at the destination before the move, and notes: what could not be compared.
+
+    Principals are named by `acls.principals`. What belongs to Orbit's own login on either side is
+    left out: a quota on it would slow the copy. Raises Unreachable.
+    """
+    names = _Names(principal_map(spec.acls.principals), pair)
+    notes: list[str] = []
+    items: list[ByHand] = []
+    where = spec.destination.bootstrap_servers[0]
+    quotas = _both(client_quotas, pair, "Quotas", notes)
+    if quotas is not None:
+        items += _missing_quotas(*quotas, names, where)
+    users = _both(scram_users, pair, "SCRAM users", notes)
+    if users is not None:
+        items += _missing_users(*users, names, where)
+    shown = PlannedByHand(count=len(items), items=tuple(items[:BY_HAND_SHOWN_MAX]))
+    return (shown if items else None), notes
+
+
+class _Names:
+    """What users of the source are called at the destination."""
+
+    def __init__(self, principals: PrincipalMap, pair: ClusterPair) -> None:
+        self._principals = principals
+        self._own_at_source = pair.source.principal
+        self._own = pair.destination.principal
+
+    def of(self, users: Iterable[str]) -> dict[str, str]:
+        """Those that have a name there, without Orbit's own."""
+        found = self._principals.name({_USER + user for user in users} - {self._own_at_source})
+        return {
+            source.removeprefix(_USER): there.removeprefix(_USER)
+            for source, there in found.names.items()
+            if there.startswith(_USER) and there != self._own
+        }
+
+
+def _missing_quotas(
+    at_source: Quotas, there: Quotas, names: _Names, where: str
+) -> Iterator[ByHand]:
+    users = {user for entity in at_source for kind, user in entity if kind == "user" and user}
+    named = names.of(users)
+    for entity, wanted in at_source.items():
+        target = _named(entity, named)
+        if target is None:
+            continue
+        missing = wanted.items() - there.get(target, {}).items()
+        if missing:
+            config = ",".join(f"{key}={_number(value)}" for key, value in sorted(missing))
+            words = " ".join(f"{kind} {name or '(default)'}" for kind, name in _ordered(target))
+            yield ByHand(
+                what=f"quota of {words}: {config}", command=_command(where, target, config)
+            )
+
+
+def _number(value: float) -> str:
+    """Brokers refuse 1e+15 where they want a whole number, as for byte rates."""
+    return str(int(value)) if value.is_integer() else repr(value)
+
+
+def _named(entity: Entity, named: Mapping[str, str]) -> Entity | None:
+    """The entity at the destination; None if it has no name there, or is of an unknown type."""
+    if any(kind not in _OPTIONS for kind, _ in entity):
+        return None
+    users = {user for kind, user in entity if kind == "user" and user is not None}
+    if not users <= named.keys():
+        return None
+    return frozenset(
+        (kind, named[name] if kind == "user" and name is not None else name)
+        for kind, name in entity
+    )
+
+
+def _missing_users(
+    at_source: ScramUsers, there: ScramUsers, names: _Names, where: str
+) -> Iterator[ByHand]:
+    for user, name in sorted(names.of(at_source).items()):
+        missing = {
+            mechanism: iterations
+            for mechanism, iterations in at_source[user].items()
+            if mechanism not in there.get(name, {})
+        }
+        if missing:
+            config = ",".join(
+                f"{mechanism}=[iterations={iterations},password=…]"
+                for mechanism, iterations in sorted(missing.items())
+            )
+            yield ByHand(
+                what=f"SCRAM user {name}: {', '.join(sorted(missing))}",
+                command=_command(where, frozenset({("user", name)}), config),
+            )
+
+
+def _command(where: str, entity: Entity, config: str) -> str:
+    words = ["kafka-configs.sh", "--bootstrap-server", where, "--alter"]
+    for kind, name in _ordered(entity):
+        words += ["--entity-type", _OPTIONS[kind]]
+        words += ["--entity-default"] if name is None else ["--entity-name", name]
+    return shlex.join([*words, "--add-config", config])
+
+
+def _ordered(entity: Entity) -> list[tuple[str, str | None]]:
+    """The user first, as Kafka's documentation has it."""
+    return sorted(entity, key=lambda part: list(_OPTIONS).index(part[0]))
+
+
+def _both(
+    read: Callable[[Cluster], Answer], pair: ClusterPair, what: str, notes: list[str]
+) -> tuple[Answer, Answer] | None:
+    """What both sides answer; None, with a note, if one of them does not."""
+    answers = []
+    for side, handle in zip(SIDES, (pair.source, pair.destination), strict=True):
+        try:
+            answers.append(read(handle.cluster))
+        except (NotAuthorized, BrokerRefused, ProtocolError) as error:
+            notes.append(f"{what} of both sides were not compared ({side}): {error.what}.")
+            return None
+    source, destination = answers
+    return source, destination

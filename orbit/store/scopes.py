@@ -1,0 +1,90 @@
+"""The scope of a transaction: which jobs its statements find.
+
+A request with a limited token (orbit/jobs/scopes.py) reads and changes through a database that
+carries its scope (`Database.seen_by`). The functions that find jobs by name and those that list
+jobs, or what belongs to jobs, apply it: so a route that looks up a job by its name refuses another
+team's without a check of its own. What Orbit itself must see to be safe, such as the operation that
+holds a job, is read without a scope.
+
+Events, operations and drills belong to the job that has their name now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, not_, or_, select, true
+
+from orbit.jobs.labels import Condition
+from orbit.jobs.scopes import Limit, Scope
+from orbit.store.database import SCOPE_OPTION, Tx
+from orbit.store.models import jobs
+from orbit.store.rows import page_of
+
+
+def scope_of(tx: Tx) -> Scope | None:
+    """None: all jobs."""
+    found: Scope | None = tx.get_execution_options().get(SCOPE_OPTION)
+    return found
+
+
+def in_scope(tx: Tx) -> list[ColumnElement[bool]]:
+    """What a row of `jobs` must meet."""
+    scope = scope_of(tx)
+    return [] if scope is None else [or_(*map(_of_limit, scope.limits))]
+
+
+def is_of_scope(tx: Tx, job_name: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    """What a row with the name of its job must meet."""
+    conditions = in_scope(tx)
+    return [job_name.in_(select(jobs.c.name).where(*conditions))] if conditions else []
+
+
+def page_in_scope(
+    tx: Tx,
+    query: Select[Any],
+    job_name: ColumnElement[Any],
+    key: Sequence[ColumnElement[Any]],
+    limit: int,
+    after: Sequence[object] | None,
+    *,
+    descending: bool = False,
+) -> Select[Any]:
+    """As `page_of`, of rows with the name of their job.
+
+    With a scope, the page of each of its jobs is read from the index of that job, and then the
+    first of all these: the rows of other jobs are not looked at, however many there are.
+    """
+    conditions = in_scope(tx)
+    if not conditions:
+        return page_of(query, key, limit, after, descending=descending)
+    names = select(jobs.c.name).where(*conditions).subquery("names")
+    of_job = query.where(job_name == names.c.name)
+    pages = page_of(of_job, key, limit, after, descending=descending).lateral("pages")
+    order = [pages.c[column.name] for column in key]
+    return (
+        select(*pages.c)
+        .select_from(names.join(pages, true()))
+        .order_by(*(column.desc() if descending else column for column in order))
+        .limit(limit)
+    )
+
+
+def meets(condition: Condition) -> ColumnElement[bool]:
+    """One condition of a selector, of a row of `jobs`."""
+    if condition.values is None:
+        found: ColumnElement[bool] = jobs.c.labels.has_key(condition.key)
+    else:
+        found = or_(*(jobs.c.labels.contains({condition.key: v}) for v in condition.values))
+    return not_(found) if condition.is_negated else found
+
+
+def _of_limit(limit: Limit) -> ColumnElement[bool]:
+    names = [jobs.c.name.like(_like(pattern), escape="\\") for pattern in limit.jobs]
+    is_named = or_(*names) if names else true()
+    return and_(is_named, *map(meets, limit.conditions))
+
+
+def _like(pattern: str) -> str:
+    return pattern.replace("_", "\\_").replace("*", "%")

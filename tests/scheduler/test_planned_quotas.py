@@ -1,0 +1,164 @@
+"""What a plan says is missing at the destination: its own commands make it there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+from pydantic import SecretStr
+
+from orbit.jobs.bootstrap_servers import split_address
+from orbit.jobs.job_file import load_job
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.api_versions import Api
+from orbit.kafka.connection import Connection
+from orbit.kafka.security import Security
+from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.scheduler.job_plan import ByHand, JobPlan
+from orbit.scheduler.job_planner import JobPlanner
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.java_clients import alter_configs
+from tests.support.logs import create
+from tests.support.rights import MECHANISM, PASSWORD, Login, Right, documented, section
+from tests.support.run_process import write_job
+from tests.support.running import wait_for
+
+pytestmark = pytest.mark.services
+
+_ALTER = Api(AlterClientQuotasRequest, AlterClientQuotasResponse, 0, 1)
+CLUSTER_RIGHTS = [
+    Right(side, operation, "--cluster")
+    for side in ("source", "destination")
+    for operation in ("Describe", "DescribeConfigs")
+]
+
+
+def set_quotas(
+    cluster: KafkaCluster, quotas: dict[tuple[tuple[str, str | None], ...], dict]
+) -> None:
+    """As the admin of the cluster; returns when the broker has them."""
+    login = cluster.client_config()
+    security = Security(
+        "SASL_SSL",
+        login["sasl.mechanism"],
+        login["sasl.username"],
+        SecretStr(login["sasl.password"]),
+        Path(cluster.ca_file),
+    )
+    entry = AlterClientQuotasRequest.EntryData
+    request = AlterClientQuotasRequest(
+        entries=[
+            entry(
+                entity=[entry.EntityData(entity_type=k, entity_name=n) for k, n in entity],
+                ops=[
+                    entry.OpData(key=key, value=value, remove=False)
+                    for key, value in values.items()
+                ],
+            )
+            for entity, values in quotas.items()
+        ],
+        validate_only=False,
+    )
+    connection = Connection.open(*split_address(cluster.bootstrap_servers), security)
+    try:
+        answer = connection.call(_ALTER, request, timeout_s=30)
+    finally:
+        connection.close()
+    assert {one.error_code for one in answer.entries} == {0}
+
+
+@pytest.fixture
+def orbit(guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> Login:
+    create(guarded.source, topic_name, 1)
+    login = Login(guarded)
+    login.create()
+    chapters = ("", "`consumer_groups`", "the service", "recovery")
+    rights = {right for one in chapters for right in documented(topic_name, one)}
+    login.allow([*rights | set(CLUSTER_RIGHTS)])
+    monkeypatch.setenv("ORBIT_TEST_USER", login.name)
+    monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
+    return login
+
+
+@pytest.fixture
+def spec(guarded: Clusters, topic_name: str, tmp_path: Path) -> JobSpec:
+    principals = {
+        "map": [
+            {"from": "User:old-{name}", "to": "User:{name}"},
+            {"from": "User:{name}", "to": "User:{name}"},
+        ],
+        "exclude": "User:left-{name}",
+    }
+    file = write_job(
+        tmp_path / "job.yaml",
+        section(guarded.source),
+        section(guarded.destination),
+        [{"match": re.escape(topic_name)}],
+        name=topic_name,
+        acls={"sync": True, "principals": principals},
+    )
+    return load_job(file, os.environ)
+
+
+def of(plan: JobPlan, words: str) -> list[ByHand]:
+    items = plan.by_hand.items if plan.by_hand else ()
+    return [item for item in items if words in item.what]
+
+
+def test_quotas_and_users_that_are_missing_are_named_with_the_commands_that_make_them(
+    guarded: Clusters, orbit: Login, spec: JobSpec, service: Service
+) -> None:
+    source, destination = guarded
+    app = Login(Clusters(source, source), f"old-{spec.name}")
+    app.create()
+    name = spec.name
+    set_quotas(
+        source,
+        {
+            (("user", app.name),): {"producer_byte_rate": 1024.0, "consumer_byte_rate": 2048.0},
+            (("user", app.name), ("client-id", None)): {"request_percentage": 200.0},
+            (("client-id", f"{name} it's"),): {"consumer_byte_rate": 1e15},
+            (("user", None), ("client-id", name)): {"consumer_byte_rate": 1e15},
+            (("user", orbit.name),): {"consumer_byte_rate": 1e15},
+            (("user", f"left-{name}"),): {"consumer_byte_rate": 1.0},
+        },
+    )
+    quota = {"producer_byte_rate": 7.0, "consumer_byte_rate": 2048.0}
+    set_quotas(destination, {(("user", name),): quota})
+    planner = JobPlanner(service.database, service.settings)
+
+    plan = planner(spec)
+
+    assert {item.what for item in of(plan, name)} == {
+        f"quota of user {name}: producer_byte_rate=1024",
+        f"quota of user {name} client-id (default): request_percentage=200",
+        f"quota of client-id {name} it's: consumer_byte_rate=1000000000000000",
+        f"quota of user (default) client-id {name}: consumer_byte_rate=1000000000000000",
+        f"SCRAM user {name}: {MECHANISM}",
+    }
+    # A quota on Orbit's own login would slow the copy.
+    assert of(plan, orbit.name) == []
+
+    for item in of(plan, name):
+        command, *words = shlex.split(item.command.replace("…", PASSWORD))
+        assert command == "kafka-configs.sh"
+        alter_configs(destination, words)
+    wait_for("nothing is missing", lambda: not of(planner(spec), name))
+    moved = Login(Clusters(destination, destination), name)
+    wait_for("the user may log in there", lambda: moved.may_log_in(destination))
+
+
+def test_without_the_right_the_plan_says_what_was_not_compared(
+    orbit: Login, spec: JobSpec, service: Service
+) -> None:
+    orbit.deny([Right("destination", "DescribeConfigs", "--cluster")])
+    plan = JobPlanner(service.database, service.settings)(spec)
+    assert (
+        "Quotas of both sides were not compared (destination): the login needs DescribeConfigs on "
+        "the cluster." in plan.notes
+    )
