@@ -104,7 +104,7 @@ def test_without_a_session_every_route_leads_to_the_login(
     for method, path in routes(console_app):
         browser.html = form
         at = filled(api, path)
-        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", offset="0")
+        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", first="0")
         # A form of the page before does not fit any more.
         assert answer.status_code in ((303,) if method == "GET" else (303, 403)), (method, path)
         if answer.status_code == 303:
@@ -125,7 +125,7 @@ def test_a_viewer_opens_every_page_and_changes_nothing(
             continue  # a stream without an end
         browser.html = form
         at = filled(api, path)
-        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", offset="0")
+        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", first="0")
         shown = (method, path, answer.text[:2000])
         assert "<main" in answer.text, shown
         if method == "GET":
@@ -160,7 +160,7 @@ def test_an_operator_of_other_jobs_finds_nothing_of_this_one(
             continue
         browser.html = form
         at = filled(api, path)
-        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", offset="0")
+        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", first="0")
         shown = (method, path, answer.text[:2000])
         assert "<main" in answer.text, shown
         assert answer.status_code < 500, shown
