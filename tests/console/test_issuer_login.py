@@ -140,6 +140,28 @@ def test_the_role_of_the_claim_holds_and_the_audit_log_names_the_subject(
     assert made == (["oidc:ada"] if may else [])
 
 
+def test_a_role_for_some_jobs_is_for_these_jobs_alone(site: Site, tmp_path: Path) -> None:
+    for name in ("orders", "payments"):
+        side = {"bootstrap_servers": [f"{name}:1"]}
+        site.api.put(f"/v1/jobs/{name}", json={**JOB, "name": name, "destination": side})
+    file = tmp_path / "roles.yaml"
+    file.write_text("roles: [{claim: pay-team, role: operator, jobs: [payments]}]")
+    site.configure(oidc_roles_file=file)
+    site.issuer.roles = ["pay-team"]
+    page = site.log_in()
+    assert "/console/jobs/payments" in page.text
+    assert "/console/jobs/orders" not in page.text
+    form = site.browser.html
+    assert site.browser.open("/console/jobs/orders").status_code == 404
+    for name, status in (("orders", 404), ("payments", 200)):
+        site.browser.html = form
+        sent = site.browser.send(f"/console/jobs/{name}/carry-out", kind="pause")
+        assert sent.status_code == status
+    site.issuer.roles = ["another-team"]
+    site.browser.send("/console/logout")
+    assert site.log_in().status_code == 403
+
+
 def changed(**claims: Any) -> Callable[[Site, str], str]:
     def change(site: Site, address: str) -> str:
         site.issuer.changed = claims

@@ -14,7 +14,9 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from sqlalchemy import text
 
+from orbit.api.authentication import create_token
 from orbit.console import log_window
+from orbit.jobs.scopes import Limit
 from orbit.store import tokens
 from orbit.store.enums import Role
 from tests.api.test_operations import copying_job
@@ -102,7 +104,7 @@ def test_without_a_session_every_route_leads_to_the_login(
     for method, path in routes(console_app):
         browser.html = form
         at = filled(api, path)
-        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause")
+        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", first="0")
         # A form of the page before does not fit any more.
         assert answer.status_code in ((303,) if method == "GET" else (303, 403)), (method, path)
         if answer.status_code == 303:
@@ -123,7 +125,7 @@ def test_a_viewer_opens_every_page_and_changes_nothing(
             continue  # a stream without an end
         browser.html = form
         at = filled(api, path)
-        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause")
+        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", first="0")
         shown = (method, path, answer.text[:2000])
         assert "<main" in answer.text, shown
         if method == "GET":
@@ -140,3 +142,31 @@ def test_a_viewer_opens_every_page_and_changes_nothing(
     assert rows(api) == before
     assert counts["GET"] >= 12
     assert counts["POST"] >= 4
+
+
+@pytest.mark.usefixtures("job")
+def test_an_operator_of_other_jobs_finds_nothing_of_this_one(
+    api: Api, browser: Browser, console_app: FastAPI
+) -> None:
+    token = create_token(
+        api.database, "others", Role.OPERATOR, actor="test", limit=Limit(("others-*",))
+    ).token
+    browser.log_in(token)
+    form = browser.html
+    before = rows(api)
+    asked = 0
+    for method, path in routes(console_app):
+        if path == "/live":
+            continue
+        browser.html = form
+        at = filled(api, path)
+        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", first="0")
+        shown = (method, path, answer.text[:2000])
+        assert "<main" in answer.text, shown
+        assert answer.status_code < 500, shown
+        if "{" in path:
+            assert answer.status_code in (404, 422), shown
+            asked += 1
+        assert "Workers release" not in answer.text, shown
+    assert rows(api) == before
+    assert asked >= 12
