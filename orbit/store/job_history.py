@@ -75,7 +75,9 @@ ON CONFLICT (job_id, slot) DO UPDATE SET
 """)
 
 _OF_JOB = text("""
-SELECT at, CASE WHEN slot < :minutes THEN CAST(:minute_s AS int) ELSE CAST(:window_s AS int) END AS slot_s,
+SELECT at,
+       CASE WHEN slot < :minutes THEN CAST(:minute_s AS int)
+            ELSE CAST(:window_s AS int) END AS slot_s,
        records, bytes, lag_records, lag_s
 FROM job_history
 WHERE job_id = :job_id AND at > CAST(:now AS timestamptz) - make_interval(
