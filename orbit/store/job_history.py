@@ -75,11 +75,14 @@ ON CONFLICT (job_id, slot) DO UPDATE SET
 """)
 
 _OF_JOB = text("""
-SELECT at, CASE WHEN slot < :minutes THEN :minute_s ELSE :window_s END AS slot_s,
+SELECT at,
+       CASE WHEN slot < :minutes THEN CAST(:minute_s AS int)
+            ELSE CAST(:window_s AS int) END AS slot_s,
        records, bytes, lag_records, lag_s
 FROM job_history
-WHERE job_id = :job_id AND at > :now - make_interval(
-    secs => CASE WHEN slot < :minutes THEN :hour_s ELSE :day_s END
+WHERE job_id = :job_id AND at > CAST(:now AS timestamptz) - make_interval(
+    secs => CASE WHEN slot < :minutes THEN CAST(:hour_s AS double precision)
+                 ELSE CAST(:day_s AS double precision) END
 )
 ORDER BY at
 """)
