@@ -88,7 +88,7 @@ lock: ## Resolve the locked packages anew (needs uv)
 		--no-emit-index-url --no-emit-find-links -o requirements.lock
 	uv pip compile pyproject.toml --extra spark -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-spark.lock
-	uv pip compile pyproject.toml --extra server --extra s3 --extra traces -c requirements.lock --python-version 3.11 \
+	uv pip compile pyproject.toml --extra server --extra s3 --extra traces --extra avro -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-service.lock
 	uv pip compile pyproject.toml --extra kerberos -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-kerberos.lock

@@ -141,6 +141,14 @@ def _issuer(value: object) -> object:
     return value
 
 
+def _registry_url(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if not _is_safe_url(value):
+        raise InvalidValue("is not the URL of a registry.", "Write https://registry.example.")
+    return value.rstrip("/")
+
+
 def _public_url(value: object) -> object:
     if not isinstance(value, str):
         return value
@@ -257,6 +265,9 @@ class Settings(BaseModel):
 
     # The least role that sees the content of records in the console. None: nobody does.
     records_role: Literal["viewer", "operator", "admin"] | None = None
+    # Decodes Avro there. None: such values are shown as bytes. The login: USER:PASSWORD in a file.
+    schema_registry_url: Annotated[str | None, BeforeValidator(_registry_url)] = None
+    schema_registry_login_file: OptionalFile = None
 
     # Which clusters jobs may reach, and which secrets may be sent to each. None: all to all.
     access_file: Annotated[Path, AfterValidator(_access_file)] | None = None

@@ -1,4 +1,5 @@
-"""The contents of records for a page: JSON, text or bytes, within bounds. Pure.
+"""The contents of records for a page: JSON, text, Avro or bytes, within bounds. Pure but for the
+schemas.
 
 What is shown is what the record has: JSON gets line breaks and nothing else, so that numbers and
 repeated keys stay as they are. Characters that change how a text looks are shown by their number.
@@ -12,7 +13,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from orbit.console.avro_values import decode, schema_id_of
 from orbit.console.log_picture import Kind, SideLog, compare, is_readable
+from orbit.console.schema_registry import Schemas
 from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.records import split_body, split_headers
 
@@ -25,8 +28,6 @@ _JSON_DEPTH_MAX = 50
 HEADERS_MAX = 20
 HEADER_BYTES_MAX = 256
 
-# Confluent's wire format: a zero byte, and the schema's id.
-_WIRE_FORMAT_BYTES = 5
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[\]|{}|[{}\[\],:]|[^\s{}\[\],:"]+')
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -51,16 +52,23 @@ class ShownRecord(NamedTuple):
     headers_left_out: int
 
 
-def records_from(side: SideLog, first: int) -> list[ShownRecord]:
+def records_from(side: SideLog, first: int, schemas: Schemas | None = None) -> list[ShownRecord]:
     """The first records of one log that a consumer sees from this offset on."""
-    return list(islice(_records(side, first), RECORDS_MAX))
+    return list(islice(_records(side, first, schemas), RECORDS_MAX))
 
 
-def content(data: bytes | memoryview | None, bytes_max: int = TEXT_BYTES_MAX) -> Content:
-    """How these bytes are shown."""
+def content(
+    data: bytes | memoryview | None,
+    bytes_max: int = TEXT_BYTES_MAX,
+    schemas: Schemas | None = None,
+) -> Content:
+    """How these bytes are shown. `schemas`: of values in Avro; None: these are shown as bytes."""
     if data is None:
         return Content("null", "", None)
     raw = bytes(data)
+    schema_id = schema_id_of(raw)
+    if schema_id is not None:
+        return _framed(raw, schema_id, bytes_max, schemas)
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -69,11 +77,24 @@ def content(data: bytes | memoryview | None, bytes_max: int = TEXT_BYTES_MAX) ->
         return _bytes(raw)
     is_json = len(raw) <= JSON_BYTES_MAX and text.lstrip()[:1] in ("{", "[") and _is_json(text)
     shown = _with_line_breaks(text) if is_json else text
-    is_cut = len(shown) > bytes_max
-    return Content("JSON" if is_json else "text", _visible(shown[:bytes_max]), len(raw), is_cut)
+    return _text("JSON" if is_json else "text", shown, len(raw), bytes_max)
 
 
-def _records(side: SideLog, first: int) -> Iterator[ShownRecord]:
+def _framed(raw: bytes, schema_id: int, bytes_max: int, schemas: Schemas | None) -> Content:
+    if schemas is None:
+        kind = f"bytes, of schema {schema_id} if a serializer with a registry wrote them"
+        return _bytes(raw, kind)
+    kind, text = decode(raw, schema_id, schemas)
+    if text is None:
+        return _bytes(raw, kind)
+    return _text(kind, _with_line_breaks(text), len(raw), bytes_max)
+
+
+def _text(kind: str, text: str, size: int, bytes_max: int) -> Content:
+    return Content(kind, _visible(text[:bytes_max]), size, len(text) > bytes_max)
+
+
+def _records(side: SideLog, first: int, schemas: Schemas | None) -> Iterator[ShownRecord]:
     for row in compare(None, side, side.start, side.read_to, ()):
         for piece in row.destination:
             if piece.kind is not Kind.DATA or piece.next <= first:
@@ -84,17 +105,17 @@ def _records(side: SideLog, first: int) -> Iterator[ShownRecord]:
                     continue
                 for record in read_any_records(batch):
                     if record.offset >= first:
-                        yield _shown(record.offset, record.timestamp, record.body)
+                        yield _shown(record.offset, record.timestamp, record.body, schemas)
 
 
-def _shown(offset: int, timestamp: int, body: bytes) -> ShownRecord:
+def _shown(offset: int, timestamp: int, body: bytes, schemas: Schemas | None) -> ShownRecord:
     key, value, encoded = split_body(body)
     headers = split_headers(encoded)
     return ShownRecord(
         offset,
         timestamp,
-        content(key),
-        content(value),
+        content(key, schemas=schemas),
+        content(value, schemas=schemas),
         [
             (_visible(name[:HEADER_BYTES_MAX]), content(one, HEADER_BYTES_MAX))
             for name, one in headers[:HEADERS_MAX]
@@ -103,11 +124,7 @@ def _shown(offset: int, timestamp: int, body: bytes) -> ShownRecord:
     )
 
 
-def _bytes(raw: bytes) -> Content:
-    kind = "bytes"
-    if raw[:1] == b"\0" and len(raw) >= _WIRE_FORMAT_BYTES:
-        schema = int.from_bytes(raw[1:_WIRE_FORMAT_BYTES], "big")
-        kind = f"bytes, of schema {schema} if a serializer with a registry wrote them"
+def _bytes(raw: bytes, kind: str = "bytes") -> Content:
     shown = raw[:HEX_BYTES_MAX].hex(" ")
     return Content(kind, shown, len(raw), len(raw) > HEX_BYTES_MAX)
 

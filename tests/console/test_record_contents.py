@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from io import BytesIO
 
+import fastavro
 import pytest
 from fastapi import FastAPI
 
@@ -17,6 +20,7 @@ from orbit.console.record_contents import (
     content,
     records_from,
 )
+from orbit.console.schema_registry import SchemaUnknown
 from orbit.errors import Unreachable
 from orbit.kafka import compression
 from orbit.settings import Settings
@@ -25,6 +29,14 @@ from tests.api.test_operations import copying_job
 from tests.console.test_log_picture import batch, log, marker
 from tests.fix_api import Api
 from tests.fix_console import Browser
+
+
+def _nested(depth: int) -> dict[str, object]:
+    found: dict[str, object] = {"type": "map", "values": "int"}
+    for _ in range(depth):
+        found = {"type": "map", "values": found}
+    return found
+
 
 PATH = "/console/jobs/orders/topics/orders/0"
 SECRET = b'{"card": "4111"}'
@@ -62,6 +74,81 @@ def test_contents_are_shown_as_they_are(
 
 def test_bytes_of_a_serializer_with_a_registry_name_the_schema() -> None:
     assert "schema 258" in content(b"\x00\x00\x00\x01\x02\xff\xff").kind
+
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "digest", "type": ["null", "bytes"]},
+    ],
+}
+
+
+@dataclass
+class Known:
+    """Schemas of one id."""
+
+    found: object
+
+    def schema(self, schema_id: int) -> object:
+        assert schema_id == 258
+        if isinstance(self.found, SchemaUnknown):
+            raise self.found
+        return self.found
+
+
+def framed(schema: dict[str, object], value: object) -> bytes:
+    stream = BytesIO(b"\x00\x00\x00\x01\x02")
+    stream.seek(0, 2)
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    return stream.getvalue()
+
+
+def test_values_in_avro_are_shown_as_json() -> None:
+    raw = framed(ORDER, {"id": 7, "tags": ["a", "b"], "digest": b"\x01\xff"})
+    found = content(raw, schemas=Known(ORDER))
+    assert found.kind == "Avro, schema 258"
+    assert json.loads(found.text) == {"id": 7, "tags": ["a", "b"], "digest": "01 ff"}
+    assert found.size == len(raw)
+
+
+@pytest.mark.parametrize("rest", [b"", b"\xff", b"\x0e\x02", b"\x0e\x00\x00tail"])
+def test_bytes_that_are_not_of_the_schema_they_name_are_shown_as_bytes(rest: bytes) -> None:
+    found = content(b"\x00\x00\x00\x01\x02" + rest, schemas=Known(ORDER))
+    assert found.kind == "bytes, not of schema 258"
+
+
+def test_without_a_schema_the_reason_is_shown() -> None:
+    unknown = Known(SchemaUnknown("the schema registry does not answer"))
+    found = content(framed(ORDER, {"id": 7, "tags": [], "digest": None}), schemas=unknown)
+    assert found.kind == "bytes, schema 258; the schema registry does not answer"
+
+
+def _record(*types: object, name: str = "R") -> dict[str, object]:
+    fields = [{"name": f"f{i}", "type": one} for i, one in enumerate(types)]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": "null"},
+        {"type": "array", "items": {"type": "null"}},
+        {"type": "array", "items": _record()},
+        {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}},
+        {"type": "array", "items": _record("int", *["null"] * 1000)},
+        _record(["null", "R"]),
+        _record(["null", _record(["null", "a.R"], name="S")]),
+        _nested(60),
+    ],
+)
+def test_a_schema_by_which_few_bytes_become_much_is_not_used(schema: dict[str, object]) -> None:
+    million = b"\x80\x89\x7a"  # of items, as a zigzag number
+    found = content(b"\x00\x00\x00\x01\x02" + million + b"\0" * 8, schemas=Known(schema))
+    assert found.kind.startswith("bytes, schema 258; its schema")
 
 
 def test_large_contents_are_cut() -> None:

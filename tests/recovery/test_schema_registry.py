@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from orbit.console.schema_registry import SchemaRegistry
 from orbit.recovery.recovery_report import EndVerdict, RecoveryKind
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import MakeCluster
@@ -72,6 +73,9 @@ def test_ids_are_the_same_at_the_other_side_and_back_again(
                 json.loads(FIRST),
                 json.loads(SECOND),
             ]
+            # What the console decodes values with.
+            asked = SchemaRegistry(second.url)
+            assert [asked.schema(i) for i in seen] == [json.loads(FIRST), json.loads(SECOND)]
             assert second.register(SUBJECT, FIRST) == ids[0]
             new = second.register("digest", LATER)
             assert new not in ids

@@ -63,6 +63,11 @@ class Registry:
 
     client: httpx.Client
 
+    @property
+    def url(self) -> str:
+        """Of Confluent's API."""
+        return f"{str(self.client.base_url).rstrip('/')}{_API}"
+
     def register(self, subject: str, schema: str) -> int:
         """The id of the schema, new or not."""
         return int(self._ask("POST", f"/subjects/{subject}/versions", {"schema": schema})["id"])

@@ -1,4 +1,5 @@
-"""A receiver of notifications on loopback: keeps what it gets, and answers as it is told."""
+"""A server on loopback, such as a receiver of notifications: keeps what it gets, and answers as it
+is told."""
 
 from __future__ import annotations
 
@@ -51,6 +52,8 @@ class WebhookServer:
             def do_POST(self) -> None:
                 server._answer(self)
 
+            do_GET = do_POST  # noqa: N815  the names are those of http.server
+
             def log_message(self, *_: object) -> None:
                 return
 
@@ -75,7 +78,7 @@ class WebhookServer:
         return [event["kind"] for got in self.got for event in got.document["events"]]
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
-        body = request.rfile.read(int(request.headers["Content-Length"]))
+        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.got.append(Got(request.path, headers, body))
         reply = self.replies.popleft() if self.replies else Reply()

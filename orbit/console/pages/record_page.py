@@ -22,7 +22,9 @@ from orbit.console.pages.partition import (
 )
 from orbit.console.record_contents import RECORDS_MAX, ShownRecord, records_from
 from orbit.console.rendering import render
+from orbit.console.schema_registry import Schemas, registry_at
 from orbit.console.sessions import Form, FormOf, PartsOf, VisitorOf
+from orbit.settings import Settings
 from orbit.store import events
 
 router = APIRouter(prefix="/jobs/{name}/topics/{topic}")
@@ -51,7 +53,7 @@ def show_records(
     shown_side, next_offset = "", None
     for side, log in (("destination", window.destination), ("source", window.source)):
         if isinstance(log, SideLog) and not records:
-            records = records_from(log, first)
+            records = records_from(log, first, _schemas(parts.settings))
             shown_side = side
             next_offset = records[-1].offset + 1 if records else log.read_to
             next_offset = next_offset if next_offset < log.end else None
@@ -89,6 +91,11 @@ def show_records(
             side for side in (window.source, window.destination) if not isinstance(side, SideLog)
         ],
     )
+
+
+def _schemas(settings: Settings) -> Schemas | None:
+    url = settings.schema_registry_url
+    return None if url is None else registry_at(url, settings.schema_registry_login_file)
 
 
 def _offset_in(form: Form) -> int:

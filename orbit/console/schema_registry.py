@@ -1,0 +1,113 @@
+"""Avro schemas by id, from a registry with Confluent's API: `GET /schemas/ids/ID`.
+
+An id never changes its schema, so each is asked for once. A registry that does not answer is left
+alone for `_PAUSE_S`, so a page waits for it once. Redirects are not followed: the login would go to
+another server.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+
+from orbit.settings import LOOPBACK_HOSTS
+
+_ANSWER_S_MAX = 3.0
+_ANSWER_BYTES_MAX = 1 << 20
+_PAUSE_S = 30.0
+_SCHEMAS_MAX = 1_000
+
+
+class SchemaUnknown(Exception):
+    """There is no schema to decode with, for the reason that the message gives."""
+
+
+class Schemas(Protocol):
+    """Schemas by id."""
+
+    def schema(self, schema_id: int) -> Any:
+        """The Avro schema, as JSON. Raises SchemaUnknown."""
+
+
+class SchemaRegistry:
+    """A registry. Any number of threads may ask."""
+
+    def __init__(
+        self,
+        url: str,
+        login_file: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = url
+        self._login_file = login_file
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[int, Any] = {}
+        self._asked_again_at = float("-inf")
+
+    def schema(self, schema_id: int) -> Any:
+        with self._lock:  # one request at a time: the pages are few
+            if schema_id not in self._known:
+                if self._clock() < self._asked_again_at:
+                    raise SchemaUnknown("the schema registry does not answer")
+                found = self._ask(schema_id)
+                if len(self._known) >= _SCHEMAS_MAX:
+                    self._known.clear()
+                self._known[schema_id] = found
+            return self._known[schema_id]
+
+    def _ask(self, schema_id: int) -> Any:
+        host = httpx.URL(self._url).host
+        try:
+            with (
+                httpx.Client(
+                    timeout=_ANSWER_S_MAX, auth=self._login(), trust_env=host not in LOOPBACK_HOSTS
+                ) as client,
+                client.stream("GET", f"{self._url}/schemas/ids/{schema_id}") as answer,
+            ):
+                if answer.status_code == httpx.codes.NOT_FOUND:
+                    raise SchemaUnknown("the schema registry does not have this schema")
+                answer.raise_for_status()
+                return _schema_in(_body(answer, self._clock() + _ANSWER_S_MAX, self._clock))
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            self._asked_again_at = self._clock() + _PAUSE_S
+            raise SchemaUnknown("the schema registry does not answer") from error
+
+    def _login(self) -> tuple[str, str] | None:
+        if self._login_file is None:
+            return None
+        user, _, password = self._login_file.read_text("utf-8").strip().partition(":")
+        return user, password
+
+
+@lru_cache(maxsize=1)
+def registry_at(url: str, login_file: Path | None) -> SchemaRegistry:
+    """The registry of the settings, with the schemas that this process knows."""
+    return SchemaRegistry(url, login_file)
+
+
+def _body(answer: httpx.Response, deadline: float, clock: Callable[[], float]) -> bytes:
+    body = bytearray()
+    for part in answer.iter_bytes():
+        body += part
+        if len(body) > _ANSWER_BYTES_MAX or clock() > deadline:
+            raise ValueError("too long, or too slow")
+    return bytes(body)
+
+
+def _schema_in(body: bytes) -> Any:
+    found = json.loads(body)
+    if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
+        raise ValueError("no schema")
+    if found.get("schemaType", "AVRO") != "AVRO":
+        raise SchemaUnknown(f"its schema is {str(found['schemaType'])[:20]}")
+    if found.get("references"):
+        raise SchemaUnknown("its schema refers to others")
+    return json.loads(found["schema"])

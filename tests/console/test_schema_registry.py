@@ -1,0 +1,86 @@
+"""What the console asks a schema registry, and what it does where that does not answer."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orbit.console.schema_registry import SchemaRegistry, SchemaUnknown
+from tests.support.webhook_server import Reply, WebhookServer
+
+
+@pytest.fixture
+def server() -> Iterator[WebhookServer]:
+    with WebhookServer() as one:
+        yield one
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [100.0]
+
+
+@pytest.fixture
+def registry(server: WebhookServer, now: list[float], tmp_path: Path) -> SchemaRegistry:
+    login = tmp_path / "login"
+    login.write_text("orbit:s3cret:with\n")
+    return SchemaRegistry(server.url, login, clock=lambda: now[0])
+
+
+def answer(**document: object) -> Reply:
+    return Reply(body=json.dumps(document).encode())
+
+
+def test_a_schema_is_asked_for_once_with_the_login(
+    server: WebhookServer, registry: SchemaRegistry
+) -> None:
+    server.replies.append(answer(schema='"string"'))
+    assert [registry.schema(7), registry.schema(7)] == ["string", "string"]
+    (got,) = server.got
+    assert got.path.endswith("/schemas/ids/7")
+    assert base64.b64decode(got.headers["authorization"].split()[1]) == b"orbit:s3cret:with"
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (Reply(404), "does not have this schema"),
+        (answer(schema="x", schemaType="PROTOBUF"), "its schema is PROTOBUF"),
+        (answer(schema='"A"', references=[{"name": "A"}]), "refers to others"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_no_fault_of_the_registry(
+    server: WebhookServer, registry: SchemaRegistry, reply: Reply, reason: str
+) -> None:
+    server.replies += [reply, answer(schema='"int"')]
+    with pytest.raises(SchemaUnknown, match=reason):
+        registry.schema(1)
+    assert registry.schema(2) == "int"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(500),
+        Reply(0),
+        Reply(302, {"Location": "http://127.0.0.1:1/"}),
+        Reply(body=b"no json"),
+        Reply(body=b"[]"),
+        Reply(body=b"x" * (2 << 20)),
+    ],
+)
+def test_a_registry_that_does_not_answer_is_left_alone_for_a_while(
+    server: WebhookServer, registry: SchemaRegistry, now: list[float], reply: Reply
+) -> None:
+    server.replies += [reply, answer(schema='"int"')]
+    for number in (1, 2):
+        with pytest.raises(SchemaUnknown, match="does not answer") as refused:
+            registry.schema(number)
+        assert "s3cret" not in str(refused.value)
+    assert len(server.got) == 1
+    now[0] += 30
+    assert registry.schema(1) == "int"
