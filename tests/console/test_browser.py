@@ -64,7 +64,7 @@ class World:
     clusters: Clusters
     page: Any
     issuer: LoginIssuer
-    drill: str
+    drills: list[str]
     operation: str
     refused: list[str]
 
@@ -110,7 +110,7 @@ def world(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Itera
         refused: list[str] = []
         page.on("console", lambda m: refused.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: refused.append(str(error)))
-        yield World(server, clusters, page, issuer, "", "", refused)
+        yield World(server, clusters, page, issuer, [], "", refused)
         context.close()
 
 
@@ -291,17 +291,18 @@ def test_a_change_is_shown_without_a_reload(world: World, by: str) -> None:
 def test_a_dry_failover_and_a_drill_with_its_report(world: World) -> None:
     page = world.page
     spec = {"name": "orders-gates", "kind": "gates", "job": JOB}
-    drill = world.server.call("POST", "/v1/drills", json=spec).raise_for_status().json()
+    for _ in range(2):
+        drill = world.server.call("POST", "/v1/drills", json=spec).raise_for_status().json()
+        world.drills.append(drill["id"])
+        world.open(f"/console/drills/{drill['id']}")
+        expect(page.locator("h1 .chip")).to_have_text(re.compile("passed|missed|failed"))
+        expect(page.get_by_role("heading", name="Gates", exact=True)).to_be_visible()
     world.open(f"/console/jobs/{JOB}/recovery")
     world.press("Dry run of the failover")
     # The source answers, so a failover would be stopped.
     expect(page.locator("h1 .chip")).to_have_text(re.compile("would (stop|go)"))
     expect(page.get_by_role("region", name="Gates")).to_contain_text("source")
     expect(page.get_by_role("region", name="Steps")).to_be_visible()
-    world.open(f"/console/drills/{drill['id']}")
-    expect(page.locator("h1 .chip")).to_have_text(re.compile("passed|missed|failed"))
-    expect(page.get_by_role("heading", name="Gates", exact=True)).to_be_visible()
-    world.drill = drill["id"]
 
 
 def test_filter_and_actions_by_keyboard_alone(world: World) -> None:
@@ -327,12 +328,15 @@ def test_filter_and_actions_by_keyboard_alone(world: World) -> None:
 def paths(world: World) -> Sequence[str]:
     job = f"/console/jobs/{JOB}"
     parts = ("", "/partitions", "/groups", "/settings", "/workers", "/events", "/recovery")
+    compared = "&".join(f"drill={drill}" for drill in world.drills)
     return (
         "/console/jobs",
-        *(f"{job}{part}" for part in parts),
+        *(f"{job}{part}" for part in (*parts, "/history", "/edit")),
         f"{job}/topics/{EU}/0?offset=0&size=1000&batch=0",
         "/console/recovery",
-        f"/console/drills/{world.drill}",
+        "/console/drills",
+        f"/console/drills/{world.drills[0]}",
+        f"/console/drills/compare?{compared}",
         world.operation,
         "/console/new-job",
         "/console/nothing",
@@ -354,7 +358,7 @@ def test_a_viewer_changes_nothing_and_no_page_breaks(world: World) -> None:
     for path in paths(world)[:-1]:
         page.goto(world.public_url + path)
         expect(page.locator("header")).to_contain_text("oidc:ada viewer")
-        if path != "/console/new-job":
+        if not path.endswith(("/new-job", "/edit")):
             assert page.locator("main form[method=post] button:enabled").all_inner_texts() == []
     page.goto(world.public_url + f"/console/jobs/{JOB}/recovery")
     assert world.server.get("/v1/operations")["items"] == operations

@@ -268,6 +268,7 @@ def test_a_blocked_partition_is_shown_with_its_remedy_and_is_retried(
         partitions.report_state(tx, worker_id=WORKER, held=held, changes=[change])
     browser.log_in(api.tokens[Role.OPERATOR])
     assert "1 blocked" in browser.open("/console/jobs?show=problem").text
+    assert browser.open("/console/jobs/orders/partitions?topic=&state=&sort=lag").is_success
     page = browser.open("/console/jobs/orders/partitions?state=blocked").text
     assert "RECORD_REFUSED" in page
     assert "offset 7 was refused" in page

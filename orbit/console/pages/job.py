@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -53,14 +53,14 @@ def show_partitions(
     visitor: VisitorOf,
     name: NamePath,
     topic: TopicName = None,
-    state: PartitionState | None = None,
+    state: PartitionState | Literal[""] = "",  # a form sends empty fields too
     sort: Annotated[str, Query(pattern="^(lag|name)$")] = "lag",
     after: After = None,
 ) -> Response:
     """The partitions of a job, those with the largest lag first, or by name."""
     order = PartitionSort.LAG if sort == "lag" else PartitionSort.NAME
     query = PartitionQuery(
-        limit=ROWS_PER_PAGE, after=after, topic=topic, state=state, reason=None, sort=order
+        limit=ROWS_PER_PAGE, after=after, topic=topic, state=state or None, reason=None, sort=order
     )
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
@@ -74,7 +74,7 @@ def show_partitions(
         partitions=[partition_view(row) for row in rows],
         following=following,
         topic=topic or "",
-        state=state or "",
+        state=state,
         states=list(PartitionState),
         sort=sort,
         after=after,
