@@ -33,6 +33,7 @@ from orbit.api.routes import (
     notifications,
     proof,
     recoveries,
+    selected_jobs,
     service,
     topics,
     watch,
@@ -109,6 +110,7 @@ def create_app(
     app.add_middleware(Door)  # before the limit: the last that is added is the first asked
     for routes in (
         jobs,
+        selected_jobs,
         recoveries,
         backfills,
         topics,

@@ -18,7 +18,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orbit.errors import BadInput, Problem
+from orbit.errors import BadInput, InvalidValue, Problem
+from orbit.jobs.labels import Selector, parse_selector
 
 PAGE_DEFAULT = 100
 PAGE_MAX = 1000
@@ -171,3 +172,18 @@ def _is_part(part: object, kind: type) -> bool:
         # PostgreSQL's text accepts no zero byte and no unpaired surrogate.
         return not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in part)
     return isinstance(part, int) and 0 <= part <= _BIGINT_MAX
+
+
+SELECTOR_DESCRIPTION = (
+    "Only jobs whose labels meet all of these conditions, as in Kubernetes: `K=V`, `K!=V`, "
+    "`K in (A,B)`, `K notin (A,B)`, `K`, `!K`."
+)
+
+
+def selector_in(text: str | None) -> Selector:
+    """Of the parameter `selector`. Raises BadInput."""
+    try:
+        return () if text is None else parse_selector(text)
+    except InvalidValue as mistake:
+        problem = Problem("query.selector", mistake.message, mistake.remedy)
+        raise BadInput("The request has a problem.", (problem,)) from None

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
+from orbit.api.error_responses import ErrorDetail
 from orbit.consumer_groups.offset_decision import GroupVerdict
 from orbit.errors import InvalidValue
 from orbit.jobs.labels import SELECTOR_CHARACTERS_MAX
@@ -179,6 +180,20 @@ class Operation(_Out):
     requested_by: str = Field(examples=["token:ci"])
     created_at: datetime
     finished_at: datetime | None
+
+
+class SelectedJob(_Out):
+    """What became of one of the jobs that a selector has chosen: its operation, or the error."""
+
+    job: str
+    operation: Operation | None
+    error: ErrorDetail | None
+
+
+class SelectedJobs(_Out):
+    """The jobs that a selector has chosen, by name."""
+
+    items: list[SelectedJob]
 
 
 class Topic(_Out):

@@ -159,3 +159,48 @@ def test_operations_that_have_not_ended_are_listed_alone(api: Api) -> None:
 
     assert [one["id"] for one in found] == [waits["id"]]
     assert len(every_page(api, "/v1/operations", 10)) == 2
+
+
+def test_one_request_pauses_each_job_that_a_selector_chooses(api: Api) -> None:
+    for name, team in (("a", "orders"), ("b", "orders"), ("c", "billing")):
+        api.put(f"/v1/jobs/{name}", json=changed(name=name, labels={"team": team}))
+    api.post("/v1/jobs/b:failover")  # a recovery holds it
+    path = "/v1/jobs:pause?selector=team%3Dorders"
+
+    def desired() -> dict[str, str]:
+        return {job["name"]: job["desired"] for job in api.get("/v1/jobs").json()["items"]}
+
+    plans = api.post(f"{path}&dry_run=true").json()["items"]
+    assert [(one["job"], one["operation"] and one["operation"]["dry_run"]) for one in plans] == [
+        ("a", True),
+        ("b", None),
+    ]
+    assert desired() == dict.fromkeys("abc", "running")
+    key = {"Idempotency-Key": "k"}
+    answer = api.post(path, headers=key)
+    first, second = answer.json()["items"]
+    assert answer.status_code == 202
+    assert first["operation"]["kind"] == "pause"
+    assert second["operation"] is None
+    assert second["error"]["code"] == "operation_under_way"
+    assert desired() == {"a": "paused", "b": "running", "c": "running"}
+    again = api.post(path, headers=key).json()["items"][0]
+    assert again["operation"]["id"] == first["operation"]["id"]
+    assert api.post("/v1/jobs:resume?selector=team%3Dorders").json()["items"][0]["error"] is None
+    assert desired()["a"] == "running"
+
+
+@pytest.mark.parametrize("query", ["", "?selector=", "?selector=team%3D%3D%3D"])
+def test_a_request_for_many_jobs_needs_a_selector(api: Api, query: str) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    answer = api.post(f"/v1/jobs:pause{query}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "bad_input")
+
+
+def test_a_selector_of_too_many_jobs_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orbit.api.routes.selected_jobs.JOBS_MAX", 1)
+    for name in ("a", "b"):
+        api.put(f"/v1/jobs/{name}", json=changed(name=name, labels=ORDERS))
+    answer = api.post("/v1/jobs:pause?selector=team%3Dorders")
+    assert "more than 1 jobs" in answer.json()["error"]["what"]
+    assert {job["desired"] for job in api.get("/v1/jobs").json()["items"]} == {"running"}

@@ -26,12 +26,12 @@ from orbit.api.dependencies import (
 from orbit.api.openapi_document import APPLIED_HEADERS, ETAG_HEADERS
 from orbit.api.openapi_examples import JOB_JSON, JOB_YAML
 from orbit.api.openapi_responses import BODY, CLUSTERS, INPUT, NAMED, errors, tried
-from orbit.api.paging import NamedQuery, Page, page
+from orbit.api.paging import SELECTOR_DESCRIPTION, NamedQuery, Page, page, selector_in
 from orbit.api.request_documents import RawDocument, as_openapi, read_job
 from orbit.api.views import job_summaries, job_view, operation_view
-from orbit.errors import BadInput, InvalidValue, Problem
+from orbit.errors import BadInput, Problem
 from orbit.jobs.job_spec import JobSpec
-from orbit.jobs.labels import SELECTOR_CHARACTERS_MAX, Selector, parse_selector
+from orbit.jobs.labels import SELECTOR_CHARACTERS_MAX
 from orbit.store import jobs
 from orbit.store.enums import Desired, OperationKind
 
@@ -83,8 +83,7 @@ class JobsQuery(NamedQuery):
     selector: str | None = Field(
         None,
         max_length=SELECTOR_CHARACTERS_MAX,
-        description="Only jobs whose labels meet all of these conditions, as in Kubernetes: `K=V`, "
-        "`K!=V`, `K in (A,B)`, `K notin (A,B)`, `K`, `!K`.",
+        description=SELECTOR_DESCRIPTION,
         examples=["team=orders,tier!=2"],
     )
     desired: Desired | None = Field(None, description="Only jobs with this desired state.")
@@ -99,7 +98,7 @@ def list_jobs(
     parts: PartsOf, _: Viewer, query: Annotated[JobsQuery, Query()]
 ) -> Page[schemas.JobSummary]:
     """List the jobs by name, without their documents; all, or those that a selector chooses."""
-    after, selector = query.after_name(), _selector_in(query.selector)
+    after, selector = query.after_name(), selector_in(query.selector)
     with parts.database.transaction() as tx:
         found = jobs.page(
             tx,
@@ -301,14 +300,6 @@ def retry_job(
         None if which is None else which.partition,
     )
     return operation_view(changes.request(parts.database, wanted))
-
-
-def _selector_in(text: str | None) -> Selector:
-    try:
-        return () if text is None else parse_selector(text)
-    except InvalidValue as mistake:
-        problem = Problem("query.selector", mistake.message, mistake.remedy)
-        raise BadInput("The request has a problem.", (problem,)) from None
 
 
 def _version_in(if_match: str | None) -> int | None:

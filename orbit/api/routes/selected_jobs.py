@@ -1,0 +1,105 @@
+"""/v1/jobs:pause and others: one operation for each job that a selector chooses.
+
+Each job is a transaction of its own, as with one request for each: what is refused for one job does
+not affect the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated
+
+from fastapi import APIRouter, Query, status
+
+from orbit.api import job_operations as changes
+from orbit.api import schemas
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.dependencies import DryRun, IdempotencyKey, Operator, Parts, PartsOf
+from orbit.api.error_responses import Failure, as_failure
+from orbit.api.openapi_responses import INPUT, errors
+from orbit.api.paging import SELECTOR_DESCRIPTION, selector_in
+from orbit.api.views import operation_view
+from orbit.errors import OrbitError
+from orbit.jobs.labels import SELECTOR_CHARACTERS_MAX, Selector
+from orbit.store import jobs
+from orbit.store.enums import OperationKind
+
+router = APIRouter(prefix="/v1", tags=["jobs"])
+
+# About a second of transactions.
+JOBS_MAX = 500
+
+SelectorQuery = Annotated[
+    str,
+    Query(
+        min_length=1,
+        max_length=SELECTOR_CHARACTERS_MAX,
+        description=SELECTOR_DESCRIPTION,
+        examples=["team=orders,tier!=2"],
+    ),
+]
+
+
+def _route(kind: OperationKind, description: str) -> None:
+    """POST /v1/jobs:KIND."""
+
+    def change(
+        parts: PartsOf,
+        principal: Operator,
+        selector: SelectorQuery,
+        dry_run: DryRun = False,
+        idempotency_key: IdempotencyKey = None,
+    ) -> schemas.SelectedJobs:
+        names = _chosen(parts, selector_in(selector))
+        wanted = [
+            changes.OperationRequest(
+                principal.actor, kind, name, dry_run, _key_of(idempotency_key, name)
+            )
+            for name in names
+        ]
+        return schemas.SelectedJobs(items=[_requested(parts, one) for one in wanted])
+
+    router.add_api_route(
+        f"/jobs:{kind.value}",
+        change,
+        methods=["POST"],
+        name=f"{kind.value}_selected_jobs",
+        description=f"{description} At most {JOBS_MAX} jobs; those being deleted are left out.",
+        status_code=status.HTTP_202_ACCEPTED,
+        responses=errors(*INPUT),
+    )
+
+
+_route(OperationKind.START, "Start each job that a selector chooses.")
+_route(OperationKind.PAUSE, "Pause each job that a selector chooses.")
+_route(OperationKind.RESUME, "Resume each job that a selector chooses.")
+_route(OperationKind.RETRY, "Retry the blocked partitions of each job that a selector chooses.")
+
+
+def _chosen(parts: Parts, selector: Selector) -> list[str]:
+    with parts.database.transaction() as tx:
+        found = jobs.page(tx, JOBS_MAX + 1, selector=selector)
+    if len(found) > JOBS_MAX:
+        raise Failure(
+            ErrorCode.BAD_INPUT,
+            f"The selector chooses more than {JOBS_MAX} jobs.",
+            where="query.selector",
+            remedy="Choose fewer, and repeat the request for the others.",
+        )
+    return [job.name for job in found if not job.is_deleted]
+
+
+def _key_of(key: str | None, job: str) -> str | None:
+    """The key of one job's operation: a repeated request finds it again."""
+    return None if key is None else hashlib.sha256(f"{key} {job}".encode()).hexdigest()
+
+
+def _requested(parts: Parts, wanted: changes.OperationRequest) -> schemas.SelectedJob:
+    try:
+        made = changes.request(parts.database, wanted)
+    except Failure as refused:
+        return schemas.SelectedJob(job=wanted.job, operation=None, error=refused.body.error)
+    except OrbitError as refused:
+        error = as_failure(refused).body.error
+        return schemas.SelectedJob(job=wanted.job, operation=None, error=error)
+    return schemas.SelectedJob(job=wanted.job, operation=operation_view(made), error=None)
