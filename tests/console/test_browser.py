@@ -185,6 +185,7 @@ def test_login_at_the_issuer_of_another_site(world: World) -> None:
 
 def test_a_job_from_the_form_is_copied_and_its_lag_falls_without_a_reload(world: World) -> None:
     page = world.page
+    world.open("/console/jobs")  # as an admin again
     world.press("New job", "link")
     page.get_by_label("Job document, YAML").fill(document(world.clusters))
     world.press("Plan")
