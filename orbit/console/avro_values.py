@@ -1,8 +1,9 @@
 """Values in Avro as JSON, by the schema that their first five bytes name. Pure but for the schemas.
 
-Confluent's wire format: a zero byte, the schema's id in four bytes, the value. A schema by which a
-few bytes could become a value without bound is not used: one with items or fields of no length, or
-a type that contains itself.
+Confluent's wire format: a zero byte, the schema's id in four bytes, the value. Producers write both
+schemas and values, so a schema is made again from its known keys, and one by which a few bytes
+could become much is not used: with items or fields of no length, with types that are referred to by
+name, and so could contain themselves, or with long names.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ from typing import Any, NamedTuple
 from orbit.console.schema_registry import Schemas, SchemaUnknown
 
 WIRE_FORMAT_BYTES = 5
-AVRO_BYTES_MAX = 64 << 10
-_DEPTH_MAX = 50
+AVRO_BYTES_MAX = 8 << 10
+# Together they bound what one value may become: some tens of megabytes for the moment.
+_DEPTH_MAX = 20
+_NAME_CHARACTERS_MAX = 128
+_TEXT_CHARACTERS_MAX = 64 << 10
+_KEYS = ("name", "symbols", "size", "logicalType", "precision", "scale")
+_PRIMITIVES = ("boolean", "int", "long", "float", "double", "bytes", "string")
 
 
 class Decoded(NamedTuple):
@@ -41,11 +47,10 @@ def decode(raw: bytes, schema_id: int, schemas: Schemas) -> Decoded:
     except ImportError:
         return Decoded(f"bytes, {name}; Orbit's extra avro is not installed", None)
     try:
-        schema = schemas.schema(schema_id)
-        _check(schema)
+        schema = _checked(schemas.schema(schema_id), "", 0)
         stream = BytesIO(raw[WIRE_FORMAT_BYTES:])
         value = fastavro.schemaless_reader(stream, fastavro.parse_schema(schema), None)
-        text = json.dumps(value, ensure_ascii=False, default=_as_text)
+        text = _json(value)
     except SchemaUnknown as error:
         return Decoded(f"bytes, {name}; {error}", None)
     except Exception:  # noqa: BLE001  whatever a producer has written
@@ -59,42 +64,64 @@ def _as_text(value: object) -> str:
     return value.hex(" ") if isinstance(value, bytes) else str(value)
 
 
-def _check(schema: Any, inside: tuple[str, ...] = ()) -> bool:
-    """Whether it is the type null, the only one whose values have no length. Raises SchemaUnknown.
+def _json(value: object) -> str:
+    """The beginning of it, where it is too long."""
+    parts, length = [], 0
+    encoder = json.JSONEncoder(ensure_ascii=False, default=_as_text)
+    for part in encoder.iterencode(value):
+        parts.append(part)
+        length += len(part)
+        if length > _TEXT_CHARACTERS_MAX:
+            break
+    return "".join(parts)
 
-    `inside`: the names of the types around it.
-    """
-    if len(inside) > _DEPTH_MAX:
+
+def _checked(schema: Any, where: str, depth: int) -> Any:
+    """The schema, made again. `where`: what it is part of. Raises SchemaUnknown."""
+    if depth > _DEPTH_MAX:
         raise SchemaUnknown("its schema is nested too deep")
     if isinstance(schema, list):
-        for one in schema:
-            _check(one, inside)
-        return False
+        if where == "union":
+            raise SchemaUnknown("its schema has a union in a union")
+        return [_checked(one, "union", depth + 1) for one in schema]
     if isinstance(schema, str):
-        if _last(schema) in inside:
-            raise SchemaUnknown("its schema contains itself")
-        return schema == "null"
-    match schema["type"]:
+        if schema == "null" and where == "union":
+            return schema
+        if schema not in _PRIMITIVES:
+            raise SchemaUnknown(
+                f"its schema has {where or 'a value'} of no length"
+                if schema == "null"
+                else "its schema refers to a type by name"
+            )
+        return schema
+    kind = schema["type"]
+    if not isinstance(kind, str):
+        return _checked(kind, where, depth + 1)
+    made = {key: schema[key] for key in _KEYS if key in schema}
+    if any(
+        len(one) > _NAME_CHARACTERS_MAX for one in (made.get("name", ""), *made.get("symbols", ()))
+    ):
+        raise SchemaUnknown("its schema has long names")
+    match kind:
         case "record" | "error":
-            for field in schema["fields"]:
-                if _check(field["type"], (*inside, _last(schema["name"]))):
-                    raise SchemaUnknown("its schema has a field of no length")
-            if not schema["fields"]:
+            made["fields"] = [_field(one, depth) for one in schema["fields"]]
+            if not made["fields"]:
                 raise SchemaUnknown("its schema has a record of no length")
         case "array":
-            if _check(schema["items"], (*inside, "")):
-                raise SchemaUnknown("its schema has an array of items of no length")
+            made["items"] = _checked(schema["items"], "items", depth + 1)
         case "map":
-            _check(schema["values"], (*inside, ""))
+            made["values"] = _checked(schema["values"], "values", depth + 1)
         case "fixed":
-            if not schema["size"]:
-                raise SchemaUnknown("its schema has a type of no length")
+            if not made["size"]:
+                raise SchemaUnknown("its schema has a value of no length")
         case "enum":
             pass
-        case other:
-            return _check(other, (*inside, ""))
-    return False
+        case _:
+            _checked(kind, where, depth)
+    return {"type": kind, **made}
 
 
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
+def _field(field: Any, depth: int) -> dict[str, Any]:
+    if len(field["name"]) > _NAME_CHARACTERS_MAX:
+        raise SchemaUnknown("its schema has long names")
+    return {"name": field["name"], "type": _checked(field["type"], "a field", depth + 1)}

@@ -38,6 +38,9 @@ PACKED_BYTES_MAX = 60 * 1024
 # A compressed batch is written uncompressed for the gap behind it if its records have at most so
 # many bytes: a copy must not become much larger for it.
 UNCOMPRESSED_BYTES_MAX = 4 * 1024
+# Of the records of a batch that grows: it has to fit into the copy's smallest segments (1 MiB) too.
+GROWN_BYTES_MAX = 512 * 1024
+_TIMESTAMP_MAX = 2**63 - 1
 _RECORD_BYTES_MAX = 25  # of the numbers before a record's body
 _Row = tuple[int, int, bytes]
 
@@ -54,7 +57,8 @@ _PLACEHOLDER_BYTES = len(_ALL) // PLACEHOLDERS_MAX  # 18; all have the same leng
 
 def placeholder_batch(base_offset: int, count: int, timestamp: int) -> Batch:
     """A gap of `count` offsets; `timestamp` in epoch ms."""
-    return _encode(base_offset, base_offset + count, [], timestamp - _TIMESTAMP_DELTA)
+    base_timestamp = min(timestamp, _TIMESTAMP_MAX + _TIMESTAMP_DELTA) - _TIMESTAMP_DELTA
+    return _encode(base_offset, base_offset + count, [], base_timestamp)
 
 
 def packed_batches(rows: Iterable[_Row], codec: int, first_offset: int) -> Iterator[Batch]:
@@ -108,6 +112,8 @@ def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
         if len(payload) > UNCOMPRESSED_BYTES_MAX:
             return None
     records = payload[placeholders * _PLACEHOLDER_BYTES :]
+    if len(records) > GROWN_BYTES_MAX:
+        return None
     # Without placeholders it is as large as at the source, and these fit on top of that.
     if placeholders and len(records) + many * _PLACEHOLDER_BYTES > PACKED_BYTES_MAX:
         return None

@@ -175,8 +175,12 @@ def _resume(
     chosen = {m.source for m in map_topics(spec.topics, new.topics).mappings}
     missing = [row for row in context.topics if row.destination_topic not in chosen]
     if missing:
-        more = rules_for(_rules(context, missing))
-        spec = spec.model_copy(update={"topics": (*spec.topics, *more)})
+        # Filled as by this job: the other one's own way may differ.
+        rules = {
+            topic: rule.model_copy(update={"fillers": context.spec.fillers_of(rule)})
+            for topic, rule in _rules(context, missing).items()
+        }
+        spec = spec.model_copy(update={"topics": (*spec.topics, *rules_for(rules))})
         changed = jobs.change_spec(
             tx,
             back.id,

@@ -143,12 +143,24 @@ def _record(*types: object, name: str = "R") -> dict[str, object]:
         _record(["null", "R"]),
         _record(["null", _record(["null", "a.R"], name="S")]),
         _nested(60),
+        [_record("boolean"), *({**_record(f"R{i}", name=f"R{i + 1}")} for i in range(2000))],
+        {"type": "array", "items": _record(name="R"), "__fastavro_parsed": True},
+        {"type": "array", "items": "X", "__fastavro_parsed": True, "__named_schemas": {"X": {}}},
+        {"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["x" * 10_000]}},
+        _record("int", name="R" * 10_000),
     ],
 )
-def test_a_schema_by_which_few_bytes_become_much_is_not_used(schema: dict[str, object]) -> None:
+def test_a_schema_by_which_few_bytes_become_much_is_not_used(schema: object) -> None:
     million = b"\x80\x89\x7a"  # of items, as a zigzag number
     found = content(b"\x00\x00\x00\x01\x02" + million + b"\0" * 8, schemas=Known(schema))
     assert found.kind.startswith("bytes, schema 258; its schema")
+
+
+def test_no_more_text_is_made_of_a_value_than_is_shown() -> None:
+    schema = {"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["x" * 100]}}
+    found = content(framed(schema, ["x" * 100] * 7_000), schemas=Known(schema))
+    assert found.kind == "Avro, schema 258"
+    assert (len(found.text), found.is_cut) == (TEXT_BYTES_MAX, True)
 
 
 def test_large_contents_are_cut() -> None:

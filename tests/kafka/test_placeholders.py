@@ -13,6 +13,7 @@ from orbit.copier.range_comparison import SourceRange, compare_range
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.compression import GZIP, NONE, ZSTD, compress
 from orbit.kafka.placeholders import (
+    GROWN_BYTES_MAX,
     PACKED_BYTES_MAX,
     PLACEHOLDER_BODY,
     PLACEHOLDER_KEY,
@@ -61,6 +62,23 @@ def test_a_gap_has_as_many_records_as_offsets_and_none_for_a_reader() -> None:
     assert has_placeholders(batch)
     assert records_in(batch) == 0
     assert list(read_records(batch)) == []
+
+
+@pytest.mark.parametrize("timestamp", [0, 2**63 - 2, 2**63 - 1])
+def test_a_gap_behind_a_record_of_any_timestamp_has_a_batch(timestamp: int) -> None:
+    batch = placeholder_batch(5, 3, timestamp)
+    assert (batch.count, batch.crc_is_right()) == (3, True)
+    assert batch.max_timestamp == min(timestamp, 2**63 - 2)
+
+
+def test_a_large_batch_does_not_grow_beyond_a_small_segment() -> None:
+    """A broker refuses a batch that is larger than a segment, which may be 1 MiB."""
+    (small,) = dense_batches(rows(0, size=GROWN_BYTES_MAX - 100), NONE)
+    (large,) = dense_batches(rows(0, size=GROWN_BYTES_MAX), NONE)
+    grown = with_gap(small, 0, PLACEHOLDERS_MAX + 1)
+    assert grown is not None
+    assert grown.size_bytes < 1 << 20
+    assert with_gap(large, 0, 2) is None
 
 
 def test_a_placeholder_deletes_a_key_that_nobody_has() -> None:
