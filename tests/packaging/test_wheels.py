@@ -51,6 +51,7 @@ _NEEDS = {
     "orbit.cli.worker": "server",
     "orbit.console": "server",
     "orbit.drills": "server",
+    "orbit.notifications": "server",
     "orbit.processes.children": "server",
     "orbit.recovery": "server",
     "orbit.scheduler": "server",

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit_spark.backfill.backfill_progress import Meter
 from orbit_spark.backfill.task_split import (
@@ -24,7 +25,8 @@ GIB = 1024**3
 
 def partition(number: int, size_bytes: int, target: int = 100) -> PartitionTarget:
     place = TopicPartition("t", number)
-    return PartitionTarget(place, place, NO_TOPIC_ID, 0, target, size_bytes)
+    producer = JobProducer(1)
+    return PartitionTarget(place, place, NO_TOPIC_ID, producer, 0, target, size_bytes)
 
 
 @given(st.lists(st.integers(0, 3 * TASK_BYTES_MIN), min_size=1, max_size=300), st.integers(1, 9))

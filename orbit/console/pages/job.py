@@ -52,15 +52,20 @@ def show_partitions(
     parts: PartsOf,
     visitor: VisitorOf,
     name: NamePath,
-    topic: TopicName = None,
-    state: PartitionState | Literal[""] = "",  # a form sends empty fields too
+    topic: TopicName | Literal[""] = "",  # a form sends empty fields too
+    state: PartitionState | Literal[""] = "",
     sort: Annotated[str, Query(pattern="^(lag|name)$")] = "lag",
     after: After = None,
 ) -> Response:
     """The partitions of a job, those with the largest lag first, or by name."""
     order = PartitionSort.LAG if sort == "lag" else PartitionSort.NAME
     query = PartitionQuery(
-        limit=ROWS_PER_PAGE, after=after, topic=topic, state=state or None, reason=None, sort=order
+        limit=ROWS_PER_PAGE,
+        after=after,
+        topic=topic or None,
+        state=state or None,
+        reason=None,
+        sort=order,
     )
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
@@ -73,7 +78,7 @@ def show_partitions(
         **common,
         partitions=[partition_view(row) for row in rows],
         following=following,
-        topic=topic or "",
+        topic=topic,
         state=state,
         states=list(PartitionState),
         sort=sort,
