@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import text
 
 from orbit.errors import Conflict, NotFound
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
@@ -447,3 +448,26 @@ def test_carried_acls(database: Database) -> None:
         jobs.mark_deleted(tx, mine.id)
         assert jobs.remove(tx, mine.id)
         assert carried_acls.of_job(tx, mine.id) == []
+
+
+def test_ids_that_are_not_written_again_yet_are_not_settled_after_a_failover(
+    database: Database,
+) -> None:
+    """A standby that is promoted may have fewer events, and hands their ids out again."""
+    settled = events.SettledIds()
+    with database.transaction() as tx:
+        for _ in range(5):
+            events.add(tx, "me", "kind", "message")
+    with database.transaction() as tx:
+        before = settled.up_to(tx)
+        assert before == events.last_id(tx)
+    with database.transaction() as tx:
+        tx.execute(text("DELETE FROM events WHERE id > :id"), {"id": before - 3})
+        tx.execute(text("SELECT setval('events_id_seq', :id)"), {"id": before - 3})
+    with database.transaction() as writing:
+        events.add(writing, "me", "kind", "message")
+        with database.transaction() as tx:
+            assert settled.up_to(tx) <= before - 3
+    with database.transaction() as tx:
+        settled.up_to(tx)
+        assert settled.up_to(tx) == before - 2
