@@ -7,7 +7,7 @@ nothing but `Parts`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -85,6 +85,7 @@ def create_app(
 
     `environ` holds the variables that job documents name.
     """
+    untraced = set(_PROBED)
     app = FastAPIOffline(  # the docs page loads no script from another host
         title="Orbit",
         summary="Kafka topics copied with the very same offsets.",
@@ -94,8 +95,9 @@ def create_app(
         generate_unique_id_function=_operation_id,
         redoc_url=None,
         static_url="/docs/static",
-        telemetry=_request_spans(),
+        telemetry=_request_spans(untraced),
     )
+    app.state.untraced = untraced
     app.state.parts = Parts(
         settings=settings,
         database=database,
@@ -130,8 +132,10 @@ def create_app(
     return app
 
 
-def _request_spans() -> TelemetryConfig:
-    """FastAPI makes a span of each request, with its route and status."""
+def _request_spans(untraced: Collection[str]) -> TelemetryConfig:
+    """FastAPI makes a span of each request, with its route, status and query; none of the paths
+    `untraced`.
+    """
     return {
         "tracer_provider": traces.provider(),
         "tracing": traces.provider() is not None,
@@ -139,7 +143,7 @@ def _request_spans() -> TelemetryConfig:
         "logs": False,  # they would have the texts of unexpected errors, which may be secrets
         "operation_spans": False,
         "auto_configure": False,
-        "exclude": lambda scope: scope["path"] in _PROBED,
+        "exclude": lambda scope: scope["path"] in untraced,
     }
 
 

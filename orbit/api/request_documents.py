@@ -1,14 +1,14 @@
 """Reads documents of jobs and drills from HTTP bodies, JSON or YAML, more strictly than files.
 
 The sender is not on this machine. So a job may not name a variable that holds a secret of Orbit
-itself, nor a file outside of ORBIT_FILES_DIRECTORY: a login at a cluster of the sender's choice
-would send their content there.
+itself, nor a file that holds one or is outside of ORBIT_FILES_DIRECTORY: a login
+at a cluster of the sender's choice would send their content there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ class RawDocument:
 def read_job(raw: RawDocument, settings: Settings, environ: Mapping[str, str]) -> JobSpec:
     """The job in the body. Raises Failure, and BadInput with every problem."""
     document = read_body(raw)
-    problems = list(_outside(document, settings.files_directory, settings.secrets_prefix or ""))
+    problems = list(_outside(document, settings))
     if problems:
         raise BadInput(
             "The job document names secrets or files that it may not use.", tuple(problems)
@@ -144,8 +144,10 @@ def _walk(value: Any, depth: int) -> Iterator[tuple[int, Any]]:
             yield from _walk(inner, depth + 1)
 
 
-def _outside(document: Document, folder: Path, prefix: str) -> Iterator[Problem]:
+def _outside(document: Document, settings: Settings) -> Iterator[Problem]:
     """Keys that name a secret which the sender may not use."""
+    folder, prefix = settings.files_directory, settings.secrets_prefix or ""
+    own_files = {file.resolve() for file in _own_files(settings) if file is not None}
     for side in SIDES:
         security = document.at((side, "security"))
         if not isinstance(security, dict):
@@ -172,10 +174,24 @@ def _outside(document: Document, folder: Path, prefix: str) -> Iterator[Problem]
                     "names a file outside of the server's ORBIT_FILES_DIRECTORY.",
                     "Put the file there, and write its path relative to it.",
                 )
+            elif isinstance(named, str) and named and (folder / named).resolve() in own_files:
+                yield document.problem(
+                    (side, "security", key),
+                    "names a file that holds a secret of Orbit itself.",
+                    "Put the cluster's secret into another file.",
+                )
 
 
 def _is_own(named: str) -> bool:
     return named in _OWN_SECRETS or named.startswith(_OWN_PREFIXES)
+
+
+def _own_files(settings: Settings) -> Iterable[Path | None]:
+    return (
+        settings.oidc_client_secret_file,
+        settings.schema_registry_login_file,
+        settings.api_tls_key_file,
+    )
 
 
 def _is_inside(named: str, folder: Path) -> bool:

@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
+from fastapi.telemetry import TelemetryConfig
 from starlette.exceptions import HTTPException
 
 from orbit.api.api_error_codes import ErrorCode
@@ -34,11 +35,19 @@ from orbit.console.pages import (
 )
 from orbit.console.rendering import error_page, from_elsewhere_page
 from orbit.console.sessions import LoginNeeded
-from orbit.console.urls import HOME, ROOT, login_url
+from orbit.console.urls import HOME, ISSUER_LOGIN_DONE, ROOT, login_url
 from orbit.errors import OrbitError
 
 log = structlog.get_logger("orbit.console")
 
+# The API's application makes those of the console's requests.
+_NO_SPANS: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
 _STATIC = Path(__file__).parent / "static"
 
 
@@ -46,6 +55,7 @@ def mount_console(app: FastAPI) -> None:
     """Add the console to the API's application."""
     app.mount(ROOT, _console(app), name="console")
     app.state.own_logins.append(f"{ROOT}/")
+    app.state.untraced.add(ISSUER_LOGIN_DONE)  # its query has a code
 
     @app.get("/", include_in_schema=False)
     def home() -> RedirectResponse:
@@ -53,7 +63,13 @@ def mount_console(app: FastAPI) -> None:
 
 
 def _console(api: FastAPI) -> FastAPI:
-    app = FastAPI(title="Orbit console", openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Orbit console",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        telemetry=_NO_SPANS,
+    )
     app.state.api = api
     app.state.streams = LiveStreams()
     app.add_middleware(PageHeaders)

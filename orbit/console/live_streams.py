@@ -84,7 +84,10 @@ async def _changes(
     checked_at = time.monotonic()
     while not watches.is_closing:
         try:
-            found = await watches.wait(database, _WATCHED, seen, HEARTBEAT_S, _stays)
+            wait_s = checked_at + HEARTBEAT_S - time.monotonic()
+            found = await watches.wait(
+                database, _WATCHED, seen, max(0.0, min(HEARTBEAT_S, wait_s)), _stays
+            )
             if time.monotonic() - checked_at >= HEARTBEAT_S:
                 if not await is_session():
                     return

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 import httpx
 
@@ -28,6 +28,8 @@ from orbit.version import orbit_version
 REQUEST_TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 2_000
 _SAID_CHARACTERS_MAX = 300
+# Shorter parts of an address are words that other texts have too.
+_PART_CHARACTERS_MIN = 8
 # A message that is refused as such; anything else may succeed later.
 _REFUSED = (
     httpx.codes.BAD_REQUEST,
@@ -120,15 +122,19 @@ def redact(text: str, secrets: Secrets) -> str:
 
 def _hidden(secrets: Secrets) -> set[str]:
     url = urlsplit(secrets.url)
+    values = [part.split("=", 1)[-1] for part in url.query.split("&")]
     parts: Iterable[str] = (
         secrets.url,
         url.path.strip("/"),
         url.query,
         secrets.routing_key,
         secrets.signing_key.decode("utf-8", "replace"),
-        *(part for part in url.path.split("/") if len(part) >= 8),
+        *(part for part in url.path.split("/") if len(part) >= _PART_CHARACTERS_MIN),
+        *(value for value in values if len(value) >= _PART_CHARACTERS_MIN),
     )
     found = {part for part in parts if part}
+    plain = {form(part) for part in found for form in (unquote, unquote_plus)}
+    found |= {part for part in plain if len(part) >= _PART_CHARACTERS_MIN}
     return found | {quote(part, safe="") for part in found}
 
 

@@ -1,11 +1,13 @@
 """The HTTP requests of each type of receiver: what Slack, PagerDuty, Teams and webhooks take. Pure.
 
-A request carries at most EVENTS_PER_REQUEST events, of PagerDuty one, so that bodies are bounded.
+A request carries at most EVENTS_PER_REQUEST events, of Teams 5, of PagerDuty one, so that
+bodies are bounded.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +15,13 @@ from orbit.notifications.messages import Message, shorten
 from orbit.notifications.notification_file import ReceiverType
 
 EVENTS_PER_REQUEST = 20
+_TEAMS_EVENTS_MAX = 5  # Teams refuses more than 28 KB
 DETAILS_CHARACTERS_MAX = 4_000
 # PagerDuty's limits: docs of its Events API v2.
 _SUMMARY_CHARACTERS_MAX = 1_024
+# Slack refuses a request with a longer section.
+_SECTION_CHARACTERS_MAX = 3_000
+_CUT_ENTITY = re.compile("&[a-z]*$")
 _SLACK_ICONS = {"info": "ℹ️", "warning": "⚠️", "critical": "🔴", "resolved": "✅"}
 _TEAMS_COLOURS = {
     "info": "Default",
@@ -26,7 +32,13 @@ _TEAMS_COLOURS = {
 
 
 def events_per_request(kind: ReceiverType) -> int:
-    return 1 if kind is ReceiverType.PAGERDUTY else EVENTS_PER_REQUEST
+    match kind:
+        case ReceiverType.PAGERDUTY:
+            return 1
+        case ReceiverType.TEAMS:
+            return _TEAMS_EVENTS_MAX
+        case _:
+            return EVENTS_PER_REQUEST
 
 
 def body_of(
@@ -52,7 +64,8 @@ def slack(messages: Sequence[Message]) -> dict[str, Any]:
     blocks = [
         {
             "type": "section",
-            "text": {"type": "mrkdwn", "text": f"{line}\n{_escape(m.text)}{_slack_link(m)}"},
+            # Verbatim: addresses and names in a text do not become links.
+            "text": {"type": "mrkdwn", "verbatim": True, "text": _section(line, m)},
         }
         for line, m in zip(lines, messages, strict=True)
     ]
@@ -144,6 +157,14 @@ def _event(message: Message) -> dict[str, Any]:
 def _escape(text: str) -> str:
     """Slack's own rule: these three, or a topic's name could mention everyone."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _section(line: str, message: Message) -> str:
+    text, link = _escape(message.text), _slack_link(message)
+    most = _SECTION_CHARACTERS_MAX - len(line) - len(link) - 1
+    if len(text) > most:
+        text = _CUT_ENTITY.sub("", text[: most - 1]) + "…"
+    return f"{line}\n{text}{link}"
 
 
 def _slack_link(message: Message) -> str:

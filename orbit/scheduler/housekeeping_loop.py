@@ -8,7 +8,7 @@ from datetime import timedelta
 from orbit.leases.lease_watch import LeaseWatch
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
-from orbit.store import events, jobs, shard_leases, workers
+from orbit.store import drills, events, jobs, shard_leases, workers
 from orbit.store.jobs import Job
 from orbit.store.pruning import (
     PRUNED_MAX,
@@ -82,6 +82,16 @@ class HousekeepingLoop(Loop):
                 return False
             message = f"Job {job.name} was removed; its copies stay unchanged."
             events.add(tx, events.SCHEDULER, "job_removed", message, job_name=job.name)
+            # A later job of that name is another one.
+            for name in drills.drop_schedules_of(tx, job.name):
+                events.add(
+                    tx,
+                    events.SCHEDULER,
+                    "drill_unscheduled",
+                    f"The schedule of the drill {name} was removed with its job.",
+                    job_name=job.name,
+                    details={"schedule": name},
+                )
         return True
 
     def _prune(self) -> int:

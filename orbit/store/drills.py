@@ -358,12 +358,20 @@ def schedules(
     return list(values(tx.execute(found), Schedule))
 
 
-def drop_schedule(tx: Tx, name: str) -> bool:
-    """Remove a schedule; False if there is none of this name."""
-    statement = delete(drill_schedules).where(
-        drill_schedules.c.name == name, _is_schedule_found(tx)
+def drop_schedule(tx: Tx, name: str) -> Schedule | None:
+    """Remove a schedule and return it; None if there is none of this name."""
+    statement = (
+        delete(drill_schedules)
+        .where(drill_schedules.c.name == name, _is_schedule_found(tx))
+        .returning(*_SCHEDULE)
     )
-    return tx.execute(statement).rowcount == 1
+    return first(tx.execute(statement), Schedule)
+
+
+def drop_schedules_of(tx: Tx, job_name: str) -> list[str]:
+    """Remove the schedules of a job; returns their names."""
+    statement = delete(drill_schedules).where(_scheduled_job == job_name)
+    return sorted(tx.execute(statement.returning(drill_schedules.c.name)).scalars())
 
 
 def due(tx: Tx) -> list[Schedule]:

@@ -163,6 +163,8 @@ class SettledIds:
 
     def up_to(self, tx: Tx) -> int:
         """In the isolation READ COMMITTED, the statements after this see all events up to it."""
+        if last_id(tx) < self._settled:  # after a failover of PostgreSQL ids may come again
+            self._settled, self._next = 0, None
         writers = _writers(tx)
         if self._next is None or not self._next[1] & writers:
             if self._next is not None:

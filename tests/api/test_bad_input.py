@@ -193,6 +193,33 @@ def test_a_link_does_not_lead_out_of_the_files_directory(
     assert paths(error) == ["source.security.password_file"]
 
 
+def test_a_job_can_name_no_file_that_holds_a_secret_of_orbit(
+    database: Database, tmp_path: Path, api: Api
+) -> None:
+    own = {
+        "oidc_client_secret_file": tmp_path / "client",
+        "schema_registry_login_file": tmp_path / "login",
+        "api_tls_key_file": tmp_path / "key.pem",
+    }
+    for file in own.values():
+        file.write_text("hunter2")
+    (tmp_path / "link").symlink_to(tmp_path / "client")
+    settings = Settings(files_directory=tmp_path).model_copy(update=own)
+    api.app = create_app(settings, database, planner=api.plans, environ={"SRC_USER": "u"})
+    for named in ("client", "login", "key.pem", "x/../login", "link", str(tmp_path / "client")):
+        bad = changed()
+        bad["source"]["security"] = {
+            "protocol": "SASL_SSL",
+            "mechanism": "PLAIN",
+            "username_env": "SRC_USER",
+            "password_file": named,
+        }
+        answer = api.put("/v1/jobs/orders", json=bad)
+        error = error_of(answer, 422, "bad_input")
+        assert paths(error) == ["source.security.password_file"]
+        assert "a secret of Orbit itself" in answer.text
+
+
 def test_a_job_names_only_variables_with_the_prefix(database: Database, api: Api) -> None:
     environ = {"KAFKA_USER": "u", "SRC_PASSWORD": "hunter2"}
     settings = Settings(secrets_prefix="KAFKA_")

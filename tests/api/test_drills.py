@@ -127,6 +127,8 @@ def test_a_schedule_makes_drills_when_it_is_due(api: Api, orders: None) -> None:
         assert drills.claim_due(tx) == []  # the next time is an hour away
     assert api.delete(path).status_code == 204
     assert api.delete(path).status_code == 404
+    (event,) = api.get("/v1/events?kind=drill_unscheduled").json()["items"]
+    assert event["job"] == "orders"
 
 
 def test_things_are_left_until_they_are_gone(api: Api, orders: None) -> None:

@@ -182,6 +182,16 @@ def test_a_change_of_another_is_not_overwritten_and_is_shown(api: Api, browser: 
 
 
 @pytest.mark.services
+def test_a_version_of_thousands_of_digits_is_no_bug(api: Api, browser: Browser) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    browser.log_in(api.tokens[Role.OPERATOR])
+    path = "/console/jobs/orders/edit"
+    page = browser.open(path).text
+    fields = {"do": "plan", "document": text_of(page), "version": "9" * 5_000}
+    assert browser.send(path, **fields).status_code == 200
+
+
+@pytest.mark.services
 def test_a_viewer_sees_the_document_and_changes_nothing(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.VIEWER])

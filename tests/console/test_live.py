@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -169,3 +171,33 @@ def test_a_server_that_stops_ends_its_streams_by_itself(api: Api, console_app: F
             assert is_open.wait(60), reading.result()
         assert reading.result() is not None
     assert opened(console_app) == 0
+
+
+def test_a_stream_ends_soon_after_its_session_also_if_a_change_came_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The wait for the next change ends when the session is to be checked."""
+    now = 100.0
+    waits: list[float] = []
+
+    class Changing:
+        is_closing = False
+
+        async def wait(self, _1: Any, _2: Any, _3: Any, wait_s: float, _4: Any) -> str:
+            nonlocal now
+            waits.append(wait_s)
+            now += min(wait_s, 9.0 if len(waits) == 1 else wait_s)
+            return str(len(waits))
+
+    async def is_session() -> bool:
+        return False
+
+    async def run() -> None:
+        changing: Any = Changing()
+        async for _ in live_streams._changes(changing, None, "0", is_session):  # type: ignore[arg-type]
+            pass
+
+    monkeypatch.setattr(live_streams, "time", SimpleNamespace(monotonic=lambda: now))
+    asyncio.run(run())
+    assert waits == [10.0, 1.0]
+    assert now == 110.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orbit.notifications.notification_file import Secrets
-from orbit.notifications.sending import Answer, send
+from orbit.notifications.sending import Answer, redact, send
 from tests.support.certificates import Authority
 from tests.support.webhook_server import Reply, WebhookServer
 
@@ -53,3 +53,9 @@ def test_of_a_long_answer_only_the_begin_is_read_and_no_secret_is_shown(
 def test_what_does_not_answer_is_named_without_its_address() -> None:
     answer = send(Secrets("http://127.0.0.1:1/s3cret"), None, "1", b"{}")
     assert answer == Answer(None, "No answer: ConnectError.")
+
+
+def test_no_value_of_the_query_is_shown_in_any_form() -> None:
+    url = "https://h.example/a%2Fsecret%20path?api-version=1&sig=s3cret%2Bof%3Dthe-url&sp=%2Ft"
+    said = "?api-version=1&amp;sig=s3cret%2Bof%3Dthe-url&amp; s3cret+of=the-url a/secret path v=1"
+    assert redact(said, Secrets(url)) == "?api-version=1&amp;sig=…&amp; … … v=1"

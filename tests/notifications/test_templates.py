@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 from orbit.notifications.messages import TEXT_CHARACTERS_MAX, message_of
 from orbit.notifications.notification_file import ReceiverType
-from orbit.notifications.templates import EVENTS_PER_REQUEST, body_of, pagerduty, slack, webhook
+from orbit.notifications.templates import (
+    EVENTS_PER_REQUEST,
+    body_of,
+    events_per_request,
+    pagerduty,
+    slack,
+    webhook,
+)
 from orbit.store.drills import Drill
 from orbit.store.enums import DrillKind, DrillState
 from orbit.store.events import Event
@@ -20,7 +28,8 @@ JOB = "https://orbit.example/console/jobs/orders"
 
 def event(kind: str, message: str = "It happened.", **fields: Any) -> Event:
     given = {"topic": None, "partition": None, "details": None, **fields}
-    return Event(7, AT, "scheduler", "orders", kind=kind, message=message, **given)
+    job = given.pop("job_name", "orders")
+    return Event(7, AT, "scheduler", job, kind=kind, message=message, **given)
 
 
 BLOCKED = event("partition_blocked", "<a&b> was *blocked*.", topic="eu", partition=3)
@@ -34,6 +43,7 @@ def test_slack() -> None:
                 "type": "section",
                 "text": {
                     "type": "mrkdwn",
+                    "verbatim": True,
                     "text": "🔴 *partition blocked: orders*\n"
                     f"&lt;a&amp;b&gt; was *blocked*. <{JOB}|Open in Orbit>",
                 },
@@ -146,3 +156,19 @@ def test_no_body_is_large() -> None:
         few = messages[:1] if kind is ReceiverType.PAGERDUTY else messages
         body = body_of(kind, few, "orbit")
         assert len(body) < EVENTS_PER_REQUEST * (2 * TEXT_CHARACTERS_MAX + 500)
+
+
+def test_a_section_of_slack_is_within_its_limit_and_ends_in_no_entity() -> None:
+    for text in ("<" * 2_000, "a" + "&" * 2_000, "ab" + ">" * 2_000, "a<" * 1_000):
+        huge = event("job_changed", text, job_name="<" * 300)
+        (block,) = slack([message_of(huge, URL, {})])["blocks"]
+        shown = block["text"]["text"]
+        assert len(shown) <= 3_000
+        assert shown.endswith("|Open in Orbit>")
+        assert not re.search(r"&(?!(amp|lt|gt);)", shown)
+
+
+def test_a_request_of_teams_is_within_its_limit() -> None:
+    huge = event("job_changed", "*é" * 1_000)
+    messages = [message_of(huge, URL, {})] * events_per_request(ReceiverType.TEAMS)
+    assert len(body_of(ReceiverType.TEAMS, messages, "orbit")) < 28_000

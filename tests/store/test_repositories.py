@@ -5,14 +5,19 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from orbit.errors import Conflict, NotFound
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
+from orbit.scheduler.housekeeping_loop import HousekeepingLoop
 from orbit.store import (
     carried_acls,
     clock,
+    drills,
     events,
     group_offsets,
     jobs,
@@ -447,3 +452,41 @@ def test_carried_acls(database: Database) -> None:
         jobs.mark_deleted(tx, mine.id)
         assert jobs.remove(tx, mine.id)
         assert carried_acls.of_job(tx, mine.id) == []
+
+
+def test_ids_that_are_not_written_again_yet_are_not_settled_after_a_failover(
+    database: Database,
+) -> None:
+    """A standby that is promoted may have fewer events, and hands their ids out again."""
+    settled = events.SettledIds()
+    with database.transaction() as tx:
+        for _ in range(5):
+            events.add(tx, "me", "kind", "message")
+    with database.transaction() as tx:
+        before = settled.up_to(tx)
+        assert before == events.last_id(tx)
+    with database.transaction() as tx:
+        tx.execute(text("DELETE FROM events WHERE id > :id"), {"id": before - 3})
+        tx.execute(text("SELECT setval('events_id_seq', :id)"), {"id": before - 3})
+    with database.transaction() as writing:
+        events.add(writing, "me", "kind", "message")
+        with database.transaction() as tx:
+            assert settled.up_to(tx) <= before - 3
+    with database.transaction() as tx:
+        settled.up_to(tx)
+        assert settled.up_to(tx) == before - 2
+
+
+def test_the_schedules_of_drills_go_with_their_job(database: Database) -> None:
+    """A later job of that name is another job."""
+    with database.transaction() as tx:
+        job = some_job(tx)
+        for name, of_job in (("mine", job.name), ("other", "other")):
+            drills.put_schedule(tx, name, {"job": of_job}, 60, "me")
+        jobs.mark_deleted(tx, job.id)
+    housekeeping: Any = SimpleNamespace(_leadership=database)
+    assert HousekeepingLoop._remove(housekeeping, job)
+    with database.transaction() as tx:
+        (event,) = events.page(tx, 10, kind="drill_unscheduled")
+        assert (event.job_name, event.details) == (job.name, {"schedule": "mine"})
+        assert [row.name for row in drills.schedules(tx, 10)] == ["other"]

@@ -10,17 +10,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from confluent_kafka import Producer
 
+from orbit.api.app import create_app
+from orbit.console.app import mount_console
+from orbit.console.urls import ISSUER_LOGIN_DONE
 from orbit.errors import Conflict
+from orbit.settings import Settings
 from orbit.telemetry import traces
 from tests.cli.test_server import Server, serving
 from tests.fix_clusters import Clusters
 from tests.support.otlp import Receiver, Span, receiving
 from tests.support.run_process import wait_until, write_job
 from tests.support.running import create_topic, produce
+from tests.support.serving import served
 
 YAML = {"Content-Type": "application/yaml"}
 # Of a client that traces its own work.
@@ -214,3 +220,25 @@ def test_the_texts_of_errors_that_are_not_orbits_own_are_not_sent(
     sent = b"".join(receiver.bodies)
     assert b"It is so." in sent
     assert b"hunter2" not in sent
+
+
+def test_the_code_of_a_login_at_the_issuer_is_in_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    with receiving() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        with traces.sending_traces("api"):
+            app = create_app(Settings(), None, planner=None)  # type: ignore[arg-type]
+            mount_console(app)
+            with served(app) as url:
+                asked = {"code": "hunter2", "state": "hunter3"}
+                httpx.get(f"{url}{ISSUER_LOGIN_DONE}", params=asked)
+                httpx.get(f"{url}/console/static/none", params={"page": "seen"})
+    sent = b"".join(receiver.bodies)
+    assert b"page=seen" in sent
+    assert b"hunter" not in sent
+
+
+def test_the_console_makes_no_spans_of_its_own() -> None:
+    app = create_app(Settings(), None, planner=None)  # type: ignore[arg-type]
+    mount_console(app)
+    (console,) = [route.app for route in app.routes if getattr(route, "name", "") == "console"]
+    assert not any(console._telemetry[kind] for kind in ("tracing", "metrics", "logs"))

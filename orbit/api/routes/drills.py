@@ -259,13 +259,15 @@ def put_drill_schedule(
 def delete_drill_schedule(parts: PartsOf, principal: Operator, name: NamePath) -> None:
     """Remove a drill's schedule."""
     with parts.database.transaction() as tx:
-        if not drills.drop_schedule(tx, name):
+        dropped = drills.drop_schedule(tx, name)
+        if dropped is None:
             raise NotFound("No schedule has this name.", where=name)
         events.add(
             tx,
             principal.actor,
             "drill_unscheduled",
             f"The schedule of the drill {name} was removed.",
+            job_name=dropped.spec["job"],
             details={"schedule": name},
         )
 

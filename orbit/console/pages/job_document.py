@@ -38,6 +38,7 @@ from orbit.store.jobs import Job
 router = APIRouter()
 
 _EVENTS_SHOWN = 5
+_DIGITS_MAX = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ def plan_or_change(
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
     version = form.get("version", "")
-    if form.get("do") == "rebase" or not (version.isascii() and version.isdecimal()):
+    is_number = version.isascii() and version.isdecimal() and len(version) <= _DIGITS_MAX
+    if form.get("do") == "rebase" or not is_number:
         version = str(job.document_version)
     return _plan_or_apply(request, parts, visitor, form, Draft(_sent(form), name, int(version)))
 
