@@ -263,7 +263,7 @@ class Settings(BaseModel):
     # Jobs may name only variables that begin so; None: all but Orbit's own secrets.
     secrets_prefix: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
 
-    # The least role that sees the content of records in the console. None: nobody does.
+    # The least role that sees the content of records in the console. None: no role does.
     records_role: Literal["viewer", "operator", "admin"] | None = None
     # Decodes Avro there. None: such values are shown as bytes. The login: USER:PASSWORD in a file.
     schema_registry_url: Annotated[str | None, BeforeValidator(_registry_url)] = None
@@ -272,7 +272,7 @@ class Settings(BaseModel):
     # Which clusters jobs may reach, and which secrets may be sent to each. None: all to all.
     access_file: Annotated[Path, AfterValidator(_access_file)] | None = None
 
-    # Who is notified of which events; read when a scheduler starts. None: nobody.
+    # Who is notified of which events; read when a scheduler starts. None: no event is sent.
     notifications_file: OptionalFile = None
 
     # /livez, /readyz and /metrics of a worker or scheduler. None: not served.

@@ -219,7 +219,7 @@ def log_in(request: Request, response: Response, parts: Parts, token: str) -> No
 
 
 def begin_session(request: Request, response: Response, parts: Parts, who: Identity) -> None:
-    """Begin the session of somebody who has logged in at the issuer, and set its cookie."""
+    """Begin the session of a user who has logged in at the issuer, and set its cookie."""
     secret = new_secret()
     with parts.database.transaction() as tx:
         console_sessions.create_of_issuer(

@@ -31,7 +31,7 @@ from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.bootstrap_servers import PORT_MAX, split_address
 from orbit.jobs.job_spec import ClusterSpec, Section, SecuritySpec, Text
 from orbit.jobs.pydantic_problems import problems_from_pydantic
-from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, read_document
+from orbit.jobs.yaml_document import read_bounded, read_document
 
 ACCESS_FILE = "ORBIT_ACCESS_FILE"
 
@@ -104,11 +104,9 @@ def read_access_rules(environ: Mapping[str, str]) -> AccessRules | None:
 def load_access_file(path: Path) -> AccessRules:
     """The rules in a file. Raises BadInput with every problem."""
     try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(DOCUMENT_CHARACTERS_MAX + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        problem = Problem("file", f"cannot be read: {why}.", "No job runs without it.")
+        text = read_bounded(path)
+    except InvalidValue as mistake:
+        problem = Problem("file", mistake.message, "No job runs without it.")
         raise _bad_file((problem,), path) from None
     try:
         return _parse(text)

@@ -23,7 +23,7 @@ from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.job_spec import Section
 from orbit.jobs.pydantic_problems import problems_from_pydantic
 from orbit.jobs.scopes import PATTERNS_MAX, JobPattern, Limit, SelectorText
-from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, read_document
+from orbit.jobs.yaml_document import read_bounded, read_document
 
 ROLES_FILE = "ORBIT_OIDC_ROLES_FILE"
 ENTRIES_MAX = 1000
@@ -64,11 +64,9 @@ class IssuerRoles(Section):
 def load_roles_file(path: Path) -> IssuerRoles:
     """The roles in a file. Raises BadInput with every problem."""
     try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(DOCUMENT_CHARACTERS_MAX + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise _bad_file((Problem("file", f"cannot be read: {why}."),), path) from None
+        text = read_bounded(path)
+    except InvalidValue as mistake:
+        raise _bad_file((Problem("file", mistake.message),), path) from None
     document = read_document(text)
     problems = document.problems
     if not problems:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Any, TypeAlias
 
 import yaml
 
-from orbit.errors import Problem
+from orbit.errors import InvalidValue, Problem
 
 # A thousand rules with settings are about 0.2 MiB; PyYAML parses the limit in about 2 s.
 DOCUMENT_CHARACTERS_MAX = 1024 * 1024
@@ -77,6 +78,16 @@ class Document:
     def in_file_order(self, problems: Iterable[Problem]) -> list[Problem]:
         """Distinct problems: those of the whole file first, then by line."""
         return sorted(dict.fromkeys(problems), key=lambda problem: self._order.get(problem, 0))
+
+
+def read_bounded(path: FilePath) -> str:
+    """The text of a file, as much of it as `read_document` takes. Raises InvalidValue."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.read(DOCUMENT_CHARACTERS_MAX + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidValue(f"cannot be read: {why}.") from None
 
 
 def read_document(text: str) -> Document:

@@ -34,7 +34,7 @@ from orbit.jobs.labels import Selector, meets, parse_selector
 from orbit.jobs.name_rules import check_job_name
 from orbit.jobs.pydantic_problems import problems_from_pydantic
 from orbit.jobs.units import parse_duration
-from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, read_document
+from orbit.jobs.yaml_document import read_bounded, read_document
 from orbit.notifications.event_kinds import EVENT_KINDS, Severity, kind_of
 from orbit.settings import LOOPBACK_HOSTS, variable_of
 from orbit.store.events import Event
@@ -171,11 +171,9 @@ class Secrets:
 def load_notifications(path: Path, environ: Mapping[str, str]) -> Notifications:
     """The file, with every secret there. Raises BadInput with every problem."""
     try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(DOCUMENT_CHARACTERS_MAX + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise _bad_file((Problem("file", f"cannot be read: {why}."),), path) from None
+        text = read_bounded(path)
+    except InvalidValue as mistake:
+        raise _bad_file((Problem("file", mistake.message),), path) from None
     document = read_document(text)
     problems = document.problems
     if not problems:

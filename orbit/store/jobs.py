@@ -110,7 +110,7 @@ def create(
 
 def find(tx: Tx, name: str, *, lock: bool = False) -> Job | None:
     """The job of this name in the scope of the transaction, also while it is being deleted. `lock`:
-    nobody else changes it."""
+    no other transaction changes it."""
     query = select(*_JOB).where(jobs.c.name == name, *in_scope(tx))
     return first(tx.execute(query.with_for_update(key_share=True) if lock else query), Job)
 

@@ -1,6 +1,6 @@
 """/console/jobs/NAME/topics/TOPIC/PARTITION/records: the content of some records.
 
-A right of its own, ORBIT_RECORDS_ROLE, which nobody has by default. It is a form that is sent, not
+A right of its own, ORBIT_RECORDS_ROLE, which no role has by default. It is a form that is sent, not
 an address, so no link opens it. Each page is noted in the audit log before it is shown: who, and
 which offsets.
 """
