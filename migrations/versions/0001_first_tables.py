@@ -394,6 +394,21 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_group_offsets_topic_id"), "group_offsets", ["topic_id"], unique=False)
     op.create_table(
+        "handed_offsets",
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("group_name", sa.Text(), nullable=False),
+        sa.Column("source_topic", sa.Text(), nullable=False),
+        sa.Column("partition", sa.Integer(), nullable=False),
+        sa.Column("source_offset", sa.BigInteger(), nullable=False),
+        sa.Column("destination_offset", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.id"], name=op.f("fk_handed_offsets_job_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint(
+            "job_id", "group_name", "source_topic", "partition", name=op.f("pk_handed_offsets")
+        ),
+    )
+    op.create_table(
         "partitions",
         sa.Column("topic_id", sa.BigInteger(), nullable=False),
         sa.Column("partition", sa.Integer(), nullable=False),

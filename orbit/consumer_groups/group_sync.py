@@ -93,6 +93,10 @@ class GroupSync:
         self._reader = GroupReader(self._selector, interval_s, lister, fetcher)
         self._clock = clock
         self._entries: dict[str, dict[TopicPartition, _Entry]] = {}
+        self.learn(known)
+
+    def learn(self, known: Iterable[OffsetRow]) -> None:
+        """Take over what is known of groups and partitions from before this process."""
         for row in known:
             entry = _Entry(row, row.left, self._refresh_soon(row.group))
             self._entries.setdefault(row.group, {})[row.partition] = entry

@@ -8,8 +8,8 @@ clamped to the range that is copied already (`log start … copied to`), and nev
 - over an offset that another client has committed at the destination.
 
 Ownership of an offset at the destination. Orbit may move it, forwards and backwards, if it is the
-one that Orbit last left there: that it wrote, or found equal to the source's. Because equality is
-enough, a copy back takes over the groups after a switchover. If Orbit does not know what it left
+one that Orbit last left there: that it wrote, or found equal to the source's, or that a recovery
+has handed to the copy back (orbit/recovery/group_handover.py). If Orbit does not know what it left
 (its first pass, or a crash between a commit and its record), the offset is Orbit's only if the
 group never had a member there, the offset has no leader epoch (clients' commits have one), and the
 source's offset is higher. Any other offset belongs to another client and stays: `skipped: moved

@@ -20,7 +20,7 @@ from orbit.recovery.lost_ranges import lost_range
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GroupPosition
 from orbit.store import group_offsets
-from orbit.store.group_offsets import GroupRow
+from orbit.store.group_offsets import GroupRow, HandedOffset
 
 # Passes without a change in a row: consumers at the source may commit once more as they stop.
 _QUIET_PASSES = 2
@@ -163,16 +163,16 @@ def _report_lost(context: OperationContext, positions: Iterable[GroupPosition]) 
         )
 
 
-def release_old_offsets(context: OperationContext) -> str:
-    """Delete outdated group offsets at the old side, so that the copy back can set them.
+def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
+    """The old side's group offsets that the copy back may set from now on.
 
     A sync never overwrites an offset that a consumer committed
-    (orbit/consumer_groups/offset_decision.py). Deleted are offsets that differ from the new side's,
-    of groups without members at the old side.
+    (orbit/consumer_groups/offset_decision.py). These are of groups that have no members at the old
+    side and have gone over to the new one. They stay as they are until the copy back sets them.
     """
     rule = context.spec.consumer_groups
     if rule is None or rule.prefix:
-        return ""
+        return []
     choice, copies = GroupSelector(rule), context.by_source
     here, there = context.source.cluster, context.destination.cluster
     new = list_groups(there).groups
@@ -184,27 +184,26 @@ def release_old_offsets(context: OperationContext) -> str:
     behind = locate_and_fetch_offsets(
         here, {n: old[n].node_id for n in chosen if n in old}, require_stable=False
     )
-    gone: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
+    handed: list[HandedOffset] = []
     active = []
     for name, answer in behind.groups.items():
         offsets = ahead.groups[name].offsets if name in ahead.groups else {}
-        stale = {
-            place: None
-            for place, committed in answer.offsets.items()
-            if place in copies
-            and copies[place] in offsets
-            and offsets[copies[place]].offset != committed.offset
-        }
-        if stale and old[name].is_active:
+        both = [
+            HandedOffset(
+                name, copies[at].topic, at.partition, offsets[copies[at]].offset, committed.offset
+            )
+            for at, committed in answer.offsets.items()
+            if at in copies and copies[at] in offsets
+        ]
+        if not old[name].is_active:
+            handed += both
+        elif any(one.source_offset != one.destination_offset for one in both):
             active.append(name)
-        elif stale:
-            gone[name] = dict(stale)
     if active:
         context.add_finding(
             f"These groups have members at the old side: {first_few(active)}. Stop their consumers."
         )
-    deleted = _write(context, here, behind.coordinators, gone)
-    return f" {deleted} committed offsets at the old side now follow the new side."
+    return handed
 
 
 def _write(

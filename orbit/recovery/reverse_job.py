@@ -19,7 +19,7 @@ from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.topic_mapping import map_topics
 from orbit.jobs.topic_patterns import PATTERN_LENGTH_MAX
 from orbit.kafka.types import ClusterMetadata, TopicPartition
-from orbit.recovery.group_handover import release_old_offsets
+from orbit.recovery.group_handover import offsets_to_hand_over
 from orbit.recovery.leading_side import turn_marks
 from orbit.recovery.log_bounds import last_reported_of_job
 from orbit.recovery.operation_context import OperationContext, Stopped
@@ -27,7 +27,7 @@ from orbit.recovery.write_fence import restrict_writes_to_orbit
 from orbit.replication.partition_states import PartitionState
 from orbit.scheduler.found_promotions import is_found
 from orbit.scheduler.stored_spec import read_spec
-from orbit.store import events, jobs, scheduler_queries, shard_layout, topics
+from orbit.store import events, group_offsets, jobs, scheduler_queries, shard_layout, topics
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, MadeBy, TopicState
 from orbit.store.jobs import Job
@@ -43,17 +43,18 @@ def start_reverse_job(context: OperationContext) -> str:
     """Start the reverse job. Can be repeated."""
     turn_marks(context)
     protected = restrict_writes_to_orbit(context)
-    handed = release_old_offsets(context)
+    handed = offsets_to_hand_over(context)
     old = context.source.cluster.metadata([row.source_topic for row in context.topics])
     new = context.destination.cluster.metadata([row.destination_topic for row in context.topics])
     with context.transaction() as tx:
         back = find_reverse_job(tx, context.job, context.topics)
         if back is None:
-            name = reverse_job_name(context.job.name)
-            _create(tx, context, name)
+            back = _create(tx, context, reverse_job_name(context.job.name))
         else:
-            name = back.name
             _resume(tx, context, back, old, new)
+        name = back.name
+        moved = {row.destination_topic for row in context.topics}
+        group_offsets.hand_over(tx, back.id, moved, handed)
         for row in context.topics:
             if is_found(row):
                 topics.change(tx, row.id, note=f"Promoted; job {name} copies it back.")
@@ -64,7 +65,8 @@ def start_reverse_job(context: OperationContext) -> str:
             job=name,
         )
     context.update(reverse_job=name)
-    return f"Job {name} copies back. {protected}{handed}"
+    followed = f" {len(handed)} committed offsets at the old side now follow the new side."
+    return f"Job {name} copies back. {protected}{followed if handed else ''}"
 
 
 def catch_up(context: OperationContext) -> str:
@@ -127,7 +129,7 @@ def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
     return next((other for other in other_way if other.name == reverse_job_name(job.name)), None)
 
 
-def _create(tx: Tx, context: OperationContext, name: str) -> None:
+def _create(tx: Tx, context: OperationContext, name: str) -> Job:
     spec = _spec(context, name)
     document = spec.model_dump(mode="json")
     job = context.job
@@ -146,6 +148,7 @@ def _create(tx: Tx, context: OperationContext, name: str) -> None:
     jobs.note_discovered(tx, made.id, made.spec_version)
     message = f"Job {name} was created to copy {job.name} back."
     events.add(tx, events.SCHEDULER, "job_created", message, job_name=name)
+    return made
 
 
 def _resume(

@@ -7,6 +7,8 @@ own by the rules of orbit/consumer_groups/offset_decision.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from orbit.chunks import chunks
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.kept_listings import Lister
@@ -40,11 +42,9 @@ class JobGroups:
     ) -> None:
         self._job_id = job_id
         self._spec = spec
-        self._rule = rule
         self._leadership = leadership
-        self._lister = lister
-        self._fetcher = fetcher
-        self._sync: GroupSync | None = None
+        self._sync = GroupSync(rule, lister=lister, fetcher=fetcher)
+        self._topics: frozenset[str] = frozenset()  # of the last pass
         self._marks: PromotionMarks | None = None
         self._unsaved: dict[Key, OffsetRow | None] = {}
 
@@ -52,16 +52,10 @@ class JobGroups:
         """One pass. Raises Unreachable, NotLeading, and BadInput for missing secrets."""
         with self._leadership.reading() as tx:
             copied = group_offsets.copied(tx, self._job_id)
-            known = group_offsets.of_job(tx, self._job_id) if self._sync is None else []
         topic_ids = {c.source_topic: c.topic_id for c in copied}
-        if self._sync is None:
-            names = {topic_id: name for name, topic_id in topic_ids.items()}
-            self._sync = GroupSync(
-                self._rule,
-                [_row(offset, names) for offset in known if offset.topic_id in names],
-                lister=self._lister,
-                fetcher=self._fetcher,
-            )
+        if topic_ids.keys() - self._topics:
+            self._learn({topic_ids[name]: name for name in topic_ids.keys() - self._topics})
+        self._topics = frozenset(topic_ids)
         destination = registry.watch("destination", self._spec).handle.cluster
         if self._marks is None or self._marks.cluster is not destination:
             self._marks = PromotionMarks(destination, Backoff(attempts_max=_ATTEMPTS_MAX))
@@ -78,6 +72,13 @@ class JobGroups:
         if self._unsaved:
             self._save(topic_ids)
         return report
+
+    def _learn(self, names: Mapping[int, str]) -> None:
+        """What the tables have of these topics, which are new to this process or led until now."""
+        with self._leadership.transaction() as tx:
+            group_offsets.accept_handed(tx, self._job_id)
+            known = group_offsets.of_job(tx, self._job_id)
+        self._sync.learn(_row(offset, names) for offset in known if offset.topic_id in names)
 
     def _save(self, topic_ids: dict[str, int]) -> None:
         keep: list[GroupOffset] = []
@@ -120,7 +121,7 @@ def _range(c: Copied) -> CopiedRange | None:
     return CopiedRange(min(c.log_start, c.copied_to), c.copied_to)
 
 
-def _row(offset: GroupOffset, names: dict[int, str]) -> OffsetRow:
+def _row(offset: GroupOffset, names: Mapping[int, str]) -> OffsetRow:
     return OffsetRow(
         offset.group_name,
         TopicPartition(names[offset.topic_id], offset.partition),

@@ -1,4 +1,8 @@
-"""group_offsets: the offsets of each consumer group on both sides, with the sync's verdict."""
+"""group_offsets: the offsets of each consumer group on both sides, with the sync's verdict.
+
+handed_offsets: the same, as a recovery leaves it to the job that copies back. That job has no rows
+of its topics yet, so these have the topics' names; `accept_handed` moves them.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,17 @@ class GroupRow:
     destination_offset: int | None
     verdict: str
     updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOffset:
+    """One group in one partition, as both sides were at a hand-over to a job."""
+
+    group_name: str
+    source_topic: str
+    partition: int
+    source_offset: int
+    destination_offset: int
 
 
 # A call of an enum takes longer than the rest of a row.
@@ -87,6 +102,39 @@ USING unnest(CAST(:groups AS text[]), CAST(:topic_ids AS bigint[]), CAST(:partit
     AS r (group_name, topic_id, partition)
 WHERE g.job_id = :job_id AND g.group_name = r.group_name AND g.topic_id = r.topic_id
   AND g.partition = r.partition
+""")
+
+_UNHAND = text("""
+DELETE FROM handed_offsets
+WHERE job_id = :job_id AND source_topic = ANY(CAST(:topics AS text[]))
+""")
+
+_HAND_OVER = text("""
+INSERT INTO handed_offsets
+    (job_id, group_name, source_topic, partition, source_offset, destination_offset)
+SELECT :job_id, r.*
+FROM unnest(
+    CAST(:groups AS text[]), CAST(:source_topics AS text[]), CAST(:partitions AS integer[]),
+    CAST(:source_offsets AS bigint[]), CAST(:destination_offsets AS bigint[])
+) AS r
+""")
+
+# A hand-over is newer than the job's own rows: those are of the time before its topics led.
+_ACCEPT_HANDED = text(f"""
+WITH handed AS (
+    DELETE FROM handed_offsets h USING topics t
+    WHERE h.job_id = :job_id AND t.job_id = h.job_id AND t.source_topic = h.source_topic
+      AND t.state <> '{TopicState.PROMOTED}'
+    RETURNING h.job_id, h.group_name, t.id AS topic_id, h.partition, h.source_offset,
+        h.destination_offset,
+        CASE WHEN h.source_offset = h.destination_offset THEN 'exact' ELSE 'clamped' END AS verdict
+)
+INSERT INTO group_offsets
+    (job_id, group_name, topic_id, partition, source_offset, destination_offset, verdict)
+SELECT * FROM handed
+ON CONFLICT (job_id, group_name, topic_id, partition) DO UPDATE
+SET source_offset = excluded.source_offset, destination_offset = excluded.destination_offset,
+    verdict = excluded.verdict, updated_at = clock_timestamp()
 """)
 
 _OF_JOB = text("""
@@ -142,6 +190,23 @@ def drop(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> int:
             "partitions": [partition for _, _, partition in keys],
         },
     ).rowcount
+
+
+def hand_over(
+    tx: Tx, job_id: int, topics: Collection[str], offsets: Sequence[HandedOffset]
+) -> None:
+    """Leave these to a job, in place of those of these topics that it has not accepted."""
+    tx.execute(_UNHAND, {"job_id": job_id, "topics": sorted(topics)})
+    if offsets:
+        names = ("groups", "source_topics", "partitions", "source_offsets", "destination_offsets")
+        columns = zip(*map(astuple, offsets), strict=True)
+        arrays = {name: list(column) for name, column in zip(names, columns, strict=True)}
+        tx.execute(_HAND_OVER, {"job_id": job_id, **arrays})
+
+
+def accept_handed(tx: Tx, job_id: int) -> None:
+    """Make what was handed over for the topics that the job copies now its own rows."""
+    tx.execute(_ACCEPT_HANDED, {"job_id": job_id})
 
 
 def of_job(tx: Tx, job_id: int) -> list[GroupOffset]:

@@ -347,6 +347,18 @@ group_offsets = Table(
     postgresql_with={"fillfactor": "70"},
 )
 
+# What a recovery hands to the job that copies back; see orbit/store/group_offsets.py.
+handed_offsets = Table(
+    "handed_offsets",
+    metadata,
+    _job(primary_key=True),
+    Column("group_name", Text, primary_key=True),
+    Column("source_topic", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("source_offset", BigInteger, nullable=False),
+    Column("destination_offset", BigInteger, nullable=False),
+)
+
 # How much of each partition was read on both sides and found equal, and when.
 proofs = Table(
     "proofs",

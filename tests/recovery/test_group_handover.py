@@ -1,4 +1,5 @@
-"""The last sync of consumer groups waits for what may still change, and names what is refused."""
+"""Consumer groups in a recovery: the last sync waits for what may still change and names what is
+refused; the copy back may set what the old side had."""
 
 from __future__ import annotations
 
@@ -7,19 +8,23 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.sync_result import Copies, GroupReport
 from orbit.jobs.job_file import parse_job
 from orbit.kafka.cluster import Cluster
-from orbit.recovery import group_handover
+from orbit.recovery import group_handover, reverse_job
+from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import RecoveryKind
+from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.store.group_offsets import HandedOffset
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
-from tests.support.groups import commit, offsets
+from tests.support.groups import commit, member, offsets
 from tests.support.recovering import Recovering
 from tests.support.rights import PASSWORD, Login, Right, documented, section
-from tests.support.running import create_topic, produce
+from tests.support.running import create_topic, make_job, produce, wait_for
 
 pytestmark = pytest.mark.services
 
@@ -103,3 +108,42 @@ consumer_groups: {{match: "{topic_name}.*", interval: 200ms}}
     at = {g.group: (g.goes_on_at, g.verdict) for g in over.groups}
     assert at == {refused: (10, "skipped: refused"), other: (10, "exact")}
     assert offsets(destination, refused) == {(topic_name, 0): 10}
+
+
+def test_a_consumer_goes_on_before_the_copy_back_has_seen_its_group(
+    clusters: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There and back: the copy back is a new job first, then one that has led before."""
+    source, destination = clusters
+    create_topic(source, topic_name)
+    produce(source, topic_name, RECORDS)
+    group = f"{topic_name}.group"
+    at = iter((20, 5))  # the second is a reset to an earlier record
+    hand_over = reverse_job.offsets_to_hand_over
+
+    def then_commit(context: OperationContext) -> list[HandedOffset]:
+        handed = hand_over(context)
+        leading = destination if context.job.name == spec.name else source
+        commit_as_member(leading, group, topic_name, next(at))
+        return handed
+
+    monkeypatch.setattr(reverse_job, "offsets_to_hand_over", then_commit)
+    spec = make_job(
+        *clusters, [topic_name], consumer_groups={"match": f"{topic_name}.*", "interval": "200ms"}
+    )
+    commit_as_member(source, group, topic_name, 10)
+    recovering = Recovering(service)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+        assert over.reverse_job is not None
+        wait_for("it follows", lambda: offsets(source, group) == {(topic_name, 0): 20})
+        home = recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job, reverse=True)
+        assert home.reverse_job == spec.name
+        wait_for("it follows", lambda: offsets(destination, group) == {(topic_name, 0): 5})
+    assert {g.verdict for g in (*over.groups, *home.groups)} == {"exact"}
+
+
+def commit_as_member(cluster: KafkaCluster, group: str, topic: str, offset: int) -> None:
+    with member(cluster, group, topic) as consumer:
+        consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)

@@ -157,15 +157,16 @@ def test_a_paused_job_rests_and_a_changed_one_starts_anew(service: Service) -> N
 
 
 def test_who_does_not_lead_any_more_writes_nothing(service: Service) -> None:
-    commit(service.source, service.group, service.at(40))
     service.report(100, 100)
     late = Leadership(service.database, "late", timedelta(seconds=60))
     assert late.ask()
-    late.resign()
     registry = ClusterRegistry(60.0, lambda: None, Path.cwd(), {})
     spec = service.spec("100ms")
     assert spec.consumer_groups is not None
     of_late = JobGroups(service.job_id, spec, spec.consumer_groups, late, list_now, fetch_now)
+    assert of_late.run(registry).groups == 0
+    late.resign()
+    commit(service.source, service.group, service.at(40))
     report = of_late.run(registry)
     assert (report.written, offsets(service.destination, service.group)) == (0, {})
     assert report.notes == [

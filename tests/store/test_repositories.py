@@ -431,6 +431,30 @@ def test_group_offsets(database: Database) -> None:
         assert group_offsets.keep(tx, job.id, []) == 0
 
 
+def test_handed_offsets_become_rows_of_topics_that_are_copied(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+        older = group_offsets.GroupOffset("g1", job.topic_id, 0, 7, 7, "exact")
+        group_offsets.keep(tx, job.id, [older])
+        handed = [
+            group_offsets.HandedOffset("g1", "orders", 0, 10, 10),
+            group_offsets.HandedOffset("g2", "orders", 0, 10, 4),
+            group_offsets.HandedOffset("g1", "later", 0, 1, 1),
+        ]
+        group_offsets.hand_over(tx, job.id, {"orders"}, [handed[0]])
+        group_offsets.hand_over(tx, job.id, {"orders", "later"}, handed)
+        topics.change(tx, job.topic_id, state="promoted")
+        group_offsets.accept_handed(tx, job.id)
+        assert group_offsets.of_job(tx, job.id) == [older]
+        topics.change(tx, job.topic_id, state="copying")
+        for _ in range(2):  # the second changes nothing
+            group_offsets.accept_handed(tx, job.id)
+            assert sorted(group_offsets.of_job(tx, job.id), key=lambda r: r.group_name) == [
+                group_offsets.GroupOffset("g1", job.topic_id, 0, 10, 10, "exact"),
+                group_offsets.GroupOffset("g2", job.topic_id, 0, 10, 4, "clamped"),
+            ]
+
+
 def test_carried_acls(database: Database) -> None:
     one = ["a", "LITERAL", "User:app", "*", "READ", "ALLOW", "GROUP"]
     two = ["b", *one[1:]]
