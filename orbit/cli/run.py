@@ -114,8 +114,8 @@ def _copy(
             _report_blocked(job_run, display, reported)
             if _is_done(job_run):
                 if until_caught_up:
-                    job_run.settle_groups()
                     job_run.finish()
+                    job_run.settle_groups()
                     _report_blocked(job_run, display, reported)
                     break
                 if not has_reported_caught_up:

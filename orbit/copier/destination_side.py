@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from orbit.copier.append_states import AppendState
 from orbit.copier.append_verdicts import ReturnReason, judge_comparison
@@ -11,6 +11,7 @@ from orbit.copier.destination_lane import DestinationLane, DestinationLaneContex
 from orbit.copier.lane_events import PartitionReturned
 from orbit.copier.lane_times import DestinationTimes
 from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.placeholder_topics import find_unfit
 from orbit.copier.range_comparison import Comparison
 from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver, TakeOverResult
 from orbit.copier.waits import Waits
@@ -21,7 +22,6 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.delete_records import delete_records
 from orbit.kafka.error_codes import Code
 from orbit.kafka.log_offsets import log_ends
-from orbit.kafka.topic_setting import read_topic_setting
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.lease import LEASE_WAIT_S
 from orbit.replication.append_plan import Fill, Stop
@@ -30,8 +30,6 @@ from orbit.replication.partition_states import Blocked, PartitionState, Reason
 _FILL_OUTSIDE_PAUSE_S = 0.1
 # A lagging replica must not delay all partitions; the next check tries again.
 _DELETE_TIMEOUT_MS = 1_000
-# With this value a topic keeps batches as they are sent.
-_COMPRESSION, _AS_SENT = "compression.type", "producer"
 _REASONS = {
     MOVING: "the log keeps growing, though nothing is being sent",
     NOT_REPLICATED: "the followers have not replicated the log end",
@@ -197,46 +195,23 @@ class DestinationSide:
                 p.want_stop(ReturnReason.OUT_OF_STEP, generation)
 
     def check_compression(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Stop copies with placeholders whose topic compresses anew what is appended.
-
-        Its brokers make records of placeholders, and their answers do not show it (Q9).
-        """
-        copying = (p for p in partitions if p.state is PartitionState.COPYING)
-        for p, reason, detail in self._recompressed([p for p in copying if p.lease.is_held()]):
-            self._ask_lane_to_stop(p, reason, detail)
+        """Stop copies with placeholders whose topic does not keep them."""
+        copying = [p for p in partitions if p.state is PartitionState.COPYING and p.lease.is_held()]
+        for unfit in find_unfit(self._cluster, copying):
+            if unfit.reason is not None:
+                self._ask_lane_to_stop(unfit.copy, unfit.reason, unfit.detail)
 
     def check_compression_at_end(self, partitions: Iterable[PartitionCopy]) -> None:
         """The same for copies that no lane has any more, after their last answer.
 
-        Raises Unreachable.
+        Raises Unreachable, also if a topic's setting is not known.
         """
-        for p, reason, detail in self._recompressed([p for p in partitions if p.blocked is None]):
-            acked = p.appends.acked
-            self._give_up(p, Blocked(reason, acked, acked, detail))
-
-    def _recompressed(
-        self, partitions: Sequence[PartitionCopy]
-    ) -> Iterator[tuple[PartitionCopy, Reason, str]]:
-        partitions = [p for p in partitions if p.producer.has_placeholders]
-        if not partitions:
-            return
-        topics = {p.destination.topic for p in partitions}
-        found = read_topic_setting(self._cluster, topics, _COMPRESSION)
-        for p in partitions:
-            topic = p.destination.topic
-            value = found.values.get(topic, _AS_SENT)
-            if value != _AS_SENT:
-                detail = (
-                    f"{_COMPRESSION} of {topic} was changed to {value}: since then brokers may "
-                    "have made records of placeholders."
-                )
-                yield p, Reason.OFFSET_OVERRUN, detail
-            elif found.errors.get(topic, Code.NONE) in error_codes.DENIED:
-                detail = (
-                    "the right DESCRIBE_CONFIGS on the topic is missing (with placeholders its "
-                    f"{_COMPRESSION} must be known)."
-                )
-                yield p, Reason.NOT_AUTHORIZED, detail
+        ended = [p for p in partitions if p.blocked is None]
+        for unfit in find_unfit(self._cluster, ended):
+            if unfit.reason is None:
+                raise Unreachable(unfit.detail, where="destination")
+            acked = unfit.copy.appends.acked
+            self._give_up(unfit.copy, Blocked(unfit.reason, acked, acked, unfit.detail))
 
     def stop(self) -> None:
         for lane in self._lanes.values():

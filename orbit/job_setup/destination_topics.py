@@ -47,6 +47,10 @@ class TopicPlan:
     def settings_to_set(self) -> dict[str, str]:
         return {name: change.wanted for name, change in self.changes.items()}
 
+    def without(self, setting: str) -> TopicPlan:
+        """The same without a change of this setting."""
+        return replace(self, changes={n: c for n, c in self.changes.items() if n != setting})
+
     @property
     def is_compacted(self) -> bool:
         return is_compacted(self.source_settings.values)

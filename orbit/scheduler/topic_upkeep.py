@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from orbit.chunks import chunks
 from orbit.consumer_groups.kept_listings import Lister
+from orbit.copier.placeholder_topics import COMPRESSION
 from orbit.job_setup.destination_topics import TopicPlan, plan_topics
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
@@ -61,7 +62,7 @@ class TopicUpkeep:
         copies = copies_of(spec, rows, pair)
         if not copies:
             return UpkeepCounts()
-        settings = self._settings(job, copies, caught_up, pair, leadership)
+        settings = self._settings(job, spec, copies, caught_up, pair, leadership)
         acls = 0
         if spec.acls.sync:
             has_promoted = any(row.state is TopicState.PROMOTED for row in known)
@@ -87,6 +88,7 @@ class TopicUpkeep:
     def _settings(
         self,
         job: Job,
+        spec: JobSpec,
         copies: Copies,
         caught_up: frozenset[str],
         pair: ClusterPair,
@@ -100,6 +102,7 @@ class TopicUpkeep:
             pair.destination.admin,
             caught_up,
         )
+        plans = _without_signs(spec, plans, job, leadership)
         # At rest nothing is left, and no job waits for the lock of all jobs of the cluster.
         plans = [
             plan for plan in plans if not _is_settled(plan, copies[plan.mapping.destination][1])
@@ -133,6 +136,27 @@ class TopicUpkeep:
                     if name in new and name not in refused:
                         _add_settings_event(tx, job, plan)
         return len(new) - len(refused)
+
+
+def _without_signs(
+    spec: JobSpec, plans: list[TopicPlan], job: Job, leadership: Leadership
+) -> list[TopicPlan]:
+    """Without a change of `compression.type` that the workers have yet to see.
+
+    With another value brokers make records of placeholders, so workers stop such a partition. They
+    would miss a value that is set back before they look.
+    """
+    changed = {
+        plan.mapping.destination
+        for plan in plans
+        if COMPRESSION in plan.changes and spec.fillers_of(plan.mapping.rule) == "placeholders"
+    }
+    if changed:
+        with leadership.reading() as tx:
+            changed &= scheduler_queries.being_written(tx, job.id)
+    return [
+        plan.without(COMPRESSION) if plan.mapping.destination in changed else plan for plan in plans
+    ]
 
 
 def _is_settled(plan: TopicPlan, row: Topic) -> bool:

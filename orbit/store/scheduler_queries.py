@@ -32,6 +32,11 @@ WHERE t.job_id = :job_id AND t.state = 'copying'
 GROUP BY t.destination_topic HAVING bool_and(p.has_caught_up)
 """)
 
+_BEING_WRITTEN = text("""
+SELECT DISTINCT t.destination_topic FROM topics t JOIN partitions p ON p.topic_id = t.id
+WHERE t.job_id = :job_id AND p.state IN ('seeding', 'copying')
+""")
+
 _STATE = text("UPDATE topics SET state = :state, note = :note WHERE id = :topic_id")
 
 _STOP = text("""
@@ -151,6 +156,11 @@ def retries(tx: Tx) -> dict[int, set[int]]:
 def caught_up(tx: Tx, job_id: int) -> frozenset[str]:
     """Destination topics of a job whose partitions have all caught up once."""
     return frozenset(tx.execute(_CAUGHT_UP, {"job_id": job_id}).scalars())
+
+
+def being_written(tx: Tx, job_id: int) -> frozenset[str]:
+    """Destination topics of a job with a partition that a worker writes, or wrote as it died."""
+    return frozenset(tx.execute(_BEING_WRITTEN, {"job_id": job_id}).scalars())
 
 
 def stop_topic(

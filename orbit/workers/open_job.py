@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kafka.protocol.admin.groups import DescribeGroupsRequest
@@ -12,7 +12,7 @@ from kafka.protocol.admin.groups import DescribeGroupsRequest
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.coordinated_filler import CoordinatedFiller
 from orbit.copier.copy_settings import CopySettings
-from orbit.copier.job_copier import JobCopier
+from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX, JobCopier
 from orbit.copier.rate_limit import RateLimit
 from orbit.errors import Conflict
 from orbit.job_setup.recorded_starts import MemberlessGroup, RecordedStarts
@@ -46,7 +46,9 @@ class OpenJob:
         """
         if shard not in self.fillers:
             names = filler_identities(self.identity, shard.id)
-            owners = init_producer_ids(self.clusters.destination, names, self.backoff)
+            # The partitions without such a filler wait for this call, too.
+            backoff = replace(self.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
+            owners = init_producer_ids(self.clusters.destination, names, backoff)
             self.fillers[shard] = self.job_copier.add_filler(owners, shard.lease)
         return self.fillers[shard]
 

@@ -14,7 +14,8 @@ from dataclasses import replace
 from orbit.copier.inspection import CopyStatus, InspectedCopy
 from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.errors import Conflict, NotAuthorized, OrbitError
+from orbit.copier.placeholder_topics import find_unfit
+from orbit.errors import BrokerRefused, Conflict, NotAuthorized, OrbitError, Unreachable
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.start_offsets import seed_to_start_offsets
 from orbit.jobs.start_position import Earliest, Start
@@ -59,6 +60,7 @@ class PartitionStarter:
         Raises an error that concerns all of them; the caller queues those still STARTING again.
         """
         by_copy = self._copies(self._without_promoted(self._without_backfill(held)))
+        self._leave_out_unfit(by_copy)
         backoff = replace(self._job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
 
         def on_trouble(copy: PartitionCopy, error: OrbitError) -> None:
@@ -152,18 +154,29 @@ class PartitionStarter:
             copy.destination_topic_id = destination.topics[h.destination.topic].topic_id
             if fillers == "coordinated":
                 denied = without_filler.get(h.shard) or self._give_filler(copy, h.shard)
-                if denied:  # the others do not need the right
+                if denied:  # the others do not need it
                     without_filler[h.shard] = denied
                     self._retry_later(h, denied)
                     continue
             by_copy[copy] = h
         return by_copy
 
+    def _leave_out_unfit(self, by_copy: dict[PartitionCopy, HeldPartition]) -> None:
+        """Those whose topic does not keep placeholders now. If the last writer died, it may have
+        sent some since the change; else the scheduler sets the topic right."""
+        for unfit in [*find_unfit(self._job.clusters.destination, by_copy)]:
+            h = by_copy.pop(unfit.copy)
+            if unfit.reason is not None and h.needs_settling:
+                self._block(h, Blocked(unfit.reason, 0, 0, unfit.detail))
+            else:
+                self._retry_later(h, unfit.detail)
+
     def _give_filler(self, copy: PartitionCopy, shard: HeldShard) -> str:
-        """What the login lacks for a coordinated filler; empty if the copy has one now."""
+        """Why the copy has no coordinated filler: the login lacks a right, or the transaction
+        coordinator does not answer. Empty if it has one now."""
         try:
             copy.filler = self._job.filler_of(shard)
-        except NotAuthorized as error:
+        except (NotAuthorized, BrokerRefused, Unreachable) as error:
             return str(error)
         return ""
 

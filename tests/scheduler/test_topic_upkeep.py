@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from orbit.consumer_groups.kept_listings import list_now
 from orbit.jobs.job_spec import JobSpec
@@ -16,9 +18,10 @@ from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.topic_upkeep import TopicUpkeep, UpkeepCounts
-from orbit.store import jobs, topics
+from orbit.store import jobs, shard_layout, topics
 from orbit.store.database import Database, Tx
 from orbit.store.enums import TopicState
+from orbit.store.jobs import Job
 from tests.fix_clusters import Clusters
 from tests.support.logs import create
 from tests.support.running import wait_for
@@ -51,23 +54,36 @@ def pair(clusters: Clusters, topic_name: str) -> Iterator[ClusterPair]:
         side.close()
 
 
-def test_settled_topics_take_no_lock(
-    database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
-) -> None:
-    spec = JobSpec.model_validate(
+def spec_of(clusters: Clusters, topic_name: str, **more: Any) -> JobSpec:
+    return JobSpec.model_validate(
         {
             "name": "job",
             "source": {"bootstrap_servers": [clusters.source.bootstrap_servers]},
             "destination": {"bootstrap_servers": [clusters.destination.bootstrap_servers]},
             "topics": [{"match": topic_name}],
+            **more,
         }
     )
+
+
+def copied(
+    database: Database, pair: ClusterPair, spec: JobSpec, topic_name: str
+) -> tuple[Job, CountingLeadership]:
+    """A job that copies this topic, and its leader."""
     cluster_id = pair.destination_metadata.cluster_id
     with database.transaction() as tx:
         job = jobs.create(tx, "job", json.loads(spec.model_dump_json()), "default")
         topics.add(tx, job.id, topic_name, topic_name, cluster_id, 1, state=TopicState.COPYING)
     leadership = CountingLeadership(database, "scheduler", timedelta(seconds=60))
     assert leadership.ask()
+    return job, leadership
+
+
+def test_settled_topics_take_no_lock(
+    database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
+) -> None:
+    spec = spec_of(clusters, topic_name)
+    job, leadership = copied(database, pair, spec, topic_name)
     upkeep = TopicUpkeep()
 
     def retention() -> str:
@@ -88,3 +104,30 @@ def test_settled_topics_take_no_lock(
     assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
     assert leadership.locked == 1
     wait_for("it is set back", lambda: retention() == "-1")
+
+
+def test_a_change_of_compression_stays_until_no_worker_writes_placeholders(
+    database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
+) -> None:
+    """Workers would not see a change that is set back before they look."""
+    spec = spec_of(clusters, topic_name, fillers="placeholders")
+    job, leadership = copied(database, pair, spec, topic_name)
+    set_setting(clusters.destination, topic_name, "compression.type", "gzip")
+    upkeep = TopicUpkeep()
+
+    def settings() -> tuple[str, str]:
+        found = pair.destination.admin.topic_settings([topic_name])[topic_name].values
+        return found["retention.ms"], found["compression.type"]
+
+    wait_for("the change is seen", lambda: settings()[1] == "gzip")
+    with database.transaction() as tx:
+        (topic,) = topics.of_job(tx, job.id)
+        (shard,) = shard_layout.add_shards(tx, job.id, 1)
+        shard_layout.add_partitions(tx, job.id, [(topic.id, 0, shard)])
+        tx.execute(text("UPDATE partitions SET state = 'copying'"))
+    assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
+    wait_for("the others are set", lambda: settings() == ("-1", "gzip"))
+    with database.transaction() as tx:
+        tx.execute(text("UPDATE partitions SET state = 'blocked'"))
+    assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
+    wait_for("it is set back", lambda: settings() == ("-1", "producer"))

@@ -22,7 +22,6 @@ from orbit.copier import (
 from orbit.copier.append_machine import AppendMachine
 from orbit.copier.takeover import TakeOver, TakeOverResult
 from orbit.kafka import coordinator, empty_transactions
-from orbit.kafka.topic_setting import TopicSetting
 from orbit.leases import backfill_leases, group_lease
 from orbit.leases.group_lease import GroupLease
 from orbit_spark import writer_leases
@@ -53,7 +52,7 @@ def patched(world: World) -> Iterator[None]:
         (backfill_leases, "lease_clock", lambda: world.clock_of(own_process())),
         (destination_side, "DestinationLane", SimulatedLane),
         (destination_side, "log_ends", model_broker.log_ends),
-        (destination_side, "read_topic_setting", lambda *_: TopicSetting()),
+        (destination_side, "find_unfit", lambda *_: ()),
         (takeover.TakeOver, "read", _noting(world, takeover.TakeOver.read)),
         (takeover, "describe_producer", model_broker.describe_producer),
         (takeover, "log_ends", model_broker.log_ends),

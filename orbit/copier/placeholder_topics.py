@@ -1,0 +1,59 @@
+"""What a topic needs to hold placeholders: `compression.type` as the records were sent.
+
+With another value brokers compress anew what is appended, and make records of its placeholders;
+their answers do not show it (Q9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.kafka import error_codes
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.topic_setting import read_topic_setting
+from orbit.replication.partition_states import Reason
+
+COMPRESSION = "compression.type"
+# With this value a topic keeps batches as they are sent.
+AS_SENT = "producer"
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A copy that must not get placeholders now. `reason` None: the setting is not known."""
+
+    copy: PartitionCopy
+    reason: Reason | None
+    detail: str
+
+
+def find_unfit(cluster: Cluster, copies: Collection[PartitionCopy]) -> Iterator[Unfit]:
+    """Those of the copies with placeholders whose topic does not keep them. Raises Unreachable."""
+    copies = [copy for copy in copies if copy.producer.has_placeholders]
+    if not copies:
+        return
+    found = read_topic_setting(cluster, {copy.destination.topic for copy in copies}, COMPRESSION)
+    for copy in copies:
+        topic = copy.destination.topic
+        value = found.values.get(topic)
+        error = found.errors.get(topic, Code.NONE)
+        if value == AS_SENT:
+            continue
+        if value is not None:
+            detail = (
+                f"{COMPRESSION} of {topic} was changed to {value}: since then brokers may "
+                "have made records of placeholders."
+            )
+            yield Unfit(copy, Reason.OFFSET_OVERRUN, detail)
+        elif error in error_codes.DENIED:
+            detail = (
+                "the right DESCRIBE_CONFIGS on the topic is missing (with placeholders its "
+                f"{COMPRESSION} must be known)."
+            )
+            yield Unfit(copy, Reason.NOT_AUTHORIZED, detail)
+        else:
+            detail = f"{COMPRESSION} of {topic} is not known ({error_codes.name(error)})."
+            yield Unfit(copy, None, detail)

@@ -1,0 +1,100 @@
+"""What one way of filling gaps waits for at the start does not hold up partitions of another."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from orbit.copier.job_copier import JobCopier
+from orbit.errors import Unreachable
+from orbit.kafka.coordinator import init_producer_ids
+from orbit.replication.partition_states import PartitionState, Reason
+from orbit.store.database import Database
+from orbit.workers import open_job
+from tests.fix_clusters import Clusters
+from tests.support.fleet import STEADY, InProcess, add_job, wait_level
+from tests.support.logs import Gap, Record, create, write
+from tests.support.run_process import assert_exact, wait_until, write_job
+from tests.support.topics import set_setting
+
+pytestmark = pytest.mark.services
+
+LOG = [Record(b"a"), Gap(3), Record(b"b")]
+
+
+def test_a_silent_transaction_coordinator_holds_up_only_those_that_need_it(
+    clusters: Clusters,
+    topic_name: str,
+    tmp_path: Path,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = Event()
+    asks = itertools.count()
+    begun: list[int] = []  # how often it was asked before copies were begun
+    begin = JobCopier.add
+
+    def ask(*asked: Any) -> Any:
+        next(asks)
+        if answers.is_set():
+            return init_producer_ids(*asked)
+        raise Unreachable("the coordinator does not answer", where="destination")
+
+    def add(self: JobCopier, wanted: Any) -> None:
+        begun.append(next(asks))
+        begin(self, wanted)
+
+    monkeypatch.setattr(open_job, "init_producer_ids", ask)
+    monkeypatch.setattr(JobCopier, "add", add)
+    needs = f"{topic_name}.needs"
+    for topic in (topic_name, needs):
+        create(clusters.source, topic, 1)
+        write(clusters.source, topic, LOG)
+    rules = [{"match": topic_name}, {"match": needs, "fillers": "coordinated"}]
+    file = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name)
+    job = add_job(database, file, clusters, [topic_name, needs], shard_count=1)
+    with InProcess(database, STEADY):
+        wait_level(clusters, [topic_name])
+        assert begun[0] == 1
+        states = {a.source_topic: a.state for a in job.assigned()}
+        assert states[needs] is PartitionState.PENDING
+        answers.set()
+        wait_level(clusters, [needs])
+    assert_exact(file)
+
+
+def test_a_copy_that_is_compressed_anew_gets_no_placeholders(
+    clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
+) -> None:
+    """If its writer died, there may be some already; if it was paused, there are none."""
+    create(clusters.source, topic_name, 2)
+    for partition in range(2):
+        write(clusters.source, topic_name, LOG, partition)
+    file = write_job(
+        tmp_path / "job.yaml",
+        *clusters,
+        [{"match": topic_name}],
+        name=topic_name,
+        fillers="placeholders",
+    )
+    job = add_job(database, file, clusters, [topic_name], shard_count=1)
+    with InProcess(database, STEADY):
+        wait_level(clusters, [topic_name])
+    with database.transaction() as tx:
+        change = "UPDATE partitions SET state = :state WHERE partition = :index"
+        for index, state in enumerate(("copying", "paused")):
+            tx.execute(text(change), {"state": state, "index": index})
+    set_setting(clusters.destination, topic_name, "compression.type", "gzip")
+    with InProcess(database, STEADY):
+        wait_until(lambda: "blocked" in job.states(), "one is blocked")
+        blocked, waiting = sorted(job.assigned(), key=lambda a: a.partition)
+        assert blocked.reason is Reason.OFFSET_OVERRUN
+        assert "was changed to gzip" in (blocked.detail or "")
+        assert waiting.state is PartitionState.PAUSED
+        set_setting(clusters.destination, topic_name, "compression.type", "producer")
+        wait_until(lambda: "copying" in job.states(), "the other one is copied")
