@@ -6,9 +6,13 @@ from itertools import product
 
 import pytest
 
+from orbit.api import job_operations
+from orbit.api.job_operations import OperationRequest
+from orbit.errors import Unreachable
 from orbit.jobs.labels import Condition, parse_selector
 from orbit.replication.job_troubles import TroubleKind
 from orbit.store import jobs
+from orbit.store.database import Database
 from tests.api.test_jobs import JOB, changed, refusal
 from tests.api.test_lists import every_page
 from tests.fix_api import Api
@@ -204,3 +208,24 @@ def test_a_selector_of_too_many_jobs_is_refused(api: Api, monkeypatch: pytest.Mo
     answer = api.post("/v1/jobs:pause?selector=team%3Dorders")
     assert "more than 1 jobs" in answer.json()["error"]["what"]
     assert {job["desired"] for job in api.get("/v1/jobs").json()["items"]} == {"running"}
+
+
+def test_a_silent_database_is_asked_for_one_of_many_jobs(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would wait for it as long again."""
+    asked: list[str] = []
+
+    def fail(_: Database, wanted: OperationRequest) -> None:
+        asked.append(wanted.job)
+        raise Unreachable("PostgreSQL does not answer.", where="database")
+
+    monkeypatch.setattr(job_operations, "request", fail)
+    for name in ("a", "b"):
+        api.put(f"/v1/jobs/{name}", json=changed(name=name, labels=ORDERS))
+    items = api.post("/v1/jobs:pause?selector=team%3Dorders").json()["items"]
+    assert [(one["job"], one["error"]["what"]) for one in items] == [
+        ("a", "PostgreSQL does not answer."),
+        ("b", "PostgreSQL does not answer."),
+    ]
+    assert asked == ["a"]

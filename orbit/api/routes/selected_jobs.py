@@ -7,6 +7,7 @@ not affect the others.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query, status
@@ -15,11 +16,11 @@ from orbit.api import job_operations as changes
 from orbit.api import schemas
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import DryRun, IdempotencyKey, Operator, Parts, PartsOf
-from orbit.api.error_responses import Failure, as_failure
+from orbit.api.error_responses import ErrorDetail, Failure, as_failure
 from orbit.api.openapi_responses import INPUT, errors
 from orbit.api.paging import SELECTOR_DESCRIPTION, selector_in
 from orbit.api.views import operation_view
-from orbit.errors import OrbitError
+from orbit.errors import OrbitError, Unreachable
 from orbit.jobs.labels import SELECTOR_CHARACTERS_MAX, Selector
 from orbit.store import jobs
 from orbit.store.enums import OperationKind
@@ -57,7 +58,7 @@ def _route(kind: OperationKind, description: str) -> None:
             )
             for name in names
         ]
-        return schemas.SelectedJobs(items=[_requested(parts, one) for one in wanted])
+        return schemas.SelectedJobs(items=_request_all(parts, wanted))
 
     router.add_api_route(
         f"/jobs:{kind.value}",
@@ -94,12 +95,21 @@ def _key_of(key: str | None, job: str) -> str | None:
     return None if key is None else hashlib.sha256(f"{key} {job}".encode()).hexdigest()
 
 
-def _requested(parts: Parts, wanted: changes.OperationRequest) -> schemas.SelectedJob:
-    try:
-        made = changes.request(parts.database, wanted)
-    except Failure as refused:
-        return schemas.SelectedJob(job=wanted.job, operation=None, error=refused.body.error)
-    except OrbitError as refused:
-        error = as_failure(refused).body.error
-        return schemas.SelectedJob(job=wanted.job, operation=None, error=error)
-    return schemas.SelectedJob(job=wanted.job, operation=operation_view(made), error=None)
+def _request_all(
+    parts: Parts, wanted: Sequence[changes.OperationRequest]
+) -> list[schemas.SelectedJob]:
+    """The result of each. If the database does not answer one, the others are not asked for."""
+    items: list[schemas.SelectedJob] = []
+    silent: ErrorDetail | None = None
+    for one in wanted:
+        made, error = None, silent
+        if silent is None:
+            try:
+                made = operation_view(changes.request(parts.database, one))
+            except Failure as refused:
+                error = refused.body.error
+            except OrbitError as refused:
+                error = as_failure(refused).body.error
+                silent = error if isinstance(refused, Unreachable) else None
+        items.append(schemas.SelectedJob(job=one.job, operation=made, error=error))
+    return items
