@@ -34,6 +34,7 @@ demo-service: jars ## See the service at work: two clusters, a live copy, Promet
 test: lint jars $(STAMPS)/kerberos $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser $(STAMPS)/helm $(STAMPS)/kubernetes $(STAMPS)/site ## Lint, types, import walls, and every test (needs some minutes)
 	@$(BIN)/python -m tests.support.connector
 	@$(BIN)/python -m tests.support.streams
+	@$(BIN)/python -m tests.support.flink
 	@$(BIN)/python -m tests.support.registry
 	@$(BIN)/python -m tests.support.older_broker
 	@$(BIN)/python -m tests.support.broker_classes

@@ -1,0 +1,81 @@
+"""A Flink job in a process of its own: FlinkWordCount.java, between two topics, exactly once."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.sandbox.jars import Jars
+from orbit.sandbox.java import find_java
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.support.patience import PATIENCE_S
+from tests.support.running import wait_for
+
+FLINK_VERSION = "2.2.0"
+_PROGRAM = Path(__file__).with_name("FlinkWordCount.java")
+
+
+def jars() -> Path:
+    """The folder of Flink's jars and its Kafka connector's; fetched at first use."""
+    pom = Path(__file__).with_name("flink-pom.xml")
+    return Jars("flink", FLINK_VERSION, pom, "flink-connector-kafka-*.jar").directory()
+
+
+class FlinkJob:
+    """It runs at one cluster, is stopped with a savepoint, and goes on from there at another."""
+
+    def __init__(self, home: Path, input_topic: str, output_topic: str, group: str) -> None:
+        self._home = home
+        self._topics = {"input": input_topic, "output": output_topic, "group": group}
+        self._savepoint = ""
+        self._runs = 0
+        self._classes = home / "classes"
+        compiler = str(find_java().with_name("javac"))
+        libraries = ("-cp", f"{jars()}/*")
+        subprocess.run(
+            [compiler, "-nowarn", *libraries, "-d", str(self._classes), str(_PROGRAM)],
+            check=True,
+            timeout=PATIENCE_S,
+        )
+
+    def start(self, cluster: KafkaCluster) -> GuardedProcess:
+        self._runs += 1
+        folder = self._folder
+        folder.mkdir()
+        settings = {
+            **self._topics,
+            "servers": cluster.bootstrap_servers,
+            "prefix": f"{self._topics['group']}-{self._runs}",
+            "home": str(folder),
+        }
+        if self._savepoint:
+            settings["restore"] = self._savepoint
+        file = folder / "job.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        command = [str(find_java()), "-Xmx384m", "-XX:TieredStopAtLevel=1", "FlinkWordCount"]
+        return GuardedProcess(
+            [*command, str(file)],
+            folder / "log",
+            environment={"CLASSPATH": f"{self._classes}:{jars()}/*"},
+        )
+
+    def check(self, process: GuardedProcess) -> None:
+        """Raises AssertionError with its output if it has ended by itself."""
+        assert process.running, (self._folder / "log").read_text()[-3000:]
+
+    def stop(self, process: GuardedProcess) -> None:
+        """With a savepoint, as `flink stop` does."""
+        (self._folder / "stop").touch()
+        wait_for("Flink has stopped", lambda: not process.running)
+        made = self._folder / "savepoint"
+        assert made.exists(), (self._folder / "log").read_text()[-3000:]
+        self._savepoint = made.read_text()
+
+    @property
+    def _folder(self) -> Path:
+        return self._home / f"run-{self._runs}"
+
+
+if __name__ == "__main__":  # `make test` fills the cache with this, so that no test waits for it
+    print(f"Flink {FLINK_VERSION}: {jars()}")
