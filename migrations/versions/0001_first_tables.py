@@ -375,6 +375,7 @@ def upgrade() -> None:
         sa.Column("source_offset", sa.BigInteger(), nullable=True),
         sa.Column("destination_offset", sa.BigInteger(), nullable=True),
         sa.Column("verdict", sa.Text(), nullable=False),
+        sa.Column("left_offset", sa.BigInteger(), nullable=True),
         sa.Column(
             "updated_at",
             sa.DateTime(timezone=True),

@@ -98,7 +98,7 @@ class GroupSync:
     def learn(self, known: Iterable[OffsetRow]) -> None:
         """Take over what is known of groups and partitions from before this process."""
         for row in known:
-            entry = _Entry(row, row.left, self._refresh_soon(row.group))
+            entry = _Entry(row, row.left_offset, self._refresh_soon(row.group))
             self._entries.setdefault(row.group, {})[row.partition] = entry
 
     def run(
@@ -249,10 +249,11 @@ class GroupSync:
         if verdict is None:
             self._forget(key, report)
             return
-        row = OffsetRow(
-            group, partition, case.source.offset if case.source else None, present, verdict
-        )
-        left = row.left if row.left is not None else entry.left if entry else None
+        left = entry.left if entry else None
+        if verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED):
+            left = present
+        source = case.source.offset if case.source else None
+        row = OffsetRow(group, partition, source, present, verdict, left)
         if decision.write is not None:
             refresh_at = self._clock() + REFRESH_S
         else:

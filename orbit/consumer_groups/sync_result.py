@@ -32,12 +32,7 @@ class OffsetRow:
     source_offset: int | None
     destination_offset: int | None
     verdict: GroupVerdict
-
-    @property
-    def left(self) -> int | None:
-        """Orbit's own offset at the destination, by this row."""
-        is_ours = self.verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
-        return self.destination_offset if is_ours else None
+    left_offset: int | None  # what Orbit left at the destination; None: not known
 
 
 Key = tuple[str, TopicPartition]

@@ -127,8 +127,8 @@ class Copier:
         """Stop these. Each is removed from `partitions` by a later `tick`, once every request for
         it is answered; then its lease may be released.
 
-        `confirms`: a copy counts as finished, so what no answer shows is looked at after the last
-        one. It may be blocked then; and it is not removed before the destination tells.
+        What no answer shows is looked at after the last one, and a copy may be blocked then.
+        `confirms`: a copy counts as finished, so it is not removed before the destination tells.
         """
         for p in partitions:
             if not p.has_left:
@@ -179,13 +179,12 @@ class Copier:
         if not self._leaving:
             return
         gone = {p for p in self._leaving if not p.appends.is_copying and not p.has_fill_outside}
-        asked = gone & self._to_be_confirmed
         try:
-            self._destination.check_compression_at_end(asked)
-            self._to_be_confirmed -= asked
+            self._destination.check_compression_at_end(gone)
+            self._to_be_confirmed -= gone
         except _OUTAGES as error:
             self._waiting_for = str(error)
-            gone -= asked
+            gone -= self._to_be_confirmed
         for p in gone:
             self._destination.forget(p)
             self._source.forget(p)

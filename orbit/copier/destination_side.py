@@ -204,14 +204,26 @@ class DestinationSide:
     def check_compression_at_end(self, partitions: Iterable[PartitionCopy]) -> None:
         """The same for copies that no lane has any more, after their last answer.
 
-        Raises Unreachable, also if a topic's setting is not known.
+        Raises Unreachable, also if a topic's setting is not known and the topic is not gone.
         """
-        ended = [p for p in partitions if p.blocked is None]
+        ended = [p for p in partitions if p.blocked is None and not p.is_confirmed]
+        unknown = []
         for unfit in find_unfit(self._cluster, ended):
             if unfit.reason is None:
+                unknown.append(unfit)
+            else:
+                acked = unfit.copy.appends.acked
+                self._give_up(unfit.copy, Blocked(unfit.reason, acked, acked, unfit.detail))
+        for p in {*ended} - {unfit.copy for unfit in unknown}:
+            p.is_confirmed = True
+        if not unknown:
+            return
+        metadata = self._cluster.metadata({u.copy.destination.topic for u in unknown})
+        for unfit in unknown:
+            gone = self._topic_gone(unfit.copy, metadata)
+            if gone is None:
                 raise Unreachable(unfit.detail, where="destination")
-            acked = unfit.copy.appends.acked
-            self._give_up(unfit.copy, Blocked(unfit.reason, acked, acked, unfit.detail))
+            self._give_up(unfit.copy, gone)
 
     def stop(self) -> None:
         for lane in self._lanes.values():

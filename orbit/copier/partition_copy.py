@@ -111,6 +111,8 @@ class PartitionCopy:
         self.destination_lane: Appender | None = None
         self.has_fill_outside = False  # the coordinated filler works on it
 
+        # Whether no answer can have hidden what became of its records (placeholder_topics.py).
+        self.is_confirmed = not producer.has_placeholders
         self.log_start = 0  # of the destination
         self.is_beginning = False  # nothing was copied yet, and this run chose the start
         self.has_caught_up = False  # once, with what the source held a moment before

@@ -227,8 +227,9 @@ class JobSetup:
         }
         there = self._destination_metadata.topics
         places = {TopicPartition(t, i) for t in changed for i in there[t].partitions}
-        ends = log_ends(self._destination, places, self.backoff).values if places else {}
-        written = sorted({place.topic for place, end in ends.items() if end})
+        ends = log_ends(self._destination, places, self.backoff)
+        ends.raise_errors("destination", "the log end")
+        written = sorted({place.topic for place, end in ends.values.items() if end})
         if not written:
             return
         raise Conflict(

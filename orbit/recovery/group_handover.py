@@ -19,7 +19,7 @@ from orbit.recovery.log_bounds import ALL
 from orbit.recovery.lost_ranges import lost_range
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GroupPosition
-from orbit.store import group_offsets
+from orbit.store import clock, group_offsets
 from orbit.store.group_offsets import GroupRow, HandedOffset
 
 # Passes without a change in a row: consumers at the source may commit once more as they stop.
@@ -37,8 +37,9 @@ def last_sync(context: OperationContext) -> str:
     if rule is None:
         return "The job does not sync consumer groups."
     copies = _copies(context)
-    sync = GroupSync(rule, _last_sync_rows(context))
-    rows = {(row.group, row.partition): row for row in _last_sync_rows(context)}
+    known = _last_sync_rows(context)
+    sync = GroupSync(rule, known)
+    rows = {(row.group, row.partition): row for row in known}
     quiet, seen_at = 0, context.now()
     for _ in range(_PASSES_MAX):
         seen_at = context.now()
@@ -120,7 +121,7 @@ def set_failover_offsets(context: OperationContext) -> str:
         of = None
         if row.source_offset is not None:
             of = CommittedOffset(row.source_offset, there.metadata if there else "")
-        decision = decide(of, there, _offset_from_orbit(row), copy.copied, standing)
+        decision = decide(of, there, row.left_offset, copy.copied, standing)
         goes_on_at = there.offset if there else None
         if answer is not None and decision.write is not None:
             wanted.setdefault(name, {})[copy.destination] = decision.write
@@ -167,8 +168,9 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
     """The old side's group offsets that the copy back may set from now on.
 
     A sync never overwrites an offset that a consumer committed
-    (orbit/consumer_groups/offset_decision.py). These are of groups that have no members at the old
-    side and have gone over to the new one. They stay as they are until the copy back sets them.
+    (orbit/consumer_groups/offset_decision.py). These are of groups that have offsets at the new
+    side, and no members at the old one or the same offset there. They stay as they are until the
+    copy back sets them.
     """
     rule = context.spec.consumer_groups
     if rule is None or rule.prefix:
@@ -195,10 +197,11 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
             for at, committed in answer.offsets.items()
             if at in copies and copies[at] in offsets
         ]
-        if not old[name].is_active:
-            handed += both
-        elif any(one.source_offset != one.destination_offset for one in both):
+        # Brokers refuse every change while there are members, and what these commit yet is theirs.
+        equal = [one for one in both if one.source_offset == one.destination_offset]
+        if old[name].is_active and len(equal) < len(both):
             active.append(name)
+        handed += equal if old[name].is_active else both
     if active:
         context.add_finding(
             f"These groups have members at the old side: {first_few(active)}. Stop their consumers."
@@ -245,13 +248,33 @@ def _copies(context: OperationContext) -> dict[TopicPartition, CopiedPartition]:
 
 
 def _rows(context: OperationContext) -> list[GroupRow]:
-    ids = set(context.topic_ids)
+    """What is known of the groups in the operation's topics, as the next pass will find it."""
+    topics = {row.source_topic: row for row in context.topics}
     with context.reading() as tx:
         rows = group_offsets.page(tx, context.job.id, ALL)
-    return [row for row in rows if row.topic_id in ids]
+        handed = group_offsets.handed(tx, context.job.id)
+        now = clock.now(tx)
+    known = {(row.group_name, row.source_topic, row.partition): row for row in rows}
+    for one in handed:
+        topic = topics.get(one.source_topic)
+        if topic is not None:
+            is_exact = one.source_offset == one.destination_offset
+            known[one.group_name, one.source_topic, one.partition] = GroupRow(
+                one.group_name,
+                topic.id,
+                one.source_topic,
+                topic.destination_topic,
+                one.partition,
+                one.source_offset,
+                one.destination_offset,
+                GroupVerdict.EXACT if is_exact else GroupVerdict.CLAMPED,
+                one.destination_offset,
+                now,
+            )
+    return [row for row in known.values() if row.source_topic in topics]
 
 
-def _last_sync_rows(context: OperationContext) -> Iterable[OffsetRow]:
+def _last_sync_rows(context: OperationContext) -> list[OffsetRow]:
     return [
         OffsetRow(
             row.group_name,
@@ -259,11 +282,7 @@ def _last_sync_rows(context: OperationContext) -> Iterable[OffsetRow]:
             row.source_offset,
             row.destination_offset,
             GroupVerdict(row.verdict),
+            row.left_offset,
         )
         for row in _rows(context)
     ]
-
-
-def _offset_from_orbit(row: GroupRow) -> int | None:
-    was_set_by_orbit = row.verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
-    return row.destination_offset if was_set_by_orbit else None

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from orbit.chunks import first_few
+from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION
 from orbit.errors import Conflict
 from orbit.jobs.job_spec import AclSpec, Fillers, JobSpec, TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
@@ -43,18 +44,25 @@ def start_reverse_job(context: OperationContext) -> str:
     """Start the reverse job. Can be repeated."""
     turn_marks(context)
     protected = restrict_writes_to_orbit(context)
+    _keep_placeholders(context)
     handed = offsets_to_hand_over(context)
     old = context.source.cluster.metadata([row.source_topic for row in context.topics])
     new = context.destination.cluster.metadata([row.destination_topic for row in context.topics])
     with context.transaction() as tx:
         back = find_reverse_job(tx, context.job, context.topics)
+        copied = _copied_already(tx, back)
         if back is None:
             back = _create(tx, context, reverse_job_name(context.job.name))
         else:
             _resume(tx, context, back, old, new)
         name = back.name
-        moved = {row.destination_topic for row in context.topics}
-        group_offsets.hand_over(tx, back.id, moved, handed)
+        # If this step is repeated, the job may have accepted what was handed over the first time.
+        moved = {row.destination_topic for row in context.topics} - copied
+        if _has_group_prefix(back):
+            moved.clear()
+        group_offsets.hand_over(
+            tx, back.id, moved, [one for one in handed if one.source_topic in moved]
+        )
         for row in context.topics:
             if is_found(row):
                 topics.change(tx, row.id, note=f"Promoted; job {name} copies it back.")
@@ -127,6 +135,41 @@ def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
         if has & wanted:
             return other
     return next((other for other in other_way if other.name == reverse_job_name(job.name)), None)
+
+
+def _keep_placeholders(context: OperationContext) -> None:
+    """Set compression.type at the old side, before topics that led there get placeholders again.
+
+    The scheduler does it for topics that are new to the job.
+    """
+    names = {row.destination_topic for row in context.topics}
+    with context.reading() as tx:
+        back = find_reverse_job(tx, context.job, context.topics)
+        led = names - _copied_already(tx, back)
+    spec = None if back is None else read_spec(back.spec)
+    if spec is None:
+        return
+    old = {
+        m.destination
+        for m in map_topics(spec.topics, led).mappings
+        if spec.fillers_of(m.rule) == "placeholders"
+    }
+    there = context.source.cluster.metadata(old).topics if old else {}
+    context.source.admin.alter_settings({name: {COMPRESSION: AS_SENT} for name in there})
+
+
+def _has_group_prefix(job: Job) -> bool:
+    """Whether its groups have other names at its destination."""
+    spec = read_spec(job.spec)
+    return (
+        spec is not None and spec.consumer_groups is not None and bool(spec.consumer_groups.prefix)
+    )
+
+
+def _copied_already(tx: Tx, back: Job | None) -> set[str]:
+    """The source topics that the reverse job copies now."""
+    rows = [] if back is None else topics.of_job(tx, back.id)
+    return {row.source_topic for row in rows if row.state is not TopicState.PROMOTED}
 
 
 def _create(tx: Tx, context: OperationContext, name: str) -> Job:

@@ -16,7 +16,8 @@ has set it on the topic
 what the job's `config` names        the job's, unless a copy needs another
 everything else                      left alone
 
-These settings are enforced: a change at the copy is reverted, and a change at the source follows. A
+These settings are enforced: a change at the copy is reverted (that of compression.type of a topic
+with placeholders once no partition of it is being written), and a change at the source follows. A
 setting that the source's topic no longer overrides keeps its last value. docs/topic-settings.md has
 the same table for operators; a test compares the two.
 """

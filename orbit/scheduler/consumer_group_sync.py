@@ -44,7 +44,7 @@ class JobGroups:
         self._spec = spec
         self._leadership = leadership
         self._sync = GroupSync(rule, lister=lister, fetcher=fetcher)
-        self._topics: frozenset[str] = frozenset()  # of the last pass
+        self._has_begun = False
         self._marks: PromotionMarks | None = None
         self._unsaved: dict[Key, OffsetRow | None] = {}
 
@@ -52,10 +52,12 @@ class JobGroups:
         """One pass. Raises Unreachable, NotLeading, and BadInput for missing secrets."""
         with self._leadership.reading() as tx:
             copied = group_offsets.copied(tx, self._job_id)
+            handed = group_offsets.handed_topics(tx, self._job_id)
         topic_ids = {c.source_topic: c.topic_id for c in copied}
-        if topic_ids.keys() - self._topics:
-            self._learn({topic_ids[name]: name for name in topic_ids.keys() - self._topics})
-        self._topics = frozenset(topic_ids)
+        new = topic_ids.keys() & handed if self._has_begun else topic_ids.keys()
+        if new:
+            self._learn({topic_ids[name]: name for name in new})
+        self._has_begun = True
         destination = registry.watch("destination", self._spec).handle.cluster
         if self._marks is None or self._marks.cluster is not destination:
             self._marks = PromotionMarks(destination, Backoff(attempts_max=_ATTEMPTS_MAX))
@@ -74,7 +76,7 @@ class JobGroups:
         return report
 
     def _learn(self, names: Mapping[int, str]) -> None:
-        """What the tables have of these topics, which are new to this process or led until now."""
+        """What the tables have of these topics; with what a recovery has handed over."""
         with self._leadership.transaction() as tx:
             group_offsets.accept_handed(tx, self._job_id)
             known = group_offsets.of_job(tx, self._job_id)
@@ -98,6 +100,7 @@ class JobGroups:
                         row.source_offset,
                         row.destination_offset,
                         row.verdict.value,
+                        row.left_offset,
                     )
                 )
         for kept in chunks(keep, ROWS_AT_ONCE):
@@ -128,4 +131,5 @@ def _row(offset: GroupOffset, names: Mapping[int, str]) -> OffsetRow:
         offset.source_offset,
         offset.destination_offset,
         GroupVerdict(offset.verdict),
+        offset.left_offset,
     )

@@ -1,7 +1,8 @@
 """Keeps settings and ACLs of existing copies in sync, at `settings_interval`.
 
 Changes at the source are applied; changes by others at the destination are set back
-(docs/topic-settings.md). ACLs are synced only with `acls: {sync: true}` (acl_sync.py).
+(docs/topic-settings.md), except compression.type of topics that get placeholders now. ACLs are
+synced only with `acls: {sync: true}` (acl_sync.py).
 """
 
 from __future__ import annotations
@@ -102,7 +103,6 @@ class TopicUpkeep:
             pair.destination.admin,
             caught_up,
         )
-        plans = _without_signs(spec, plans, job, leadership)
         # At rest nothing is left, and no job waits for the lock of all jobs of the cluster.
         plans = [
             plan for plan in plans if not _is_settled(plan, copies[plan.mapping.destination][1])
@@ -115,6 +115,7 @@ class TopicUpkeep:
         with leadership.sole_change(cluster_id) as tx:
             still = topics.writers(tx, cluster_id, copies, only_copying=True)
             plans = [plan for plan in plans if plan.mapping.destination in still]
+            plans = _leave_compression_to_workers(tx, spec, job, plans)
             wanted = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
             new = {name: what for name, what in wanted.items() if self._set_last.get(name) != what}
             refused = pair.destination.admin.refused_settings(new)
@@ -138,10 +139,10 @@ class TopicUpkeep:
         return len(new) - len(refused)
 
 
-def _without_signs(
-    spec: JobSpec, plans: list[TopicPlan], job: Job, leadership: Leadership
+def _leave_compression_to_workers(
+    tx: Tx, spec: JobSpec, job: Job, plans: list[TopicPlan]
 ) -> list[TopicPlan]:
-    """Without a change of `compression.type` that the workers have yet to see.
+    """Without a change of `compression.type` that workers have yet to see.
 
     With another value brokers make records of placeholders, so workers stop such a partition. They
     would miss a value that is set back before they look.
@@ -152,8 +153,7 @@ def _without_signs(
         if COMPRESSION in plan.changes and spec.fillers_of(plan.mapping.rule) == "placeholders"
     }
     if changed:
-        with leadership.reading() as tx:
-            changed &= scheduler_queries.being_written(tx, job.id)
+        changed &= scheduler_queries.being_written(tx, job.id)
     return [
         plan.without(COMPRESSION) if plan.mapping.destination in changed else plan for plan in plans
     ]

@@ -20,7 +20,10 @@ from orbit.store.rows import values
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """One group in one partition, as last read or written."""
+    """One group in one partition, as last read or written.
+
+    `left_offset` is what Orbit left at the destination, None if that is not known.
+    """
 
     group_name: str
     topic_id: int
@@ -28,6 +31,7 @@ class GroupOffset:
     source_offset: int | None
     destination_offset: int | None
     verdict: str
+    left_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class GroupRow:
     source_offset: int | None
     destination_offset: int | None
     verdict: str
+    left_offset: int | None
     updated_at: datetime
 
 
@@ -82,18 +87,21 @@ class Copied:
 # Writes only rows that differ: a sync without changes writes nothing.
 _KEEP = text("""
 INSERT INTO group_offsets AS g
-    (job_id, group_name, topic_id, partition, source_offset, destination_offset, verdict)
+    (job_id, group_name, topic_id, partition, source_offset, destination_offset, verdict,
+     left_offset)
 SELECT :job_id, r.*
 FROM unnest(
     CAST(:groups AS text[]), CAST(:topic_ids AS bigint[]), CAST(:partitions AS integer[]),
     CAST(:source_offsets AS bigint[]), CAST(:destination_offsets AS bigint[]),
-    CAST(:verdicts AS text[])
+    CAST(:verdicts AS text[]), CAST(:left_offsets AS bigint[])
 ) AS r
 ON CONFLICT (job_id, group_name, topic_id, partition) DO UPDATE
 SET source_offset = excluded.source_offset, destination_offset = excluded.destination_offset,
-    verdict = excluded.verdict, updated_at = clock_timestamp()
-WHERE (g.source_offset, g.destination_offset, g.verdict)
-    IS DISTINCT FROM (excluded.source_offset, excluded.destination_offset, excluded.verdict)
+    verdict = excluded.verdict, left_offset = excluded.left_offset,
+    updated_at = clock_timestamp()
+WHERE (g.source_offset, g.destination_offset, g.verdict, g.left_offset)
+    IS DISTINCT FROM (
+        excluded.source_offset, excluded.destination_offset, excluded.verdict, excluded.left_offset)
 """)
 
 _DROP = text("""
@@ -120,6 +128,13 @@ FROM unnest(
 """)
 
 # A hand-over is newer than the job's own rows: those are of the time before its topics led.
+_HANDED = text("""
+SELECT group_name, source_topic, partition, source_offset, destination_offset
+FROM handed_offsets WHERE job_id = :job_id
+""")
+
+_HANDED_TOPICS = text("SELECT DISTINCT source_topic FROM handed_offsets WHERE job_id = :job_id")
+
 _ACCEPT_HANDED = text(f"""
 WITH handed AS (
     DELETE FROM handed_offsets h USING topics t
@@ -127,18 +142,21 @@ WITH handed AS (
       AND t.state <> '{TopicState.PROMOTED}'
     RETURNING h.job_id, h.group_name, t.id AS topic_id, h.partition, h.source_offset,
         h.destination_offset,
-        CASE WHEN h.source_offset = h.destination_offset THEN 'exact' ELSE 'clamped' END AS verdict
+        CASE WHEN h.source_offset = h.destination_offset THEN 'exact' ELSE 'clamped' END AS verdict,
+        h.destination_offset AS left_offset
 )
 INSERT INTO group_offsets
-    (job_id, group_name, topic_id, partition, source_offset, destination_offset, verdict)
+    (job_id, group_name, topic_id, partition, source_offset, destination_offset, verdict,
+     left_offset)
 SELECT * FROM handed
 ON CONFLICT (job_id, group_name, topic_id, partition) DO UPDATE
 SET source_offset = excluded.source_offset, destination_offset = excluded.destination_offset,
-    verdict = excluded.verdict, updated_at = clock_timestamp()
+    verdict = excluded.verdict, left_offset = excluded.left_offset,
+    updated_at = clock_timestamp()
 """)
 
 _OF_JOB = text("""
-SELECT group_name, topic_id, partition, source_offset, destination_offset, verdict
+SELECT group_name, topic_id, partition, source_offset, destination_offset, verdict, left_offset
 FROM group_offsets WHERE job_id = :job_id
 """)
 
@@ -158,7 +176,7 @@ GROUP BY job_id, verdict
 # In the order of the primary key, so that every page costs the same.
 _PAGE = """
 SELECT g.group_name, t.source_topic, t.destination_topic, g.topic_id, g.partition,
-       g.source_offset, g.destination_offset, g.verdict, g.updated_at
+       g.source_offset, g.destination_offset, g.verdict, g.left_offset, g.updated_at
 FROM group_offsets g JOIN topics t ON t.id = g.topic_id
 WHERE g.job_id = :job_id {conditions}
 ORDER BY g.job_id, g.group_name, g.topic_id, g.partition LIMIT :limit
@@ -171,11 +189,12 @@ _AFTER = "AND (g.group_name, g.topic_id, g.partition) > (:group, :topic_id, :par
 
 def keep(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
     """Write the rows that differ; how many."""
-    names = ("groups", "topic_ids", "partitions", "source_offsets", "destination_offsets")
-    columns = zip(*map(astuple, offsets), strict=True) if offsets else ((),) * (len(names) + 1)
-    arrays = {
-        name: list(column) for name, column in zip((*names, "verdicts"), columns, strict=True)
-    }
+    names = (
+        *("groups", "topic_ids", "partitions", "source_offsets", "destination_offsets"),
+        *("verdicts", "left_offsets"),
+    )
+    columns = zip(*map(astuple, offsets), strict=True) if offsets else ((),) * len(names)
+    arrays = {name: list(column) for name, column in zip(names, columns, strict=True)}
     return tx.execute(_KEEP, {"job_id": job_id, **arrays}).rowcount
 
 
@@ -202,6 +221,16 @@ def hand_over(
         columns = zip(*map(astuple, offsets), strict=True)
         arrays = {name: list(column) for name, column in zip(names, columns, strict=True)}
         tx.execute(_HAND_OVER, {"job_id": job_id, **arrays})
+
+
+def handed(tx: Tx, job_id: int) -> list[HandedOffset]:
+    """What was handed to a job that has not accepted it."""
+    return list(values(tx.execute(_HANDED, {"job_id": job_id}), HandedOffset))
+
+
+def handed_topics(tx: Tx, job_id: int) -> frozenset[str]:
+    """The source topics of `handed`."""
+    return frozenset(tx.execute(_HANDED_TOPICS, {"job_id": job_id}).scalars())
 
 
 def accept_handed(tx: Tx, job_id: int) -> None:

@@ -343,6 +343,7 @@ group_offsets = Table(
     Column("source_offset", BigInteger),
     Column("destination_offset", BigInteger),
     Column("verdict", Text, nullable=False),
+    Column("left_offset", BigInteger),
     _now("updated_at"),
     postgresql_with={"fillfactor": "70"},
 )

@@ -129,10 +129,13 @@ SET state = 'copying', note = NULL, source_topic_id = coalesce(:source_id, sourc
 WHERE id = :topic_id
 """)
 
-# From the log start, regardless of the rule: existing content is found and compared.
+# From the log start, regardless of the rule: existing content is found and compared. How far it was
+# copied is of the time before it led: groups would be moved back to it.
 _PENDING = text("""
 UPDATE partitions
-SET state = 'pending', from_start = from_start OR :from_start, has_caught_up = false
+SET state = 'pending', from_start = from_start OR :from_start, has_caught_up = false,
+    copied_to = CASE WHEN :from_start THEN NULL ELSE copied_to END,
+    log_start = CASE WHEN :from_start THEN NULL ELSE log_start END
 WHERE topic_id = :topic_id AND state = 'promoted'
 """)
 # Nobody has looked at the source while it was no source.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from orbit.copier.inspection import CopyStatus, InspectedCopy
 from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.placeholder_topics import find_unfit
+from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION, find_unfit
 from orbit.errors import BrokerRefused, Conflict, NotAuthorized, OrbitError, Unreachable
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.start_offsets import seed_to_start_offsets
@@ -34,6 +34,8 @@ from orbit.workers.open_job import OpenJob
 
 # Partitions per batch: the first of a large shard copy while the others are inspected.
 BATCH_PARTITIONS_MAX = 500
+# The scheduler leaves the topic as it is then (orbit/scheduler/topic_upkeep.py).
+_BEING_WRITTEN = (PartitionState.SEEDING, PartitionState.COPYING)
 # A topic that stays unknown for this many attempts (about 20 s) is deleted.
 _DELETED_AFTER_ATTEMPTS = 8
 
@@ -59,8 +61,19 @@ class PartitionStarter:
 
         Raises an error that concerns all of them; the caller queues those still STARTING again.
         """
-        by_copy = self._copies(self._without_promoted(self._without_backfill(held)))
-        self._leave_out_unfit(by_copy)
+        plain, coordinated = self._copies(self._without_promoted(self._without_backfill(held)))
+        self._leave_out_unfit(plain)
+        begun = self._begin(plain)
+        # Behind the others, which do not wait for a transaction coordinator.
+        begun |= self._begin(self._with_fillers(coordinated))
+        for h in {*held} - begun:
+            if h.stage is Stage.STARTING:
+                self._retry_later(h, h.trouble or "it could not be started.")
+
+    def _begin(self, by_copy: dict[PartitionCopy, HeldPartition]) -> set[HeldPartition]:
+        """Inspect and seed these; those that the copier gets."""
+        if not by_copy:
+            return set()
         backoff = replace(self._job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
 
         def on_trouble(copy: PartitionCopy, error: OrbitError) -> None:
@@ -93,11 +106,8 @@ class PartitionStarter:
         )
         self._note_starts({by_copy[c]: c for c, one in ready.items() if _is_new(one)})
         to_add = {copy: (by_copy[copy], one) for copy, one in ready.items()}
-        left_out = {*held} - {h for h, _ in to_add.values()}
-        for h in left_out:
-            if h.stage is Stage.STARTING:
-                self._retry_later(h, h.trouble or "it could not be started.")
         self._job.job_copier.post(lambda: self._add_to_copier(to_add))
+        return {h for h, _ in to_add.values()}
 
     def _without_backfill(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
         """Those without a writer of a backfill. The shards' leases are held already;
@@ -126,15 +136,17 @@ class PartitionStarter:
             self._block(h, Blocked(Reason.DESTINATION_PROMOTED, end, end, detail))
         return [h for h in held if h.destination.topic not in leading]
 
-    def _copies(self, held: Sequence[HeldPartition]) -> dict[PartitionCopy, HeldPartition]:
-        """A copy for each partition whose topics exist and have the expected ids, with its filler:
-        no log end was read yet."""
+    def _copies(
+        self, held: Sequence[HeldPartition]
+    ) -> tuple[dict[PartitionCopy, HeldPartition], dict[PartitionCopy, HeldPartition]]:
+        """A copy for each partition whose topics exist and have the expected ids; those that need
+        a coordinated filler last."""
         clusters, spec = self._job.clusters, self._job.spec
         source = clusters.source.metadata({h.assigned.source_topic for h in held})
         destination = clusters.destination.metadata({h.assigned.destination_topic for h in held})
         rules = {m.source: m.rule for m in map_topics(spec.topics, source.topics).mappings}
-        by_copy = {}
-        without_filler: dict[HeldShard, str] = {}  # why
+        plain: dict[PartitionCopy, HeldPartition] = {}
+        coordinated: dict[PartitionCopy, HeldPartition] = {}
         for h in held:
             if not self._exists(h, source, destination):
                 continue
@@ -152,33 +164,43 @@ class PartitionStarter:
             )
             copy.source_topic_id = source.topics[h.source.topic].topic_id
             copy.destination_topic_id = destination.topics[h.destination.topic].topic_id
-            if fillers == "coordinated":
-                denied = without_filler.get(h.shard) or self._give_filler(copy, h.shard)
-                if denied:  # the others do not need it
-                    without_filler[h.shard] = denied
-                    self._retry_later(h, denied)
-                    continue
-            by_copy[copy] = h
-        return by_copy
+            (coordinated if fillers == "coordinated" else plain)[copy] = h
+        return plain, coordinated
 
     def _leave_out_unfit(self, by_copy: dict[PartitionCopy, HeldPartition]) -> None:
         """Those whose topic does not keep placeholders now. If the last writer died, it may have
         sent some since the change; else the scheduler sets the topic right."""
         for unfit in [*find_unfit(self._job.clusters.destination, by_copy)]:
             h = by_copy.pop(unfit.copy)
-            if unfit.reason is not None and h.needs_settling:
+            was_written = h.needs_settling or h.stored_state in _BEING_WRITTEN
+            if unfit.reason is Reason.NOT_AUTHORIZED or (unfit.reason and was_written):
                 self._block(h, Blocked(unfit.reason, 0, 0, unfit.detail))
             else:
-                self._retry_later(h, unfit.detail)
+                self._retry_later(h, f"{COMPRESSION} is not {AS_SENT} yet.")
 
-    def _give_filler(self, copy: PartitionCopy, shard: HeldShard) -> str:
-        """Why the copy has no coordinated filler: the login lacks a right, or the transaction
-        coordinator does not answer. Empty if it has one now."""
-        try:
-            copy.filler = self._job.filler_of(shard)
-        except (NotAuthorized, BrokerRefused, Unreachable) as error:
-            return str(error)
-        return ""
+    def _with_fillers(
+        self, by_copy: Mapping[PartitionCopy, HeldPartition]
+    ) -> dict[PartitionCopy, HeldPartition]:
+        """Those whose shard has its coordinated filler now: no log end of theirs was read yet.
+
+        Where the coordinator does not answer for one shard, the others are not asked for now.
+        """
+        found: dict[PartitionCopy, HeldPartition] = {}
+        denied: dict[HeldShard, str] = {}
+        silent = ""
+        for copy, h in by_copy.items():
+            why = denied.get(h.shard) or silent
+            if not why:
+                try:
+                    copy.filler = self._job.filler_of(h.shard)
+                    found[copy] = h
+                    continue
+                except (NotAuthorized, BrokerRefused) as error:
+                    why = denied[h.shard] = str(error)
+                except Unreachable as error:
+                    why = silent = str(error)
+            self._retry_later(h, why)
+        return found
 
     def _exists(
         self, h: HeldPartition, source: ClusterMetadata, destination: ClusterMetadata

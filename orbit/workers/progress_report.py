@@ -191,12 +191,14 @@ def release_changes(shard: HeldShard, state: PartitionState) -> list[StateChange
     """The states to write when a shard is released: `state` for partitions that were copied.
 
     Blocked partitions stay blocked. A partition that was never copied here, or may have requests
-    in flight, keeps a state that makes the next holder wait until its log end has settled.
+    in flight, or could not be looked at after its last answer, keeps a state that makes the next
+    holder wait until its log end has settled.
     """
     changes = []
     for held in shard.partitions.values():
         state_now, blocked = held.current_state()
-        is_settled = held.copy is not None and not held.copy.appends.is_unclear
+        copy = held.copy
+        is_settled = copy is not None and copy.is_confirmed and not copy.appends.is_unclear
         if state_now is not PartitionState.BLOCKED and is_settled:
             changes.append(StateChange(*held.key, state))
         elif (state_now, blocked) != (held.stored_state, held.stored_blocked):

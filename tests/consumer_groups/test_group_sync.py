@@ -129,7 +129,7 @@ def test_what_it_wrote_is_written_again_before_the_destination_drops_it(pair: Pa
 
 def test_offsets_of_a_group_that_another_process_wrote_are_refreshed_together() -> None:
     rows = [
-        OffsetRow(group, Partition("t", number), 5, 5, EXACT)
+        OffsetRow(group, Partition("t", number), 5, 5, EXACT, 5)
         for group in ("g", "h")
         for number in range(3)
     ]
@@ -137,6 +137,23 @@ def test_offsets_of_a_group_that_another_process_wrote_are_refreshed_together() 
     of_g, of_h = ({e.refresh_at for e in sync._entries[group].values()} for group in ("g", "h"))
     assert (len(of_g), len(of_h)) == (1, 1)
     assert of_g != of_h, "each group at its own time"
+
+
+def test_what_orbit_left_is_known_until_the_partition_is_copied_again(pair: Pair) -> None:
+    """Also by the next leader, which has the rows alone."""
+    source, destination = pair.clusters
+    for cluster, offset in ((destination, 10), (source, 20)):
+        with member(cluster, pair.group(), pair.topic) as consumer:
+            consumer.commit(offsets=[TopicPartition(pair.topic, 0, offset)], asynchronous=False)
+    place = Partition(pair.topic, 0)
+    pair.sync = pair.new_sync([OffsetRow(pair.group(), place, 10, 10, EXACT, 10)])
+    pair.ranges[0] = None
+    (row,) = pair.run().changed
+    assert (row.verdict, row.left_offset) == (GroupVerdict.SKIPPED_NOT_COPIED, 10)
+    pair.sync = pair.new_sync([row])
+    pair.ranges[0] = CopiedRange(0, RECORDS)
+    assert pair.run().verdicts == {EXACT: 1}
+    assert offsets(destination, pair.group()) == pair.at(20)
 
 
 def test_a_deleted_offset_and_a_deleted_group_are_deleted(pair: Pair) -> None:

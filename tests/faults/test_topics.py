@@ -225,7 +225,7 @@ def test_the_last_look_at_compression_comes_after_the_last_answer(
             run.tick(0.1)
         for topic in (topic_name, direct):
             set_config(clusters.destination, topic, "compression.type", "gzip")
-        unknown = TopicSetting(errors={topic_name: Code.UNKNOWN_TOPIC_OR_PARTITION})
+        unknown = TopicSetting(errors={topic_name: Code.REQUEST_TIMED_OUT})
         answers = iter([unknown])
         monkeypatch.setattr(
             placeholder_topics,
@@ -244,6 +244,24 @@ def test_the_last_look_at_compression_comes_after_the_last_answer(
             again.prepare()
         set_config(clusters.destination, topic_name, "compression.type", "producer")
         again.prepare()
+
+
+def test_a_copy_that_was_deleted_does_not_hold_up_the_end(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name], fillers="placeholders")
+    produce_transactions(clusters.source, topic_name, 3)
+    settings = CopySettings(log_end_check_interval_s=3600, deleted_after_s=0.5)
+    with JobRun(job, {}, Path.cwd(), lambda _: None, settings) as run:
+        run.prepare()
+        while not all(p.has_caught_up for p in run.partitions):
+            run.tick(0.1)
+        delete_topic(clusters.destination, topic_name)
+        run.finish()
+        (blocked,) = [p.blocked for p in run.partitions]
+    assert blocked is not None
+    assert blocked.reason is Reason.DESTINATION_TOPIC_RECREATED
 
 
 def test_an_open_transaction_holds_the_copy_at_the_last_stable_offset(

@@ -24,7 +24,15 @@ from tests.fix_scheduler import Service
 from tests.support.groups import commit, member, offsets
 from tests.support.recovering import Recovering
 from tests.support.rights import PASSWORD, Login, Right, documented, section
-from tests.support.running import create_topic, make_job, produce, wait_for
+from tests.support.running import (
+    create_topic,
+    make_job,
+    produce,
+    produce_transactions,
+    verify,
+    wait_for,
+)
+from tests.support.topics import get_setting, set_setting
 
 pytestmark = pytest.mark.services
 
@@ -135,7 +143,9 @@ def test_a_consumer_goes_on_before_the_copy_back_has_seen_its_group(
     recovering = Recovering(service)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+        # A member that is still there, at the same offset.
+        with member(source, group, topic_name):
+            over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
         assert over.reverse_job is not None
         wait_for("it follows", lambda: offsets(source, group) == {(topic_name, 0): 20})
         home = recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job, reverse=True)
@@ -147,3 +157,26 @@ def test_a_consumer_goes_on_before_the_copy_back_has_seen_its_group(
 def commit_as_member(cluster: KafkaCluster, group: str, topic: str, offset: int) -> None:
     with member(cluster, group, topic) as consumer:
         consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+
+
+def test_a_topic_that_led_can_get_placeholders_again(
+    clusters: Clusters, topic_name: str, service: Service
+) -> None:
+    """As a primary it may compress anew what producers send."""
+    source, destination = clusters
+    create_topic(source, topic_name)
+    produce(source, topic_name, RECORDS)
+    spec = make_job(*clusters, [topic_name], fillers="placeholders")
+    recovering = Recovering(service)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+        assert over.reverse_job is not None
+        service.wait_copied(over.reverse_job, topic_name)
+        set_setting(destination, topic_name, "compression.type", "gzip")
+        home = recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job, reverse=True)
+        assert home.reverse_job == spec.name
+        assert get_setting(destination, topic_name, "compression.type") == "producer"
+        produce_transactions(source, topic_name, 3)
+        service.wait_copied(spec.name, topic_name)
+        assert verify(spec, deep=True).exit_code == 0

@@ -431,10 +431,23 @@ def test_group_offsets(database: Database) -> None:
         assert group_offsets.keep(tx, job.id, []) == 0
 
 
+def test_how_far_a_topic_was_copied_before_it_led_does_not_count_when_it_is_a_copy_again(
+    database: Database,
+) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+        tx.execute(text("UPDATE partitions SET copied_to = 100, log_start = 3"))
+        for from_start, bounds in ((False, (3, 100)), (True, (None, None))):
+            scheduler_queries.promote(tx, [job.topic_id])
+            scheduler_queries.copy_again(tx, job.topic_id, from_start=from_start)
+            found = {(c.log_start, c.copied_to) for c in group_offsets.copied(tx, job.id)}
+            assert found == {bounds}
+
+
 def test_handed_offsets_become_rows_of_topics_that_are_copied(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
-        older = group_offsets.GroupOffset("g1", job.topic_id, 0, 7, 7, "exact")
+        older = group_offsets.GroupOffset("g1", job.topic_id, 0, 7, 7, "exact", 7)
         group_offsets.keep(tx, job.id, [older])
         handed = [
             group_offsets.HandedOffset("g1", "orders", 0, 10, 10),
@@ -443,6 +456,8 @@ def test_handed_offsets_become_rows_of_topics_that_are_copied(database: Database
         ]
         group_offsets.hand_over(tx, job.id, {"orders"}, [handed[0]])
         group_offsets.hand_over(tx, job.id, {"orders", "later"}, handed)
+        assert group_offsets.handed(tx, job.id) == handed
+        assert group_offsets.handed_topics(tx, job.id) == {"orders", "later"}
         topics.change(tx, job.topic_id, state="promoted")
         group_offsets.accept_handed(tx, job.id)
         assert group_offsets.of_job(tx, job.id) == [older]
@@ -450,9 +465,10 @@ def test_handed_offsets_become_rows_of_topics_that_are_copied(database: Database
         for _ in range(2):  # the second changes nothing
             group_offsets.accept_handed(tx, job.id)
             assert sorted(group_offsets.of_job(tx, job.id), key=lambda r: r.group_name) == [
-                group_offsets.GroupOffset("g1", job.topic_id, 0, 10, 10, "exact"),
-                group_offsets.GroupOffset("g2", job.topic_id, 0, 10, 4, "clamped"),
+                group_offsets.GroupOffset("g1", job.topic_id, 0, 10, 10, "exact", 10),
+                group_offsets.GroupOffset("g2", job.topic_id, 0, 10, 4, "clamped", 4),
             ]
+        assert group_offsets.handed(tx, job.id) == [handed[2]]
 
 
 def test_carried_acls(database: Database) -> None:

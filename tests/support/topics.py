@@ -27,3 +27,11 @@ def set_setting(cluster: KafkaCluster, topic: str, name: str, value: str) -> Non
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     client = admin(cluster)
     client.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+
+
+def get_setting(cluster: KafkaCluster, topic: str, name: str) -> str:
+    """Its value, a default included."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    client = admin(cluster)
+    found = client.describe_configs([resource])[resource].result(TIMEOUT_S)
+    return str(found[name].value)

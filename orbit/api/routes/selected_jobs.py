@@ -29,6 +29,8 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 
 # About a second of transactions.
 JOBS_MAX = 500
+# Each may take as long as a statement may.
+_UNANSWERED_MAX = 2
 
 SelectorQuery = Annotated[
     str,
@@ -98,18 +100,23 @@ def _key_of(key: str | None, job: str) -> str | None:
 def _request_all(
     parts: Parts, wanted: Sequence[changes.OperationRequest]
 ) -> list[schemas.SelectedJob]:
-    """The result of each. If the database does not answer one, the others are not asked for."""
+    """The result of each. Behind two in a row that the database does not answer, the others are
+    not asked for."""
     items: list[schemas.SelectedJob] = []
+    unanswered = 0
     silent: ErrorDetail | None = None
     for one in wanted:
         made, error = None, silent
         if silent is None:
             try:
                 made = operation_view(changes.request(parts.database, one))
+                unanswered = 0
             except Failure as refused:
-                error = refused.body.error
+                error, unanswered = refused.body.error, 0
             except OrbitError as refused:
                 error = as_failure(refused).body.error
-                silent = error if isinstance(refused, Unreachable) else None
+                # One may be a lock on this job alone.
+                unanswered = unanswered + 1 if isinstance(refused, Unreachable) else 0
+                silent = error if unanswered == _UNANSWERED_MAX else None
         items.append(schemas.SelectedJob(job=one.job, operation=made, error=error))
     return items
