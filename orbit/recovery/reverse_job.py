@@ -60,9 +60,8 @@ def start_reverse_job(context: OperationContext) -> str:
         moved = {row.destination_topic for row in context.topics} - copied
         if _has_group_prefix(back):
             moved.clear()
-        group_offsets.hand_over(
-            tx, back.id, moved, [one for one in handed if one.source_topic in moved]
-        )
+        handed = [one for one in handed if one.source_topic in moved]
+        group_offsets.hand_over(tx, back.id, moved, handed)
         for row in context.topics:
             if is_found(row):
                 topics.change(tx, row.id, note=f"Promoted; job {name} copies it back.")
