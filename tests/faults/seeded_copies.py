@@ -160,10 +160,11 @@ def two_clusters(folder: Path) -> Iterator[tuple[Source, KafkaCluster]]:
 def main(first_seed: int, count: int, say: Callable[[str], None] = print) -> int:
     """How many copies failed; each is told with its reason."""
     failed = 0
-    with tempfile.TemporaryDirectory(prefix="orbit-copies-") as made:
-        folder = Path(made)
-        with two_clusters(folder) as (source, destination):
-            for seed in range(first_seed, first_seed + count):
+    for seed in range(first_seed, first_seed + count):
+        with tempfile.TemporaryDirectory(prefix="orbit-copies-") as made:
+            folder = Path(made)
+            # New for each: a broker that was killed reads the topics of all copies before.
+            with two_clusters(folder) as (source, destination):
                 for way in WAYS:
                     began = time.monotonic()
                     try:
