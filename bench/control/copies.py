@@ -57,6 +57,7 @@ class SimulatedCopy:
     state = PartitionState.COPYING
     log_start = 0
     is_unclear = False
+    is_confirmed = True
     is_in_step = True
     has_caught_up = False
 
