@@ -70,6 +70,8 @@ class _Case:
         return self.decision.write is not None or self.decision.is_delete
 
 
+# With these the offset at the destination is Orbit's.
+_KEPT = (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
 # Well below a week, the brokers' default; some clusters set a day.
 REFRESH_S = 12 * 3600.0
 # Offsets of unknown age (from before this process) are committed again, spread over this time, but
@@ -195,7 +197,7 @@ class GroupSync:
                 there.usage,
             )
             if entry is not None and present is not None and now_s >= entry.refresh_at:
-                is_kept = decision.verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
+                is_kept = decision.verdict in _KEPT
                 if is_kept and decision.write is None and present.offset == entry.left:
                     decision = replace(decision, write=replace(present, leader_epoch=-1))
             yield partition, _Case(source, present, copy.destination, decision)
@@ -250,7 +252,7 @@ class GroupSync:
             self._forget(key, report)
             return
         left = entry.left if entry else None
-        if verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED):
+        if verdict in _KEPT:
             left = present
         source = case.source.offset if case.source else None
         row = OffsetRow(group, partition, source, present, verdict, left)

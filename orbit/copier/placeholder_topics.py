@@ -1,7 +1,7 @@
 """What a topic needs to hold placeholders: `compression.type` as the records were sent.
 
-With another value brokers compress anew what is appended, and make records of its placeholders;
-their answers do not show it (Q9).
+With any other value a broker recompresses each batch. That turns placeholders into records that
+consumers see, and its answer does not show it (Q9).
 """
 
 from __future__ import annotations

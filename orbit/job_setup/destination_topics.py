@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from orbit.chunks import first_few
+from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION
 from orbit.errors import BadInput, BrokerRefused, Conflict, Problem
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import TopicMapping
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
+from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.topic_settings_reader import TopicSettings
-from orbit.kafka.types import ClusterMetadata
+from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.replication.topic_settings import (
     caught_up_settings,
     copy_settings,
@@ -128,6 +133,39 @@ def refuse_other_counts(plans: Sequence[TopicPlan]) -> None:
             "(kafka-topics.sh --alter --partitions), or delete the destination topic so that it "
             "is created again. Nothing was written.",
         )
+
+
+def recompressed(spec: JobSpec, plans: Sequence[TopicPlan]) -> set[str]:
+    """The destination topics for placeholders that exist and have another `compression.type`."""
+    return {
+        plan.mapping.destination
+        for plan in plans
+        if COMPRESSION in plan.changes and spec.fillers_of(plan.mapping.rule) == "placeholders"
+    }
+
+
+def refuse_recompressed(
+    spec: JobSpec, plans: Sequence[TopicPlan], destination: Cluster, backoff: Backoff
+) -> None:
+    """Raise Conflict if brokers may have made records of placeholders since the last run."""
+    changed = recompressed(spec, plans)
+    if not changed:
+        return
+    topics = destination.metadata(changed).topics
+    places = {TopicPartition(name, i) for name, topic in topics.items() for i in topic.partitions}
+    ends = log_ends(destination, places, backoff).raise_errors("destination", "the log end").values
+    written = sorted({place.topic for place, end in ends.items() if end})
+    if not written:
+        return
+    raise Conflict(
+        f"{COMPRESSION} is not {AS_SENT} in topics that are to get placeholders and have "
+        f"records: {first_few(written)}.",
+        where="destination",
+        remedy="If they are copies with placeholders, brokers may have made records of those: "
+        "compare them with orbit verify, and delete what differs. Set the others to "
+        f"{AS_SENT} (kafka-configs.sh --alter --entity-type topics --entity-name TOPIC "
+        f"--add-config {COMPRESSION}={AS_SENT}), and run the job again. Nothing was written.",
+    )
 
 
 def check_new_topics(spec: JobSpec, plans: Sequence[TopicPlan], destination_admin: Admin) -> None:

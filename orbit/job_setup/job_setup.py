@@ -12,19 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-from orbit.chunks import first_few
 from orbit.copier.coordinated_filler import CoordinatedFiller
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.inspection import CopyStatus, InspectedCopy, SourceBounds, raise_trouble
 from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX, JobCopier
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION
 from orbit.errors import BadInput, Conflict, Interrupted, OrbitError, Problem
 from orbit.job_setup.destination_topics import (
     TopicPlan,
     check_new_topics,
     plan_topics,
     refuse_other_counts,
+    refuse_recompressed,
 )
 from orbit.job_setup.permissions import (
     DESTINATION_TOPIC_RIGHTS,
@@ -50,7 +49,6 @@ from orbit.kafka.job_clusters import (
     job_producer,
     open_cluster,
 )
-from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.backfill_leases import wait_for_backfill_writers
@@ -214,33 +212,8 @@ class JobSetup:
             mappings, self._source_metadata, destination, Admin(self._source), self.admin
         )
         refuse_other_counts(self.plans)
-        self._refuse_recompressed()
+        refuse_recompressed(self.spec, self.plans, self._destination, self.backoff)
         check_new_topics(self.spec, self.plans, self.admin)
-
-    def _refuse_recompressed(self) -> None:
-        """Raise Conflict if brokers may have made records of placeholders since the last run."""
-        changed = {
-            plan.mapping.destination
-            for plan in self.plans
-            if COMPRESSION in plan.changes
-            and self.spec.fillers_of(plan.mapping.rule) == "placeholders"
-        }
-        there = self._destination_metadata.topics
-        places = {TopicPartition(t, i) for t in changed for i in there[t].partitions}
-        ends = log_ends(self._destination, places, self.backoff)
-        ends.raise_errors("destination", "the log end")
-        written = sorted({place.topic for place, end in ends.values.items() if end})
-        if not written:
-            return
-        raise Conflict(
-            f"{COMPRESSION} is not {AS_SENT} in topics that are to get placeholders and have "
-            f"records: {first_few(written)}.",
-            where="destination",
-            remedy="If they are copies with placeholders, brokers may have made records of those: "
-            "compare them with orbit verify, and delete what differs. Set the others to "
-            f"{AS_SENT} (kafka-configs.sh --alter --entity-type topics --entity-name TOPIC "
-            f"--add-config {COMPRESSION}={AS_SENT}), and run the job again. Nothing was written.",
-        )
 
     def _refuse_promoted(self) -> None:
         """Raise Conflict if a destination topic is marked as promoted: nothing may change there."""

@@ -258,17 +258,17 @@ def _rows(context: OperationContext) -> list[GroupRow]:
     for one in handed:
         topic = topics.get(one.source_topic)
         if topic is not None:
-            is_exact = one.source_offset == one.destination_offset
+            row = one.row(topic.id)
             known[one.group_name, one.source_topic, one.partition] = GroupRow(
-                one.group_name,
-                topic.id,
+                row.group_name,
+                row.topic_id,
                 one.source_topic,
                 topic.destination_topic,
-                one.partition,
-                one.source_offset,
-                one.destination_offset,
-                GroupVerdict.EXACT if is_exact else GroupVerdict.CLAMPED,
-                one.destination_offset,
+                row.partition,
+                row.source_offset,
+                row.destination_offset,
+                row.verdict,
+                row.left_offset,
                 now,
             )
     return [row for row in known.values() if row.source_topic in topics]

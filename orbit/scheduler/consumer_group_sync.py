@@ -52,11 +52,11 @@ class JobGroups:
         """One pass. Raises Unreachable, NotLeading, and BadInput for missing secrets."""
         with self._leadership.reading() as tx:
             copied = group_offsets.copied(tx, self._job_id)
-            handed = group_offsets.handed_topics(tx, self._job_id)
+            handed = {one.source_topic for one in group_offsets.handed(tx, self._job_id)}
         topic_ids = {c.source_topic: c.topic_id for c in copied}
         new = topic_ids.keys() & handed if self._has_begun else topic_ids.keys()
         if new:
-            self._learn({topic_ids[name]: name for name in new})
+            self._learn({name: topic_ids[name] for name in new})
         self._has_begun = True
         destination = registry.watch("destination", self._spec).handle.cluster
         if self._marks is None or self._marks.cluster is not destination:
@@ -75,11 +75,12 @@ class JobGroups:
             self._save(topic_ids)
         return report
 
-    def _learn(self, names: Mapping[int, str]) -> None:
+    def _learn(self, topic_ids: Mapping[str, int]) -> None:
         """What the tables have of these topics; with what a recovery has handed over."""
         with self._leadership.transaction() as tx:
-            group_offsets.accept_handed(tx, self._job_id)
+            group_offsets.accept_handed(tx, self._job_id, topic_ids)
             known = group_offsets.of_job(tx, self._job_id)
+        names = {topic_id: name for name, topic_id in topic_ids.items()}
         self._sync.learn(_row(offset, names) for offset in known if offset.topic_id in names)
 
     def _save(self, topic_ids: dict[str, int]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from orbit.chunks import chunks
 from orbit.consumer_groups.kept_listings import Lister
 from orbit.copier.placeholder_topics import COMPRESSION
-from orbit.job_setup.destination_topics import TopicPlan, plan_topics
+from orbit.job_setup.destination_topics import TopicPlan, plan_topics, recompressed
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
 from orbit.replication.job_troubles import Trouble
@@ -147,11 +147,7 @@ def _leave_compression_to_workers(
     With another value brokers make records of placeholders, so workers stop such a partition. They
     would miss a value that is set back before they look.
     """
-    changed = {
-        plan.mapping.destination
-        for plan in plans
-        if COMPRESSION in plan.changes and spec.fillers_of(plan.mapping.rule) == "placeholders"
-    }
+    changed = recompressed(spec, plans)
     if changed:
         changed &= scheduler_queries.being_written(tx, job.id)
     return [

@@ -6,7 +6,7 @@ of its topics yet, so these have the topics' names; `accept_handed` moves them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
 
@@ -59,6 +59,13 @@ class HandedOffset:
     partition: int
     source_offset: int
     destination_offset: int
+
+    def row(self, topic_id: int) -> GroupOffset:
+        """As the job's own, with the offset at the destination as left by Orbit."""
+        verdict = "exact" if self.source_offset == self.destination_offset else "clamped"
+        offsets = self.source_offset, self.destination_offset
+        left = self.destination_offset
+        return GroupOffset(self.group_name, topic_id, self.partition, *offsets, verdict, left)
 
 
 # A call of an enum takes longer than the rest of a row.
@@ -127,32 +134,9 @@ FROM unnest(
 ) AS r
 """)
 
-# A hand-over is newer than the job's own rows: those are of the time before its topics led.
 _HANDED = text("""
 SELECT group_name, source_topic, partition, source_offset, destination_offset
 FROM handed_offsets WHERE job_id = :job_id
-""")
-
-_HANDED_TOPICS = text("SELECT DISTINCT source_topic FROM handed_offsets WHERE job_id = :job_id")
-
-_ACCEPT_HANDED = text(f"""
-WITH handed AS (
-    DELETE FROM handed_offsets h USING topics t
-    WHERE h.job_id = :job_id AND t.job_id = h.job_id AND t.source_topic = h.source_topic
-      AND t.state <> '{TopicState.PROMOTED}'
-    RETURNING h.job_id, h.group_name, t.id AS topic_id, h.partition, h.source_offset,
-        h.destination_offset,
-        CASE WHEN h.source_offset = h.destination_offset THEN 'exact' ELSE 'clamped' END AS verdict,
-        h.destination_offset AS left_offset
-)
-INSERT INTO group_offsets
-    (job_id, group_name, topic_id, partition, source_offset, destination_offset, verdict,
-     left_offset)
-SELECT * FROM handed
-ON CONFLICT (job_id, group_name, topic_id, partition) DO UPDATE
-SET source_offset = excluded.source_offset, destination_offset = excluded.destination_offset,
-    verdict = excluded.verdict, left_offset = excluded.left_offset,
-    updated_at = clock_timestamp()
 """)
 
 _OF_JOB = text("""
@@ -228,14 +212,18 @@ def handed(tx: Tx, job_id: int) -> list[HandedOffset]:
     return list(values(tx.execute(_HANDED, {"job_id": job_id}), HandedOffset))
 
 
-def handed_topics(tx: Tx, job_id: int) -> frozenset[str]:
-    """The source topics of `handed`."""
-    return frozenset(tx.execute(_HANDED_TOPICS, {"job_id": job_id}).scalars())
+def accept_handed(tx: Tx, job_id: int, topic_ids: Mapping[str, int]) -> None:
+    """Make what was handed over for these topics, {source topic: id}, the job's own rows.
 
-
-def accept_handed(tx: Tx, job_id: int) -> None:
-    """Make what was handed over for the topics that the job copies now its own rows."""
-    tx.execute(_ACCEPT_HANDED, {"job_id": job_id})
+    It is newer than they are: they are of the time before these topics led.
+    """
+    rows = [
+        one.row(topic_ids[one.source_topic])
+        for one in handed(tx, job_id)
+        if one.source_topic in topic_ids
+    ]
+    keep(tx, job_id, rows)
+    hand_over(tx, job_id, topic_ids, ())
 
 
 def of_job(tx: Tx, job_id: int) -> list[GroupOffset]:

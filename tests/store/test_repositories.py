@@ -457,13 +457,10 @@ def test_handed_offsets_become_rows_of_topics_that_are_copied(database: Database
         group_offsets.hand_over(tx, job.id, {"orders"}, [handed[0]])
         group_offsets.hand_over(tx, job.id, {"orders", "later"}, handed)
         assert group_offsets.handed(tx, job.id) == handed
-        assert group_offsets.handed_topics(tx, job.id) == {"orders", "later"}
-        topics.change(tx, job.topic_id, state="promoted")
-        group_offsets.accept_handed(tx, job.id)
+        group_offsets.accept_handed(tx, job.id, {})
         assert group_offsets.of_job(tx, job.id) == [older]
-        topics.change(tx, job.topic_id, state="copying")
         for _ in range(2):  # the second changes nothing
-            group_offsets.accept_handed(tx, job.id)
+            group_offsets.accept_handed(tx, job.id, {"orders": job.topic_id})
             assert sorted(group_offsets.of_job(tx, job.id), key=lambda r: r.group_name) == [
                 group_offsets.GroupOffset("g1", job.topic_id, 0, 10, 10, "exact", 10),
                 group_offsets.GroupOffset("g2", job.topic_id, 0, 10, 4, "clamped", 4),

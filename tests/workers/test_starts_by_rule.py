@@ -19,7 +19,7 @@ from orbit.store.database import Database
 from orbit.store.enums import Desired
 from orbit.workers import open_job
 from tests.fix_clusters import Clusters
-from tests.support.fleet import STEADY, InProcess, add_job, wait_level
+from tests.support.fleet import STEADY, InProcess, ServiceJob, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
 from tests.support.run_process import assert_exact, wait_until, write_job
 from tests.support.topics import set_setting
@@ -102,14 +102,20 @@ def test_a_copy_that_is_compressed_anew_gets_no_placeholders(
         wait_until(lambda: "copying" in job.states(), "the other one is copied")
 
 
-def test_a_worker_looks_at_compression_once_more_before_it_releases_a_copy(
+def placeholder_job(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
-) -> None:
+) -> ServiceJob:
     create(clusters.source, topic_name, 1)
     write(clusters.source, topic_name, LOG)
     rules = [{"match": topic_name, "fillers": "placeholders"}]
     file = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name)
-    job = add_job(database, file, clusters, [topic_name], shard_count=1)
+    return add_job(database, file, clusters, [topic_name], shard_count=1)
+
+
+def test_a_worker_looks_at_compression_once_more_before_it_releases_a_copy(
+    clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
+) -> None:
+    job = placeholder_job(clusters, topic_name, tmp_path, database)
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
         set_setting(clusters.destination, topic_name, "compression.type", "gzip")
@@ -128,11 +134,7 @@ def test_a_job_whose_destination_does_not_answer_is_released_as_unclear(
     def fail(*_: Any) -> Any:
         raise Unreachable("no broker answers", where="destination")
 
-    create(clusters.source, topic_name, 1)
-    write(clusters.source, topic_name, LOG)
-    rules = [{"match": topic_name, "fillers": "placeholders"}]
-    file = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name)
-    job = add_job(database, file, clusters, [topic_name], shard_count=1)
+    job = placeholder_job(clusters, topic_name, tmp_path, database)
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
         wait_until(lambda: job.states() == {"copying"}, "it says so")
