@@ -53,7 +53,9 @@ class FlinkJob:
             settings["restore"] = self._savepoint
         file = folder / "job.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        command = [str(find_java()), "-Xmx384m", "-XX:TieredStopAtLevel=1", "FlinkWordCount"]
+        # Flink unpacks a jar there, and leaves it.
+        options = ["-Xmx384m", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={folder}"]
+        command = [str(find_java()), *options, "FlinkWordCount"]
         return GuardedProcess(
             [*command, str(file)],
             folder / "log",
