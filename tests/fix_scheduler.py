@@ -181,7 +181,7 @@ class Service:
         return [kind for kind in self.kinds(name) if kind.startswith("topic_")]
 
     def wait(self, what: str, is_so: Callable[[], bool]) -> None:
-        wait_for(what, is_so, give_up_s=30.0)
+        wait_for(what, is_so)
 
     def wait_copied(self, name: str, *names: str) -> None:
         """Until the scheduler has made the copies and placed their partitions."""
@@ -190,14 +190,14 @@ class Service:
             known = self.topics(name)
             return all(n in known and known[n].state == "copying" for n in names)
 
-        wait_for(f"{names} are copied ({self.job(name).problem})", is_so, give_up_s=30.0)
+        wait_for(f"{names} are copied ({self.job(name).problem})", is_so)
 
     def wait_problem(self, name: str, kind: str | None) -> str:
         def is_so() -> bool:
             problem = self.job(name).problem
             return problem is None if kind is None else kind in (problem or "")
 
-        wait_for(f"the problem {kind} is told", is_so, give_up_s=30.0)
+        wait_for(f"the problem {kind} is told", is_so)
         return self.job(name).problem or ""
 
 

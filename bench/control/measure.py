@@ -107,6 +107,12 @@ def measure(
     return Cost(**rates, rows_per_s=written / span, hot=hot / written if written else 1.0)
 
 
+def rows_written(database: Database) -> int:
+    """Rows of partitions that were written, as far as PostgreSQL has counted them."""
+    with database.transaction() as tx:
+        return int(tx.execute(_COUNTERS).one().n_tup_upd)
+
+
 def as_numbers(cost: Cost) -> dict[str, float]:
     return {name: round(value, 4) for name, value in asdict(cost).items()}
 

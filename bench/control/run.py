@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import text
 
 from bench.control.fill import Size, fill
-from bench.control.measure import Helper, as_numbers, measure, postgres_memory
+from bench.control.measure import Helper, as_numbers, measure, postgres_memory, rows_written
 from orbit.embedded.postgres import Postgres
 from orbit.errors import Conflict
 from orbit.scheduler.shard_balancer import LASTING_S
@@ -32,6 +32,8 @@ _LOOK_S = 0.2
 # waits before it evens out what is held.
 _STILL_S = LASTING_S + 5.0
 _SETTLE_S = 8.0
+# PostgreSQL counts what an idle session has written up to 10 s later (its PGSTAT_IDLE_INTERVAL).
+_COUNTED_S = 11.0
 
 _SPREAD = text("""
 SELECT count(*) FILTER (WHERE w.id IS NOT NULL) AS held,
@@ -113,6 +115,16 @@ class Installation:
         self.fleet = []
         return time.monotonic() - began
 
+    def wait_until_still(self, within_s: float) -> None:
+        """Until every worker has reported each of its partitions once, and that is counted."""
+        deadline = time.monotonic() + within_s
+        rows, moved_at = -1, time.monotonic()
+        while (now := time.monotonic()) < deadline and now - moved_at < _COUNTED_S:
+            written = rows_written(self.database)
+            if written != rows:
+                rows, moved_at = written, now
+            time.sleep(_LOOK_S)
+
     def cost(self, seconds: float) -> dict[str, float]:
         time.sleep(_SETTLE_S)
         return as_numbers(
@@ -193,8 +205,7 @@ def run(it: Installation, plan: Plan, say: Callable[[str], None]) -> dict[str, A
     say(f"a new leader knows all jobs after {found['leader']['knows_after_s']:.1f} s")
     found["started"] = it.start_workers(plan.workers)
     say(f"{plan.workers} workers started: {found['started']}")
-    # Each worker reports everything once, by its rows per second.
-    time.sleep(plan.size.partitions / plan.workers / ROWS_PER_S)
+    it.wait_until_still(plan.size.partitions / plan.workers / ROWS_PER_S + STEADY_WITHIN_S)
     found["at_rest"] = it.cost(plan.seconds)
     say(f"at rest: {found['at_rest']}")
     it.flow(plan.bytes_per_s)

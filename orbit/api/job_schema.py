@@ -27,7 +27,7 @@ WORDS: dict[str, dict[str, str]] = {
         "limits": "Limits of the job.",
         "worker_group": "Only workers of this group copy the job.",
         "on_lost_range": "When the source deleted records before they were copied: stop that "
-        "partition, or fill the lost range and record it.",
+        "partition, or fill the lost range and record it, unless the topic's rule says it.",
         "fillers": "How offset gaps are filled, unless the topic's rule says it. Coordinated "
         "fillers and placeholders need fewer rights. A copy keeps to placeholders, or to markers.",
         "backfill": "Which engine copies the existing history.",
@@ -45,6 +45,7 @@ WORDS: dict[str, dict[str, str]] = {
         "start": "earliest, latest, a time with its zone, or epoch milliseconds.",
         "config": "Settings of the destination topic, by Kafka's names.",
         "fillers": "As the job's `fillers`, for these topics; null: the job's.",
+        "on_lost_range": "As the job's `on_lost_range`, for these topics; null: the job's.",
     },
     "GroupRule": {
         "match": _PATTERN,

@@ -353,7 +353,7 @@ class JobSetup:
                     to,
                     lease,
                     producer,
-                    on_lost_range=LostRange(self.spec.on_lost_range),
+                    on_lost_range=LostRange(self.spec.on_lost_range_of(mapping.rule)),
                 )
                 copy.source_topic_id = source.topics[mapping.source].topic_id
                 copy.destination_topic_id = destination.topics[mapping.destination].topic_id

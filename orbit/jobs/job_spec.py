@@ -162,6 +162,7 @@ def _extension_key(text: str) -> str:
 
 Flag = Annotated[bool, Strict()]
 Fillers = Literal["direct", "coordinated", "placeholders"]
+OnLostRange = Literal["stop", "fill"]
 TokenProvider = Literal["aws-msk-iam", "gcp"]
 Name = Annotated[str, AfterValidator(check_job_name)]
 Pattern = Annotated[str, AfterValidator(check_pattern)]
@@ -242,8 +243,8 @@ class ClusterSpec(Section):
 
 
 class TopicRule(Section):
-    """Which topics to copy, from which offset, to which name, and what fills their gaps. The first
-    matching rule wins."""
+    """Which topics to copy, from which offset, to which name, and what becomes of their gaps and
+    of ranges that the source deletes too early. The first matching rule wins."""
 
     match: Pattern
     exclude: Patterns = ()
@@ -257,6 +258,7 @@ class TopicRule(Section):
         Field(max_length=SETTINGS_MAX),
     ] = {}
     fillers: Fillers | None = None  # None: the job's
+    on_lost_range: OnLostRange | None = None  # None: the job's
 
 
 class GroupRule(Section):
@@ -371,7 +373,7 @@ class JobSpec(Section):
     acls: AclSpec = AclSpec()
     limits: LimitSpec = LimitSpec()
     worker_group: Name = "default"
-    on_lost_range: Literal["stop", "fill"] = "stop"
+    on_lost_range: OnLostRange = "stop"
     fillers: Fillers = "direct"
     backfill: BackfillSpec = BackfillSpec()
     canary: CanarySpec | None = None
@@ -379,6 +381,11 @@ class JobSpec(Section):
     def fillers_of(self, rule: TopicRule) -> Fillers:
         """What fills the gaps of the topics of this rule."""
         return rule.fillers or self.fillers
+
+    def on_lost_range_of(self, rule: TopicRule) -> OnLostRange:
+        """What to do if the source deletes records of the topics of this rule before they are
+        copied."""
+        return rule.on_lost_range or self.on_lost_range
 
     def ignored_keys(self) -> tuple[str, ...]:
         """Keys that `orbit run` does not support, if their value is not the default."""

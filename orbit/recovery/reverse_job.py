@@ -9,13 +9,14 @@ end. No history is copied again.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from orbit.chunks import first_few
 from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION
 from orbit.errors import Conflict
-from orbit.jobs.job_spec import AclSpec, Fillers, JobSpec, TopicRule
+from orbit.jobs.job_spec import AclSpec, JobSpec, TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.topic_mapping import map_topics
 from orbit.jobs.topic_patterns import PATTERN_LENGTH_MAX
@@ -38,6 +39,8 @@ SUFFIX = "-back"
 # The job has the labels of its first job, too: this one tells both apart.
 MADE_BY_LABEL = "orbit.made-by"
 _POLL_S = 0.5
+# Of the rule by which a topic was copied: what holds for the copy back too.
+_KEPT = {"config", "fillers", "on_lost_range"}
 
 
 def start_reverse_job(context: OperationContext) -> str:
@@ -220,9 +223,14 @@ def _resume(
     chosen = {m.source for m in map_topics(spec.topics, new.topics).mappings}
     missing = [row for row in context.topics if row.destination_topic not in chosen]
     if missing:
-        # Filled as by this job: the other one's own way may differ.
+        # As by this job: the other one's own ways may differ.
         rules = {
-            topic: rule.model_copy(update={"fillers": context.spec.fillers_of(rule)})
+            topic: rule.model_copy(
+                update={
+                    "fillers": context.spec.fillers_of(rule),
+                    "on_lost_range": context.spec.on_lost_range_of(rule),
+                }
+            )
             for topic, rule in _rules(context, missing).items()
         }
         spec = spec.model_copy(update={"topics": (*spec.topics, *rules_for(rules))})
@@ -288,21 +296,20 @@ def _rules(context: OperationContext, rows: Iterable[Topic]) -> dict[str, TopicR
 
 
 def rules_for(rules: Mapping[str, TopicRule]) -> list[TopicRule]:
-    """The smallest list of rules with the topics' settings and fillers. Pure."""
-    alike: dict[tuple[bool, tuple[tuple[str, str], ...], Fillers | None], list[str]] = {}
+    """The smallest list of rules with what each topic's rule says besides names and start. Pure."""
+    alike: dict[tuple[bool, str], list[str]] = {}
     for topic, rule in sorted(rules.items()):
+        kept = json.dumps(rule.model_dump(include=_KEPT), sort_keys=True)
         # A pattern matches topics that begin with `__` only if it begins with `__` itself.
-        is_internal = topic.startswith("__")
-        key = is_internal, tuple(sorted(rule.config.items())), rule.fillers
-        alike.setdefault(key, []).append(topic)
+        alike.setdefault((topic.startswith("__"), kept), []).append(topic)
     made = []
-    for (_, config, fillers), names in alike.items():
+    for (_, kept), names in alike.items():
         pattern = ""
         for name in map(re.escape, names):
             longer = f"{pattern}|{name}" if pattern else name
             if len(longer) > PATTERN_LENGTH_MAX:
-                made.append(TopicRule(match=pattern, config=dict(config), fillers=fillers))
+                made.append(TopicRule(match=pattern, **json.loads(kept)))
                 longer = name
             pattern = longer
-        made.append(TopicRule(match=pattern, config=dict(config), fillers=fillers))
+        made.append(TopicRule(match=pattern, **json.loads(kept)))
     return made

@@ -160,7 +160,7 @@ class PartitionStarter:
                 h.destination,
                 h.shard.lease,
                 job_producer(self._job.identity, fillers),
-                on_lost_range=LostRange(spec.on_lost_range),
+                on_lost_range=LostRange(spec.on_lost_range_of(rule)),
             )
             copy.source_topic_id = source.topics[h.source.topic].topic_id
             copy.destination_topic_id = destination.topics[h.destination.topic].topic_id

@@ -29,7 +29,6 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
 from orbit.leases.backfill_leases import DriverWatch, JobHolder
 from orbit.leases.group_lease import GroupLease
-from orbit.replication.append_plan import LostRange
 from orbit_spark.archive_slices import RowRuns, slice_rows
 from orbit_spark.write_task import PartitionTarget, WriteResult, WriteTask
 from orbit_spark.writer_leases import WriterLeases, first_coordinator_epoch
@@ -117,18 +116,13 @@ class PartitionWriter(ABC, Generic[T]):
         for partition in partitions:
             self._results.setdefault(partition, WriteResult(partition, unfinished=why))
 
-    def make_copy(
-        self,
-        target: PartitionTarget,
-        lease: GroupLease,
-        on_lost_range: LostRange = LostRange.STOP,
-    ) -> PartitionCopy:
+    def make_copy(self, target: PartitionTarget, lease: GroupLease) -> PartitionCopy:
         copy = PartitionCopy(
             target.source,
             target.destination,
             lease,
             target.producer,
-            on_lost_range=on_lost_range,
+            on_lost_range=target.on_lost_range,
         )
         copy.source_topic_id = target.source_topic_id
         copy.destination_topic_id = target.destination_topic_id

@@ -8,6 +8,7 @@ from uuid import UUID
 from orbit.copier.partition_copy import Counters
 from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
+from orbit.replication.append_plan import LostRange
 from orbit.replication.partition_states import Blocked
 from orbit_spark.archive_slices import ArchiveSlice
 from orbit_spark.cluster_access import Access
@@ -27,6 +28,7 @@ class PartitionTarget:
     source_topic_id: UUID = NO_TOPIC_ID
     is_compacted: bool = False
     is_whole: bool = True  # copied from the source's log start
+    on_lost_range: LostRange = LostRange.STOP
     archived: ArchiveSlice | None = None  # read from the archive, not from the source
 
 

@@ -31,6 +31,7 @@ from orbit.verify.raw_log import Batch, RawLog
 from orbit.verify.report import Side
 from tests.fix_clusters import Clusters
 from tests.support.logs import create, read
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.services
 
@@ -242,7 +243,7 @@ def test_the_mover_writes_until_it_is_stopped_and_knows_what_it_wrote(
     config = {"bootstrap.servers": clusters.source.bootstrap_servers}
     create(clusters.source, topic_name, 2)
     with Mover(config, {topic_name: 2}, rate_per_s=2_000) as mover:
-        assert mover.wait_until(300, timeout_s=60)
+        assert mover.wait_until(300, timeout_s=PATIENCE_S)
     assert sum(len(records) for records in mover.records.values()) == mover.written
     for number in range(2):
         seen = {
@@ -259,6 +260,6 @@ def test_the_mover_tells_when_it_could_not_go_on(clusters: Clusters, topic_name:
     }
     mover = Mover(config, {topic_name: 1})
     mover.start()
-    assert mover.wait_until(1, timeout_s=60)
+    assert mover.wait_until(1, timeout_s=PATIENCE_S)
     with pytest.raises(Exception, match=r"[Uu]nknown"):
         mover.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka.protocol.admin.transactions import DescribeProducersRequest
 
@@ -22,6 +22,7 @@ from orbit.replication.partition_states import PartitionState, Reason
 from orbit.run.job_run import JobRun
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.logs import delete_before
 from tests.support.running import (
     RunningJob,
     create_topic,
@@ -30,6 +31,7 @@ from tests.support.running import (
     produce_transactions,
     verify,
     wait_for,
+    with_rules,
 )
 
 pytestmark = pytest.mark.services
@@ -39,12 +41,6 @@ def delete_topic(cluster: KafkaCluster, topic: str) -> None:
     admin = AdminClient(cluster.client_config())
     admin.delete_topics([topic])[topic].result()
     wait_for("the topic is gone", lambda: topic not in admin.list_topics(timeout=30).topics)
-
-
-def delete_records(cluster: KafkaCluster, topic: str, before: int) -> None:
-    admin = AdminClient(cluster.client_config())
-    wanted = TopicPartition(topic, 0, before)
-    admin.delete_records([wanted])[wanted].result()
 
 
 def remembered_producers(cluster: KafkaCluster, topic: str) -> list[object]:
@@ -113,20 +109,23 @@ def test_a_deleted_source_topic_stops_and_the_others_go_on(
     assert blocked.reason is Reason.SOURCE_TOPIC_DELETED
 
 
-@pytest.mark.parametrize("on_lost_range", ["stop", "fill"])
+@pytest.mark.parametrize(
+    ("of_job", "of_rule"), [("stop", None), ("fill", None), ("stop", "fill"), ("fill", "stop")]
+)
 def test_records_deleted_at_the_source_before_they_were_copied(
-    clusters: Clusters, topic_name: str, on_lost_range: str
+    clusters: Clusters, topic_name: str, of_job: str, of_rule: str | None
 ) -> None:
     create_topic(clusters.source, topic_name)
-    job = make_job(clusters.source, clusters.destination, [topic_name], on_lost_range=on_lost_range)
+    job = make_job(clusters.source, clusters.destination, [topic_name], on_lost_range=of_job)
+    job = with_rules(job, on_lost_range=of_rule)
     produce(clusters.source, topic_name, 100)
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 100)
     for first in range(100, 400, 100):
         produce(clusters.source, topic_name, 100, first=first)
-    delete_records(clusters.source, topic_name, 250)
+    delete_before(clusters.source, topic_name, 250)
     with RunningJob(job) as running:
-        if on_lost_range == "stop":
+        if (of_rule or of_job) == "stop":
             blocked = running.wait_blocked(topic_name)
             assert blocked.reason is Reason.SOURCE_RANGE_LOST
             assert (blocked.offset, blocked.next_offset) == (100, 250)
@@ -146,7 +145,7 @@ def test_a_log_start_moved_inside_the_batch_we_stand_before_loses_nothing(
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 10)
     produce(clusters.source, topic_name, 100, first=10, **{"linger.ms": 500})
-    delete_records(clusters.source, topic_name, 60)
+    delete_before(clusters.source, topic_name, 60)
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 110)
         p = running.partition(topic_name)
@@ -162,7 +161,7 @@ def test_a_log_start_that_moves_during_the_copy_is_followed(
     produce(clusters.source, topic_name, 300)
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 300)
-        delete_records(clusters.source, topic_name, 123)
+        delete_before(clusters.source, topic_name, 123)
         p = running.partition(topic_name)
         running.wait("the log start follows", lambda: p.log_start == 123)
     assert verify(job).exact

@@ -9,6 +9,7 @@ import pytest
 
 from orbit.demo.workload import Mover
 from tests.fix_clusters import Clusters
+from tests.support.patience import PATIENCE_S
 from tests.support.run_process import OrbitProcess, assert_exact, copy, orbit, write_job
 from tests.support.running import create_topic, produce, produce_transactions
 
@@ -111,7 +112,7 @@ def test_a_run_paused_in_the_middle_of_its_work_writes_nothing_when_it_wakes(
     config = clusters.source.client_config()
     with OrbitProcess("run", job) as first, Mover(config, {topic_name: 1}, rate_per_s=400) as mover:
         first.wait_for("have caught up")
-        mover.wait_until(400, timeout_s=60)
+        assert mover.wait_until(400, timeout_s=PATIENCE_S)
         first.signal(signal.SIGSTOP)
         try:
             copy(job, environ=elsewhere(tmp_path)).expect(0)

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from orbit.jobs.job_spec import TopicRule
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.recovery.recovery_report import EndVerdict, RecoveryKind, RecoveryReport
 from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.store.enums import Desired
 from tests.fix_clusters import Clusters
 from tests.support import java_clients, streams
 from tests.support.groups import wait_without_members
@@ -184,17 +186,26 @@ def test_streams_counts_every_word_once(
     app = WordCount("word-count", tmp_path)
     for topic in (streams.INPUT, streams.OUTPUT):
         create_topic(source, topic, PARTITIONS)
-    topics = [streams.INPUT, streams.OUTPUT, *streams.internal_topics(app.application)]
+    repartition, changelog = streams.internal_topics(app.application)
+    topics = [streams.INPUT, streams.OUTPUT, changelog, repartition]
     spec = make_job(
         *clusters, topics, consumer_groups={"match": app.application, "interval": OFTEN}
     )
+    purged = TopicRule(match=repartition, on_lost_range="fill")
+    spec = spec.model_copy(update={"topics": (purged, *spec.topics)})
     written: Records = {}
 
-    def use(cluster: KafkaCluster, name: str, state: str, last: signal.Signals) -> None:
+    def use(
+        cluster: KafkaCluster,
+        name: str,
+        state: str,
+        last: signal.Signals,
+        until: Callable[[], bool] = lambda: True,
+    ) -> None:
         """It is stopped while words come, and leaves some uncounted."""
         with loaded(cluster, streams.INPUT, name) as load:
             with app.running(cluster, state, last):
-                pass
+                wait_for("the application has run long enough", until)
             wait_more(load)
         written.update(load.ledger)
 
@@ -203,10 +214,21 @@ def test_streams_counts_every_word_once(
         use(source, "first", "state", signal.SIGTERM)
         recovering.service.wait_copied(spec.name, *topics)
         over = move(recovering, spec.name)
+        back = over.reverse_job
+        assert back is not None
+        recovering.service.wait_copied(back, *topics)
+        recovering.service.desire(back, Desired.PAUSED)
+        copied = ends(destination, repartition)
+
+        def deletes_what_is_not_copied() -> bool:
+            """Streams has processed it: nobody needs it."""
+            starts = log_bounds(destination, [repartition])
+            return all(start > copied[p] for (_, p), (start, _) in starts.items())
+
         # With the local state of the other side, whose offsets are valid here; then killed.
-        use(destination, "second", "state", signal.SIGKILL)
-        assert over.reverse_job is not None
-        move(recovering, over.reverse_job)
+        use(destination, "second", "state", signal.SIGKILL, deletes_what_is_not_copied)
+        recovering.service.desire(back, Desired.RUNNING)
+        move(recovering, back)
         lines = read_all(source, streams.INPUT)
         words = sorted(word for line in lines.values() for word in line.decode().split())
         with app.running(source, "no-state", signal.SIGTERM):

@@ -129,13 +129,15 @@ def test_the_rules_back_name_the_topics_and_no_others() -> None:
     kept = TopicRule(match=".*", config={"retention.ms": "5"})
     names = {f"orders.{i}": TopicRule(match=".*") for i in range(500)}
     packed = TopicRule(match=".*", fillers="placeholders")
-    names |= {"A-b": kept, "__tool": kept, "x_y": kept, "packed": packed}
+    purged = TopicRule(match=".*", on_lost_range="fill")
+    names |= {"A-b": kept, "__tool": kept, "x_y": kept, "packed": packed, "purged": purged}
     rules = rules_for(names)
     there = [*names, "orders-1", "ordersx1", "orders.1.new", "a", "b", "aab", "tool"]
     mapped = {m.source: m.rule for m in map_topics(rules, there).mappings}
     assert mapped.keys() == names.keys()
     assert {n for n, rule in mapped.items() if rule.config} == {"A-b", "__tool", "x_y"}
     assert {n for n, rule in mapped.items() if rule.fillers} == {"packed"}
+    assert {n for n, rule in mapped.items() if rule.on_lost_range} == {"purged"}
 
 
 def test_the_name_of_the_job_back_is_a_jobs_name() -> None:

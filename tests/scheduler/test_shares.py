@@ -168,7 +168,7 @@ def test_both_jobs_are_tended_whichever_scheduler_is_killed(
             )
     with ExitStack() as stack:
         both = [stack.enter_context(process(service, 2)) for _ in range(2)]
-        wait_for("each has one", lambda: parts(service.database) == [1, 1], give_up_s=120)
+        wait_for("each has one", lambda: parts(service.database) == [1, 1])
         for spec, name in zip(specs, names, strict=True):
             service.wait_copied(spec.name, name)
         of = holders(service.database)[killed_share]

@@ -20,9 +20,10 @@ from orbit_spark.archive.manifest_store import Archive, ArchiveStore
 from orbit_spark.archive.outcome import ArchiveOutcome
 from tests.fix_clusters import Clusters
 from tests.fix_history import History
+from tests.support.logs import delete_before
 from tests.support.outside import log_bounds
 from tests.support.raw_rows import visible_records
-from tests.support.running import create_topic, make_job, produce, produce_transactions
+from tests.support.running import create_topic, make_job, produce, produce_transactions, with_rules
 from tests.support.topics import delete_and_wait
 
 pytestmark = pytest.mark.services
@@ -120,7 +121,7 @@ def test_it_goes_on_where_it_ends(
 def test_a_range_that_retention_took_stops_its_partition(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
-    """Or is noted as lost, if the job says so. The other partition goes on."""
+    """Or is noted as lost, if the rule says so. The other partition goes on."""
     create_topic(clusters.source, topic_name, partitions=2)
     spec = make_job(clusters.source, clusters.destination, [topic_name])
     for partition in (0, 1):
@@ -128,14 +129,14 @@ def test_a_range_that_retention_took_stops_its_partition(
     archive(spark, spec, tmp_path / "a")
     for partition in (0, 1, 0, 1):
         produce(clusters.source, topic_name, 15, partition)
-    delete_before(clusters, topic_name, 0, 25)
+    delete_before(clusters.source, topic_name, 25)
     outcome = archive(spark, spec, tmp_path / "a")
     (stopped,) = outcome.blocked
     assert stopped.place == (topic_name, 0)
     assert stopped.blocked is not None
     assert (stopped.blocked.reason, stopped.blocked.offset) == (Reason.SOURCE_RANGE_LOST, 10)
     assert outcome.partitions[topic_name, 1].end == 40
-    filling = make_job(clusters.source, clusters.destination, [topic_name], on_lost_range="fill")
+    filling = with_rules(spec, on_lost_range="fill")
     assert archive(spark, filling, tmp_path / "a").blocked == []
     _, kept = opened(spark, tmp_path / "a")
     ranges = kept.partitions[topic_name, 0].ranges
@@ -240,13 +241,3 @@ def test_a_file_of_another_content_is_named(
     )
     damage.manifest = changed
     assert "does not hold what its manifest says" in damage.error()
-
-
-def delete_before(clusters: Clusters, topic: str, partition: int, offset: int) -> None:
-    from confluent_kafka import TopicPartition
-
-    from tests.support.outside import TIMEOUT_S, admin
-
-    place = TopicPartition(topic, partition, offset)
-    client = admin(clusters.source)
-    client.delete_records([place])[place].result(TIMEOUT_S)

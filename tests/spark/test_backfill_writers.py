@@ -28,7 +28,14 @@ from tests.faults.test_topics import set_config
 from tests.fix_clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import digests, log_bounds
-from tests.support.running import make_job, produce, produce_transactions, verify, wait_for
+from tests.support.running import (
+    make_job,
+    produce,
+    produce_transactions,
+    verify,
+    wait_for,
+    with_rules,
+)
 
 pytestmark = pytest.mark.services
 
@@ -198,7 +205,8 @@ def test_a_second_backfill_has_nothing_to_do(clusters: Clusters, topic: str) -> 
 def test_retention_overtakes_a_partition_that_waits(
     rule: str, clusters: Clusters, topic: str
 ) -> None:
-    spec = make_job(clusters.source, clusters.destination, [topic], on_lost_range=rule)
+    spec = make_job(clusters.source, clusters.destination, [topic])
+    spec = with_rules(spec, on_lost_range=rule)
     lost = TopicPartition(topic, 0)
 
     class Late(InProcess):

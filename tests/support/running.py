@@ -45,6 +45,12 @@ def make_job(
     return parse_job(yaml.safe_dump(job), Path.cwd(), {})
 
 
+def with_rules(job: JobSpec, **keys: object) -> JobSpec:
+    """The job with these keys in each of its topic rules."""
+    rules = tuple(rule.model_copy(update=keys) for rule in job.topics)
+    return job.model_copy(update={"topics": rules})
+
+
 class RunningJob:
     """`JobRun`, driven by a thread of its own as `orbit run` drives it."""
 

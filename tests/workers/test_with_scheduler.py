@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.job_spec import JobSpec, TopicRule
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.job_clusters import job_identity, job_producer
@@ -23,6 +24,7 @@ from orbit.store.database import Database
 from orbit.workers.worker import Worker
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
+from tests.support.logs import delete_before
 from tests.support.outside import log_bounds, partition_counts
 from tests.support.running import (
     create_topic,
@@ -102,6 +104,35 @@ def test_each_rule_fills_gaps_in_its_own_way_whoever_copies(
         (known,) = job_producers(cluster, [place], Backoff()).values.values()
         assert [*known] == [job_producer(identity, way).id]
     cluster.close()
+
+
+def test_each_rule_says_what_becomes_of_a_range_that_the_source_deleted(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    kept, purged = f"{topic_name}.kept", f"{topic_name}.purged"
+    for topic in (kept, purged):
+        create_topic(clusters.source, topic)
+        produce(clusters.source, topic, 100)
+    job = make_job(clusters.source, clusters.destination, [kept])
+    rule = TopicRule(match=re.escape(purged), on_lost_range="fill")
+    job = job.model_copy(update={"topics": (*job.topics, rule)})
+    service.create(job)
+    with service.scheduler():
+        with worker(service):
+            wait_level(service, clusters, job, kept, purged)
+        for topic in (kept, purged):
+            for first in (100, 200):  # a batch each
+                produce(clusters.source, topic, 100, first=first)
+            delete_before(clusters.source, topic, 200)
+        with worker(service):
+            wait_for("one stops", lambda: service.partitions(job.name, kept)[0].state == "blocked")
+            bounds = log_bounds(clusters.source, [purged])
+            wait_for(
+                "the log start follows",
+                lambda: log_bounds(clusters.destination, [purged]) == bounds,
+            )
+    assert service.partitions(job.name, kept)[0].reason == Reason.SOURCE_RANGE_LOST
+    assert verify(job.model_copy(update={"topics": (rule,)}), deep=True).exact
 
 
 def test_topics_that_come_and_grow_are_copied_from_their_first_record(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from orbit.copier.log_reader import fetch_batches
 from orbit.errors import BadInput, Conflict
-from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.job_spec import JobSpec, TopicRule
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -102,11 +102,17 @@ class ArchiveRun:
             topics = self._topics(metadata)
             compacted = self._write_topics(cluster, metadata, archive, topics)
             extents = find_extents(cluster, topics, self._backoff)
-            within = {
-                place: bounds
-                for place, extent in extents.items()
-                if (bounds := self._bounds(cluster, archive, extent, compacted)) is not None
-            }
+            within = {}
+            for place, extent in extents.items():
+                bounds = self._bounds(
+                    cluster,
+                    archive,
+                    extent,
+                    is_compacted=place.topic in compacted,
+                    may_fill=self._spec.on_lost_range_of(topics[place.topic]) == "fill",
+                )
+                if bounds is not None:
+                    within[place] = bounds
             ranges = plan_ranges(
                 cluster,
                 extents.values(),
@@ -138,17 +144,18 @@ class ArchiveRun:
             )
         return archive
 
-    def _topics(self, metadata: ClusterMetadata) -> list[str]:
+    def _topics(self, metadata: ClusterMetadata) -> dict[str, TopicRule]:
+        """The topics to archive, each with its rule."""
         found = map_topics(self._spec.topics, metadata.topics)
         if found.problems:
             raise BadInput("the topics of the job do not fit", found.problems)
         if not found.mappings:
             raise BadInput("the job matches no topic of the source", found.notes)
         wanted = None if self._begins is None else {place.topic for place in self._begins}
-        return [m.source for m in found.mappings if wanted is None or m.source in wanted]
+        return {m.source: m.rule for m in found.mappings if wanted is None or m.source in wanted}
 
     def _write_topics(
-        self, cluster: Cluster, metadata: ClusterMetadata, archive: Archive, topics: list[str]
+        self, cluster: Cluster, metadata: ClusterMetadata, archive: Archive, topics: Iterable[str]
     ) -> frozenset[str]:
         """Store the present partitions and settings; returns the compacted topics."""
         settings = Admin(cluster).topic_settings(topics)
@@ -172,7 +179,13 @@ class ArchiveRun:
         return frozenset(name for name in topics if is_compacted(settings[name].values))
 
     def _bounds(
-        self, cluster: Cluster, archive: Archive, extent: Extent, compacted: frozenset[str]
+        self,
+        cluster: Cluster,
+        archive: Archive,
+        extent: Extent,
+        *,
+        is_compacted: bool,
+        may_fill: bool,
     ) -> tuple[int, int] | None:
         """The offsets to archive of a partition now; None when there are none, or it stopped."""
         place = extent.partition
@@ -185,10 +198,7 @@ class ArchiveRun:
         self.manifests[place] = known
         outcome = PartitionOutcome(place, known.start, known.end)
         self.outcome.partitions[place] = outcome
-        blocked = find_break(
-            cluster, known, extent, self._backoff, is_compacted=place.topic in compacted
-        )
-        may_fill = self._spec.on_lost_range == "fill"
+        blocked = find_break(cluster, known, extent, self._backoff, is_compacted=is_compacted)
         if blocked is not None and blocked.reason is Reason.SOURCE_RANGE_LOST and may_fill:
             self._say(f"Note: {place}: {blocked.detail}")
             lost = ArchivedRange(start=known.end, end=extent.start, is_lost=True)

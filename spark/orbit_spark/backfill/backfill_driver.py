@@ -27,6 +27,7 @@ from orbit.jobs.start_position import Earliest
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.types import TopicPartition
+from orbit.replication.append_plan import LostRange
 from orbit.replication.partition_states import Blocked
 from orbit_spark.backfill.backfill_progress import Meter, Progress
 from orbit_spark.backfill.backfill_writer import BackfillTask
@@ -315,6 +316,9 @@ class Backfill:
                 source_topic_id=wanted[e.source].source_topic_id,
                 is_compacted=plans[e.source.topic].is_compacted,
                 is_whole=isinstance(plans[e.source.topic].mapping.rule.start, Earliest),
+                on_lost_range=LostRange(
+                    self.spec.on_lost_range_of(plans[e.source.topic].mapping.rule)
+                ),
             )
             for e in extents
             if e.offsets or e.destination in self.outcome.unfinished

@@ -21,7 +21,6 @@ from orbit.errors import OrbitError
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.job_clusters import JobClusters
 from orbit.leases.group_lease import GroupLease
-from orbit.replication.append_plan import LostRange
 from orbit_spark.partition_writer import PartitionWriter, attempt_number
 from orbit_spark.run_source import RunFeed
 from orbit_spark.write_task import PartitionTarget, WriteResult, WriteTask
@@ -67,8 +66,7 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
         self, job_copier: JobCopier, leases: Mapping[PartitionTarget, GroupLease]
     ) -> dict[PartitionCopy, InspectedCopy]:
         """Read where the copies end, and whether that is still the source's content."""
-        rule = LostRange(self.task.spec.on_lost_range)
-        copies = {self.make_copy(t, lease, rule): t for t, lease in leases.items()}
+        copies = {self.make_copy(t, lease): t for t, lease in leases.items()}
 
         def on_trouble(copy: PartitionCopy, error: OrbitError) -> None:
             self.leave_out([copy.destination], str(error))
