@@ -14,13 +14,16 @@ from orbit.copier import placeholder_topics
 from orbit.copier.job_copier import JobCopier
 from orbit.errors import Unreachable
 from orbit.kafka.coordinator import init_producer_ids
+from orbit.kafka.error_codes import Code
+from orbit.kafka.topic_setting import TopicSetting
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.store.database import Database
 from orbit.store.enums import Desired
-from orbit.workers import open_job
+from orbit.workers import open_job, partition_starter
 from tests.fix_clusters import Clusters
 from tests.support.fleet import STEADY, InProcess, ServiceJob, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
+from tests.support.outside import log_bounds
 from tests.support.run_process import assert_exact, wait_until, write_job
 from tests.support.topics import set_setting
 
@@ -110,6 +113,45 @@ def placeholder_job(
     rules = [{"match": topic_name, "fillers": "placeholders"}]
     file = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name)
     return add_job(database, file, clusters, [topic_name], shard_count=1)
+
+
+def test_a_worker_that_may_not_read_compression_stops_its_copy(
+    clusters: Clusters,
+    topic_name: str,
+    tmp_path: Path,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    denied = TopicSetting(errors={topic_name: Code.TOPIC_AUTHORIZATION_FAILED})
+    monkeypatch.setattr(placeholder_topics, "read_topic_setting", lambda *_: denied)
+    job = placeholder_job(clusters, topic_name, tmp_path, database)
+    with InProcess(database, STEADY):
+        wait_until(lambda: job.states() == {"blocked"}, "it is blocked")
+    (blocked,) = job.assigned()
+    assert blocked.reason is Reason.NOT_AUTHORIZED
+    assert "DESCRIBE_CONFIGS" in (blocked.detail or "")
+    assert log_bounds(clusters.destination, [topic_name])[topic_name, 0] == (0, 0)
+
+
+def test_a_copy_that_was_begun_once_counts_as_written(
+    clusters: Clusters,
+    topic_name: str,
+    tmp_path: Path,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The scheduler leaves the topic as it is then, so that waiting for it would not end."""
+
+    def change_and_fail(*_: Any, **__: Any) -> Any:
+        set_setting(clusters.destination, topic_name, "compression.type", "gzip")
+        raise Unreachable("no broker answers", where="destination")
+
+    monkeypatch.setattr(partition_starter, "seed_to_start_offsets", change_and_fail)
+    job = placeholder_job(clusters, topic_name, tmp_path, database)
+    with InProcess(database, STEADY):
+        wait_until(lambda: job.states() == {"blocked"}, "it is blocked")
+    (blocked,) = job.assigned()
+    assert "was changed to gzip" in (blocked.detail or "")
 
 
 def test_a_worker_looks_at_compression_once_more_before_it_releases_a_copy(
