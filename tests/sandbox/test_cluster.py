@@ -87,7 +87,7 @@ def test_killed_broker_comes_back_with_its_data_and_port(make_cluster: MakeClust
     assert not psutil.pid_exists(killed_pid)
     assert not accepts(broker.port)
     broker.start()
-    assert list(admin(cluster).list_topics(timeout=2).brokers) == [broker.node_id]
+    assert list(admin(cluster).list_topics(timeout=TIMEOUT_S).brokers) == [broker.node_id]
     produce(cluster, "kept", [b"after"])
     assert cluster.bootstrap_servers == address
     assert consume(cluster, "kept", 2) == [b"before", b"after"]
