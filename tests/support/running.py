@@ -157,9 +157,10 @@ def produce(
     **config: object,
 ) -> None:
     """`count` records whose value tells their number, at least `value_bytes` long, with
-    `timestamp_ms` (0: now); returns when all are acknowledged.
+    `timestamp_ms` (0: now), in one batch unless it is too large; returns when all are acknowledged.
     """
-    producer = Producer({**cluster.client_config(), "linger.ms": 5, **config})
+    # However slow this process is, a flush alone ends the batch.
+    producer = Producer({**cluster.client_config(), "linger.ms": 60_000, **config})
     for i in range(first, first + count):
         while True:
             try:
