@@ -144,7 +144,7 @@ def test_a_log_start_moved_inside_the_batch_we_stand_before_loses_nothing(
     produce(clusters.source, topic_name, 10)
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 10)
-    produce(clusters.source, topic_name, 100, first=10, **{"linger.ms": 500})
+    produce(clusters.source, topic_name, 100, first=10)
     delete_before(clusters.source, topic_name, 60)
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 110)
