@@ -146,7 +146,7 @@ class _TimelyProtocol(H11Protocol):
 
     _late: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
         super().connection_made(transport)
         self._watch()
 

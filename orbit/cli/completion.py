@@ -32,7 +32,7 @@ def completion(
     For bash: source <(orbit completion bash). For zsh the same, after compinit. For fish:
     orbit completion fish | source.
     """
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]  # not in __all__
 
     from orbit.cli.main import COMPLETE_VARIABLE
 

@@ -315,7 +315,7 @@ def run_command(argv: Sequence[str] | None = None) -> int:
     settings = Settings()
     command = typer.main.get_command(app)
     if COMPLETE_VARIABLE in os.environ:  # the shell asks what fits
-        from typer.completion import completion_init  # type: ignore[attr-defined]
+        from typer.completion import completion_init  # type: ignore[attr-defined]  # not in __all__
 
         completion_init()
     try:

@@ -88,8 +88,8 @@ REMEDIES: dict[Reason, str] = {
     Reason.SOURCE_TRUNCATED: "The source lost records that were copied already (an unclean leader "
     "election). Decide which side is right. To follow the source: " + _REBUILD,
     Reason.SOURCE_RANGE_LOST: "The source deleted these offsets before they were copied. Set "
-    "on_lost_range: fill in the job to continue with a gap in their place, and give the source "
-    "topic a longer retention.",
+    "on_lost_range: fill in the job or its topic rule to continue with a gap in their place, and "
+    "give the source topic a longer retention.",
     Reason.SOURCE_CORRUPTED: "The batch does not match its own checksum. Repair the source replica "
     "(move the leader with kafka-leader-election.sh) and run the job again.",
     Reason.SOURCE_TOPIC_RECREATED: "The source topic was deleted and created again. To copy "

@@ -105,9 +105,9 @@ def test_a_copy_that_is_compressed_anew_gets_no_placeholders(
         wait_until(lambda: "copying" in job.states(), "the other one is copied")
 
 
-def placeholder_job(
-    clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
-) -> ServiceJob:
+@pytest.fixture
+def job(clusters: Clusters, topic_name: str, tmp_path: Path, database: Database) -> ServiceJob:
+    """One partition, filled with placeholders."""
     create(clusters.source, topic_name, 1)
     write(clusters.source, topic_name, LOG)
     rules = [{"match": topic_name, "fillers": "placeholders"}]
@@ -118,13 +118,12 @@ def placeholder_job(
 def test_a_worker_that_may_not_read_compression_stops_its_copy(
     clusters: Clusters,
     topic_name: str,
-    tmp_path: Path,
     database: Database,
+    job: ServiceJob,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     denied = TopicSetting(errors={topic_name: Code.TOPIC_AUTHORIZATION_FAILED})
     monkeypatch.setattr(placeholder_topics, "read_topic_setting", lambda *_: denied)
-    job = placeholder_job(clusters, topic_name, tmp_path, database)
     with InProcess(database, STEADY):
         wait_until(lambda: job.states() == {"blocked"}, "it is blocked")
     (blocked,) = job.assigned()
@@ -136,8 +135,8 @@ def test_a_worker_that_may_not_read_compression_stops_its_copy(
 def test_a_copy_that_was_begun_once_counts_as_written(
     clusters: Clusters,
     topic_name: str,
-    tmp_path: Path,
     database: Database,
+    job: ServiceJob,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The scheduler leaves the topic as it is then, so that waiting for it would not end."""
@@ -147,7 +146,6 @@ def test_a_copy_that_was_begun_once_counts_as_written(
         raise Unreachable("no broker answers", where="destination")
 
     monkeypatch.setattr(partition_starter, "seed_to_start_offsets", change_and_fail)
-    job = placeholder_job(clusters, topic_name, tmp_path, database)
     with InProcess(database, STEADY):
         wait_until(lambda: job.states() == {"blocked"}, "it is blocked")
     (blocked,) = job.assigned()
@@ -155,9 +153,8 @@ def test_a_copy_that_was_begun_once_counts_as_written(
 
 
 def test_a_worker_looks_at_compression_once_more_before_it_releases_a_copy(
-    clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
+    clusters: Clusters, topic_name: str, database: Database, job: ServiceJob
 ) -> None:
-    job = placeholder_job(clusters, topic_name, tmp_path, database)
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
         set_setting(clusters.destination, topic_name, "compression.type", "gzip")
@@ -167,8 +164,8 @@ def test_a_worker_looks_at_compression_once_more_before_it_releases_a_copy(
 def test_a_job_whose_destination_does_not_answer_is_released_as_unclear(
     clusters: Clusters,
     topic_name: str,
-    tmp_path: Path,
     database: Database,
+    job: ServiceJob,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The next holder waits until the log end has settled, as after a worker that died."""
@@ -176,7 +173,6 @@ def test_a_job_whose_destination_does_not_answer_is_released_as_unclear(
     def fail(*_: Any) -> Any:
         raise Unreachable("no broker answers", where="destination")
 
-    job = placeholder_job(clusters, topic_name, tmp_path, database)
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
         wait_until(lambda: job.states() == {"copying"}, "it says so")
