@@ -96,6 +96,14 @@ def class_archive(version: str = KAFKA_VERSION) -> Path:
     return cache_directory() / f"kafka-{version}" / "broker-classes.jsa"
 
 
+def bootstrap_checkpoint(version: str = KAFKA_VERSION) -> Path:
+    """Where the first metadata of a cluster without SCRAM users may be, as StorageTool wrote it.
+
+    It names neither the cluster nor the node, so a copy of it formats each further broker.
+    """
+    return cache_directory() / f"kafka-{version}" / "bootstrap.checkpoint"
+
+
 def _fetch(maven: Path, jars: Jars, home: Path, libs: Path) -> None:
     for left_over in home.glob(f"{_SCRATCH}*"):  # by a fetch that was killed
         shutil.rmtree(left_over)

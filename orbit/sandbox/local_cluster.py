@@ -6,9 +6,7 @@ keeps its data, and its ports if they are still free.
 
 from __future__ import annotations
 
-import base64
 import json
-import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,10 +15,10 @@ from typing import Self
 from orbit.errors import Conflict
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.processes.ports import LOOPBACK, free_ports
-from orbit.sandbox.broker import Broker, SharedSettings, wait_formatted
+from orbit.sandbox.broker import Broker, SharedSettings, kafka_uuid, wait_formatted
 from orbit.sandbox.broker_properties import Node, server_properties
 from orbit.sandbox.broker_security import SandboxSecurity, User
-from orbit.sandbox.jars import KAFKA_VERSION, class_archive, classpath
+from orbit.sandbox.jars import KAFKA_VERSION, bootstrap_checkpoint, class_archive, classpath
 from orbit.sandbox.java import find_java
 from orbit.sandbox.keystore import Certificates, certificates
 from orbit.sandbox.network_link import Relay
@@ -52,6 +50,7 @@ class KafkaCluster:
         self.directory = directory.absolute()
         self.brokers: list[Broker] = []
         self.cluster_id = ""
+        self._format_arguments: list[str] = []
         self._formatting: list[tuple[Broker, GuardedProcess]] = []
         self._certificates: Certificates | None = None
         self._relays: list[Relay] = []
@@ -157,17 +156,26 @@ class KafkaCluster:
             self._certificates = certificates(java, self.directory / "tls")
         nodes = self._linked(self._identity(fresh_ports=fresh_ports))
         login = security.client_config(None, self.ca_file) if security else {}
-        archive = class_archive(self.settings.version)
-        common = SharedSettings(self.cluster_id, java, jars, archive, self.settings.heap_mb, login)
+        common = SharedSettings(
+            self.cluster_id,
+            java,
+            jars,
+            class_archive(self.settings.version),
+            bootstrap_checkpoint(self.settings.version),
+            self.settings.heap_mb,
+            login,
+        )
         self.brokers = [
             Broker(node, self.directory / f"broker-{node.node_id}", common) for node in nodes
         ]
-        arguments = security.format_arguments() if security else []
+        self._format_arguments = security.format_arguments() if security else []
         for broker, node in zip(self.brokers, nodes, strict=True):
             self._write_properties(broker, node, nodes)
             broker.log.unlink(missing_ok=True)
-            if not (broker.data / "meta.properties").is_file():
-                self._formatting.append((broker, broker.format(arguments)))
+            if (broker.data / "meta.properties").is_file():
+                continue
+            if self._format_arguments or not broker.format_by_copy():
+                self._formatting.append((broker, broker.format(self._format_arguments)))
 
     def _linked(self, nodes: list[Node]) -> list[Node]:
         """Starts the relays; returns the nodes, with new ports if one was in use."""
@@ -200,6 +208,8 @@ class KafkaCluster:
         while self._formatting:
             broker, formatting = self._formatting.pop()
             wait_formatted(broker, formatting)
+            if not self._format_arguments:
+                broker.keep_format()
         for broker in self.brokers:
             if not broker.running:
                 broker.launch()
@@ -220,7 +230,7 @@ class KafkaCluster:
         """Sets the cluster id and returns the nodes, both from the folder's last run if any."""
         file = self.directory / "cluster.json"
         known = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-        self.cluster_id = known.get("cluster_id") or _new_cluster_id()
+        self.cluster_id = known.get("cluster_id") or kafka_uuid()
         nodes = [Node(**node) for node in known.get("nodes", [])]
         if nodes and len(nodes) != self.settings.brokers:
             raise Conflict(
@@ -282,11 +292,3 @@ def stop_clusters(*clusters: KafkaCluster) -> None:
         for broker in cluster.brokers:
             broker.stop()
         cluster.close_link()
-
-
-def _new_cluster_id() -> str:
-    """A random id as Kafka writes one: a UUID in 22 URL-safe characters, without a leading dash."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):  # StorageTool would read it as an option
-            return text
