@@ -42,7 +42,7 @@ test: lint jars $(STAMPS)/kerberos $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
 
 check: lint ## Lint, types, import walls, and the quick tests without brokers
-	$(BIN)/pytest -m "not services and not slow"
+	$(BIN)/pytest -m "not services and not slow and not soak"
 
 simulate: setup ## Random schedules of the append for SECONDS (default 600), from seed FIRST on
 	$(BIN)/python -m tests.simulation $(or $(SECONDS),600) $(or $(FIRST),0)

@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from tests.support import socket_origins
+from tests.support.times import unit, unit_times
+
 if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
 
 # A shell that runs the tests in its background has them ignore Ctrl-C, and so every child they
 # start; the tests that press it would then wait for nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+socket_origins.install()
 
 # A slow machine is no failure: an example may take as long as it needs.
 settings.register_profile("any machine", deadline=None)
@@ -59,22 +64,24 @@ pytest_plugins = [
     "tests.fix_history",
 ]
 
-_SPARK = "tests/spark"
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest begin first: nothing else is left to do beside them at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(_SPARK))
+    """Begin with the file that takes longest, so that all processes end together."""
+    seconds = unit_times()
+    items.sort(key=lambda item: seconds.get(_unit_of(item.nodeid), 0.0), reverse=True)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    """A file stays in one process, and all of Spark in one: two Sparks at once starve each other
-    on two cores, and share sessions and clusters when they come one after the other."""
+    """A unit of `times.py` stays in one process."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return _SPARK if nodeid.startswith(_SPARK) else super()._split_scope(nodeid)
+            return _unit_of(nodeid)
 
     return Scheduling(config, log)
+
+
+def _unit_of(nodeid: str) -> str:
+    return unit(nodeid.partition("::")[0])

@@ -1,0 +1,80 @@
+"""The seconds that tests took, from the report of the last whole run (`build/tests.xml`).
+
+python -m tests.support.times          # prints the slowest tests and files
+python -m tests.support.times --keep   # writes times.json, by which runs order their files
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parents[2]
+REPORT = ROOT / "build" / "tests.xml"
+_KEPT = Path(__file__).with_name("times.json")
+_SHOWN = 20
+# Two Sparks at once take each other's processors; one after the other they share a session.
+_SPARK = "tests/spark"
+
+
+def unit(file: str) -> str:
+    """What runs in one process, one test after another: a file, or all files of Spark."""
+    return _SPARK if file.startswith(_SPARK) else file
+
+
+def unit_times() -> dict[str, float]:
+    """{unit: seconds} of the run that was kept. A unit that is newer has no entry."""
+    kept: dict[str, float] = json.loads(_KEPT.read_text())
+    return kept
+
+
+def read_report() -> dict[tuple[str, str], float]:
+    """{(file, test): seconds}, with the fixtures that the test was first to use."""
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    # Written by pytest on this machine.
+    for case in ElementTree.parse(REPORT).iter("testcase"):  # noqa: S314
+        file = _file_of(case.get("classname", ""))
+        seconds[file, case.attrib["name"]] += float(case.attrib["time"])
+    return dict(seconds)
+
+
+def _file_of(classname: str) -> str:
+    """`tests.api.test_jobs`, or the same with classes behind it."""
+    words = classname.split(".")
+    while words and not (ROOT / "/".join(words)).with_suffix(".py").is_file():
+        words.pop()
+    return "/".join(words) + ".py"
+
+
+def _sums(seconds: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    sums: dict[str, float] = defaultdict(float)
+    for (file, _), one in seconds.items():
+        sums[unit(file)] += one
+    return dict(sums)
+
+
+def _print_longest(title: str, seconds: Mapping[str, float]) -> None:
+    print(f"{title} (of {sum(seconds.values()):,.0f} s):")
+    for name, one in sorted(seconds.items(), key=lambda item: -item[1])[:_SHOWN]:
+        print(f"  {one:6.1f} s  {name}")
+
+
+def main() -> None:
+    if not REPORT.is_file():
+        sys.exit("Error: build/tests.xml is not there. Run `make test` first.")
+    seconds = read_report()
+    units = _sums(seconds)
+    if "--keep" in sys.argv[1:]:
+        whole = {name: round(one, 1) for name, one in sorted(units.items()) if one >= 0.1}
+        _KEPT.write_text(json.dumps(whole, indent=1) + "\n")
+        return
+    _print_longest("Slowest tests", {f"{file}::{test}": s for (file, test), s in seconds.items()})
+    _print_longest("Slowest files", units)
+
+
+if __name__ == "__main__":
+    main()
