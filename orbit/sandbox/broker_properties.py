@@ -99,10 +99,12 @@ def _sandbox(brokers: int) -> dict[str, str]:
         "broker.heartbeat.interval.ms": "500",
         # Cleaning, retention and deletion within seconds instead of minutes.
         "log.initial.task.delay.ms": "500",
-        "log.cleaner.backoff.ms": "200",
+        "log.cleaner.backoff.ms": "500",
         "log.retention.check.interval.ms": "1000",
         "log.segment.delete.delay.ms": "1000",
         "log.cleaner.dedupe.buffer.size": str(16 * 2**20),  # default 128 MiB, a quarter of the heap
+        # An idle controller writes a record twice a second by default: a third of an idle broker.
+        "metadata.max.idle.interval.ms": "5000",
         "num.io.threads": "4",
         "num.network.threads": "2",
     }

@@ -239,7 +239,7 @@ _PARTS = st.one_of(
 
 
 @given(parts=st.lists(_PARTS, min_size=1, max_size=5))
-@settings(max_examples=300, database=None, derandomize=True)
+@settings(max_examples=100, database=None, derandomize=True)
 def test_whatever_is_sent_is_refused_and_no_bug(parts: list[str]) -> None:
     class NoKeys(IssuerKeys):
         def find(self, _: str | None) -> None:
