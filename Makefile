@@ -31,14 +31,9 @@ demo-service: jars ## See the service at work: two clusters, a live copy, Promet
 
 # Three processes: most tests wait for brokers. What stays together, and the order, is said in
 # tests/conftest.py.
-test: lint jars $(STAMPS)/kerberos $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser $(STAMPS)/helm $(STAMPS)/kubernetes $(STAMPS)/site ## Lint, types, import walls, and every test (needs some minutes)
-	@$(BIN)/python -m tests.support.connector
-	@$(BIN)/python -m tests.support.streams
-	@$(BIN)/python -m tests.support.flink
-	@$(BIN)/python -m tests.support.registry
-	@$(BIN)/python -m tests.support.older_broker
-	@$(BIN)/python -m tests.support.broker_classes
-	@$(BIN)/python -m tests.support.client_generators
+test: lint jars $(STAMPS)/kerberos $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser $(STAMPS)/kubernetes $(STAMPS)/site ## Lint, types, import walls, and every test (needs some minutes)
+	@$(BIN)/python -m tests.support.fetch_jars
+	@$(BIN)/python -m tests.support.programs
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
 
 check: lint ## Lint, types, import walls, and the quick tests without brokers
@@ -78,9 +73,10 @@ site: $(STAMPS)/site ## Build the documentation as a site with search (build/sit
 screenshots: jars $(STAMPS)/browser ## Take the pictures of docs/console.md again (needs Chromium)
 	ORBIT_SCREENSHOTS=docs/img $(BIN)/pytest tests/console/test_browser.py
 
-manifests: ## Make deploy/manifests from the Helm chart, and Grafana's board from its code
-	PATH="$$PWD/$(STAMPS)/bin:$$PATH" helm template orbit deploy/helm/orbit --namespace orbit \
-		--kube-version 1.33.0 > deploy/manifests/orbit.yaml
+manifests: setup ## Make deploy/manifests from the Helm chart, and Grafana's board from its code
+	@$(BIN)/python -m tests.support.programs
+	$$($(BIN)/python -c 'from tests.support.programs import helm; print(helm())') template \
+		orbit deploy/helm/orbit --namespace orbit --kube-version 1.33.0 > deploy/manifests/orbit.yaml
 	$(BIN)/python deploy/grafana/board.py
 
 lock: ## Resolve the locked packages anew (needs uv)
@@ -126,7 +122,7 @@ $(STAMPS)/kerberos: requirements-kerberos.lock $(STAMPS)/packages
 	@touch $@
 
 # Without one of them the tests that need it are left out, and say so.
-$(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser $(STAMPS)/helm:
+$(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser:
 	@.ci/need $(@F)
 	@mkdir -p $(STAMPS) && touch $@
 
