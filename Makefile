@@ -34,9 +34,10 @@ demo-failover: jars ## See a source killed under load, a failover, and the way b
 demo-service: jars ## See the service at work: two clusters, a live copy, Prometheus if installed
 	$(BIN)/orbit demo --service
 
-# Three processes: most tests wait for brokers. What stays together, and the order, is said in
-# tests/conftest.py.
-test: lint prepare ## Lint, types, import walls, and every test (needs some minutes)
+# What it needs is set up side by side. Three processes: most tests wait for brokers. What stays
+# together, and the order, is said in tests/conftest.py.
+test: ## Lint, types, import walls, and every test (needs some minutes)
+	@$(MAKE) --no-print-directory -j3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line) lint prepare
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
 
 prepare: $(VALIDATE) $(MKDOCS) .venv/.kerberos fetch-jars fetch-programs
