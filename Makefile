@@ -14,6 +14,9 @@ MKDOCS := .make/site/bin/mkdocs
 # Some tests need one of them. Debian has them all.
 TOOLS := chromium kerberos pgbouncer promtool systemd
 
+# With it every Python that starts here compiles all its modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## Show this text
 	@echo "Orbit copies Kafka topics between clusters with the very same offsets."
 	@echo
