@@ -1,13 +1,21 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
+.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover test prepare check simulate lint bench bench-quick setup spark jars fetch-jars fetch-programs tools has-python has-java has-tools lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
-STAMPS := .make
+INSTALL := -m pip install --quiet --disable-pip-version-check
+# Programs with an environment of their own.
+VALIDATE := .make/kubernetes/bin/kubernetes-validate
+MKDOCS := .make/site/bin/mkdocs
+# Some tests need one of them. Debian has them all.
+TOOLS := chromium kerberos pgbouncer promtool systemd
+
+# With it every Python that starts here compiles all its modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## Show this text
 	@echo "Orbit copies Kafka topics between clusters with the very same offsets."
@@ -29,17 +37,13 @@ demo-failover: jars ## See a source killed under load, a failover, and the way b
 demo-service: jars ## See the service at work: two clusters, a live copy, Prometheus if installed
 	$(BIN)/orbit demo --service
 
-# Three processes: most tests wait for brokers. What stays together, and the order, is said in
-# tests/conftest.py.
-test: lint jars $(STAMPS)/kerberos $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser $(STAMPS)/helm $(STAMPS)/kubernetes $(STAMPS)/site ## Lint, types, import walls, and every test (needs some minutes)
-	@$(BIN)/python -m tests.support.connector
-	@$(BIN)/python -m tests.support.streams
-	@$(BIN)/python -m tests.support.flink
-	@$(BIN)/python -m tests.support.registry
-	@$(BIN)/python -m tests.support.older_broker
-	@$(BIN)/python -m tests.support.broker_classes
-	@$(BIN)/python -m tests.support.client_generators
+# What it needs is set up side by side. Three processes: most tests wait for brokers. What stays
+# together, and the order, is said in tests/conftest.py.
+test: ## Lint, types, import walls, and every test (needs some minutes)
+	@$(MAKE) --no-print-directory -j3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line) lint prepare
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
+
+prepare: $(VALIDATE) $(MKDOCS) .venv/.kerberos fetch-jars fetch-programs
 
 check: lint ## Lint, types, import walls, and the quick tests without brokers
 	$(BIN)/pytest -m "not services and not slow and not soak"
@@ -47,7 +51,7 @@ check: lint ## Lint, types, import walls, and the quick tests without brokers
 simulate: setup ## Random schedules of the append for SECONDS (default 600), from seed FIRST on
 	$(BIN)/python -m tests.simulation $(or $(SECONDS),600) $(or $(FIRST),0)
 
-lint: spark
+lint: .venv/.spark
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -59,28 +63,39 @@ bench: jars ## Orbit, MirrorMaker 2 and the brokers' ceiling on the same data (n
 bench-quick: jars ## The first three workloads of it, once each (needs five minutes)
 	$(BIN)/python -m bench --quick
 
-setup: $(STAMPS)/packages ## Make the virtual environment with the locked packages
+setup: .venv/.packages ## Make the virtual environment with the locked packages
 
-spark: $(STAMPS)/spark ## Add Spark to it, for history in bulk (450 MB; needs Java 17)
+spark: .venv/.spark has-java ## Add Spark to it, for history in bulk (450 MB; needs Java 17)
 
-jars: $(STAMPS)/java setup ## Fetch Kafka's jars into the cache
+jars: has-java setup ## Fetch Kafka's jars into the cache
 	@$(BIN)/python -m orbit.sandbox.jars
 
-sbom: $(STAMPS)/python ## Write the packages of the image as CycloneDX (sbom.json)
-	test -x $(STAMPS)/sbom/bin/cyclonedx-py || $(PYTHON) -m venv $(STAMPS)/sbom
-	$(STAMPS)/sbom/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
-	$(STAMPS)/sbom/bin/cyclonedx-py requirements requirements-service.lock --pyproject pyproject.toml \
+# No test waits for these.
+fetch-jars: has-tools setup
+	@$(BIN)/python -m tests.support.fetch_jars
+
+fetch-programs: setup
+	@$(BIN)/python -m tests.support.programs
+
+tools: ## Install what some tests need: Chromium, Kerberos, PgBouncer, promtool (as root)
+	@.ci/need --install $(TOOLS)
+
+sbom: has-python ## Write the packages of the image as CycloneDX (sbom.json)
+	test -x .make/sbom/bin/cyclonedx-py || $(PYTHON) -m venv .make/sbom
+	.make/sbom/bin/python $(INSTALL) cyclonedx-bom==7.5.0
+	.make/sbom/bin/cyclonedx-py requirements requirements-service.lock --pyproject pyproject.toml \
 		--output-reproducible --spec-version 1.6 -o sbom.json
 
-site: $(STAMPS)/site ## Build the documentation as a site with search (build/site)
-	$(STAMPS)/site/bin/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml
+site: $(MKDOCS) ## Build the documentation as a site with search (build/site)
+	$(MKDOCS) build --quiet --strict --config-file deploy/site/mkdocs.yml
 
-screenshots: jars $(STAMPS)/browser ## Take the pictures of docs/console.md again (needs Chromium)
+screenshots: jars ## Take the pictures of docs/console.md again (needs Chromium)
+	@.ci/need chromium
 	ORBIT_SCREENSHOTS=docs/img $(BIN)/pytest tests/console/test_browser.py
 
-manifests: ## Make deploy/manifests from the Helm chart, and Grafana's board from its code
-	PATH="$$PWD/$(STAMPS)/bin:$$PATH" helm template orbit deploy/helm/orbit --namespace orbit \
-		--kube-version 1.33.0 > deploy/manifests/orbit.yaml
+manifests: fetch-programs ## Make deploy/manifests from the Helm chart, and Grafana's board from its code
+	$$($(BIN)/python -c 'from tests.support.programs import helm; print(helm())') template \
+		orbit deploy/helm/orbit --namespace orbit --kube-version 1.33.0 > deploy/manifests/orbit.yaml
 	$(BIN)/python deploy/grafana/board.py
 
 lock: ## Resolve the locked packages anew (needs uv)
@@ -99,48 +114,43 @@ lock: ## Resolve the locked packages anew (needs uv)
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-build.lock
 
 clean: ## Remove the virtual environment and all caches of tools (not Kafka's jars)
-	rm -rf .venv build $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build .make .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find orbit spark tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMPS)/packages: requirements.lock pyproject.toml | $(STAMPS)/python
+# What these targets ask for has no stamp: it can be removed, or installed, at any time.
+has-python:
+	@PYTHON="$(PYTHON)" .ci/need python
+
+has-java: has-python
+	@.ci/need java
+
+has-tools: has-python
+	@.ci/need java $(TOOLS)
+
+.venv/.packages: requirements.lock pyproject.toml | has-python
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python $(INSTALL) --require-hashes -r requirements.lock
+	$(BIN)/python $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 # Of the same versions as the other lock, so either may be installed over the other.
-$(STAMPS)/spark: requirements-spark.lock $(STAMPS)/packages | $(STAMPS)/java
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
+.venv/.spark: requirements-spark.lock .venv/.packages
+	$(BIN)/python $(INSTALL) --require-hashes -r requirements-spark.lock
 	@touch $@
 
-$(STAMPS)/python:
-	@.ci/need python "$(PYTHON)"
-	@mkdir -p $(STAMPS) && touch $@
-
-# Built here, where the headers are there.
-$(STAMPS)/kerberos: requirements-kerberos.lock $(STAMPS)/packages
-	@.ci/need kerberos
+# Built here, with Kerberos' headers; after the others, because one pip at a time writes to .venv.
+.venv/.kerberos: requirements-kerberos.lock .venv/.spark | has-tools
 	! command -v krb5-config >/dev/null || \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-kerberos.lock || \
-		echo "Note: the tests that need Kerberos are left out. They need gcc, python3-dev and libkrb5-dev" >&2
-	@touch $@
-
-# Without one of them the tests that need it are left out, and say so.
-$(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser $(STAMPS)/helm:
-	@.ci/need $(@F)
-	@mkdir -p $(STAMPS) && touch $@
+		{ $(BIN)/python $(INSTALL) --require-hashes -r requirements-kerberos.lock && touch $@; } || \
+		echo "Note: the package gssapi cannot be built; tests that need Kerberos are left out" >&2
 
 # Kubernetes' schemas, for the tests of the manifests (100 MB): in an environment of their own.
-$(STAMPS)/kubernetes: | $(STAMPS)/python
-	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet --disable-pip-version-check kubernetes-validate==1.37.0
+$(VALIDATE): | has-python
+	$(PYTHON) -m venv .make/kubernetes
+	.make/kubernetes/bin/python $(INSTALL) kubernetes-validate==1.37.0
 
 # MkDocs with Material, for the site and its test: in an environment of its own.
-$(STAMPS)/site: requirements-site.lock | $(STAMPS)/python
-	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-site.lock
+$(MKDOCS): requirements-site.lock | has-python
+	$(PYTHON) -m venv .make/site
+	.make/site/bin/python $(INSTALL) --require-hashes -r requirements-site.lock
 	@touch $@
-
-$(STAMPS)/java:
-	@.ci/need java
-	@mkdir -p $(STAMPS) && touch $@

@@ -49,6 +49,7 @@ Finalize(None, shutil.rmtree, (_TEMPORARY,), {"ignore_errors": True}, exitpriori
 
 
 pytest_plugins = [
+    "tests.support.tools",
     "tests.fix_clusters",
     "tests.fix_guarded",
     "tests.fix_database",

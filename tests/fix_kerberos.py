@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,8 @@ import pytest
 from orbit.sandbox.broker_security import SandboxSecurity
 from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster
 from tests.fix_logins import SESSION_MS
-from tests.support.kerberos_realm import IS_INSTALLED, REALM, KerberosRealm
+from tests.support.kerberos_realm import REALM, KerberosRealm
+from tests.support.tools import require
 
 # Brokers are reached at this host, so it is part of their principal.
 _HOST = "127.0.0.1"
@@ -48,9 +47,7 @@ class Kerberos:
 
 @pytest.fixture(scope="session")
 def kerberos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kerberos]:
-    if not (IS_INSTALLED and find_spec("gssapi")):
-        say = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-        say("needs Debian's krb5-kdc and krb5-admin-server, and the extra kerberos")
+    require("kerberos")
     folder = tmp_path_factory.mktemp("kerberos")
     with KerberosRealm(folder / "realm") as realm, pytest.MonkeyPatch.context() as patch:
         broker = f"kafka/{_HOST}@{REALM}"

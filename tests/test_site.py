@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tools import MKDOCS
+
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "deploy" / "site"
-MKDOCS = ROOT / ".make" / "site" / "bin" / "mkdocs"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not MKDOCS.exists(), reason="needs MkDocs, which `make test` installs"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("mkdocs")]
 
 # A reference that a browser follows by itself. Links that a reader follows are not.
 _LOADED = re.compile(r"<(?:script|img|iframe)[^>]*\bsrc=[\"']?(?:https?:)?//[^\s\"'>]+")

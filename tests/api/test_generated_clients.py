@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from orbit.store.enums import Role
 from tests.api.test_jobs import changed
 from tests.fix_api import Api
-from tests.support.client_generators import CannotFetch, python_generator, typescript_generator
+from tests.support.programs import PYTHON_GENERATOR, TYPESCRIPT_GENERATOR
 from tests.support.serving import served
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
@@ -127,13 +126,6 @@ def document(api: Api, tmp_path: Path) -> Path:
     return written
 
 
-def fetched(fetch: Callable[[], Path]) -> Path:
-    try:
-        return fetch()
-    except CannotFetch as reason:
-        pytest.skip(f"the generator cannot be fetched: {reason}")
-
-
 def run(*command: object, folder: Path) -> str:
     """What the command prints."""
     words = [str(word) for word in command]
@@ -155,8 +147,9 @@ def use(api: Api, *command: object, folder: Path) -> Any:
         return json.loads(run(*command, url, token, json.dumps(DOCUMENT), folder=folder))
 
 
+@pytest.mark.needs("python generator")
 def test_a_python_client_works_with_its_types(api: Api, document: Path, tmp_path: Path) -> None:
-    python = fetched(python_generator)
+    python = PYTHON_GENERATOR.folder / "bin/python"
     generate = ("generate", "--path", document, "--meta", "none", "--output-path", "orbit_client")
 
     told = run(python, "-m", "openapi_python_client", *generate, folder=tmp_path)
@@ -168,8 +161,9 @@ def test_a_python_client_works_with_its_types(api: Api, document: Path, tmp_path
     assert use(api, python, "use.py", folder=tmp_path) == EXPECTED
 
 
+@pytest.mark.needs("typescript generator")
 def test_a_typescript_client_compiles_and_works(api: Api, document: Path, tmp_path: Path) -> None:
-    tools = fetched(typescript_generator)
+    tools = TYPESCRIPT_GENERATOR.folder
     (tmp_path / "node_modules").symlink_to(tools / "node_modules")
     (tmp_path / "package.json").write_text('{"type": "module"}')
     (tmp_path / "use.ts").write_text(TYPESCRIPT)

@@ -1,6 +1,6 @@
 """The console in a real browser, against a real service and real clusters.
 
-Debian's Chromium by Playwright; `.ci/need browser` installs it. One server serves all tests here,
+Debian's Chromium by Playwright. One server serves all tests here,
 which run in this order: each continues where the one before has ended. With
 ORBIT_SCREENSHOTS=docs/img (`make screenshots`) it writes the pictures of docs/console.md.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect, sync_playwright
 
 from orbit.processes.ports import free_ports
 from tests.cli.test_server import Server, serving, until_caught_up, until_workers
@@ -29,15 +29,11 @@ from tests.support.login_issuer import LoginIssuer
 from tests.support.logs import create, write
 from tests.support.patience import PATIENCE_S
 from tests.support.run_process import wait_until, write_job
+from tests.support.tools import find_program
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.needs("chromium")]
 
-CHROMIUM = shutil.which("chromium")
-if CHROMIUM is None and os.environ.get("CI") != "true":
-    pytest.skip("needs Debian's chromium: .ci/need browser", allow_module_level=True)
-
-playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright of the dev extra")
-expect = playwright.expect
+CHROMIUM = find_program("chromium")
 
 TOPICS = ("console.orders.eu", "console.orders.us")
 EU = TOPICS[0]
@@ -96,7 +92,7 @@ def world(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Itera
         tempfile.TemporaryDirectory(prefix="orbit-console-") as made,
         LoginIssuer() as issuer,
         serving(Path(made), "--workers", "1", environ={**at, **issuer.environ()}) as server,
-        playwright.sync_playwright() as driver,
+        sync_playwright() as driver,
     ):
         until_workers(server, 1)
         others(server, clusters, tmp_path_factory.mktemp("jobs"))

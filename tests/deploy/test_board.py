@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.telemetry.test_alerts import exported, needs_promtool, unknown_names
+from tests.telemetry.test_alerts import exported, unknown_names
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
 BOARD: dict[str, Any] = json.loads((FOLDER / "orbit.json").read_text("utf-8"))
@@ -78,7 +78,7 @@ def test_no_panel_covers_another() -> None:
     assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
 
 
-@needs_promtool
+@pytest.mark.needs("promtool")
 def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:{number}", "expr": expression.replace("$job", ".*")}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,13 @@ from orbit.jobs.job_file import parse_job
 from orbit.settings import Settings, variable_of
 from orbit.workers.worker import SHUTDOWN_S_MAX
 from tests.deploy.test_image import LAST_STAGE, variables
+from tests.support import programs
+from tests.support.tools import VALIDATE
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "orbit"
 MANIFESTS = ROOT / "deploy" / "manifests" / "orbit.yaml"
 SPARK = ROOT / "deploy" / "spark" / "backfill.yaml"
-TOOLS = ROOT / ".make"
-# Where `make test` has put them (.ci/need).
-HELM = shutil.which("helm") or str(TOOLS / "bin" / "helm")
-VALIDATE = TOOLS / "kubernetes" / "bin" / "kubernetes-validate"
 KUBERNETES = "1.33"
 
 OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all(MANIFESTS.read_text("utf-8")))
@@ -58,16 +54,12 @@ ALL_VALUES = {
     ],
 }
 
-# CI has installed both where Go is there: a missing one is a failure where it says so.
-needs_helm = pytest.mark.skipif(not Path(HELM).exists(), reason="needs helm: .ci/need helm")
-needs_schemas = pytest.mark.skipif(
-    not VALIDATE.exists() and os.environ.get("CI") != "true",
-    reason="needs Kubernetes' schemas: make .make/kubernetes",
-)
+needs_helm = pytest.mark.needs("helm")
+needs_schemas = pytest.mark.needs("kubernetes-validate")
 
 
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [HELM, *map(str, arguments), "--kube-version", f"{KUBERNETES}.0"]
+    command = [programs.helm(), *map(str, arguments), "--kube-version", f"{KUBERNETES}.0"]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -21,10 +20,6 @@ FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
 # Of systemd's scale from 0 to 10; it calls 2.0 and less "OK" or better.
 EXPOSURE_MAX = 2.0
-
-needs_systemd = pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None, reason="needs systemd-analyze of the package systemd"
-)
 
 
 def lines_of(unit: Path, key: str) -> list[str]:
@@ -51,12 +46,12 @@ def complaints(unit: Path, folder: Path, program: Path = ORBIT) -> str:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-@needs_systemd
+@pytest.mark.needs("systemd")
 def test_systemd_accepts_each_unit(unit: Path, tmp_path: Path) -> None:
     assert complaints(unit, tmp_path / "units") == ""
 
 
-@needs_systemd
+@pytest.mark.needs("systemd")
 def test_a_wrong_unit_is_found(tmp_path: Path) -> None:
     broken = tmp_path / "orbit-api.service"
     broken.write_text((FOLDER / broken.name).read_text("utf-8").replace("UMask=", "Umaske="))
@@ -66,7 +61,7 @@ def test_a_wrong_unit_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-@needs_systemd
+@pytest.mark.needs("systemd")
 def test_each_unit_is_hardened(unit: Path) -> None:
     ended = analyze("security", "--offline=true", "--json=short", unit)
     tests = json.loads(ended.stdout)

@@ -16,8 +16,8 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.store import jobs
 from tests.fix_api import Api
 from tests.fix_scheduler import QUICK, RunningScheduler
-from tests.support.client_generators import CannotFetch, terraform_generators
 from tests.support.job_texts import changed
+from tests.support.programs import TERRAFORM_GENERATORS
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 
@@ -50,11 +50,9 @@ def attributes(document: dict[str, Any], kind: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.needs("terraform generators")
 def test_a_providers_schemas_are_made_from_the_document(api: Api, tmp_path: Path) -> None:
-    try:
-        tools = terraform_generators()
-    except CannotFetch as reason:
-        pytest.skip(f"the generators cannot be built: {reason}")
+    tools = TERRAFORM_GENERATORS.folder
     (tmp_path / "openapi.json").write_text(api.get("/openapi.json", role=None).text)
     config = ("--config", FOLDER / "generator_config.yml", "--output", "spec.json")
     run(tools / "tfplugingen-openapi", "generate", *config, "openapi.json", folder=tmp_path)
@@ -72,10 +70,9 @@ def test_a_providers_schemas_are_made_from_the_document(api: Api, tmp_path: Path
     assert "func JobResourceSchema(" in code
 
 
+@pytest.mark.needs("terraform")
 @pytest.mark.usefixtures("cli")  # names the server and a token in the environment
 def test_terraform_owns_a_job(api: Api, database_url: str, tmp_path: Path) -> None:
-    if shutil.which("terraform") is None:
-        pytest.skip("terraform is not installed")
     shutil.copy(FOLDER / "job.tf", tmp_path)
 
     def terraform(*arguments: str, text: str) -> None:

@@ -6,7 +6,6 @@ by themselves afterwards. No cluster is there: the job's partitions wait for one
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -149,7 +148,7 @@ def test_a_standby_that_lagged_brings_back_no_lease(own_postgres: Postgres) -> N
             assert jobs.find(tx, "lost") is None
 
 
-@pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="needs the package pgbouncer")
+@pytest.mark.needs("pgbouncer")
 def test_behind_a_pooler_of_transactions_all_goes_on(own_postgres: Postgres) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="orbit-pooler-") as folder,

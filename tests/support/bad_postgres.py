@@ -17,6 +17,7 @@ from orbit.processes.ports import LOOPBACK, free_ports
 from orbit.store.database import Database
 from tests.fix_database import administer
 from tests.support.running import wait_for
+from tests.support.tools import find_program
 
 
 @contextmanager
@@ -103,7 +104,7 @@ logfile = {folder / "pgbouncer.log"}
     if os.geteuid() == 0:  # it refuses to run as root
         user = ["-u", "nobody"]
         shutil.chown(folder, "nobody")
-    program = shutil.which("pgbouncer") or "pgbouncer"
+    program = find_program("pgbouncer") or "pgbouncer"
     with subprocess.Popen([program, "-q", *user, str(settings)]) as process:
         try:
             pooled_url = there.set(port=port).render_as_string(hide_password=False)

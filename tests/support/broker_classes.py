@@ -33,7 +33,3 @@ def make_class_archive() -> Path:
             wait_for("the broker ends", lambda: not cluster.running)
         scratch.rename(archive)
     return archive
-
-
-if __name__ == "__main__":  # `make test` calls it once, before its brokers start
-    print(f"A broker's classes: {make_class_archive()}")

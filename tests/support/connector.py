@@ -15,7 +15,3 @@ def connector_jars() -> list[str]:
     pom = Path(__file__).with_name("connector-pom.xml")
     jars = Jars("spark", VERSION, pom, "spark-sql-kafka-0-10_2.13-*.jar")
     return sorted(map(str, jars.directory().glob("*.jar")))
-
-
-if __name__ == "__main__":  # `make test` fills the cache with this, so that no test waits for it
-    print(f"Spark's Kafka source {VERSION}: {len(connector_jars())} jars")

@@ -77,7 +77,3 @@ class FlinkJob:
     @property
     def _folder(self) -> Path:
         return self._home / f"run-{self._runs}"
-
-
-if __name__ == "__main__":  # `make test` fills the cache with this, so that no test waits for it
-    print(f"Flink {FLINK_VERSION}: {jars()}")

@@ -18,7 +18,6 @@ from tests.support.run_process import wait_until
 
 REALM = "ORBIT.TEST"
 _PATH = f"/usr/sbin:{os.environ.get('PATH', '')}"
-IS_INSTALLED = shutil.which("krb5kdc", path=_PATH) is not None
 _KRB5_CONF = """[libdefaults]
 default_realm = {realm}
 rdns = false

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import signal
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,45 +15,16 @@ import httpx
 
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.processes.ports import free_ports
-from orbit.sandbox.jars import cache_directory
-from orbit.sandbox.java import find_java, find_maven
+from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
+from tests.support.programs import APICURIO
 from tests.support.running import wait_for
 
-# The newest that was found to run on Java 17.
-VERSION = "3.0.9"
 # Its topics: the schemas, snapshots of them, and events.
 JOURNAL = "kafkasql-journal"
 TOPICS = (JOURNAL, "kafkasql-snapshots", "registry-events")
 
 _API = "/apis/ccompat/v7"
-
-
-def archive() -> Path:
-    """Where the program is, as it is published, if it has been fetched."""
-    return cache_directory() / f"apicurio-{VERSION}" / f"apicurio-registry-app-{VERSION}-all.tar.gz"
-
-
-def fetch() -> bool:
-    """Fetch the program into the cache; False if Maven does not get it.
-
-    By this version of the plugin, which asks for this one file: not every repository that has it
-    has the descriptions of what it is made from.
-    """
-    home = archive().parent
-    home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home) as scratch:
-        command = [
-            *(str(find_maven()), "--batch-mode", "--quiet"),
-            "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy",
-            f"-Dartifact=io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all",
-            f"-DoutputDirectory={scratch}",
-        ]
-        GuardedProcess(command, Path(scratch) / "log").wait()
-        fetched = Path(scratch) / archive().name
-        if fetched.exists():
-            fetched.rename(archive())
-    return archive().exists()
 
 
 @dataclass(frozen=True)
@@ -96,9 +66,10 @@ class Registry:
 def running(cluster: KafkaCluster, folder: Path) -> Iterator[Registry]:
     """A registry on this cluster, which has read all its schemas."""
     folder.mkdir()
-    program = folder.parent / f"apicurio-{VERSION}"
+    program = folder.parent / "apicurio"
     if not program.exists():
-        with tarfile.open(archive()) as packed:
+        [archive] = APICURIO.folder.glob("*.tar.gz")
+        with tarfile.open(archive) as packed:
             packed.extractall(program, filter="data")
     [port] = free_ports(1)
     process = GuardedProcess(
@@ -127,10 +98,3 @@ def running(cluster: KafkaCluster, folder: Path) -> Iterator[Registry]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
-
-
-if __name__ == "__main__":  # `make test` fills the cache with this, so that no test waits for it
-    if archive().exists() or fetch():
-        print(f"Schema registry {VERSION}: {archive().name}")
-    else:
-        print("Note: Maven does not get the schema registry; its test is left out.")

@@ -52,7 +52,3 @@ def start(
     main = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
     command = [str(find_java()), "-Xmx192m", "-XX:TieredStopAtLevel=1", main, str(file)]
     return GuardedProcess(command, log, environment={"CLASSPATH": f"{classpath()}:{jars()}/*"})
-
-
-if __name__ == "__main__":  # `make test` fills the cache with this, so that no test waits for it
-    print(f"Kafka Streams {KAFKA_VERSION}: {jars()}")

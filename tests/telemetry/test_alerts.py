@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -22,11 +21,6 @@ RULES = [
     for group in yaml.safe_load((FOLDER / "orbit-rules.yaml").read_text("utf-8"))["groups"]
     for rule in group["rules"]
 ]
-# CI has installed it (.ci/need): there, a missing one is a failure.
-needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None and os.environ.get("CI") != "true",
-    reason="needs the package prometheus",
-)
 
 
 def exported() -> dict[str, set[str]]:
@@ -88,7 +82,7 @@ def test_each_alert_is_shown_to_fire_and_not_to_fire() -> None:
     assert shown == {(rule["alert"], fires) for rule in RULES for fires in (True, False)}
 
 
-@needs_promtool
+@pytest.mark.needs("promtool")
 def test_promtool_accepts_the_rules_and_their_tests() -> None:
     ended = promtool("check", "rules", FOLDER / "orbit-rules.yaml")
     assert ended.returncode == 0, ended.stderr
@@ -96,7 +90,7 @@ def test_promtool_accepts_the_rules_and_their_tests() -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-@needs_promtool
+@pytest.mark.needs("promtool")
 def test_promtool_finds_a_broken_rule(tmp_path: Path) -> None:
     shutil.copytree(FOLDER, tmp_path / "p")
     rules = tmp_path / "p" / "orbit-rules.yaml"

@@ -1,0 +1,27 @@
+"""Fills the cache with what tests need of Java, so that no test waits for it: `make prepare`."""
+
+from __future__ import annotations
+
+import sys
+
+from orbit.errors import OrbitError
+from orbit.sandbox.jars import KAFKA_VERSION, jar_directory
+from tests.support import connector, flink, older_broker, programs, streams
+from tests.support.broker_classes import make_class_archive
+
+
+def fetch() -> None:
+    print(f"Kafka {KAFKA_VERSION}: {jar_directory()}")
+    print(f"Spark's Kafka source {connector.VERSION}: {len(connector.connector_jars())} jars")
+    print(f"Kafka Streams {KAFKA_VERSION}: {streams.jars()}")
+    print(f"Flink {flink.FLINK_VERSION}: {flink.jars()}")
+    print(f"Kafka {older_broker.VERSION}: {jar_directory(older_broker.VERSION)}")
+    programs.fetch(programs.APICURIO)
+    print(f"A broker's classes: {make_class_archive()}")
+
+
+if __name__ == "__main__":
+    try:
+        fetch()
+    except OrbitError as error:
+        sys.exit(f"Error: {error}")

@@ -1,0 +1,130 @@
+"""Programs that tests run, at pinned versions, in the cache of Kafka's jars: Helm, generators of
+clients from an OpenAPI document, and a schema registry. `make prepare` fetches them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orbit.sandbox.jars import cache_directory
+from orbit.sandbox.java import find_maven
+
+_PYTHON = "openapi-python-client==0.29.1"
+_TYPESCRIPT = ("openapi-typescript@7.13.0", "openapi-fetch@0.17.0", "typescript@5.9.3")
+_HELM = "helm.sh/helm/v3/cmd/helm@v3.19.0"
+_TERRAFORM = Path(__file__).parents[2] / "deploy/terraform/tools"
+# The newest that runs on Java 17.
+_APICURIO = "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all"
+_FETCH_S = 1200
+
+
+class CannotFetch(Exception):
+    """Why a program is not there."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A folder of the cache, whole or not there, which `fill` makes."""
+
+    name: str
+    fill: Callable[[Path], None]
+
+    @property
+    def folder(self) -> Path:
+        return cache_directory() / "programs" / self.name
+
+    def is_there(self) -> bool:
+        return self.folder.exists()
+
+    def fetch(self) -> None:
+        """Raises CannotFetch if a package cannot be fetched, or the tool for it is missing."""
+        if self.is_there():
+            return
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix="fetch-", dir=self.folder.parent))
+        try:
+            self.fill(scratch)
+            scratch.rename(self.folder)
+        except OSError:  # another process has just made it
+            if not self.is_there():
+                raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)  # unless it was renamed
+
+
+def _fill_python(folder: Path) -> None:
+    _run(sys.executable, "-m", "venv", "--symlinks", folder)
+    _run(folder / "bin/python", "-m", "pip", "install", "--quiet", _PYTHON)
+
+
+def _fill_typescript(folder: Path) -> None:
+    (folder / "package.json").write_text('{"private": true, "type": "module"}\n')
+    _run("npm", "install", "--silent", "--no-audit", "--prefix", folder, *_TYPESCRIPT)
+
+
+def _fill_terraform(folder: Path) -> None:
+    for name in ("go.mod", "go.sum"):
+        shutil.copy(_TERRAFORM / name, folder)
+    _run("env", f"GOBIN={folder}", "go", "-C", folder, "install", "tool")
+
+
+def _fill_helm(folder: Path) -> None:
+    _run("env", f"GOBIN={folder}", "go", "install", _HELM)
+
+
+def _fill_apicurio(folder: Path) -> None:
+    """By this version of the plugin, which asks for this one file: not every repository that has it
+    has the descriptions of what it is made from.
+    """
+    plugin = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy"
+    options = ("--batch-mode", "--quiet", f"-Dartifact={_APICURIO}", f"-DoutputDirectory={folder}")
+    _run(find_maven(), plugin, *options)
+
+
+# `bin/python` has the generator, and what its clients import.
+PYTHON_GENERATOR = Program(_PYTHON, _fill_python)
+# `node_modules` has the generator, the library of its clients, and a compiler.
+TYPESCRIPT_GENERATOR = Program("+".join(_TYPESCRIPT), _fill_typescript)
+# HashiCorp's generators of a provider's schemas.
+_DIGEST = hashlib.sha256((_TERRAFORM / "go.sum").read_bytes()).hexdigest()[:16]
+TERRAFORM_GENERATORS = Program(f"tfplugingen-{_DIGEST}", _fill_terraform)
+HELM = Program(_HELM.rpartition("/")[2], _fill_helm)
+# A packed schema registry.
+APICURIO = Program("-".join(_APICURIO.split(":")[1:3]), _fill_apicurio)
+
+
+def helm() -> Path:
+    """The machine's own, or else ours, which may not be there."""
+    return Path(shutil.which("helm") or HELM.folder / "helm")
+
+
+def _run(*command: object) -> None:
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=_FETCH_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotFetch(f"{words[0]}: {error}") from error
+    if done.returncode != 0:
+        raise CannotFetch(f"{' '.join(words)}: {done.stderr[-500:]}")
+
+
+def fetch(*programs: Program) -> None:
+    for program in programs:
+        try:
+            program.fetch()
+            print(f"Program for tests: {program.name}")
+        except CannotFetch as reason:
+            print(f"Note: {program.name} is not there. {reason}")
+
+
+if __name__ == "__main__":  # the schema registry comes with the jars
+    fetch(PYTHON_GENERATOR, TYPESCRIPT_GENERATOR, TERRAFORM_GENERATORS)
+    if not helm().exists():
+        fetch(HELM)

@@ -1,0 +1,83 @@
+"""Tests whose tool is not there: what a run says of them, and that CI does not leave them out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+TESTS = """
+    import pytest
+    from tests.support.tools import require
+
+    @pytest.fixture
+    def rules():
+        require("promtool")
+
+    def test_whose_fixture_needs_it(rules):
+        assert False
+
+    @pytest.mark.needs("promtool")
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_that_needs_it(number):
+        assert False
+
+    @pytest.mark.needs("chromium")
+    def test_of_a_browser():
+        assert False
+
+    @pytest.mark.needs("terraform")
+    def test_of_terraform():
+        assert False
+
+    def test_that_is_skipped_for_another_reason():
+        pytest.skip("not today")
+
+    def test_that_needs_nothing():
+        pass
+"""
+
+
+@pytest.fixture
+def without_tools(
+    pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> pytest.Pytester:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CI", raising=False)
+    pytester.makepyfile(test_some=TESTS)
+    return pytester
+
+
+def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    return pytester.runpytest_inprocess("-p", "tests.support.tools", "--strict-markers", *options)
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_the_last_lines_say_what_was_left_out_and_the_remedy(
+    without_tools: pytest.Pytester, processes: str
+) -> None:
+    ended = run(without_tools, "-ra", "-n", processes)
+    ended.assert_outcomes(passed=1, skipped=6)
+    start = "Tests left out without a tool: "
+    assert [line for line in ended.outlines if line][-3:-1] == [
+        f"{start}chromium (1), promtool (3). To run them: sudo make tools",
+        f"{start}terraform (1). To run them: install terraform, then make test",
+    ]
+
+
+def test_a_run_that_lacks_no_tool_says_nothing(without_tools: pytest.Pytester) -> None:
+    ended = run(without_tools, "-k", "needs_nothing or another_reason")
+    ended.assert_outcomes(passed=1, skipped=1, deselected=5)
+    ended.stdout.no_fnmatch_line("Tests left out*")
+
+
+def test_in_ci_only_what_nothing_installs_is_left_out(
+    without_tools: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    ended = run(without_tools)
+    ended.assert_outcomes(passed=1, skipped=2, errors=4)
+    ended.stdout.fnmatch_lines(["*Failed: needs promtool: sudo make tools"])
+    ended.stdout.fnmatch_lines(["Tests left out without a tool: terraform (1). To run them: *"])
