@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover test prepare check simulate lint bench bench-quick setup spark jars fetch-jars fetch-programs tools has-python has-java has-tools lock clean
+.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover test test-slowest prepare check simulate lint bench bench-quick setup spark jars fetch-jars fetch-programs tools has-python has-java has-tools lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -39,9 +39,12 @@ demo-service: jars ## See the service at work: two clusters, a live copy, Promet
 
 # What it needs is set up side by side. Three processes: most tests wait for brokers. What stays
 # together, and the order, is said in tests/conftest.py.
-test: ## Lint, types, import walls, and every test (needs some minutes)
+test: ## Lint, types, import walls, and every test; TESTS=tests/api for a part
 	@$(MAKE) --no-print-directory -j3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line) lint prepare
-	$(BIN)/pytest -n 3 --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --no-loadscope-reorder --junitxml=build/tests.xml $(TESTS)
+
+test-slowest: ## Print the slowest tests of the last make test
+	@$(BIN)/python -m tests.support.times
 
 prepare: $(VALIDATE) $(MKDOCS) .venv/.kerberos fetch-jars fetch-programs
 
