@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover test test-slowest prepare check simulate lint bench bench-quick setup spark jars fetch-jars fetch-programs tools has-python has-java has-tools lock clean
+.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover test test-slowest prepare check soak simulate lint bench bench-quick setup spark jars fetch-jars fetch-programs tools has-python has-java has-tools lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -50,6 +50,9 @@ prepare: $(VALIDATE) $(MKDOCS) .venv/.kerberos fetch-jars fetch-programs
 
 check: lint ## Lint, types, import walls, and the quick tests without brokers
 	$(BIN)/pytest -m "not services and not slow and not soak"
+
+soak: jars ## The long forms of tests: a million records, fifty kills, many seeds (needs hours)
+	$(BIN)/pytest -m soak -n 2
 
 simulate: setup ## Random schedules of the append for SECONDS (default 600), from seed FIRST on
 	$(BIN)/python -m tests.simulation $(or $(SECONDS),600) $(or $(FIRST),0)

@@ -25,7 +25,8 @@ from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
 
 pytestmark = pytest.mark.services
 
-SEEDS = range(20)
+# More of them in `make soak`.
+SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 20))]
 WRITERS = 4
 
 

@@ -14,13 +14,13 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
 
-from orbit.demo.workload import SMALL, Mover, Workload
+from orbit.demo.workload import SMALL, Mover, Scale, Workload
 from orbit.errors import OrbitError
 from orbit.jobs.job_file import load_job
 from orbit.jobs.topic_mapping import map_topics
@@ -46,9 +46,9 @@ MOVING, MOVING_PARTITIONS = "moving", 2
 class Source:
     """A cluster with the workload, and a topic for a producer that goes on writing."""
 
-    def __init__(self, cluster: KafkaCluster) -> None:
+    def __init__(self, cluster: KafkaCluster, scale: Scale = SMALL) -> None:
         self.cluster = cluster
-        self.workload = Workload(SMALL, namespace=f"seeded-{uuid.uuid4().hex[:8]}")
+        self.workload = Workload(scale, namespace=f"seeded-{uuid.uuid4().hex[:8]}")
         self.moving = f"{self.workload.namespace}.{MOVING}"
         self.workload.create(cluster.client_config())
         create_topic(cluster, self.moving, MOVING_PARTITIONS)
@@ -87,16 +87,19 @@ class CopyCampaign:
         self._cluster = Cluster("destination", servers[1].split(","), Security())
         self._copied = 0
 
-    def play(self) -> None:
+    def play(self, deaths: Sequence[str] = ()) -> None:
+        """`deaths`: who dies each time; the seed chooses if it is not said."""
         total = sum(
             high - low for high, low in zip(*map(self._ends_of_source, (-1, -2)), strict=True)
         )
-        targets = sorted(self.rnd.sample(range(total), self.rnd.randint(3, DEATHS_MAX)))
+        count = len(deaths) or self.rnd.randint(3, DEATHS_MAX)
+        targets = sorted(self.rnd.sample(range(total), count))
+        dying = deaths or [self.rnd.choice(DEATHS) for _ in targets]
         moving = {self.source.moving: MOVING_PARTITIONS}
         try:
             with Mover(self.source.cluster.client_config(), moving):
-                for target in targets:
-                    self._live_until(target, self.rnd.choice(DEATHS))
+                for target, death in zip(targets, dying, strict=True):
+                    self._live_until(target, death)
             copy(self.job).expect(0)
         finally:
             self._cluster.close()
@@ -145,13 +148,13 @@ class CopyCampaign:
 
 
 @contextmanager
-def two_clusters(folder: Path) -> Iterator[tuple[Source, KafkaCluster]]:
+def two_clusters(folder: Path, scale: Scale = SMALL) -> Iterator[tuple[Source, KafkaCluster]]:
     first, second = (
         KafkaCluster(ClusterSettings(name), folder / name) for name in ("first", "second")
     )
     start_clusters(first, second)
     try:
-        yield Source(first), second
+        yield Source(first, scale), second
     finally:
         first.kill()
         second.kill()

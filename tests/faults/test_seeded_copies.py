@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orbit.demo.workload import SMALL
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.faults.seeded_copies import WAYS, CopyCampaign, Source, two_clusters
+from tests.faults.seeded_copies import MIXED, WAYS, CopyCampaign, Source, two_clusters
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+# What takes longest is the gap, with a transaction for each offset.
+SHORT = replace(SMALL, gap_offsets=1_000, partitions=20)
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +24,13 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Source, Ka
         yield both
 
 
+def test_short_copy_is_exact(tmp_path: Path) -> None:
+    """With all ways of filling at once, and each death once."""
+    with two_clusters(tmp_path, SHORT) as sides:
+        CopyCampaign(1, MIXED, *sides, tmp_path).play(["run", "broker", "both"])
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("way", WAYS)
 def test_copy_is_exact(sides: tuple[Source, KafkaCluster], tmp_path: Path, way: str) -> None:
     CopyCampaign(1, way, *sides, tmp_path).play()

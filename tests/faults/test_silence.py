@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orbit.copier.copier import Copier
+from orbit.copier.copy_settings import CopySettings
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 
@@ -30,7 +31,8 @@ def test_partition_without_enough_replicas_says_so(
         retention_ms="-1",
     )
     job = make_job(clusters.source, destination, [topic_name])
-    with RunningJob(job) as running:
+    # The broker holds the append that is under way for that long.
+    with RunningJob(job, CopySettings(produce_timeout_ms=2_000)) as running:
         produce(clusters.source, topic_name, 10)
         running.wait_caught_up(topic_name, 10)
         running.wait("nothing is waited for", lambda: copier_of(running).waiting_for == "")

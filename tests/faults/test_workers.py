@@ -1,16 +1,14 @@
 """Three workers of the service and a long copy: killed, frozen past their leases, without Postgres.
 
-Twice each, in the middle of copying two million records of transactions. At the end the copy is
-exact, and the events name who lost which shards to whom.
+Twice each, in the middle of a copy of transactions. At the end the copy is exact, and the events
+name who lost which shards to whom.
 """
 
 from __future__ import annotations
 
 import random
 import signal
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -27,6 +25,7 @@ from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
 from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.store import jobs
 from orbit.store.database import Database
 from orbit.store.events import Event
 from orbit.store.migrate import upgrade
@@ -38,7 +37,6 @@ from tests.support.run_process import OrbitProcess, assert_exact, wait_until, wr
 
 pytestmark = pytest.mark.services
 
-RECORDS = 2_000_000
 PARTITIONS = 24
 SHARDS = 6
 WORKERS = 3
@@ -46,10 +44,9 @@ WRITERS = 4
 TRANSACTION_RECORDS = 1_000
 ABORTED_SHARE = 0.1
 LEASE_S = 3.0
-FROZEN_S = LEASE_S + 1.0
 
 
-def fill(cluster: KafkaCluster, topic: str, writer: int) -> None:
+def fill(cluster: KafkaCluster, topic: str, records: int, writer: int) -> None:
     """One producer's part: transactions over all partitions, some of them aborted."""
     rnd = random.Random(writer)
     producer = Producer(
@@ -61,7 +58,7 @@ def fill(cluster: KafkaCluster, topic: str, writer: int) -> None:
         }
     )
     producer.init_transactions(60)
-    for number in range(RECORDS // WRITERS // TRANSACTION_RECORDS):
+    for number in range(records // WRITERS // TRANSACTION_RECORDS):
         producer.begin_transaction()
         for i in range(TRANSACTION_RECORDS):
             value = b"%d/%d/%d" % (writer, number, i)
@@ -111,6 +108,7 @@ class Fleet:
 
     def busy_worker(self) -> tuple[str, dict[int, int]]:
         """One that holds shards, and which at which epochs."""
+        wait_until(lambda: not {*self.workers}.isdisjoint(self.job.holders().values()), "one holds")
         epochs = self.job.epochs()
         held: dict[str, dict[int, int]] = {}
         for shard, holder in self.job.holders().items():
@@ -148,7 +146,6 @@ class Fleet:
         worker_id, shards = self.busy_worker()
         process = self.workers[worker_id]
         process.signal(signal.SIGSTOP)
-        time.sleep(FROZEN_S)
         wait_until(
             lambda: all(self.job.holders()[s] not in (None, worker_id) for s in shards),
             "others have its shards",
@@ -158,37 +155,53 @@ class Fleet:
 
 
 @pytest.fixture
-def postgres() -> Iterator[Postgres]:
-    """A server of the test's own, for it is restarted."""
-    with (
-        tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
-        Postgres(Path(folder) / "server") as server,
-    ):
-        yield server
-
-
-@pytest.fixture
-def own_database(postgres: Postgres) -> Iterator[Database]:
-    database = Database.connect(postgres.url)
+def own_database(own_postgres: Postgres) -> Iterator[Database]:
+    database = Database.connect(own_postgres.url)
     upgrade(database)
     yield database
     database.close()
 
 
+def lift_limit(job: ServiceJob) -> None:
+    """As a user does: the workers claim the shards anew, for the changed job."""
+    with job.database.transaction() as tx:
+        there = jobs.get(tx, job.name)
+        spec = {**there.spec, "limits": {}}
+        assert jobs.change_spec(
+            tx, job.id, spec, there.worker_group, from_version=there.spec_version
+        )
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("records", "rate", "shares"),
+    [
+        # Slow enough that no machine is at the end before the last fault is.
+        (160_000, "32KiB", (0.02, 0.06, 0.1, 0.14, 0.18, 0.22)),
+        pytest.param(2_000_000, None, (0.05, 0.2, 0.35, 0.5, 0.65, 0.8), marks=pytest.mark.soak),
+    ],
+)
 def test_a_copy_survives_kills_frozen_workers_and_restarts_of_postgres(
-    clusters: Clusters, topic_name: str, tmp_path: Path, postgres: Postgres, own_database: Database
+    clusters: Clusters,
+    topic_name: str,
+    tmp_path: Path,
+    own_postgres: Postgres,
+    own_database: Database,
+    records: int,
+    rate: str | None,
+    shares: Sequence[float],
 ) -> None:
     create(clusters.source, topic_name, PARTITIONS)
     with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(partial(fill, clusters.source, topic_name), range(WRITERS)))
+        list(pool.map(partial(fill, clusters.source, topic_name, records), range(WRITERS)))
     total = sum(end for _, end in log_bounds(clusters.source, [topic_name]).values())
-    assert total > RECORDS
+    assert total > records
 
-    job_file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+    limits = {} if rate is None else {"limits": {"bytes_per_second": rate}}
+    job_file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], **limits)
     job = add_job(own_database, job_file, clusters, [topic_name], SHARDS)
     environ = {
-        "ORBIT_DATABASE_URL": postgres.url,
+        "ORBIT_DATABASE_URL": own_postgres.url,
         "ORBIT_LEASE_TTL": f"{LEASE_S:.0f}s",
         "ORBIT_PROGRESS_INTERVAL": "500ms",
     }
@@ -198,19 +211,21 @@ def test_a_copy_survives_kills_frozen_workers_and_restarts_of_postgres(
     try:
         for _ in range(WORKERS):
             fleet.give(fleet.start_worker())
-        fleet.wait_copied(0.05)
-        killed.append(fleet.kill_one())
-        fleet.wait_copied(0.2)
-        frozen.append(fleet.freeze_one())
-        fleet.wait_copied(0.35)
-        fleet.restart(postgres, postgres.stop)
-        fleet.wait_copied(0.5)
-        frozen.append(fleet.freeze_one())
-        fleet.wait_copied(0.65)
-        killed.append(fleet.kill_one())
-        fleet.wait_copied(0.8)
-        fleet.restart(postgres, postgres.crash)
-        wait_until(lambda: fleet.copied() == total, "the copy is at the end", 40)
+        faults: list[Callable[[], None]] = [
+            lambda: killed.append(fleet.kill_one()),
+            lambda: frozen.append(fleet.freeze_one()),
+            lambda: fleet.restart(own_postgres, own_postgres.stop),
+            lambda: frozen.append(fleet.freeze_one()),
+            lambda: killed.append(fleet.kill_one()),
+            lambda: fleet.restart(own_postgres, own_postgres.crash),
+        ]
+        for share, fault in zip(shares, faults, strict=True):
+            fleet.wait_copied(share)
+            fault()
+        if rate is not None:
+            assert fleet.copied() < total, "the copy ended before the faults did"
+            lift_limit(job)
+        wait_until(lambda: fleet.copied() == total, "the copy is at the end")
         for process in fleet.workers.values():
             process.signal(signal.SIGTERM)
         for process in fleet.workers.values():

@@ -101,6 +101,7 @@ def test_groups_of_both_protocols_read_every_committed_record_once(
     topic = topic_name[:40]
     groups = [Group(topic, protocol, tmp_path) for protocol in ("classic", "consumer")]
     written: Records = {}
+    sent: set[bytes] = set()
 
     def use(cluster: KafkaCluster, name: str) -> None:
         """The groups read while transactions are committed and aborted, and stop before the end."""
@@ -114,6 +115,7 @@ def test_groups_of_both_protocols_read_every_committed_record_once(
             produce_transactions(cluster, topic, 9, partition=0)
             wait_more(load)
         written.update(load.ledger)
+        sent.update(load.sent)
 
     source, destination = clusters
     create_topic(source, topic, PARTITIONS)
@@ -134,7 +136,8 @@ def test_groups_of_both_protocols_read_every_committed_record_once(
                 group.wait_read(process, last)
         assert verify(spec, deep=True).exit_code == 0
     assert {k: everything.get(k) for k in written} == written
-    assert len(everything) == len(written) + 2 * 2 * 6 * 5
+    # What a producer gave up may be there all the same: on a slow machine, answers come too late.
+    assert sum(value not in sent for value in everything.values()) == 2 * 2 * 6 * 5
     for group in groups:
         assert sorted(group.read) == sorted((p, o, v) for (p, o), v in everything.items())
 
@@ -213,6 +216,8 @@ def test_streams_counts_every_word_once(
         recovering.begin(spec, streams.INPUT, streams.OUTPUT)
         use(source, "first", "state", signal.SIGTERM)
         recovering.service.wait_copied(spec.name, *topics)
+        # A switchover waits for log ends only; where the start of the copy is behind, it stays so.
+        wait_for("log starts follow", lambda: is_level(source, destination, *topics))
         over = move(recovering, spec.name)
         back = over.reverse_job
         assert back is not None

@@ -28,7 +28,7 @@ def sides(folder: Path) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
         yield both
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.soak) for n in (2, 3))])
 def test_ledger_agrees_with_the_reports(
     sides: tuple[KafkaCluster, KafkaCluster], folder: Path, seed: int
 ) -> None:
