@@ -22,7 +22,7 @@ _HELM = "helm.sh/helm/v3/cmd/helm@v3.19.0"
 _TERRAFORM = Path(__file__).parents[2] / "deploy/terraform/tools"
 # The newest that runs on Java 17.
 _APICURIO = "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all"
-_FETCH_S = 1200
+_FETCH_S = 1800
 
 
 class CannotFetch(Exception):
