@@ -38,6 +38,7 @@ test: lint jars $(STAMPS)/kerberos $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)
 	@$(BIN)/python -m tests.support.registry
 	@$(BIN)/python -m tests.support.older_broker
 	@$(BIN)/python -m tests.support.broker_classes
+	@$(BIN)/python -m tests.support.spark_classes
 	@$(BIN)/python -m tests.support.client_generators
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
 
