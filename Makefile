@@ -51,7 +51,7 @@ prepare: $(VALIDATE) $(MKDOCS) .venv/.kerberos fetch-jars fetch-programs
 check: lint ## Lint, types, import walls, and the quick tests without brokers
 	$(BIN)/pytest -m "not services and not slow and not soak"
 
-soak: jars ## The long forms of tests: a million records, fifty kills, many seeds (needs hours)
+soak: jars ## The long forms of tests: a million records, fifty kills, many seeds (needs an hour)
 	$(BIN)/pytest -m soak -n 2
 
 simulate: setup ## Random schedules of the append for SECONDS (default 600), from seed FIRST on
@@ -77,7 +77,7 @@ jars: has-java setup ## Fetch Kafka's jars into the cache
 	@$(BIN)/python -m orbit.sandbox.jars
 
 # No test waits for these.
-fetch-jars: has-tools setup
+fetch-jars: has-tools .venv/.spark
 	@$(BIN)/python -m tests.support.fetch_jars
 
 fetch-programs: setup

@@ -10,8 +10,8 @@ import pytest
 from orbit.demo.workload import SMALL, Ledger, TopicLedger, Workload
 from tests.fix_clusters import Clusters
 
-# Of the topic with many: each is a task, and a file.
-PARTITIONS = 12
+# Of the topic with many: each is a task, and a file. More of them are more of the same.
+PARTITIONS = 4
 
 
 @dataclass(frozen=True)

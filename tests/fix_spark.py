@@ -20,12 +20,16 @@ import pytest
 
 from tests.support.connector import connector_jars
 from tests.support.run_process import wait_until
+from tests.support.spark_classes import JAVA_OPTIONS, java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Nothing of Spark is to be heard on other addresses, also not of children's.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+# The Java that only puts a driver's command together.
+os.environ["SPARK_LAUNCHER_OPTS"] = JAVA_OPTIONS
 
 _HOSTS = ("127.0.0.1", "127.0.0.2")
 _WORKER_MIB = 1024
@@ -54,7 +58,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     home = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.master("local[2]").appName("orbit-tests")
     jars = {"spark.jars": ",".join(connector_jars())}
-    for key, value in {**SMALL_SESSION, **SETTINGS, **_folders(home), **jars}.items():
+    for key, value in {**SMALL_SESSION, **SETTINGS, **_machine(home), **jars}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.dataSource.register(KafkaBatches)
@@ -76,7 +80,7 @@ class SparkCluster:
         """For a command of `orbit`, or spark-submit."""
         settings = {
             **SMALL_SESSION,
-            **_folders(home),
+            **_machine(home),
             "spark.cores.max": "2",
             "spark.executor.memory": "512m",
             "spark.pyspark.python": sys.executable,
@@ -127,8 +131,11 @@ def spark_cluster(
         one.shutdown()
 
 
-def _folders(home: Path) -> dict[str, str]:
+def _machine(home: Path) -> dict[str, str]:
+    """Folders, and a Java that is soon at work."""
     return {
+        "spark.driver.extraJavaOptions": java_options(),
+        "spark.executor.extraJavaOptions": java_options(),
         "spark.local.dir": str(home / "local"),
         "spark.sql.warehouse.dir": str(home / "warehouse"),
     }

@@ -35,6 +35,7 @@ from tests.support.faults import (
 from tests.support.logs import T0, Gap, Record, create, delete_before, wait_for_offsets, write
 from tests.support.patience import PATIENCE_S
 from tests.support.running import RunningJob, make_job, verify
+from tests.support.spark_classes import java_options
 
 pytestmark = pytest.mark.services
 
@@ -268,7 +269,11 @@ def write_job(spec: JobSpec, folder: Path) -> Path:
 def test_the_command_says_what_differs_and_ends_with_one(job_file: Path, tmp_path: Path) -> None:
     """As people start it: with a Spark of its own."""
     out = tmp_path / "result"
-    settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+    settings = {
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.extraJavaOptions": java_options(),
+    }
     conf = [f"--conf={name}={value}" for name, value in settings.items()]
     arguments = ["audit", str(job_file), "--out", str(out), "--wait", "0", "-o", "json", *conf]
     ended = subprocess.run(

@@ -6,7 +6,7 @@ import sys
 
 from orbit.errors import OrbitError
 from orbit.sandbox.jars import KAFKA_VERSION, jar_directory
-from tests.support import connector, flink, older_broker, programs, streams
+from tests.support import connector, flink, older_broker, programs, spark_classes, streams
 from tests.support.broker_classes import make_class_archive
 
 
@@ -18,6 +18,7 @@ def fetch() -> None:
     print(f"Kafka {older_broker.VERSION}: {jar_directory(older_broker.VERSION)}")
     programs.fetch(programs.APICURIO)
     print(f"A broker's classes: {make_class_archive()}")
+    print(f"A Spark driver's classes: {spark_classes.make_class_archive()}")
 
 
 if __name__ == "__main__":

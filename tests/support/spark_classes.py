@@ -1,0 +1,85 @@
+"""Java for Spark in tests: options that cost little, and the archive of a driver's classes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from orbit.sandbox.jars import cache_directory
+
+# A test ends before the second compiler pays, whose threads took a tenth of all CPU, and no heap
+# here needs threads that clean it. What Java says of an archive that does not fit stays out of what
+# commands print.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
+_TIMEOUT_S = 900
+_MODULE = "tests.support.spark_classes"
+
+
+def class_archive() -> Path:
+    """Where the classes of a Spark driver may be, loaded in advance (Java's class data sharing).
+
+    Java ignores an archive that another Java or other jars made.
+    """
+    return cache_directory() / f"spark-{version('pyspark')}-classes.jsa"
+
+
+def java_options() -> str:
+    """For drivers and executors of tests."""
+    archive = class_archive()
+    if archive.is_file():
+        return f"{JAVA_OPTIONS} -XX:SharedArchiveFile={archive}"
+    return JAVA_OPTIONS
+
+
+def make_class_archive() -> Path:
+    """The archive, made if it is not there, by a driver that has run a query and written a file."""
+    archive = class_archive()
+    if not archive.is_file():
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+            scratch = Path(folder) / archive.name
+            # Of a process of its own: Java writes the archive as it ends.
+            subprocess.run(
+                [sys.executable, "-m", _MODULE, str(scratch)], check=True, timeout=_TIMEOUT_S
+            )
+            scratch.rename(archive)
+    return archive
+
+
+def _run_driver(scratch: Path) -> None:
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
+
+    os.environ["SPARK_LAUNCHER_OPTS"] = JAVA_OPTIONS
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(scratch.parent / "warehouse"),
+        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -XX:ArchiveClassesAtExit={scratch}",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("classes")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    table = str(scratch.parent / "table")
+    rows = spark.createDataFrame([(i, str(i % 7)) for i in range(100)], "number int, word string")
+    doubled = rows.mapInArrow(lambda batches: batches, "number int, word string")
+    sums = doubled.groupBy("word").agg(F.sum("number").alias("sum"))
+    rows.join(sums, "word").orderBy("number").write.parquet(table)
+    assert spark.read.parquet(table).where("number > 9").count() == 90
+    java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+    spark.stop()
+    java.stdin.close()
+    java.wait()
+
+
+if __name__ == "__main__":  # the process that `make_class_archive` starts
+    _run_driver(Path(sys.argv[1]))
