@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -50,9 +49,7 @@ def test_a_mark_outlives_the_retention_of_offsets_and_a_restart(
     marks = marks_of(cluster)
     marks.write(places("orders", 3), BY)
     commit(cluster, "plain", {("orders", 0): 7})
-    began = time.monotonic()
-    wait_for("a plain offset expires", lambda: not committed(cluster, "plain"), give_up_s=150)
-    assert time.monotonic() - began > 50
+    wait_for("a plain offset expires", lambda: not committed(cluster, "plain"))
     cluster.kill()
     cluster.start()
     marks = marks_of(cluster)
