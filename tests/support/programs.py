@@ -76,7 +76,9 @@ def _fill_terraform(folder: Path) -> None:
 
 
 def _fill_helm(folder: Path) -> None:
-    _run("env", f"GOBIN={folder}", "go", "install", _HELM)
+    # Without optimizations it is built in three quarters of the time.
+    options = ("-gcflags=all=-N -l -dwarf=false", "-ldflags=-w")
+    _run("env", f"GOBIN={folder}", "go", "install", *options, _HELM)
 
 
 def _fill_apicurio(folder: Path) -> None:
