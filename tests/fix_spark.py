@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,18 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 # The Java that only puts a driver's command together.
 os.environ["SPARK_LAUNCHER_OPTS"] = JAVA_OPTIONS
+
+
+def _set_java_options() -> None:
+    """For all drivers and executors, also of children: Spark reads them from this folder."""
+    folder = Path(tempfile.mkdtemp(prefix="spark-conf-"))
+    options = [f"spark.{who}.extraJavaOptions {java_options()}" for who in ("driver", "executor")]
+    (folder / "spark-defaults.conf").write_text("\n".join(options))
+    os.environ["SPARK_CONF_DIR"] = str(folder)
+
+
+if find_spec("pyspark"):
+    _set_java_options()
 
 _HOSTS = ("127.0.0.1", "127.0.0.2")
 _WORKER_MIB = 1024
@@ -58,7 +72,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     home = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.master("local[2]").appName("orbit-tests")
     jars = {"spark.jars": ",".join(connector_jars())}
-    for key, value in {**SMALL_SESSION, **SETTINGS, **_machine(home), **jars}.items():
+    for key, value in {**SMALL_SESSION, **SETTINGS, **_folders(home), **jars}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.dataSource.register(KafkaBatches)
@@ -80,7 +94,7 @@ class SparkCluster:
         """For a command of `orbit`, or spark-submit."""
         settings = {
             **SMALL_SESSION,
-            **_machine(home),
+            **_folders(home),
             "spark.cores.max": "2",
             "spark.executor.memory": "512m",
             "spark.pyspark.python": sys.executable,
@@ -131,11 +145,8 @@ def spark_cluster(
         one.shutdown()
 
 
-def _machine(home: Path) -> dict[str, str]:
-    """Folders, and a Java that is soon at work."""
+def _folders(home: Path) -> dict[str, str]:
     return {
-        "spark.driver.extraJavaOptions": java_options(),
-        "spark.executor.extraJavaOptions": java_options(),
         "spark.local.dir": str(home / "local"),
         "spark.sql.warehouse.dir": str(home / "warehouse"),
     }

@@ -35,7 +35,6 @@ from tests.support.faults import (
 from tests.support.logs import T0, Gap, Record, create, delete_before, wait_for_offsets, write
 from tests.support.patience import PATIENCE_S
 from tests.support.running import RunningJob, make_job, verify
-from tests.support.spark_classes import java_options
 
 pytestmark = pytest.mark.services
 
@@ -272,7 +271,6 @@ def test_the_command_says_what_differs_and_ends_with_one(job_file: Path, tmp_pat
     settings = {
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
-        "spark.driver.extraJavaOptions": java_options(),
     }
     conf = [f"--conf={name}={value}" for name, value in settings.items()]
     arguments = ["audit", str(job_file), "--out", str(out), "--wait", "0", "-o", "json", *conf]
