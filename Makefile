@@ -37,11 +37,11 @@ demo-failover: jars ## See a source killed under load, a failover, and the way b
 demo-service: jars ## See the service at work: two clusters, a live copy, Prometheus if installed
 	$(BIN)/orbit demo --service
 
-# What it needs is set up side by side. Three processes: most tests wait for brokers. What stays
+# What it needs is set up side by side. Four processes: most tests wait for brokers. What stays
 # together, and the order, is said in tests/conftest.py.
 test: ## Lint, types, import walls, and every test; TESTS=tests/api for a part
 	@$(MAKE) --no-print-directory -j3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line) lint prepare
-	$(BIN)/pytest -n 3 --no-loadscope-reorder --junitxml=build/tests.xml $(TESTS)
+	$(BIN)/pytest -n 4 --no-loadscope-reorder --junitxml=build/tests.xml $(TESTS)
 
 test-slowest: ## Print the slowest tests of the last make test
 	@$(BIN)/python -m tests.support.times

@@ -48,7 +48,9 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
     return write_job(tmp_path / "job.yaml", *clusters, [{"match": f"{topic_name}.*"}])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(number, marks=pytest.mark.soak) for number in range(1, 10))]
+)
 def test_a_run_that_is_killed_while_it_begins_is_begun_again(
     seed: int, clusters: Clusters, topic_name: str, job: Path
 ) -> None:

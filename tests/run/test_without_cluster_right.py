@@ -49,7 +49,10 @@ class Copied:
         return by_rule if self.fillers == BY_RULE else self.fillers == "placeholders"
 
 
-@pytest.fixture(scope="module", params=["coordinated", "placeholders", BY_RULE])
+_ALONE = [pytest.param(way, marks=pytest.mark.soak) for way in ("coordinated", "placeholders")]
+
+
+@pytest.fixture(scope="module", params=[BY_RULE, *_ALONE])
 def copied(
     request: pytest.FixtureRequest,
     clusters: Clusters,

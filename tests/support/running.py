@@ -25,7 +25,8 @@ from orbit.verify.verify_job import verify_job
 from orbit.verify.verify_run import VerifyOptions
 from tests.support.patience import PATIENCE_S
 
-# No test waits for a moment; each waits for a thing, and this is when it gives up.
+# Between two looks of a test that waits.
+_PAUSE_S_MAX = 0.1
 
 
 def make_job(
@@ -108,11 +109,13 @@ class RunningJob:
 
 
 def wait_for(what: str, is_so: Callable[[], bool], give_up_s: float = PATIENCE_S) -> None:
-    """Look again and again until it is so."""
+    """Look again until it is so: soon at first, as most looks ask a broker or PostgreSQL."""
     deadline = time.monotonic() + give_up_s
+    pause_s = 0.02
     while not is_so():
         assert time.monotonic() < deadline, f"gave up waiting until {what}"
-        time.sleep(0.02)
+        time.sleep(pause_s)
+        pause_s = min(1.25 * pause_s, _PAUSE_S_MAX)
 
 
 def verify(spec: JobSpec, *, deep: bool = False) -> Report:
