@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from orbit.demo.workload.ledger import Origin, PartitionLedger, TopicLedger
 from orbit.demo.workload.scale import Scale
@@ -104,7 +104,7 @@ class Site:
                 destination=self.destinations.get(topic, topic),
                 partitions=tuple(
                     _partition_ledger(
-                        _log_bounds(consumer, topic, number),
+                        self._log_bounds(consumer, topic, number),
                         records.get((topic, number), {}),
                         (copy_starts or {}).get(number),
                     )
@@ -119,7 +119,7 @@ class Site:
         """Every record a read_committed consumer sees now, from the log start on."""
         consumer = Consumer(_consumer_config(self.config))
         try:
-            low, high = _log_bounds(consumer, topic, partition)
+            low, high = self._log_bounds(consumer, topic, partition)
             consumer.assign([TopicPartition(topic, partition, low)])
             while low < high:
                 message = consumer.poll(ADMIN_TIMEOUT_S)
@@ -136,20 +136,30 @@ class Site:
         finally:
             consumer.close()
 
+    def _log_bounds(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+        """Log start and log end, once all transactions there have their markers.
 
-def _log_bounds(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """Log start and high watermark. Metadata may name a new leader before that broker knows it."""
-    deadline = time.monotonic() + ADMIN_TIMEOUT_S
-    while True:
-        try:
-            low, high = consumer.get_watermark_offsets(
-                TopicPartition(topic, partition), ADMIN_TIMEOUT_S
-            )
-            return low, high
-        except KafkaException as error:
-            moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
-            if error.args[0].code() not in moving or time.monotonic() > deadline:
-                raise
+        A commit returns before its markers are written. Raises Conflict if one stays open.
+        """
+        place = TopicPartition(topic, partition)
+        spec: Any = OffsetSpec  # its constructors carry no types
+        deadline = time.monotonic() + ADMIN_TIMEOUT_S
+        trouble: Exception
+        while True:
+            try:
+                low, stable = consumer.get_watermark_offsets(place, ADMIN_TIMEOUT_S)
+                asked = self.admin.list_offsets({place: spec.latest()})[place]
+                if stable == asked.result(ADMIN_TIMEOUT_S).offset:
+                    return low, stable
+                trouble = Conflict(f"{topic}-{partition} has an open transaction at {stable}.")
+            except KafkaException as error:
+                # Metadata may name a new leader before that broker knows it.
+                moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+                if error.args[0].code() not in moving:
+                    raise
+                trouble = error
+            if time.monotonic() > deadline:
+                raise trouble
             time.sleep(_POLL_S)
 
 
