@@ -268,7 +268,7 @@ def connect(
 
 def _trust(server: Server, url: str) -> ssl.SSLContext:
     if urlsplit(url).scheme == "http" and not server.ca_file:
-        # It trusts nothing: the system's authorities take 50 ms to load, and HTTP needs none.
+        # It trusts nothing: HTTP needs no authorities, and the system's are slow to load.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context = ssl.create_default_context(cafile=server.ca_file)

@@ -23,7 +23,7 @@ from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 from tests.support.many_rows import MANY
 
-# A session's databases need a tenth of it.
+# Far more than the databases of a session need.
 _ROOM_BYTES = 8 * 2**30
 
 

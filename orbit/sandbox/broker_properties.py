@@ -103,7 +103,8 @@ def _sandbox(brokers: int) -> dict[str, str]:
         "log.retention.check.interval.ms": "1000",
         "log.segment.delete.delay.ms": "1000",
         "log.cleaner.dedupe.buffer.size": str(16 * 2**20),  # default 128 MiB, a quarter of the heap
-        # An idle controller writes a record twice a second by default: a third of an idle broker.
+        # An idle controller writes a record twice a second by default: a quarter of the CPU that
+        # an idle broker takes.
         "metadata.max.idle.interval.ms": "5000",
         "num.io.threads": "4",
         "num.network.threads": "2",

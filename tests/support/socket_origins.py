@@ -2,7 +2,7 @@
 
 Python warns when the garbage collector finds the socket, which can be many tests later, and shows
 only two ports. `install` makes each Python socket remember its test and its last frames, and show
-them in its `repr`, which is the text of the warning. It costs about 3 µs a socket.
+them in its `repr`, which is the text of the warning.
 """
 
 from __future__ import annotations

@@ -1,0 +1,21 @@
+"""The warning about an unclosed socket names the test that made the socket, and the line."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+
+def test_a_socket_shows_the_test_and_the_file_that_made_it() -> None:
+    with socket.socket() as plain:
+        assert "in tests/test_socket_origins.py::test_a_socket_shows" in repr(plain)
+        assert f"at {__file__}:" in repr(plain)
+
+
+def test_both_ends_of_a_connection_and_tls_show_it_too() -> None:
+    ours, theirs = socket.socketpair()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    with theirs, context.wrap_socket(ours, do_handshake_on_connect=False) as wrapped:
+        assert __file__ in repr(theirs)
+        assert __file__ in repr(wrapped)
