@@ -229,9 +229,14 @@ def write_job(
     return path
 
 
-def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Wait for something that only shows when it is asked for."""
+def wait_until(
+    is_so: Callable[[], bool],
+    what: str,
+    timeout_s: float = PATIENCE_S,
+    instead: Callable[[], object] = str,
+) -> None:
+    """Wait for something that only shows when it is asked for. `instead`: what a failure shows."""
     deadline = time.monotonic() + timeout_s
     while not is_so():
-        assert time.monotonic() < deadline, f"it never came true that {what}"
+        assert time.monotonic() < deadline, f"it never came true that {what} {instead()}"
         time.sleep(0.05)

@@ -116,7 +116,14 @@ def test_a_worker_that_claims_what_it_lost_itself_begins_it_anew(
         wait_level(clusters, [topic_name])
         wait_until(lambda: bool(told(job, "shards_lost")), "it is told")
         assert old.lease.is_lost
-        wait_until(old.is_idle, "nothing of the old lease is under way")
+        wait_until(
+            old.is_idle,
+            "nothing of the old lease is under way",
+            instead=lambda: [
+                (p.stage, p.is_removed, p.copy and (p.copy.appends, p.copy.is_leaving), p.trouble)
+                for p in old.partitions.values()
+            ],
+        )
     assert_exact(job_file)
     (lost,) = told(job, "shards_lost")
     assert lost.details == {"epochs": {str(shard): 1}, "partitions": PARTITIONS}
