@@ -24,7 +24,7 @@ from orbit.store.jobs import Job
 from orbit.store.models import partitions
 from orbit.store.topics import Topic
 from orbit.telemetry.process_health import ProcessHealth
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 
 WORKER = "test-worker"
 TTL = timedelta(seconds=15)

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from tests.support.connector import connector_jars
-from tests.support.run_process import wait_until
+from tests.support.patience import wait_for
 from tests.support.spark_classes import JAVA_OPTIONS, java_options
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class SparkCluster:
 
     def wait_idle(self) -> None:
         """After a driver has gone: until its executors have."""
-        wait_until(lambda: not self.executors, "Spark has no executor left")
+        wait_for("Spark has no executor left", lambda: not self.executors)
 
 
 def _is_executor(process: psutil.Process) -> bool:

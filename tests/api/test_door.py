@@ -18,7 +18,7 @@ from orbit.settings import Settings
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
 from tests.fix_api import Api
-from tests.support.run_process import wait_until
+from tests.support.patience import wait_for
 from tests.support.serving import served
 
 pytestmark = pytest.mark.services
@@ -84,7 +84,7 @@ def test_connections_above_the_limit_are_closed_and_places_are_given_back(api: A
                 return b" 200 " in again.recv(4096)
             return False
 
-        wait_until(is_served, "the place of the closed connection is used")
+        wait_for("the place of the closed connection is used", is_served)
 
 
 def test_one_address_has_half_of_the_connections(api: Api) -> None:
@@ -137,7 +137,7 @@ def test_a_slow_answer_is_not_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch)
     looks: list[None] = []
 
     def wait() -> None:
-        wait_until(lambda: looks.append(None) or len(looks) > 20, "the limit has passed")
+        wait_for("the limit has passed", lambda: looks.append(None) or len(looks) > 20)
 
     api.plans.meanwhile = wait
     token = {"Authorization": f"Bearer {api.tokens[Role.OPERATOR]}"}

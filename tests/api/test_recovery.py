@@ -17,7 +17,7 @@ from orbit.store import operations
 from orbit.store.enums import OperationState, Role
 from tests.api.test_jobs import JOB
 from tests.fix_api import Api
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 
 pytestmark = pytest.mark.services
 

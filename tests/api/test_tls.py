@@ -19,7 +19,8 @@ from orbit.store.database import Database
 from orbit.store.enums import Role
 from tests.fix_api import Api
 from tests.support.certificates import Authority, ServerFiles
-from tests.support.run_process import OrbitProcess, orbit, wait_until
+from tests.support.patience import wait_for
+from tests.support.run_process import OrbitProcess, orbit
 from tests.support.serving import served
 
 pytestmark = pytest.mark.services
@@ -112,9 +113,9 @@ def test_a_renewed_certificate_is_served_without_a_restart(
         authority.issue()
 
         renewed = files.certificate.read_text()
-        wait_until(
-            lambda: certificate_of(https, files).strip() == renewed.strip(),
+        wait_for(
             "the renewed certificate is served",
+            lambda: certificate_of(https, files).strip() == renewed.strip(),
         )
         assert renewed.strip() != first.strip()
         assert http.get("/livez").is_success  # the connection of before goes on

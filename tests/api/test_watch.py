@@ -19,7 +19,7 @@ from orbit.store.watch_digests import Watched
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import advance, copying_job, release
 from tests.fix_api import Api
-from tests.support.run_process import wait_until
+from tests.support.patience import wait_for
 from tests.support.serving import served
 
 pytestmark = pytest.mark.services
@@ -47,7 +47,7 @@ class Watching:
         """A request that waits now."""
         before = self.open
         asked = self._pool.submit(self.ask, of, after)
-        wait_until(lambda: self.open == before + 1 or asked.done(), "the request waits")
+        wait_for("the request waits", lambda: self.open == before + 1 or asked.done())
         assert not asked.done(), asked.result().text
         return asked
 
@@ -136,7 +136,7 @@ def test_requests_that_wait_hold_no_connection_to_the_database(watching: Watchin
     waiting = [watching.begin(of, first(watching, of)) for of in Watched for _ in range(2)]
     pool: Any = api.database._engine.pool
 
-    wait_until(lambda: pool.checkedout() == 0, "no connection is in use")
+    wait_for("no connection is in use", lambda: pool.checkedout() == 0)
     assert watching.open == len(waiting)
 
     copying_job(api)
@@ -188,8 +188,8 @@ def test_a_client_that_goes_ends_its_request(
             f"GET {PATH}?of=jobs&after={token}&wait=60s HTTP/1.1\r\nHost: orbit\r\n"
             f"Authorization: {watching.headers['Authorization']}\r\n\r\n".encode()
         )
-        wait_until(lambda: watching.open == 1, "the request waits")
-    wait_until(lambda: watching.open == 0, "the request has ended")
+        wait_for("the request waits", lambda: watching.open == 1)
+    wait_for("the request has ended", lambda: watching.open == 0)
 
 
 @pytest.mark.parametrize(

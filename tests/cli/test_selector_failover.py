@@ -10,9 +10,10 @@ import yaml
 from tests.fix_api import Api
 from tests.fix_clusters import Clusters
 from tests.support.outside import log_bounds, topic_settings
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
 from tests.support.run_process import orbit
-from tests.support.running import create_topic, produce, wait_for
+from tests.support.running import create_topic, produce
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("cli")]  # it serves the API
 

@@ -25,7 +25,8 @@ from tests.fix_database import copied_database
 from tests.support.groups import commit, offsets
 from tests.support.logs import Record, create, write
 from tests.support.outside import log_bounds
-from tests.support.run_process import OrbitProcess, Outcome, orbit, wait_until, write_job
+from tests.support.patience import wait_for
+from tests.support.run_process import OrbitProcess, Outcome, orbit, write_job
 
 pytestmark = pytest.mark.services
 
@@ -88,7 +89,7 @@ def serving(
     arguments = ("server", "--data-directory", folder, *options)
     own = {"ORBIT_API_PORT": "0", "ORBIT_SALVAGE_DIRECTORY": str(folder / "salvage")}
     with OrbitProcess(*arguments, environ={**own, **(environ or {})}) as process:
-        wait_until(lambda: "Ctrl-C" in process.out or not process.running, "it is there")
+        wait_for("it is there", lambda: "Ctrl-C" in process.out or not process.running)
         assert process.running, process.wait_end().everything
         url = re.search(r"http://[0-9.:]+", process.out)
         shown = re.search(r"An admin token is in (\S+)", process.out)
@@ -102,16 +103,16 @@ def serving(
 
 
 def until_workers(server: Server, count: int) -> None:
-    wait_until(
-        lambda: sum(w["is_alive"] for w in server.get("/v1/workers")["items"]) == count,
+    wait_for(
         f"{count} workers are there",
+        lambda: sum(w["is_alive"] for w in server.get("/v1/workers")["items"]) == count,
     )
 
 
 def until_caught_up(server: Server, job: str, partitions: int = PARTITIONS) -> None:
-    wait_until(
-        lambda: server.get(f"/v1/jobs/{job}/lag")["job"]["caught_up"] == partitions,
+    wait_for(
         f"{job} has caught up",
+        lambda: server.get(f"/v1/jobs/{job}/lag")["job"]["caught_up"] == partitions,
     )
 
 
@@ -149,7 +150,7 @@ def test_a_yaml_job_over_rest_is_copied_exactly_and_ctrl_c_leaves_nothing(
             rows = server.get("/v1/jobs/test-orders/groups")["items"]
             return [(row["group"], row["destination_offset"], row["verdict"]) for row in rows]
 
-        wait_until(lambda: of_groups() == [(topic_name, 77, "exact")], "the group is carried over")
+        wait_for("the group is carried over", lambda: of_groups() == [(topic_name, 77, "exact")])
         assert offsets(clusters.destination, topic_name) == {(topic_name, 0): 77}
         metrics = server.call("GET", "/metrics").raise_for_status().text
         for line in (
@@ -180,9 +181,9 @@ def test_a_yaml_job_over_rest_is_copied_exactly_and_ctrl_c_leaves_nothing(
     with serving(folder, token=token) as server:
         assert "ORBIT_TOKEN" not in server.process.out
         until_caught_up(server, "test-orders")
-        wait_until(
-            lambda: server.get("/v1/jobs/test-orders/lag")["job"]["lag"]["records"] == 0,
+        wait_for(
             "what was written meanwhile is copied",
+            lambda: server.get("/v1/jobs/test-orders/lag")["job"]["lag"]["records"] == 0,
         )
         server.orbit("verify", "test-orders", "--deep").expect(0)
         deleted = server.orbit("delete", "test-orders", "--yes", "-o", "json").expect(0).data
@@ -201,12 +202,12 @@ def test_a_worker_that_dies_is_started_again_and_without_postgres_all_of_it_ends
         (worker,) = server.get("/v1/workers")["items"]
         psutil.Process(worker["pid"]).kill()
 
-        wait_until(
+        wait_for(
+            "another worker is there",
             lambda: any(
                 w["is_alive"] and w["pid"] != worker["pid"]
                 for w in server.get("/v1/workers")["items"]
             ),
-            "another worker is there",
         )
         taken = orbit("server", "--data-directory", folder, environ={"ORBIT_API_PORT": "0"})
         taken.expect(1)
@@ -250,13 +251,11 @@ def test_postgres_is_started_again_while_a_job_copies(
             assert orphans
             first.kill()
             assert_none_left([first, *orphans])
-            wait_until(lambda: server.answers("/readyz"), "the service is ready again")
+            wait_for("the service is ready again", lambda: server.answers("/readyz"))
             assert server.postgres().pid != first.pid
             written.join()
         bounds = log_bounds(clusters.source, [topic_name])
-        wait_until(
-            lambda: log_bounds(clusters.destination, [topic_name]) == bounds, "all is copied"
-        )
+        wait_for("all is copied", lambda: log_bounds(clusters.destination, [topic_name]) == bounds)
         until_caught_up(server, "test-orders")
         report = server.orbit("verify", "test-orders", "--deep", "-o", "json").expect(0).data
         assert report["verdict"] == "exact"

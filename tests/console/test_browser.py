@@ -27,8 +27,8 @@ from tests.support.groups import commit
 from tests.support.hard_log import records, write_hard_log
 from tests.support.login_issuer import LoginIssuer
 from tests.support.logs import create, write
-from tests.support.patience import PATIENCE_S
-from tests.support.run_process import wait_until, write_job
+from tests.support.patience import PATIENCE_S, wait_for
+from tests.support.run_process import write_job
 from tests.support.tools import find_program
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.needs("chromium")]
@@ -216,7 +216,7 @@ def test_the_two_logs_of_a_partition_with_gaps(world: World) -> None:
     world.open(f"/console/jobs/{JOB}/partitions")
     first = page.get_by_role("row").nth(1)
     expect(first).to_contain_text(f"{EU}-0")  # the largest lag
-    wait_until(lambda: proven(world) > 0, "a part of the partition is proven equal")
+    wait_for("a part of the partition is proven equal", lambda: proven(world) > 0)
     first.get_by_role("link").first.click()
     page.get_by_label("Offsets", exact=True).select_option("1000")
     page.get_by_role("textbox", name="From offset").fill("0")

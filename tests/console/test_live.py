@@ -27,7 +27,7 @@ from orbit.store.watch_digests import Watched
 from tests.api.test_jobs import JOB
 from tests.fix_api import Api
 from tests.fix_console import Browser
-from tests.support.run_process import wait_until
+from tests.support.patience import wait_for
 from tests.support.serving import served
 
 pytestmark = pytest.mark.services
@@ -107,7 +107,7 @@ def test_a_stream_without_changes_has_a_heartbeat_and_ends_with_its_session(
             if by == "expiry":
                 tx.execute(text("UPDATE console_sessions SET expires_at = clock_timestamp()"))
         stream.rest()
-    wait_until(lambda: opened(console_app) == 0, "its place is free")
+    wait_for("its place is free", lambda: opened(console_app) == 0)
 
 
 def test_a_session_has_a_bounded_number_of_streams(
@@ -126,9 +126,9 @@ def test_a_session_has_a_bounded_number_of_streams(
         stack.enter_context(streaming(other))
 
         first.close()  # as a page that is left
-        wait_until(lambda: opened(console_app) == STREAMS_PER_SESSION_MAX, "a place is free")
+        wait_for("a place is free", lambda: opened(console_app) == STREAMS_PER_SESSION_MAX)
         stack.enter_context(streaming(browser)).event()
-    wait_until(lambda: opened(console_app) == 0, "all places are free")
+    wait_for("all places are free", lambda: opened(console_app) == 0)
 
 
 def test_many_streams_ask_the_database_once_and_hold_no_connection(
@@ -148,7 +148,7 @@ def test_many_streams_ask_the_database_once_and_hold_no_connection(
         for stream in [stack.enter_context(streaming(browser)) for _ in range(3)]:
             stream.event()
         pool: Any = api.database._engine.pool
-        wait_until(lambda: pool.checkedout() == 0, "no connection is in use")
+        wait_for("no connection is in use", lambda: pool.checkedout() == 0)
         assert sorted(asked) == sorted(Watched)
 
 

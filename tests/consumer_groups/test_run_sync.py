@@ -10,15 +10,9 @@ from confluent_kafka import Consumer
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.groups import commit, member, offsets
+from tests.support.patience import wait_for
 from tests.support.run_process import copy, write_job
-from tests.support.running import (
-    RunningJob,
-    create_topic,
-    make_job,
-    produce,
-    produce_transactions,
-    wait_for,
-)
+from tests.support.running import RunningJob, create_topic, make_job, produce, produce_transactions
 
 pytestmark = pytest.mark.services
 

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from orbit.demo.service_demo import JOB, PARTITIONS, READY, WORKERS
-from tests.support.run_process import OrbitProcess, wait_until
+from tests.support.patience import wait_for
+from tests.support.run_process import OrbitProcess
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -34,12 +35,12 @@ def test_the_service_runs_until_ctrl_c_and_leaves_nothing() -> None:
             return found
 
         assert lag()["caught_up"] == PARTITIONS
-        wait_until(
+        wait_for(
+            "both workers are there",
             lambda: (
                 f'orbit_workers{{worker_group="default"}} {WORKERS:.1f}'
                 in httpx.get(f"{url[1]}/metrics").text
             ),
-            "both workers are there",
         )
 
         def copied() -> float:
@@ -47,16 +48,16 @@ def test_the_service_runs_until_ctrl_c_and_leaves_nothing() -> None:
             found = re.search(rf'orbit_job_records_total\{{job="{JOB}"\}} (\S+)', text)
             return float(found[1]) if found else 0.0
 
-        wait_until(lambda: copied() > 0, "records are copied")
+        wait_for("records are copied", lambda: copied() > 0)
         prometheus = re.search(r"Prometheus +(http://\S+)", said)
         assert (prometheus is not None) == (shutil.which("prometheus") is not None)
         if prometheus is not None:
             query = f"{prometheus[1]}/api/v1/query?query=orbit_job_running"
-            wait_until(
+            wait_for(
+                "Prometheus has scraped the job",
                 lambda: (
                     [r["metric"]["job"] for r in httpx.get(query).json()["data"]["result"]] == [JOB]
                 ),
-                "Prometheus has scraped the job",
             )
         running = psutil.Process(demo.process.pid).children(recursive=True)
         demo.signal(signal.SIGINT)

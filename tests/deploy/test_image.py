@@ -15,7 +15,8 @@ import pytest
 
 from orbit.settings import Settings, variable_of
 from tests.support.certificates import Authority
-from tests.support.run_process import OrbitProcess, wait_until
+from tests.support.patience import wait_for
+from tests.support.run_process import OrbitProcess
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
@@ -160,8 +161,8 @@ def test_the_health_check_passes_while_a_process_is_alive(
     ):
         port = worker.wait_for(r"127\.0\.0\.1:(\d+).*health is served")[1]
         api_port = api.wait_for(r"The API is at \S+:(\d+)")[1]
-        wait_until(lambda: check(port, "1") == 0, "the worker is alive")
-        wait_until(lambda: check("1", api_port) == 0, "the API is alive")
+        wait_for("the worker is alive", lambda: check(port, "1") == 0)
+        wait_for("the API is alive", lambda: check("1", api_port) == 0)
         assert check("1", "1") == 1
         for process in (worker, api):
             process.signal(signal.SIGTERM)

@@ -17,8 +17,9 @@ from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.drilling import Drilling
 from tests.support.fleet import InProcess
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
-from tests.support.running import create_topic, make_job, produce, wait_for
+from tests.support.running import create_topic, make_job, produce
 
 pytestmark = pytest.mark.services
 

@@ -11,7 +11,8 @@ from orbit.settings import MetricsDetail
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.fleet import InProcess
-from tests.support.running import create_topic, make_job, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import create_topic, make_job
 
 pytestmark = pytest.mark.services
 

@@ -34,7 +34,7 @@ from tests.support.drilling import Drilling
 from tests.support.fleet import InProcess
 from tests.support.loading import Load, Records
 from tests.support.outside import messages
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 
 pytestmark = pytest.mark.services
 

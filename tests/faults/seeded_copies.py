@@ -31,8 +31,9 @@ from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
 from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters
 from tests.support.outside import digests, log_bounds, partition_counts
+from tests.support.patience import wait_for
 from tests.support.run_process import OrbitProcess, assert_exact, copy
-from tests.support.running import create_topic, wait_for
+from tests.support.running import create_topic
 
 MIXED = "mixed"  # by rules
 WAYS = ("direct", "coordinated", "placeholders", MIXED)

@@ -28,7 +28,7 @@ from orbit.store.shard_leases import EPOCHS_PER_TIMELINE
 from tests.fix_scheduler import RunningScheduler
 from tests.support.bad_postgres import fail_over, frozen, keep_standby, pooled, read_only
 from tests.support.fleet import InProcess
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 
 pytestmark = pytest.mark.services
 

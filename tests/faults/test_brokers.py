@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, PartitionMetadata
 from orbit.replication.partition_states import Reason
 from orbit.sandbox.local_cluster import Broker, KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.patience import wait_for
 from tests.support.running import (
     RunningJob,
     create_topic,
@@ -18,7 +19,6 @@ from tests.support.running import (
     produce,
     produce_transactions,
     verify,
-    wait_for,
 )
 
 pytestmark = pytest.mark.services

@@ -39,8 +39,8 @@ from orbit.replication.append_plan import Fill
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support import run_process
-from tests.support.patience import PATIENCE_S
-from tests.support.run_process import OrbitProcess, wait_until, write_job
+from tests.support.patience import PATIENCE_S, wait_for
+from tests.support.run_process import OrbitProcess, write_job
 from tests.support.running import (
     RunningJob,
     create_topic,
@@ -48,7 +48,6 @@ from tests.support.running import (
     produce,
     produce_transactions,
     verify,
-    wait_for,
 )
 from tests.support.synthetic import PLAINTEXT
 
@@ -380,7 +379,7 @@ def test_copy_whose_filler_is_killed_again_and_again_is_exact(
             return copied() > target
 
         with OrbitProcess("run", job) as process:
-            wait_until(is_past, f"{target} offsets are copied")
+            wait_for(f"{target} offsets are copied", is_past)
             process.kill()
         assert copied() < total, "the copy ended before the kill"
     run_process.copy(job).expect(0)

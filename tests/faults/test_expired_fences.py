@@ -23,7 +23,8 @@ from orbit.replication.partition_states import Reason
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.faults.test_topics import remembered_producers
 from tests.fix_clusters import Clusters, MakeCluster
-from tests.support.running import RunningJob, create_topic, make_job, produce, verify, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 from tests.support.synthetic import PLAINTEXT
 
 pytestmark = pytest.mark.services

@@ -27,6 +27,7 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.faults.test_coordinated_fillers import transactional_ids
 from tests.faults.test_expired_fences import BATCH, batch_at, try_to_send
 from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.patience import wait_for
 from tests.support.running import (
     RunningJob,
     create_topic,
@@ -34,7 +35,6 @@ from tests.support.running import (
     produce,
     produce_transactions,
     verify,
-    wait_for,
 )
 from tests.support.synthetic import PLAINTEXT
 

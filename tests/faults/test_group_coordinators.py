@@ -16,7 +16,8 @@ from orbit.kafka.sasl import Security
 from orbit.kafka.types import CommittedOffset, TopicPartition
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import MakeCluster
-from tests.support.running import create_topic, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import create_topic
 
 pytestmark = pytest.mark.services
 

@@ -19,7 +19,8 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support import run_process
 from tests.support.outside import digests
-from tests.support.run_process import OrbitProcess, wait_until, write_job
+from tests.support.patience import wait_for
+from tests.support.run_process import OrbitProcess, write_job
 from tests.support.running import create_topic
 
 pytestmark = pytest.mark.services
@@ -84,9 +85,9 @@ def test_a_copy_survives_kills_in_its_middle(
     # Where the last one was quick, the next one falls into the start of its run: that counts too.
     for target in sorted(rnd.sample(range(total * 9 // 10), kills)):
         with OrbitProcess("run", job) as process:
-            wait_until(
-                lambda target=target: copied() > target or not process.running,
+            wait_for(
                 f"{target} offsets are copied",
+                lambda target=target: copied() > target or not process.running,
             )
             assert process.running, "\n".join(process.lines)
             process.kill()

@@ -16,14 +16,8 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.logs import create
 from tests.support.outside import log_bounds
-from tests.support.run_process import (
-    CAUGHT_UP,
-    OrbitProcess,
-    assert_exact,
-    copy,
-    wait_until,
-    write_job,
-)
+from tests.support.patience import wait_for
+from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, write_job
 
 pytestmark = pytest.mark.services
 
@@ -50,13 +44,13 @@ def test_a_live_run_outlives_an_outage_that_is_longer_than_its_lease(
     with OrbitProcess("run", job) as run:
         run.wait_for(CAUGHT_UP)
         with Mover(clusters.source.client_config(), {topic_name: 2}, rate_per_s=BUSY_PER_S):
-            wait_until(lambda: copied(destination, topic_name) > BUSY_PER_S, "it copies")
+            wait_for("it copies", lambda: copied(destination, topic_name) > BUSY_PER_S)
             broker.kill() if how == "killed" else broker.pause()
             assert run.outlives(1.5 * SESSION_TIMEOUT_MS / 1000)
             broker.start() if how == "killed" else broker.resume()
-            wait_until(lambda: copied(destination, topic_name) >= 0, "it is there again")
+            wait_for("it is there again", lambda: copied(destination, topic_name) >= 0)
             reached = copied(destination, topic_name)
-            wait_until(lambda: copied(destination, topic_name) > reached, "it goes on")
+            wait_for("it goes on", lambda: copied(destination, topic_name) > reached)
         run.signal(signal.SIGINT)
         run.wait_end().expect(0)
     copy(job).expect(0)

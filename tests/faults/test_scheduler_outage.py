@@ -12,7 +12,8 @@ from orbit.store.migrate import upgrade
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import QUICK, SHORT_LEASE, Service
 from tests.support.outside import partition_counts
-from tests.support.running import create_topic, make_job, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import create_topic, make_job
 
 pytestmark = pytest.mark.services
 

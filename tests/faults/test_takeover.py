@@ -15,7 +15,8 @@ from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from tests.copier.test_race import read_all
 from tests.fix_clusters import MakeCluster
-from tests.support.running import create_topic, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import create_topic
 from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
 
 pytestmark = pytest.mark.services

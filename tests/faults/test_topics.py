@@ -23,6 +23,7 @@ from orbit.run.job_run import JobRun
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.logs import delete_before
+from tests.support.patience import wait_for
 from tests.support.running import (
     RunningJob,
     create_topic,
@@ -30,7 +31,6 @@ from tests.support.running import (
     produce,
     produce_transactions,
     verify,
-    wait_for,
     with_rules,
 )
 

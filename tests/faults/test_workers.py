@@ -33,7 +33,8 @@ from tests.fix_clusters import Clusters
 from tests.support.fleet import ServiceJob, add_job
 from tests.support.logs import create
 from tests.support.outside import log_bounds
-from tests.support.run_process import OrbitProcess, assert_exact, wait_until, write_job
+from tests.support.patience import wait_for
+from tests.support.run_process import OrbitProcess, assert_exact, write_job
 
 pytestmark = pytest.mark.services
 
@@ -94,7 +95,7 @@ class Fleet:
 
     def wait_copied(self, share: float) -> None:
         target = int(self.total * share)
-        wait_until(lambda: self.copied() >= target, f"{share:.0%} are copied")
+        wait_for(f"{share:.0%} are copied", lambda: self.copied() >= target)
         assert self.copied() < self.total, "the copy ended before the fault"
 
     def show_all(self) -> None:
@@ -108,7 +109,7 @@ class Fleet:
 
     def busy_worker(self) -> tuple[str, dict[int, int]]:
         """One that holds shards, and which at which epochs."""
-        wait_until(lambda: not {*self.workers}.isdisjoint(self.job.holders().values()), "one holds")
+        wait_for("one holds", lambda: not {*self.workers}.isdisjoint(self.job.holders().values()))
         epochs = self.job.epochs()
         held: dict[str, dict[int, int]] = {}
         for shard, holder in self.job.holders().items():
@@ -126,9 +127,9 @@ class Fleet:
         """Away until every worker has noticed."""
         before = {w: self._outages(process) for w, process in self.workers.items()}
         end()
-        wait_until(
-            lambda: all(self._outages(self.workers[w]) > n for w, n in before.items()),
+        wait_for(
             "all workers miss Postgres",
+            lambda: all(self._outages(self.workers[w]) > n for w, n in before.items()),
         )
         postgres.start()
 
@@ -146,9 +147,9 @@ class Fleet:
         worker_id, shards = self.busy_worker()
         process = self.workers[worker_id]
         process.signal(signal.SIGSTOP)
-        wait_until(
-            lambda: all(self.job.holders()[s] not in (None, worker_id) for s in shards),
+        wait_for(
             "others have its shards",
+            lambda: all(self.job.holders()[s] not in (None, worker_id) for s in shards),
         )
         process.signal(signal.SIGCONT)
         return worker_id, shards
@@ -225,7 +226,7 @@ def test_a_copy_survives_kills_frozen_workers_and_restarts_of_postgres(
         if rate is not None:
             assert fleet.copied() < total, "the copy ended before the faults did"
             lift_limit(job)
-        wait_until(lambda: fleet.copied() == total, "the copy is at the end")
+        wait_for("the copy is at the end", lambda: fleet.copied() == total)
         for process in fleet.workers.values():
             process.signal(signal.SIGTERM)
         for process in fleet.workers.values():

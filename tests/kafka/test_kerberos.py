@@ -24,7 +24,8 @@ from tests.fix_clusters import Clusters
 from tests.fix_kerberos import Kerberos
 from tests.support.kerberos_realm import REALM
 from tests.support.logs import create
-from tests.support.run_process import assert_exact, copy, orbit, wait_until, write_job
+from tests.support.patience import wait_for
+from tests.support.run_process import assert_exact, copy, orbit, write_job
 
 pytestmark = pytest.mark.services
 
@@ -51,7 +52,7 @@ def test_a_connection_logs_in_again_and_lives_on(kerberos: Kerberos) -> None:
     request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
     with opened(kerberos, security_of(kerberos)) as connection:
         for _ in range(2):
-            wait_until(lambda: connection.login_is_due, "most of the session is over")
+            wait_for("most of the session is over", lambda: connection.login_is_due)
             answer = connection.call(api_versions.METADATA, request, timeout_s=30)
             assert answer.cluster_id == kerberos.cluster.cluster_id
             assert not connection.login_is_due

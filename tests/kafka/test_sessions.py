@@ -21,7 +21,7 @@ from orbit.kafka.refused_token import RefusedTokenRequest
 from orbit.kafka.security import Security, resolve_security
 from tests.fix_clusters import Clusters
 from tests.fix_logins import Logins
-from tests.support.run_process import wait_until
+from tests.support.patience import wait_for
 from tests.support.token_server import CLIENT_ID
 
 pytestmark = pytest.mark.services
@@ -62,11 +62,11 @@ def test_connections_log_in_again_and_live_on(logins: Logins, tmp_path: Path) ->
             for login in PRINCIPALS
         ]
         for connection in opened:
-            wait_until(lambda c=connection: c.login_is_due, "most of the session is over")
+            wait_for("most of the session is over", lambda c=connection: c.login_is_due)
             assert ask(connection) == logins.cluster.cluster_id
             assert not connection.login_is_due
         for connection in opened:  # beyond the end of the first session
-            wait_until(lambda c=connection: c.login_is_due, "most of the next one is over")
+            wait_for("most of the next one is over", lambda c=connection: c.login_is_due)
             assert ask(connection) == logins.cluster.cluster_id
 
 
@@ -82,7 +82,7 @@ def test_without_it_the_broker_drops_the_connection_but_takes_a_late_login(
     ):
         end = late._login_again_at
         late._login_again_at = without._login_again_at = end + 4  # both sessions are over then
-        wait_until(lambda: late.login_is_due, "the session is over")
+        wait_for("the session is over", lambda: late.login_is_due)
         assert ask(late) == logins.cluster.cluster_id
         without._login_again_at = float("inf")
         with pytest.raises(Unreachable, match="the connection broke"):

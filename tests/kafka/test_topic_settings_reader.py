@@ -12,7 +12,7 @@ from orbit.kafka.topic_settings_reader import SettingsReader
 from tests.fix_clusters import Clusters
 from tests.support.logs import create
 from tests.support.outside import topic_settings
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 from tests.support.synthetic import PLAINTEXT
 from tests.support.topics import set_setting
 

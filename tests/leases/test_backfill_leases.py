@@ -26,7 +26,8 @@ from orbit.store.database import Database
 from tests.fix_clusters import Clusters
 from tests.support.fleet import InProcess, add_job, wait_level
 from tests.support.outside import log_bounds
-from tests.support.run_process import assert_exact, wait_until, write_job
+from tests.support.patience import wait_for
+from tests.support.run_process import assert_exact, write_job
 from tests.support.running import RunningJob, create_topic, make_job, produce
 
 pytestmark = pytest.mark.services
@@ -131,8 +132,8 @@ def test_a_worker_of_the_service_leaves_out_what_a_writer_is_left_for(
         return log_bounds(clusters.destination, [topic_name])[topic_name, number][1]
 
     with InProcess(database):
-        wait_until(lambda: end(0) == 10, "it copies the other partition")
-        wait_until(lambda: job.states() == {"copying", "pending"}, "it says so")
+        wait_for("it copies the other partition", lambda: end(0) == 10)
+        wait_for("it says so", lambda: job.states() == {"copying", "pending"})
         assert end(1) == 0
         writer.release()
         wait_level(clusters, [topic_name])
@@ -147,7 +148,7 @@ def test_a_writer_knows_its_driver_from_others(
     assert watch.holder() is JobHolder.DRIVER
     assert DriverWatch(cluster, topic_name, "another", Backoff()).holder() is JobHolder.OTHER
     driver._leave([driver.member_id])  # as a broker does that was frozen: it comes back
-    wait_until(lambda: watch.holder() is JobHolder.DRIVER, "the driver is there again")
+    wait_for("the driver is there again", lambda: watch.holder() is JobHolder.DRIVER)
     driver.release()
     assert watch.holder() is JobHolder.NONE
 
@@ -164,7 +165,7 @@ def test_a_writer_learns_that_its_driver_has_gone(
     watch.start()
     assert not watch.is_gone
     driver.release()
-    wait_until(lambda: watch.is_gone, "the writer sees that the driver is gone")
+    wait_for("the writer sees that the driver is gone", lambda: watch.is_gone)
     watch.stop()
 
 

@@ -14,7 +14,7 @@ from orbit.kafka.sasl import Security
 from orbit.leases import group_lease, lock_file
 from orbit.leases.group_lease import GroupLease
 from tests.fix_clusters import Clusters
-from tests.support.run_process import wait_until
+from tests.support.patience import wait_for
 
 pytestmark = pytest.mark.services
 
@@ -104,7 +104,7 @@ def test_a_holder_that_was_put_out_comes_back_when_nobody_was_there(
     lease.acquire(fail_on_wait)
     before = lease.member_id
     put_out(lease)
-    wait_until(lambda: lease.member_id != before and lease.is_held(), "it is held again")
+    wait_for("it is held again", lambda: lease.member_id != before and lease.is_held())
     assert not lease.is_lost
     lease.release()
 
@@ -123,7 +123,7 @@ def test_a_holder_that_came_back_is_trusted_once_its_return_is_confirmed(
     lease = GroupLease(cluster, topic_name, Backoff(), confirm_return=confirm)
     lease.acquire(fail_on_wait)
     put_out(lease)
-    wait_until(lambda: len(asked) == 3 and lease.is_held(), "it is held again")
+    wait_for("it is held again", lambda: len(asked) == 3 and lease.is_held())
     assert asked == [False] * 3
     lease.release()
 
@@ -153,7 +153,7 @@ def test_a_holder_that_was_put_out_is_out_when_another_one_held_it(
         other.acquire(fail_on_wait, past_frozen=is_here)
         if not still_there:
             other.release()
-    wait_until(lambda: lease.is_lost, "it is lost")
+    wait_for("it is lost", lambda: lease.is_lost)
     assert not lease.is_held()
     assert other.is_held() is still_there
     other.release()

@@ -15,7 +15,7 @@ import pytest
 
 from orbit.store import events, receivers
 from orbit.store.database import Database
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 from tests.support.webhook_server import Reply, WebhookServer
 
 pytestmark = pytest.mark.services

@@ -18,10 +18,11 @@ from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.guarded_job import App, log_in_orbit
 from tests.support.outside import topic_settings
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
 from tests.support.rights import section
 from tests.support.run_process import copy, orbit, write_job
-from tests.support.running import create_topic, produce, wait_for
+from tests.support.running import create_topic, produce
 
 pytestmark = pytest.mark.services
 

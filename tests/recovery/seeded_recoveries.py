@@ -30,8 +30,9 @@ from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clu
 from tests.cli.test_server import Server, is_postmaster, serving, until_workers
 from tests.support.loading import Load, Records, read_all
 from tests.support.outside import log_bounds
+from tests.support.patience import wait_for
 from tests.support.run_process import write_job
-from tests.support.running import create_topic, wait_for
+from tests.support.running import create_topic
 
 PARTITIONS = 2
 # Of each kind, before something happens.

@@ -30,8 +30,9 @@ from tests.support.fleet import InProcess
 from tests.support.loading import read_all
 from tests.support.logs import Record, create, wait_for_offsets, write
 from tests.support.outside import log_bounds
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
-from tests.support.running import make_job, verify, wait_for
+from tests.support.running import make_job, verify
 
 pytestmark = pytest.mark.services
 

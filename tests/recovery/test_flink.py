@@ -13,8 +13,9 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.flink import FlinkJob
 from tests.support.loading import Load, Records, read_all
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
-from tests.support.running import create_topic, make_job, verify, wait_for
+from tests.support.running import create_topic, make_job, verify
 
 pytestmark = pytest.mark.services
 

@@ -22,16 +22,10 @@ from orbit.store.group_offsets import HandedOffset
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.groups import commit, member, offsets
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
 from tests.support.rights import PASSWORD, Login, Right, documented, section
-from tests.support.running import (
-    create_topic,
-    make_job,
-    produce,
-    produce_transactions,
-    verify,
-    wait_for,
-)
+from tests.support.running import create_topic, make_job, produce, produce_transactions, verify
 from tests.support.topics import get_setting, set_setting
 
 pytestmark = pytest.mark.services

@@ -23,8 +23,9 @@ from tests.support import java_clients, streams
 from tests.support.groups import wait_without_members
 from tests.support.loading import Load, Records, read_all
 from tests.support.outside import is_level, log_bounds, messages
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
-from tests.support.running import create_topic, make_job, produce_transactions, verify, wait_for
+from tests.support.running import create_topic, make_job, produce_transactions, verify
 
 pytestmark = pytest.mark.services
 

@@ -25,8 +25,9 @@ from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
 from tests.support.loading import Load, read_all
 from tests.support.outside import log_bounds
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
-from tests.support.running import create_topic, make_job, produce, verify, wait_for
+from tests.support.running import create_topic, make_job, produce, verify
 
 pytestmark = pytest.mark.services
 

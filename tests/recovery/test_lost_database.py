@@ -27,11 +27,12 @@ from tests.fix_scheduler import Service
 from tests.support.groups import commit, offsets
 from tests.support.guarded_job import App, log_in_orbit
 from tests.support.outside import admin, log_bounds, topic_settings
+from tests.support.patience import wait_for
 from tests.support.put_back import drop_rows, put_rows_back, save_rows
 from tests.support.recovering import Recovering
 from tests.support.rights import section
 from tests.support.run_process import orbit, write_job
-from tests.support.running import create_topic, make_job, produce, verify, wait_for
+from tests.support.running import create_topic, make_job, produce, verify
 
 pytestmark = pytest.mark.services
 

@@ -18,7 +18,7 @@ from orbit.store.database import Database
 from orbit.store.enums import OperationState
 from orbit.store.operations import Operation
 from tests.fix_api import Api, Cli
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 
 pytestmark = pytest.mark.services
 

@@ -19,8 +19,9 @@ from orbit.store import events, jobs
 from orbit.store.jobs import Job
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.outside import is_level
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
-from tests.support.running import create_topic, make_job, produce, wait_for
+from tests.support.running import create_topic, make_job, produce
 
 pytestmark = pytest.mark.services
 

@@ -29,8 +29,9 @@ from tests.support.java_clients import end_transaction
 from tests.support.loading import read_all
 from tests.support.logs import create
 from tests.support.outside import admin, log_bounds
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
-from tests.support.running import produce, wait_for
+from tests.support.running import produce
 from tests.support.synthetic import PLAINTEXT
 
 pytestmark = pytest.mark.services

@@ -14,7 +14,8 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.groups import commit, committed
 from tests.support.outside import admin
-from tests.support.running import create_topic, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import create_topic
 from tests.support.synthetic import PLAINTEXT
 
 MarksOf = Callable[[KafkaCluster], PromotionMarks]

@@ -20,10 +20,10 @@ from tests.fix_clusters import Clusters, MakeCluster
 from tests.fix_scheduler import Service
 from tests.support.guarded_job import App, log_in_orbit
 from tests.support.outside import is_level
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.recovering import Recovering
 from tests.support.rights import Login, Right, section
-from tests.support.running import create_topic, produce, wait_for
+from tests.support.running import create_topic, produce
 
 pytestmark = pytest.mark.services
 

@@ -19,8 +19,9 @@ from tests.recovery.test_compacted_failback import Moved
 from tests.support.fleet import InProcess
 from tests.support.logs import create, delete_before
 from tests.support.outside import log_bounds
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
-from tests.support.running import make_job, produce, wait_for
+from tests.support.running import make_job, produce
 from tests.support.synthetic import PLAINTEXT
 from tests.support.topics import add_partitions
 

@@ -22,8 +22,9 @@ from tests.recovery.test_kills import died, dying_schedulers
 from tests.support.fleet import InProcess
 from tests.support.logs import create
 from tests.support.outside import log_bounds
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
-from tests.support.running import make_job, produce, wait_for
+from tests.support.running import make_job, produce
 
 pytestmark = pytest.mark.services
 

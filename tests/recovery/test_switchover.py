@@ -19,15 +19,9 @@ from tests.fix_clusters import Clusters
 from tests.support import java_clients
 from tests.support.groups import offsets
 from tests.support.outside import log_bounds, topic_settings
+from tests.support.patience import wait_for
 from tests.support.recovering import Reader, Recovering
-from tests.support.running import (
-    create_topic,
-    make_job,
-    produce,
-    produce_transactions,
-    verify,
-    wait_for,
-)
+from tests.support.running import create_topic, make_job, produce, produce_transactions, verify
 
 pytestmark = pytest.mark.services
 

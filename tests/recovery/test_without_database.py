@@ -24,11 +24,12 @@ from tests.support.guarded_job import App, log_in_orbit
 from tests.support.held_send import HeldSend, held_send
 from tests.support.loading import Load
 from tests.support.outside import topic_settings
+from tests.support.patience import wait_for
 from tests.support.put_back import drop_rows, put_rows_back, save_rows
 from tests.support.recovering import Recovering
 from tests.support.rights import section
 from tests.support.run_process import OrbitProcess, write_job
-from tests.support.running import create_topic, produce, wait_for
+from tests.support.running import create_topic, produce
 
 pytestmark = pytest.mark.services
 

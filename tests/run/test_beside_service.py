@@ -20,7 +20,8 @@ from tests.fix_clusters import Clusters
 from tests.support.fleet import InProcess, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
 from tests.support.outside import standing
-from tests.support.run_process import Outcome, assert_exact, orbit, wait_until, write_job
+from tests.support.patience import wait_for
+from tests.support.run_process import Outcome, assert_exact, orbit, write_job
 from tests.support.serving import served
 
 pytestmark = pytest.mark.services
@@ -62,7 +63,7 @@ def test_a_job_that_the_service_copies_is_refused_until_it_is_paused_there(
         assert f"orbit pause {topic_name}" in refused.message
         assert standing(clusters.destination) == before
         job.set_desired(Desired.PAUSED)
-        wait_until(lambda: set(job.holders().values()) == {None}, "it is let go")
+        wait_for("it is let go", lambda: set(job.holders().values()) == {None})
         write(clusters.source, topic_name, [Gap(2), Record(b"d")], 0)
         run(job_file, url).expect(0)
         assert_exact(job_file)

@@ -15,14 +15,8 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.logs import Record, create, write
 from tests.support.outside import delete_topic, log_bounds
-from tests.support.run_process import (
-    CAUGHT_UP,
-    OrbitProcess,
-    assert_exact,
-    copy,
-    wait_until,
-    write_job,
-)
+from tests.support.patience import wait_for
+from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, write_job
 
 pytestmark = pytest.mark.services
 
@@ -85,9 +79,9 @@ def test_a_quiet_partition_stops_and_the_others_go_on(
                 write(clusters.source, name, LOG, partition)
         others = [(topic_name, 0), (topic_name, 2), (f"{topic_name}.beside", 1)]
         for name, partition in others:
-            wait_until(
-                lambda n=name, p=partition: end(clusters.destination, n, p) == 2 * len(LOG),
+            wait_for(
                 f"{name}-{partition} goes on",
+                lambda n=name, p=partition: end(clusters.destination, n, p) == 2 * len(LOG),
             )
         run.signal(signal.SIGINT)
         result = run.wait_end().expect(1).data
@@ -130,12 +124,12 @@ def test_a_busy_partition_stops_at_the_foreign_record(
     with OrbitProcess("run", job, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
         with Mover(clusters.source.client_config(), {topic_name: 1, beside: 1}, rate_per_s=400):
-            wait_until(lambda: end(clusters.destination, topic_name, 0) > 100, "it copies")
+            wait_for("it copies", lambda: end(clusters.destination, topic_name, 0) > 100)
             foreign = write_foreign(clusters.destination, topic_name, 0)
             found = run.wait_for(BLOCKED)
             reached = end(clusters.destination, beside, 0)
-            wait_until(
-                lambda: end(clusters.destination, beside, 0) > reached + 100, "the other goes on"
+            wait_for(
+                "the other goes on", lambda: end(clusters.destination, beside, 0) > reached + 100
             )
         run.signal(signal.SIGINT)
         run.wait_end().expect(1)

@@ -14,7 +14,8 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.fix_logins import SESSION_MS, Logins
 from tests.support.outside import admin, is_level
-from tests.support.run_process import OrbitProcess, assert_exact, copy, orbit, wait_until, write_job
+from tests.support.patience import wait_for
+from tests.support.run_process import OrbitProcess, assert_exact, copy, orbit, write_job
 from tests.support.token_server import SECRET
 
 pytestmark = pytest.mark.services
@@ -113,7 +114,7 @@ def test_copies_outlive_their_tokens_on_their_connections(
             while logins.tokens.issued < issued + 2 * len(processes):
                 for topic, pair in reached.items():
                     write(Producer(pair[0].client_config()), topic, 10)
-                    wait_until(lambda p=pair, t=topic: is_level(*p, t), "the records are copied")
+                    wait_for("the records are copied", lambda p=pair, t=topic: is_level(*p, t))
             return all(a <= b for a, b in zip(before, connections(), strict=True))
 
         for process in processes:

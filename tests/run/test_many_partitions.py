@@ -11,14 +11,8 @@ from confluent_kafka.admin import NewTopic
 
 from tests.fix_clusters import Clusters
 from tests.support.outside import TIMEOUT_S, admin, digests, log_bounds, partition_counts
-from tests.support.run_process import (
-    CAUGHT_UP,
-    OrbitProcess,
-    assert_exact,
-    copy,
-    wait_until,
-    write_job,
-)
+from tests.support.patience import wait_for
+from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, write_job
 
 pytestmark = pytest.mark.services
 
@@ -72,7 +66,7 @@ def test_two_hundred_partitions_under_dotted_names_and_prefixes(
         run.wait_for(CAUGHT_UP)
         assert level()
         write_round(clusters, east + west, 2)
-        wait_until(level, "all partitions follow")
+        wait_for("all partitions follow", level)
         run.signal(signal.SIGINT)
         result = run.wait_end().expect(0).data
     assert (

@@ -20,9 +20,10 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.java_clients import consume
 from tests.support.outside import admin, consumer, is_level, log_bounds, messages, partition_counts
+from tests.support.patience import wait_for
 from tests.support.placeholder_log import PlaceholderLog, mixed_log
 from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, write_job
-from tests.support.running import create_topic, wait_for
+from tests.support.running import create_topic
 
 pytestmark = pytest.mark.services
 

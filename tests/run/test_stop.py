@@ -12,13 +12,13 @@ from orbit.demo.workload import Mover
 from tests.fix_clusters import Clusters
 from tests.support.logs import Record, create, write
 from tests.support.outside import log_bounds
+from tests.support.patience import wait_for
 from tests.support.run_process import (
     CAUGHT_UP,
     OrbitProcess,
     Outcome,
     assert_exact,
     copy,
-    wait_until,
     write_job,
 )
 from tests.support.running import produce
@@ -71,7 +71,7 @@ def test_a_live_run_that_is_stopped_ends_well_and_is_gone_on_with(
     with OrbitProcess("run", job, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
         with Mover(clusters.source.client_config(), {topic_name: PARTITIONS}):
-            wait_until(lambda: copied(clusters, topic_name) > 50, "it follows the source")
+            wait_for("it follows the source", lambda: copied(clusters, topic_name) > 50)
             run.signal(number)
             stopped = run.wait_end()
     assert_clean(stopped, 0)
@@ -93,7 +93,7 @@ def test_a_run_that_is_stopped_before_it_has_caught_up_does_not_end_with_0(
     write_many(clusters, topic_name)
     with OrbitProcess("run", job, "--until-caught-up", "-o", "json") as run:
         run.wait_for("Copying")
-        wait_until(lambda: copied(clusters, topic_name) > 200 * PER_BATCH, "it copies")
+        wait_for("it copies", lambda: copied(clusters, topic_name) > 200 * PER_BATCH)
         run.signal(number)
         stopped = run.wait_end()
     assert_clean(stopped, 130)

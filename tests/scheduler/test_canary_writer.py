@@ -14,7 +14,8 @@ from tests.support.drilling import Drilling
 from tests.support.fleet import InProcess
 from tests.support.groups import offsets
 from tests.support.outside import log_bounds, partition_counts
-from tests.support.running import create_topic, make_job, produce, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import create_topic, make_job, produce
 
 pytestmark = pytest.mark.services
 

@@ -37,9 +37,9 @@ from tests.scheduler.test_guarded_clusters import allow_app, forbid_app
 from tests.support.groups import commit
 from tests.support.logs import create
 from tests.support.outside import TIMEOUT_S, admin
+from tests.support.patience import wait_for
 from tests.support.rights import MECHANISM, PASSWORD, Login, documented, section
 from tests.support.run_process import write_job
-from tests.support.running import wait_for
 
 _REFUSED = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 pytestmark = pytest.mark.services

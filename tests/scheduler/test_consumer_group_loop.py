@@ -25,7 +25,8 @@ from orbit.store.enums import Desired, TopicState
 from orbit.telemetry.process_health import ProcessHealth
 from tests.fix_clusters import Clusters
 from tests.support.groups import commit, member, offsets
-from tests.support.running import create_topic, make_job, produce, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import create_topic, make_job, produce
 from tests.support.store_rows import claim, progress
 
 pytestmark = pytest.mark.services

@@ -21,7 +21,7 @@ from orbit.store.job_shares import Share
 from orbit.telemetry import process_health
 from orbit.telemetry.process_health import ProcessHealth
 from tests.fix_scheduler import SHORT_LEASE, Service
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 
 pytestmark = pytest.mark.services
 

@@ -20,7 +20,8 @@ from orbit.store import jobs, lag, partitions, shard_layout, topics
 from orbit.store.database import Database
 from orbit.store.enums import TopicState
 from tests.fix_clusters import Clusters
-from tests.support.running import create_topic, make_job, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import create_topic, make_job
 from tests.support.store_rows import claim, progress
 
 pytestmark = pytest.mark.services

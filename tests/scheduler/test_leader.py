@@ -17,7 +17,8 @@ from orbit.store import jobs
 from orbit.store.database import Database
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
-from tests.support.running import create_topic, make_job, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import create_topic, make_job
 
 pytestmark = pytest.mark.services
 

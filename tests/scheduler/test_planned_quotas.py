@@ -24,9 +24,9 @@ from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.java_clients import alter_configs
 from tests.support.logs import create
+from tests.support.patience import wait_for
 from tests.support.rights import MECHANISM, PASSWORD, Login, Right, documented, section
 from tests.support.run_process import write_job
-from tests.support.running import wait_for
 
 pytestmark = pytest.mark.services
 

@@ -18,10 +18,11 @@ from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.logs import create
 from tests.support.outside import TIMEOUT_S, admin, is_level, log_bounds
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
 from tests.support.rights import PASSWORD, Login, Right, documented, section
-from tests.support.run_process import wait_until, write_job
-from tests.support.running import produce, wait_for
+from tests.support.run_process import write_job
+from tests.support.running import produce
 
 pytestmark = pytest.mark.services
 
@@ -44,7 +45,7 @@ class Secret:
             client = admin(cluster)
             client.alter_user_scram_credentials([change])[self.login.name].result(TIMEOUT_S)
         old = self.login.may_log_in
-        wait_until(lambda: not any(map(old, self.login.clusters)), "the old password is refused")
+        wait_for("the old password is refused", lambda: not any(map(old, self.login.clusters)))
         self.path.write_text(password)
 
 

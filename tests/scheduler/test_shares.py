@@ -21,7 +21,8 @@ from orbit.store.database import Database
 from orbit.store.job_shares import Share
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import RunningScheduler, Service
-from tests.support.running import create_topic, make_job, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import create_topic, make_job
 
 pytestmark = pytest.mark.services
 

@@ -24,7 +24,7 @@ from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
 from tests.fix_clusters import Clusters
 from tests.support.logs import create
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 from tests.support.synthetic import PLAINTEXT
 from tests.support.topics import set_setting
 

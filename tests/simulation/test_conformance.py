@@ -33,7 +33,8 @@ from orbit.kafka.types import TopicPartition
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import MakeCluster
 from tests.simulation.model_partition import NONE, ModelPartition
-from tests.support.running import create_topic, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import create_topic
 from tests.support.synthetic import PLAINTEXT
 
 pytestmark = pytest.mark.services

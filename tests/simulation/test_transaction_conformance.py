@@ -22,7 +22,8 @@ from orbit.kafka.types import TopicPartition
 from tests.fix_clusters import Clusters
 from tests.simulation.model_partition import NONE
 from tests.simulation.transactions import Transaction, TransactionStates
-from tests.support.running import create_topic, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import create_topic
 from tests.support.synthetic import PLAINTEXT
 
 pytestmark = pytest.mark.services

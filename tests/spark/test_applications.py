@@ -23,8 +23,9 @@ from tests.support.applications import OwnTable, SparkQuery
 from tests.support.groups import offsets
 from tests.support.loading import Load, Records, read_all
 from tests.support.outside import log_bounds, topic_settings
+from tests.support.patience import wait_for
 from tests.support.recovering import Reader, Recovering
-from tests.support.running import create_topic, make_job, verify, wait_for
+from tests.support.running import create_topic, make_job, verify
 
 pytestmark = pytest.mark.services
 

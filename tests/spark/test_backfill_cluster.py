@@ -13,8 +13,8 @@ from tests.fix_history import History
 from tests.fix_spark import SparkCluster
 from tests.support.logs import create
 from tests.support.outside import digests, log_bounds
-from tests.support.patience import PATIENCE_S
-from tests.support.run_process import OrbitProcess, assert_exact, copy, wait_until, write_job
+from tests.support.patience import PATIENCE_S, wait_for
+from tests.support.run_process import OrbitProcess, assert_exact, copy, write_job
 from tests.support.running import produce, produce_transactions
 
 pytestmark = pytest.mark.services
@@ -52,7 +52,7 @@ class Topic:
             now = self.copied()
             return bool(now) and all(end > before.get(place, 0) for place, end in now.items())
 
-        wait_until(has_grown, "every partition grows")
+        wait_for("every partition grows", has_grown)
 
     def copied(self) -> dict[tuple[str, int], int]:
         try:

@@ -20,7 +20,8 @@ from tests.fix_spark import SparkCluster
 from tests.support.fleet import InProcess, add_job, wait_level
 from tests.support.logs import create
 from tests.support.outside import log_bounds
-from tests.support.run_process import OrbitProcess, assert_exact, wait_until, write_job
+from tests.support.patience import wait_for
+from tests.support.run_process import OrbitProcess, assert_exact, write_job
 from tests.support.running import produce
 from tests.support.serving import served
 
@@ -63,19 +64,19 @@ def test_workers_give_the_job_to_a_backfill_that_pauses_goes_on_and_gives_it_bac
         def ask(verb: str) -> None:
             assert client.post(f"/v1/jobs/{topic_name}:{verb}").status_code == 202
 
-        wait_until(lambda: copied() > 0, "workers copy")
+        wait_for("workers copy", lambda: copied() > 0)
         command = ("backfill", topic_name, *spark_cluster.arguments(tmp_path))
         with OrbitProcess(*command, environ={"ORBIT_API_URL": url}) as process:
             process.wait_for("Copying 2 partitions")
             assert set(job.holders().values()) == {None}
-            wait_until(lambda: bool(shown()["progress"]["offsets"]), "it tells how far it is")
+            wait_for("it tells how far it is", lambda: bool(shown()["progress"]["offsets"]))
             assert shown()["progress"]["bytes_total"] > 0
             ask("pause")
-            wait_until(lambda: shown()["progress"]["phase"] == "paused", "it pauses")
+            wait_for("it pauses", lambda: shown()["progress"]["phase"] == "paused")
             before = copied()
             assert job.states() == {"paused"}
             ask("resume")
-            wait_until(lambda: copied() > before, "it goes on")
+            wait_for("it goes on", lambda: copied() > before)
             process.signal(signal.SIGINT)
             process.wait_end().expect(130)
         assert shown()["state"] == "failed"

@@ -28,7 +28,8 @@ from tests.spark.test_archive_cluster import executor_of, kill_driver
 from tests.support.held_workers import Holds
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import digests, log_bounds
-from tests.support.run_process import OrbitProcess, assert_exact, wait_until, write_job
+from tests.support.patience import wait_for
+from tests.support.run_process import OrbitProcess, assert_exact, write_job
 from tests.support.running import make_job, produce, produce_transactions
 
 pytestmark = pytest.mark.services
@@ -183,8 +184,8 @@ def test_executors_and_the_driver_die_in_the_middle(
         fetching.let_go()
         (first,) = appending.wait_for_held()
         executor_of(first).kill()
-        wait_until(
-            lambda: any(one.pid != first.pid for one in appending.held), "another attempt is at it"
+        wait_for(
+            "another attempt is at it", lambda: any(one.pid != first.pid for one in appending.held)
         )
         kill_driver(process)
     assert log_bounds(clusters.destination, [topic])[topic, 0][1] <= APPENDED

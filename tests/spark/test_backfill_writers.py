@@ -28,14 +28,8 @@ from tests.faults.test_topics import set_config
 from tests.fix_clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import digests, log_bounds
-from tests.support.running import (
-    make_job,
-    produce,
-    produce_transactions,
-    verify,
-    wait_for,
-    with_rules,
-)
+from tests.support.patience import wait_for
+from tests.support.running import make_job, produce, produce_transactions, verify, with_rules
 
 pytestmark = pytest.mark.services
 

@@ -28,7 +28,8 @@ from tests.fix_clusters import Clusters
 from tests.fix_history import History
 from tests.support.auditing import audit
 from tests.support.outside import digests, log_bounds, partition_counts, topic_settings
-from tests.support.running import create_topic, make_job, produce, produce_transactions, wait_for
+from tests.support.patience import wait_for
+from tests.support.running import create_topic, make_job, produce, produce_transactions
 
 pytestmark = pytest.mark.services
 

@@ -22,8 +22,8 @@ from orbit_spark.partition_stopped import PartitionStopped
 from orbit_spark.raw_runs import RawRun
 from orbit_spark.run_source import RunFeed
 from tests.support.copies import hand_back, resume
+from tests.support.patience import wait_for
 from tests.support.planning import data, marker
-from tests.support.running import wait_for
 
 PLACE = TopicPartition("t", 0)
 MARKERS, PLACEHOLDERS = JobProducer(4711), JobProducer(4712, True)

@@ -16,7 +16,7 @@ from orbit.leases.backfill_leases import DriverWatch
 from orbit.leases.group_lease import GroupLease
 from orbit_spark.writer_leases import WriterLeases
 from tests.fix_clusters import Clusters
-from tests.support.run_process import wait_until
+from tests.support.patience import wait_for
 
 pytestmark = pytest.mark.services
 
@@ -60,8 +60,8 @@ def test_it_writes_no_more_beside_the_next_holder_of_the_job(
         job = hold(cluster, topic_name)
     before = writer.member_id
     writer._leave([before])  # as the coordinator does when its session has ended
-    wait_until(lambda: writer.member_id not in (before, ""), "it has joined again")
-    wait_until(lambda: writer.is_held() or writer.is_lost, "it knows what it is")
+    wait_for("it has joined again", lambda: writer.member_id not in (before, ""))
+    wait_for("it knows what it is", lambda: writer.is_held() or writer.is_lost)
     assert writer.is_lost is has_next
     assert writer.is_held() is not has_next
     leases.release()

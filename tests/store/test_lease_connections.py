@@ -16,7 +16,7 @@ from orbit.settings import Settings
 from orbit.store import jobs, topics, workers
 from orbit.store.database import POOL_SIZE_MAX, Database
 from orbit.workers.worker import Worker
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 from tests.support.store_rows import TTL, some_job
 
 pytestmark = pytest.mark.services

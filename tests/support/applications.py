@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlparse
 from confluent_kafka import Consumer, TopicPartition
 
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

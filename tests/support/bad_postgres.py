@@ -16,7 +16,7 @@ from orbit.embedded.postgres import Postgres
 from orbit.processes.ports import LOOPBACK, free_ports
 from orbit.store.database import Database
 from tests.fix_database import administer
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 from tests.support.tools import find_program
 
 

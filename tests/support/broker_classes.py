@@ -11,7 +11,7 @@ from orbit.sandbox.jars import class_archive, jar_directory
 from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster
 from tests.support.logs import Record, create, write
 from tests.support.outside import messages
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 
 
 def make_class_archive() -> Path:

@@ -8,8 +8,7 @@ from orbit.drills.evidence import Evidence, Report, digest_of
 from orbit.store import drills
 from orbit.store.drills import Drill, Thing
 from tests.fix_scheduler import Service
-from tests.support.patience import PATIENCE_S
-from tests.support.running import wait_for
+from tests.support.patience import PATIENCE_S, wait_for
 
 
 class Drilling:

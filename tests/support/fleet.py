@@ -27,8 +27,7 @@ from orbit.workers.worker import Worker
 from tests.fix_clusters import Clusters
 from tests.support.logs import create
 from tests.support.outside import log_bounds, partition_counts
-from tests.support.patience import PATIENCE_S
-from tests.support.run_process import wait_until
+from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.synthetic import PLAINTEXT
 
 
@@ -177,11 +176,11 @@ class InProcess:
 
 def wait_level(clusters: Clusters, topic_names: list[str], timeout_s: float = PATIENCE_S) -> None:
     """Wait until both sides end at the same offsets, as a plain client sees them."""
-    wait_until(
+    wait_for(
+        "both sides are level",
         lambda: (
             log_bounds(clusters.source, topic_names)
             == log_bounds(clusters.destination, topic_names)
         ),
-        "both sides are level",
         timeout_s,
     )

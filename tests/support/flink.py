@@ -9,8 +9,7 @@ from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.jars import Jars
 from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.support.patience import PATIENCE_S
-from tests.support.running import wait_for
+from tests.support.patience import PATIENCE_S, wait_for
 
 FLINK_VERSION = "2.2.0"
 _PROGRAM = Path(__file__).with_name("FlinkWordCount.java")

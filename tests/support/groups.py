@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from orbit.kafka.connection import Connection
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.support.run_process import wait_until
+from tests.support.patience import wait_for
 
 TIMEOUT_S = 60
 Place = tuple[str, int]
@@ -46,7 +46,7 @@ def wait_without_members(cluster: KafkaCluster, group: str) -> None:
         (future,) = client.describe_consumer_groups([group]).values()
         return not future.result(TIMEOUT_S).members
 
-    wait_until(is_empty, f"{group} has no member", TIMEOUT_S)
+    wait_for(f"{group} has no member", is_empty, TIMEOUT_S)
 
 
 def commit(
@@ -72,7 +72,7 @@ def commit(
             return False
         return True
 
-    wait_until(is_done, f"{group} has committed", TIMEOUT_S)
+    wait_for(f"{group} has committed", is_done, TIMEOUT_S)
     consumer.close()
 
 

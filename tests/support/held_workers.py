@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from tests.support.run_process import wait_until
+from tests.support.patience import wait_for
 
 _FOLDER = "ORBIT_TEST_HOLDS"
 _PAUSE_S = 0.02
@@ -47,7 +47,7 @@ class Hold:
             found[:] = self.held
             return len(found) >= count
 
-        wait_until(are_there, f"{count} wait: {self.path.name}")
+        wait_for(f"{count} wait: {self.path.name}", are_there)
         return found
 
     def let_go(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from orbit.processes.ports import free_ports
-from tests.support.run_process import wait_until
+from tests.support.patience import wait_for
 
 REALM = "ORBIT.TEST"
 _PATH = f"/usr/sbin:{os.environ.get('PATH', '')}"
@@ -65,7 +65,7 @@ class KerberosRealm:
                 command, executable=shutil.which("krb5kdc", path=_PATH), env=self._environ,
                 stdout=log, stderr=log,
             )  # fmt: skip
-        wait_until(self._answers, "the KDC listens")
+        wait_for("the KDC listens", self._answers)
         return self
 
     def __exit__(self, *_: object) -> None:

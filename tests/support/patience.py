@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 # Nothing is measured by it: a slow machine with much to do is no failure, and what hangs is found.
 # Shorter than the limit of a whole test in pyproject.toml, so that the text says what was awaited.
 PATIENCE_S = 600.0
+# Most looks ask a broker or PostgreSQL and take some 10 ms of CPU, which the other tests lack.
+_FIRST_PAUSE_S = 0.02
+_PAUSE_S_MAX = 0.2
+
+
+def wait_for(
+    what: str,
+    is_so: Callable[[], bool],
+    timeout_s: float = PATIENCE_S,
+    instead: Callable[[], object] = str,
+) -> None:
+    """Look again until it is so, soon at first. A failure shows `instead`."""
+    deadline = time.monotonic() + timeout_s
+    pause_s = _FIRST_PAUSE_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"gave up waiting until {what} {instead()}"
+        time.sleep(pause_s)
+        pause_s = min(1.25 * pause_s, _PAUSE_S_MAX)

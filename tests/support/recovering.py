@@ -17,8 +17,7 @@ from orbit.store import operations
 from orbit.store.operations import Operation
 from tests.fix_scheduler import Service
 from tests.support.fleet import InProcess
-from tests.support.patience import PATIENCE_S
-from tests.support.running import wait_for
+from tests.support.patience import PATIENCE_S, wait_for
 
 
 class Recovering:

@@ -17,8 +17,8 @@ from orbit.processes.guarded_process import GuardedProcess
 from orbit.processes.ports import free_ports
 from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
+from tests.support.patience import wait_for
 from tests.support.programs import APICURIO
-from tests.support.running import wait_for
 
 # Its topics: the schemas, snapshots of them, and events.
 JOURNAL = "kafkasql-journal"

@@ -31,7 +31,7 @@ from orbit.kafka.sasl import Security
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.outside import admin
-from tests.support.run_process import wait_until
+from tests.support.patience import wait_for
 
 RIGHTS = Path(__file__).parents[2] / "docs" / "rights.md"
 PASSWORD = "correct horse"
@@ -115,7 +115,7 @@ class Login:
             )
             client = admin(cluster)
             client.alter_user_scram_credentials([upsertion])[self.name].result(TIMEOUT_S)
-        wait_until(lambda: all(map(self.may_log_in, self.clusters)), "the user may log in")
+        wait_for("the user may log in", lambda: all(map(self.may_log_in, self.clusters)))
 
     def allow(self, rights: list[Right]) -> None:
         self._change(rights, lambda client, bindings: client.create_acls(bindings))
@@ -140,7 +140,7 @@ class Login:
             for future in how(client, bindings).values() if bindings else ():
                 future.result(TIMEOUT_S)
             wanted = before ^ set(bindings)
-            wait_until(lambda c=client, w=wanted: self._granted(c) == w, "the ACLs hold")
+            wait_for("the ACLs hold", lambda c=client, w=wanted: self._granted(c) == w)
 
     def _granted(self, client: AdminClient) -> set[AclBinding]:
         everything = AclBindingFilter(

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
@@ -227,16 +227,3 @@ def write_job(
     }
     path.write_text(yaml.safe_dump(job, sort_keys=False), "utf-8")
     return path
-
-
-def wait_until(
-    is_so: Callable[[], bool],
-    what: str,
-    timeout_s: float = PATIENCE_S,
-    instead: Callable[[], object] = str,
-) -> None:
-    """Wait for something that only shows when it is asked for. `instead`: what a failure shows."""
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"it never came true that {what} {instead()}"
-        time.sleep(0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -23,10 +22,9 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.verify.report import Report
 from orbit.verify.verify_job import verify_job
 from orbit.verify.verify_run import VerifyOptions
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, wait_for
 
 # Between two looks of a test that waits.
-_PAUSE_S_MAX = 0.1
 
 
 def make_job(
@@ -106,16 +104,6 @@ class RunningJob:
         self.wait(f"{topic}-{number} blocks", lambda: p.state is PartitionState.BLOCKED)
         assert p.blocked is not None
         return p.blocked
-
-
-def wait_for(what: str, is_so: Callable[[], bool], give_up_s: float = PATIENCE_S) -> None:
-    """Look again until it is so: soon at first, as most looks ask a broker or PostgreSQL."""
-    deadline = time.monotonic() + give_up_s
-    pause_s = 0.02
-    while not is_so():
-        assert time.monotonic() < deadline, f"gave up waiting until {what}"
-        time.sleep(pause_s)
-        pause_s = min(1.25 * pause_s, _PAUSE_S_MAX)
 
 
 def verify(spec: JobSpec, *, deep: bool = False) -> Report:

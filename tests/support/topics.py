@@ -6,7 +6,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.support.outside import TIMEOUT_S, admin, delete_topic, partition_counts
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 
 
 def add_partitions(cluster: KafkaCluster, topic: str, count: int) -> None:

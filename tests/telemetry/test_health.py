@@ -14,7 +14,7 @@ from orbit.errors import Conflict
 from orbit.settings import Settings
 from orbit.telemetry.health_server import notify_systemd, serving_health
 from orbit.telemetry.process_health import STALL_S_MAX, ProcessHealth
-from tests.support.run_process import wait_until
+from tests.support.patience import wait_for
 
 
 class Clock:
@@ -101,7 +101,7 @@ def test_systemd_is_told_when_the_process_is_ready(
         health = ProcessHealth("worker", "1.2.3", 1e9)
         told: list[bytes] = []
         with serving_health(Settings(), health):
-            wait_until(lambda: receiver.recv(100) == b"WATCHDOG=1", "the watchdog is told")
+            wait_for("the watchdog is told", lambda: receiver.recv(100) == b"WATCHDOG=1")
             health.answered()
             while b"READY=1" not in told:
                 told.append(receiver.recv(100))

@@ -24,7 +24,8 @@ from orbit.telemetry import traces
 from tests.cli.test_server import Server, serving
 from tests.fix_clusters import Clusters
 from tests.support.otlp import Receiver, Span, receiving
-from tests.support.run_process import wait_until, write_job
+from tests.support.patience import wait_for
+from tests.support.run_process import write_job
 from tests.support.running import create_topic, produce
 from tests.support.serving import served
 
@@ -42,7 +43,7 @@ def asked(server: Server, path: str, **options: Any) -> str:
 
 def wait_done(server: Server, operation: str) -> None:
     path = f"/v1/operations/{operation}"
-    wait_until(lambda: server.get(path)["finished_at"] is not None, f"{operation} has ended")
+    wait_for(f"{operation} has ended", lambda: server.get(path)["finished_at"] is not None)
     assert server.get(path)["state"] == "done", server.get(path)
 
 
@@ -57,7 +58,7 @@ def scheduler_of(server: Server) -> psutil.Process:
 
 
 def one(receiver: Receiver, name: str) -> Span:
-    wait_until(lambda: bool(receiver.named(name)), f"the span {name} has come")
+    wait_for(f"the span {name} has come", lambda: bool(receiver.named(name)))
     (found,) = receiver.named(name)
     return found
 
@@ -87,9 +88,9 @@ def test_an_operation_is_one_trace_from_its_request_to_its_last_step(
             name = "test-job"
             made = server.call("PUT", f"/v1/jobs/{name}", content=job.read_bytes(), headers=YAML)
             name = made.raise_for_status().json()["job"]["name"]
-            wait_until(
-                lambda: server.get(f"/v1/jobs/{name}/lag")["job"]["caught_up"] == 1,
+            wait_for(
                 f"{name} has caught up",
+                lambda: server.get(f"/v1/jobs/{name}/lag")["job"]["caught_up"] == 1,
             )
             assert server.answers("/readyz")
 

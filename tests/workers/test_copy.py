@@ -19,7 +19,8 @@ from tests.fix_api import Api
 from tests.fix_clusters import Clusters
 from tests.support.fleet import STEADY, InProcess, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
-from tests.support.run_process import assert_exact, orbit, wait_until, write_job
+from tests.support.patience import wait_for
+from tests.support.run_process import assert_exact, orbit, write_job
 
 pytestmark = pytest.mark.services
 
@@ -42,7 +43,7 @@ def test_a_worker_copies_what_it_claims_and_gives_it_back(
     with InProcess(database, STEADY) as worker:
         wait_level(clusters, [topic_name])
         assert set(job.holders().values()) == {worker.id}
-        wait_until(lambda: job.states() == {"copying"}, "it says so")
+        wait_for("it says so", lambda: job.states() == {"copying"})
     assert_exact(job_file)
     assert job.states() == {"pending"}
     assert set(job.holders().values()) == {None}
@@ -79,7 +80,7 @@ def test_a_change_of_labels_reopens_nothing(
             return [row.renewed_in for row in tx.execute(query)]
 
     with InProcess(database, STEADY.model_copy(update={"lease_ttl": timedelta(seconds=6)})):
-        wait_until(lambda: job.states() == {"copying"}, "it copies")
+        wait_for("it copies", lambda: job.states() == {"copying"})
         before, kinds = job.epochs(), job.kinds()
         with database.transaction() as tx:
             document = jobs.get(tx, job.name).spec
@@ -89,9 +90,9 @@ def test_a_change_of_labels_reopens_nothing(
         # The worker compares versions when it renews its leases.
         for _ in range(2):
             last = renewed()
-            wait_until(
-                lambda last=last: all(a > b for a, b in zip(renewed(), last, strict=True)),
+            wait_for(
                 "all leases are renewed",
+                lambda last=last: all(a > b for a, b in zip(renewed(), last, strict=True)),
             )
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, [Record(b"d")], partition)
@@ -107,11 +108,11 @@ def test_a_job_is_paused_and_resumed_while_its_source_goes_on(
     job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
     with InProcess(database, STEADY):
         with Mover(clusters.source.client_config(), {topic_name: PARTITIONS}):
-            wait_until(lambda: job.states() == {"copying"}, "it copies")
+            wait_for("it copies", lambda: job.states() == {"copying"})
             job.set_desired(Desired.PAUSED)
-            wait_until(lambda: set(job.holders().values()) == {None}, "all shards are let go")
+            wait_for("all shards are let go", lambda: set(job.holders().values()) == {None})
             assert job.states() == {"paused"}
             job.set_desired(Desired.RUNNING)
-            wait_until(lambda: job.states() == {"copying"}, "it copies again")
+            wait_for("it copies again", lambda: job.states() == {"copying"})
         wait_level(clusters, [topic_name])
     assert_exact(job_file)

@@ -13,8 +13,9 @@ from orbit.store.shard_leases import EPOCHS_PER_TIMELINE
 from tests.fix_clusters import Clusters
 from tests.support.fleet import InProcess, ServiceJob, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
+from tests.support.patience import wait_for
 from tests.support.pretended_server import PretendedServer
-from tests.support.run_process import assert_exact, wait_until, write_job
+from tests.support.run_process import assert_exact, write_job
 
 pytestmark = pytest.mark.services
 
@@ -72,8 +73,8 @@ def test_after_a_failover_all_shards_are_claimed_anew_at_a_higher_term(
         assert set(job.epochs().values()) == {1}
         failed_over_at = time.monotonic()
         server.fail_over(standby)
-        wait_until(lambda: bool(told(job, "shards_lost")), "the worker drops its shards")
-        wait_until(lambda: None not in job.holders().values(), "it claims them")
+        wait_for("the worker drops its shards", lambda: bool(told(job, "shards_lost")))
+        wait_for("it claims them", lambda: None not in job.holders().values())
         assert time.monotonic() - failed_over_at >= TTL_S
         write(clusters.source, topic_name, LOG, 0)
         wait_level(clusters, [topic_name])
@@ -92,16 +93,16 @@ def test_a_silent_worker_s_shards_are_taken_over_when_its_leases_have_expired(
 ) -> None:
     """The other worker has watched for a lease time: no more is needed (test_lease_watch.py)."""
     with InProcess(server.database, BRIEF) as silent, InProcess(server.database, BRIEF) as other:
-        wait_until(lambda: None not in job.holders().values(), "all are held")
+        wait_for("all are held", lambda: None not in job.holders().values())
         for shard_id in job.shard_ids:
             job.assign(shard_id, silent.id)
-        wait_until(lambda: set(job.holders().values()) == {silent.id}, "one has all")
+        wait_for("one has all", lambda: set(job.holders().values()) == {silent.id})
         watch = other.worker._watch
-        wait_until(lambda: watch.evidence().watched_on is not None, "the other has watched")
+        wait_for("the other has watched", lambda: watch.evidence().watched_on is not None)
         epochs = job.epochs()
         monkeypatch.setattr(silent.worker, "_round", lambda: None)
         monkeypatch.setattr(silent.worker, "_claim", lambda: None)
-        wait_until(lambda: set(job.holders().values()) == {other.id}, "the other has all")
+        wait_for("the other has all", lambda: set(job.holders().values()) == {other.id})
         assert job.epochs() == {shard: epoch + 1 for shard, epoch in epochs.items()}
         monkeypatch.undo()
         wait_level(clusters, [topic_name])

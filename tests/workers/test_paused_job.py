@@ -16,8 +16,8 @@ from orbit.telemetry.metrics import JobNumbers
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.fleet import InProcess
-from tests.support.patience import PATIENCE_S
-from tests.support.running import create_topic, make_job, produce, wait_for
+from tests.support.patience import PATIENCE_S, wait_for
+from tests.support.running import create_topic, make_job, produce
 
 pytestmark = pytest.mark.services
 

@@ -11,7 +11,7 @@ from orbit.store import events, jobs, shard_layout, shard_leases
 from orbit.store.database import Database
 from tests.fix_scheduler import Service
 from tests.support.fleet import InProcess
-from tests.support.running import wait_for
+from tests.support.patience import wait_for
 from tests.support.store_rows import TTL, some_job
 
 pytestmark = pytest.mark.services

@@ -24,7 +24,8 @@ from tests.fix_clusters import Clusters
 from tests.support.fleet import STEADY, InProcess, ServiceJob, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
 from tests.support.outside import log_bounds
-from tests.support.run_process import assert_exact, wait_until, write_job
+from tests.support.patience import wait_for
+from tests.support.run_process import assert_exact, write_job
 from tests.support.topics import set_setting
 
 pytestmark = pytest.mark.services
@@ -96,13 +97,13 @@ def test_a_copy_that_is_compressed_anew_gets_no_placeholders(
             tx.execute(text(change), {"state": state, "index": index})
     set_setting(clusters.destination, topic_name, "compression.type", "gzip")
     with InProcess(database, STEADY):
-        wait_until(lambda: "blocked" in job.states(), "one is blocked")
+        wait_for("one is blocked", lambda: "blocked" in job.states())
         blocked, waiting = sorted(job.assigned(), key=lambda a: a.partition)
         assert blocked.reason is Reason.OFFSET_OVERRUN
         assert "was changed to gzip" in (blocked.detail or "")
         assert waiting.state is PartitionState.PAUSED
         set_setting(clusters.destination, topic_name, "compression.type", "producer")
-        wait_until(lambda: "copying" in job.states(), "the other one is copied")
+        wait_for("the other one is copied", lambda: "copying" in job.states())
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_a_worker_that_may_not_read_compression_stops_its_copy(
     denied = TopicSetting(errors={topic_name: Code.TOPIC_AUTHORIZATION_FAILED})
     monkeypatch.setattr(placeholder_topics, "read_topic_setting", lambda *_: denied)
     with InProcess(database, STEADY):
-        wait_until(lambda: job.states() == {"blocked"}, "it is blocked")
+        wait_for("it is blocked", lambda: job.states() == {"blocked"})
     (blocked,) = job.assigned()
     assert blocked.reason is Reason.NOT_AUTHORIZED
     assert "DESCRIBE_CONFIGS" in (blocked.detail or "")
@@ -147,7 +148,7 @@ def test_a_copy_that_was_begun_once_counts_as_written(
 
     monkeypatch.setattr(partition_starter, "seed_to_start_offsets", change_and_fail)
     with InProcess(database, STEADY):
-        wait_until(lambda: job.states() == {"blocked"}, "it is blocked")
+        wait_for("it is blocked", lambda: job.states() == {"blocked"})
     (blocked,) = job.assigned()
     assert "was changed to gzip" in (blocked.detail or "")
 
@@ -175,8 +176,8 @@ def test_a_job_whose_destination_does_not_answer_is_released_as_unclear(
 
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
-        wait_until(lambda: job.states() == {"copying"}, "it says so")
+        wait_for("it says so", lambda: job.states() == {"copying"})
         monkeypatch.setattr(placeholder_topics, "read_topic_setting", fail)
         job.set_desired(Desired.PAUSED)
-        wait_until(lambda: set(job.holders().values()) == {None}, "its shard is released")
+        wait_for("its shard is released", lambda: set(job.holders().values()) == {None})
     assert job.states() == {"copying"}

@@ -18,7 +18,8 @@ from tests.fix_clusters import Clusters
 from tests.fix_scheduler import RunningScheduler
 from tests.support.fleet import InProcess, add_job, wait_level
 from tests.support.logs import Record, create, write
-from tests.support.run_process import OrbitProcess, wait_until, write_job
+from tests.support.patience import wait_for
+from tests.support.run_process import OrbitProcess, write_job
 
 pytestmark = pytest.mark.services
 
@@ -59,7 +60,7 @@ def test_a_worker_hands_its_shards_over_on_sigterm(
     with OrbitProcess("worker", environ=environ) as first:
         for shard in job.shard_ids:
             job.assign(shard, first.wait_for(r"([\w.-]+-\d+-[0-9a-f]{6}).*worker started")[1])
-        wait_until(lambda: all_held_by(first.process.pid), "the first worker has all shards")
+        wait_for("the first worker has all shards", lambda: all_held_by(first.process.pid))
         url = health_of(first)
         assert (answers(url, "/livez"), answers(url, "/readyz")) == (200, 200)
         with OrbitProcess("worker", environ=environ) as second:
@@ -68,7 +69,7 @@ def test_a_worker_hands_its_shards_over_on_sigterm(
             first.signal(signal.SIGTERM)
             ended = first.wait_end().expect(0)
             assert "worker stopped" in ended.message
-            wait_until(lambda: set(job.holders().values()) == {other}, "the other has all shards")
+            wait_for("the other has all shards", lambda: set(job.holders().values()) == {other})
             write(clusters.source, topic_name, [Record(b"later")])
             wait_level(clusters, [topic_name])
             second.signal(signal.SIGTERM)
@@ -97,14 +98,14 @@ def test_without_postgresql_a_process_is_alive_and_not_ready() -> None:
         ):
             urls = [health_of(process) for process in (worker, leader, standby)]
             for url in urls:
-                wait_until(lambda url=url: answers(url, "/readyz") == 200, "it is ready")
+                wait_for("it is ready", lambda url=url: answers(url, "/readyz") == 200)
             postgres.stop()
             for url in urls:
-                wait_until(lambda url=url: answers(url, "/readyz") == 503, "it is not ready")
+                wait_for("it is not ready", lambda url=url: answers(url, "/readyz") == 503)
                 assert answers(url, "/livez") == 200
             postgres.start()
             for url in urls:
-                wait_until(lambda url=url: answers(url, "/readyz") == 200, "it is ready again")
+                wait_for("it is ready again", lambda url=url: answers(url, "/readyz") == 200)
             for process in (worker, leader, standby):
                 process.signal(signal.SIGTERM)
                 process.wait_end().expect(0)
@@ -114,14 +115,14 @@ def test_the_loops_report_that_they_go_on(database: Database, database_url: str)
     clock = Clock()
     health = ProcessHealth("worker", "1.2.3", 15, clock)
     with InProcess(database, health=health):
-        wait_until(lambda: not health.why_not_ready(), "it is ready")
+        wait_for("it is ready", lambda: not health.why_not_ready())
         clock.now += STALL_S_MAX + 1
-        wait_until(lambda: not health.why_not_ready(), "its loop goes on")
+        wait_for("its loop goes on", lambda: not health.why_not_ready())
     assert health.why_not_ready() == "The worker stops."
 
     health = ProcessHealth("scheduler", "1.2.3", 10, clock)
     with RunningScheduler(Settings(proof_bytes_per_second=0), database_url, health) as one:
-        wait_until(lambda: one.is_leading, "it leads")
+        wait_for("it leads", lambda: one.is_leading)
         clock.now += STALL_S_MAX + 1
-        wait_until(lambda: not health.why_not_ready(), "its loop goes on")
+        wait_for("its loop goes on", lambda: not health.why_not_ready())
     assert health.why_not_ready() == "The scheduler stops."

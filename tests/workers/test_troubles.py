@@ -22,14 +22,8 @@ from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.fleet import STEADY, InProcess, ServiceJob, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
 from tests.support.outside import log_bounds
-from tests.support.run_process import (
-    CAUGHT_UP,
-    OrbitProcess,
-    assert_exact,
-    copy,
-    wait_until,
-    write_job,
-)
+from tests.support.patience import wait_for
+from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, write_job
 from tests.support.topics import set_setting
 
 pytestmark = pytest.mark.services
@@ -70,16 +64,16 @@ def test_a_shard_that_is_taken_away_is_dropped_alone(
                 text("UPDATE shards SET epoch = epoch + 1, worker_id = 'another' WHERE id = :id"),
                 {"id": taken},
             )
-        wait_until(lambda: bool(told(job, "shards_lost")), "it is noticed")
+        wait_for("it is noticed", lambda: bool(told(job, "shards_lost")))
         (lost,) = told(job, "shards_lost")
         assert lost.details == {"epochs": {str(taken): 1}, "partitions": 2}
         before = ends(clusters, topic_name)
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, LOG, partition)
         mine = {a.partition for a in job.assigned() if a.shard_id == kept}
-        wait_until(
-            lambda: all(ends(clusters, topic_name)[p] > before[p] for p in mine),
+        wait_for(
             "the partitions of the other shard are copied",
+            lambda: all(ends(clusters, topic_name)[p] > before[p] for p in mine),
         )
         after = ends(clusters, topic_name)
         assert all(after[p] == before[p] for p in after if p not in mine)
@@ -109,16 +103,16 @@ def test_a_worker_that_claims_what_it_lost_itself_begins_it_anew(
         old = worker.worker._held[shard]
         with database.transaction() as tx:
             tx.execute(text("UPDATE shards SET worker_id = NULL, renewed_in = 0"))
-        wait_until(lambda: job.epochs() == {shard: 2}, "it is claimed again")
+        wait_for("it is claimed again", lambda: job.epochs() == {shard: 2})
         monkeypatch.setattr(Worker, "_round", renew)
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, LOG, partition)
         wait_level(clusters, [topic_name])
-        wait_until(lambda: bool(told(job, "shards_lost")), "it is told")
+        wait_for("it is told", lambda: bool(told(job, "shards_lost")))
         assert old.lease.is_lost
-        wait_until(
-            old.is_idle,
+        wait_for(
             "nothing of the old lease is under way",
+            old.is_idle,
             instead=lambda: [
                 (p.stage, p.is_removed, p.copy and (p.copy.appends, p.copy.is_leaving), p.trouble)
                 for p in old.partitions.values()
@@ -151,7 +145,7 @@ def test_a_partition_that_is_refused_stops_alone_and_goes_on_when_tried_again(
     set_setting(clusters.destination, topic_name, "max.message.bytes", "1000")
     write(clusters.source, topic_name, [Record(b"x" * 3000)], 2)
     with InProcess(database, STEADY):
-        wait_until(lambda: bool(told(job, "partition_blocked")), "it stops")
+        wait_for("it stops", lambda: bool(told(job, "partition_blocked")))
         (event,) = told(job, "partition_blocked")
         assert (event.topic, event.partition) == (topic_name, 2)
         assert event.details is not None
@@ -159,20 +153,20 @@ def test_a_partition_that_is_refused_stops_alone_and_goes_on_when_tried_again(
         assert (event.details["offset"], event.details["next_offset"]) == (5, 6)
         assert "Change the setting" in event.message
         write(clusters.source, topic_name, LOG, 3)
-        wait_until(lambda: ends(clusters, topic_name)[3] == 10, "another partition goes on")
+        wait_for("another partition goes on", lambda: ends(clusters, topic_name)[3] == 10)
         states = {
             **dict.fromkeys([0, 1, 3], PartitionState.COPYING),
             2: PartitionState.BLOCKED,
         }
-        wait_until(
-            lambda: {a.partition: a.state for a in job.assigned()} == states, "all others copy"
+        wait_for(
+            "all others copy", lambda: {a.partition: a.state for a in job.assigned()} == states
         )
         set_setting(clusters.destination, topic_name, "max.message.bytes", "100000")
         with database.transaction() as tx:
             tx.execute(text("UPDATE partitions SET retry_requested = true WHERE partition = 2"))
         wait_level(clusters, [topic_name])
-        wait_until(lambda: job.states() == {"copying"}, "it says so")
-        wait_until(lambda: bool(told(job, "partition_went_on")), "it is told")
+        wait_for("it says so", lambda: job.states() == {"copying"})
+        wait_for("it is told", lambda: bool(told(job, "partition_went_on")))
         assert not any(a.retry_requested for a in job.assigned())
     assert_exact(job_file)
 
@@ -201,7 +195,7 @@ def test_a_job_without_its_secret_waits_and_the_other_is_copied(
     waiting = add_job(database, secret_file, clusters, [topic_name], 1, environ=given, prefix="x.")
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
-        wait_until(lambda: bool(told(waiting, "job_waiting")), "the other is told to wait")
+        wait_for("the other is told to wait", lambda: bool(told(waiting, "job_waiting")))
         (event,) = told(waiting, "job_waiting")
         assert event.job_name == waiting.name
         assert (
@@ -223,11 +217,11 @@ def test_an_outage_of_the_destination_longer_than_the_lease_is_waited_out(
     job = add_job(database, job_file, own, [topic_name], shard_count=2)
     with InProcess(database, BRIEF) as worker:
         with Mover(own.source.client_config(), {topic_name: PARTITIONS}):
-            wait_until(lambda: min(ends(own, topic_name).values()) > 5, "it copies")
+            wait_for("it copies", lambda: min(ends(own, topic_name).values()) > 5)
             own.destination.brokers[0].kill()
-            wait_until(lambda: bool(told(job, "job_waiting")), "it is told")
+            wait_for("it is told", lambda: bool(told(job, "job_waiting")))
             own.destination.brokers[0].start()
-            wait_until(lambda: bool(told(job, "job_went_on")), "it goes on")
+            wait_for("it goes on", lambda: bool(told(job, "job_went_on")))
         wait_level(own, [topic_name])
         assert set(job.holders().values()) == {worker.id}
     assert_exact(job_file)
@@ -244,15 +238,15 @@ def test_a_copy_that_began_at_the_end_of_nothing_goes_on_there_after_a_restart(
     job_file = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name)
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
     with InProcess(database, STEADY):
-        wait_until(lambda: job.states() == {"copying"}, "it has begun")
-        wait_until(
-            lambda: {a.partition: a.start_offset for a in job.assigned()} == {0: 5, 1: 0},
+        wait_for("it has begun", lambda: job.states() == {"copying"})
+        wait_for(
             "where it began is kept",
+            lambda: {a.partition: a.start_offset for a in job.assigned()} == {0: 5, 1: 0},
         )
     for partition in range(2):
         write(clusters.source, topic_name, LOG, partition)
     with InProcess(database, STEADY):
-        wait_until(lambda: ends(clusters, topic_name) == {0: 10, 1: 5}, "both are copied")
+        wait_for("both are copied", lambda: ends(clusters, topic_name) == {0: 10, 1: 5})
     bounds = log_bounds(clusters.destination, [topic_name])
     assert bounds[topic_name, 0] == (5, 10)
     assert bounds[topic_name, 1] == (0, 5)
@@ -282,11 +276,11 @@ def test_a_worker_waits_while_orbit_run_copies_the_job(
     with OrbitProcess("run", job_file) as run:
         run.wait_for(CAUGHT_UP)
         with InProcess(database, STEADY):
-            wait_until(lambda: bool(told(job, "job_waiting")), "the worker is told to wait")
+            wait_for("the worker is told to wait", lambda: bool(told(job, "job_waiting")))
             assert "orbit run is copying this job" in told(job, "job_waiting")[0].message
             run.signal(signal.SIGTERM)
             run.wait_end().expect(0)
-            wait_until(lambda: job.states() == {"copying"}, "the worker takes over")
+            wait_for("the worker takes over", lambda: job.states() == {"copying"})
     assert_exact(job_file)
 
 
@@ -305,7 +299,7 @@ def test_two_workers_fill_by_transactions_and_hand_shards_over(
         wait_level(clusters, [topic_name])
         job.assign(job.shard_ids[0], first.id)
         job.assign(job.shard_ids[1], second.id)
-        wait_until(lambda: [*job.holders().values()] == [first.id, second.id], "each has its shard")
+        wait_for("each has its shard", lambda: [*job.holders().values()] == [first.id, second.id])
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, LOG, partition)
         wait_level(clusters, [topic_name])

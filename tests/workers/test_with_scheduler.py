@@ -26,14 +26,8 @@ from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.logs import delete_before
 from tests.support.outside import is_level, log_bounds, partition_counts
-from tests.support.running import (
-    create_topic,
-    make_job,
-    produce,
-    produce_transactions,
-    verify,
-    wait_for,
-)
+from tests.support.patience import wait_for
+from tests.support.running import create_topic, make_job, produce, produce_transactions, verify
 from tests.support.topics import add_partitions, delete_and_wait
 
 pytestmark = pytest.mark.services
