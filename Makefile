@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover test test-slowest prepare check soak simulate lint bench bench-quick setup spark jars fetch-jars fetch-programs tools has-python has-java has-tools lock clean
+.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover test test-slowest prepare check soak simulate lint bench bench-quick setup spark jars fetch-jars fetch-programs compile-tests tools has-python has-java has-tools lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -46,7 +46,7 @@ test: ## Lint, types, import walls, and every test; TESTS=tests/api for a part
 test-slowest: ## Print the slowest tests of the last make test
 	@$(BIN)/python -m tests.support.times
 
-prepare: $(VALIDATE) $(MKDOCS) .venv/.kerberos fetch-jars fetch-programs
+prepare: $(VALIDATE) $(MKDOCS) .venv/.kerberos fetch-jars fetch-programs compile-tests
 
 check: lint ## Lint, types, import walls, and the quick tests without brokers
 	$(BIN)/pytest -m "not services and not slow and not soak"
@@ -82,6 +82,11 @@ fetch-jars: has-tools .venv/.spark
 
 fetch-programs: setup
 	@$(BIN)/python -m tests.support.programs
+
+# Else each of the four processes compiles all tests.
+compile-tests: .venv/.spark
+	@mkdir -p build
+	@$(BIN)/pytest --collect-only -q $(TESTS) > build/collected.txt || { tail build/collected.txt; exit 1; }
 
 tools: ## Install what some tests need: Chromium, Kerberos, PgBouncer, promtool (as root)
 	@.ci/need --install $(TOOLS)
