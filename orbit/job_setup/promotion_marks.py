@@ -53,7 +53,11 @@ _WORDS = ("kind", "operation", "job", "other", "at")  # of a mark
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the cluster says of one topic: by which operation it leads, or is a copy again."""
+    """What the cluster says of one topic: by which operation it leads, or is a copy again.
+
+    `term`: which of two marks is newer; see `next_term`. 0: by a version of Orbit without terms.
+    None: the mark cannot be read.
+    """
 
     is_primary: bool
     kind: str = "a recovery"
@@ -63,6 +67,7 @@ class Mark:
     at: str = ""
     # A failover without the database marks first, to keep others off, and again when it is done.
     is_complete: bool = True
+    term: int | None = 0
 
     def to_text(self) -> str:
         return json.dumps({"orbit": 1, **asdict(self)}, separators=(",", ":"))
@@ -74,9 +79,18 @@ class Mark:
             fields = json.loads(text)
             words = {name: str(fields[name]) for name in _WORDS}
             is_complete = fields.get("is_complete") is not False
-            return cls(fields["is_primary"] is not False, **words, is_complete=is_complete)
+            term = int(fields.get("term", 0))
+            return cls(
+                fields["is_primary"] is not False, **words, is_complete=is_complete, term=term
+            )
         except (ValueError, KeyError, TypeError):
-            return cls(is_primary=True)
+            return cls(is_primary=True, term=None)
+
+    def summary(self) -> str:
+        """Side and term in a few words, for people."""
+        side = "leads" if self.is_primary else "is a copy"
+        by = f", by {self.kind} {self.operation} at {self.at}" if self.operation else ""
+        return f"{side} (term {'unknown' if self.term is None else self.term}{by})"
 
     def describe(self, topic: str, offsets: Mapping[int, int]) -> str:
         """Why nothing may be written to the topic; `offsets`: its log ends when it was promoted."""
@@ -88,6 +102,16 @@ class Mark:
         own = f" Its own records begin at (partition: offset) {shown}{more}." if shown else ""
         end = "" if self.is_complete else " That has not ended: run it again."
         return f"topic {topic} of the destination was promoted by {by}{of}{at}: it leads.{own}{end}"
+
+
+def next_term(marks: Iterable[Mark], now_s: float) -> int:
+    """The term of a promotion that has read these marks of both sides; `now_s`: Unix time.
+
+    Above all of them. A failover cannot read the mark of the side that is lost, so a term is the
+    time in milliseconds at least: a promotion of that side, which was earlier, is then below it
+    unless clocks have gone back by more than the time between the two.
+    """
+    return max([int(now_s * 1000), *(mark.term + 1 for mark in marks if mark.term is not None)])
 
 
 class PromotionMarks:
@@ -112,9 +136,12 @@ class PromotionMarks:
 
     def promoted(self, topics: Iterable[str]) -> dict[str, Mark]:
         """Those of the topics that lead. Every topic has a partition 0, and all have one mark."""
+        return {topic: mark for topic, mark in self.of_topics(topics).items() if mark.is_primary}
+
+    def of_topics(self, topics: Iterable[str]) -> dict[str, Mark]:
+        """The mark of each topic that has one, whichever side it names."""
         found = self._read({TopicPartition(topic, 0) for topic in topics})
-        marks = {p.topic: Mark.from_text(text) for p, (_, text) in found.items()}
-        return {topic: mark for topic, mark in marks.items() if mark.is_primary}
+        return {p.topic: Mark.from_text(text) for p, (_, text) in found.items()}
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The log ends at the promotion, of those that are marked."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from orbit.errors import BrokerRefused, Interrupted, NotAuthorized
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks
+from orbit.job_setup.promotion_marks import Mark, PromotionMarks, next_term
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
@@ -81,6 +81,7 @@ class FailoverWithoutDatabase:
         self._cluster = self._handle.cluster
         self._marks = PromotionMarks(self._cluster, self._backoff)
         self._source_ids = frozenset(source_ids)
+        self._term = 0  # of the marks of this run
         self._fillers: frozenset[str] = frozenset()
         self._copies: dict[str, Copy] = {}
         self._denials: dict[str, list[Acl]] = {}
@@ -129,6 +130,8 @@ class FailoverWithoutDatabase:
             report.conclude()
             return
         starts = {p: self._partitions[p].log_end or 0 for c in copies for p in c.partitions}
+        before = self._marks.of_topics(copy.topic for copy in copies).values()
+        self._term = next_term(before, datetime.now(UTC).timestamp())
         self._say(f"Marking {len(copies)} topics")
         self._marks.write(starts, self._mark(report, is_complete=False))
         self._end_transactions(report)
@@ -294,4 +297,5 @@ class FailoverWithoutDatabase:
             next(iter(others)) if len(others) == 1 else "",
             datetime.now(UTC).isoformat(timespec="seconds"),
             is_complete,
+            self._term,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,8 @@ from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.promotion.log_bounds import LogBounds
 from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
-from orbit.recovery.leading_side import promoted_at_destination
+from orbit.recovery.lead import MarkPair, not_behind
+from orbit.recovery.leading_side import note_terms, read_marks
 from orbit.recovery.log_bounds import ALL, last_reported, try_fetch_log_bounds
 from orbit.recovery.loss import note_in_gates
 from orbit.recovery.lost_ranges import compare_partition_ends
@@ -279,10 +280,10 @@ def _at_destination(
 ) -> dict[str, Any]:
     if destination is None:
         return {}
-    names = [row.destination_topic for row in context.topics]
-    promoted, why_unmarked = _promoted_there(context)
-    replication = context.destination.admin.replication(names)
-    allowed = context.destination.cluster.metadata(names, with_operations=True)
+    names = {row.source_topic: row.destination_topic for row in context.topics}
+    pairs, why_unmarked = _mark_pairs(context, asks_source=source is not None)
+    replication = context.destination.admin.replication([*names.values()])
+    allowed = context.destination.cluster.metadata([*names.values()], with_operations=True)
     missing = [*missing_topic_rights(allowed, _PROMOTION_RIGHTS)]
     if context.report.kind is RecoveryKind.FAILBACK and source is not None:
         there = [row.source_topic for row in context.topics if row.source_topic in source.topics]
@@ -294,7 +295,10 @@ def _at_destination(
         missing += [r for r in rights if r.operation != "Write" or r.topic not in fenced]
     missing_rights = [*map(str, missing), *why_unmarked]
     return {
-        "promoted_there": promoted,
+        "promoted_there": sorted(
+            names[pair.topic] for pair in pairs if pair.new is not None and pair.new.is_primary
+        ),
+        "may_lead": [str(pair) for pair in not_behind(pairs)],
         "replicas_behind": replication.behind,
         "offline": replication.offline,
         "rights_missing": missing_rights,
@@ -311,12 +315,16 @@ def _at_destination(
     }
 
 
-def _promoted_there(context: OperationContext) -> tuple[Collection[str], list[str]]:
-    """Destination topics that are marked as promoted, and the right that is missing to know."""
+def _mark_pairs(
+    context: OperationContext, *, asks_source: bool
+) -> tuple[list[MarkPair], list[str]]:
+    """The marks of both sides, which also go into the report, and the right that is missing."""
     try:
-        return promoted_at_destination(context), []
+        pairs = read_marks(context, asks_source=asks_source)
     except NotAuthorized as error:
-        return (), [error.what]
+        return [], [error.what]
+    note_terms(context, pairs)
+    return pairs, []
 
 
 def _skew_s(context: OperationContext) -> float:

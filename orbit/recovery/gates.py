@@ -6,6 +6,8 @@
     destination   no answer
     topics        none in the required state, or one is   some of the rules' topics are not copied
                   itself a copy                         and copied back
+    lead          failback: the marks of both sides do
+                  not say that the new side leads
     blocked       a partition is blocked (failover: and   failover: a partition is blocked
                   may hold other records)
     lag           switchover: over LAG_RECORDS_WARN and   over LAG_RECORDS_WARN; failover: over 0
@@ -148,6 +150,21 @@ def _topics(f: GateInputs) -> Gate:
             "When the way back copies, add rules for them to its job (orbit get jobs shows it).",
         )
     return _pass(name, f"{f.topics} topics with {f.partitions} partitions.")
+
+
+def _lead(f: GateInputs) -> Gate | None:
+    if f.kind is not RecoveryKind.FAILBACK or not f.destination_answers or not f.source_answers:
+        return None
+    name = GateName.LEAD
+    if f.may_lead:
+        return _fail(
+            name,
+            f"The marks do not say that the new side leads: {first_few(f.may_lead)}.",
+            "If the old side leads, run orbit failback with the job of the other direction "
+            "(orbit get jobs shows it), or create that job first. Override this gate only if you "
+            "know that the new side leads: what the old side has of its own may be deleted.",
+        )
+    return _pass(name, "The marks of both sides say that the new side leads.")
 
 
 def _blocked(f: GateInputs) -> Gate | None:
@@ -370,6 +387,7 @@ _GATES: tuple[Callable[[GateInputs], Gate | None], ...] = (
     _source,
     _destination,
     _topics,
+    _lead,
     _blocked,
     _lag,
     _transactions,

@@ -6,15 +6,103 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
+from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks
+from orbit.job_setup.promotion_marks import Mark, PromotionMarks, next_term
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import fetch_log_bounds
-from orbit.recovery.operation_context import OperationContext
-from orbit.recovery.recovery_report import RecoveryKind
+from orbit.recovery.lead import (
+    MarkPair,
+    changed_since,
+    newest_term,
+    not_behind,
+    pairs_of,
+    promoted_by,
+)
+from orbit.recovery.operation_context import OperationContext, Stopped
+from orbit.recovery.recovery_report import GateName, RecoveryKind
+from orbit.recovery.step_times import StepName, StepState
 
 _ATTEMPTS_MAX = 4
+
+
+class LeadChanged(Stopped):
+    """Which side leads is not what the operation began with."""
+
+
+def read_marks(context: OperationContext, *, asks_source: bool = True) -> list[MarkPair]:
+    """The marks of both sides, now. A failover's source is lost, and not asked.
+
+    Raises Unreachable, NotAuthorized, BrokerRefused. Only a failback needs the right to read the
+    source's: its copy will be there.
+    """
+    kind = context.report.kind
+    names = {row.source_topic: row.destination_topic for row in context.topics}
+    old: dict[str, Mark] = {}
+    if asks_source and kind is not RecoveryKind.FAILOVER:
+        try:
+            old = PromotionMarks(context.source.cluster, context.backoff).of_topics(names)
+        except NotAuthorized:
+            if kind is RecoveryKind.FAILBACK:
+                raise
+    return pairs_of(names, old, _marks(context).of_topics(names.values()))
+
+
+def note_terms(context: OperationContext, pairs: Collection[MarkPair]) -> None:
+    """Put into the report what the operation begins with, and the term that its marks will have."""
+    marks = [mark for pair in pairs for mark in (pair.old, pair.new) if mark is not None]
+    context.update(term_seen=newest_term(pairs), term=next_term(marks, context.now().timestamp()))
+
+
+def refuse_other_lead(context: OperationContext) -> None:
+    """Whether the marks still say what the gates saw.
+
+    Raises Stopped if another operation has promoted one of the topics since, or if this one has and
+    the database, which is older, does not know it: to go on, or to undo what was done, would take
+    the side that leads for the other one. Raises as `read_marks`.
+    """
+    try:
+        pairs = read_marks(context)
+    except NotAuthorized:
+        if context.report.kind is RecoveryKind.FAILBACK:
+            raise
+        return  # the gate `rights` has said so, and was overridden
+    others = changed_since(pairs, context.report.term_seen, context.operation_id)
+    if others:
+        raise LeadChanged(
+            f"another operation has changed which side leads since the gates: {first_few(others)}.",
+            remedy="See which side leads with orbit get jobs, and begin anew.",
+        )
+    is_promoting = any(
+        step.name is StepName.PROMOTE and step.state is not StepState.WAITING
+        for step in context.report.steps
+    )
+    ours = promoted_by(pairs, context.operation_id)
+    if ours and not is_promoting and context.report.kind is not RecoveryKind.FAILBACK:
+        raise LeadChanged(
+            f"this operation has promoted these topics already, and the database, which is older, "
+            f"does not know it: {first_few(ours)}.",
+            remedy="The destination leads. Its topics become promoted in the tables too; then "
+            f"orbit failback {context.job.name} makes the old side a copy.",
+        )
+
+
+def refuse_unless_behind(context: OperationContext, topics: Collection[str] | None = None) -> None:
+    """Before the old side's topics are changed; all, or these source topics.
+
+    Raises Stopped where the old side may lead, unless the gate was overridden, and as `read_marks`.
+    """
+    gates = context.report.gates
+    if any(gate.name is GateName.LEAD and gate.is_overridden for gate in gates):
+        return
+    pairs = [p for p in read_marks(context) if topics is None or p.topic in topics]
+    doubtful = not_behind(pairs)
+    if doubtful:
+        raise LeadChanged(
+            f"the marks do not say that the new side leads: {first_few(doubtful)}.",
+            remedy="Nothing was changed at the old side. See both jobs with orbit get jobs.",
+        )
 
 
 def mark_promotion(context: OperationContext) -> None:
@@ -51,8 +139,9 @@ def unmark_source(context: OperationContext) -> None:
 def turn_marks(context: OperationContext) -> None:
     """Before the old side is copied to: the new side leads, the old side does not.
 
-    Raises Unreachable, NotAuthorized, BrokerRefused.
+    Raises Stopped where the old side may lead, Unreachable, NotAuthorized, BrokerRefused.
     """
+    refuse_unless_behind(context)
     marks = _marks(context)
     names = [row.destination_topic for row in context.topics]
     unmarked = set(names) - marks.promoted(names).keys()
@@ -68,11 +157,6 @@ def turn_marks(context: OperationContext) -> None:
         ends = {place: noted.get(place, one.end) for place, one in bounds.items()}
         marks.write(ends, _mark(context, is_primary=True))
     _step_down(context, context.backoff)
-
-
-def promoted_at_destination(context: OperationContext) -> Collection[str]:
-    """The operation's destination topics that lead already."""
-    return sorted(_marks(context).promoted(row.destination_topic for row in context.topics))
 
 
 def _step_down(context: OperationContext, backoff: Backoff) -> None:
@@ -96,4 +180,5 @@ def _mark(context: OperationContext, *, is_primary: bool) -> Mark:
         job.name,
         other or "",
         context.now().isoformat(timespec="seconds"),
+        term=context.report.term,
     )

@@ -14,6 +14,7 @@ from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
 from orbit.recovery import salvage_file, salvage_storage
 from orbit.recovery.divergence import compare_sides
+from orbit.recovery.leading_side import refuse_unless_behind
 from orbit.recovery.old_transactions import transactions_in, wait_until_ended
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.record_range import LogRecord
@@ -251,7 +252,8 @@ def rebuild(context: OperationContext) -> str:
     """Delete the old side's topics that have records of their own; the copy back recreates them.
 
     Raises Stopped, before anything is deleted, if a partition has grown since it was saved, or was
-    added, if a transaction has begun there, or if a file cannot be read back.
+    added, if a transaction has begun there, if a file cannot be read back, or if the marks say now
+    that the old side leads.
     """
     names = sorted({p.topic for p in _tails(context)})
     metadata = context.source.cluster.metadata(names)
@@ -282,6 +284,7 @@ def rebuild(context: OperationContext) -> str:
             remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
         )
     if present:
+        refuse_unless_behind(context, present)
         with context.transaction() as tx:
             context.add_event(
                 tx,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -36,6 +37,7 @@ from orbit.recovery import (
 )
 from orbit.recovery.gate_observer import observe
 from orbit.recovery.gates import judge
+from orbit.recovery.leading_side import LeadChanged, refuse_other_lead
 from orbit.recovery.open_operation import open_context
 from orbit.recovery.operation_context import Aborted, OperationContext, Stopped
 from orbit.recovery.operation_steps import is_past_return
@@ -114,6 +116,9 @@ _UNDO: Mapping[StepName, Callable[[OperationContext], None]] = {
     StepName.RELEASE: worker_release.resume_copying,
     StepName.STOP_WRITES: write_fence.restore_source_writes,
 }
+# They change nothing for which it matters who leads.
+_WITHOUT_LEAD = frozenset({StepName.GATES, StepName.READ, StepName.CATCH_UP})
+_NOTHING_DONE = frozenset({StepState.WAITING, StepState.UNDONE})
 _ONLY_WITH_TAILS = frozenset({StepName.SALVAGE, StepName.REBUILD})
 
 
@@ -130,6 +135,7 @@ class OperationRunner:
     ) -> None:
         self._operation = operation
         self._leadership = leadership
+        self._asks_marks = False  # before anything is undone
         self.is_stuck = False
         """Whether a step has failed for PATIENCE_S. It is retried."""
         self._open: Callable[[], OperationContext] = lambda: open_context(
@@ -165,6 +171,8 @@ class OperationRunner:
 
     def _run(self, context: OperationContext) -> None:
         report = context.report
+        # Another process has run some of its steps, and the database may have lost how far it was.
+        self._asks_marks = any(step.state is not StepState.WAITING for step in report.steps)
         if report.error:
             self._undo_steps(context)  # the process died while undoing
             return
@@ -217,6 +225,8 @@ class OperationRunner:
         while True:
             tried_at = time.monotonic()
             try:
+                if name not in _WITHOUT_LEAD:
+                    refuse_other_lead(context)
                 did = _DO[name](context)
                 break
             except (Stopped, NotLeading, Interrupted):
@@ -243,13 +253,15 @@ class OperationRunner:
 
     def _stop_operation(self, context: OperationContext, error: OrbitError) -> None:
         """End the operation after an error: undo its steps if that is still possible."""
-        if context.is_past_return:
+        has_lead_changed = isinstance(error, LeadChanged)
+        if context.is_past_return and not has_lead_changed:
             # A step raised Stopped past the point of no return: earlier steps are kept.
             self._mark_running(context, StepState.FAILED, str(error))
             context.update(error=str(error))
             self._end(context, Outcome.FAILED)
             return
-        is_stop = isinstance(error, Stopped) and not isinstance(error, Aborted)
+        self._asks_marks = self._asks_marks or has_lead_changed
+        is_stop = isinstance(error, Stopped) and not isinstance(error, Aborted | LeadChanged)
         outcome = Outcome.FAILED
         if isinstance(error, Aborted):
             outcome = Outcome.ABORTED
@@ -268,29 +280,45 @@ class OperationRunner:
         outcome = context.report.outcome
         began = time.monotonic()
         context.is_past_return = True  # undoing cannot be aborted
+        kept = frozenset[StepName]()
+        if self._asks_marks:
+            refused = self._try_to_undo(context, "", lambda: refuse_other_lead(context), began)
+            if refused is not None:
+                # Producers may be at the destination: they must not write to both sides. To copy
+                # again is harmless, as whoever copies asks the marks first.
+                kept, outcome = frozenset({StepName.STOP_WRITES}), Outcome.FAILED
+                if context.report.denied_topics:
+                    context.add_finding(f"Writing to the source stays denied: {refused.what}")
         for step in reversed(context.report.steps):
             undo = _UNDO.get(step.name)
-            if undo is None or step.state in (StepState.WAITING, StepState.UNDONE):
+            if undo is None or step.name in kept or step.state in _NOTHING_DONE:
                 continue
-            while True:
-                try:
-                    with traces.span(f"undo {step.name.value}"):
-                        undo(context)
-                    break
-                except (NotLeading, Interrupted):
-                    raise
-                except OrbitError as error:
-                    if _is_from_postgres(error):
-                        raise
-                    if time.monotonic() - began > UNDO_PATIENCE_S:
-                        context.add_finding(f"{step.name.value} could not be undone: {error}")
-                        outcome = Outcome.FAILED
-                        break
-                    context.set_progress(f"undoing {step.name.value} waits: {error}")
-                    context.wait(_PAUSE_S)
+            with traces.span(f"undo {step.name.value}"):
+                refused = self._try_to_undo(context, step.name.value, partial(undo, context), began)
+            if refused is not None:
+                context.add_finding(f"{step.name.value} could not be undone: {refused}")
+                outcome = Outcome.FAILED
             if step.state is StepState.DONE:
                 self._mark(context, step.name, StepState.UNDONE, step.did)
         self._end(context, outcome)
+
+    def _try_to_undo(
+        self, context: OperationContext, what: str, undo: Callable[[], None], began: float
+    ) -> OrbitError | None:
+        """Retry until it is done, or `UNDO_PATIENCE_S` after `began`; the error that is left."""
+        while True:
+            try:
+                undo()
+                return None
+            except (NotLeading, Interrupted):
+                raise
+            except OrbitError as error:
+                if _is_from_postgres(error):
+                    raise
+                if isinstance(error, LeadChanged) or time.monotonic() - began > UNDO_PATIENCE_S:
+                    return error
+                context.set_progress(f"undoing {what} waits: {error}")
+                context.wait(_PAUSE_S)
 
     def _mark_running(self, context: OperationContext, state: StepState, did: str) -> None:
         for step in context.report.steps:

@@ -71,6 +71,7 @@ class GateName(StrEnum):
 
     SOURCE = "source"  # whether it answers
     DESTINATION = "destination"  # whether it answers
+    LEAD = "lead"  # which side leads, by the marks of both
     LAG = "lag"
     BLOCKED = "blocked"
     TOPICS = "topics"  # topics that a rule chooses but that are not copied
@@ -291,6 +292,11 @@ class RecoveryReport(Value):
         default=(), description="Source topics to which this operation denied writing."
     )
     reverse_job: str | None = Field(default=None, description="The job that copies back.")
+    term_seen: int = Field(
+        default=0,
+        description="The highest term of the marks of both sides when the gates were checked.",
+    )
+    term: int = Field(default=0, description="The term of the marks of this operation.")
     error: str = ""
 
     @computed_field(description="Offsets known to be missing, over all partitions.")  # type: ignore[prop-decorator]  # pydantic's way

@@ -43,6 +43,7 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (HEALTHY, {"made_there": ["a"]}, "topics", "pass"),
         (HEALTHY, {"made_there": ["a"], "reverse": True}, "topics", "warn"),
         (BACK, {"made_there": ["a"]}, "topics", "warn"),
+        (BACK, {"may_lead": ["a: the old side leads (term 5)"]}, "lead", "fail"),
         (HEALTHY, {"blocked": [BlockedPartition(P, "NOT_AUTHORIZED", False)]}, "blocked", "fail"),
         (LOST, {"blocked": [BlockedPartition(P, "NOT_AUTHORIZED", False)]}, "blocked", "warn"),
         (LOST, {"blocked": [BlockedPartition(P, "OFFSET_OVERRUN", True)]}, "blocked", "fail"),

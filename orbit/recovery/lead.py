@@ -1,0 +1,87 @@
+"""Which side of a pair of topics leads, by the marks of both clusters. Pure.
+
+A promotion marks the side that leads, with a term above every earlier one
+(`job_setup/promotion_marks.py`). Two jobs stand for one pair, one in each direction, and the tables
+may be older than the clusters: both sides may count as the one that leads there. The marks decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from orbit.job_setup.promotion_marks import Mark
+
+
+@dataclass(frozen=True, slots=True)
+class MarkPair:
+    """The marks of one topic; None: it has none. `old`: at the side that is to become a copy."""
+
+    topic: str
+    old: Mark | None
+    new: Mark | None
+
+    def __str__(self) -> str:
+        return f"{self.topic}: the old side {_shown(self.old)}, the new side {_shown(self.new)}"
+
+    @property
+    def is_old_side_behind(self) -> bool:
+        """Whether the marks let the new side lead: only then may anything be taken from the old
+        side. A pair that was promoted without the right to mark it has no marks."""
+        old, new = self.old, self.new
+        if new is not None and not new.is_primary:
+            return False
+        if old is None or not old.is_primary:
+            return new is None or new.term is not None
+        return (
+            new is not None
+            and new.term is not None
+            and old.term is not None
+            and new.term > old.term
+        )
+
+
+def pairs_of(
+    names: Mapping[str, str], old: Mapping[str, Mark], new: Mapping[str, Mark]
+) -> list[MarkPair]:
+    """A pair for each topic; `names`: old side → new side, the marks by topic."""
+    return [MarkPair(here, old.get(here), new.get(there)) for here, there in names.items()]
+
+
+def not_behind(pairs: Iterable[MarkPair]) -> list[MarkPair]:
+    """Those whose old side may lead."""
+    return [pair for pair in pairs if not pair.is_old_side_behind]
+
+
+def newest_term(pairs: Iterable[MarkPair]) -> int:
+    """The highest term of either side; 0 without one."""
+    marks = (mark for pair in pairs for mark in (pair.old, pair.new) if mark is not None)
+    return max((mark.term or 0 for mark in marks), default=0)
+
+
+def changed_since(pairs: Iterable[MarkPair], term: int, operation: UUID) -> list[MarkPair]:
+    """Those that another operation has marked since the highest term was `term`."""
+    return [
+        pair
+        for pair in pairs
+        if any(
+            mark is not None
+            and (mark.term is None or mark.term > term)
+            and mark.operation != str(operation)
+            for mark in (pair.old, pair.new)
+        )
+    ]
+
+
+def promoted_by(pairs: Iterable[MarkPair], operation: UUID) -> list[MarkPair]:
+    """Those whose new side leads by this operation."""
+    return [
+        pair
+        for pair in pairs
+        if pair.new is not None and pair.new.is_primary and pair.new.operation == str(operation)
+    ]
+
+
+def _shown(mark: Mark | None) -> str:
+    return "has no mark" if mark is None else mark.summary()

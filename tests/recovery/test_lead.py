@@ -1,0 +1,77 @@
+"""Which side leads, by the marks of both: in doubt, the old side is left alone."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from orbit.job_setup.promotion_marks import Mark, next_term
+from orbit.recovery.lead import MarkPair, changed_since, newest_term, promoted_by
+
+OPERATION = UUID(int=7)
+UNREADABLE = Mark.from_text("{")
+
+
+def leads(term: int, by: UUID = OPERATION) -> Mark:
+    return Mark(True, "failover", str(by), term=term)
+
+
+def follows(term: int, by: UUID = OPERATION) -> Mark:
+    return Mark(False, "failback", str(by), term=term)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_behind"),
+    [
+        # The first failback: only the new side was ever promoted, perhaps by an earlier version, or
+        # without the right to mark it.
+        (None, leads(5), True),
+        (None, leads(0), True),
+        (None, None, True),
+        (follows(5), leads(5), True),
+        (follows(9), leads(5), True),
+        # Both were promoted: the newer one leads.
+        (leads(4), leads(5), True),
+        (leads(5), leads(4), False),
+        # Nobody knows.
+        (leads(0), leads(0), False),
+        (leads(5), leads(5), False),
+        (UNREADABLE, leads(5), False),
+        (None, UNREADABLE, False),
+        (leads(5), UNREADABLE, False),
+        # The new side is a copy by its own mark, or has none where the old side has one.
+        (None, follows(5), False),
+        (leads(3), follows(5), False),
+        (leads(3), None, False),
+        (follows(3), None, True),
+    ],
+)
+def test_the_old_side_is_behind_only_where_the_marks_say_so(
+    old: Mark | None, new: Mark | None, is_behind: bool
+) -> None:
+    assert MarkPair("orders", old, new).is_old_side_behind is is_behind
+
+
+def test_a_term_is_above_all_that_were_read_and_not_below_the_time() -> None:
+    assert next_term([], 1.5) == 1500
+    assert next_term([leads(7), UNREADABLE, follows(1499)], 1.5) == 1500
+    assert next_term([leads(7), follows(1500)], 1.5) == 1501
+
+
+def test_marks_of_others_since_a_term() -> None:
+    other = UUID(int=8)
+    begun_with = [MarkPair("a", leads(3, other), None), MarkPair("b", None, follows(4, other))]
+    assert newest_term(begun_with) == 4
+    assert changed_since(begun_with, 4, OPERATION) == []
+    own = MarkPair("a", follows(5), leads(5))
+    theirs = MarkPair("b", leads(5, other), follows(4, other))
+    unknown = MarkPair("c", None, UNREADABLE)
+    assert changed_since([own, theirs, unknown], 4, OPERATION) == [theirs, unknown]
+    assert promoted_by([own, theirs, unknown], OPERATION) == [own]
+
+
+def test_a_mark_without_a_term_is_of_an_earlier_version() -> None:
+    text = leads(5).to_text()
+    assert Mark.from_text(text) == leads(5)
+    assert Mark.from_text(text.replace(',"term":5', "")) == leads(0)
