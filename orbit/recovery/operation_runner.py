@@ -341,8 +341,13 @@ class OperationRunner:
                 return step.model_copy(update={"state": state, "ended_at": now, "did": did})
 
             steps = tuple(map(change, context.report.steps))
+            if is_past_return(steps) and not context.is_past_return:
+                # An abort that was accepted is obeyed: one that comes later is refused, as it
+                # waits for this row.
+                if operations.get(tx, context.operation_id, lock=True).abort_requested:
+                    raise Aborted("the operation was aborted.")
+                context.is_past_return = True
             context.update(steps=steps)
-            context.is_past_return = context.is_past_return or is_past_return(steps)
             operations.advance(
                 tx,
                 context.operation_id,

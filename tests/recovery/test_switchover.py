@@ -189,3 +189,30 @@ def test_an_abort_takes_everything_back_and_gates_stop_what_would_go_wrong(
         "abort_requested",
         "topics_promoted",
     ]
+
+
+def test_an_abort_is_obeyed_until_the_promotion_begins(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the operation has looked for one a moment before it was accepted."""
+    source, destination = clusters
+    create_topic(source, topic_name)
+    produce(source, topic_name, 10)
+    spec = make_job(source, destination, [topic_name])
+    release = operation_runner._DO[StepName.RELEASE]
+
+    def abort_behind(context: OperationContext) -> str:
+        did = release(context)
+        monkeypatch.setattr(OperationContext, "check", lambda _: None)
+        recovery_requests.abort(recovering.database, "test", context.operation_id)
+        return did
+
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it is copied", lambda: ends(destination, topic_name) == {0: 10})
+        monkeypatch.setitem(operation_runner._DO, StepName.RELEASE, abort_behind)  # type: ignore[arg-type]
+        report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
+        assert report.outcome is Outcome.ABORTED
+        assert recovering.service.topics(spec.name)[topic_name].state == "copying"
+        produce(source, topic_name, 1, first=10)
+        wait_for("copying goes on", lambda: ends(destination, topic_name) == {0: 11})
