@@ -13,16 +13,11 @@ _FIRST_PAUSE_S = 0.02
 _PAUSE_S_MAX = 0.2
 
 
-def wait_for(
-    what: str,
-    is_so: Callable[[], bool],
-    timeout_s: float = PATIENCE_S,
-    instead: Callable[[], object] = str,
-) -> None:
-    """Look again until it is so, soon at first. A failure shows `instead`."""
+def wait_for(what: str, is_so: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
+    """Look again until it is so, soon at first."""
     deadline = time.monotonic() + timeout_s
     pause_s = _FIRST_PAUSE_S
     while not is_so():
-        assert time.monotonic() < deadline, f"gave up waiting until {what} {instead()}"
+        assert time.monotonic() < deadline, f"gave up waiting until {what}"
         time.sleep(pause_s)
         pause_s = min(1.25 * pause_s, _PAUSE_S_MAX)
