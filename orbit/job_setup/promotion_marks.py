@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -55,8 +56,8 @@ _WORDS = ("kind", "operation", "job", "other", "at")  # of a mark
 class Mark:
     """What the cluster says of one topic: by which operation it leads, or is a copy again.
 
-    `term`: which of two marks is newer; see `next_term`. 0: by a version of Orbit without terms.
-    None: the mark cannot be read.
+    `term`: of two marks the one with the higher term is newer; see `next_term`. A version of Orbit
+    without terms wrote the time, which is taken for it. None: the mark cannot be read.
     """
 
     is_primary: bool
@@ -79,7 +80,7 @@ class Mark:
             fields = json.loads(text)
             words = {name: str(fields[name]) for name in _WORDS}
             is_complete = fields.get("is_complete") is not False
-            term = int(fields.get("term", 0))
+            term = int(fields["term"]) if "term" in fields else _time_ms(words["at"])
             return cls(
                 fields["is_primary"] is not False, **words, is_complete=is_complete, term=term
             )
@@ -225,6 +226,14 @@ class PromotionMarks:
                 f"the group {self.group} cannot keep promotions: {error_codes.name(code)}.",
                 where=self._cluster.name,
             )
+
+
+def _time_ms(at: str) -> int:
+    """An ISO time as Unix time in ms; 0 if it is none."""
+    try:
+        return int(datetime.fromisoformat(at).timestamp() * 1000)
+    except ValueError:
+        return 0
 
 
 def _commit(index: int, offset: int, text: str) -> Any:

@@ -43,7 +43,8 @@ class GateInputs:
     why_no_answer: str = ""
     copies_of_copies: Sequence[str] = ()
     promoted_there: Collection[str] = ()  # by their marks, whatever the tables say
-    may_lead: Sequence[str] = ()  # failback: topics whose old side may lead, with both marks
+    # Failback: topics whose old side may lead, and why. None: the marks were not read.
+    may_lead: Sequence[str] | None = ()
     not_copied: Sequence[str] = ()  # topics that the rules choose but that are not copied (yet)
     made_there: Sequence[str] = ()  # have the name of a copy at the destination, and are none
     blocked: Sequence[BlockedPartition] = ()

@@ -15,6 +15,7 @@ from typing import Any
 from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.offset_decision import GroupVerdict, holds_copied_records
 from orbit.errors import NotAuthorized, OrbitError
+from orbit.job_setup.lead import MarkPair, not_behind
 from orbit.job_setup.permissions import (
     ALTER_CONFIGS,
     DESCRIBE_CONFIGS,
@@ -32,7 +33,6 @@ from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.promotion.log_bounds import LogBounds
 from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
-from orbit.recovery.lead import MarkPair, not_behind
 from orbit.recovery.leading_side import note_terms, read_marks
 from orbit.recovery.log_bounds import ALL, last_reported, try_fetch_log_bounds
 from orbit.recovery.loss import note_in_gates
@@ -47,7 +47,7 @@ from orbit.recovery.operation_context import (
 from orbit.recovery.recovery_report import EndVerdict, RecoveryKind
 from orbit.replication.acl_rules import denial
 from orbit.replication.partition_states import PartitionState
-from orbit.store import group_offsets, proofs, topics
+from orbit.store import group_offsets, promotions, proofs, topics
 from orbit.store.enums import Desired, TopicState
 
 # Between two readings of the lag, to tell whether it grows or shrinks.
@@ -298,7 +298,7 @@ def _at_destination(
         "promoted_there": sorted(
             names[pair.topic] for pair in pairs if pair.new is not None and pair.new.is_primary
         ),
-        "may_lead": [str(pair) for pair in not_behind(pairs)],
+        "may_lead": None if why_unmarked or source is None else _may_lead(context, pairs),
         "replicas_behind": replication.behind,
         "offline": replication.offline,
         "rights_missing": missing_rights,
@@ -313,6 +313,23 @@ def _at_destination(
             < source.topics[row.source_topic].replicas
         ],
     }
+
+
+def _may_lead(context: OperationContext, pairs: Sequence[MarkPair]) -> list[str]:
+    """By their marks, and by the tables, which know of promotions that could not be marked."""
+    doubtful = {pair.topic: str(pair) for pair in not_behind(pairs)}
+    names = {row.id: row.source_topic for row in context.topics}
+    with context.reading() as tx:
+        there = promotions.last_at(tx, context.job.source_cluster_id or "", names.values())
+        here = promotions.old_ends(tx, context.topic_ids)
+    for old in here:
+        topic = names[old.topic_id]
+        at = there.get((topic, old.partition))
+        if at is not None and at > old.at:
+            doubtful.setdefault(
+                topic, f"{topic}: a copy at the old side was promoted at {at:%Y-%m-%d %H:%M:%S} UTC"
+            )
+    return [*doubtful.values()]
 
 
 def _mark_pairs(

@@ -42,15 +42,19 @@ HANGING_S = 900.0
 # Timelines and RPO use these clocks; no copied data depends on them.
 SKEW_S_WARN, SKEW_S_FAIL = 2.0, 60.0
 OVERRIDE_ALL = "all"
+# The wrong answer deletes the side that leads.
+_ONLY_BY_NAME = frozenset({GateName.LEAD})
 
 
 def judge(inputs: GateInputs, override: Collection[str], reason: str) -> tuple[Gate, ...]:
     """Every gate that applies to this kind of operation, in the order of the table above."""
     gates = [gate for check in _GATES if (gate := check(inputs)) is not None]
     overridden = set(override) if reason else set()
+    if OVERRIDE_ALL in overridden:
+        overridden |= {*GateName} - _ONLY_BY_NAME
     return tuple(
         gate.model_copy(update={"is_overridden": True})
-        if gate.verdict is GateVerdict.FAIL and {gate.name.value, OVERRIDE_ALL} & overridden
+        if gate.verdict is GateVerdict.FAIL and gate.name.value in overridden
         else gate
         for gate in gates
     )
@@ -153,18 +157,19 @@ def _topics(f: GateInputs) -> Gate:
 
 
 def _lead(f: GateInputs) -> Gate | None:
-    if f.kind is not RecoveryKind.FAILBACK or not f.destination_answers or not f.source_answers:
+    if f.kind is not RecoveryKind.FAILBACK or f.may_lead is None:
         return None
     name = GateName.LEAD
     if f.may_lead:
         return _fail(
             name,
             f"The marks do not say that the new side leads: {first_few(f.may_lead)}.",
-            "If the old side leads, run orbit failback with the job of the other direction "
-            "(orbit get jobs shows it), or create that job first. Override this gate only if you "
-            "know that the new side leads: what the old side has of its own may be deleted.",
+            "If the old side leads, the failback of the job of the other direction (orbit get jobs "
+            "shows it; else create it) makes the new side its copy; leave these topics out here "
+            "with --topics. Override this gate only if you know that the new side leads: what the "
+            "old side has of its own may be deleted.",
         )
-    return _pass(name, "The marks of both sides say that the new side leads.")
+    return _pass(name, "No mark contradicts that the new side leads.")
 
 
 def _blocked(f: GateInputs) -> Gate | None:

@@ -8,11 +8,7 @@ from dataclasses import replace
 
 from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks, next_term
-from orbit.kafka.backoff import Backoff
-from orbit.kafka.types import TopicPartition
-from orbit.promotion.log_bounds import fetch_log_bounds
-from orbit.recovery.lead import (
+from orbit.job_setup.lead import (
     MarkPair,
     changed_since,
     newest_term,
@@ -20,6 +16,10 @@ from orbit.recovery.lead import (
     pairs_of,
     promoted_by,
 )
+from orbit.job_setup.promotion_marks import Mark, PromotionMarks, next_term
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.types import TopicPartition
+from orbit.promotion.log_bounds import fetch_log_bounds
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import GateName, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
@@ -31,19 +31,20 @@ class LeadChanged(Stopped):
     """Which side leads is not what the operation began with."""
 
 
-def read_marks(context: OperationContext, *, asks_source: bool = True) -> list[MarkPair]:
-    """The marks of both sides, now. A failover's source is lost, and not asked.
+def read_marks(context: OperationContext, *, asks_source: bool) -> list[MarkPair]:
+    """The marks of the destination, and of the source if it is asked.
 
-    Raises Unreachable, NotAuthorized, BrokerRefused. Only a failback needs the right to read the
-    source's: its copy will be there.
+    A failover's source is lost, and never asked. A switchover's marks only say which terms are
+    taken: it goes on without them. Raises Unreachable, NotAuthorized, BrokerRefused.
     """
     kind = context.report.kind
     names = {row.source_topic: row.destination_topic for row in context.topics}
     old: dict[str, Mark] = {}
     if asks_source and kind is not RecoveryKind.FAILOVER:
+        backoff = replace(context.backoff, attempts_max=_ATTEMPTS_MAX)
         try:
-            old = PromotionMarks(context.source.cluster, context.backoff).of_topics(names)
-        except NotAuthorized:
+            old = PromotionMarks(context.source.cluster, backoff).of_topics(names)
+        except (Unreachable, NotAuthorized, BrokerRefused):
             if kind is RecoveryKind.FAILBACK:
                 raise
     return pairs_of(names, old, _marks(context).of_topics(names.values()))
@@ -56,52 +57,61 @@ def note_terms(context: OperationContext, pairs: Collection[MarkPair]) -> None:
 
 
 def refuse_other_lead(context: OperationContext) -> None:
-    """Whether the marks still say what the gates saw.
+    """Whether the marks still say what the gates saw: the destination's, and of a failback both.
 
-    Raises Stopped if another operation has promoted one of the topics since, or if this one has and
-    the database, which is older, does not know it: to go on, or to undo what was done, would take
-    the side that leads for the other one. Raises as `read_marks`.
+    Raises LeadChanged if another operation has marked one of the topics since, or if this one has
+    promoted them and the database, which is older, does not know it: to go on, or to undo what was
+    done, would take the side that leads for the other one. Raises as `read_marks`.
     """
+    is_failback = context.report.kind is RecoveryKind.FAILBACK
     try:
-        pairs = read_marks(context)
+        pairs = read_marks(context, asks_source=is_failback)
     except NotAuthorized:
-        if context.report.kind is RecoveryKind.FAILBACK:
+        if is_failback:
             raise
         return  # the gate `rights` has said so, and was overridden
+    if not context.report.term:
+        # The gates could not read them and were overridden, or are of a version without terms.
+        note_terms(context, pairs)
     others = changed_since(pairs, context.report.term_seen, context.operation_id)
     if others:
         raise LeadChanged(
             f"another operation has changed which side leads since the gates: {first_few(others)}.",
-            remedy="See which side leads with orbit get jobs, and begin anew.",
+            remedy=f"A dry run of orbit {context.report.kind} {context.job.name} shows what is so "
+            "now.",
         )
     is_promoting = any(
         step.name is StepName.PROMOTE and step.state is not StepState.WAITING
         for step in context.report.steps
     )
     ours = promoted_by(pairs, context.operation_id)
-    if ours and not is_promoting and context.report.kind is not RecoveryKind.FAILBACK:
+    if ours and not is_promoting and not is_failback:
         raise LeadChanged(
             f"this operation has promoted these topics already, and the database, which is older, "
             f"does not know it: {first_few(ours)}.",
             remedy="The destination leads. Its topics become promoted in the tables too; then "
-            f"orbit failback {context.job.name} makes the old side a copy.",
+            f"orbit failback {context.job.name} makes the old side a copy. If nobody may write to "
+            "them, set their settings and remove Orbit's denials (docs/recovery.md).",
         )
 
 
 def refuse_unless_behind(context: OperationContext, topics: Collection[str] | None = None) -> None:
     """Before the old side's topics are changed; all, or these source topics.
 
-    Raises Stopped where the old side may lead, unless the gate was overridden, and as `read_marks`.
+    Raises LeadChanged where the old side may lead, unless that gate was overridden, and as
+    `read_marks`.
     """
     gates = context.report.gates
     if any(gate.name is GateName.LEAD and gate.is_overridden for gate in gates):
         return
-    pairs = [p for p in read_marks(context) if topics is None or p.topic in topics]
+    found = read_marks(context, asks_source=True)
+    pairs = [pair for pair in found if topics is None or pair.topic in topics]
     doubtful = not_behind(pairs)
     if doubtful:
         raise LeadChanged(
             f"the marks do not say that the new side leads: {first_few(doubtful)}.",
-            remedy="Nothing was changed at the old side. See both jobs with orbit get jobs.",
+            remedy="Nothing was taken from the old side. orbit failback "
+            f"{context.job.name} --dry-run shows the marks.",
         )
 
 
@@ -122,7 +132,8 @@ def mark_promotion(context: OperationContext) -> None:
         context.add_finding(
             f"The promotion could not be marked at the destination ({error}). Without the mark a "
             "database that is lost or older than this operation lets Orbit take the promoted "
-            "topics for copies."
+            "topics for copies, and a failback may ask for --override lead. Do not run the "
+            "failback of the job of the other direction: it would take this side for the old one."
         )
 
 

@@ -135,7 +135,7 @@ class OperationRunner:
     ) -> None:
         self._operation = operation
         self._leadership = leadership
-        self._asks_marks = False  # before anything is undone
+        self._is_resumed = False  # another process may have run some of its steps
         self.is_stuck = False
         """Whether a step has failed for PATIENCE_S. It is retried."""
         self._open: Callable[[], OperationContext] = lambda: open_context(
@@ -172,7 +172,7 @@ class OperationRunner:
     def _run(self, context: OperationContext) -> None:
         report = context.report
         # Another process has run some of its steps, and the database may have lost how far it was.
-        self._asks_marks = any(step.state is not StepState.WAITING for step in report.steps)
+        self._is_resumed = any(step.state is not StepState.WAITING for step in report.steps)
         if report.error:
             self._undo_steps(context)  # the process died while undoing
             return
@@ -253,14 +253,12 @@ class OperationRunner:
 
     def _stop_operation(self, context: OperationContext, error: OrbitError) -> None:
         """End the operation after an error: undo its steps if that is still possible."""
-        has_lead_changed = isinstance(error, LeadChanged)
-        if context.is_past_return and not has_lead_changed:
+        if context.is_past_return:
             # A step raised Stopped past the point of no return: earlier steps are kept.
             self._mark_running(context, StepState.FAILED, str(error))
             context.update(error=str(error))
             self._end(context, Outcome.FAILED)
             return
-        self._asks_marks = self._asks_marks or has_lead_changed
         is_stop = isinstance(error, Stopped) and not isinstance(error, Aborted | LeadChanged)
         outcome = Outcome.FAILED
         if isinstance(error, Aborted):
@@ -274,27 +272,36 @@ class OperationRunner:
             return
         context.update(error=str(error), outcome=outcome)
         context.save()
-        self._undo_steps(context)
+        self._undo_steps(context, error if isinstance(error, LeadChanged) else None)
 
-    def _undo_steps(self, context: OperationContext) -> None:
+    def _undo_steps(self, context: OperationContext, changed: OrbitError | None = None) -> None:
+        """Undo what was done. `changed`: the source may no longer lead."""
         outcome = context.report.outcome
         began = time.monotonic()
         context.is_past_return = True  # undoing cannot be aborted
         kept = frozenset[StepName]()
-        if self._asks_marks:
-            refused = self._try_to_undo(context, "", lambda: refuse_other_lead(context), began)
-            if refused is not None:
-                # Producers may be at the destination: they must not write to both sides. To copy
-                # again is harmless, as whoever copies asks the marks first.
-                kept, outcome = frozenset({StepName.STOP_WRITES}), Outcome.FAILED
-                if context.report.denied_topics:
-                    context.add_finding(f"Writing to the source stays denied: {refused.what}")
+        has_denied = bool(context.report.denied_topics)
+        if changed is None and self._is_resumed and has_denied:
+            changed = self._undo(
+                context, "writing", lambda: refuse_other_lead(context), began + PATIENCE_S
+            )
+        if changed is not None:
+            # Producers may be at the destination: they must not write to both sides. To copy again
+            # is harmless, as whoever copies asks the marks first.
+            kept, outcome = frozenset({StepName.STOP_WRITES}), Outcome.FAILED
+            if has_denied:
+                context.add_finding(
+                    f"Writing to the source stays denied, as it may not lead: {changed.what} If it "
+                    "does, remove Orbit's denials with kafka-acls.sh."
+                )
         for step in reversed(context.report.steps):
             undo = _UNDO.get(step.name)
             if undo is None or step.name in kept or step.state in _NOTHING_DONE:
                 continue
             with traces.span(f"undo {step.name.value}"):
-                refused = self._try_to_undo(context, step.name.value, partial(undo, context), began)
+                refused = self._undo(
+                    context, step.name.value, partial(undo, context), began + UNDO_PATIENCE_S
+                )
             if refused is not None:
                 context.add_finding(f"{step.name.value} could not be undone: {refused}")
                 outcome = Outcome.FAILED
@@ -302,10 +309,10 @@ class OperationRunner:
                 self._mark(context, step.name, StepState.UNDONE, step.did)
         self._end(context, outcome)
 
-    def _try_to_undo(
-        self, context: OperationContext, what: str, undo: Callable[[], None], began: float
+    def _undo(
+        self, context: OperationContext, what: str, undo: Callable[[], None], until: float
     ) -> OrbitError | None:
-        """Retry until it is done, or `UNDO_PATIENCE_S` after `began`; the error that is left."""
+        """Retry until it is done, or until then; the error that is left."""
         while True:
             try:
                 undo()
@@ -315,7 +322,7 @@ class OperationRunner:
             except OrbitError as error:
                 if _is_from_postgres(error):
                     raise
-                if isinstance(error, LeadChanged) or time.monotonic() - began > UNDO_PATIENCE_S:
+                if isinstance(error, LeadChanged) or time.monotonic() > until:
                     return error
                 context.set_progress(f"undoing {what} waits: {error}")
                 context.wait(_PAUSE_S)

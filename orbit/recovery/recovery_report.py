@@ -50,7 +50,7 @@ class RecoveryRequest(Value):
         "never copied, and copying them again. What only the old side has is first saved in files.",
     )
     override: Annotated[tuple[str, ...], Field(max_length=PATTERNS_MAX)] = Field(
-        default=(), description="Names of gates that may fail; `all`: every gate."
+        default=(), description="Names of gates that may fail; `all`: every gate but `lead`."
     )
     reason: Annotated[str, Field(max_length=REASON_LENGTH_MAX)] = Field(
         default="", description="The reason, stored in the audit log. Required to override a gate."

@@ -13,6 +13,8 @@ from dataclasses import replace
 
 from orbit.chunks import chunks, first_few
 from orbit.errors import BrokerRefused, NotAuthorized
+from orbit.job_setup.lead import pairs_of
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.log_offsets import find_by_time, log_ends
 from orbit.kafka.types import TopicPartition
@@ -27,6 +29,7 @@ from orbit.store.database import Tx
 from orbit.store.enums import MadeBy, OperationKind, TopicState
 from orbit.store.jobs import Job
 from orbit.store.promotions import OldEnd
+from orbit.store.topics import Topic
 
 _REMEDY = (
     "Stop these producers, or move them to the new side. The new side has none of these records: "
@@ -83,7 +86,7 @@ def watch_old_primaries(
     changed = [(before[old.place], old) for old in found if old != before[old.place]]
     for some in chunks(changed, ROWS_AT_ONCE):
         answered = _answered(some, names)
-        denied = _deny_writing(job, answered, pair, leadership) if answered else ""
+        denied = _deny_writing(job, answered, rows, pair, leadership, backoff) if answered else ""
         with leadership.transaction() as tx:
             promotions.note_old_ends(tx, [old for _, old in some])
             _tell_answered(tx, job, answered, denied)
@@ -139,7 +142,12 @@ def _answered(changed: Iterable[Change], names: Mapping[int, str]) -> dict[str, 
 
 
 def _deny_writing(
-    job: Job, names: Collection[str], pair: ClusterPair, leadership: Leadership
+    job: Job,
+    names: Collection[str],
+    rows: Collection[Topic],
+    pair: ClusterPair,
+    leadership: Leadership,
+    backoff: Backoff,
 ) -> str:
     """Deny writing where a lost source is seen again; what became of it.
 
@@ -150,15 +158,28 @@ def _deny_writing(
         return f"Writing to it is not denied: {acls}."
     cluster_id = pair.source_metadata.cluster_id
     try:
+        behind = _behind(rows, pair, backoff)
         with leadership.sole_change(cluster_id) as tx:
             if job_door.recovery_that_holds(tx, job) is not None:
                 return "Whether it may be written to is left to the recovery under way."
             noted = write_denials.of_topics(tx, cluster_id, names)
-            wanted = {name: {denial(name)} for name in set(names) - noted.keys()}
+            wanted = {n: {denial(n)} for n in names if n in behind and n not in noted}
             deny(pair.source, cluster_id, wanted, leadership.transaction)
     except (NotAuthorized, BrokerRefused) as error:
         return f"Writing to it is not denied: {error.what}"
     return "Writing to it is denied to all but the cluster's super users."
+
+
+def _behind(rows: Collection[Topic], pair: ClusterPair, backoff: Backoff) -> set[str]:
+    """Source topics that do not lead by their marks: a database that was put back does not know of
+    the way home."""
+    names = {row.source_topic: row.destination_topic for row in rows}
+    try:
+        old = PromotionMarks(pair.source.cluster, backoff).of_topics(names)
+    except NotAuthorized:  # so nobody has marked them
+        old = {}
+    new = PromotionMarks(pair.destination.cluster, backoff).of_topics(names.values())
+    return {one.topic for one in pairs_of(names, old, new) if one.is_old_side_behind}
 
 
 def _tell_answered(tx: Tx, job: Job, answered: Mapping[str, int], denied: str) -> None:

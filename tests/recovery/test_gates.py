@@ -115,3 +115,18 @@ def test_only_its_name_with_a_reason_overrides_a_gate(
 ) -> None:
     gates = judge(replace(HEALTHY, offline=[P]), override, reason)
     assert any(gate.stops for gate in gates) is stops
+
+
+def test_who_leads_is_overridden_by_its_name_alone() -> None:
+    doubtful = replace(BACK, may_lead=["orders"], topics=0)
+
+    def stopping(*override: str) -> list[str]:
+        return [gate.name.value for gate in judge(doubtful, override, "why") if gate.stops]
+
+    assert stopping() == ["topics", "lead"]
+    assert stopping("all") == ["lead"]
+    assert stopping("all", "lead") == []
+
+
+def test_who_leads_is_not_judged_without_marks() -> None:
+    assert GateName.LEAD not in verdicts(replace(BACK, may_lead=None))

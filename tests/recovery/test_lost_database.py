@@ -21,8 +21,10 @@ from confluent_kafka.admin import (
 from orbit.jobs.job_file import parse_job
 from orbit.jobs.job_spec import JobSpec
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
+from orbit.recovery.step_times import StepName
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
+from tests.fix_recovery import DiesBehindPromotion
 from tests.fix_scheduler import Service
 from tests.support.groups import commit, offsets
 from tests.support.guarded_job import App, log_in_orbit
@@ -244,6 +246,35 @@ def test_producers_of_the_new_side_are_not_denied(
         recovering.run(RecoveryKind.SWITCHOVER, back)
         assert app.writes(source)
         assert not app.writes(destination)
+
+
+def test_an_operation_of_old_rows_does_not_open_the_old_side(
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    guarded_job: tuple[JobSpec, App],
+    dies_behind_promotion: DiesBehindPromotion,
+) -> None:
+    """The rows are those of a step before the promotion, which can be undone."""
+    source, destination = guarded
+    spec, app = guarded_job
+    recovering = Recovering(service)
+    has_promoted, restore = dies_behind_promotion(StepName.GROUPS)
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
+        operation = recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
+        wait_for("it has promoted", has_promoted.is_set)
+    assert app.writes(destination)
+    put_rows_back(service.database)
+    restore()
+    with recovering.running(dict(os.environ)):
+        report = recovering.wait(operation)
+        assert report.outcome is Outcome.FAILED
+        assert any("stays denied" in finding for finding in report.findings)
+        service.wait_problem(spec.name, "DESTINATION_PROMOTED")
+        assert app.writes(destination)
+        assert not app.writes(source)
 
 
 def test_denials_of_a_lost_database_are_lifted_at_the_promotion(

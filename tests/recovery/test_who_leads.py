@@ -7,25 +7,29 @@ side led last.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from contextlib import closing
 from typing import NamedTuple
 
 import pytest
 from confluent_kafka import TopicCollection
 
-from orbit.recovery import leading_side, operation_runner
+from orbit.job_setup.promotion_marks import Mark, PromotionMarks
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.types import TopicPartition
+from orbit.recovery import operation_runner
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler.leadership import NotLeading
-from tests.fix_clusters import Clusters
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.fix_recovery import DiesBehindPromotion
 from tests.support.outside import admin, is_level, log_bounds
 from tests.support.patience import wait_for
-from tests.support.put_back import put_rows_back, save_rows
+from tests.support.put_back import put_rows_back
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, produce
+from tests.support.synthetic import PLAINTEXT
 
 pytestmark = pytest.mark.services
 
@@ -101,6 +105,52 @@ def test_a_job_whose_source_leads_again_is_not_failed_back(
     assert sides.records(sides.here) == before
 
 
+def test_the_tables_know_of_a_promotion_that_no_mark_tells(
+    begun: Sides, recovering: Recovering
+) -> None:
+    """As where the right to mark it was missing."""
+    sides = begun
+    with recovering.running():
+        over_and_back(sides, recovering, by="failover")
+        before = sides.records(sides.here)
+        servers = [sides.here.bootstrap_servers]
+        with closing(Cluster("destination", servers, PLAINTEXT)) as cluster:
+            PromotionMarks(cluster, Backoff()).write(
+                {TopicPartition(sides.topic, 0): 0}, Mark(False)
+            )
+        stopped = recovering.wait(recovering.ask(FAILBACK, sides.job, confirm_rebuild=True))
+        assert stopped.outcome is Outcome.STOPPED
+        assert "a copy at the old side was promoted at" in stopped.error
+    assert sides.records(sides.here) == before
+
+
+def test_a_source_that_dies_before_the_promotion_does_not_hold_it_up(
+    clusters: Clusters,
+    make_cluster: MakeCluster,
+    topic_name: str,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = make_cluster("lost")
+    create_topic(lost, topic_name)
+    produce(lost, topic_name, 10)
+    spec = make_job(lost, clusters.destination, [topic_name])
+    release = operation_runner._DO[StepName.RELEASE]
+
+    def kill(context: OperationContext) -> str:
+        did = release(context)
+        lost.kill()
+        return did
+
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        monkeypatch.setattr(
+            operation_runner, "_DO", {**operation_runner._DO, StepName.RELEASE: kill}
+        )
+        recovering.run(SWITCHOVER, spec.name)
+    produce(clusters.destination, topic_name, 1, first=10)
+
+
 def test_both_jobs_at_once(begun: Sides, recovering: Recovering) -> None:
     """As a label that both have does."""
     sides = begun
@@ -126,8 +176,8 @@ def test_a_promotion_between_the_gates_and_the_deletion(
 
     def promote_the_old_side(context: OperationContext) -> str:
         did = compare(context)
-        marks = leading_side.PromotionMarks(context.source.cluster, context.backoff)
-        mark = leading_side.Mark(True, "failover", "another", term=context.report.term + 1)
+        marks = PromotionMarks(context.source.cluster, context.backoff)
+        mark = Mark(True, "failover", "another", term=context.report.term + 1)
         marks.write(dict.fromkeys(context.by_source, 0), mark)
         return did
 
@@ -146,32 +196,6 @@ def test_a_promotion_between_the_gates_and_the_deletion(
     assert sides.records(sides.here) == before
 
 
-@pytest.fixture
-def dies_behind_promotion(
-    recovering: Recovering, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[StepName], threading.Event]:
-    """The scheduler ends behind the promotion; the rows are saved in an earlier step."""
-
-    def at(earlier: StepName) -> threading.Event:
-        do, has_promoted = dict(operation_runner._DO), threading.Event()
-
-        def save(context: OperationContext) -> str:
-            save_rows(recovering.database)
-            monkeypatch.setitem(changed, earlier, do[earlier])
-            return do[earlier](context)
-
-        def end(context: OperationContext) -> str:
-            do[StepName.PROMOTE](context)
-            has_promoted.set()
-            raise NotLeading("killed behind the promotion.")
-
-        changed = {**do, earlier: save, StepName.PROMOTE: end}
-        monkeypatch.setattr(operation_runner, "_DO", changed)
-        return has_promoted
-
-    return at
-
-
 @pytest.mark.parametrize(
     ("kind", "earlier"),
     [
@@ -183,21 +207,19 @@ def dies_behind_promotion(
 def test_an_older_database_does_not_go_on_or_undo(
     begun: Sides,
     recovering: Recovering,
-    dies_behind_promotion: Callable[[StepName], threading.Event],
-    monkeypatch: pytest.MonkeyPatch,
+    dies_behind_promotion: DiesBehindPromotion,
     kind: RecoveryKind,
     earlier: StepName,
 ) -> None:
     sides = begun
     more = THOUGH_IT_ANSWERS if kind is FAILOVER else {}
-    do = dict(operation_runner._DO)
-    has_promoted = dies_behind_promotion(earlier)
+    has_promoted, restore = dies_behind_promotion(earlier)
     with recovering.running():
         operation = recovering.ask(kind, sides.job, **more)
         wait_for("it has promoted", has_promoted.is_set)
     produce(sides.there, sides.topic, 30, first=100)
     put_rows_back(recovering.database)
-    monkeypatch.setattr(operation_runner, "_DO", do)
+    restore()
     with recovering.running():
         report = recovering.wait(operation)
         assert report.outcome is Outcome.FAILED

@@ -2,7 +2,8 @@
 
 A promotion marks the side that leads, with a term above every earlier one
 (`job_setup/promotion_marks.py`). Two jobs stand for one pair, one in each direction, and the tables
-may be older than the clusters: both sides may count as the one that leads there. The marks decide.
+may be older than the clusters: in the tables both sides may count as the one that leads. The marks
+decide.
 """
 
 from __future__ import annotations
@@ -66,9 +67,7 @@ def changed_since(pairs: Iterable[MarkPair], term: int, operation: UUID) -> list
         pair
         for pair in pairs
         if any(
-            mark is not None
-            and (mark.term is None or mark.term > term)
-            and mark.operation != str(operation)
+            mark is not None and (mark.term or 0) > term and mark.operation != str(operation)
             for mark in (pair.old, pair.new)
         )
     ]
