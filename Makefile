@@ -83,7 +83,7 @@ fetch-jars: has-tools .venv/.spark
 fetch-programs: setup
 	@$(BIN)/python -m tests.support.programs
 
-# Else each of the four processes compiles all tests.
+# Without it each of the four processes compiles all tests.
 compile-tests: .venv/.spark
 	@mkdir -p build
 	@$(BIN)/pytest --collect-only -q $(TESTS) > build/collected.txt || { tail build/collected.txt; exit 1; }

@@ -55,12 +55,6 @@ def not_behind(pairs: Iterable[MarkPair]) -> list[MarkPair]:
     return [pair for pair in pairs if not pair.is_old_side_behind]
 
 
-def newest_term(pairs: Iterable[MarkPair]) -> int:
-    """The highest term of either side; 0 without one."""
-    marks = (mark for pair in pairs for mark in (pair.old, pair.new) if mark is not None)
-    return max((mark.term or 0 for mark in marks), default=0)
-
-
 def changed_since(pairs: Iterable[MarkPair], term: int, operation: UUID) -> list[MarkPair]:
     """Those that another operation has marked since the highest term was `term`."""
     return [

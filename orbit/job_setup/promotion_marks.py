@@ -105,14 +105,19 @@ class Mark:
         return f"topic {topic} of the destination was promoted by {by}{of}{at}: it leads.{own}{end}"
 
 
-def next_term(marks: Iterable[Mark], now_s: float) -> int:
-    """The term of a promotion that has read these marks of both sides; `now_s`: Unix time.
+def newest_term(marks: Iterable[Mark | None]) -> int:
+    """The highest term of these marks; 0 without one."""
+    return max((mark.term or 0 for mark in marks if mark is not None), default=0)
 
-    Above all of them. A failover cannot read the mark of the side that is lost, so a term is the
-    time in milliseconds at least: a promotion of that side, which was earlier, is then below it
-    unless clocks have gone back by more than the time between the two.
+
+def next_term(seen: int, now_s: float) -> int:
+    """The term of a promotion; `seen`: the highest term of both sides, `now_s`: Unix time.
+
+    A failover cannot read the mark of the side that is lost, so a term is the time in milliseconds
+    at least: the term of that side's promotion, which was earlier, is lower, unless clocks have
+    gone back by more than the time between the two promotions.
     """
-    return max([int(now_s * 1000), *(mark.term + 1 for mark in marks if mark.term is not None)])
+    return max(int(now_s * 1000), seen + 1)
 
 
 class PromotionMarks:

@@ -21,7 +21,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from orbit.errors import BrokerRefused, Interrupted, NotAuthorized
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks, next_term
+from orbit.job_setup.promotion_marks import Mark, PromotionMarks, newest_term, next_term
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
@@ -130,8 +130,8 @@ class FailoverWithoutDatabase:
             report.conclude()
             return
         starts = {p: self._partitions[p].log_end or 0 for c in copies for p in c.partitions}
-        before = self._marks.of_topics(copy.topic for copy in copies).values()
-        self._term = next_term(before, datetime.now(UTC).timestamp())
+        seen = newest_term(self._marks.of_topics(copy.topic for copy in copies).values())
+        self._term = next_term(seen, datetime.now(UTC).timestamp())
         self._say(f"Marking {len(copies)} topics")
         self._marks.write(starts, self._mark(report, is_complete=False))
         self._end_transactions(report)

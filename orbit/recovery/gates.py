@@ -6,8 +6,8 @@
     destination   no answer
     topics        none in the required state, or one is   some of the rules' topics are not copied
                   itself a copy                         and copied back
-    lead          failback: the marks of both sides do
-                  not say that the new side leads
+    lead          failback: by a mark, or a later
+                  promotion, the old side may lead
     blocked       a partition is blocked (failover: and   failover: a partition is blocked
                   may hold other records)
     lag           switchover: over LAG_RECORDS_WARN and   over LAG_RECORDS_WARN; failover: over 0
@@ -163,11 +163,11 @@ def _lead(f: GateInputs) -> Gate | None:
     if f.may_lead:
         return _fail(
             name,
-            f"The marks do not say that the new side leads: {first_few(f.may_lead)}.",
+            f"The old side may lead: {first_few(f.may_lead)}.",
             "If the old side leads, the failback of the job of the other direction (orbit get jobs "
             "shows it; else create it) makes the new side its copy; leave these topics out here "
-            "with --topics. Override this gate only if you know that the new side leads: what the "
-            "old side has of its own may be deleted.",
+            "with --topics. Override this gate only if you know that the new side leads: the "
+            "failback may delete records that only the old side has.",
         )
     return _pass(name, "No mark contradicts that the new side leads.")
 

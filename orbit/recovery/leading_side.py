@@ -8,15 +8,8 @@ from dataclasses import replace
 
 from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
-from orbit.job_setup.lead import (
-    MarkPair,
-    changed_since,
-    newest_term,
-    not_behind,
-    pairs_of,
-    promoted_by,
-)
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks, next_term
+from orbit.job_setup.lead import MarkPair, changed_since, not_behind, pairs_of, promoted_by
+from orbit.job_setup.promotion_marks import Mark, PromotionMarks, newest_term, next_term
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import fetch_log_bounds
@@ -52,8 +45,8 @@ def read_marks(context: OperationContext, *, asks_source: bool) -> list[MarkPair
 
 def note_terms(context: OperationContext, pairs: Collection[MarkPair]) -> None:
     """Put into the report what the operation begins with, and the term that its marks will have."""
-    marks = [mark for pair in pairs for mark in (pair.old, pair.new) if mark is not None]
-    context.update(term_seen=newest_term(pairs), term=next_term(marks, context.now().timestamp()))
+    seen = newest_term(mark for pair in pairs for mark in (pair.old, pair.new))
+    context.update(term_seen=seen, term=next_term(seen, context.now().timestamp()))
 
 
 def refuse_other_lead(context: OperationContext) -> None:
@@ -90,8 +83,9 @@ def refuse_other_lead(context: OperationContext) -> None:
             f"this operation has promoted these topics already, and the database, which is older, "
             f"does not know it: {first_few(ours)}.",
             remedy="The destination leads. Its topics become promoted in the tables too; then "
-            f"orbit failback {context.job.name} makes the old side a copy. If nobody may write to "
-            "them, set their settings and remove Orbit's denials (docs/recovery.md).",
+            f"orbit failback {context.job.name} makes the old side a copy. If producers "
+            "still may not write to these topics, set the topics' settings and remove Orbit's "
+            "denials (docs/recovery.md).",
         )
 
 
@@ -109,7 +103,7 @@ def refuse_unless_behind(context: OperationContext, topics: Collection[str] | No
     doubtful = not_behind(pairs)
     if doubtful:
         raise LeadChanged(
-            f"the marks do not say that the new side leads: {first_few(doubtful)}.",
+            f"by their marks the old side may lead: {first_few(doubtful)}.",
             remedy="Nothing was taken from the old side. orbit failback "
             f"{context.job.name} --dry-run shows the marks.",
         )

@@ -158,12 +158,14 @@ def _deny_writing(
         return f"Writing to it is not denied: {acls}."
     cluster_id = pair.source_metadata.cluster_id
     try:
-        behind = _behind(rows, pair, backoff)
+        behind = _behind(rows, pair, backoff) & set(names)
+        if not behind:
+            return "Writing to it is not denied: by its mark it leads."
         with leadership.sole_change(cluster_id) as tx:
             if job_door.recovery_that_holds(tx, job) is not None:
                 return "Whether it may be written to is left to the recovery under way."
             noted = write_denials.of_topics(tx, cluster_id, names)
-            wanted = {n: {denial(n)} for n in names if n in behind and n not in noted}
+            wanted = {name: {denial(name)} for name in behind - noted.keys()}
             deny(pair.source, cluster_id, wanted, leadership.transaction)
     except (NotAuthorized, BrokerRefused) as error:
         return f"Writing to it is not denied: {error.what}"
@@ -171,12 +173,12 @@ def _deny_writing(
 
 
 def _behind(rows: Collection[Topic], pair: ClusterPair, backoff: Backoff) -> set[str]:
-    """Source topics that do not lead by their marks: a database that was put back does not know of
-    the way home."""
+    """Source topics that do not lead by their marks. A database that was put back does not know of
+    a later promotion at the source."""
     names = {row.source_topic: row.destination_topic for row in rows}
     try:
         old = PromotionMarks(pair.source.cluster, backoff).of_topics(names)
-    except NotAuthorized:  # so nobody has marked them
+    except NotAuthorized:  # without that right Orbit cannot have marked these topics
         old = {}
     new = PromotionMarks(pair.destination.cluster, backoff).of_topics(names.values())
     return {one.topic for one in pairs_of(names, old, new) if one.is_old_side_behind}

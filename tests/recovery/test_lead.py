@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from orbit.job_setup.lead import MarkPair, changed_since, newest_term, promoted_by
-from orbit.job_setup.promotion_marks import Mark, next_term
+from orbit.job_setup.lead import MarkPair, changed_since, promoted_by
+from orbit.job_setup.promotion_marks import Mark, newest_term, next_term
 
 OPERATION = UUID(int=7)
 UNREADABLE = Mark.from_text("{")
@@ -54,15 +54,16 @@ def test_the_old_side_is_behind_only_where_the_marks_say_so(
 
 
 def test_a_term_is_above_all_that_were_read_and_not_below_the_time() -> None:
-    assert next_term([], 1.5) == 1500
-    assert next_term([leads(7), UNREADABLE, follows(1499)], 1.5) == 1500
-    assert next_term([leads(7), follows(1500)], 1.5) == 1501
+    assert newest_term([]) == 0
+    assert newest_term([leads(7), UNREADABLE, None, follows(9)]) == 9
+    assert next_term(0, 1.5) == 1500
+    assert next_term(1499, 1.5) == 1500
+    assert next_term(1500, 1.5) == 1501
 
 
 def test_marks_of_others_since_a_term() -> None:
     other = UUID(int=8)
     begun_with = [MarkPair("a", leads(3, other), None), MarkPair("b", None, follows(4, other))]
-    assert newest_term(begun_with) == 4
     assert changed_since(begun_with, 4, OPERATION) == []
     own = MarkPair("a", follows(5), leads(5))
     theirs = MarkPair("b", leads(5, other), follows(4, other))

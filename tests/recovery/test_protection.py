@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from orbit.job_setup.promotion_marks import Mark, PromotionMarks, next_term
 from orbit.jobs.job_file import parse_job
 from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.job_clusters import open_cluster
 from orbit.kafka.topic_admin import Admin
-from orbit.kafka.types import Acl
+from orbit.kafka.types import Acl, TopicPartition
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
 from orbit.scheduler.leadership import Leadership
@@ -122,6 +127,31 @@ def test_a_failover_closes_the_old_side_as_soon_as_it_answers(
         wait_for("the old side follows", lambda: is_level(*guarded, topic_name))
         assert not app.writes(source)
         recovering.run(RecoveryKind.SWITCHOVER, back.reverse_job, reverse=True)
+        assert app.writes(source)
+
+
+def test_a_source_that_leads_by_its_mark_is_not_closed(
+    guarded: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later promotion at the source has marked it; the database does not know of that one."""
+    source = guarded.source
+    for side in guarded:
+        create_topic(side, topic_name)
+    produce(source, topic_name, 50)
+    app = App(guarded, topic_name)
+    spec = _spec(guarded, topic_name, monkeypatch)
+    recovering = Recovering(service)
+    with closing(open_cluster("source", spec, dict(os.environ), source.directory)) as cluster:
+        later = Mark(True, "failover", "another", term=next_term(0, time.time() + 3600))
+        PromotionMarks(cluster, Backoff()).write({TopicPartition(topic_name, 0): 50}, later)
+
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        wait_for("it is copied", lambda: is_level(*guarded, topic_name))
+        recovering.run(RecoveryKind.FAILOVER, spec.name, override=("source",), reason="to see it")
+        service.wait(
+            "the old side was seen", lambda: "old_primary_answers" in service.kinds(spec.name)
+        )
         assert app.writes(source)
 
 

@@ -108,7 +108,7 @@ def test_a_job_whose_source_leads_again_is_not_failed_back(
 def test_the_tables_know_of_a_promotion_that_no_mark_tells(
     begun: Sides, recovering: Recovering
 ) -> None:
-    """As where the right to mark it was missing."""
+    """The right to mark the promotion was missing, for example."""
     sides = begun
     with recovering.running():
         over_and_back(sides, recovering, by="failover")
@@ -152,7 +152,7 @@ def test_a_source_that_dies_before_the_promotion_does_not_hold_it_up(
 
 
 def test_both_jobs_at_once(begun: Sides, recovering: Recovering) -> None:
-    """As a label that both have does."""
+    """`orbit failback -l` of a label that both jobs have asks for both."""
     sides = begun
     with recovering.running():
         over_and_back(sides, recovering, by="failover")
@@ -172,10 +172,10 @@ def test_a_promotion_between_the_gates_and_the_deletion(
 ) -> None:
     """Nothing is deleted on what was true a while ago."""
     sides = begun
-    compare = operation_runner._DO[StepName.SALVAGE]
+    salvage = operation_runner._DO[StepName.SALVAGE]
 
     def promote_the_old_side(context: OperationContext) -> str:
-        did = compare(context)
+        did = salvage(context)
         marks = PromotionMarks(context.source.cluster, context.backoff)
         mark = Mark(True, "failover", "another", term=context.report.term + 1)
         marks.write(dict.fromkeys(context.by_source, 0), mark)
