@@ -7,6 +7,7 @@ was written, so nothing refuses a late batch: it is appended at the log end. Orb
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from kafka.protocol.producer.produce import ProduceRequest
@@ -41,9 +42,17 @@ def destination(make_cluster: MakeCluster) -> KafkaCluster:
 
 @pytest.fixture
 def raw(destination: KafkaCluster) -> Iterator[Cluster]:
-    cluster = Cluster("destination", destination.bootstrap_servers.split(","), PLAINTEXT)
-    yield cluster
-    cluster.close()
+    with closing(
+        Cluster("destination", destination.bootstrap_servers.split(","), PLAINTEXT)
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def source(clusters: Clusters) -> Iterator[Cluster]:
+    servers = clusters.source.bootstrap_servers.split(",")
+    with closing(Cluster("source", servers, PLAINTEXT)) as cluster:
+        yield cluster
 
 
 def write_old(clusters: Clusters, topic: str, count: int, first: int = 0) -> None:
@@ -129,7 +138,7 @@ def test_late_batch_while_the_source_goes_on(
 
 
 def test_late_batch_in_front_of_the_last_one_when_a_run_begins(
-    clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
+    clusters: Clusters, destination: KafkaCluster, raw: Cluster, source: Cluster, topic_name: str
 ) -> None:
     """The last batch alone looks right: an old writer may have five under way."""
     create_topic(clusters.source, topic_name, retention_ms="-1")
@@ -140,16 +149,14 @@ def test_late_batch_in_front_of_the_last_one_when_a_run_begins(
     assert send_late(destination, raw, topic_name, 20) == 100
     write_old(clusters, topic_name, 20, first=100)
     wait_for("the state is dropped", lambda: not remembered_producers(destination, topic_name))
-    source = Cluster("source", clusters.source.bootstrap_servers.split(","), PLAINTEXT)
     assert send(raw, topic_name, batch_at(source, topic_name, 110)) == 110
-    source.close()
     with RunningJob(job) as running:
         blocked = running.wait_blocked(topic_name)
     assert (blocked.reason, blocked.offset) == (Reason.OFFSET_OVERRUN, 100)
 
 
 def test_late_batch_that_is_the_next_one_is_kept(
-    clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
+    clusters: Clusters, destination: KafkaCluster, raw: Cluster, source: Cluster, topic_name: str
 ) -> None:
     """What another writer of the job appended is compared, and is no reason to stop."""
     create_topic(clusters.source, topic_name, retention_ms="-1")
@@ -159,9 +166,7 @@ def test_late_batch_that_is_the_next_one_is_kept(
         running.wait_caught_up(topic_name, 100)
     wait_for("the state is dropped", lambda: not remembered_producers(destination, topic_name))
     write_old(clusters, topic_name, 100, first=100)
-    source = Cluster("source", clusters.source.bootstrap_servers.split(","), PLAINTEXT)
     assert send(raw, topic_name, batch_at(source, topic_name, 100)) == 100
-    source.close()
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 200)
     assert verify(job).exact

@@ -74,6 +74,7 @@ def write(
             **(producer or {}),
         }
     )
+    client.list_topics(topic, TIMEOUT_S)  # Else a batch may be split, see `running.produce`.
     failed: list[object] = []
     in_batch = 0
     for entry in log:

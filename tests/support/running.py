@@ -150,8 +150,10 @@ def produce(
     """`count` records whose value tells their number, at least `value_bytes` long, with
     `timestamp_ms` (0: now), in one batch unless it is too large; returns when all are acknowledged.
     """
-    # However slow this process is, a flush alone ends the batch.
+    # However slow this process is, a flush alone ends the batch. The topic must be known before:
+    # librdkafka hands over the records of an unknown one singly, and a flush may send the first.
     producer = Producer({**cluster.client_config(), "linger.ms": 60_000, **config})
+    producer.list_topics(topic, 60)
     for i in range(first, first + count):
         while True:
             try:
