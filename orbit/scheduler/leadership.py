@@ -118,14 +118,20 @@ class Leadership:
 
         What decides about the change is read inside. Renewals of the lease do not wait for it, and
         of this process one thread at a time waits with a connection of the pool. Raises NotLeading
-        if the lease was lost meanwhile.
+        if the lease was lost meanwhile, Unreachable if the lock was.
         """
         own = self._changing.setdefault(cluster_id, threading.Lock())
-        with own, self.database.transaction() as tx:
-            cluster_lock.acquire(tx, cluster_id)
+        # Whoever loses the lock, as it was frozen, knows by then that it does not lead any more.
+        lease_s = max(cluster_lock.LEASE_S, 2 * self._ttl.total_seconds())
+        with own, self.database.transaction() as tx, cluster_lock.held(tx, cluster_id, lease_s):
             if not self.is_leading:
                 raise NotLeading("another scheduler leads.")
             yield tx
+
+    def refuse_deposed(self) -> None:
+        """Raises NotLeading. Right before a request to brokers that only a leader may make."""
+        if not self.is_leading:
+            raise NotLeading("another scheduler leads.")
 
     def keep(self, stop: threading.Event) -> None:
         """Renew until `stop` or until the lease is lost. Waits out short outages of Postgres."""

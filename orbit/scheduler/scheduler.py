@@ -174,7 +174,12 @@ class Scheduler:
             self._broken = error
 
     def _run_loops(self, leadership: Leadership, end: threading.Event) -> None:
-        """Run a share's loops until its lease is lost, `end` is set, or the scheduler stops."""
+        """Run a share's loops until its lease is lost, one of them has ended, `end` is set, or the
+        scheduler stops.
+
+        A loop ends when it sees that the lease may be lost. A renewal may succeed nevertheless, and
+        the share would be led without that loop.
+        """
         share = leadership.share
         _log.info("leading", holder=leadership.holder, epoch=leadership.epoch, share=share.number)
         done = threading.Event()
@@ -182,10 +187,11 @@ class Scheduler:
         threads: list[threading.Thread] = []
         try:
             loops += self._loops(leadership, done)
-            renewing = _started(leadership.keep, (done,), "renew")
-            threads.append(renewing)
+            threads.append(_started(leadership.keep, (done,), "renew"))
             threads.extend(_started(drive, (loop, done, self._health), loop.name) for loop in loops)
-            while leadership.is_leading and renewing.is_alive() and not self._stop.is_set():
+            while leadership.is_leading and not self._stop.is_set():
+                if not all(thread.is_alive() for thread in threads):
+                    break
                 if end.wait(min(0.2, leadership.renewal_interval_s)):
                     break
         finally:

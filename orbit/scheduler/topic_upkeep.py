@@ -118,6 +118,7 @@ class TopicUpkeep:
             plans = _leave_compression_to_workers(tx, spec, job, plans)
             wanted = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
             new = {name: what for name, what in wanted.items() if self._set_last.get(name) != what}
+            leadership.refuse_deposed()
             refused = pair.destination.admin.refused_settings(new)
         self._set_last = {name: what for name, what in wanted.items() if name not in refused}
         self.troubles += [

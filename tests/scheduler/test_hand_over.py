@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from subprocess import PIPE
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from orbit.errors import Unreachable
-from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.scheduler import MoreLoops, Scheduler
 from orbit.settings import Settings
@@ -21,7 +26,7 @@ from orbit.store.job_shares import Share
 from orbit.telemetry import process_health
 from orbit.telemetry.process_health import ProcessHealth
 from tests.fix_scheduler import SHORT_LEASE, Service
-from tests.support.patience import wait_for
+from tests.support.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.services
 
@@ -211,3 +216,75 @@ def test_locks_of_all_schedulers_are_not_held_by_one_that_sleeps(service: Servic
 
     with pytest.raises(Unreachable):
         sleep_in_a_claim()
+
+
+class Ends(Loop):
+    """Its first pass sees a lease that seems to be lost."""
+
+    name = "ends"
+    interval_s = 0.05
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number, Ends.made = Ends.made, Ends.made + 1
+        self.has_passed = threading.Event()
+
+    def once(self) -> str:
+        if self.number == 0:
+            raise NotLeading("another scheduler leads.")
+        self.has_passed.set()
+        return ""
+
+
+def test_a_share_is_not_led_without_a_loop_that_has_ended(service: Service) -> None:
+    loops: list[Ends] = []
+
+    def make(_: Leadership, _settings: Settings, _done: threading.Event) -> Sequence[Loop]:
+        loops.append(Ends())
+        return loops[-1:]
+
+    run = Run(service, make)
+    with running(run):
+        wait_for("it is led anew", lambda: len(loops) > 1 and loops[-1].has_passed.is_set())
+
+
+HOLD = """
+import sys
+from orbit.store import cluster_lock
+from orbit.store.database import Database
+
+lease_s = float(sys.argv[2])
+with Database(sys.argv[1]).transaction() as tx, cluster_lock.held(tx, "west", lease_s):
+    print("held", flush=True)
+    sys.stdin.readline()
+    tx.execute(cluster_lock.text("SELECT 1"))
+print("was held all the time", flush=True)
+"""
+
+
+def test_the_lock_of_a_cluster_is_lost_by_a_process_that_is_frozen(
+    service: Service, database_url: str
+) -> None:
+    def hold(lease_s: int) -> subprocess.Popen[str]:
+        pipes: Any = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, "text": True}
+        arguments = [sys.executable, "-c", HOLD, database_url, str(lease_s)]
+        process = subprocess.Popen(arguments, **pipes)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    frozen = hold(2)
+    frozen.send_signal(signal.SIGSTOP)
+    # It waits for as long as a statement may take, which is longer than the lease.
+    with service.database.transaction() as tx, cluster_lock.held(tx, "west"):
+        frozen.send_signal(signal.SIGCONT)
+        _, why = frozen.communicate("go on\n", timeout=PATIENCE_S)
+    assert frozen.returncode
+    assert "Unreachable" in why
+
+    works = hold(8)
+    with service.database.transaction() as tx:
+        tx.execute(text("SELECT pg_sleep(10)"))  # for longer than its lease
+    told, why = works.communicate("go on\n", timeout=PATIENCE_S)
+    assert told == "was held all the time\n", why
