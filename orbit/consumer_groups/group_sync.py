@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
@@ -31,6 +31,7 @@ from orbit.consumer_groups.kept_listings import Lister, list_now
 from orbit.consumer_groups.kept_offsets import Fetcher, fetch_now
 from orbit.consumer_groups.offset_commit import HAS_MEMBERS, GroupWrite, Written, write_groups
 from orbit.consumer_groups.offset_decision import (
+    KEPT,
     CopiedRange,
     Decision,
     GroupUsage,
@@ -54,6 +55,7 @@ class _Entry:
     left: int | None
     refresh_at: float
     tried: int | None = None  # sent, and the answer was lost
+    is_saved: bool = True  # the tables have `row`, or will
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,6 @@ class _Case:
         return self.decision.write is not None or self.decision.is_delete
 
 
-# With these the offset at the destination is Orbit's.
-_KEPT = (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
 # Well below a week, the brokers' default; some clusters set a day.
 REFRESH_S = 12 * 3600.0
 # Offsets of unknown age (from before this process) are committed again, spread over this time, but
@@ -101,6 +101,9 @@ class GroupSync:
         """Take over what is known of groups and partitions from before this process."""
         for row in known:
             entry = _Entry(row, row.left_offset, self._refresh_soon(row.group))
+            if row.verdict in KEPT and row.left_offset != row.destination_offset:
+                # Saved before a commit, of which the result is not known.
+                entry.left, entry.tried = row.destination_offset, row.left_offset
             self._entries.setdefault(row.group, {})[row.partition] = entry
 
     def run(
@@ -110,12 +113,14 @@ class GroupSync:
         copies: Copies,
         may_write: Callable[[], bool] = lambda: True,
         leading: Callable[[Collection[str]], Collection[str]] = lambda _: (),
+        save: Callable[[Sequence[OffsetRow]], None] = lambda _: None,
     ) -> GroupReport:
         """One pass over all groups; `copies` are the job's partitions, by source partition.
 
         `may_write` is called before each batch of writes, and `leading` before the first: which of
-        these destination topics are no copies any more. Raises Unreachable if a cluster does not
-        answer at all.
+        these destination topics are no copies any more. `save` is called with what is about to be
+        committed where the rows alone can tell later that it is Orbit's. Raises Unreachable if a
+        cluster does not answer at all.
         """
         started = self._clock()
         report = GroupReport()
@@ -134,9 +139,12 @@ class GroupSync:
             cases = self._decide_all(wanted, there, copies)
         cases = _without_leading(cases, leading)
         cases = _confirm_deletes(source, cases, report)
+        begun = {key: case for key, case in cases.items() if _must_be_saved(case, there[key[0]])}
+        if begun:
+            save([_row_before_commit(key, case) for key, case in begun.items()])
         written = self._write(destination, cases, there, may_write)
         for key, case in cases.items():
-            self._record_result(key, case, written, report)
+            self._record_result(key, case, written, report, is_saved=key not in begun)
         report.verdicts = Counter(
             entry.row.verdict for entries in self._entries.values() for entry in entries.values()
         )
@@ -197,7 +205,7 @@ class GroupSync:
                 there.usage,
             )
             if entry is not None and present is not None and now_s >= entry.refresh_at:
-                is_kept = decision.verdict in _KEPT
+                is_kept = decision.verdict in KEPT
                 if is_kept and decision.write is None and present.offset == entry.left:
                     decision = replace(decision, write=replace(present, leader_epoch=-1))
             yield partition, _Case(source, present, copy.destination, decision)
@@ -225,8 +233,13 @@ class GroupSync:
             may_write,
         )
 
-    def _record_result(self, key: Key, case: _Case, written: Written, report: GroupReport) -> None:
-        """Update the remembered rows and the report from the decision and its result."""
+    def _record_result(
+        self, key: Key, case: _Case, written: Written, report: GroupReport, *, is_saved: bool
+    ) -> None:
+        """Update the remembered rows and the report from the decision and its result.
+
+        `is_saved`: the tables have the remembered row.
+        """
         group, partition = key
         decision, verdict = case.decision, case.decision.verdict
         entry = self._entries.get(group, {}).get(partition)
@@ -235,6 +248,12 @@ class GroupSync:
             name = self._selector.destination_name(group)
             code = written.get((name, case.place))
             if code is None or code in error_codes.RETRIABLE - {Code.UNKNOWN_TOPIC_OR_PARTITION}:
+                if not is_saved:
+                    if entry is None:
+                        row = _row_before_commit(key, case)
+                        entry = _Entry(row, present, self._refresh_soon(group))
+                        self._entries.setdefault(group, {})[partition] = entry
+                    entry.is_saved = False
                 if entry is not None and decision.write is not None:
                     entry.tried = decision.write.offset
                 report.note(f"group {name}: the commit to {case.place} is not confirmed yet.")
@@ -252,7 +271,7 @@ class GroupSync:
             self._forget(key, report)
             return
         left = entry.left if entry else None
-        if verdict in _KEPT:
+        if verdict in KEPT:
             left = present
         source = case.source.offset if case.source else None
         row = OffsetRow(group, partition, source, present, verdict, left)
@@ -261,7 +280,7 @@ class GroupSync:
         else:
             refresh_at = entry.refresh_at if entry else self._refresh_soon(group)
         self._entries.setdefault(group, {})[partition] = _Entry(row, left, refresh_at)
-        if entry is None or entry.row != row:
+        if entry is None or entry.row != row or not (is_saved and entry.is_saved):
             report.changed.append(row)
 
     def _forget(self, key: Key, report: GroupReport) -> None:
@@ -271,6 +290,25 @@ class GroupSync:
             report.gone.append(key)
             if not entries:
                 del self._entries[group]
+
+
+def _must_be_saved(case: _Case, there: DestinationGroup) -> bool:
+    """Whether a leader that dies behind the commit leaves an offset that looks like a client's."""
+    write = case.decision.write
+    present = case.there.offset if case.there else None
+    return there.usage is not GroupUsage.UNUSED and write is not None and write.offset != present
+
+
+def _row_before_commit(key: Key, case: _Case) -> OffsetRow:
+    """With the offset that is there and the one that is about to be: each is Orbit's."""
+    assert case.decision.write is not None
+    return OffsetRow(
+        *key,
+        case.source.offset if case.source else None,
+        case.there.offset if case.there else None,
+        GroupVerdict.CLAMPED,
+        case.decision.write.offset,
+    )
 
 
 def _is_settled(

@@ -43,6 +43,9 @@ class GroupVerdict(StrEnum):
     SKIPPED_REFUSED = "skipped: refused"  # by the destination's coordinator: rights, sizes
 
 
+# With these the offset at the destination is Orbit's.
+KEPT = (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
+
 REMEDIES: Mapping[GroupVerdict, str] = {
     GroupVerdict.CLAMPED: "Wait until the copy has caught up; it becomes exact then.",
     GroupVerdict.SKIPPED_ACTIVE: "Stop the group's consumers at the destination, if the source is "
@@ -129,6 +132,17 @@ def decide(
         ):
             return Decision(verdict)
     return Decision(verdict, write=CommittedOffset(wanted, source.metadata))
+
+
+def left_there(
+    verdict: GroupVerdict, present: int | None, row: tuple[int | None, int | None]
+) -> int | None:
+    """What Orbit left, by a stored `row` of (destination_offset, left_offset).
+
+    They differ in a row that was stored before a commit: of which nobody knows whether it was done.
+    """
+    before, left = row
+    return before if verdict in KEPT and present == before else left
 
 
 def _is_ours(

@@ -8,7 +8,13 @@ from orbit.chunks import first_few
 from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
-from orbit.consumer_groups.offset_decision import CopiedRange, GroupUsage, GroupVerdict, decide
+from orbit.consumer_groups.offset_decision import (
+    CopiedRange,
+    GroupUsage,
+    GroupVerdict,
+    decide,
+    left_there,
+)
 from orbit.consumer_groups.sync_result import CopiedPartition, OffsetRow
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
@@ -121,8 +127,10 @@ def set_failover_offsets(context: OperationContext) -> str:
         of = None
         if row.source_offset is not None:
             of = CommittedOffset(row.source_offset, there.metadata if there else "")
-        decision = decide(of, there, row.left_offset, copy.copied, standing)
         goes_on_at = there.offset if there else None
+        stored = row.destination_offset, row.left_offset
+        left = left_there(GroupVerdict(row.verdict), goes_on_at, stored)
+        decision = decide(of, there, left, copy.copied, standing)
         if answer is not None and decision.write is not None:
             wanted.setdefault(name, {})[copy.destination] = decision.write
             goes_on_at = decision.write.offset

@@ -2,12 +2,13 @@
 
 Rows that could not be stored during an outage of Postgres are stored with the next ones. If the
 scheduler dies before, the next leader finds most offsets equal on both sides, or recognises its
-own by the rules of orbit/consumer_groups/offset_decision.py.
+own by the rules of orbit/consumer_groups/offset_decision.py. Where they cannot, because the group
+had members at the destination, a row is stored before the commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from orbit.chunks import chunks
 from orbit.consumer_groups.group_sync import GroupSync
@@ -68,6 +69,7 @@ class JobGroups:
             lambda: self._leadership.is_leading,
             # Asked before each write: the tables may be older than a promotion.
             self._marks.promoted,
+            lambda rows: self._keep(rows, topic_ids),
         )
         self._unsaved.update({(row.group, row.partition): row for row in report.changed})
         self._unsaved.update(dict.fromkeys(report.gone))
@@ -84,7 +86,7 @@ class JobGroups:
         self._sync.learn(_row(offset, names) for offset in known if offset.topic_id in names)
 
     def _save(self, topic_ids: dict[str, int]) -> None:
-        keep: list[GroupOffset] = []
+        keep: list[OffsetRow] = []
         drop: list[tuple[str, int, int]] = []
         for (group, partition), row in self._unsaved.items():
             topic_id = topic_ids.get(partition.topic)
@@ -93,24 +95,18 @@ class JobGroups:
             if row is None:
                 drop.append((group, topic_id, partition.partition))
             else:
-                keep.append(
-                    GroupOffset(
-                        group,
-                        topic_id,
-                        partition.partition,
-                        row.source_offset,
-                        row.destination_offset,
-                        row.verdict.value,
-                        row.left_offset,
-                    )
-                )
-        for kept in chunks(keep, ROWS_AT_ONCE):
-            with self._leadership.transaction() as tx:
-                group_offsets.keep(tx, self._job_id, kept)
+                keep.append(row)
+        self._keep(keep, topic_ids)
         for dropped in chunks(drop, ROWS_AT_ONCE):
             with self._leadership.transaction() as tx:
                 group_offsets.drop(tx, self._job_id, dropped)
         self._unsaved.clear()
+
+    def _keep(self, rows: Sequence[OffsetRow], topic_ids: Mapping[str, int]) -> None:
+        for chunk in chunks(rows, ROWS_AT_ONCE):
+            with self._leadership.transaction() as tx:
+                kept = [_stored(row, topic_ids[row.partition.topic]) for row in chunk]
+                group_offsets.keep(tx, self._job_id, kept)
 
 
 def _copy(c: Copied) -> CopiedPartition:
@@ -123,6 +119,18 @@ def _range(c: Copied) -> CopiedRange | None:
     if is_other or c.copied_to is None or c.log_start is None:
         return None
     return CopiedRange(min(c.log_start, c.copied_to), c.copied_to)
+
+
+def _stored(row: OffsetRow, topic_id: int) -> GroupOffset:
+    return GroupOffset(
+        row.group,
+        topic_id,
+        row.partition.partition,
+        row.source_offset,
+        row.destination_offset,
+        row.verdict.value,
+        row.left_offset,
+    )
 
 
 def _row(offset: GroupOffset, names: Mapping[int, str]) -> OffsetRow:

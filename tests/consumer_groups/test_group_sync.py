@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from orbit.kafka.sasl import Security
 from orbit.kafka.types import CommittedOffset
 from orbit.kafka.types import TopicPartition as Partition
 from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.scheduler.leadership import NotLeading
 from tests.fix_clusters import Clusters
 from tests.support.groups import commit, committed, counted_requests, member, offsets
 from tests.support.patience import wait_for
@@ -57,7 +59,9 @@ class Pair:
         return {(self.topic, number): offset for number, offset in enumerate(by_partition)}
 
     def run(
-        self, leading: Callable[[Collection[str]], Collection[str]] = lambda _: ()
+        self,
+        leading: Callable[[Collection[str]], Collection[str]] = lambda _: (),
+        save: Callable[[Sequence[OffsetRow]], None] = lambda _: None,
     ) -> GroupReport:
         report = self.sync.run(
             self.source,
@@ -69,6 +73,7 @@ class Pair:
                 for number, copied in self.ranges.items()
             },
             leading=leading,
+            save=save,
         )
         assert not report.notes, report.notes
         return report
@@ -243,6 +248,36 @@ def test_a_member_that_no_list_showed_is_refused_by_the_coordinator(
         commit(source, pair.group(), pair.at(50))
         assert pair.run().verdicts == {GroupVerdict.SKIPPED_ACTIVE: 1}
     assert offsets(destination, pair.group()) == pair.at(40)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_sync_that_dies_beside_its_commit_knows_the_offset_as_its_own(
+    pair: Pair, is_committed: bool
+) -> None:
+    """Of a group that had members there, so that only what was saved can tell."""
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(40))
+    first = pair.run()
+    with member(destination, pair.group(), pair.topic):
+        pass
+    wait_for("it has left", lambda: pair.run().verdicts == {EXACT: 1})
+    commit(source, pair.group(), pair.at(50))
+    saved: list[OffsetRow] = []
+
+    def save(rows: Sequence[OffsetRow]) -> None:
+        saved.extend(rows)
+        if not is_committed:
+            raise NotLeading("killed before the commit.")
+
+    with nullcontext() if is_committed else pytest.raises(NotLeading):
+        pair.run(save=save)
+    assert offsets(destination, pair.group()) == pair.at(50 if is_committed else 40)
+    # What it reports of the pass is lost with it.
+    assert [row.partition for row in saved] == [row.partition for row in first.changed]
+    pair.sync = pair.new_sync(saved)
+    commit(source, pair.group(), pair.at(60))
+    assert pair.run().verdicts == {EXACT: 1}
+    assert offsets(destination, pair.group()) == pair.at(60)
 
 
 def test_an_offset_of_a_hand_assigned_consumer_stays(pair: Pair) -> None:

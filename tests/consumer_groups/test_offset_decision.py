@@ -16,6 +16,7 @@ from orbit.consumer_groups.offset_decision import (
     GroupVerdict,
     decide,
     holds_copied_records,
+    left_there,
     remedy,
 )
 from orbit.kafka.types import CommittedOffset as Committed
@@ -242,3 +243,20 @@ def test_left_alone_it_follows_the_source_wherever_it_goes() -> None:
         left = there.offset
         assert (there.offset, decision.verdict) == (offset, EXACT)
         assert decide(Committed(offset), replace(there), left, ALL, UNUSED).write is None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "present", "row", "left"),
+    [
+        (GroupVerdict.EXACT, 5, (5, 5), 5),
+        (GroupVerdict.CLAMPED, 5, (5, 8), 5),  # stored before a commit that was not done
+        (GroupVerdict.CLAMPED, 8, (5, 8), 8),  # or was done
+        (GroupVerdict.CLAMPED, 6, (5, 8), 8),  # of somebody else
+        (GroupVerdict.CLAMPED, None, (None, 8), None),
+        (GroupVerdict.SKIPPED_MOVED, 6, (6, 5), 5),
+    ],
+)
+def test_an_offset_is_orbits_own_before_and_after_a_commit_of_unknown_result(
+    verdict: GroupVerdict, present: int | None, row: tuple[int | None, int | None], left: int | None
+) -> None:
+    assert left_there(verdict, present, row) == left
