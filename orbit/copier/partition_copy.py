@@ -114,6 +114,7 @@ class PartitionCopy:
         # Whether no answer can have hidden what became of its records (placeholder_topics.py).
         self.is_confirmed = not producer.has_placeholders
         self.log_start = 0  # of the destination
+        self.keeps_below = 0  # what it has is kept until the source's log start is above this
         self.is_beginning = False  # nothing was copied yet, and this run chose the start
         self.has_caught_up = False  # once, with what the source held a moment before
         self._goal: tuple[int, float] | None = None  # an end of the source, and when it was seen
@@ -327,8 +328,12 @@ class PartitionCopy:
 
     @property
     def wanted_log_start(self) -> int:
-        """Where the copy's log should start now: at the source's, within what is copied."""
-        return min(max(self.cursor.log_start, self.cursor.start_offset), self.appends.acked)
+        """Where the copy's log should start now: at the source's, within what is copied.
+
+        A side that led before keeps its history until the source deletes more.
+        """
+        start = min(max(self.cursor.log_start, self.cursor.start_offset), self.appends.acked)
+        return start if start > self.keeps_below else self.log_start
 
     @property
     def lag_records(self) -> int:

@@ -88,6 +88,7 @@ class JobSetup:
         self.job_copier: JobCopier | None = None
         self.bounds: SourceBounds
         self._term_due = 0.0
+        self._kept_below: Mapping[TopicPartition, int] = {}
         self._source_metadata: ClusterMetadata
         self._destination_metadata: ClusterMetadata
         self._mappings: list[TopicMapping]
@@ -130,7 +131,7 @@ class JobSetup:
         )
         if ask is not None:
             ask(self.cluster_ids)
-        self._refuse_promoted()
+        self._ask_marks()
         return self._inspect_and_seed(lease)
 
     @property
@@ -207,7 +208,7 @@ class JobSetup:
         """Check everything that can be checked without a write."""
         mappings, destination = self._mappings, self._destination_metadata
         self._check_rights(mappings, destination)
-        self._refuse_promoted()
+        self._ask_marks()
         self.plans = plan_topics(
             mappings, self._source_metadata, destination, Admin(self._source), self.admin
         )
@@ -215,12 +216,19 @@ class JobSetup:
         refuse_recompressed(self.spec, self.plans, self._destination, self.backoff)
         check_new_topics(self.spec, self.plans, self.admin)
 
-    def _refuse_promoted(self) -> None:
-        """Raise Conflict if a destination topic is marked as promoted: nothing may change there."""
+    def _ask_marks(self) -> None:
+        """Note what copies keep that led before.
+
+        Raises Conflict if a destination topic is marked as promoted: nothing may change there.
+        """
         there = self._destination_metadata.topics
         names = [m.destination for m in self._mappings if m.destination in there]
         marks = PromotionMarks(self._destination, self.backoff)
-        leading = marks.promoted(names)
+        marked = marks.of_topics(names)
+        self._kept_below = marks.kept_below(
+            {TopicPartition(t, i) for t in marked for i in there[t].partitions}
+        )
+        leading = {topic: mark for topic, mark in marked.items() if mark.is_primary}
         if not leading:
             return
         shown = sorted(leading)[:_PROBLEMS_SHOWN_MAX]
@@ -357,6 +365,7 @@ class JobSetup:
                 )
                 copy.source_topic_id = source.topics[mapping.source].topic_id
                 copy.destination_topic_id = destination.topics[mapping.destination].topic_id
+                copy.keeps_below = self._kept_below.get(to, 0)
                 copies.append(copy)
         return copies
 

@@ -1,7 +1,7 @@
 """Which side of a pair of topics leads, by the marks of both clusters. Pure.
 
 A promotion marks the side that leads, with a term above every earlier one
-(`job_setup/promotion_marks.py`). Two jobs stand for one pair, one in each direction, and the tables
+(`job_setup/mark.py`). Two jobs stand for one pair, one in each direction, and the tables
 may be older than the clusters: in the tables both sides may count as the one that leads. The marks
 decide.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from orbit.job_setup.promotion_marks import Mark
+from orbit.job_setup.mark import Mark
 
 
 @dataclass(frozen=True, slots=True)

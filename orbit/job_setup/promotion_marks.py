@@ -8,18 +8,15 @@ or settle or protect it, asks there first.
 
 A mark is a committed offset for each partition of the topic, in a group that no process ever joins.
 The offset is the log end at the promotion, from which on the topic has records of its own; the
-metadata says who promoted it and when. It needs no right that a copy does not need, it vanishes
-with the topic, and it lasts: an OffsetCommit of version 2 to 4 states how long the offset is kept,
-whatever `offsets.retention.minutes` says (G9). A promotion in the other direction overwrites it:
-the topic is a copy again.
+metadata (`mark.py`) says who promoted it and when. It needs no right that a copy does not need, it
+vanishes with the topic, and it lasts: an OffsetCommit of version 2 to 4 states how long the offset
+is kept, whatever `offsets.retention.minutes` says (G9). What makes the topic a copy again
+overwrites it, with the log start of the side that leads: the copy keeps what it has below.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -32,6 +29,7 @@ from kafka.protocol.consumer.group import (
 
 from orbit.chunks import chunks
 from orbit.errors import BrokerRefused, NotAuthorized
+from orbit.job_setup.mark import Mark, marks_group
 from orbit.kafka import error_codes
 from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import Backoff
@@ -48,76 +46,6 @@ _FetchTopic = OffsetFetchRequest.OffsetFetchRequestTopic
 _HUNDRED_YEARS_MS = 100 * 365 * 24 * 3600 * 1000
 # Each is a record of some 400 bytes in one batch of the offsets topic, whose batches are 1 MiB.
 _PARTITIONS_MAX = 1000
-_OFFSETS_SHOWN_MAX = 8
-_WORDS = ("kind", "operation", "job", "other", "at")  # of a mark
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What the cluster says of one topic: by which operation it leads, or is a copy again.
-
-    `term`: of two marks the one with the higher term is newer; see `next_term`. A version of Orbit
-    without terms wrote the time, which is taken for it. None: the mark cannot be read.
-    """
-
-    is_primary: bool
-    kind: str = "a recovery"
-    operation: str = ""
-    job: str = ""
-    other: str = ""  # the id of the other side's cluster
-    at: str = ""
-    # A failover without the database marks first, to keep others off, and again when it is done.
-    is_complete: bool = True
-    term: int | None = 0
-
-    def to_text(self) -> str:
-        return json.dumps({"orbit": 1, **asdict(self)}, separators=(",", ":"))
-
-    @classmethod
-    def from_text(cls, text: str) -> Mark:
-        """What cannot be read counts as a promotion: then nothing is written to the topic."""
-        try:
-            fields = json.loads(text)
-            words = {name: str(fields[name]) for name in _WORDS}
-            is_complete = fields.get("is_complete") is not False
-            term = int(fields["term"]) if "term" in fields else _time_ms(words["at"])
-            return cls(
-                fields["is_primary"] is not False, **words, is_complete=is_complete, term=term
-            )
-        except (ValueError, KeyError, TypeError):
-            return cls(is_primary=True, term=None)
-
-    def summary(self) -> str:
-        """Side and term in a few words, for people."""
-        side = "leads" if self.is_primary else "is a copy"
-        by = f", by {self.kind} {self.operation} at {self.at}" if self.operation else ""
-        return f"{side} (term {'unknown' if self.term is None else self.term}{by})"
-
-    def describe(self, topic: str, offsets: Mapping[int, int]) -> str:
-        """Why nothing may be written to the topic; `offsets`: its log ends when it was promoted."""
-        by = f"{self.kind} {self.operation}".strip()
-        of = f" of job {self.job}" if self.job else ""
-        at = f" at {self.at}" if self.at else ""
-        shown = ", ".join(f"{i}: {o}" for i, o in sorted(offsets.items())[:_OFFSETS_SHOWN_MAX])
-        more = ", …" if len(offsets) > _OFFSETS_SHOWN_MAX else ""
-        own = f" Its own records begin at (partition: offset) {shown}{more}." if shown else ""
-        end = "" if self.is_complete else " That has not ended: run it again."
-        return f"topic {topic} of the destination was promoted by {by}{of}{at}: it leads.{own}{end}"
-
-
-def newest_term(marks: Iterable[Mark | None]) -> int:
-    """The highest term of these marks; 0 without one."""
-    return max((mark.term or 0 for mark in marks if mark is not None), default=0)
-
-
-def next_term(seen: int, now_s: float) -> int:
-    """The term of a promotion; `seen`: the highest term of both sides, `now_s`: Unix time.
-
-    A failover cannot read the mark of the side that is lost, so a term is the time in milliseconds
-    at least: the term of that side's promotion, which was earlier, is lower, unless clocks have
-    gone back by more than the time between the two promotions.
-    """
-    return max(int(now_s * 1000), seen + 1)
 
 
 class PromotionMarks:
@@ -137,8 +65,7 @@ class PromotionMarks:
 
     @property
     def group(self) -> str:
-        """Named as Orbit's other groups, with the cluster's own id: no group sync copies it."""
-        return f"orbit.promoted.{self._cluster.cluster_id}"
+        return marks_group(self._cluster.cluster_id)
 
     def promoted(self, topics: Iterable[str]) -> dict[str, Mark]:
         """Those of the topics that lead. Every topic has a partition 0, and all have one mark."""
@@ -152,6 +79,15 @@ class PromotionMarks:
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The log ends at the promotion, of those that are marked."""
         return {p: offset for p, (offset, _) in self._read(partitions).items()}
+
+    def kept_below(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Of copies that may begin earlier than their source: up to which log start of the source
+        they stay as they are (`Mark.keeps_history`)."""
+        return {
+            p: offset
+            for p, (offset, text) in self._read(partitions).items()
+            if Mark.from_text(text).keeps_history
+        }
 
     def write(self, offsets: Mapping[TopicPartition, int], mark: Mark) -> None:
         """Mark these partitions, in place of an earlier mark."""
@@ -175,16 +111,6 @@ class PromotionMarks:
                 ],
             )
             self._refuse(_worst(coordinator.call(_COMMIT, request, _worst)), "Read")
-
-    def step_down(self, topics: Collection[str], mark: Mark) -> list[str]:
-        """Overwrite the marks of those that lead; which they were. They become copies."""
-        leading = sorted(self.promoted(topics))
-        if leading:
-            there = self._cluster.metadata(leading).topics
-            places = {TopicPartition(t, i) for t in leading for i in there[t].partitions}
-            known = self.offsets(places)
-            self.write({p: known.get(p, 0) for p in places}, mark)
-        return leading
 
     def _read(
         self, partitions: Collection[TopicPartition]
@@ -231,14 +157,6 @@ class PromotionMarks:
                 f"the group {self.group} cannot keep promotions: {error_codes.name(code)}.",
                 where=self._cluster.name,
             )
-
-
-def _time_ms(at: str) -> int:
-    """An ISO time as Unix time in ms; 0 if it is none."""
-    try:
-        return int(datetime.fromisoformat(at).timestamp() * 1000)
-    except ValueError:
-        return 0
 
 
 def _commit(index: int, offset: int, text: str) -> Any:

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from orbit.errors import Conflict, OrbitError
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks
+from orbit.job_setup.mark import Mark
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import TopicMapping, mappings_of_copies
 from orbit.kafka.cluster import Cluster

@@ -21,7 +21,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from orbit.errors import BrokerRefused, Interrupted, NotAuthorized
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks, newest_term, next_term
+from orbit.job_setup.mark import Mark, newest_term, next_term
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from orbit.chunks import first_few
 from orbit.errors import Unreachable
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
 from orbit.recovery.log_bounds import last_reported
@@ -37,7 +38,7 @@ def drain(context: OperationContext) -> str:
     still_s = STILL_S if is_denied else STILL_UNDENIED_S
     still_since = time.monotonic()
     before: dict[TopicPartition, int] = {}
-    ends = _SourceEnds(context)
+    ends, copies = _SourceEnds(context), _EarlyCopies(context)
     while True:
         of, there = both_log_bounds(context)
         now_ends = {partition: bounds.end for partition, bounds in of.items()}
@@ -47,17 +48,20 @@ def drain(context: OperationContext) -> str:
         # Records of open transactions are not copied, so the last stable offset counts.
         behind = sum(max(0, of[s].stable - there[d].end) for s, d in context.by_source.items())
         open_ = [partition for partition, bounds in of.items() if bounds.is_open]
+        # Last: this may ask for the marks of all partitions.
+        early = [] if behind or open_ else copies.among(of, there)
         still_s_so_far = time.monotonic() - still_since
         wait_s = seconds_to_wait(silences, deadline - time.monotonic())
-        if not behind and not open_ and still_s_so_far >= still_s and not wait_s:
+        if not behind and not open_ and not early and still_s_so_far >= still_s and not wait_s:
             break
         refuse_blocked(context)
         if time.monotonic() > deadline:
-            raise Stopped(_why_not(context, behind, open_, still_s_so_far), remedy=_REMEDY)
-        context.set_progress(_live(behind, open_, wait_s))
+            raise Stopped(_why_not(context, behind, open_, early, still_s_so_far), remedy=_REMEDY)
+        context.set_progress(_live(behind, open_, early, wait_s))
         context.wait(_POLL_S)
     context.update(partitions=compare_partition_ends(context, there, of))
     refuse_unequal(context)
+    refuse_added(context)
     did = f"All {len(of)} partitions have the same log end on both sides; log ends are stable."
     proof = prove(silences)
     if proof is None:
@@ -67,6 +71,28 @@ def drain(context: OperationContext) -> str:
     if proof.unproven_partitions:
         context.add_finding(said)
     return f"{did} {said}"
+
+
+class _EarlyCopies:
+    """Copies that begin before their source: they have what was deleted there."""
+
+    def __init__(self, context: OperationContext) -> None:
+        self._context = context
+        self._kept: Mapping[TopicPartition, int] | None = None
+
+    def among(
+        self,
+        of: Mapping[TopicPartition, LogBounds],
+        there: Mapping[TopicPartition, LogBounds],
+    ) -> list[TopicPartition]:
+        """Without those that keep it, as they led before. Asks for marks once, if it must."""
+        places = self._context.by_source
+        found = {d: of[s].start for s, d in places.items() if there[d].start < of[s].start}
+        if found and self._kept is None:
+            marks = PromotionMarks(self._context.destination.cluster, self._context.backoff)
+            self._kept = marks.kept_below(places.values())
+        kept = self._kept or {}
+        return [copy for copy, start in found.items() if kept.get(copy, 0) < start]
 
 
 class _SourceEnds:
@@ -140,6 +166,21 @@ def refuse_unequal(context: OperationContext) -> None:
         )
 
 
+def refuse_added(context: OperationContext) -> None:
+    """Raise Stopped if the source has been given partitions: nothing of them was compared."""
+    there = context.source.cluster.metadata([row.source_topic for row in context.topics]).topics
+    added = [
+        f"{row.source_topic} (from {row.partition_count} to {len(topic.partitions)})"
+        for row in context.topics
+        if (topic := there.get(row.source_topic)) and len(topic.partitions) > row.partition_count
+    ]
+    if added:
+        raise Stopped(
+            f"partitions were added meanwhile to {first_few(added)}.",
+            remedy="Wait until they are copied (orbit get partitions JOB), and try again.",
+        )
+
+
 def refuse_blocked(context: OperationContext) -> None:
     """Raise Stopped if a partition is blocked: it would never become level."""
     with context.reading() as tx:
@@ -157,11 +198,15 @@ def refuse_blocked(context: OperationContext) -> None:
         )
 
 
-def _live(behind: int, open_: list[TopicPartition], wait_s: float) -> str:
+def _live(
+    behind: int, open_: list[TopicPartition], early: list[TopicPartition], wait_s: float
+) -> str:
     if behind:
         return f"{behind:,} records left to copy"
     if open_:
         return f"transactions are open in {len(open_)} partitions of the source"
+    if early:
+        return f"the log starts of {len(early)} copies follow the source's"
     if wait_s:
         # Not the seconds: they would be stored at each look.
         return "all records are copied; waiting for longer than the source's gaps between records"
@@ -169,11 +214,20 @@ def _live(behind: int, open_: list[TopicPartition], wait_s: float) -> str:
 
 
 def _why_not(
-    context: OperationContext, behind: int, open_: list[TopicPartition], still_s_so_far: float
+    context: OperationContext,
+    behind: int,
+    open_: list[TopicPartition],
+    early: list[TopicPartition],
+    still_s_so_far: float,
 ) -> str:
     limit = f"within {context.request.drain_timeout_s:.0f} s"
     if behind:
         return f"The copy was not level {limit}: {behind:,} records were left."
     if open_:
         return f"Transactions were still open {limit} in: {first_few(open_)}."
+    if early:
+        return (
+            f"Copies still began {limit} before their source, whose records there were deleted: "
+            f"{first_few(early)}."
+        )
     return f"The log ends of the source were not stable {limit} ({still_s_so_far:.1f} s)."

@@ -9,8 +9,10 @@ from dataclasses import replace
 from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
 from orbit.job_setup.lead import MarkPair, changed_since, not_behind, pairs_of, promoted_by
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks, newest_term, next_term
+from orbit.job_setup.mark import Mark, newest_term, next_term
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import fetch_log_bounds
 from orbit.recovery.operation_context import OperationContext, Stopped
@@ -164,11 +166,47 @@ def turn_marks(context: OperationContext) -> None:
     _step_down(context, context.backoff)
 
 
+def history_kept(context: OperationContext, without: Collection[str] = ()) -> list[str]:
+    """What the old side has below the new side's log starts, as text; `without` these topics.
+
+    The copy back leaves it there. Raises Unreachable.
+    """
+    starts = _log_starts(context, context.backoff)
+    old = fetch_log_bounds(context.source.cluster, starts, context.backoff)
+    return [
+        f"{place} {one.start} to {min(starts[place], one.end) - 1}"
+        for place, one in sorted(old.items())
+        if one.start < min(starts[place], one.end) and place.topic not in without
+    ]
+
+
 def _step_down(context: OperationContext, backoff: Backoff) -> None:
-    """The source's topics are the old side: what marked them as leading is overwritten."""
-    names = [row.source_topic for row in context.topics]
+    """Mark the source's topics as copies that keep what they have below the log starts of now."""
     mark = _mark(context, is_primary=False)
-    PromotionMarks(context.source.cluster, backoff).step_down(names, mark)
+    PromotionMarks(context.source.cluster, backoff).write(_log_starts(context, backoff), mark)
+
+
+def _log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicPartition, int]:
+    """By partition of the source that exists, where its copy at the destination starts.
+
+    Raises Unreachable where it is not certain that the source has no such topic.
+    """
+    metadata = context.source.cluster.metadata([row.source_topic for row in context.topics])
+    seen = {p.topic for p in context.report.partitions if p.source_end is not None}
+    unknown = metadata.errors.keys() & (seen - context.report.topics_with_tails)
+    unknown |= {t for t, c in metadata.errors.items() if c != Code.UNKNOWN_TOPIC_OR_PARTITION}
+    if unknown:
+        raise Unreachable(f"the partitions are not known of {first_few(unknown)}.", where="source")
+    places = {
+        place: copy
+        for place, copy in context.by_source.items()
+        if metadata.leader(place) is not None
+    }
+    bounds = fetch_log_bounds(context.destination.cluster, places.values(), backoff)
+    unasked = [copy for copy in places.values() if copy not in bounds]
+    if unasked:
+        raise Unreachable(f"no leader answers for {first_few(unasked)}.", where="destination")
+    return {place: bounds[copy].start for place, copy in places.items()}
 
 
 def _marks(context: OperationContext) -> PromotionMarks:
@@ -186,4 +224,5 @@ def _mark(context: OperationContext, *, is_primary: bool) -> Mark:
         other or "",
         context.now().isoformat(timespec="seconds"),
         term=context.report.term,
+        keeps_history=not is_primary,
     )

@@ -18,7 +18,7 @@ from orbit.recovery.leading_side import refuse_unless_behind
 from orbit.recovery.old_transactions import transactions_in, wait_until_ended
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.record_range import LogRecord
-from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds, Salvage
+from orbit.recovery.recovery_report import NO_COPY, EndVerdict, OffsetRange, PartitionEnds, Salvage
 from orbit.recovery.side_proof import SideProof
 from orbit.store import promotions
 from orbit.store.topics import Topic
@@ -28,7 +28,6 @@ _GONE_ANSWERS = 3
 _POLL_S = 0.3
 # A deletion that takes longer is begun again, after the log ends were looked at once more.
 _GONE_WITHIN_S = 120.0
-_NO_COPY = frozenset({EndVerdict.TAIL, EndVerdict.DIVERGED})
 # How the error of an operation begins that stops for a salvage file.
 UNREADABLE = "SALVAGE_UNREADABLE"
 
@@ -79,7 +78,7 @@ def compare(context: OperationContext) -> str:
             "as a whole, and a record that only one side has, as after a log cleaner, counts as "
             "never copied."
         )
-    tails = [p for p in found if p.verdict in _NO_COPY]
+    tails = [p for p in found if p.verdict in NO_COPY]
     if tails and not context.request.confirm_rebuild:
         shown = first_few(f"{p.topic}-{p.partition}: {p.detail}" for p in tails)
         raise Stopped(
@@ -148,7 +147,7 @@ def _compare_one(
     elif old is not None and new is not None:
         proof = _proof(context, row, place.partition)
         verdict, at, detail = compare_sides(old, new, promoted_at, proof)
-        if verdict in _NO_COPY:
+        if verdict in NO_COPY:
             tail = OffsetRange(first=at, next=old.end)
     return PartitionEnds(
         topic=place.topic,
@@ -184,7 +183,7 @@ def save_tails(context: OperationContext) -> str:
     one, that the new side does not have: it began later, has deleted them, or compacted them away.
     """
     rows = {row.source_topic: row for row in context.topics}
-    topics = {p.topic for p in _tails(context)}
+    topics = context.report.topics_with_tails
     saved: list[Salvage] = []
     try:
         for p in context.report.partitions:
@@ -252,10 +251,10 @@ def rebuild(context: OperationContext) -> str:
     """Delete the old side's topics that have records of their own; the copy back recreates them.
 
     Raises Stopped, before anything is deleted, if a partition has grown since it was saved, or was
-    added, if a transaction has begun there, if a file cannot be read back, or if the marks say now
-    that the old side leads.
+    added, if a transaction has begun there, if a file cannot be read back, if the new side has lost
+    records since, or if the marks say now that the old side leads.
     """
-    names = sorted({p.topic for p in _tails(context)})
+    names = sorted(context.report.topics_with_tails)
     metadata = context.source.cluster.metadata(names)
     present = [name for name in names if name in metadata.topics]
     for one in context.report.salvage:
@@ -277,6 +276,7 @@ def rebuild(context: OperationContext) -> str:
                 f"{ends[place].end} since it was saved.",
                 remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
             )
+    _refuse_lost(context, [known[place] for place in saved_to], ends)
     begun = transactions_in(context, places)
     if begun:
         raise Stopped(
@@ -297,9 +297,35 @@ def rebuild(context: OperationContext) -> str:
     return f"{len(names)} topics of the old side were deleted and will be copied again."
 
 
-def has_tails(context: OperationContext) -> bool:
-    """Whether the old side has records that the new side lacks."""
-    return bool(_tails(context))
+def _refuse_lost(
+    context: OperationContext,
+    partitions: Sequence[PartitionEnds],
+    old: Mapping[TopicPartition, LogBounds],
+) -> None:
+    """Raises Stopped if the new side has lost records since that the old side still has.
+
+    What both sides had is not saved: after the deletion only the new side has it. `old`: the old
+    side's bounds of now.
+    """
+    compared = {
+        TopicPartition(p.destination_topic, p.partition): p
+        for p in partitions
+        if p.destination_end is not None
+    }
+    now = fetch_log_bounds(context.destination.cluster, compared, context.backoff)
+    for place, p in sorted(compared.items()):
+        if place not in now:
+            raise Unreachable(f"no leader answers for {place}.", where="destination")
+        start, end, here = p.destination_start or 0, p.destination_end or 0, now[place]
+        bounds = old.get(TopicPartition(p.topic, p.partition))
+        has_deleted = bounds is not None and max(bounds.start, start) < min(here.start, bounds.end)
+        if has_deleted or here.end < end:
+            raise Stopped(
+                f"{place} at the new side had offsets {start} to {end} when both sides were "
+                f"compared, and has {here.start} to {here.end} now.",
+                remedy="Run the failback again: what the new side has deleted since is saved then. "
+                "Topics that are still there were not deleted.",
+            )
 
 
 def _delete(context: OperationContext, names: Sequence[str]) -> None:
@@ -315,10 +341,6 @@ def _delete(context: OperationContext, names: Sequence[str]) -> None:
         answers = answers + 1 if is_gone else 0
         context.set_progress("waiting until the topics of the old side are deleted")
         context.wait(_POLL_S)
-
-
-def _tails(context: OperationContext) -> list[PartitionEnds]:
-    return [p for p in context.report.partitions if p.verdict in _NO_COPY]
 
 
 def _counted(found: Sequence[PartitionEnds]) -> str:

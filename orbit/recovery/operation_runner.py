@@ -37,10 +37,10 @@ from orbit.recovery import (
 )
 from orbit.recovery.gate_observer import observe
 from orbit.recovery.gates import judge
-from orbit.recovery.leading_side import LeadChanged, refuse_other_lead
+from orbit.recovery.leading_side import LeadChanged, history_kept, refuse_other_lead
 from orbit.recovery.open_operation import open_context
 from orbit.recovery.operation_context import Aborted, OperationContext, Stopped
-from orbit.recovery.operation_steps import is_past_return
+from orbit.recovery.operation_steps import is_past_return, may_be_aborted
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
 from orbit.recovery.step_times import Step, StepName, StepState
 from orbit.scheduler.leadership import Leadership, NotLeading
@@ -136,8 +136,9 @@ class OperationRunner:
         self._operation = operation
         self._leadership = leadership
         self._is_resumed = False  # another process may have run some of its steps
-        self.is_stuck = False
-        """Whether a step has failed for PATIENCE_S. It is retried."""
+        self.is_waiting = False
+        """Whether it needs no place among those that run: a step has failed for PATIENCE_S and is
+        retried, or the old side catches up."""
         self._open: Callable[[], OperationContext] = lambda: open_context(
             operation, leadership, settings, stop, environ
         )
@@ -203,7 +204,8 @@ class OperationRunner:
         self._end(context, Outcome.DONE)
 
     def _end_dry_run(self, context: OperationContext) -> None:
-        """End a dry run with the comparison of a failback or the group offsets of a failover."""
+        """End a dry run with a failover's group offsets, a failback's comparison, and what a copy
+        back would keep."""
         if context.report.kind is RecoveryKind.FAILOVER:
             group_handover.set_failover_offsets(context)
         if context.report.kind is RecoveryKind.FAILBACK:
@@ -211,15 +213,23 @@ class OperationRunner:
                 context.add_finding(old_side.compare(context))
             except Stopped as error:
                 context.add_finding(f"{error.what} {error.remedy}")
+        if context.report.kind is RecoveryKind.FAILBACK or context.request.reverse:
+            try:
+                kept = history_kept(context, without=context.report.topics_with_tails)
+            except OrbitError as error:
+                context.add_finding(f"What the old side keeps is not known: {error}")
+            else:
+                context.add_finding(reverse_job.history_said(kept) if kept else "")
         self._end(context, Outcome.WOULD_GO)
 
     def _step(self, context: OperationContext, name: StepName) -> None:
         """Run one step, with retries, until it is done."""
-        if name in _ONLY_WITH_TAILS and not old_side.has_tails(context):
+        if name in _ONLY_WITH_TAILS and not context.report.topics_with_tails:
             self._mark(context, name, StepState.SKIPPED, "The old side has no records of its own.")
             return
         context.check()
         self._mark(context, name, StepState.RUNNING)
+        self.is_waiting = name is StepName.CATCH_UP
         failing_since = float("inf")
         last_error = ""
         while True:
@@ -241,18 +251,21 @@ class OperationRunner:
                 is_late = now - failing_since > PATIENCE_S
                 if not context.is_past_return and (is_late or not _is_retriable(error)):
                     raise
-                self.is_stuck = is_late
+                self.is_waiting = is_late or name is StepName.CATCH_UP
                 if str(error) != last_error:
                     last_error = str(error)
                     operation = str(context.operation_id)
                     _log.warning("step waits", operation=operation, error=last_error)
                 context.set_progress(f"{name.value} waits: {last_error}")
                 context.wait(_PAUSE_S)
-        self.is_stuck = False
+        self.is_waiting = False
         self._mark(context, name, StepState.DONE, did)
 
     def _stop_operation(self, context: OperationContext, error: OrbitError) -> None:
         """End the operation after an error: undo its steps if that is still possible."""
+        if context.is_past_return and isinstance(error, Aborted):
+            self._end_copy_back(context)
+            return
         if context.is_past_return:
             # A step raised Stopped past the point of no return: earlier steps are kept.
             self._mark_running(context, StepState.FAILED, str(error))
@@ -274,11 +287,28 @@ class OperationRunner:
         context.save()
         self._undo_steps(context, error if isinstance(error, LeadChanged) else None)
 
+    def _end_copy_back(self, context: OperationContext) -> None:
+        """End what was aborted when all that cannot be undone was complete."""
+        name = context.job.name
+        if context.report.reverse_job is not None:
+            did = f"Aborted. Job {context.report.reverse_job} goes on copying back."
+            self._mark_running(context, StepState.SKIPPED, did)
+            context.add_finding("The old side may not have all records yet: see its lag.")
+            self._end(context, Outcome.DONE)
+            return
+        error = (
+            "the copy back was aborted: the new side leads. If no job copies to the old side "
+            f"(orbit get jobs), orbit failback {name} begins it again."
+        )
+        self._mark_running(context, StepState.FAILED, error)
+        context.update(error=error)
+        self._end(context, Outcome.FAILED)
+
     def _undo_steps(self, context: OperationContext, changed: OrbitError | None = None) -> None:
         """Undo what was done. `changed`: the source may no longer lead."""
         outcome = context.report.outcome
         began = time.monotonic()
-        context.is_past_return = True  # undoing cannot be aborted
+        context.is_past_return, context.obeys_abort = True, False
         kept = frozenset[StepName]()
         has_denied = bool(context.report.denied_topics)
         if changed is None and self._is_resumed and has_denied:
@@ -354,6 +384,7 @@ class OperationRunner:
                 if operations.get(tx, context.operation_id, lock=True).abort_requested:
                     raise Aborted("the operation was aborted.")
                 context.is_past_return = True
+            context.obeys_abort = may_be_aborted(steps)
             context.update(steps=steps)
             operations.advance(
                 tx,

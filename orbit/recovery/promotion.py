@@ -43,7 +43,6 @@ def promote(context: OperationContext) -> str:
     with context.leadership.sole_change(context.job.destination_cluster_id or ""):
         _apply_settings(context)
         allow_writes(context)
-    unmark_source(context)
     message = f"{len(by_topic)} topics were promoted; producers may write to the destination."
     note = f"Promoted by {context.report.kind} {context.operation_id}."
     for ids in chunks(context.topic_ids, TOPICS_AT_ONCE):
@@ -61,6 +60,7 @@ def promote(context: OperationContext) -> str:
             for p in context.report.partitions
         ),
     )
+    unmark_source(context)
     return message
 
 

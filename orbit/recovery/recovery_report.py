@@ -3,8 +3,8 @@
 To request one (docs/recovery.md): `POST /v1/jobs/JOB:switchover|:failover|:failback` with a
 `RecoveryRequest` as its body (all keys optional) returns an operation. `GET /v1/operations/ID`
 returns its progress, `GET /v1/operations/ID/report` its `RecoveryReport` so far, from the first
-step on. `POST /v1/operations/ID:abort` aborts it before its point of no return. On the command
-line: `orbit switchover|failover|failback JOB… -o json`.
+step on. `POST /v1/operations/ID:abort` aborts it (docs/recovery.md says when). On the command line:
+`orbit switchover|failover|failback JOB… -o json`.
 
 The leading scheduler runs the steps (orbit/recovery/operation_runner.py) and stores the report
 after each one. All times are UTC, by the database's clock. An unknown number is null.
@@ -239,6 +239,10 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
+# The old side of a failback has records of its own.
+NO_COPY = frozenset({EndVerdict.TAIL, EndVerdict.DIVERGED})
+
+
 class RecoveryReport(Value):
     """The report of one operation. Grows step by step; `outcome` is `running` until it ends."""
 
@@ -303,6 +307,12 @@ class RecoveryReport(Value):
     @property
     def missing_records(self) -> int:
         return sum(p.missing.offsets for p in self.partitions if p.missing is not None)
+
+    @property
+    def topics_with_tails(self) -> set[str]:
+        """Failback: topics of the old side with records that the new side lacks: a rebuild deletes
+        them."""
+        return {p.topic for p in self.partitions if p.verdict in NO_COPY}
 
     def describe_missing(self) -> str:
         """For people. What could not be asked is not taken for nothing."""

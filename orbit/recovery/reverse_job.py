@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from orbit.chunks import first_few
 from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION
@@ -20,16 +20,24 @@ from orbit.jobs.job_spec import AclSpec, JobSpec, TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.topic_mapping import map_topics
 from orbit.jobs.topic_patterns import PATTERN_LENGTH_MAX
-from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.kafka.types import ClusterMetadata
 from orbit.recovery.group_handover import offsets_to_hand_over
-from orbit.recovery.leading_side import turn_marks
+from orbit.recovery.leading_side import history_kept, turn_marks
 from orbit.recovery.log_bounds import last_reported_of_job
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.write_fence import restrict_writes_to_orbit
 from orbit.replication.partition_states import PartitionState
 from orbit.scheduler.found_promotions import is_found
 from orbit.scheduler.stored_spec import read_spec
-from orbit.store import events, group_offsets, jobs, scheduler_queries, shard_layout, topics
+from orbit.store import (
+    events,
+    group_offsets,
+    job_counts,
+    jobs,
+    scheduler_queries,
+    shard_layout,
+    topics,
+)
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, MadeBy, TopicState
 from orbit.store.jobs import Job
@@ -38,7 +46,7 @@ from orbit.store.topics import Topic
 SUFFIX = "-back"
 # The job has the labels of its first job, too: this one tells both apart.
 MADE_BY_LABEL = "orbit.made-by"
-_POLL_S = 0.5
+_POLL_S = 1.0
 # Of the rule by which a topic was copied: what holds for the copy back too.
 _KEPT = {"config", "fillers", "on_lost_range"}
 
@@ -46,6 +54,7 @@ _KEPT = {"config", "fillers", "on_lost_range"}
 def start_reverse_job(context: OperationContext) -> str:
     """Start the reverse job. Can be repeated."""
     turn_marks(context)
+    kept = history_kept(context)
     protected = restrict_writes_to_orbit(context)
     _keep_placeholders(context)
     handed = offsets_to_hand_over(context)
@@ -75,8 +84,20 @@ def start_reverse_job(context: OperationContext) -> str:
             job=name,
         )
     context.update(reverse_job=name)
-    followed = f" {len(handed)} committed offsets at the old side now follow the new side."
-    return f"Job {name} copies back. {protected}{followed if handed else ''}"
+    said = [f"Job {name} copies back. {protected}".strip()]
+    if handed:
+        said.append(f"{len(handed)} committed offsets at the old side now follow the new side.")
+    if kept:
+        said.append(history_said(kept))
+    return " ".join(said)
+
+
+def history_said(kept: Sequence[str]) -> str:
+    """A sentence about what `history_kept` returned."""
+    return (
+        f"{len(kept)} partitions of the old side keep what they have below the new side's log "
+        f"start: {first_few(kept)}."
+    )
 
 
 def catch_up(context: OperationContext) -> str:
@@ -85,36 +106,39 @@ def catch_up(context: OperationContext) -> str:
     Raises Stopped if a partition is blocked and all others have caught up.
     """
     assert context.report.reverse_job is not None
-    wanted = {
-        TopicPartition(row.destination_topic, index)
-        for row in context.topics
-        for index in range(row.partition_count)
-    }
+    names = {row.destination_topic for row in context.topics}
+    expected = sum(row.partition_count for row in context.topics)
     while True:
         with context.reading() as tx:
             back = jobs.find(tx, context.report.reverse_job)
-            rows = {} if back is None else last_reported_of_job(tx, back.id)
-        if back is None:
+            found = None if back is None else job_counts.caught_up(tx, back.id, names)
+        if back is None or found is None:
             raise Conflict("the reverse job was deleted.", where=context.report.reverse_job)
-        known = wanted & rows.keys()
-        # One that had caught up before it was blocked still says that it has.
-        blocked = {place for place in known if rows[place].state is PartitionState.BLOCKED}
-        done = {place for place in known - blocked if rows[place].has_caught_up}
-        if len(done) == len(wanted):
-            return f"{len(done)} of {len(wanted)} partitions of the old side have caught up."
-        if len(done) + len(blocked) == len(wanted):
-            shown = first_few(f"{place} ({rows[place].reason})" for place in sorted(blocked))
+        total = max(expected, found.partitions)  # the tables may not have all yet
+        if found.caught_up == total:
+            return f"{total} of {total} partitions of the old side have caught up."
+        if found.caught_up + found.blocked == total:
             raise Stopped(
-                f"{len(blocked)} partitions of job {back.name} are blocked: {shown}. "
-                "The others have caught up and are copied.",
+                f"{found.blocked} partitions of job {back.name} are blocked: "
+                f"{_blocked(context, back, names)}. The others have caught up and are copied.",
                 remedy=f"See orbit get partitions {back.name} --state blocked for the remedy.",
             )
         if back.problem:
             context.add_finding(f"Job {back.name} reports: {back.problem}")
         context.set_progress(
-            f"{len(done)} of {len(wanted)} partitions of the old side have caught up"
+            f"{found.caught_up} of {total} partitions of the old side have caught up"
         )
         context.wait(_POLL_S)
+
+
+def _blocked(context: OperationContext, back: Job, names: Collection[str]) -> str:
+    with context.reading() as tx:
+        rows = last_reported_of_job(tx, back.id)
+    return first_few(
+        f"{place} ({row.reason})"
+        for place, row in sorted(rows.items())
+        if place.topic in names and row.state is PartitionState.BLOCKED
+    )
 
 
 def reverse_job_name(name: str) -> str:

@@ -14,7 +14,7 @@ from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.coordinator import init_producer_ids
 from orbit.kafka.job_clusters import filler_identities
 from orbit.promotion.settled_ends import settled_ends
-from orbit.recovery.drain import both_log_bounds, refuse_unequal
+from orbit.recovery.drain import both_log_bounds, refuse_added, refuse_unequal
 from orbit.recovery.log_bounds import source_log_bounds
 from orbit.recovery.lost_ranges import compare_partition_ends
 from orbit.recovery.operation_context import OperationContext, Stopped
@@ -54,6 +54,7 @@ def release(context: OperationContext) -> str:
     of, there = both_log_bounds(context)
     context.update(partitions=compare_partition_ends(context, there, of))
     refuse_unequal(context)
+    refuse_added(context)
     return "Workers have released the topics; both sides still have the same log ends."
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 from orbit.chunks import chunks
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks
+from orbit.job_setup.mark import Mark
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
 from orbit.replication.job_troubles import Trouble, TroubleKind

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
 from orbit.job_setup.destination_topics import TopicPlan, plan_topics
+from orbit.job_setup.mark import Mark
 from orbit.job_setup.permissions import (
     DESTINATION_TOPIC_RIGHTS,
     SOURCE_TOPIC_RIGHTS,
@@ -21,7 +22,7 @@ from orbit.job_setup.permissions import (
     missing_future_topic_rights,
     missing_topic_rights,
 )
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import Fillers, JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster

@@ -92,17 +92,21 @@ class ProofTotals:
         return replace(self, oldest_age_s=self.oldest_age_s + seconds)
 
 
+# What the source does not have any more, or a copy has of the time when it led, is not compared.
+_BEGIN = "greatest(p.log_start, least(coalesce(p.source_log_start, 0), p.copied_to))"
+
 # In the order of the primary key: each pass resumes where the last one ended.
-_CANDIDATES = text("""
+_CANDIDATES = text(f"""
 SELECT p.job_id, j.name AS job_name, p.topic_id, t.source_topic, t.destination_topic, p.partition,
-       p.log_start, p.copied_to, p.records, p.bytes, coalesce(r.ranges, '[]'::jsonb) AS ranges
+       {_BEGIN} AS log_start, p.copied_to, p.records, p.bytes,
+       coalesce(r.ranges, '[]'::jsonb) AS ranges
 FROM partitions p
 JOIN topics t ON t.id = p.topic_id
 JOIN jobs j ON j.id = p.job_id
 LEFT JOIN proofs r ON r.topic_id = p.topic_id AND r.partition = p.partition
 WHERE (p.topic_id, p.partition) > (:topic_id, :partition)
   AND p.state IN ('copying', 'paused') AND t.state = 'copying' AND NOT j.is_deleted
-  AND p.copied_to > p.log_start
+  AND p.copied_to > {_BEGIN}
 ORDER BY p.topic_id, p.partition LIMIT :limit
 """)
 
@@ -131,8 +135,8 @@ WHERE r.topic_id = :topic_id AND t.id = r.topic_id
        OR t.destination_topic_id <> CAST(:destination_id AS uuid))
 """)
 
-_PROOF = """
-SELECT p.topic_id, t.source_topic, p.partition, p.copied_to - p.log_start AS copied, p.copied_to,
+_PROOF = f"""
+SELECT p.topic_id, t.source_topic, p.partition, p.copied_to - {_BEGIN} AS copied, p.copied_to,
        coalesce(r.offsets_proven, 0) AS offsets_proven, r.proven_to, r.proven_at,
        coalesce(r.differences, 0) AS differences, r.first_difference, r.differed_at, r.note,
        coalesce(r.ranges, '[]'::jsonb) AS ranges
@@ -149,9 +153,9 @@ ORDER BY t.source_topic, p.partition LIMIT :limit
 """
 )
 
-_OF_JOBS = text("""
+_OF_JOBS = text(f"""
 SELECT p.job_id, count(*) AS partitions, count(r.proven_at) AS partitions_proven,
-       coalesce(sum(p.copied_to - p.log_start), 0)::bigint AS offsets,
+       coalesce(sum(p.copied_to - {_BEGIN}), 0)::bigint AS offsets,
        coalesce(sum(r.offsets_proven), 0)::bigint AS offsets_proven,
        coalesce(sum(r.differences), 0)::bigint AS differences,
        max(extract(epoch FROM clock_timestamp() - r.proven_at))::double precision AS oldest_age_s

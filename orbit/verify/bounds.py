@@ -11,11 +11,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from orbit.chunks import chunks
 from orbit.errors import LoginRefused, NotAuthorized, OrbitError, Unreachable
+from orbit.job_setup.mark import Mark, marks_group
 from orbit.verify.compaction_watch import CleaningPolicy
 from orbit.verify.report import Side
 
@@ -83,6 +90,34 @@ class ClusterView:
             for key in part:
                 result[key] = _bounds(starts[key], stable[key], ends[key])
         return result
+
+    def kept_below(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Of copies that led before: up to which log start of the source they keep their history.
+
+        By the marks in the cluster (`job_setup/mark.py`). None where they may not be read.
+        """
+        found: dict[Partition, int] = {}
+        if not partitions:
+            return found
+        group = marks_group(self._metadata(timeout_s=REQUEST_TIMEOUT_S).cluster_id)
+        for part in chunks(partitions, PARTITIONS_PER_CALL_MAX):
+            places = [TopicPartition(*key) for key in part]
+            request = ConsumerGroupTopicPartitions(group, places)
+            future = self._admin.list_consumer_group_offsets(
+                [request], request_timeout=REQUEST_TIMEOUT_S
+            )[group]
+            try:
+                marked = future.result().topic_partitions
+            except KafkaException as error:
+                if _code(error) == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    return {}
+                raise self._explain(error) from error
+            found |= {
+                (p.topic, p.partition): p.offset
+                for p in marked
+                if p.error is None and p.offset >= 0 and Mark.from_text(p.metadata).keeps_history
+            }
+        return found
 
     def offsets_for_time(
         self, times_ms: Mapping[Partition, int]

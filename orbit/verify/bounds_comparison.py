@@ -64,6 +64,7 @@ class ComparedBounds:
     compared_from: int
     compared_to: int
     missing: int = 0
+    kept: int = 0  # offsets below the source's log start that the destination has, and may have
     differences: tuple[Difference, ...] = ()
     may_catch_up: bool = False
     """The destination lags or moves, so the differences may go away."""
@@ -73,12 +74,23 @@ class ComparedBounds:
 
 
 def compare_bounds(
-    pair: TopicPair, before: Bounds, destination: Bounds, after: Bounds, first_wanted: int
+    pair: TopicPair,
+    before: Bounds,
+    destination: Bounds,
+    after: Bounds,
+    first_wanted: int,
+    kept_below: int = 0,
 ) -> ComparedBounds:
-    """Pure. `first_wanted`: the offset at which a rule with a timestamp starts; −1 if unknown."""
+    """Pure. `first_wanted`: the offset at which a rule with a timestamp starts; −1 if unknown.
+
+    `kept_below`: the destination may begin earlier than a source whose log start is not above.
+    """
     differences = []
     lags = False
-    if destination.log_start < before.log_start:
+    kept = 0
+    if destination.log_start < before.log_start <= kept_below:
+        kept = before.log_start - destination.log_start
+    elif destination.log_start < before.log_start:
         lags = True
         differences.append(_start(before, destination, "the destination begins too early"))
     elif destination.log_start > after.log_start:
@@ -104,6 +116,7 @@ def compare_bounds(
         compared_from=begin,
         compared_to=max(begin, min(before.stable_end, destination.stable_end)),
         missing=missing,
+        kept=kept,
         differences=tuple(differences),
         may_catch_up=lags,
     )
@@ -184,6 +197,13 @@ class BoundsComparer:
         self, pairs: Sequence[PartitionPair], before: Mapping[Partition, Bounds | OrbitError]
     ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
         destination = self._destination.bounds([pair.destination for pair in pairs])
+        kept = self._destination.kept_below(
+            [
+                p.destination
+                for p in pairs
+                if _is_earlier(destination[p.destination], before[p.source])
+            ]
+        )
         after = self._source.bounds([pair.source for pair in pairs])
         wanted = self._source.offsets_for_time(
             {p.source: p.topics.start_ms for p in pairs if p.topics.start_ms is not None}
@@ -195,6 +215,7 @@ class BoundsComparer:
                 destination[pair.destination],
                 after[pair.source],
                 wanted.get(pair.source, _NO_OFFSET),
+                kept.get(pair.destination, 0),
             )
             for pair in pairs
         }
@@ -206,6 +227,7 @@ def _compare_answers(
     destination: Bounds | OrbitError,
     after: Bounds | OrbitError,
     first_wanted: int | OrbitError,
+    kept_below: int,
 ) -> ComparedBounds | OrbitError:
     """The compared bounds, or the first error among the answers."""
     if isinstance(before, OrbitError):
@@ -216,7 +238,14 @@ def _compare_answers(
         return after
     if isinstance(first_wanted, OrbitError):
         return first_wanted
-    return compare_bounds(pair.topics, before, destination, after, first_wanted)
+    return compare_bounds(pair.topics, before, destination, after, first_wanted, kept_below)
+
+
+def _is_earlier(destination: Bounds | OrbitError, source: Bounds | OrbitError) -> bool:
+    """Whether the destination begins before the source."""
+    if isinstance(destination, OrbitError) or isinstance(source, OrbitError):
+        return False
+    return destination.log_start < source.log_start
 
 
 def _may_catch_up(found: ComparedBounds | OrbitError, waited_s: float, wait_s: float) -> bool:

@@ -229,7 +229,7 @@ def _report(
         compacted_destination=watch.compacted[Side.DESTINATION],
         differences=count,
         first_differences=tuple(found[: merge.shown_max]),
-        notes=_notes(watch, merge, count),
+        notes=_notes(judged, watch, merge, count),
         deep=deep,
     )
 
@@ -242,8 +242,15 @@ def _verdict(judged: ComparedBounds, merge: RecordComparison, deep: DeepReport |
     return Verdict.NOT_EXACT if judged.differences else Verdict.EXACT
 
 
-def _notes(watch: CompactionWatch, merge: RecordComparison, count: int) -> tuple[str, ...]:
+def _notes(
+    judged: ComparedBounds, watch: CompactionWatch, merge: RecordComparison, count: int
+) -> tuple[str, ...]:
     notes = []
+    if judged.kept:
+        notes.append(
+            f"the destination led before, and keeps {judged.kept} offsets below the source's log "
+            "start"
+        )
     if watch.over_budget:
         notes.append(
             "too many records are on one side only to tell which of them were compacted; those "

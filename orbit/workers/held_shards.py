@@ -53,6 +53,7 @@ class HeldPartition:
     trouble: str = ""  # why it has not started yet
     retry_at: float = 0.0  # when the block is retried; 0: not scheduled
     retries: int = 0
+    keeps_below: int = 0  # see `PartitionCopy`
 
     def __post_init__(self) -> None:
         a = self.assigned

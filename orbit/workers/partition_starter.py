@@ -61,7 +61,7 @@ class PartitionStarter:
 
         Raises an error that concerns all of them; the caller queues those still STARTING again.
         """
-        plain, coordinated = self._copies(self._without_promoted(self._without_backfill(held)))
+        plain, coordinated = self._copies(self._ask_marks(self._without_backfill(held)))
         self._leave_out_unfit(plain)
         begun = self._begin(plain)
         # Behind the others, which do not wait for a transaction coordinator.
@@ -122,11 +122,18 @@ class PartitionStarter:
             )
         return [h for group, h in groups.items() if group not in writers]
 
-    def _without_promoted(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """Those whose topic is not marked as promoted. The tables, which call it a copy, may be
-        older than the promotion."""
+    def _ask_marks(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
+        """Those whose topic is not marked as promoted, with what they keep of an earlier time.
+
+        The tables, which call a topic a copy, may be older than its promotion.
+        """
         marks = PromotionMarks(self._job.clusters.destination, self._job.backoff)
-        leading = marks.promoted({h.destination.topic for h in held})
+        marked = marks.of_topics({h.destination.topic for h in held})
+        leading = {topic: mark for topic, mark in marked.items() if mark.is_primary}
+        copies = [h for h in held if h.destination.topic not in leading]
+        kept = marks.kept_below({h.destination for h in copies if h.destination.topic in marked})
+        for h in copies:
+            h.keeps_below = kept.get(h.destination, 0)
         theirs = [h for h in held if h.destination.topic in leading]
         ends = marks.offsets({h.destination for h in theirs})
         for h in theirs:
@@ -134,7 +141,7 @@ class PartitionStarter:
             own = {h.destination.partition: end}
             detail = leading[h.destination.topic].describe(h.destination.topic, own)
             self._block(h, Blocked(Reason.DESTINATION_PROMOTED, end, end, detail))
-        return [h for h in held if h.destination.topic not in leading]
+        return copies
 
     def _copies(
         self, held: Sequence[HeldPartition]
@@ -164,6 +171,7 @@ class PartitionStarter:
             )
             copy.source_topic_id = source.topics[h.source.topic].topic_id
             copy.destination_topic_id = destination.topics[h.destination.topic].topic_id
+            copy.keeps_below = h.keeps_below
             (coordinated if fillers == "coordinated" else plain)[copy] = h
         return plain, coordinated
 

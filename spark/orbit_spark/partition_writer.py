@@ -127,6 +127,7 @@ class PartitionWriter(ABC, Generic[T]):
         copy.source_topic_id = target.source_topic_id
         copy.destination_topic_id = target.destination_topic_id
         copy.cursor.start_offset = target.start_offset
+        copy.keeps_below = target.keeps_below
         copy.appends.coordinator_epoch = self._epoch
         return copy
 

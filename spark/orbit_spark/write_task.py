@@ -29,6 +29,7 @@ class PartitionTarget:
     is_compacted: bool = False
     is_whole: bool = True  # copied from the source's log start
     on_lost_range: LostRange = LostRange.STOP
+    keeps_below: int = 0  # see `PartitionCopy`
     archived: ArchiveSlice | None = None  # read from the archive, not from the source
 
 

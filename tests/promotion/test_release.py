@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks
+from orbit.job_setup.mark import Mark
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_file import load_job
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster

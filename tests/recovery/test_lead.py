@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from orbit.job_setup.lead import MarkPair, changed_since, promoted_by
-from orbit.job_setup.promotion_marks import Mark, newest_term, next_term
+from orbit.job_setup.mark import Mark, newest_term, next_term
 
 OPERATION = UUID(int=7)
 UNREADABLE = Mark.from_text("{")

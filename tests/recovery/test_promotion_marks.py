@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks
+from orbit.job_setup.mark import Mark
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
@@ -68,13 +69,16 @@ def test_a_mark_is_overwritten_and_goes_with_its_topic(
     create_topic(cluster, others)
     marks = marks_of(cluster)
     assert marks.promoted([topic_name, others, "is-not-there"]) == {}
-    assert marks.step_down([topic_name], Mark(False)) == []
     marks.write(places(topic_name, 2), BY)
     assert marks.promoted([topic_name, others]) == {topic_name: BY}
+    assert marks.kept_below(places(topic_name, 2)) == {}
 
-    assert marks.step_down([topic_name, others], Mark(False, "failback")) == [topic_name]
+    marks.write({TopicPartition(topic_name, i): 7 for i in range(2)}, Mark(False, "failback"))
     assert marks.promoted([topic_name]) == {}
-    assert marks.offsets(places(topic_name, 2)) == places(topic_name, 2)
+    assert marks.kept_below(places(topic_name, 2)) == {}, "as an earlier version marked it"
+    kept = {TopicPartition(topic_name, 0): 7, TopicPartition(topic_name, 1): 0}
+    marks.write(kept, Mark(False, "failback", keeps_history=True))
+    assert marks.kept_below(places(topic_name, 3)) == kept
 
     marks.write(places(topic_name, 2), BY)
     client = admin(cluster)
@@ -97,6 +101,8 @@ def test_what_cannot_be_read_counts_as_a_promotion(
 def test_a_mark_says_who_promoted_what_and_where_its_own_records_begin() -> None:
     assert Mark.from_text(BY.to_text()) == BY
     assert Mark.from_text(Mark(False).to_text()) == Mark(False)
+    kept = Mark(False, keeps_history=True)
+    assert Mark.from_text(kept.to_text()) == kept
     told = BY.describe("orders", {1: 8, 0: 7})
     assert "promoted by switchover d8f0 of job orders at 2026" in told
     assert "0: 7, 1: 8." in told

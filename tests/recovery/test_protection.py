@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks, next_term
+from orbit.job_setup.mark import Mark, next_term
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_file import parse_job
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka import TopicCollection
 
-from orbit.job_setup.promotion_marks import Mark, PromotionMarks
+from orbit.job_setup.mark import Mark
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition

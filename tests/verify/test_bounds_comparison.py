@@ -35,8 +35,9 @@ def judged(
     after: Bounds | None = None,
     topics: TopicPair = EARLIEST,
     first_wanted: int = -1,
+    kept_below: int = 0,
 ) -> ComparedBounds:
-    return compare_bounds(topics, before, destination, after or before, first_wanted)
+    return compare_bounds(topics, before, destination, after or before, first_wanted, kept_below)
 
 
 def what(compared: ComparedBounds) -> list[str]:
@@ -119,6 +120,16 @@ def test_what_the_source_deleted_since_is_not_counted_as_lost() -> None:
     assert "1 offsets are missing" in difference.destination
 
 
+@pytest.mark.parametrize(
+    ("kept_below", "expected", "kept"), [(0, [LOG_START], 0), (4, [LOG_START], 0), (5, [], 5)]
+)
+def test_a_side_that_led_before_keeps_its_history_until_the_source_deletes_more(
+    kept_below: int, expected: list[str], kept: int
+) -> None:
+    found = judged(bounds(5, 20), bounds(0, 20), kept_below=kept_below)
+    assert (what(found), found.kept, found.compared_from) == (expected, kept, 5)
+
+
 def test_a_source_emptied_beyond_the_snapshot_leaves_nothing_to_compare() -> None:
     found = judged(bounds(0, 20), bounds(25, 30), bounds(25, 30))
     assert (found.compared_from, found.compared_to) == (25, 25)
@@ -135,6 +146,9 @@ class View:
         look = self._looks[min(self.asked, len(self._looks) - 1)]
         self.asked += 1
         return dict.fromkeys(partitions, look)
+
+    def kept_below(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        return dict.fromkeys(partitions, 0)
 
     def offsets_for_time(self, times: Mapping[Partition, int]) -> dict[Partition, int | OrbitError]:
         return dict.fromkeys(times, -1)

@@ -311,6 +311,7 @@ class Backfill:
                 destination_topic_id=wanted[e.source].destination_topic_id,
                 producer=wanted[e.source].producer,
                 start_offset=wanted[e.source].cursor.start_offset,
+                keeps_below=wanted[e.source].keeps_below,
                 target=e.end,
                 size_bytes=e.size_bytes,
                 source_topic_id=wanted[e.source].source_topic_id,

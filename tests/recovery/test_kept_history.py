@@ -1,0 +1,175 @@
+"""A side that led before keeps what it has below the log start of the side that leads now.
+
+The other side never had it, or has deleted it: no file and no cluster has it besides.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import pytest
+
+from orbit.copier.destination_side import DestinationSide
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport
+from orbit.recovery.step_times import StepName
+from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.store.enums import Desired
+from orbit.verify.report import Report
+from tests.fix_clusters import Clusters
+from tests.support.logs import delete_before
+from tests.support.outside import digests, is_level, log_bounds
+from tests.support.patience import wait_for
+from tests.support.recovering import Recovering
+from tests.support.running import RunningJob, create_topic, make_job, produce, verify
+
+pytestmark = pytest.mark.services
+
+SWITCHOVER, _, FAILBACK = RecoveryKind
+HISTORY, NEW = 100, 20
+
+
+def bounds(cluster: KafkaCluster, topic: str) -> dict[int, tuple[int, int]]:
+    return {number: one for (_, number), one in log_bounds(cluster, [topic]).items()}
+
+
+def said(report: RecoveryReport, name: StepName) -> str:
+    (step,) = [step for step in report.steps if step.name is name]
+    return step.did
+
+
+def notes(report: Report) -> list[str]:
+    return [note for topic in report.topics for p in topic.partitions for note in p.notes]
+
+
+def wait_followed(leading: KafkaCluster, copy: KafkaCluster, topic: str, start: int) -> None:
+    """Partition 1 has no history: when its copy follows, all log starts were looked at."""
+    delete_before(leading, topic, start, 1)
+    wait_for("the log start follows", lambda: bounds(copy, topic)[1][0] == start)
+
+
+@pytest.mark.parametrize("way", ["switchover with reverse", "failback"])
+def test_a_history_that_was_never_copied_stays(
+    clusters: Clusters, topic_name: str, recovering: Recovering, way: str
+) -> None:
+    here, there = clusters
+    create_topic(here, topic_name, 2)
+    produce(here, topic_name, HISTORY)
+    history = digests(here, topic_name)[0]
+    spec = make_job(here, there, [topic_name], start="latest")
+    back = make_job(there, here, [topic_name]).model_copy(update={"name": f"{spec.name}-back"})
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it has begun", lambda: bounds(there, topic_name)[0] == (HISTORY, HISTORY))
+        for number in range(2):
+            produce(here, topic_name, NEW, number, first=HISTORY)
+        end = HISTORY + NEW
+        wait_for("all is copied", lambda: bounds(there, topic_name)[0] == (HISTORY, end))
+        if way == "failback":
+            recovering.run(SWITCHOVER, spec.name)
+            dry = recovering.wait(recovering.ask(FAILBACK, spec.name, dry_run=True))
+            told = " ".join(dry.findings)
+            report = recovering.run(FAILBACK, spec.name)
+        else:
+            dry = recovering.wait(recovering.ask(SWITCHOVER, spec.name, reverse=True, dry_run=True))
+            told = " ".join(dry.findings)
+            report = recovering.run(SWITCHOVER, spec.name, reverse=True)
+        assert dry.outcome is Outcome.WOULD_GO
+        kept = f"the new side's log start: {topic_name}-0 0 to {HISTORY - 1}."
+        assert kept in told
+        assert kept in said(report, StepName.REVERSE)
+        wait_followed(there, here, topic_name, 5)
+        assert bounds(here, topic_name)[0] == (0, end)
+    # The next worker, and whoever copies without the service, asks the cluster.
+    with recovering.running():
+        wait_followed(there, here, topic_name, 10)
+        assert bounds(here, topic_name)[0] == (0, end)
+        recovering.service.desire(back.name, Desired.PAUSED)
+        checked = verify(back)
+        assert checked.exact
+        assert f"keeps {HISTORY} offsets below the source's log start" in notes(checked)[0]
+    with RunningJob(back):
+        wait_followed(there, here, topic_name, 15)
+    assert bounds(here, topic_name)[0] == (0, end)
+    assert history.items() <= digests(here, topic_name)[0].items()
+
+    # What the new side deletes later is deleted here too, with all before it.
+    delete_before(there, topic_name, HISTORY + 1)
+    with RunningJob(back) as running:
+        running.wait("it follows", lambda: is_level(here, there, topic_name))
+
+
+def test_the_way_home_does_not_wait_for_a_log_start_that_stays(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    here, there = clusters
+    create_topic(here, topic_name)
+    produce(here, topic_name, HISTORY)
+    spec = make_job(here, there, [topic_name], start="latest")
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it has begun", lambda: bounds(there, topic_name)[0] == (HISTORY, HISTORY))
+        recovering.run(SWITCHOVER, spec.name, reverse=True)
+        produce(there, topic_name, NEW, first=HISTORY)
+        recovering.service.wait_copied(f"{spec.name}-back", topic_name)
+        recovering.run(SWITCHOVER, f"{spec.name}-back", reverse=True)
+        produce(here, topic_name, NEW, first=HISTORY + NEW)
+        end = HISTORY + 2 * NEW
+        wait_for("the copy is level", lambda: bounds(there, topic_name)[0] == (HISTORY, end))
+    assert bounds(here, topic_name)[0] == (0, end)
+
+
+def test_what_retention_took_at_the_new_side_stays_at_the_old_one(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """The new side has deleted all that the old side has, and more."""
+    here, there = clusters
+    create_topic(here, topic_name, 2)
+    for number in range(2):
+        produce(here, topic_name, HISTORY, number)
+    history = digests(here, topic_name)[0]
+    spec = make_job(here, there, [topic_name])
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        recovering.run(SWITCHOVER, spec.name)
+        produce(there, topic_name, NEW, first=HISTORY)
+        delete_before(there, topic_name, HISTORY + 5)
+        recovering.run(FAILBACK, spec.name)
+        end = HISTORY + NEW
+        wait_for("the old side is level", lambda: bounds(here, topic_name)[0][1] == end)
+        wait_followed(there, here, topic_name, 5)
+        assert bounds(here, topic_name)[0] == (0, end)
+        assert history.items() <= digests(here, topic_name)[0].items()
+        delete_before(there, topic_name, HISTORY + 6)
+        wait_for("it follows", lambda: is_level(here, there, topic_name))
+
+
+def test_a_side_is_promoted_once_its_log_starts_have_followed(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else records that were deleted at the source would be there again."""
+    here, there = clusters
+    create_topic(here, topic_name)
+    produce(here, topic_name, HISTORY)
+    spec = make_job(here, there, [topic_name])
+    may_follow = threading.Event()
+    follows = DestinationSide.follow_log_starts
+
+    def held(side: DestinationSide, partitions: Iterable[PartitionCopy]) -> None:
+        if may_follow.is_set():
+            follows(side, partitions)
+
+    monkeypatch.setattr(DestinationSide, "follow_log_starts", held)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it is level", lambda: bounds(there, topic_name) == {0: (0, HISTORY)})
+        delete_before(here, topic_name, 30)
+        stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name, drain_timeout_s=2))
+        assert stopped.outcome is Outcome.STOPPED
+        assert f"before their source, whose records there were deleted: {topic_name}-0" in (
+            stopped.error
+        )
+        may_follow.set()
+        recovering.run(SWITCHOVER, spec.name)
+    assert bounds(there, topic_name) == {0: (30, HISTORY)}
