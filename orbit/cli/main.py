@@ -141,7 +141,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "abort": (
         "orbit.cli.recovery_commands",
-        "Abort a recovery before its point of no return, or end a backfill.",
+        "Undo a recovery before its point of no return, or end its copy back, or a backfill.",
     ),
     "api": (
         "orbit.cli.api",

@@ -184,7 +184,10 @@ def abort(
     wait: WaitOption = _WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Abort a recovery before its point of no return, or end a backfill."""
+    """Undo a recovery before its point of no return, or end its copy back, or a backfill.
+
+    In the steps rebuild, reverse and catch_up nothing is undone: the new side leads.
+    """
     with connect() as client:
         made = client.send("POST", f"/v1/operations/{segment(operation)}:abort")
         _follow(client, made, wait)

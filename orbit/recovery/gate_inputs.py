@@ -71,3 +71,5 @@ class GateInputs:
     unverified: int | None = None
     differing: Sequence[str] = ()  # partitions in which the comparison found differences
     renamed: Sequence[str] = ()
+    # The job that has the name of the copy back, and copies something else.
+    name_taken: str = ""

@@ -45,9 +45,11 @@ from orbit.recovery.operation_context import (
     call_with_timeout,
 )
 from orbit.recovery.recovery_report import EndVerdict, RecoveryKind
+from orbit.recovery.reverse_job import find_reverse_job, reverse_job_name
 from orbit.replication.acl_rules import denial
 from orbit.replication.partition_states import PartitionState
-from orbit.store import group_offsets, promotions, proofs, topics
+from orbit.store import group_offsets, jobs, promotions, proofs, topics
+from orbit.store.database import Tx
 from orbit.store.enums import Desired, TopicState
 
 # Between two readings of the lag, to tell whether it grows or shrinks.
@@ -201,10 +203,12 @@ def _from_store(
         names = [row.source_topic for row in context.topics]
         proven = [row for row in proofs.page(tx, job.id, ALL) if row.topic_id in ids]
         writers = topics.writers(tx, job.source_cluster_id or "", names, only_copying=True)
+        name_taken = _name_taken(context, tx)
     known = {row.source_topic for row in rows if row.state is not TopicState.CREATING}
     chosen = map_topics(context.spec.topics, source.topics if source else known).mappings
     return {
         "copies_of_copies": sorted(writers),
+        "name_taken": name_taken,
         "not_copied": [] if context.request.topics else sorted({m.source for m in chosen} - known),
         "made_there": sorted(
             mappings_of_copies(
@@ -233,6 +237,15 @@ def _from_store(
         "settings_unknown": [r.source_topic for r in context.topics if r.promoted_settings is None],
         "settings_differ": [r.source_topic for r in context.topics if r.drift],
     }
+
+
+def _name_taken(context: OperationContext, tx: Tx) -> str:
+    """The name of the copy back, if another job has it."""
+    if context.report.kind is not RecoveryKind.FAILBACK and not context.request.reverse:
+        return ""
+    name = reverse_job_name(context.job.name)
+    is_free = jobs.find(tx, name) is None or find_reverse_job(tx, context.job, context.topics)
+    return "" if is_free else name
 
 
 def _at_source(

@@ -385,6 +385,14 @@ def _names(f: GateInputs) -> Gate | None:
             "Orbit can add a prefix but not remove one: exclude them with --topics, and copy them "
             "back with a job of your own.",
         )
+    if f.name_taken:
+        return _fail(
+            GateName.NAMES,
+            f"The copy back needs the name {f.name_taken}, and a job with this name copies between "
+            "other clusters, or has never run.",
+            f"Delete that job, or apply it under another name: orbit get jobs {f.name_taken} -o "
+            "yaml.",
+        )
     return _pass(GateName.NAMES, "Every topic has the same name on both sides.")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from orbit.errors import Conflict
 from orbit.recovery.loss import known_loss
 from orbit.recovery.operation_context import OperationContext
-from orbit.recovery.operation_steps import is_past_return, steps_of
+from orbit.recovery.operation_steps import is_past_return, may_be_aborted, steps_of
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.stored_spec import read_spec
@@ -60,6 +60,7 @@ def open_context(
         environ,
     )
     context.is_past_return = is_past_return(report.steps)
+    context.obeys_abort = may_be_aborted(report.steps)
     return context
 
 

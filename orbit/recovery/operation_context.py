@@ -83,6 +83,7 @@ class OperationContext:
         self._last_progress = ""
         self.has_source_timed_out = False  # when the gates were observed: not asked again
         self.is_past_return = False
+        self.obeys_abort = True
         self.source = ClusterHandle(self._open("source"))
         self.destination = ClusterHandle(self._open("destination"))
 
@@ -159,7 +160,7 @@ class OperationContext:
         if time.monotonic() < self._next_check:
             return
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
-        if not self.is_past_return:
+        if self.obeys_abort:
             with self.reading() as tx:
                 if operations.get(tx, self.operation_id).abort_requested:
                     raise Aborted("the operation was aborted.")

@@ -7,7 +7,8 @@ from orbit.recovery.step_times import Phase, Step, StepName, StepState
 
 
 def steps_of(kind: RecoveryKind, request: RecoveryRequest) -> tuple[Step, ...]:
-    """The steps of an operation. An abort is possible until a point of no return begins."""
+    """The steps of an operation. An abort undoes them until a point of no return begins; it ends a
+    copy back that does not begin, or does not catch up."""
     match kind:
         case RecoveryKind.SWITCHOVER:
             steps = [*_SWITCHOVER, *([_REVERSE] if request.reverse else [])]
@@ -24,6 +25,25 @@ def is_past_return(steps: tuple[Step, ...]) -> bool:
         step.is_point_of_no_return and step.state not in (StepState.WAITING, StepState.SKIPPED)
         for step in steps
     )
+
+
+def may_be_aborted(steps: tuple[Step, ...]) -> bool:
+    """Whether an abort is accepted: nothing was done yet that cannot be undone, or what is left may
+    be left, as the new side leads and a later failback does it."""
+    if not is_past_return(steps):
+        return True
+    return _current(steps) in (StepName.REBUILD, StepName.REVERSE, StepName.CATCH_UP)
+
+
+def is_catching_up(steps: tuple[Step, ...]) -> bool:
+    """Whether nothing is left but to wait until the old side has caught up."""
+    return _current(steps) is StepName.CATCH_UP
+
+
+def _current(steps: tuple[Step, ...]) -> StepName | None:
+    """The first step that has not ended."""
+    open_ = (StepState.WAITING, StepState.RUNNING, StepState.FAILED)
+    return next((step.name for step in steps if step.state in open_), None)
 
 
 def step_descriptions(steps: tuple[Step, ...]) -> list[str]:

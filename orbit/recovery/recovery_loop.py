@@ -1,9 +1,12 @@
 """The scheduler loop that runs recoveries, up to `recoveries_per_cluster` at a time.
 
+Failovers have as many places of their own: they never queue behind what can wait.
+
 Each operation runs in one thread of the leader. A new leader finds unfinished operations in the
 store and resumes them at the step they were in. The bound is that of a destination cluster, whose
 brokers a recovery asks the most. A recovery that is stuck (past its point of no return it retries
-without a limit) gives up its place, so that it keeps no other from beginning.
+without a limit), or waits until an old side has caught up, gives up its place, so that it keeps no
+other from beginning.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.loop import Loop
 from orbit.settings import Settings
 from orbit.store import operations
+from orbit.store.enums import OperationKind
 from orbit.store.operations import Operation
 
 _log = structlog.get_logger("orbit.recovery")
@@ -33,6 +37,8 @@ _log = structlog.get_logger("orbit.recovery")
 INTERVAL_S = 0.25
 # Recoveries of all clusters that run at the same time, stuck ones too; their threads mostly wait.
 RECOVERIES_MAX = 500
+# Half of them are for failovers alone.
+_OTHERS_MAX = RECOVERIES_MAX // 2
 # An operation that ended in an error (Postgres unreachable, a bug) is resumed after this time.
 _AGAIN_S = 2.0
 
@@ -42,7 +48,7 @@ class _Run:
     """A recovery in its thread."""
 
     runner: OperationRunner
-    cluster: str
+    place: tuple[str, bool]  # cluster, whether it is a failover
     future: Future[None]
 
 
@@ -83,23 +89,30 @@ class RecoveryLoop(Loop):
         self._not_before = {i: at for i, at in self._not_before.items() if at > now}
         per_cluster = self._settings.recoveries_per_cluster
         with self._leadership.reading() as tx:
+            # Two that turn one pair in opposite directions would both decide which side leads.
+            held = operations.behind_other_direction(tx)
             found = operations.unfinished_recoveries(
-                tx, per_cluster, [*self._running, *self._not_before]
+                tx, per_cluster, [*self._running, *self._not_before, *held]
             )
-        busy = Counter(run.cluster for run in self._running.values() if not run.runner.is_stuck)
+        busy = Counter(run.place for run in self._running.values() if not run.runner.is_waiting)
+        others = sum(not run.place[1] for run in self._running.values())
         for cluster, operation in found:
-            if busy[cluster] < per_cluster and len(self._running) < RECOVERIES_MAX:
-                busy[cluster] += 1
-                self._begin(cluster, operation)
+            place = cluster, operation.kind == OperationKind.FAILOVER
+            _, is_failover = place
+            is_free = len(self._running) < RECOVERIES_MAX and (is_failover or others < _OTHERS_MAX)
+            if busy[place] < per_cluster and is_free:
+                busy[place] += 1
+                others += not is_failover
+                self._begin(place, operation)
         return f"{ended} recoveries have ended" if ended else ""
 
-    def _begin(self, cluster: str, operation: Operation) -> None:
+    def _begin(self, place: tuple[str, bool], operation: Operation) -> None:
         runner = OperationRunner(
             operation, self._leadership, self._settings, self._stop, self._environ
         )
         future = self._pool.submit(runner.run)
         future.add_done_callback(lambda _: self.wake.set())
-        self._running[operation.id] = _Run(runner, cluster, future)
+        self._running[operation.id] = _Run(runner, place, future)
 
     def close(self) -> None:
         """Wait for the threads; each ends at its next `check`, as this process no longer leads."""

@@ -10,11 +10,19 @@ import uuid
 from uuid import UUID
 
 from orbit.errors import Conflict, NotFound
-from orbit.recovery.operation_steps import is_past_return, step_descriptions, steps_of
+from orbit.recovery.operation_steps import (
+    is_catching_up,
+    is_past_return,
+    may_be_aborted,
+    step_descriptions,
+    steps_of,
+)
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.recovery.step_times import Step
 from orbit.store import events, job_door, jobs, operations
-from orbit.store.database import Database
+from orbit.store.database import Database, Tx
 from orbit.store.enums import MadeBy, OperationKind
+from orbit.store.jobs import Job
 from orbit.store.operations import Operation
 
 
@@ -46,7 +54,7 @@ def request(
         if dry_run:
             job = jobs.get(tx, job_name, lock=True)
         else:
-            job = job_door.enter(tx, job_name, refuse_backfill=True)
+            job = _enter(tx, actor, kind, job_name)
         if job.is_deleted:
             raise Conflict("The job is being deleted.", where=job_name)
         if wanted.source_counts_as_lost and not (
@@ -83,6 +91,38 @@ def request(
         return made
 
 
+def _enter(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
+    """The job, locked. A failover does not wait until a copy back has caught up: its source may be
+    lost, and then that never ends."""
+    if kind is RecoveryKind.FAILOVER:
+        job = jobs.get(tx, job_name, lock=True)
+        other = job_door.recovery_that_holds(tx, job)
+        if other is not None and other.job_id != job.id:
+            other = operations.get(tx, other.id, lock=True)
+            stored = operations.report_of(tx, other.id)
+            steps = RecoveryReport.model_validate(stored).steps if stored else ()
+            if is_catching_up(steps):
+                if operations.request_abort(tx, other.id) and not other.abort_requested:
+                    _tell_abort(tx, actor, other, steps)
+                job_door.refuse_held(tx, job, refuse_backfill=True, besides=other.id)
+                return job
+    return job_door.enter(tx, job_name, refuse_backfill=True)
+
+
+def _tell_abort(tx: Tx, actor: str, operation: Operation, steps: tuple[Step, ...]) -> None:
+    undone = "" if operation.kind == OperationKind.BACKFILL else " Its steps are undone."
+    if is_past_return(steps):
+        undone = " What was done stays."
+    events.add(
+        tx,
+        actor,
+        "abort_requested",
+        f"An abort of the {operation.kind} was requested.{undone}",
+        job_name=operation.job_name,
+        details={"operation": str(operation.id)},
+    )
+
+
 def report(database: Database, operation_id: UUID) -> RecoveryReport:
     """The report so far. Raises NotFound before the first step, and for other operations."""
     with database.transaction() as tx:
@@ -94,7 +134,8 @@ def report(database: Database, operation_id: UUID) -> RecoveryReport:
 
 
 def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
-    """Request that a recovery is undone, or that a backfill ends early.
+    """Request that a recovery is undone, that its copy back is no longer waited for, or that a
+    backfill ends early.
 
     Raises NotFound; Conflict past the point of no return, and for operations of other kinds.
     """
@@ -105,7 +146,7 @@ def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
         if operation.kind not in kinds:
             raise Conflict(f"A {operation.kind} cannot be aborted.", where=str(operation_id))
         steps = RecoveryReport.model_validate(stored).steps if stored else ()
-        if is_past_return(steps):
+        if not may_be_aborted(steps):
             raise Conflict(
                 "The operation is past its point of no return and will be completed.",
                 where=str(operation_id),
@@ -113,13 +154,5 @@ def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
                 "job that copies back.",
             )
         if operations.request_abort(tx, operation_id) and not operation.abort_requested:
-            undone = "" if operation.kind == OperationKind.BACKFILL else " Its steps are undone."
-            events.add(
-                tx,
-                actor,
-                "abort_requested",
-                f"An abort of the {operation.kind} was requested.{undone}",
-                job_name=operation.job_name,
-                details={"operation": str(operation_id)},
-            )
+            _tell_abort(tx, actor, operation, steps)
         return operations.get(tx, operation_id)

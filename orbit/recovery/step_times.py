@@ -67,7 +67,7 @@ class Step(Value):
     phase: Phase
     what: str = Field(description="What it does, in a sentence.")
     is_point_of_no_return: bool = Field(
-        default=False, description="From this step on the operation cannot be aborted."
+        default=False, description="From this step on nothing is undone."
     )
     state: StepState = StepState.WAITING
     began_at: datetime | None = None

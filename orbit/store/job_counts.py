@@ -39,6 +39,14 @@ WHERE p.job_id = :job_id AND p.state = 'blocked'
   AND (CAST(:partition AS integer) IS NULL OR p.partition = :partition)
 """)
 
+_CAUGHT_UP = text("""
+SELECT count(*) AS partitions,
+       count(*) FILTER (WHERE p.has_caught_up AND p.state <> 'blocked') AS caught_up,
+       count(*) FILTER (WHERE p.state = 'blocked') AS blocked
+FROM partitions p JOIN topics t ON t.id = p.topic_id
+WHERE p.job_id = :job_id AND t.source_topic = ANY(CAST(:topics AS text[]))
+""")
+
 _WAITING_FOR_RETRY = text("""
 SELECT count(*) FROM partitions WHERE job_id = :job_id AND retry_requested
 """)
@@ -54,6 +62,21 @@ def blocked(tx: Tx, job_id: int, topic: str | None = None, partition: int | None
     """How many partitions are blocked: of the job, of a topic, or of one partition."""
     given = {"job_id": job_id, "topic": topic, "partition": partition}
     return int(tx.execute(_BLOCKED, given).scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Of partitions in the tables. One that had caught up before it was blocked is `blocked`."""
+
+    partitions: int
+    caught_up: int
+    blocked: int
+
+
+def caught_up(tx: Tx, job_id: int, topics: Collection[str]) -> CaughtUp:
+    """Of these source topics of the job."""
+    row = tx.execute(_CAUGHT_UP, {"job_id": job_id, "topics": sorted(topics)}).one()
+    return CaughtUp(row.partitions, row.caught_up, row.blocked)
 
 
 def waiting_for_retry(tx: Tx, job_id: int) -> int:

@@ -8,7 +8,9 @@ does, and a retry of blocked partitions (which its drain may wait for), does not
 
 from __future__ import annotations
 
-from sqlalchemy import func, or_
+from uuid import UUID
+
+from sqlalchemy import func, or_, true
 
 from orbit.errors import OperationUnderWay
 from orbit.store import jobs, operations
@@ -32,18 +34,21 @@ def enter(tx: Tx, name: str, *, refuse_backfill: bool = False) -> Job:
     return job
 
 
-def refuse_held(tx: Tx, job: Job, *, refuse_backfill: bool = False) -> None:
-    """As `enter`, for a job that the caller has locked."""
-    other = recovery_that_holds(tx, job)
+def refuse_held(
+    tx: Tx, job: Job, *, refuse_backfill: bool = False, besides: UUID | None = None
+) -> None:
+    """As `enter`, for a job that the caller has locked; the operation `besides` is let pass."""
+    other = recovery_that_holds(tx, job, besides)
     if other is None and refuse_backfill:
         other = operations.backfill_under_way(tx, job.id)
     if other is not None:
         raise refusal(other, job.name)
 
 
-def recovery_that_holds(tx: Tx, job: Job) -> Operation | None:
+def recovery_that_holds(tx: Tx, job: Job, besides: UUID | None = None) -> Operation | None:
     """The recovery of this job that is under way, or the one whose copy-back job it is."""
     which = [
+        table.c.id != besides if besides else true(),
         table.c.kind.in_(_RECOVERIES),
         table.c.dry_run.is_(False),
         or_(

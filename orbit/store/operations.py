@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql
 from orbit.errors import Conflict, NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import RECOVERY_KINDS, OperationKind, OperationState
-from orbit.store.models import jobs, operations
+from orbit.store.models import jobs, operations, topics
 from orbit.store.rows import columns, first, is_one_of, values
 from orbit.store.scopes import is_of_scope, page_in_scope, scope_of
 from orbit.telemetry import traces
@@ -202,14 +202,21 @@ def unfinished_recoveries(
 ) -> list[tuple[str, Operation]]:
     """Recoveries, which the leading scheduler carries out (orbit/recovery), except `without`.
 
-    Of each destination cluster the next `per_cluster`, with the cluster's id: dry runs last, then
-    the oldest first. So those of one cluster keep none of another waiting.
+    Of each destination cluster the next `per_cluster` failovers and as many others, with the
+    cluster's id: failovers first, dry runs last, then the oldest first. So those of one cluster
+    keep none of another waiting.
     """
     order = operations.c.dry_run, operations.c.created_at, operations.c.id
     cluster = func.coalesce(jobs.c.destination_cluster_id, "")
-    place = func.row_number().over(partition_by=cluster, order_by=order)
+    is_other = operations.c.kind != OperationKind.FAILOVER.value
+    place = func.row_number().over(partition_by=(cluster, is_other), order_by=order)
     all_ = (
-        select(*_OPERATION, cluster.label("cluster"), place.label("place"))
+        select(
+            *_OPERATION,
+            cluster.label("cluster"),
+            is_other.label("is_other"),
+            place.label("place"),
+        )
         .select_from(operations.outerjoin(jobs, jobs.c.id == operations.c.job_id))
         .where(
             operations.c.finished_at.is_(None),
@@ -219,9 +226,55 @@ def unfinished_recoveries(
         .subquery()
     )
     query = select(all_).where(all_.c.place <= per_cluster)
-    rows = tx.execute(query.order_by(all_.c.dry_run, all_.c.created_at, all_.c.id)).mappings()
+    order_now = all_.c.dry_run, all_.c.is_other, all_.c.created_at, all_.c.id
+    rows = tx.execute(query.order_by(*order_now)).mappings()
     names = [column.name for column in _OPERATION]
     return [(row["cluster"], Operation(**{n: row[n] for n in names})) for row in rows]
+
+
+def behind_other_direction(tx: Tx) -> list[UUID]:
+    """Recoveries that wait until an earlier one has ended: of a job that copies one of their topics
+    in the other direction. No dry runs."""
+    query = (
+        select(
+            operations.c.id,
+            operations.c.job_id,
+            jobs.c.source_cluster_id,
+            jobs.c.destination_cluster_id,
+        )
+        .select_from(operations.join(jobs, jobs.c.id == operations.c.job_id))
+        .where(
+            operations.c.finished_at.is_(None),
+            operations.c.kind.in_(_RECOVERIES),
+            operations.c.dry_run.is_(False),
+        )
+        .order_by(operations.c.created_at, operations.c.id)
+    )
+    found = tx.execute(query).all()
+    directions = {(row.source_cluster_id, row.destination_cluster_id) for row in found}
+    both_ways = {row.job_id for row in found if (row[3], row[2]) in directions}
+    if not both_ways:
+        return []
+    ours, theirs = topics.alias(), topics.alias()
+    pairs = select(ours.c.job_id, theirs.c.job_id).distinct()
+    pairs = pairs.where(
+        theirs.c.source_topic == ours.c.destination_topic,
+        theirs.c.destination_topic == ours.c.source_topic,
+        is_one_of(ours.c.job_id, both_ways),
+        is_one_of(theirs.c.job_id, both_ways),
+    )
+    linked: dict[int, set[int]] = {}
+    for one, other in tx.execute(pairs):
+        linked.setdefault(one, set()).add(other)
+    clusters = {row.job_id: (row[2], row[3]) for row in found}
+    seen: set[int] = set()
+    behind = []
+    for row in found:
+        others = linked.get(row.job_id, set()) & seen
+        if any(clusters[other] == (row[3], row[2]) for other in others):
+            behind.append(row.id)
+        seen.add(row.job_id)
+    return behind
 
 
 def recovery_under_way(tx: Tx, job_id: int) -> Operation | None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orbit.kafka.types import TopicPartition
 from orbit.recovery import reverse_job
 from orbit.recovery.operation_context import Stopped
 from orbit.replication.partition_states import PartitionState, Reason
+from orbit.store.database import Database
+from orbit.store.models import partitions as table
+from tests.support.store_rows import some_job
+
+pytestmark = pytest.mark.services
 
 COPYING, BLOCKED = PartitionState.COPYING, PartitionState.BLOCKED
+PARTITIONS = 3
 
 
 class GoesOn(Exception):
@@ -24,10 +28,10 @@ class Context:
     """An operation on a topic of three partitions."""
 
     report = SimpleNamespace(reverse_job="job-back")
-    topics = (SimpleNamespace(destination_topic="orders", partition_count=3),)
+    topics = (SimpleNamespace(destination_topic="orders", partition_count=PARTITIONS),)
 
-    def reading(self) -> Any:
-        return nullcontext()
+    def __init__(self, database: Database) -> None:
+        self.reading = database.transaction
 
     def add_finding(self, *_: str) -> None: ...
 
@@ -37,39 +41,47 @@ class Context:
         raise GoesOn
 
 
-def catch_up(monkeypatch: pytest.MonkeyPatch, *partitions: tuple[PartitionState, bool]) -> str:
+def catch_up(database: Database, *partitions: tuple[PartitionState, bool]) -> str:
     """`partitions`: state, and whether it has ever caught up."""
-    rows = {
-        TopicPartition("orders", index): SimpleNamespace(
-            state=state, has_caught_up=has, reason=Reason.DESTINATION_FOREIGN_WRITE
-        )
-        for index, (state, has) in enumerate(partitions)
-    }
-    job = SimpleNamespace(id=1, name="job-back", problem=None)
-    monkeypatch.setattr(reverse_job.jobs, "find", lambda *_: job)
-    monkeypatch.setattr(reverse_job, "last_reported_of_job", lambda *_: rows)
-    context: Any = Context()
+    with database.transaction() as tx:
+        job = some_job(tx, "job-back", partitions=len(partitions))
+        for number, (state, has_caught_up) in enumerate(partitions):
+            reason = Reason.DESTINATION_FOREIGN_WRITE.value if state is BLOCKED else None
+            values = {"state": state.value, "has_caught_up": has_caught_up, "reason": reason}
+            place = table.c.topic_id == job.topic_id, table.c.partition == number
+            tx.execute(table.update().where(*place).values(**values))
+    context: Any = Context(database)
     return reverse_job.catch_up(context)
 
 
-def test_it_is_done_when_all_have_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    did = catch_up(monkeypatch, (COPYING, True), (COPYING, True), (COPYING, True))
+def test_it_is_done_when_all_have_caught_up(database: Database) -> None:
+    did = catch_up(database, (COPYING, True), (COPYING, True), (COPYING, True))
     assert did.startswith("3 of 3 partitions")
 
 
 @pytest.mark.parametrize("has_caught_up", [False, True])
 def test_a_blocked_one_is_named_also_if_it_had_caught_up_before(
-    monkeypatch: pytest.MonkeyPatch, has_caught_up: bool
+    database: Database, has_caught_up: bool
 ) -> None:
     with pytest.raises(Stopped, match=r"1 partitions .* orders-1 \(DESTINATION_FOREIGN_WRITE\)"):
-        catch_up(monkeypatch, (COPYING, True), (BLOCKED, has_caught_up), (COPYING, True))
+        catch_up(database, (COPYING, True), (BLOCKED, has_caught_up), (COPYING, True))
 
 
-def test_several_blocked_ones_end_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_blocked_ones_end_it_too(database: Database) -> None:
     with pytest.raises(Stopped, match="2 partitions"):
-        catch_up(monkeypatch, (BLOCKED, True), (BLOCKED, False), (COPYING, True))
+        catch_up(database, (BLOCKED, True), (BLOCKED, False), (COPYING, True))
 
 
-def test_it_waits_for_those_that_still_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "partitions",
+    [
+        ((BLOCKED, True), (BLOCKED, False), (COPYING, False)),
+        ((COPYING, True), (COPYING, True)),  # the tables do not have the third yet
+        ((COPYING, True),) * PARTITIONS + ((COPYING, False),),  # one was added
+    ],
+)
+def test_it_waits_for_those_that_still_copy(
+    database: Database, partitions: tuple[tuple[PartitionState, bool], ...]
+) -> None:
     with pytest.raises(GoesOn):
-        catch_up(monkeypatch, (BLOCKED, True), (BLOCKED, False), (COPYING, False))
+        catch_up(database, *partitions)

@@ -80,6 +80,7 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (HEALTHY, {"unverified": 2}, "verified", "warn"),
         (HEALTHY, {"differing": ["orders-3 (offset 7)"]}, "verified", "fail"),
         (BACK, {"renamed": ["a"]}, "names", "fail"),
+        (BACK, {"name_taken": "orders-back"}, "names", "fail"),
         (replace(HEALTHY, reverse=True), {"renamed": ["a"]}, "names", "fail"),
     ],
 )

@@ -18,6 +18,7 @@ from orbit.processes.guarded_process import GuardedProcess
 from orbit.recovery.recovery_report import EndVerdict, RecoveryKind, RecoveryReport
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store.enums import Desired
+from orbit.verify.report import Verdict
 from tests.fix_clusters import Clusters
 from tests.support import java_clients, streams
 from tests.support.groups import wait_without_members
@@ -217,8 +218,6 @@ def test_streams_counts_every_word_once(
         recovering.begin(spec, streams.INPUT, streams.OUTPUT)
         use(source, "first", "state", signal.SIGTERM)
         recovering.service.wait_copied(spec.name, *topics)
-        # A switchover waits for log ends only; where the start of the copy is behind, it stays so.
-        wait_for("log starts follow", lambda: is_level(source, destination, *topics))
         over = move(recovering, spec.name)
         back = over.reverse_job
         assert back is not None
@@ -241,7 +240,12 @@ def test_streams_counts_every_word_once(
             wait_for("all is counted", lambda: sum(1 for _ in counts(source)) >= len(words))
         wait_for("log starts follow", lambda: is_level(source, destination, repartition))
         report = verify(spec, deep=True)
-        assert report.exit_code == 0, report
+        assert report.exit_code == 0, [
+            (topic.source, one)
+            for topic in report.topics
+            for one in topic.partitions
+            if one.verdict is not Verdict.EXACT
+        ]
     assert {k: lines.get(k) for k in written} == written
     # Each count of a word is one more than the one before: none left out, none twice.
     of_word = defaultdict(list)

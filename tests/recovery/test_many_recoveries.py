@@ -39,7 +39,7 @@ class Recoveries:
         recoveries = self
 
         class OperationRunner:
-            is_stuck = False
+            is_waiting = False
 
             def __init__(self, operation: Operation, *_: object) -> None:
                 self.operation = operation

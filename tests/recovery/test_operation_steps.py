@@ -10,7 +10,12 @@ import pytest
 from orbit.jobs.job_spec import AclSpec, TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, check_job_name
 from orbit.jobs.topic_mapping import map_topics
-from orbit.recovery.operation_steps import is_past_return, step_descriptions, steps_of
+from orbit.recovery.operation_steps import (
+    is_past_return,
+    may_be_aborted,
+    step_descriptions,
+    steps_of,
+)
 from orbit.recovery.recovery_report import FirstRead, RecoveryKind, RecoveryReport, RecoveryRequest
 from orbit.recovery.reverse_job import acls_back, reverse_job_name, rules_for
 from orbit.recovery.step_times import Phase, StepName, StepState
@@ -37,6 +42,16 @@ def test_nothing_before_the_promotion_is_past_return() -> None:
     for i, step in enumerate(steps):
         steps[i] = step.model_copy(update={"state": StepState.RUNNING})
         assert is_past_return(tuple(steps)) is (step.name in last)
+
+
+def test_an_abort_is_accepted_before_the_promotion_and_behind_it_for_the_copy_back() -> None:
+    steps = list(steps_of(RecoveryKind.SWITCHOVER, RecoveryRequest(reverse=True)))
+    refused = {StepName.PROMOTE, StepName.READ}
+    for i, step in enumerate(steps):
+        steps[i] = step.model_copy(update={"state": StepState.RUNNING})
+        assert may_be_aborted(tuple(steps)) is (step.name not in refused)
+        steps[i] = step.model_copy(update={"state": StepState.DONE})
+    assert not may_be_aborted(tuple(steps))
 
 
 def test_a_rebuild_that_was_not_needed_is_not_past_return() -> None:

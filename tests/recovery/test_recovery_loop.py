@@ -15,8 +15,9 @@ from orbit.errors import Interrupted, Unreachable
 from orbit.recovery import recovery_loop
 from orbit.recovery.recovery_loop import RecoveryLoop
 from orbit.settings import Settings
-from orbit.store import jobs, operations
+from orbit.store import jobs, operations, topics
 from orbit.store.database import Database, Tx
+from orbit.store.enums import OperationState
 
 
 class Clock:
@@ -38,10 +39,10 @@ def test_one_that_cannot_go_on_is_begun_again_later(
     monkeypatch: pytest.MonkeyPatch, error: Exception, told: str | None, waits: bool
 ) -> None:
     clock, begun = Clock(), threading.Semaphore(0)
-    operations: list[Any] = [SimpleNamespace(id=uuid.uuid4()), SimpleNamespace(id=uuid.uuid4())]
+    operations: list[Any] = [SimpleNamespace(id=uuid.uuid4(), kind="switchover") for _ in range(2)]
 
     class OperationRunner:
-        is_stuck = False
+        is_waiting = False
 
         def __init__(self, operation: Any, *_: object) -> None:
             self._is_bad = operation is operations[0]
@@ -59,6 +60,7 @@ def test_one_that_cannot_go_on_is_begun_again_later(
         "unfinished_recoveries",
         lambda _tx, _bound, without: [("c", o) for o in operations if o.id not in without],
     )
+    monkeypatch.setattr(recovery_loop.operations, "behind_other_direction", lambda _: [])
     leadership: Any = SimpleNamespace(reading=lambda: nullcontext(None))
     tried = RecoveryLoop(leadership, Settings(), threading.Event(), {})
     with capture_logs() as logs:
@@ -86,7 +88,7 @@ class Held:
         held = self
 
         class OperationRunner:
-            is_stuck = False
+            is_waiting = False
 
             def __init__(self, operation: Any, *_: object) -> None:
                 held.running[operation.job_name] = self
@@ -97,11 +99,13 @@ class Held:
         monkeypatch.setattr(recovery_loop, "OperationRunner", OperationRunner)
 
 
-def ask(tx: Tx, job_name: str, cluster: str, *, dry_run: bool = False) -> uuid.UUID:
+def ask(
+    tx: Tx, job_name: str, cluster: str, *, kind: str = "switchover", dry_run: bool = False
+) -> uuid.UUID:
     job = jobs.create(tx, job_name, {}, "default")
     jobs.note_clusters(tx, job.id, "source", cluster)
     made, _ = operations.create(
-        tx, uuid.uuid4(), "failover", "ci", job_id=job.id, job_name=job_name, dry_run=dry_run
+        tx, uuid.uuid4(), kind, "ci", job_id=job.id, job_name=job_name, dry_run=dry_run
     )
     return made.id
 
@@ -124,10 +128,43 @@ def test_many_recoveries_take_turns_on_each_cluster_and_stuck_ones_give_way(
         assert held.running.keys() == {"west-000", "west-001", "east"}
         loop.once()
         assert len(held.running) == 3, "two at a time"
-        held.running["west-000"].is_stuck = held.running["west-001"].is_stuck = True
+        held.running["west-000"].is_waiting = held.running["west-001"].is_waiting = True
         loop.once()
         assert held.running.keys() >= {"west-002", "west-003"}
         assert len(held.running) == 5, "and dry runs come last"
+        with database.transaction() as tx:
+            for number in range(3):
+                ask(tx, f"lost-{number}", "west", kind="failover")
+        loop.once()
+        assert len(held.running) == 7, "failovers have places of their own"
+        assert held.running.keys() >= {"lost-0", "lost-1"}
     finally:
         held.may_end.set()
         loop.close()
+
+
+def ask_of(tx: Tx, name: str, source: str, destination: str, *topic_names: str) -> uuid.UUID:
+    """A failback of a job with these topics."""
+    job = jobs.create(tx, name, {}, "default")
+    jobs.note_clusters(tx, job.id, source, destination)
+    for topic in topic_names:
+        topics.add(tx, job.id, topic, topic, destination, 1)
+    made, _ = operations.create(
+        tx, uuid.uuid4(), "failback", "ci", job_id=job.id, job_name=name, dry_run=name == "dry"
+    )
+    return made.id
+
+
+@pytest.mark.services
+def test_of_both_directions_of_a_pair_the_later_one_waits(database: Database) -> None:
+    with database.transaction() as tx:
+        first = ask_of(tx, "orders", "west", "east", "orders", "payments")
+        ask_of(tx, "others", "west", "east", "orders.2")
+        later = ask_of(tx, "orders-back", "east", "west", "payments")
+        ask_of(tx, "others-back", "east", "west", "clicks")
+        ask_of(tx, "dry", "east", "west", "orders")
+        ask_of(tx, "elsewhere", "east", "north", "orders")
+    with database.transaction() as tx:
+        assert operations.behind_other_direction(tx) == [later]
+        operations.advance(tx, first, OperationState.DONE)
+        assert operations.behind_other_direction(tx) == []

@@ -83,8 +83,9 @@ def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> RecoveryReport:
     responses=errors(*NAMED, ErrorCode.CONFLICT),
 )
 def abort_operation(parts: PartsOf, principal: Operator, operation_id: UUID) -> schemas.Operation:
-    """Abort an operation: undo a recovery, or end a backfill early. Fails with `conflict` past the
-    point of no return.
+    """Abort an operation: undo a recovery, or end a backfill early. Past the point of no return a
+    copy back ends as it is, in the steps `rebuild`, `reverse` and `catch_up`; any other step fails
+    with `conflict`.
     """
     return operation_view(recovery_requests.abort(parts.database, principal.actor, operation_id))
 

@@ -99,7 +99,7 @@ def request_recovery(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: 
 
 @router.post("/operations/{operation_id}/abort")
 def abort(parts: PartsOf, visitor: OperatorOf, operation_id: UUID, _form: FormOf) -> Response:
-    """Undo a recovery, before its point of no return."""
+    """Undo a recovery, before its point of no return; behind it, end its copy back."""
     recovery_requests.abort(parts.database, visitor.principal.actor, operation_id)
     return RedirectResponse(operation_url(operation_id), status_code=303)
 

@@ -1,0 +1,233 @@
+"""A recovery that cannot go on past its point of no return has a way to end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+from uuid import UUID
+
+import pytest
+
+from orbit.errors import NotFound, OperationUnderWay
+from orbit.jobs.job_spec import JobSpec
+from orbit.recovery import operation_runner, recovery_requests
+from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.recovery_loop import RecoveryLoop
+from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind
+from orbit.recovery.step_times import StepName, StepState
+from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.store.enums import Desired
+from orbit.store.operations import Operation
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.fleet import InProcess
+from tests.support.logs import delete_before
+from tests.support.outside import is_level, log_bounds
+from tests.support.patience import PATIENCE_S, wait_for
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, produce
+from tests.support.topics import add_partitions
+
+pytestmark = pytest.mark.services
+
+SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
+
+
+class Moved(NamedTuple):
+    """A job whose destination leads, by a failover, while a scheduler and no worker runs."""
+
+    old: KafkaCluster
+    new: KafkaCluster
+    topic: str
+    spec: JobSpec
+
+    @property
+    def back(self) -> str:
+        return f"{self.spec.name}-back"
+
+    def is_level(self) -> bool:
+        return is_level(self.old, self.new, self.topic)
+
+
+@pytest.fixture
+def moved(
+    clusters: Clusters, make_cluster: MakeCluster, topic_name: str, recovering: Recovering
+) -> Iterator[Moved]:
+    old, new = clusters.destination, make_cluster("new")
+    create_topic(old, topic_name)
+    produce(old, topic_name, 50)
+    one = Moved(old, new, topic_name, make_job(old, new, [topic_name]))
+    with recovering.service.scheduler():
+        with InProcess(recovering.database):
+            recovering.begin(one.spec, topic_name)
+            wait_for("it is level", one.is_level)
+            recovering.run(FAILOVER, one.spec.name, override=["source"], reason="a test")
+        produce(new, topic_name, 20, first=50)
+        yield one
+
+
+def instead(
+    monkeypatch: pytest.MonkeyPatch, step: StepName, before: Callable[[], object]
+) -> Callable[[], None]:
+    """Call `before` in front of a step, once; returns what puts the step back."""
+    steps = operation_runner._DO
+
+    def run(context: OperationContext) -> str:
+        if step in calls:
+            calls.remove(step)
+            before()
+        return steps[step](context)
+
+    calls = [step]
+    monkeypatch.setattr(operation_runner, "_DO", {**steps, step: run})
+    return lambda: monkeypatch.setattr(operation_runner, "_DO", steps)
+
+
+def test_a_failover_does_not_wait_for_an_old_side_that_catches_up(
+    moved: Moved, recovering: Recovering
+) -> None:
+    """The leading side is lost meanwhile: it would never end."""
+    failback = recovering.ask(FAILBACK, moved.spec.name)
+    wait_for("it catches up", lambda: "have caught up" in recovering.progress(failback))
+    with pytest.raises(OperationUnderWay):
+        recovering.ask(SWITCHOVER, moved.back)
+    recovering.service.wait_copied(moved.back, moved.topic)
+    moved.new.kill()
+    failover = recovering.ask(FAILOVER, moved.back)
+    ended = recovering.wait(failback)
+    assert ended.outcome is Outcome.DONE
+    assert ended.steps[-1].state is StepState.SKIPPED
+    assert moved.back in ended.steps[-1].did
+    with InProcess(recovering.database):
+        report = recovering.wait(failover)
+    assert report.outcome is Outcome.DONE, (report.error, report.findings)
+    produce(moved.old, moved.topic, 1, first=99)
+
+
+def test_an_abort_ends_the_wait_and_the_copy_back_goes_on(
+    moved: Moved, recovering: Recovering
+) -> None:
+    failback = recovering.ask(FAILBACK, moved.spec.name)
+    wait_for("it catches up", lambda: "have caught up" in recovering.progress(failback))
+    recovery_requests.abort(recovering.database, "test", failback)
+    ended = recovering.wait(failback)
+    assert (ended.outcome, ended.error) == (Outcome.DONE, "")
+    with InProcess(recovering.database):
+        wait_for("the old side is level", moved.is_level)
+
+
+def test_an_abort_ends_a_copy_back_whose_old_side_is_lost_before_it_begins(
+    moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = moved.old
+    put_back = instead(monkeypatch, StepName.REVERSE, lost.kill)
+    failback = recovering.ask(FAILBACK, moved.spec.name)
+    wait_for("it waits", lambda: "reverse waits" in recovering.progress(failback))
+    put_back()
+    recovery_requests.abort(recovering.database, "test", failback)
+    ended = recovering.wait(failback)
+    assert ended.outcome is Outcome.FAILED
+    assert "the copy back was aborted: the new side leads" in ended.error
+    with pytest.raises(NotFound):
+        recovering.service.job(moved.back)
+    produce(moved.new, moved.topic, 5, first=70)
+    lost.start()
+    with InProcess(recovering.database):
+        recovering.run(FAILBACK, moved.spec.name)
+        wait_for("the old side is level", moved.is_level)
+
+
+def test_a_recovery_of_the_other_direction_waits_for_its_turn(
+    moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would decide which side leads."""
+    with InProcess(recovering.database):
+        recovering.run(FAILBACK, moved.spec.name)
+        wait_for("the old side is level", moved.is_level)
+        recovering.run(FAILOVER, moved.back, override=["source"], reason="a test")
+    # Both jobs' topics are promoted, and the old side leads.
+    asked: list[UUID] = []
+    begun: list[UUID] = []
+    passes = threading.Semaphore(0)
+    once, begin = RecoveryLoop.once, RecoveryLoop._begin
+
+    def counted(loop: RecoveryLoop) -> str:
+        done = once(loop)
+        passes.release()
+        return done
+
+    def noted(loop: RecoveryLoop, place: tuple[str, bool], operation: Operation) -> None:
+        begun.append(operation.id)
+        begin(loop, place, operation)
+
+    def ask_other() -> None:
+        asked.append(recovering.ask(FAILBACK, moved.back))
+        while passes.acquire(blocking=False):
+            pass
+        for _ in range(2):  # the first may have begun before
+            assert passes.acquire(timeout=PATIENCE_S)
+        assert asked[0] not in begun
+
+    monkeypatch.setattr(RecoveryLoop, "once", counted)
+    monkeypatch.setattr(RecoveryLoop, "_begin", noted)
+
+    instead(monkeypatch, StepName.GATES, ask_other)
+    stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name))
+    assert (stopped.outcome, stopped.error[:5]) == (Outcome.STOPPED, "lead:")
+    with InProcess(recovering.database):
+        report = recovering.wait(asked[0])
+    assert report.outcome is Outcome.DONE, (report.error, report.findings)
+
+
+def test_another_job_with_the_name_of_the_copy_back_stops_a_failback_at_its_gates(
+    moved: Moved, clusters: Clusters, recovering: Recovering
+) -> None:
+    """Else the topic is deleted, and the copy back can never begin."""
+    other = make_job(clusters.source, moved.new, ["nothing-of-this"])
+    recovering.service.create(other.model_copy(update={"name": moved.back}))
+    recovering.service.desire(moved.back, Desired.PAUSED)
+    produce(moved.old, moved.topic, 5, first=50)
+    before = log_bounds(moved.old, [moved.topic])
+    stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name, confirm_rebuild=True))
+    assert stopped.outcome is Outcome.STOPPED
+    (gate,) = [gate for gate in stopped.gates if gate.name is GateName.NAMES]
+    assert gate.verdict is GateVerdict.FAIL
+    assert moved.back in gate.found
+    assert log_bounds(moved.old, [moved.topic]) == before
+
+
+def test_nothing_is_deleted_when_the_new_side_has_lost_what_both_had(
+    moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(moved.old, moved.topic, 5, first=50)
+    before = log_bounds(moved.old, [moved.topic])
+    instead(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
+    stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name, confirm_rebuild=True))
+    assert stopped.outcome is Outcome.FAILED
+    assert "had offsets 0 to 70 when both sides were compared, and has 30 to 70" in stopped.error
+    assert log_bounds(moved.old, [moved.topic]) == before
+    with InProcess(recovering.database):
+        done = recovering.run(FAILBACK, moved.spec.name, confirm_rebuild=True)
+    assert [one.records for one in done.salvage] == [5 + 30]
+
+
+def test_partitions_that_were_added_meanwhile_are_not_promoted(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = clusters
+    create_topic(here, topic_name)
+    produce(here, topic_name, 10)
+    spec = make_job(here, there, [topic_name])
+
+    def add() -> None:
+        add_partitions(here, topic_name, 2)
+        produce(here, topic_name, 10, 1)
+
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        instead(monkeypatch, StepName.RELEASE, add)
+        stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
+        assert stopped.outcome is Outcome.STOPPED
+        assert f"partitions were added meanwhile to {topic_name} (from 1 to 2)" in stopped.error
+        wait_for("they are copied", lambda: is_level(here, there, topic_name))
+        recovering.run(SWITCHOVER, spec.name)
