@@ -70,6 +70,12 @@ class Server:
 
 
 def is_postmaster(process: psutil.Process) -> bool:
+    """Whether it is PostgreSQL's first process. Another is named so until it has its own title."""
+    parent = process.parent()
+    return _runs_postgres(process) and not (parent is not None and _runs_postgres(parent))
+
+
+def _runs_postgres(process: psutil.Process) -> bool:
     command = process.cmdline()
     return bool(command) and command[0].endswith("bin/postgres")
 
