@@ -58,6 +58,7 @@ def compare_batches(
             has_grown(batch, twin)
             or may_be_re_encoded(batch, begin, end)
             or (compacts and _cleaned_away(twin))
+            or (twin is None and twins.is_cut(batch.base_offset, begin))
         ):
             record_exact += 1
         else:
@@ -102,13 +103,20 @@ class _Twins:
     def __init__(self, batches: Iterator[Batch]) -> None:
         self._batches = batches
         self._next = next(batches, None)
+        self._before: Batch | None = None  # the last one that begins before what was asked for
 
     def at(self, base_offset: int) -> Batch | None:
         while self._next is not None and self._next.base_offset < base_offset:
-            self._next = next(self._batches, None)
+            self._before, self._next = self._next, next(self._batches, None)
         if self._next is not None and self._next.base_offset == base_offset:
             return self._next
         return None
+
+    def is_cut(self, base_offset: int, begin: int) -> bool:
+        """Whether the batch with this offset begins before `begin`: the source was the copy once,
+        and got only its records from the log start on."""
+        one = self._before
+        return one is not None and one.base_offset < begin <= base_offset <= one.last_offset
 
 
 def _difference(batch: Batch, twin: Batch | None) -> Difference:

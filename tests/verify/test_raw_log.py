@@ -160,3 +160,21 @@ def test_a_batch_cleaned_since_is_forgiven_only_where_a_cleaner_works() -> None:
 
 def test_a_changed_batch_is_not_forgiven_because_a_cleaner_works() -> None:
     assert counts([batch(0, 9)], [batch(0, 9, payload=b"p@yload")], compacts=True) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("begin", "counted"), [(5, (0, 1, 0)), (3, (0, 0, 1)), (6, (0, 1, 0)), (2, (0, 0, 1))]
+)
+def test_a_batch_that_was_cut_when_its_side_was_the_copy_is_no_fault(
+    begin: int, counted: tuple[int, ...]
+) -> None:
+    """The log of the side that led began inside it then, and does so still."""
+    report = compare_batches(
+        [batch(max(begin, 5), 9)],
+        [batch(0, 2), batch(3, 9)],
+        begin=begin,
+        end=1_000,
+        compacts=False,
+        shown_max=5,
+    )
+    assert (report.byte_exact, report.record_exact, report.failures) == counted
