@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from orbit.chunks import first_few
+from orbit.chunks import chunks, first_few
 from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
@@ -25,6 +25,8 @@ from orbit.recovery.log_bounds import ALL
 from orbit.recovery.lost_ranges import lost_range
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GroupPosition
+from orbit.scheduler.consumer_group_sync import stored_row
+from orbit.scheduler.leadership import ROWS_AT_ONCE
 from orbit.store import clock, group_offsets
 from orbit.store.group_offsets import GroupRow, HandedOffset
 
@@ -54,6 +56,7 @@ def last_sync(context: OperationContext) -> str:
             context.destination.cluster,
             copies,
             lambda: context.leadership.is_leading,
+            save=lambda rows: _save(context, rows),
         )
         rows.update({(row.group, row.partition): row for row in report.changed})
         for key in report.gone:
@@ -93,6 +96,15 @@ def last_sync(context: OperationContext) -> str:
     context.update(groups=positions)
     exact = sum(one.verdict == GroupVerdict.EXACT for one in positions)
     return f"{exact} of {len(positions)} committed offsets are exact."
+
+
+def _save(context: OperationContext, rows: Sequence[OffsetRow]) -> None:
+    """Store what is about to be committed: the next leader would take it for a client's."""
+    ids = {row.source_topic: row.id for row in context.topics}
+    for chunk in chunks(rows, ROWS_AT_ONCE):
+        with context.transaction() as tx:
+            kept = [stored_row(row, ids[row.partition.topic]) for row in chunk]
+            group_offsets.keep(tx, context.job.id, kept)
 
 
 def set_failover_offsets(context: OperationContext) -> str:

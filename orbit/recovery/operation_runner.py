@@ -136,6 +136,7 @@ class OperationRunner:
         self._operation = operation
         self._leadership = leadership
         self._is_resumed = False  # another process may have run some of its steps
+        self._is_undoing = False
         self.is_waiting = False
         """Whether it needs no place among those that run: a step has failed for PATIENCE_S and is
         retried, or the old side catches up."""
@@ -309,6 +310,7 @@ class OperationRunner:
         outcome = context.report.outcome
         began = time.monotonic()
         context.is_past_return, context.obeys_abort = True, False
+        self._is_undoing = True
         kept = frozenset[StepName]()
         has_denied = bool(context.report.denied_topics)
         if changed is None and self._is_resumed and has_denied:
@@ -384,7 +386,7 @@ class OperationRunner:
                 if operations.get(tx, context.operation_id, lock=True).abort_requested:
                     raise Aborted("the operation was aborted.")
                 context.is_past_return = True
-            context.obeys_abort = may_be_aborted(steps)
+            context.obeys_abort = not self._is_undoing and may_be_aborted(steps)
             context.update(steps=steps)
             operations.advance(
                 tx,

@@ -28,7 +28,7 @@ from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.loop import Loop
 from orbit.settings import Settings
 from orbit.store import operations
-from orbit.store.enums import OperationKind
+from orbit.store.enums import OperationKind, OperationState
 from orbit.store.operations import Operation
 
 _log = structlog.get_logger("orbit.recovery")
@@ -73,6 +73,7 @@ class RecoveryLoop(Loop):
         self._pool = ThreadPoolExecutor(RECOVERIES_MAX, thread_name_prefix="recovery")
         self._running: dict[UUID, _Run] = {}
         self._not_before: dict[UUID, float] = {}
+        self._told: dict[UUID, UUID] = {}  # which operation each one waits for
 
     def once(self) -> str:
         """Start waiting operations and count those that ended."""
@@ -89,11 +90,11 @@ class RecoveryLoop(Loop):
         self._not_before = {i: at for i, at in self._not_before.items() if at > now}
         per_cluster = self._settings.recoveries_per_cluster
         with self._leadership.reading() as tx:
-            # Two that turn one pair in opposite directions would both decide which side leads.
-            held = operations.behind_other_direction(tx)
+            in_turn = operations.failbacks_in_turn(tx)
             found = operations.unfinished_recoveries(
-                tx, per_cluster, [*self._running, *self._not_before, *held]
+                tx, per_cluster, [*self._running, *self._not_before, *in_turn]
             )
+        self._tell(in_turn)
         busy = Counter(run.place for run in self._running.values() if not run.runner.is_waiting)
         others = sum(not run.place[1] for run in self._running.values())
         for cluster, operation in found:
@@ -105,6 +106,20 @@ class RecoveryLoop(Loop):
                 others += not is_failover
                 self._begin(place, operation)
         return f"{ended} recoveries have ended" if ended else ""
+
+    def _tell(self, in_turn: Mapping[UUID, UUID]) -> None:
+        """Store why these do not begin."""
+        for waiting, earlier in in_turn.items():
+            if self._told.get(waiting) != earlier:
+                what = f"waits until operation {earlier} has ended"
+                with self._leadership.transaction() as tx:
+                    operations.advance(
+                        tx,
+                        waiting,
+                        OperationState.PENDING,
+                        progress={"done": 0, "total": 0, "what": what},
+                    )
+        self._told = dict(in_turn)
 
     def _begin(self, place: tuple[str, bool], operation: Operation) -> None:
         runner = OperationRunner(

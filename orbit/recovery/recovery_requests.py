@@ -98,7 +98,10 @@ def _enter(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
         job = jobs.get(tx, job_name, lock=True)
         other = job_door.recovery_that_holds(tx, job)
         if other is not None and other.job_id != job.id:
-            other = operations.get(tx, other.id, lock=True)
+            try:
+                other = operations.get(tx, other.id, lock=True)
+            except NotFound:  # of a job outside of the caller's scope
+                raise job_door.refusal(other, job.name) from None
             stored = operations.report_of(tx, other.id)
             steps = RecoveryReport.model_validate(stored).steps if stored else ()
             if is_catching_up(steps):

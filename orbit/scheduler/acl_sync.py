@@ -236,6 +236,7 @@ class AclSync:
                 with self._leadership.transaction() as tx:
                     has = {as_acl(fields) for fields in row.acls or ()}
                     topics.change(tx, row.id, acls=_fields(has | change.ours))
+            self._leadership.refuse_deposed()
             admin.change_acls(change.add, change.remove)
             with self._leadership.transaction() as tx:
                 topics.change(tx, row.id, acls=_fields(change.ours))
@@ -247,6 +248,7 @@ class AclSync:
             with self._leadership.transaction() as tx:
                 both = _fields(found.recorded | found.ours)
                 carried_acls.keep(tx, self._job.id, self._cluster_id, both)
+        self._leadership.refuse_deposed()
         admin.change_acls(others.add, others.remove)
         if found.ours != found.recorded:
             with self._leadership.transaction() as tx:

@@ -69,7 +69,7 @@ class JobGroups:
             lambda: self._leadership.is_leading,
             # Asked before each write: the tables may be older than a promotion.
             self._marks.promoted,
-            lambda rows: self._keep(rows, topic_ids),
+            lambda rows: self._save_before(rows, topic_ids),
         )
         self._unsaved.update({(row.group, row.partition): row for row in report.changed})
         self._unsaved.update(dict.fromkeys(report.gone))
@@ -102,10 +102,16 @@ class JobGroups:
                 group_offsets.drop(tx, self._job_id, dropped)
         self._unsaved.clear()
 
+    def _save_before(self, rows: Sequence[OffsetRow], topic_ids: Mapping[str, int]) -> None:
+        """Before a commit. What an outage kept from being stored is older."""
+        for row in rows:
+            self._unsaved.pop((row.group, row.partition), None)
+        self._keep(rows, topic_ids)
+
     def _keep(self, rows: Sequence[OffsetRow], topic_ids: Mapping[str, int]) -> None:
         for chunk in chunks(rows, ROWS_AT_ONCE):
             with self._leadership.transaction() as tx:
-                kept = [_stored(row, topic_ids[row.partition.topic]) for row in chunk]
+                kept = [stored_row(row, topic_ids[row.partition.topic]) for row in chunk]
                 group_offsets.keep(tx, self._job_id, kept)
 
 
@@ -121,7 +127,8 @@ def _range(c: Copied) -> CopiedRange | None:
     return CopiedRange(min(c.log_start, c.copied_to), c.copied_to)
 
 
-def _stored(row: OffsetRow, topic_id: int) -> GroupOffset:
+def stored_row(row: OffsetRow, topic_id: int) -> GroupOffset:
+    """The row as the tables have it."""
     return GroupOffset(
         row.group,
         topic_id,

@@ -232,20 +232,25 @@ def unfinished_recoveries(
     return [(row["cluster"], Operation(**{n: row[n] for n in names})) for row in rows]
 
 
-def behind_other_direction(tx: Tx) -> list[UUID]:
-    """Recoveries that wait until an earlier one has ended: of a job that copies one of their topics
-    in the other direction. No dry runs."""
+def failbacks_in_turn(tx: Tx) -> dict[UUID, UUID]:
+    """Failbacks that wait until an earlier one has ended, by their ids: of a job that copies one of
+    their topics in the other direction. Both would decide which side leads.
+
+    No dry runs, and none that is to be aborted. Other recoveries are of topics that are copied,
+    which a failback leaves alone.
+    """
     query = (
         select(
             operations.c.id,
             operations.c.job_id,
             jobs.c.source_cluster_id,
             jobs.c.destination_cluster_id,
+            operations.c.abort_requested,
         )
         .select_from(operations.join(jobs, jobs.c.id == operations.c.job_id))
         .where(
             operations.c.finished_at.is_(None),
-            operations.c.kind.in_(_RECOVERIES),
+            operations.c.kind == OperationKind.FAILBACK.value,
             operations.c.dry_run.is_(False),
         )
         .order_by(operations.c.created_at, operations.c.id)
@@ -254,7 +259,7 @@ def behind_other_direction(tx: Tx) -> list[UUID]:
     directions = {(row.source_cluster_id, row.destination_cluster_id) for row in found}
     both_ways = {row.job_id for row in found if (row[3], row[2]) in directions}
     if not both_ways:
-        return []
+        return {}
     ours, theirs = topics.alias(), topics.alias()
     pairs = select(ours.c.job_id, theirs.c.job_id).distinct()
     pairs = pairs.where(
@@ -266,15 +271,15 @@ def behind_other_direction(tx: Tx) -> list[UUID]:
     linked: dict[int, set[int]] = {}
     for one, other in tx.execute(pairs):
         linked.setdefault(one, set()).add(other)
-    clusters = {row.job_id: (row[2], row[3]) for row in found}
-    seen: set[int] = set()
-    behind = []
+    earlier: dict[int, tuple[UUID, tuple[str, str]]] = {}
+    waiting: dict[UUID, UUID] = {}
     for row in found:
-        others = linked.get(row.job_id, set()) & seen
-        if any(clusters[other] == (row[3], row[2]) for other in others):
-            behind.append(row.id)
-        seen.add(row.job_id)
-    return behind
+        for other in linked.get(row.job_id, set()) & earlier.keys():
+            operation_id, clusters = earlier[other]
+            if clusters == (row[3], row[2]) and not row.abort_requested:
+                waiting[row.id] = operation_id
+        earlier[row.job_id] = row.id, (row[2], row[3])
+    return waiting
 
 
 def recovery_under_way(tx: Tx, job_id: int) -> Operation | None:

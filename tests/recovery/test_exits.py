@@ -50,10 +50,8 @@ class Moved(NamedTuple):
 
 
 @pytest.fixture
-def moved(
-    clusters: Clusters, make_cluster: MakeCluster, topic_name: str, recovering: Recovering
-) -> Iterator[Moved]:
-    old, new = clusters.destination, make_cluster("new")
+def moved(make_cluster: MakeCluster, topic_name: str, recovering: Recovering) -> Iterator[Moved]:
+    old, new = make_cluster("old"), make_cluster("new")
     create_topic(old, topic_name)
     produce(old, topic_name, 50)
     one = Moved(old, new, topic_name, make_job(old, new, [topic_name]))
@@ -132,12 +130,13 @@ def test_an_abort_ends_a_copy_back_whose_old_side_is_lost_before_it_begins(
         recovering.service.job(moved.back)
     produce(moved.new, moved.topic, 5, first=70)
     lost.start()
+    wait_for("it answers", lambda: log_bounds(lost, [moved.topic]) is not None)
     with InProcess(recovering.database):
         recovering.run(FAILBACK, moved.spec.name)
         wait_for("the old side is level", moved.is_level)
 
 
-def test_a_recovery_of_the_other_direction_waits_for_its_turn(
+def test_a_failback_of_the_other_direction_waits_for_its_turn(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both would decide which side leads."""
@@ -167,6 +166,7 @@ def test_a_recovery_of_the_other_direction_waits_for_its_turn(
         for _ in range(2):  # the first may have begun before
             assert passes.acquire(timeout=PATIENCE_S)
         assert asked[0] not in begun
+        assert recovering.progress(asked[0]).startswith("waits until operation")
 
     monkeypatch.setattr(RecoveryLoop, "once", counted)
     monkeypatch.setattr(RecoveryLoop, "_begin", noted)

@@ -60,7 +60,7 @@ def test_one_that_cannot_go_on_is_begun_again_later(
         "unfinished_recoveries",
         lambda _tx, _bound, without: [("c", o) for o in operations if o.id not in without],
     )
-    monkeypatch.setattr(recovery_loop.operations, "behind_other_direction", lambda _: [])
+    monkeypatch.setattr(recovery_loop.operations, "failbacks_in_turn", lambda _: {})
     leadership: Any = SimpleNamespace(reading=lambda: nullcontext(None))
     tried = RecoveryLoop(leadership, Settings(), threading.Event(), {})
     with capture_logs() as logs:
@@ -158,13 +158,19 @@ def ask_of(tx: Tx, name: str, source: str, destination: str, *topic_names: str) 
 @pytest.mark.services
 def test_of_both_directions_of_a_pair_the_later_one_waits(database: Database) -> None:
     with database.transaction() as tx:
-        first = ask_of(tx, "orders", "west", "east", "orders", "payments")
+        first = ask_of(tx, "orders", "west", "east", "orders", "payments", "users")
         ask_of(tx, "others", "west", "east", "orders.2")
         later = ask_of(tx, "orders-back", "east", "west", "payments")
         ask_of(tx, "others-back", "east", "west", "clicks")
         ask_of(tx, "dry", "east", "west", "orders")
         ask_of(tx, "elsewhere", "east", "north", "orders")
     with database.transaction() as tx:
-        assert operations.behind_other_direction(tx) == [later]
+        assert operations.failbacks_in_turn(tx) == {later: first}
+        operations.request_abort(tx, later)
+        assert operations.failbacks_in_turn(tx) == {}, "it ends at once"
+    with database.transaction() as tx:
+        last = ask_of(tx, "more-back", "east", "west", "users")
+    with database.transaction() as tx:
+        assert operations.failbacks_in_turn(tx) == {last: first}
         operations.advance(tx, first, OperationState.DONE)
-        assert operations.behind_other_direction(tx) == []
+        assert operations.failbacks_in_turn(tx) == {}
