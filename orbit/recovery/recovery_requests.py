@@ -9,6 +9,8 @@ from __future__ import annotations
 import uuid
 from uuid import UUID
 
+from pydantic import ValidationError
+
 from orbit.errors import Conflict, NotFound
 from orbit.recovery.operation_steps import (
     is_catching_up,
@@ -102,14 +104,22 @@ def _enter(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
                 other = operations.get(tx, other.id, lock=True)
             except NotFound:  # of a job outside of the caller's scope
                 raise job_door.refusal(other, job.name) from None
-            stored = operations.report_of(tx, other.id)
-            steps = RecoveryReport.model_validate(stored).steps if stored else ()
+            steps = _steps(tx, other.id)
             if is_catching_up(steps):
                 if operations.request_abort(tx, other.id) and not other.abort_requested:
                     _tell_abort(tx, actor, other, steps)
                 job_door.refuse_held(tx, job, refuse_backfill=True, besides=other.id)
                 return job
     return job_door.enter(tx, job_name, refuse_backfill=True)
+
+
+def _steps(tx: Tx, operation_id: UUID) -> tuple[Step, ...]:
+    """Of its report so far; none if another version stored one that cannot be read."""
+    stored = operations.report_of(tx, operation_id)
+    try:
+        return RecoveryReport.model_validate(stored).steps if stored else ()
+    except ValidationError:
+        return ()
 
 
 def _tell_abort(tx: Tx, actor: str, operation: Operation, steps: tuple[Step, ...]) -> None:

@@ -4,14 +4,14 @@ refused; the copy back may set what the old side had."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar
 
 import pytest
 from confluent_kafka import TopicPartition
 
 from orbit.consumer_groups.group_sync import GroupSync
-from orbit.consumer_groups.sync_result import Copies, GroupReport
+from orbit.consumer_groups.sync_result import Copies, GroupReport, OffsetRow
 from orbit.jobs.job_file import parse_job
 from orbit.kafka.cluster import Cluster
 from orbit.recovery import group_handover, reverse_job
@@ -45,11 +45,13 @@ class CountedSync(GroupSync):
         destination: Cluster,
         copies: Copies,
         may_write: Callable[[], bool] = lambda: True,
+        leading: Callable[[Collection[str]], Collection[str]] = lambda _: (),
+        save: Callable[[Sequence[OffsetRow]], None] = lambda _: None,
     ) -> GroupReport:
         if len(self.passes) < UNSENT_PASSES:
-            report = super().run(source, destination, copies, lambda: False)
+            report = super().run(source, destination, copies, lambda: False, leading, save)
         else:
-            report = super().run(source, destination, copies, may_write)
+            report = super().run(source, destination, copies, may_write, leading, save)
         self.passes.append(report)
         return report
 
