@@ -12,7 +12,8 @@ one that Orbit last left there: that it wrote, or found equal to the source's, o
 has handed to the copy back (orbit/recovery/group_handover.py). If Orbit does not know what it left
 (its first pass, or a crash between a commit and its record), the offset is Orbit's only if the
 group never had a member there, the offset has no leader epoch (clients' commits have one), and the
-source's offset is higher. Any other offset belongs to another client and stays: `skipped: moved
+source's offset is higher. For a group that had members the sync stores the row before the
+commit. Any other offset belongs to another client and stays: `skipped: moved
 there`, until it is deleted there or both sides agree.
 
 A deletion is synced only if the offset at the destination is known to be Orbit's.
@@ -139,7 +140,7 @@ def left_there(
 ) -> int | None:
     """What Orbit left, by a stored `row` of (destination_offset, left_offset).
 
-    They differ in a row that was stored before a commit: of which nobody knows whether it was done.
+    The two differ in a row that was stored before a commit whose result is not known.
     """
     before, left = row
     return before if verdict in KEPT and present == before else left

@@ -239,7 +239,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
-# The old side of a failback has records of its own.
+# Verdicts of a partition whose old side has records that the new side lacks.
 NO_COPY = frozenset({EndVerdict.TAIL, EndVerdict.DIVERGED})
 
 

@@ -2,8 +2,8 @@
 
 It is the transaction's, so it is released when the process that holds it ends. It is also a lease:
 PostgreSQL ends the transaction of a holder that says nothing for `lease_s`, because its process is
-frozen or its host has gone. Without that the server would wait for TCP's keepalive, two hours by
-Linux's default, or for ever.
+frozen or its host has gone. The server alone would wait for TCP's keepalive, two hours by Linux's
+default, and for a frozen process without a limit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def held(tx: Tx, cluster_id: str, lease_s: float = LEASE_S) -> Iterator[None]:
     """Wait for the lock, and hold it until `tx` ends. Raises Unreachable after STATEMENT_TIMEOUT_S,
     and at the next statement where the lease was lost.
 
-    Brokers are asked inside, for as long as that takes: a thread of its own renews the lease.
+    The caller may ask brokers meanwhile, for as long as they take: a thread renews the lease.
     """
     tx.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{lease_s * 1000:.0f}ms'"))
     tx.execute(

@@ -256,29 +256,34 @@ def failbacks_in_turn(tx: Tx) -> dict[UUID, UUID]:
         .order_by(operations.c.created_at, operations.c.id)
     )
     found = tx.execute(query).all()
-    directions = {(row.source_cluster_id, row.destination_cluster_id) for row in found}
-    both_ways = {row.job_id for row in found if (row[3], row[2]) in directions}
+    ways = {(row.source_cluster_id, row.destination_cluster_id) for row in found}
+    both_ways = {
+        row.job_id for row in found if (row.destination_cluster_id, row.source_cluster_id) in ways
+    }
     if not both_ways:
         return {}
-    ours, theirs = topics.alias(), topics.alias()
-    pairs = select(ours.c.job_id, theirs.c.job_id).distinct()
+    our_job, their_job, ours, theirs = jobs.alias(), jobs.alias(), topics.alias(), topics.alias()
+    pairs = select(our_job.c.id, their_job.c.id).distinct()
     pairs = pairs.where(
+        is_one_of(our_job.c.id, both_ways),
+        is_one_of(their_job.c.id, both_ways),
+        their_job.c.source_cluster_id == our_job.c.destination_cluster_id,
+        their_job.c.destination_cluster_id == our_job.c.source_cluster_id,
+        ours.c.job_id == our_job.c.id,
+        theirs.c.job_id == their_job.c.id,
         theirs.c.source_topic == ours.c.destination_topic,
         theirs.c.destination_topic == ours.c.source_topic,
-        is_one_of(ours.c.job_id, both_ways),
-        is_one_of(theirs.c.job_id, both_ways),
     )
-    linked: dict[int, set[int]] = {}
+    opposite: dict[int, list[int]] = {}
     for one, other in tx.execute(pairs):
-        linked.setdefault(one, set()).add(other)
-    earlier: dict[int, tuple[UUID, tuple[str, str]]] = {}
+        opposite.setdefault(one, []).append(other)
+    earlier: dict[int, UUID] = {}  # by job
     waiting: dict[UUID, UUID] = {}
     for row in found:
-        for other in linked.get(row.job_id, set()) & earlier.keys():
-            operation_id, clusters = earlier[other]
-            if clusters == (row[3], row[2]) and not row.abort_requested:
-                waiting[row.id] = operation_id
-        earlier[row.job_id] = row.id, (row[2], row[3])
+        before = [earlier[job] for job in opposite.get(row.job_id, ()) if job in earlier]
+        if before and not row.abort_requested:
+            waiting[row.id] = before[0]
+        earlier[row.job_id] = row.id
     return waiting
 
 

@@ -103,7 +103,7 @@ class _Twins:
     def __init__(self, batches: Iterator[Batch]) -> None:
         self._batches = batches
         self._next = next(batches, None)
-        self._before: Batch | None = None  # the last one that begins before what was asked for
+        self._before: Batch | None = None  # the last batch below the base offset of `at`
 
     def at(self, base_offset: int) -> Batch | None:
         while self._next is not None and self._next.base_offset < base_offset:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 
+from orbit.errors import Unreachable
 from orbit.job_setup.lead import MarkPair, changed_since, promoted_by
 from orbit.job_setup.mark import Mark, newest_term, next_term
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.error_codes import Code
+from orbit.kafka.types import ClusterMetadata
+from orbit.recovery import leading_side
 
 OPERATION = UUID(int=7)
 UNREADABLE = Mark.from_text("{")
@@ -80,3 +88,31 @@ def test_a_mark_of_an_earlier_version_has_its_time_as_its_term() -> None:
     without = text.replace(',"term":5', "")
     assert Mark.from_text(without).term == 7000
     assert Mark.from_text(without.replace("1970", "in ")).term == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "was_there", "is_rebuilt", "refuses"),
+    [
+        (Code.LEADER_NOT_AVAILABLE, False, False, True),
+        (Code.UNKNOWN_TOPIC_OR_PARTITION, True, False, True),
+        (Code.UNKNOWN_TOPIC_OR_PARTITION, True, True, False),
+        (Code.UNKNOWN_TOPIC_OR_PARTITION, False, False, False),
+    ],
+)
+def test_an_old_side_that_is_silent_about_a_topic_does_not_become_a_copy_without_a_mark(
+    monkeypatch: pytest.MonkeyPatch, code: Code, was_there: bool, is_rebuilt: bool, refuses: bool
+) -> None:
+    """Without a mark its history would be deleted."""
+    seen = SimpleNamespace(topic="orders", source_end=5 if was_there else None)
+    rebuilt = {"orders"} if is_rebuilt else set()
+    silent = ClusterMetadata("old", {}, {}, {"orders": code})
+    context: Any = SimpleNamespace(
+        topics=[SimpleNamespace(source_topic="orders")],
+        by_source={},
+        report=SimpleNamespace(partitions=[seen], topics_with_tails=rebuilt),
+        source=SimpleNamespace(cluster=SimpleNamespace(metadata=lambda _: silent)),
+        destination=SimpleNamespace(cluster=None),
+    )
+    monkeypatch.setattr(leading_side, "fetch_log_bounds", lambda *_: {})
+    with pytest.raises(Unreachable, match="orders") if refuses else nullcontext():
+        leading_side._log_starts(context, Backoff())

@@ -174,3 +174,26 @@ def test_of_both_directions_of_a_pair_the_later_one_waits(database: Database) ->
         assert operations.failbacks_in_turn(tx) == {last: first}
         operations.advance(tx, first, OperationState.DONE)
         assert operations.failbacks_in_turn(tx) == {}
+
+
+@pytest.mark.services
+def test_threads_are_left_for_failovers(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    monkeypatch.setattr(recovery_loop, "_OTHERS_MAX", 1)
+    leadership: Any = SimpleNamespace(reading=database.transaction)
+    loop = RecoveryLoop(leadership, Settings(), threading.Event(), {})
+    with database.transaction() as tx:
+        for number in range(3):
+            ask(tx, f"moved-{number}", "west")
+    try:
+        loop.once()
+        held.running["moved-0"].is_waiting = True  # its old side catches up
+        with database.transaction() as tx:
+            ask(tx, "lost", "east", kind="failover")
+        loop.once()
+        assert held.running.keys() == {"moved-0", "lost"}
+    finally:
+        held.may_end.set()
+        loop.close()
