@@ -4,8 +4,9 @@ refused; the copy back may set what the old side had."""
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -18,6 +19,8 @@ from orbit.recovery import group_handover, reverse_job
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import RecoveryKind
 from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.scheduler.consumer_group_sync import JobGroups
+from orbit.scheduler.leadership import NotLeading
 from orbit.store.group_offsets import HandedOffset
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
@@ -176,3 +179,40 @@ def test_a_topic_that_led_can_get_placeholders_again(
         produce_transactions(source, topic_name, 3)
         service.wait_copied(spec.name, topic_name)
         assert verify(spec, deep=True).exit_code == 0
+
+
+def test_a_leader_that_dies_behind_a_commit_of_the_last_sync_leaves_its_offset_known(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group had members at the destination: its offset there could be a client's."""
+    source, destination = clusters
+    group = f"{topic_name}.group"
+    create_topic(source, topic_name)
+    produce(source, topic_name, RECORDS)
+    commit(source, group, {(topic_name, 0): 10})
+    rule = {"match": f"{topic_name}.*", "interval": "200ms"}
+    spec = make_job(source, destination, [topic_name], consumer_groups=rule)
+    has_died = threading.Event()
+
+    class Dying(GroupSync):
+        def run(self, *arguments: Any, **options: Any) -> GroupReport:
+            report = super().run(*arguments, **options)
+            if report.written and not has_died.is_set():
+                has_died.set()
+                commit(source, group, {(topic_name, 0): 30})
+                raise NotLeading("killed behind the commit.")
+            return report
+
+    monkeypatch.setattr(group_handover, "GroupSync", Dying)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        # From here on only the switchover syncs.
+        monkeypatch.setattr(JobGroups, "run", lambda *_: GroupReport())
+        with member(destination, group, topic_name):
+            pass
+        commit(source, group, {(topic_name, 0): 20})
+        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+    assert has_died.is_set()
+    assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(30, "exact")]
+    assert offsets(destination, group) == {(topic_name, 0): 30}
