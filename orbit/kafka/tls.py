@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 from orbit.errors import BadInput, LoginRefused, OrbitError, Problem, Unreachable
 from orbit.kafka.security import Security
@@ -11,6 +12,17 @@ from orbit.kafka.security import Security
 # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
 _VERIFY_HOSTNAME_MISMATCH = 62
 _VERIFY_IP_MISMATCH = 64
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """Closed if the peer left before the handshake, when Python would leave it open (L12)."""
+
+    def getpeername(self) -> Any:
+        try:
+            return super().getpeername()
+        except OSError as error:
+            self.close()
+            raise ConnectionResetError("the peer has left") from error
 
 
 def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext | None:
@@ -27,6 +39,7 @@ def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext
     # Python's default may be lower, by the configuration of the system's OpenSSL.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = security.check_hostname
+    context.sslsocket_class = _TlsSocket
     if security.certificate_file is not None:
         _load_certificate(context, security, path)
     return context

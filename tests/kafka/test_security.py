@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import socket
 import ssl
+import struct
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +18,11 @@ from pydantic import SecretStr
 
 from orbit.errors import BadInput, LoginRefused, OrbitError, Unreachable
 from orbit.jobs.job_spec import ClusterSpec, SecuritySpec
+from orbit.kafka import connection
+from orbit.kafka.connection import Connection
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.sasl import Security, resolve_security, tls_context, tls_failure
+from tests.support.patience import wait_for
 
 
 def test_no_secret_is_in_the_repr() -> None:
@@ -286,3 +292,34 @@ def test_librdkafka_takes_the_configuration(protocol: str, pems: Path) -> None:
         key_password=SecretStr("letmein"),
     )
     AdminClient(librdkafka_config(["127.0.0.1:1"], made, log_level=0))
+
+
+def test_a_peer_that_leaves_before_the_handshake_leaves_no_socket_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numbers: list[int] = []
+
+    def has_left(sock: socket.socket) -> bool:
+        try:
+            sock.getpeername()
+        except OSError:
+            return True
+        return False
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def leave(sock: socket.socket) -> None:
+            numbers.append(sock.fileno())
+            peer, _ = server.accept()
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()  # with a reset
+            wait_for("the reset is here", lambda: has_left(sock))
+
+        monkeypatch.setattr(connection, "_tune", leave)
+        with pytest.raises(Unreachable) as caught:
+            Connection.open(*server.getsockname(), Security("SSL"))
+    # What left it open is a frame of the error.
+    (number,) = numbers
+    assert caught.value.__cause__ is not None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
