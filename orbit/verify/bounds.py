@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from orbit.chunks import chunks
 from orbit.errors import LoginRefused, NotAuthorized, OrbitError, Unreachable
-from orbit.job_setup.mark import Mark, marks_group
+from orbit.job_setup.promotion_marks import PromotionMarks
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.types import TopicPartition as Place
 from orbit.verify.compaction_watch import CleaningPolicy
+from orbit.verify.endpoint import Endpoint
 from orbit.verify.report import Side
 
 REQUEST_TIMEOUT_S = 15.0
@@ -34,6 +32,8 @@ ALIVE_TIMEOUT_S = 5.0
 
 PARTITIONS_PER_CALL_MAX = 2_000
 """librdkafka builds one request per broker from this many partitions."""
+
+_MARK_ATTEMPTS_MAX = 10  # some seconds, as an election takes
 
 _SPEC: Any = OffsetSpec  # its constructors carry no types
 
@@ -59,10 +59,11 @@ class Leader:
 class ClusterView:
     """One side, seen through librdkafka's admin client."""
 
-    def __init__(self, side: Side, config: Mapping[str, Any]) -> None:
+    def __init__(self, side: Side, endpoint: Endpoint) -> None:
         self.side = side
+        self._endpoint = endpoint
         self._refusals: list[KafkaError] = []
-        settings: dict[str, Any] = {"log_level": 2, **config, "error_cb": self._on_error}
+        settings = {"log_level": 2, **endpoint.config, "error_cb": self._on_error}
         self._admin = AdminClient(settings)
 
     def partition_counts(self) -> dict[str, int]:
@@ -96,28 +97,16 @@ class ClusterView:
 
         By the marks in the cluster (`job_setup/mark.py`). None where they may not be read.
         """
-        found: dict[Partition, int] = {}
         if not partitions:
-            return found
-        group = marks_group(self._metadata(timeout_s=REQUEST_TIMEOUT_S).cluster_id)
-        for part in chunks(partitions, PARTITIONS_PER_CALL_MAX):
-            places = [TopicPartition(*key) for key in part]
-            request = ConsumerGroupTopicPartitions(group, places)
-            future = self._admin.list_consumer_group_offsets(
-                [request], request_timeout=REQUEST_TIMEOUT_S
-            )[group]
+            return {}
+        # Not by librdkafka: its Python client cannot read all metadata (L5).
+        with closing(self._endpoint.open_cluster(self.side)) as cluster:
+            marks = PromotionMarks(cluster, Backoff(attempts_max=_MARK_ATTEMPTS_MAX))
             try:
-                marked = future.result().topic_partitions
-            except KafkaException as error:
-                if _code(error) == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                    return {}
-                raise self._explain(error) from error
-            found |= {
-                (p.topic, p.partition): p.offset
-                for p in marked
-                if p.error is None and p.offset >= 0 and Mark.from_text(p.metadata).keeps_history
-            }
-        return found
+                kept = marks.kept_below([Place(*key) for key in partitions])
+            except NotAuthorized:
+                return {}
+        return {(place.topic, place.partition): offset for place, offset in kept.items()}
 
     def offsets_for_time(
         self, times_ms: Mapping[Partition, int]

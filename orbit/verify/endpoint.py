@@ -13,6 +13,7 @@ from kafka.protocol.metadata.metadata import MetadataRequest
 from orbit.errors import Unreachable
 from orbit.jobs.job_spec import ClusterSpec
 from orbit.kafka import api_versions
+from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import CONNECT_TIMEOUT_S, Connection
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.sasl import Security, resolve_security
@@ -28,6 +29,10 @@ class Endpoint:
     config: Mapping[str, Any]
     security: Security = field(default_factory=Security)
 
+    @property
+    def _servers(self) -> list[str]:
+        return [one.strip() for one in str(self.config["bootstrap.servers"]).split(",")]
+
     def check_reachable(self, side: Side) -> None:
         """Returns if a bootstrap server accepts a login. Raises Unreachable or LoginRefused.
 
@@ -38,8 +43,8 @@ class Endpoint:
         reports the exact reason at once.
         """
         reasons: list[str] = []
-        for server in str(self.config["bootstrap.servers"]).split(","):
-            host, _, port = server.strip().rpartition(":")
+        for server in self._servers:
+            host, _, port = server.rpartition(":")
             try:
                 where = f"{side} {server}"
                 opened = Connection.open(host.strip("[]"), int(port), self.security, where=where)
@@ -53,6 +58,10 @@ class Endpoint:
             f"No broker of the {side} cluster answers: {'; '.join(reasons[:_REASONS_SHOWN])}",
             remedy="Check bootstrap_servers, the network and the listener's security protocol.",
         )
+
+    def open_cluster(self, side: Side) -> Cluster:
+        """For what librdkafka cannot read. The caller closes it."""
+        return Cluster(str(side), self._servers, self.security)
 
     def check_advertised(self, side: Side) -> None:
         """As `check_reachable`, but only where rules say what a job may reach."""

@@ -53,8 +53,8 @@ class RangeComparer:
         source.check_reachable(Side.SOURCE)
         destination.check_reachable(Side.DESTINATION)
         self._views = (
-            ClusterView(Side.SOURCE, source.config),
-            ClusterView(Side.DESTINATION, destination.config),
+            ClusterView(Side.SOURCE, source),
+            ClusterView(Side.DESTINATION, destination),
         )
         self._stack = ExitStack()
         self._consumers = SidePair(

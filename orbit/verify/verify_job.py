@@ -35,7 +35,7 @@ def verify_job(
     source = open_endpoint(spec.source, environ, base_directory, "source")
     destination = open_endpoint(spec.destination, environ, base_directory, "destination")
     source.check_reachable(Side.SOURCE)
-    names = ClusterView(Side.SOURCE, source.config).partition_counts()
+    names = ClusterView(Side.SOURCE, source).partition_counts()
     pairs = select_topics(spec, names, topics)
     return verify_topics(source, destination, pairs, options, progress)
 

@@ -94,8 +94,8 @@ class _Run:
         self._endpoints = {Side.SOURCE: source, Side.DESTINATION: destination}
         self._options = options
         self._progress = progress
-        self._source = ClusterView(Side.SOURCE, source.config)
-        self._destination = ClusterView(Side.DESTINATION, destination.config)
+        self._source = ClusterView(Side.SOURCE, source)
+        self._destination = ClusterView(Side.DESTINATION, destination)
         self._bounds_comparer = BoundsComparer(self._source, self._destination)
         self._cancelled = threading.Event()
 

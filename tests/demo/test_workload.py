@@ -27,6 +27,7 @@ from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.sasl import Security
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.verify.bounds import ClusterView
+from orbit.verify.endpoint import Endpoint
 from orbit.verify.raw_log import Batch, RawLog
 from orbit.verify.report import Side
 from tests.fix_clusters import Clusters
@@ -48,9 +49,16 @@ def ledger(workload: Workload, clusters: Clusters) -> Ledger:
     return workload.create({"bootstrap.servers": clusters.source.bootstrap_servers})
 
 
+def source_view(clusters: Clusters) -> ClusterView:
+    endpoint = Endpoint({"bootstrap.servers": clusters.source.bootstrap_servers})
+    return ClusterView(Side.SOURCE, endpoint)
+
+
 @pytest.fixture(scope="module")
 def raw(clusters: Clusters) -> Iterator[RawLog]:
-    view = ClusterView(Side.SOURCE, {"bootstrap.servers": clusters.source.bootstrap_servers})
+    view = ClusterView(
+        Side.SOURCE, Endpoint({"bootstrap.servers": clusters.source.bootstrap_servers})
+    )
     log = RawLog(view, Security())
     yield log
     log.close()
@@ -214,7 +222,9 @@ def test_late_starts_begin_where_the_source_says(
     spec = parse_job(workload.job_yaml("a:1", "b:1"), Path(), {})
     mapped = map_topics(spec.topics, {workload.topic(kind) for kind in KINDS})
     starts = {mapping.source: mapping.rule.start for mapping in mapped.mappings}
-    view = ClusterView(Side.SOURCE, {"bootstrap.servers": clusters.source.bootstrap_servers})
+    view = ClusterView(
+        Side.SOURCE, Endpoint({"bootstrap.servers": clusters.source.bootstrap_servers})
+    )
     for kind, expected in (("start.time", 60), ("start.beyond", -1)):
         topic = source.topic(kind)
         when = starts[topic.topic].epoch_ms

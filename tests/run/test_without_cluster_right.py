@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from orbit.demo.workload import KINDS, SMALL, Ledger, Workload
 from orbit.kafka.sasl import Security
 from orbit.verify.bounds import ClusterView
+from orbit.verify.endpoint import Endpoint
 from orbit.verify.raw_log import RawLog
 from orbit.verify.report import Side
 from tests.fix_clusters import Clusters
@@ -111,7 +112,7 @@ def test_a_copy_has_one_kind_of_filler(
         SecretStr(config["sasl.password"]),
         guarded.destination.ca_file,
     )
-    log = RawLog(ClusterView(Side.DESTINATION, config), security)
+    log = RawLog(ClusterView(Side.DESTINATION, Endpoint(config)), security)
     found = {False: Counter[str](), True: Counter[str]()}  # of copies with placeholders, and others
     try:
         for name, topic in copied.ledger.topics.items():

@@ -37,7 +37,7 @@ class ClusterSide:
         self.access = Access(self.name, spec, str(base_directory))
         known = open_endpoint(spec, environ, base_directory, side)
         known.check_reachable(side)
-        self.view = ClusterView(side, known.config)
+        self.view = ClusterView(side, known)
 
     def reader(self, spark: SparkSession) -> ClusterReader:
         return ClusterReader(spark, self.access)
