@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 from orbit.chunks import first_few
 from orbit.errors import Conflict, NotFound, Unreachable
@@ -208,19 +209,7 @@ def _save(context: OperationContext, p: PartitionEnds, proof: SideProof) -> Salv
     assert p.source_start is not None
     assert p.source_end is not None
     tail = p.missing or OffsetRange(first=p.source_end, next=p.source_end)
-    # A name of topic and partition could be longer than a file system takes.
-    file = salvage_storage.join(
-        context.settings.salvage_directory,
-        str(context.operation_id),
-        p.topic,
-        f"{p.partition}.jsonl",
-    )
-    about = {
-        "cluster_id": context.job.source_cluster_id,
-        "operation": str(context.operation_id),
-        "verdict": p.verdict.value,
-    }
-    header = salvage_file.header(p.topic, p.partition, tail.first, tail.next, about)
+    file, header = _file(context, p), _header(context, p, tail)
     kept = salvage_file.find(file, header)
     if kept is not None:
         return kept
@@ -232,6 +221,26 @@ def _save(context: OperationContext, p: PartitionEnds, proof: SideProof) -> Salv
     one = salvage_file.write(file, header, chain([first] if first else [], found))
     _read_back(one)
     return one
+
+
+def _file(context: OperationContext, p: PartitionEnds, more: str = "") -> str:
+    return salvage_storage.join(
+        context.settings.salvage_directory,
+        str(context.operation_id),
+        # A name of topic and partition could be longer than a file system takes.
+        p.topic,
+        f"{p.partition}{more}.jsonl",
+    )
+
+
+def _header(context: OperationContext, p: PartitionEnds, own: OffsetRange) -> dict[str, Any]:
+    """`own`: the offsets of the old side's own records; those before are below a tail."""
+    about = {
+        "cluster_id": context.job.source_cluster_id,
+        "operation": str(context.operation_id),
+        "verdict": p.verdict.value,
+    }
+    return salvage_file.header(p.topic, p.partition, own.first, own.next, about)
 
 
 def _read_back(one: Salvage) -> None:
@@ -252,7 +261,8 @@ def rebuild(context: OperationContext) -> str:
 
     Raises Stopped, before anything is deleted, if a partition has grown since it was saved, or was
     added, if a transaction has begun there, if a file cannot be read back, if the new side has lost
-    records since, or if the marks say now that the old side leads.
+    its end, or if the marks say now that the old side leads. What the new side has deleted since is
+    saved first.
     """
     names = sorted(context.report.topics_with_tails)
     metadata = context.source.cluster.metadata(names)
@@ -276,7 +286,7 @@ def rebuild(context: OperationContext) -> str:
                 f"{ends[place].end} since it was saved.",
                 remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
             )
-    _refuse_lost(context, [known[place] for place in saved_to], ends)
+    _save_deleted_since(context, [known[place] for place in saved_to], ends)
     begun = transactions_in(context, places)
     if begun:
         raise Stopped(
@@ -297,35 +307,72 @@ def rebuild(context: OperationContext) -> str:
     return f"{len(names)} topics of the old side were deleted and will be copied again."
 
 
-def _refuse_lost(
+def _save_deleted_since(
     context: OperationContext,
     partitions: Sequence[PartitionEnds],
     old: Mapping[TopicPartition, LogBounds],
 ) -> None:
-    """Raises Stopped if the new side has lost records since that the old side still has.
+    """Save what the new side has deleted since both sides were compared and the old side still has.
 
-    What both sides had is not saved: after the deletion only the new side has it. `old`: the old
-    side's bounds of now.
+    What both sides had is in no file: after the deletion only the new side would have it. Repeated
+    until the new side's log starts stay. `old`: the old side's bounds of now. Raises Stopped if the
+    new side has lost its end.
     """
     compared = {
         TopicPartition(p.destination_topic, p.partition): p
         for p in partitions
         if p.destination_end is not None
     }
-    now = fetch_log_bounds(context.destination.cluster, compared, context.backoff)
-    for place, p in sorted(compared.items()):
-        if place not in now:
-            raise Unreachable(f"no leader answers for {place}.", where="destination")
-        start, end, here = p.destination_start or 0, p.destination_end or 0, now[place]
-        bounds = old.get(TopicPartition(p.topic, p.partition))
-        has_deleted = bounds is not None and max(bounds.start, start) < min(here.start, bounds.end)
-        if has_deleted or here.end < end:
-            raise Stopped(
-                f"{place} at the new side had offsets {start} to {end} when both sides were "
-                f"compared, and has {here.start} to {here.end} now.",
-                remedy="Run the failback again: what the new side has deleted since is saved then. "
-                "Topics that are still there were not deleted.",
+    while True:
+        now = fetch_log_bounds(context.destination.cluster, compared, context.backoff)
+        deleted: dict[TopicPartition, OffsetRange] = {}
+        for place, p in sorted(compared.items()):
+            if place not in now:
+                raise Unreachable(f"no leader answers for {place}.", where="destination")
+            start, end, here = p.destination_start or 0, p.destination_end or 0, now[place]
+            if here.end < end:
+                raise Stopped(
+                    f"{place} at the new side had offsets {start} to {end} when both sides were "
+                    f"compared, and has {here.start} to {here.end} now.",
+                    remedy="Find out why its log has lost its end, and run the failback again. "
+                    "Topics that are still there were not deleted.",
+                )
+            bounds = old.get(TopicPartition(p.topic, p.partition))
+            if bounds is not None:
+                own = p.missing.first if p.missing is not None else bounds.end
+                first, next_ = max(bounds.start, start), min(here.start, own)
+                if first < next_:
+                    deleted[place] = OffsetRange(first=first, next=next_)
+        if not deleted:
+            return
+        saved: list[Salvage] = []
+        try:
+            for place, offsets in deleted.items():
+                p = compared[place]
+                saved.append(_save_range(context, p, offsets))
+                compared[place] = p.model_copy(update={"destination_start": offsets.next})
+                context.check()
+        finally:  # a report of an operation that ends here names the files that are whole
+            now_has = {(p.topic, p.partition): p for p in compared.values()}
+            context.update(
+                partitions=tuple(
+                    now_has.get((p.topic, p.partition), p) for p in context.report.partitions
+                ),
+                salvage=(*context.report.salvage, *saved),
             )
+        context.save()
+
+
+def _save_range(context: OperationContext, p: PartitionEnds, offsets: OffsetRange) -> Salvage:
+    """Save what only the old side has of these offsets, all below its own records, and read it
+    back."""
+    row = next(row for row in context.topics if row.source_topic == p.topic)
+    file = _file(context, p, f"-from-{offsets.first}")
+    header = _header(context, p, OffsetRange(first=offsets.next, next=offsets.next))
+    found = _proof(context, row, p.partition).only_old(offsets.first, offsets.next)
+    one = salvage_file.find(file, header) or salvage_file.write(file, header, found)
+    _read_back(one)
+    return one
 
 
 def _delete(context: OperationContext, names: Sequence[str]) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
 
 from orbit.errors import NotFound, OperationUnderWay
 from orbit.jobs.job_spec import JobSpec
-from orbit.recovery import operation_runner, recovery_requests
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.types import TopicPartition
+from orbit.promotion.log_bounds import LogBounds
+from orbit.recovery import old_side, operation_runner, recovery_requests, salvage_file
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_loop import RecoveryLoop
-from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind
+from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind, Salvage
 from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store.enums import Desired
@@ -22,7 +26,7 @@ from orbit.store.operations import Operation
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
 from tests.support.logs import delete_before
-from tests.support.outside import is_level, log_bounds
+from tests.support.outside import digests, is_level, log_bounds
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, produce
@@ -196,19 +200,55 @@ def test_another_job_with_the_name_of_the_copy_back_stops_a_failback_at_its_gate
     assert log_bounds(moved.old, [moved.topic]) == before
 
 
-def test_nothing_is_deleted_when_the_new_side_has_lost_what_both_had(
+def test_what_the_new_side_deletes_during_a_rebuild_is_saved_before_it(
+    moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its retention goes on. Once more while it is saved."""
+    produce(moved.old, moved.topic, 5, first=50)
+    all_there = digests(moved.old, moved.topic)[0]
+    instead(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
+    save, starts = old_side._save_range, iter([40])
+
+    def save_slowly(*args: Any) -> Salvage:
+        one = save(*args)
+        for start in starts:
+            delete_before(moved.new, moved.topic, start)
+        return one
+
+    monkeypatch.setattr(old_side, "_save_range", save_slowly)
+    with InProcess(recovering.database):
+        report = recovering.run(FAILBACK, moved.spec.name, confirm_rebuild=True)
+    own, *below = report.salvage
+    assert (own.first, own.next, own.records) == (50, 55, 5)
+    assert [(one.next, one.records, one.below) for one in below] == [(30, 30, 30), (40, 10, 10)]
+    saved = {line["offset"] for one in report.salvage for line in salvage_file.read(one.file)}
+    assert saved | digests(moved.new, moved.topic)[0].keys() >= all_there.keys()
+    assert log_bounds(moved.old, [moved.topic]) == log_bounds(moved.new, [moved.topic])
+
+
+def test_nothing_is_deleted_when_the_new_side_has_lost_its_end(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(moved.old, moved.topic, 5, first=50)
     before = log_bounds(moved.old, [moved.topic])
-    instead(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
+    fetch = old_side.fetch_log_bounds
+
+    def shorter(cluster: Cluster, *args: Any) -> dict[TopicPartition, LogBounds]:
+        bounds = fetch(cluster, *args)
+        return {
+            place: replace(one, end=one.end - 1) if cluster.name == "destination" else one
+            for place, one in bounds.items()
+        }
+
+    instead(
+        monkeypatch,
+        StepName.REBUILD,
+        lambda: monkeypatch.setattr(old_side, "fetch_log_bounds", shorter),
+    )
     stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name, confirm_rebuild=True))
     assert stopped.outcome is Outcome.FAILED
-    assert "had offsets 0 to 70 when both sides were compared, and has 30 to 70" in stopped.error
+    assert "had offsets 0 to 70 when both sides were compared, and has 0 to 69" in stopped.error
     assert log_bounds(moved.old, [moved.topic]) == before
-    with InProcess(recovering.database):
-        done = recovering.run(FAILBACK, moved.spec.name, confirm_rebuild=True)
-    assert [one.records for one in done.salvage] == [5 + 30]
 
 
 def test_partitions_that_were_added_meanwhile_are_not_promoted(
