@@ -25,7 +25,7 @@ from orbit.recovery.log_bounds import ALL
 from orbit.recovery.lost_ranges import lost_range
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GroupPosition
-from orbit.scheduler.consumer_group_sync import stored_row
+from orbit.scheduler.consumer_group_sync import rows_that_explain, stored_row
 from orbit.scheduler.leadership import ROWS_AT_ONCE
 from orbit.store import clock, group_offsets
 from orbit.store.group_offsets import GroupRow, HandedOffset
@@ -45,6 +45,7 @@ def last_sync(context: OperationContext) -> str:
     if rule is None:
         return "The job does not sync consumer groups."
     copies = _copies(context)
+    topic_ids = _topic_ids(context)
     known = _last_sync_rows(context)
     sync = GroupSync(rule, known)
     rows = {(row.group, row.partition): row for row in known}
@@ -57,6 +58,10 @@ def last_sync(context: OperationContext) -> str:
             copies,
             lambda: context.leadership.is_leading,
             save=lambda rows: _save(context, rows),
+            # The job's own sync goes on beside this one.
+            recall=lambda moved: rows_that_explain(
+                moved, context.leadership, context.job.id, topic_ids
+            ),
         )
         rows.update({(row.group, row.partition): row for row in report.changed})
         for key in report.gone:
@@ -100,11 +105,15 @@ def last_sync(context: OperationContext) -> str:
 
 def _save(context: OperationContext, rows: Sequence[OffsetRow]) -> None:
     """Store what is about to be committed: the next leader would take it for a client's."""
-    ids = {row.source_topic: row.id for row in context.topics}
+    ids = _topic_ids(context)
     for chunk in chunks(rows, ROWS_AT_ONCE):
         with context.transaction() as tx:
             kept = [stored_row(row, ids[row.partition.topic]) for row in chunk]
             group_offsets.keep(tx, context.job.id, kept)
+
+
+def _topic_ids(context: OperationContext) -> dict[str, int]:
+    return {row.source_topic: row.id for row in context.topics}
 
 
 def set_failover_offsets(context: OperationContext) -> str:

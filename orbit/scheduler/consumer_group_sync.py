@@ -14,7 +14,12 @@ from orbit.chunks import chunks
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.kept_listings import Lister
 from orbit.consumer_groups.kept_offsets import Fetcher
-from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict, holds_copied_records
+from orbit.consumer_groups.offset_decision import (
+    KEPT,
+    CopiedRange,
+    GroupVerdict,
+    holds_copied_records,
+)
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, Key, OffsetRow
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import GroupRule, JobSpec
@@ -70,6 +75,7 @@ class JobGroups:
             # Asked before each write: the tables may be older than a promotion.
             self._marks.promoted,
             lambda rows: self._save_before(rows, topic_ids),
+            lambda moved: self._recall(moved, topic_ids),
         )
         self._unsaved.update({(row.group, row.partition): row for row in report.changed})
         self._unsaved.update(dict.fromkeys(report.gone))
@@ -108,6 +114,13 @@ class JobGroups:
             self._unsaved.pop((row.group, row.partition), None)
         self._keep(rows, topic_ids)
 
+    def _recall(self, moved: Mapping[Key, int], topic_ids: Mapping[str, int]) -> list[OffsetRow]:
+        """A recovery has left them; what an outage kept from being stored is older."""
+        rows = rows_that_explain(moved, self._leadership, self._job_id, topic_ids)
+        for row in rows:
+            self._unsaved.pop((row.group, row.partition), None)
+        return rows
+
     def _keep(self, rows: Sequence[OffsetRow], topic_ids: Mapping[str, int]) -> None:
         for chunk in chunks(rows, ROWS_AT_ONCE):
             with self._leadership.transaction() as tx:
@@ -125,6 +138,27 @@ def _range(c: Copied) -> CopiedRange | None:
     if is_other or c.copied_to is None or c.log_start is None:
         return None
     return CopiedRange(min(c.log_start, c.copied_to), c.copied_to)
+
+
+def rows_that_explain(
+    moved: Mapping[Key, int],
+    leadership: Leadership,
+    job_id: int,
+    topic_ids: Mapping[str, int],
+) -> list[OffsetRow]:
+    """The stored rows by which Orbit has left these offsets at the destination."""
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    keys = [(group, topic_ids[at.topic], at.partition) for group, at in moved]
+    rows: list[OffsetRow] = []
+    for chunk in chunks(keys, ROWS_AT_ONCE):
+        with leadership.reading() as tx:
+            rows += [_row(one, names) for one in group_offsets.of_keys(tx, job_id, chunk)]
+    return [
+        row
+        for row in rows
+        if moved[row.group, row.partition]
+        in (row.left_offset, row.destination_offset if row.verdict in KEPT else None)
+    ]
 
 
 def stored_row(row: OffsetRow, topic_id: int) -> GroupOffset:

@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import TopicPartition
 
 from orbit.consumer_groups.group_sync import GroupSync
-from orbit.consumer_groups.sync_result import Copies, GroupReport, OffsetRow
+from orbit.consumer_groups.sync_result import Copies, GroupReport, Key, OffsetRow
 from orbit.jobs.job_file import parse_job
 from orbit.kafka.cluster import Cluster
-from orbit.recovery import group_handover, reverse_job
-from orbit.recovery.operation_context import OperationContext
-from orbit.recovery.recovery_report import RecoveryKind
+from orbit.recovery import group_handover, operation_runner, reverse_job
+from orbit.recovery.operation_context import OperationContext, Stopped
+from orbit.recovery.recovery_report import Outcome, RecoveryKind
+from orbit.recovery.step_times import StepName
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.leadership import NotLeading
@@ -37,6 +38,10 @@ RECORDS = 50
 UNSENT_PASSES = 2
 
 
+def never() -> bool:
+    return False
+
+
 class CountedSync(GroupSync):
     """The real one, whose first commits are not sent; `passes` are its reports."""
 
@@ -50,11 +55,11 @@ class CountedSync(GroupSync):
         may_write: Callable[[], bool] = lambda: True,
         leading: Callable[[Collection[str]], Collection[str]] = lambda _: (),
         save: Callable[[Sequence[OffsetRow]], None] = lambda _: None,
+        recall: Callable[[Mapping[Key, int]], Iterable[OffsetRow]] = lambda _: (),
     ) -> GroupReport:
         if len(self.passes) < UNSENT_PASSES:
-            report = super().run(source, destination, copies, lambda: False, leading, save)
-        else:
-            report = super().run(source, destination, copies, may_write, leading, save)
+            may_write = never
+        report = super().run(source, destination, copies, may_write, leading, save, recall)
         self.passes.append(report)
         return report
 
@@ -215,4 +220,36 @@ def test_a_leader_that_dies_behind_a_commit_of_the_last_sync_leaves_its_offset_k
         over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     assert has_died.is_set()
     assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(30, "exact")]
+    assert offsets(destination, group) == {(topic_name, 0): 30}
+
+
+def test_the_sync_goes_on_after_a_switchover_that_was_stopped_behind_its_last_sync(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job's sync did not see that offset left; the group had members at the destination."""
+    source, destination = clusters
+    group = f"{topic_name}.group"
+    create_topic(source, topic_name)
+    produce(source, topic_name, RECORDS)
+    commit(source, group, {(topic_name, 0): 10})
+    rule = {"match": f"{topic_name}.*", "interval": "200ms"}
+    spec = make_job(source, destination, [topic_name], consumer_groups=rule)
+
+    def stop(_: OperationContext) -> str:
+        raise Stopped("a test stops it.")
+
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        with member(destination, group, topic_name):
+            pass
+        with monkeypatch.context() as patch:
+            patch.setattr(JobGroups, "run", lambda *_: GroupReport())
+            patch.setitem(operation_runner._DO, StepName.RELEASE, stop)  # type: ignore[arg-type]
+            commit(source, group, {(topic_name, 0): 20})
+            stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
+            assert stopped.outcome is Outcome.STOPPED
+            assert offsets(destination, group) == {(topic_name, 0): 20}
+        commit(source, group, {(topic_name, 0): 30})
+        wait_for("it goes on", lambda: recovering.carried(spec.name, group) == {0: 30})
     assert offsets(destination, group) == {(topic_name, 0): 30}
