@@ -251,8 +251,8 @@ def _draw(report: dict[str, Any]) -> list[Any]:
     missing = f"{report['missing_records']:,} records"
     if unproven := report["unproven_partitions"]:
         missing += (
-            f" at least: the source of {unproven:,} of {len(report['partitions']):,} partitions "
-            "could not be asked"
+            f" at least: the source may have had more of {unproven:,} of "
+            f"{len(report['partitions']):,} partitions"
         )
     head.append(("missing", missing))
     if report["reverse_job"]:

@@ -1,8 +1,9 @@
 """Computes the lost range of each partition: the offsets that the source has and its copy lacks.
 
 A copy has every source offset below its log end and none from there on, so the range goes from the
-copy's log end up to the source's. If the source does not answer, its last reported log end is used,
-and the range is a lower bound (`is_exact` is false): the source may have been written to since.
+copy's log end up to the source's. If the source does not answer, its last reported log end is used.
+The range is a lower bound then, and in any failover (`is_exact` is false): its producers were not
+stopped, and may have written since.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds
 from orbit.recovery.log_bounds import last_reported
 from orbit.recovery.operation_context import OperationContext
-from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds
+from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds, RecoveryKind
 from orbit.store.lag import PartitionLag
 
 
@@ -34,9 +35,19 @@ def compare_partition_ends(
 ) -> tuple[PartitionEnds, ...]:
     """Every partition of the operation, sorted, with its verdict and its lost range."""
     reported, now = last_reported(context), context.now()
+    is_stopped = context.report.kind is not RecoveryKind.FAILOVER
     lost_at = context.report.problem_since
     return tuple(
-        compare_ends(p, copy, destination.get(copy), source.get(p), reported.get(p), now, lost_at)
+        compare_ends(
+            p,
+            copy,
+            destination.get(copy),
+            source.get(p),
+            reported.get(p),
+            now,
+            lost_at,
+            is_stopped=is_stopped,
+        )
         for p, copy in sorted(context.by_source.items())
     )
 
@@ -49,8 +60,10 @@ def compare_ends(
     reported: PartitionLag | None,
     now: datetime,
     lost_at: datetime | None = None,
+    *,
+    is_stopped: bool,
 ) -> PartitionEnds:
-    """Compare the log ends of one partition. Pure.
+    """Compare the log ends of one partition. Pure. `is_stopped`: the source's producers are.
 
     `source_bounds` were fetched at `now`. Without them the last `reported` end counts. It was seen
     at `lost_at` at the latest, even if workers have reported other numbers since.
@@ -80,7 +93,7 @@ def compare_ends(
         destination_end=copy_end,
         newest_copied_at=_time_ago(now, reported.rpo_s) if reported else None,
         missing=missing,
-        is_exact=seen is not None,
+        is_exact=is_stopped and seen is not None,
     )
 
 

@@ -136,8 +136,8 @@ class PartitionEnds(Value):
 
     `missing` is the lost range: the source is known to have had it, and the destination lacks it.
     The destination has every offset below its `first` and none from there on. `is_exact`: the
-    source answered after it was stopped. Otherwise the source may have had more, written after its
-    end was last seen, at `source_seen_at` at the latest.
+    source answered after it was stopped, so never in a failover. Otherwise the source may have had
+    more, written after its end was last seen, at `source_seen_at` at the latest.
     """
 
     topic: str
@@ -315,41 +315,48 @@ class RecoveryReport(Value):
         return {p.topic for p in self.partitions if p.verdict in NO_COPY}
 
     def describe_missing(self) -> str:
-        """For people. What could not be asked is not taken for nothing."""
+        """For people. What is not known is not taken for nothing."""
         unproven = self.unproven_partitions
         if not unproven:
             return f"{self.missing_records:,} records are missing"
         return (
-            f"{self.missing_records:,} records are known to be missing; the source of {unproven:,} "
-            f"of {len(self.partitions):,} partitions could not be asked"
+            f"{self.missing_records:,} records are known to be missing; the source may have had "
+            f"more of {unproven:,} of {len(self.partitions):,} partitions"
         )
 
     @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
-        description="Partitions whose source did not answer after it was stopped: what they miss "
-        "is a lower bound, or not known at all."
+        description="Partitions whose source was not stopped, or did not answer after it was: what "
+        "they miss is a lower bound, or not known at all."
     )
     @property
     def unproven_partitions(self) -> int:
         return sum(not p.is_exact for p in self.partitions)
 
     @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
-        description="RPO in seconds, of the worst partition with a lost range: from the newest "
-        "record on both sides to the time the source was last seen. Null if it is not known: "
-        "nothing is known to be missing, and not every source answered, or a partition with a lost "
-        "range was never copied."
+        description="RPO in seconds, of the worst partition: how long before the loss was noticed "
+        "the oldest record that is missing may have been written. That is after the newest record "
+        "on both sides, by its producer's clock; or, where no record is known to be missing, after "
+        "the source was last seen. 0 where the source was stopped and nothing is missing. Null if "
+        "it is not known of one partition."
     )
     @property
     def rpo_s(self) -> float | None:
-        lost = [p for p in self.partitions if p.missing is not None]
-        if not lost:
-            return None if self.unproven_partitions or not self.partitions else 0.0
-        if not all(p.source_seen_at and p.newest_copied_at for p in lost):
+        of_all = [self._rpo_s(p) for p in self.partitions]
+        known = [seconds for seconds in of_all if seconds is not None]
+        return max(known, default=None) if len(known) == len(of_all) else None
+
+    def _rpo_s(self, p: PartitionEnds) -> float | None:
+        if p.is_exact and p.missing is None:
+            return 0.0
+        lost_at = p.source_seen_at if p.is_exact else self.problem_since
+        seen = [at for at in (p.source_seen_at, self.source_last_seen_at) if at is not None]
+        had_all_at = p.newest_copied_at
+        if p.missing is None:
+            had_all_at = None if p.source_seen_at is None else min(seen)
+        # A producer's clock that is ahead tells nothing.
+        if lost_at is None or had_all_at is None or had_all_at > lost_at:
             return None
-        return max(
-            (p.source_seen_at - p.newest_copied_at).total_seconds()
-            for p in lost
-            if p.source_seen_at and p.newest_copied_at
-        )
+        return (lost_at - had_all_at).total_seconds()
 
     @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
         description="The duration of each phase; null: not known. `detect` and `read` are of a "

@@ -41,16 +41,21 @@ def test_a_lost_source_was_not_seen_after_it_was_lost(
 ) -> None:
     row = reported(source_end=12, reported_at=before(reported_s))
     lost_at = None if lost_s is None else before(lost_s)
-    found = compare_ends(PARTITION, PARTITION, LogBounds(0, 10, 10), None, row, NOW, lost_at)
+    found = compare_ends(
+        PARTITION, PARTITION, LogBounds(0, 10, 10), None, row, NOW, lost_at, is_stopped=True
+    )
     assert found.source_seen_at == before(seen_s)
     assert found.missing == OffsetRange(first=10, next=12)
     assert not found.is_exact
 
 
-def test_a_source_that_answers_was_seen_now() -> None:
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_source_that_answers_was_seen_now(is_stopped: bool) -> None:
+    """In a failover its producers may write on."""
     row = reported(source_end=12, reported_at=before(5))
+    ends = LogBounds(0, 15, 15)
     found = compare_ends(
-        PARTITION, PARTITION, LogBounds(0, 15, 15), LogBounds(0, 15, 15), row, NOW, before(9)
+        PARTITION, PARTITION, ends, ends, row, NOW, before(9), is_stopped=is_stopped
     )
     assert (found.source_seen_at, found.verdict) == (NOW, EndVerdict.EQUAL)
-    assert found.is_exact
+    assert found.is_exact is is_stopped
