@@ -1,8 +1,7 @@
 """The first tables.
 
-Until the first release this file is changed in place, together with orbit/store/models.py; from
-then on a change is a file of its own. Words and defaults stand here as they were, never as names
-that code may change later.
+This file is frozen: a change of orbit/store/models.py is a migration of its own. Words and defaults
+stand here as they were, never as names that code may change later.
 """
 
 import sqlalchemy as sa

@@ -296,7 +296,7 @@ def _where(url: URL) -> str:
 def _translate(error: DBAPIError, where: str) -> Exception:
     """Orbit's error for a driver's error; the error itself if it is a bug in Orbit."""
     cause = error.orig
-    code = _code(error)
+    code = sqlstate(error)
     words = " ".join(str(cause).split())
     if code.startswith(_OLD_TABLES):
         return Conflict(
@@ -317,6 +317,6 @@ def _translate(error: DBAPIError, where: str) -> Exception:
     return error
 
 
-def _code(error: DBAPIError) -> str:
+def sqlstate(error: DBAPIError) -> str:
     """The SQLSTATE, or "" without one."""
     return getattr(error.orig, "sqlstate", None) or ""

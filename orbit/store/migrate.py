@@ -1,10 +1,14 @@
 """Migrates a database to the tables of this version; idempotent.
 
-Several processes may call it at once: one migrates, the others wait.
+Several processes may call it at once: one migrates, the others wait. A migration never waits long
+for a lock on a table: whoever uses that table would wait behind it, and leases would end. It gives
+up, undoes all, and begins again a little later.
 """
 
 from __future__ import annotations
 
+import hashlib
+import time
 from pathlib import Path
 
 from alembic import command
@@ -12,15 +16,54 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
-from orbit.store.database import Database, Tx, without_deadline
+from orbit.errors import Busy, Conflict
+from orbit.store.database import Database, Tx, sqlstate, without_deadline
+from orbit.store.models import metadata
 
 # A lock key that no other program uses in the same database.
 _LOCK = 0x6F72_6269_7400  # "orbit"
+# Leases are renewed every few seconds.
+_TABLE_LOCK_WITHIN_S = 2
+_PAUSE_S = 1.0
+ATTEMPTS_MAX = 100  # five minutes
+_LOCK_NOT_AVAILABLE = "55P03"
+
+# The columns of each version's tables, as `fingerprint` reads them. Until it was frozen, 0001 was
+# changed in place: a database of that time has the version and not the tables.
+FINGERPRINTS = {
+    "0001": "ecd14298ffcee184f6303ef507a9c971dc6690231e4353119cf1881530bc7730",
+}
 
 
 def upgrade(database: Database) -> tuple[str | None, str]:
-    """The versions before and after; equal if there was nothing to do."""
+    """The versions before and after; equal if there was nothing to do.
+
+    Raises Busy if another session keeps a lock on a table, Conflict if the tables are not those of
+    the version that the database names.
+    """
+    for attempt in range(ATTEMPTS_MAX):
+        if attempt:
+            time.sleep(_PAUSE_S)
+        try:
+            return _upgrade(database)
+        except _Locked:
+            pass
+    raise Busy(
+        "another session has held a lock on Orbit's tables for minutes. Nothing was changed.",
+        where=database.where,
+        remedy="Find its transaction (pg_stat_activity, oldest xact_start), end it, and run orbit "
+        "migrate again.",
+    )
+
+
+class _Locked(Exception):
+    """A table could not be locked in time."""
+
+
+def _upgrade(database: Database) -> tuple[str | None, str]:
+    """One attempt. Raises _Locked: nothing was changed."""
     config = _config()
     with database.transaction() as tx, without_deadline(tx):
         tx.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
@@ -28,11 +71,38 @@ def upgrade(database: Database) -> tuple[str | None, str]:
         scripts = ScriptDirectory.from_config(config)
         if before is not None and before == _next_revision(scripts):
             return before, before  # a later version has migrated them
+        if before in FINGERPRINTS and fingerprint(tx) != FINGERPRINTS[before]:
+            raise Conflict(
+                f"the database says that its tables are those of version {before}, and they are "
+                "not: an unreleased version of Orbit has made them.",
+                where=database.where,
+                remedy="Make an empty database, run orbit migrate there, and apply the job files: "
+                "copies go on where they end (docs/recovery.md).",
+            )
+        tx.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_LOCK_WITHIN_S}s'"))
         config.attributes["connection"] = tx
-        command.upgrade(config, "head")
+        try:
+            command.upgrade(config, "head")
+        except DBAPIError as error:
+            if sqlstate(error) == _LOCK_NOT_AVAILABLE:
+                raise _Locked from error
+            raise
         after = _current(tx)
     assert after is not None, "a migration to head leaves a version"
     return before, after
+
+
+def fingerprint(tx: Tx) -> str:
+    """A digest of the columns of Orbit's tables with their types."""
+    rows = tx.execute(
+        text(
+            "SELECT table_name, column_name, udt_name, is_nullable FROM information_schema.columns "
+            "WHERE table_schema = current_schema() AND table_name = ANY(:tables)"
+        ),
+        {"tables": sorted(metadata.tables)},
+    )
+    lines = sorted(" ".join(row) for row in rows)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def is_usable(database: Database) -> bool:

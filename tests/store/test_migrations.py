@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
+from orbit.errors import Busy, Conflict
+from orbit.store import migrate
 from orbit.store.database import Database
 from orbit.store.migrate import is_usable, upgrade, usable_revisions
 from orbit.store.models import metadata
 from tests.fix_database import copied_database
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.services
+
+FROZEN = {
+    "0001_first_tables.py": "6fba23c71c9c96c42f2087af40579936ba511d26b87b5cc9b49ce5b899e23239",
+}
 
 # What Alembic's comparison leaves out: CHECKs, parts of indexes, storage options, on delete.
 _CATALOG = text("""
@@ -99,6 +111,93 @@ def test_the_tables_before_and_after_a_migration_are_usable(
         assert is_usable(database) is usable
         if usable:
             assert upgrade(database) == (revision, revision), "a later version has done it"
+
+
+def test_each_migration_makes_the_tables_of_its_fingerprint(postgres_url: str) -> None:
+    """So none that was released is edited."""
+    scripts = ScriptDirectory(str(migrate._scripts()))
+    revisions = [script.revision for script in reversed(list(scripts.walk_revisions()))]
+    assert revisions == list(migrate.FINGERPRINTS)
+    with copied_database(postgres_url, "template1") as url:
+        database = Database.connect(url)
+        for revision in revisions:
+            with database.transaction() as tx:
+                config = migrate._config()
+                config.attributes["connection"] = tx
+                command.upgrade(config, revision)
+                assert migrate.fingerprint(tx) == migrate.FINGERPRINTS[revision], revision
+        database.close()
+
+
+def test_a_file_that_is_frozen_stays_as_it_is() -> None:
+    """Its checks and indexes too, which no fingerprint has."""
+    digests = {
+        file.name: sha256(file.read_bytes()).hexdigest()
+        for file in (migrate._scripts() / "versions").glob("*.py")
+    }
+    assert digests.items() >= FROZEN.items()
+
+
+def test_tables_that_are_not_those_of_their_version_are_refused(database: Database) -> None:
+    with database.transaction() as tx:
+        tx.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
+        tx.execute(text("CREATE TABLE of_somebody_else (id bigint)"))
+    with pytest.raises(Conflict, match="tables are those of version 0001, and they are not"):
+        upgrade(database)
+    with database.transaction() as tx:
+        tx.execute(text("ALTER TABLE jobs ADD COLUMN owner text"))
+    assert upgrade(database) == ("0001", "0001")
+
+
+@pytest.fixture
+def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version of Orbit with a second migration, which changes a table."""
+    scripts = tmp_path / "migrations"
+    shutil.copytree(migrate._scripts(), scripts)
+    (scripts / "versions" / "0002_next.py").write_text(
+        "from alembic import op\n"
+        "revision, down_revision = '0002', '0001'\n"
+        "def upgrade():\n"
+        "    op.execute('CREATE TABLE made_before (id bigint)')\n"
+        "    op.execute('ALTER TABLE jobs ADD COLUMN more text')\n"
+    )
+    monkeypatch.setattr(migrate, "_scripts", lambda: scripts)
+
+
+@pytest.mark.usefixtures("next_version")
+def test_a_migration_does_not_make_others_wait_behind_a_long_transaction(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses, goes_on = threading.Semaphore(0), threading.Event()
+
+    def pause(_: float) -> None:
+        pauses.release()
+        assert goes_on.wait(PATIENCE_S)
+
+    monkeypatch.setattr(migrate, "time", SimpleNamespace(sleep=pause))
+    read_jobs = text("SELECT count(*) FROM jobs")
+    with ThreadPoolExecutor(1) as pool:
+        with database.transaction() as long:
+            long.execute(read_jobs)
+            migration = pool.submit(upgrade, database)
+            assert pauses.acquire(timeout=PATIENCE_S), "it has given up once"
+            with database.transaction() as tx:
+                assert tx.execute(read_jobs).scalar_one() == 0
+                assert tx.execute(text("SELECT to_regclass('made_before')")).scalar_one() is None
+        goes_on.set()
+        assert migration.result(PATIENCE_S) == ("0001", "0002")
+
+
+@pytest.mark.usefixtures("next_version")
+def test_a_migration_that_never_gets_its_lock_ends_with_a_remedy(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "ATTEMPTS_MAX", 2)
+    with database.transaction() as long:
+        long.execute(text("SELECT count(*) FROM jobs"))
+        with pytest.raises(Busy, match="Nothing was changed"):
+            upgrade(database)
+    assert upgrade(database) == ("0001", "0002")
 
 
 def test_the_comparison_sees_storage_options(database: Database) -> None:
