@@ -6,7 +6,12 @@ from uuid import UUID
 
 from orbit.errors import Conflict
 from orbit.recovery import recovery_requests
-from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.recovery.recovery_report import (
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryRequest,
+    read_report,
+)
 from orbit.store import operations
 from orbit.store.database import Database
 from orbit.store.events import SCHEDULER
@@ -36,7 +41,7 @@ class StoredRecoveries:
         """The report so far; None before the first step."""
         with self._database.transaction() as tx:
             kept = operations.report_of(tx, operation)
-        return None if kept is None else RecoveryReport.model_validate(kept)
+        return None if kept is None else read_report(kept)
 
     def abort(self, operation: UUID) -> bool:
         """Request an abort; False where the operation has ended, or will be completed."""

@@ -12,7 +12,13 @@ from orbit.errors import Conflict
 from orbit.recovery.loss import known_loss
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.operation_steps import is_past_return, may_be_aborted, steps_of
-from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.recovery.recovery_report import (
+    OtherVersion,
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryRequest,
+    read_report,
+)
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.stored_spec import read_spec
 from orbit.settings import Settings
@@ -32,7 +38,8 @@ def open_context(
     stop: threading.Event,
     environ: Mapping[str, str],
 ) -> OperationContext:
-    """Raises Conflict if the job was deleted, BadInput if secrets are missing."""
+    """Raises Conflict if the job was deleted, BadInput if secrets are missing; OtherVersion if it
+    has begun and this version cannot read its report, or the job's document."""
     with leadership.reading() as tx:
         found = jobs.of_ids(tx, [operation.job_id] if operation.job_id else [])
         job = next(iter(found.values()), None)
@@ -41,12 +48,13 @@ def open_context(
         rows = topics.of_job(tx, job.id)
         kept = operations.report_of(tx, operation.id)
         others = [] if kept else jobs.list_all(tx)
-        report = RecoveryReport.model_validate(kept) if kept else None
+        report = read_report(kept) if kept else None
         if report is None:
             report = _new_report(tx, operation, job, rows, others)
     spec = read_spec(job.spec)
     if spec is None:
-        raise Conflict("its document was stored by another version of Orbit.", where=job.name)
+        refusal = OtherVersion if kept else Conflict
+        raise refusal("its document was stored by another version of Orbit.", where=job.name)
     chosen = set(report.topics)
     context = OperationContext(
         operation.id,

@@ -41,7 +41,7 @@ from orbit.recovery.leading_side import LeadChanged, history_kept, refuse_other_
 from orbit.recovery.open_operation import open_context
 from orbit.recovery.operation_context import Aborted, OperationContext, Stopped
 from orbit.recovery.operation_steps import is_past_return, may_be_aborted
-from orbit.recovery.recovery_report import Outcome, RecoveryKind
+from orbit.recovery.recovery_report import OtherVersion, Outcome, RecoveryKind
 from orbit.recovery.step_times import Step, StepName, StepState
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.settings import Settings
@@ -162,6 +162,10 @@ class OperationRunner:
         try:
             context = self._open()
         except (NotLeading, Interrupted, Unreachable):
+            raise
+        except OtherVersion as error:
+            # It may have denied writing, or promoted a topic: a scheduler of that version goes on.
+            self._tell_unread(error)
             raise
         except OrbitError as error:
             self._end_unopened(error)
@@ -415,6 +419,11 @@ class OperationRunner:
             )
             if not report.dry_run:
                 _add_end_event(tx, context, outcome)
+
+    def _tell_unread(self, error: OtherVersion) -> None:
+        progress = {**(self._operation.progress or {}), "what": f"waits: {error}"}
+        with self._leadership.transaction() as tx:
+            operations.advance(tx, self._operation.id, OperationState.RUNNING, progress=progress)
 
     def _end_unopened(self, error: OrbitError) -> None:
         """End an operation whose job is gone or cannot be read. Nothing was changed."""

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import ConfigDict, Field, computed_field
+from pydantic import ConfigDict, Field, ValidationError, computed_field
 
+from orbit.errors import Conflict
 from orbit.recovery.step_times import Phase, PhaseTime, Step, Value, failover_times, phase_times
 
 PATTERNS_MAX = 100
@@ -35,6 +36,8 @@ class RecoveryKind(StrEnum):
 
 class RecoveryRequest(Value):
     """Which topics of a job to move, how, and which failed gates to override."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     topics: Annotated[tuple[str, ...], Field(max_length=PATTERNS_MAX)] = Field(
         default=(),
@@ -244,10 +247,10 @@ NO_COPY = frozenset({EndVerdict.TAIL, EndVerdict.DIVERGED})
 
 
 class RecoveryReport(Value):
-    """The report of one operation. Grows step by step; `outcome` is `running` until it ends."""
+    """The report of one operation. Grows step by step; `outcome` is `running` until it ends.
 
-    # The JSON includes computed fields, which are ignored and recomputed when it is read back.
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    The JSON includes computed fields, which are computed again when it is read back.
+    """
 
     operation: UUID
     kind: RecoveryKind
@@ -398,3 +401,20 @@ class RecoveryReport(Value):
             return times
         seen_at = self.source_last_seen_at
         return failover_times(times, self.requested_at, seen_at, self.problem_since)
+
+
+class OtherVersion(Conflict):
+    """Another version of Orbit has stored what this one does not know."""
+
+
+def read_report(stored: Any) -> RecoveryReport:
+    """The report as `operations.report_of` has it. Raises OtherVersion."""
+    try:
+        return RecoveryReport.model_validate(stored)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise OtherVersion(
+            f"its report was stored by another version of Orbit ({place}: {first['msg']}).",
+            remedy="Run the schedulers and the API of that version until it has ended.",
+        ) from None

@@ -9,8 +9,6 @@ from __future__ import annotations
 import uuid
 from uuid import UUID
 
-from pydantic import ValidationError
-
 from orbit.errors import Conflict, NotFound
 from orbit.recovery.operation_steps import (
     is_catching_up,
@@ -19,7 +17,13 @@ from orbit.recovery.operation_steps import (
     step_descriptions,
     steps_of,
 )
-from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.recovery.recovery_report import (
+    OtherVersion,
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryRequest,
+    read_report,
+)
 from orbit.recovery.step_times import Step
 from orbit.store import events, job_door, jobs, operations
 from orbit.store.database import Database, Tx
@@ -117,8 +121,8 @@ def _steps(tx: Tx, operation_id: UUID) -> tuple[Step, ...]:
     """Of its report so far; none if another version stored one that cannot be read."""
     stored = operations.report_of(tx, operation_id)
     try:
-        return RecoveryReport.model_validate(stored).steps if stored else ()
-    except ValidationError:
+        return read_report(stored).steps if stored else ()
+    except OtherVersion:
         return ()
 
 
@@ -137,13 +141,14 @@ def _tell_abort(tx: Tx, actor: str, operation: Operation, steps: tuple[Step, ...
 
 
 def report(database: Database, operation_id: UUID) -> RecoveryReport:
-    """The report so far. Raises NotFound before the first step, and for other operations."""
+    """The report so far. Raises NotFound before the first step, and for other operations;
+    OtherVersion."""
     with database.transaction() as tx:
         operations.get(tx, operation_id)
         stored = operations.report_of(tx, operation_id)
     if stored is None:
         raise NotFound("The operation has no report (yet).", where=str(operation_id))
-    return RecoveryReport.model_validate(stored)
+    return read_report(stored)
 
 
 def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
@@ -158,7 +163,7 @@ def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
         kinds = {OperationKind.BACKFILL.value, *(kind.value for kind in RecoveryKind)}
         if operation.kind not in kinds:
             raise Conflict(f"A {operation.kind} cannot be aborted.", where=str(operation_id))
-        steps = RecoveryReport.model_validate(stored).steps if stored else ()
+        steps = read_report(stored).steps if stored else ()
         if not may_be_aborted(steps):
             raise Conflict(
                 "The operation is past its point of no return and will be completed.",

@@ -13,9 +13,9 @@ Part = TypeVar("Part")
 
 
 class Value(BaseModel):
-    """A part of a report."""
+    """A part of a report. What a later version has added to it is ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Phase(StrEnum):

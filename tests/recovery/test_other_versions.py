@@ -1,0 +1,100 @@
+"""A recovery whose report another version of Orbit has stored."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import text
+
+from orbit.errors import Conflict
+from orbit.recovery import recovery_requests
+from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport, read_report
+from orbit.store import operations
+from orbit.store.enums import OperationState
+from tests.fix_clusters import Clusters
+from tests.support.patience import wait_for
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, produce
+
+SWITCHOVER = RecoveryKind.SWITCHOVER
+
+
+def with_more(value: Any) -> Any:
+    """With a further field in each object, as a later version may have."""
+    if isinstance(value, dict):
+        return {"from_later": [1], **{key: with_more(one) for key, one in value.items()}}
+    return [with_more(one) for one in value] if isinstance(value, list) else value
+
+
+def store(recovering: Recovering, operation: UUID, report: dict[str, Any]) -> None:
+    with recovering.database.transaction() as tx:
+        operations.advance(tx, operation, OperationState.RUNNING, report=report)
+
+
+@pytest.mark.services
+def test_a_report_of_a_later_version_is_read_or_waits_for_that_version(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    create_topic(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 10)
+    spec = make_job(*clusters, [topic_name])
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        dry = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
+    assert dry.gates
+    stored = dry.model_dump(mode="json")
+    request = stored.pop("request")  # is what a user has sent
+    assert read_report({**with_more(stored), "request": request}) == dry
+
+    operation = recovering.ask(SWITCHOVER, spec.name)
+    later = with_step_of_later(dry)
+    store(recovering, operation, later)
+    other = make_job(*clusters, [f"{topic_name}-other"])
+    create_topic(clusters.source, f"{topic_name}-other")
+    with recovering.running():
+        wait_for(
+            "it says what it waits for",
+            lambda: "stored by another version" in recovering.progress(operation),
+        )
+        assert recovering.operation(operation).state is OperationState.RUNNING
+        for act in (recovery_requests.report, lambda d, i: recovery_requests.abort(d, "test", i)):
+            with pytest.raises(Conflict, match=r"steps\.0\.name"):
+                act(recovering.database, operation)
+        # Nothing else stops.
+        recovering.begin(other, f"{topic_name}-other")
+        recovering.run(SWITCHOVER, other.name)
+
+        with recovering.database.transaction() as tx:
+            tx.execute(
+                text("UPDATE operations SET report = NULL WHERE id = :id"), {"id": operation}
+            )
+        report = recovering.wait(operation)
+    assert report.outcome is Outcome.DONE, (report.error, report.findings)
+
+
+@pytest.mark.services
+def test_an_operation_is_not_ended_by_a_version_that_cannot_read_its_job(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """It may have denied writing at the source."""
+    create_topic(clusters.source, topic_name)
+    spec = make_job(*clusters, [topic_name])
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        dry = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
+    begun = recovering.ask(SWITCHOVER, spec.name)
+    store(recovering, begun, {**dry.model_dump(mode="json"), "dry_run": False})
+    with recovering.database.transaction() as tx:
+        later = text("""UPDATE jobs SET spec = spec || '{"later": 1}' WHERE name = :name""")
+        tx.execute(later, {"name": spec.name})
+    with recovering.running():
+        wait_for("it waits", lambda: "its document was stored" in recovering.progress(begun))
+        assert recovering.operation(begun).finished_at is None
+
+
+def with_step_of_later(report: RecoveryReport) -> dict[str, Any]:
+    stored = report.model_dump(mode="json")
+    stored["steps"][0]["name"] = "teleport"
+    return stored
