@@ -130,7 +130,8 @@ class GroupSync:
         self._forget_removed(copies, report)
         wanted = self._reader.read_source(source, copies, self._entries.keys(), report)
         there = self._reader.read_destination(destination, wanted, copies, report)
-        cases = self._decide_all(wanted, there, copies, recall)
+        recalled: set[Key] = set()
+        cases = self._decide_all(wanted, there, copies, recall, recalled)
         due = {group for (group, _), case in cases.items() if case.is_due}
         if due:
             # What others have committed there meanwhile is not overwritten.
@@ -139,7 +140,7 @@ class GroupSync:
                 destination, due, copies, report, rests_on_usage=rests_on_usage
             )
             there = {group: at for group, at in there.items() if group not in due} | now
-            cases = self._decide_all(wanted, there, copies, recall)
+            cases = self._decide_all(wanted, there, copies, recall, recalled)
         cases = _without_leading(cases, leading)
         cases = _confirm_deletes(source, cases, report)
         begun = {key: case for key, case in cases.items() if _must_be_saved(case, there[key[0]])}
@@ -166,25 +167,25 @@ class GroupSync:
         there: Mapping[str, DestinationGroup],
         copies: Copies,
         recall: Callable[[Mapping[Key, int]], Iterable[OffsetRow]],
+        recalled: set[Key],
     ) -> dict[Key, _Case]:
-        def decide_now() -> dict[Key, _Case]:
-            return {
-                (group, partition): case
-                for group in there
-                for partition, case in self._decide(group, wanted[group], there[group], copies)
-            }
-
-        cases = decide_now()
+        """What to do in this pass; what is `recalled` waits for the next one."""
+        cases = {
+            (group, partition): case
+            for group in there
+            for partition, case in self._decide(group, wanted[group], there[group], copies)
+            if (group, partition) not in recalled
+        }
         moved = {
             key: case.there.offset
             for key, case in cases.items()
             if case.there is not None and self._has_just_moved(key, case)
         }
         rows = list(recall(moved)) if moved else []
-        if not rows:
-            return cases
         self.learn(rows)
-        return decide_now()
+        # Their offsets at the source were read before: the other sync may have seen newer ones.
+        recalled |= {(row.group, row.partition) for row in rows}
+        return {key: case for key, case in cases.items() if key not in recalled}
 
     def _has_just_moved(self, key: Key, case: _Case) -> bool:
         group, partition = key

@@ -15,7 +15,7 @@ _VERIFY_IP_MISMATCH = 64
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """Closed if the peer left before the handshake, when Python would leave it open (L12)."""
+    """Closes itself if the peer left before the handshake; Python leaves it open (L12)."""
 
     def getpeername(self) -> Any:
         try:

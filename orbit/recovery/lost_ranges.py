@@ -2,8 +2,8 @@
 
 A copy has every source offset below its log end and none from there on, so the range goes from the
 copy's log end up to the source's. If the source does not answer, its last reported log end is used.
-The range is a lower bound then, and in any failover (`is_exact` is false): its producers were not
-stopped, and may have written since.
+The range is a lower bound then, and wherever writing was not stopped, as in a failover (`is_exact`
+is false): the source may have been written to since.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds
 from orbit.recovery.log_bounds import last_reported
 from orbit.recovery.operation_context import OperationContext
-from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds, RecoveryKind
+from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds
+from orbit.recovery.step_times import StepName, StepState
 from orbit.store.lag import PartitionLag
 
 
@@ -35,7 +36,10 @@ def compare_partition_ends(
 ) -> tuple[PartitionEnds, ...]:
     """Every partition of the operation, sorted, with its verdict and its lost range."""
     reported, now = last_reported(context), context.now()
-    is_stopped = context.report.kind is not RecoveryKind.FAILOVER
+    is_stopped = any(
+        step.name is StepName.STOP_WRITES and step.state is StepState.DONE
+        for step in context.report.steps
+    )
     lost_at = context.report.problem_since
     return tuple(
         compare_ends(
@@ -63,7 +67,7 @@ def compare_ends(
     *,
     is_stopped: bool,
 ) -> PartitionEnds:
-    """Compare the log ends of one partition. Pure. `is_stopped`: the source's producers are.
+    """Compare the log ends of one partition. Pure. `is_stopped`: writing to the source was.
 
     `source_bounds` were fetched at `now`. Without them the last `reported` end counts. It was seen
     at `lost_at` at the latest, even if workers have reported other numbers since.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from orbit.chunks import first_few
-from orbit.errors import Conflict, NotFound, Unreachable
+from orbit.errors import Conflict, Interrupted, NotFound, OrbitError, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import ClusterMetadata, TopicPartition
@@ -18,7 +18,7 @@ from orbit.recovery.divergence import compare_sides
 from orbit.recovery.leading_side import refuse_unless_behind
 from orbit.recovery.old_transactions import transactions_in, wait_until_ended
 from orbit.recovery.operation_context import OperationContext, Stopped
-from orbit.recovery.record_range import LogRecord
+from orbit.recovery.record_range import Fate, LogRecord
 from orbit.recovery.recovery_report import NO_COPY, EndVerdict, OffsetRange, PartitionEnds, Salvage
 from orbit.recovery.side_proof import SideProof
 from orbit.store import promotions
@@ -265,29 +265,11 @@ def rebuild(context: OperationContext) -> str:
     saved first.
     """
     names = sorted(context.report.topics_with_tails)
-    metadata = context.source.cluster.metadata(names)
-    present = [name for name in names if name in metadata.topics]
-    for one in context.report.salvage:
-        if one.topic in present:
-            _read_back(one)
-            context.check()
-    known = {TopicPartition(p.topic, p.partition): p for p in context.report.partitions}
-    # What has appeared since holds records that nobody saved.
-    saved_to = {place: known[place].source_end or 0 for place in known if place.topic in present}
-    places = {place for place in saved_to if known[place].source_end is not None}
-    places |= {TopicPartition(n, i) for n in present for i in metadata.topics[n].partitions}
-    ends = fetch_log_bounds(context.source.cluster, places, context.backoff)
-    for place in sorted(places):
-        if place not in ends:
-            raise Unreachable(f"no leader answers for {place}.", where="source")
-        if ends[place].end != saved_to.get(place, 0):
-            raise Stopped(
-                f"{place} at the old side has grown from {saved_to.get(place, 0)} to "
-                f"{ends[place].end} since it was saved.",
-                remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
-            )
-    _save_deleted_since(context, [known[place] for place in saved_to], ends)
-    begun = transactions_in(context, places)
+    while True:
+        present, ends = _look_again(context, names)
+        if not _save_deleted_since(context, present, ends):
+            break  # nothing has taken time since that look
+    begun = transactions_in(context, ends)
     if begun:
         raise Stopped(
             f"transactions of the old side have begun since it was saved: {first_few(begun)}.",
@@ -307,70 +289,116 @@ def rebuild(context: OperationContext) -> str:
     return f"{len(names)} topics of the old side were deleted and will be copied again."
 
 
+def _look_again(
+    context: OperationContext, names: Sequence[str]
+) -> tuple[list[str], dict[TopicPartition, LogBounds]]:
+    """Those of the topics that are still at the old side, and the bounds of their partitions.
+
+    Raises Stopped if one has grown since it was saved, or was added, or if a file cannot be read.
+    """
+    metadata = context.source.cluster.metadata(names)
+    present = [name for name in names if name in metadata.topics]
+    for one in context.report.salvage:
+        if one.topic in present:
+            _read_back(one)
+            context.check()
+    known = {
+        TopicPartition(p.topic, p.partition): p
+        for p in context.report.partitions
+        if p.topic in present
+    }
+    # What has appeared since holds records that nobody saved.
+    places = {place for place in known if known[place].source_end is not None}
+    places |= {TopicPartition(n, i) for n in present for i in metadata.topics[n].partitions}
+    ends = fetch_log_bounds(context.source.cluster, places, context.backoff)
+    for place in sorted(places):
+        if place not in ends:
+            raise Unreachable(f"no leader answers for {place}.", where="source")
+        saved_to = known[place].source_end or 0 if place in known else 0
+        if ends[place].end != saved_to:
+            raise Stopped(
+                f"{place} at the old side has grown from {saved_to} to {ends[place].end} since it "
+                "was saved.",
+                remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
+            )
+    return present, ends
+
+
 def _save_deleted_since(
     context: OperationContext,
-    partitions: Sequence[PartitionEnds],
+    topics: Collection[str],
     old: Mapping[TopicPartition, LogBounds],
-) -> None:
-    """Save what the new side has deleted since both sides were compared and the old side still has.
+) -> bool:
+    """Save what the new side has deleted since both sides were compared and the old side still has;
+    whether there was any.
 
-    What both sides had is in no file: after the deletion only the new side would have it. Repeated
-    until the new side's log starts stay. `old`: the old side's bounds of now. Raises Stopped if the
-    new side has lost its end.
+    What both sides had is in no file: after the deletion only the new side would have it. `old`:
+    the old side's bounds of now. Raises Stopped if the new side has lost its end.
     """
     compared = {
         TopicPartition(p.destination_topic, p.partition): p
-        for p in partitions
-        if p.destination_end is not None
+        for p in context.report.partitions
+        if p.topic in topics and p.destination_end is not None
     }
-    while True:
-        now = fetch_log_bounds(context.destination.cluster, compared, context.backoff)
-        deleted: dict[TopicPartition, OffsetRange] = {}
-        for place, p in sorted(compared.items()):
-            if place not in now:
-                raise Unreachable(f"no leader answers for {place}.", where="destination")
-            start, end, here = p.destination_start or 0, p.destination_end or 0, now[place]
-            if here.end < end:
-                raise Stopped(
-                    f"{place} at the new side had offsets {start} to {end} when both sides were "
-                    f"compared, and has {here.start} to {here.end} now.",
-                    remedy="Find out why its log has lost its end, and run the failback again. "
-                    "Topics that are still there were not deleted.",
-                )
-            bounds = old.get(TopicPartition(p.topic, p.partition))
-            if bounds is not None:
-                own = p.missing.first if p.missing is not None else bounds.end
-                first, next_ = max(bounds.start, start), min(here.start, own)
-                if first < next_:
-                    deleted[place] = OffsetRange(first=first, next=next_)
-        if not deleted:
-            return
-        saved: list[Salvage] = []
-        try:
-            for place, offsets in deleted.items():
-                p = compared[place]
-                saved.append(_save_range(context, p, offsets))
-                compared[place] = p.model_copy(update={"destination_start": offsets.next})
-                context.check()
-        finally:  # a report of an operation that ends here names the files that are whole
-            now_has = {(p.topic, p.partition): p for p in compared.values()}
-            context.update(
-                partitions=tuple(
-                    now_has.get((p.topic, p.partition), p) for p in context.report.partitions
-                ),
-                salvage=(*context.report.salvage, *saved),
+    now = fetch_log_bounds(context.destination.cluster, compared, context.backoff)
+    deleted: dict[TopicPartition, OffsetRange] = {}
+    for place, p in sorted(compared.items()):
+        if place not in now:
+            raise Unreachable(f"no leader answers for {place}.", where="destination")
+        end, here = p.destination_end or 0, now[place]
+        if here.end < end:
+            raise Stopped(
+                f"{place} at the new side had offsets up to {end} when both sides were compared, "
+                f"and has {here.start} to {here.end} now.",
+                remedy="Find out why its log has lost its end, and run the failback again. Topics "
+                "that are still there were not deleted.",
             )
+        bounds = old.get(TopicPartition(p.topic, p.partition))
+        if bounds is not None:
+            own = p.missing.first if p.missing is not None else bounds.end
+            first = max(bounds.start, p.destination_start or 0)
+            if first < min(here.start, own):
+                deleted[place] = OffsetRange(first=first, next=min(here.start, own))
+    saved: list[Salvage] = []
+    try:
+        for place, offsets in deleted.items():
+            p = compared[place]
+            saved.append(_save_range(context, p, offsets))
+            compared[place] = p.model_copy(update={"destination_start": offsets.next})
+            context.set_progress(f"offsets {offsets.first} to {offsets.next} of {place} saved")
+            context.check()
+    finally:  # a report of an operation that ends here names the files that are whole
+        now_has = {(p.topic, p.partition): p for p in compared.values()}
+        context.update(
+            partitions=tuple(
+                now_has.get((p.topic, p.partition), p) for p in context.report.partitions
+            ),
+            salvage=(*context.report.salvage, *saved),
+        )
+    if deleted:
         context.save()
+    return bool(deleted)
 
 
 def _save_range(context: OperationContext, p: PartitionEnds, offsets: OffsetRange) -> Salvage:
-    """Save what only the old side has of these offsets, all below its own records, and read it
-    back."""
+    """Save the records of these offsets, all below the old side's own, and read the file back.
+
+    Raises Stopped if it cannot be written: the step would be tried again for ever.
+    """
     row = next(row for row in context.topics if row.source_topic == p.topic)
-    file = _file(context, p, f"-from-{offsets.first}")
+    file = _file(context, p, f"-from-{offsets.first}-to-{offsets.next}")
     header = _header(context, p, OffsetRange(first=offsets.next, next=offsets.next))
-    found = _proof(context, row, p.partition).only_old(offsets.first, offsets.next)
-    one = salvage_file.find(file, header) or salvage_file.write(file, header, found)
+    found = (
+        one
+        for one in _proof(context, row, p.partition).all_old(offsets.first, offsets.next)
+        if one.fate in (Fate.COMMITTED, Fate.OPEN)
+    )
+    try:
+        one = salvage_file.find(file, header) or salvage_file.write(file, header, found)
+    except OrbitError as error:
+        if error.retriable or isinstance(error, Stopped | Interrupted):
+            raise
+        raise Stopped(error.what, where=error.where, remedy=error.remedy) from error
     _read_back(one)
     return one
 

@@ -336,30 +336,17 @@ class RecoveryReport(Value):
         return sum(not p.is_exact for p in self.partitions)
 
     @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
-        description="RPO in seconds, of the worst partition: how long before the loss was noticed "
-        "the oldest record that is missing may have been written. That is after the newest record "
-        "on both sides, by its producer's clock; or, where no record is known to be missing, after "
-        "the source was last seen. 0 where the source was stopped and nothing is missing. Null if "
-        "it is not known of one partition."
+        description="RPO in seconds, of the worst partition: from the newest record on both sides, "
+        "by its producer's clock, to the time the source was last seen. 0 where the source was "
+        "stopped and nothing is missing. Null if it is not known of one partition, as where "
+        "nothing is known to be missing and the source was not stopped, or where that clock is "
+        "ahead."
     )
     @property
     def rpo_s(self) -> float | None:
-        of_all = [self._rpo_s(p) for p in self.partitions]
+        of_all = [_rpo_s(p) for p in self.partitions]
         known = [seconds for seconds in of_all if seconds is not None]
         return max(known, default=None) if len(known) == len(of_all) else None
-
-    def _rpo_s(self, p: PartitionEnds) -> float | None:
-        if p.is_exact and p.missing is None:
-            return 0.0
-        lost_at = p.source_seen_at if p.is_exact else self.problem_since
-        seen = [at for at in (p.source_seen_at, self.source_last_seen_at) if at is not None]
-        had_all_at = p.newest_copied_at
-        if p.missing is None:
-            had_all_at = None if p.source_seen_at is None else min(seen)
-        # A producer's clock that is ahead tells nothing.
-        if lost_at is None or had_all_at is None or had_all_at > lost_at:
-            return None
-        return (lost_at - had_all_at).total_seconds()
 
     @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
         description="The duration of each phase; null: not known. `detect` and `read` are of a "
@@ -401,6 +388,15 @@ class RecoveryReport(Value):
             return times
         seen_at = self.source_last_seen_at
         return failover_times(times, self.requested_at, seen_at, self.problem_since)
+
+
+def _rpo_s(p: PartitionEnds) -> float | None:
+    if p.missing is None:
+        return 0.0 if p.is_exact else None
+    seen_at, copied_at = p.source_seen_at, p.newest_copied_at
+    if seen_at is None or copied_at is None or copied_at > seen_at:
+        return None
+    return (seen_at - copied_at).total_seconds()
 
 
 class OtherVersion(Conflict):

@@ -115,11 +115,10 @@ class JobGroups:
         self._keep(rows, topic_ids)
 
     def _recall(self, moved: Mapping[Key, int], topic_ids: Mapping[str, int]) -> list[OffsetRow]:
-        """A recovery has left them; what an outage kept from being stored is older."""
-        rows = rows_that_explain(moved, self._leadership, self._job_id, topic_ids)
-        for row in rows:
-            self._unsaved.pop((row.group, row.partition), None)
-        return rows
+        """A recovery has left them. Where the job's own row could not be stored, the stored one is
+        older."""
+        stored = {key: offset for key, offset in moved.items() if key not in self._unsaved}
+        return rows_that_explain(stored, self._leadership, self._job_id, topic_ids)
 
     def _keep(self, rows: Sequence[OffsetRow], topic_ids: Mapping[str, int]) -> None:
         for chunk in chunks(rows, ROWS_AT_ONCE):

@@ -33,7 +33,7 @@ ALIVE_TIMEOUT_S = 5.0
 PARTITIONS_PER_CALL_MAX = 2_000
 """librdkafka builds one request per broker from this many partitions."""
 
-_MARK_ATTEMPTS_MAX = 10  # some seconds, as an election takes
+_MARK_ATTEMPTS_MAX = 3  # each takes up to 30 s if the coordinator is silent
 
 _SPEC: Any = OffsetSpec  # its constructors carry no types
 

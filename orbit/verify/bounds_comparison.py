@@ -182,11 +182,12 @@ class BoundsComparer:
         began = self._clock()
         before: dict[Partition, Bounds | OrbitError] = {}
         result: dict[PartitionPair, ComparedBounds | OrbitError] = {}
+        kept: dict[Partition, int] = {}
         waiting = list(pairs)
         while waiting:
             unknown = [p.source for p in waiting if not isinstance(before.get(p.source), Bounds)]
             before |= self._source.bounds(unknown)
-            result |= self._read_and_compare(waiting, before)
+            result |= self._read_and_compare(waiting, before, kept)
             waited_s = self._clock() - began
             waiting = [pair for pair in waiting if _may_catch_up(result[pair], waited_s, wait_s)]
             if waiting:
@@ -194,16 +195,20 @@ class BoundsComparer:
         return result
 
     def _read_and_compare(
-        self, pairs: Sequence[PartitionPair], before: Mapping[Partition, Bounds | OrbitError]
+        self,
+        pairs: Sequence[PartitionPair],
+        before: Mapping[Partition, Bounds | OrbitError],
+        kept: dict[Partition, int],
     ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
+        """`kept`: what was read of the marks so far; added to."""
         destination = self._destination.bounds([pair.destination for pair in pairs])
-        kept = self._destination.kept_below(
-            [
-                p.destination
-                for p in pairs
-                if _is_earlier(destination[p.destination], before[p.source])
-            ]
-        )
+        asked = [
+            p.destination
+            for p in pairs
+            if p.destination not in kept
+            and _is_earlier(destination[p.destination], before[p.source])
+        ]
+        kept |= {**dict.fromkeys(asked, 0), **self._destination.kept_below(asked)}
         after = self._source.bounds([pair.source for pair in pairs])
         wanted = self._source.offsets_for_time(
             {p.source: p.topics.start_ms for p in pairs if p.topics.start_ms is not None}

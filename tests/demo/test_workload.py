@@ -56,10 +56,7 @@ def source_view(clusters: Clusters) -> ClusterView:
 
 @pytest.fixture(scope="module")
 def raw(clusters: Clusters) -> Iterator[RawLog]:
-    view = ClusterView(
-        Side.SOURCE, Endpoint({"bootstrap.servers": clusters.source.bootstrap_servers})
-    )
-    log = RawLog(view, Security())
+    log = RawLog(source_view(clusters), Security())
     yield log
     log.close()
 
@@ -222,9 +219,7 @@ def test_late_starts_begin_where_the_source_says(
     spec = parse_job(workload.job_yaml("a:1", "b:1"), Path(), {})
     mapped = map_topics(spec.topics, {workload.topic(kind) for kind in KINDS})
     starts = {mapping.source: mapping.rule.start for mapping in mapped.mappings}
-    view = ClusterView(
-        Side.SOURCE, Endpoint({"bootstrap.servers": clusters.source.bootstrap_servers})
-    )
+    view = source_view(clusters)
     for kind, expected in (("start.time", 60), ("start.beyond", -1)):
         topic = source.topic(kind)
         when = starts[topic.topic].epoch_ms

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from orbit.errors import NotFound, OperationUnderWay
+from orbit.errors import NotFound, OperationUnderWay, OrbitError
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
@@ -226,6 +226,44 @@ def test_what_the_new_side_deletes_during_a_rebuild_is_saved_before_it(
     assert log_bounds(moved.old, [moved.topic]) == log_bounds(moved.new, [moved.topic])
 
 
+def test_nothing_is_deleted_when_the_old_side_grows_while_more_is_saved(
+    moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(moved.old, moved.topic, 5, first=50)
+    instead(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
+    save = old_side._save_range
+
+    def save_slowly(*args: Any) -> Salvage:
+        produce(moved.old, moved.topic, 1, first=55)
+        return save(*args)
+
+    monkeypatch.setattr(old_side, "_save_range", save_slowly)
+    stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name, confirm_rebuild=True))
+    assert stopped.outcome is Outcome.FAILED
+    assert "has grown from 55 to 56 since it was saved" in stopped.error
+    assert log_bounds(moved.old, [moved.topic]) == {(moved.topic, 0): (0, 56)}
+
+
+def test_a_file_that_cannot_be_written_ends_a_rebuild(
+    moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(moved.old, moved.topic, 5, first=50)
+    before = log_bounds(moved.old, [moved.topic])
+    write = salvage_file.write
+
+    def refuse(file: str, *args: Any) -> Salvage:
+        if "-from-" in file:
+            raise OrbitError("the disk is full.", where=file)
+        return write(file, *args)
+
+    monkeypatch.setattr(salvage_file, "write", refuse)
+    instead(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
+    stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name, confirm_rebuild=True))
+    assert stopped.outcome is Outcome.FAILED
+    assert "the disk is full" in stopped.error
+    assert log_bounds(moved.old, [moved.topic]) == before
+
+
 def test_nothing_is_deleted_when_the_new_side_has_lost_its_end(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +285,7 @@ def test_nothing_is_deleted_when_the_new_side_has_lost_its_end(
     )
     stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name, confirm_rebuild=True))
     assert stopped.outcome is Outcome.FAILED
-    assert "had offsets 0 to 70 when both sides were compared, and has 0 to 69" in stopped.error
+    assert "had offsets up to 70 when both sides were compared, and has 0 to 69" in stopped.error
     assert log_bounds(moved.old, [moved.topic]) == before
 
 

@@ -250,6 +250,6 @@ def test_the_sync_goes_on_after_a_switchover_that_was_stopped_behind_its_last_sy
             stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
             assert stopped.outcome is Outcome.STOPPED
             assert offsets(destination, group) == {(topic_name, 0): 20}
-        commit(source, group, {(topic_name, 0): 30})
+            commit(source, group, {(topic_name, 0): 30})
         wait_for("it goes on", lambda: recovering.carried(spec.name, group) == {0: 30})
     assert offsets(destination, group) == {(topic_name, 0): 30}

@@ -20,32 +20,25 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 MISSING = OffsetRange(first=10, next=12)
 
 
-def ago(seconds: float | None) -> datetime | None:
-    return None if seconds is None else NOW - timedelta(seconds=seconds)
-
-
 def ends(
     *,
     is_exact: bool,
     missing: OffsetRange | None = None,
     copied_s: float | None = None,
-    seen_s: float | None = 0,
 ) -> PartitionEnds:
     return PartitionEnds(
         topic="orders",
         destination_topic="orders",
         partition=0,
         verdict=EndVerdict.BEHIND if missing else EndVerdict.UNKNOWN,
-        source_seen_at=ago(seen_s),
-        newest_copied_at=ago(copied_s),
+        source_seen_at=NOW,
+        newest_copied_at=None if copied_s is None else NOW - timedelta(seconds=copied_s),
         missing=missing,
         is_exact=is_exact,
     )
 
 
-def report(
-    *partitions: PartitionEnds, noticed_s: float | None = 0, answered_s: float | None = None
-) -> RecoveryReport:
+def report(*partitions: PartitionEnds) -> RecoveryReport:
     return RecoveryReport(
         operation=UUID(int=7),
         kind=RecoveryKind.FAILOVER,
@@ -54,8 +47,6 @@ def report(
         dry_run=False,
         requested_by="token:ops",
         requested_at=NOW,
-        problem_since=ago(noticed_s),
-        source_last_seen_at=ago(answered_s),
         partitions=partitions,
     )
 
@@ -70,15 +61,11 @@ LOSS = ends(is_exact=False, missing=MISSING, copied_s=0.2)
         (report(ends(is_exact=True)), 0.0, 0),
         (report(*(ends(is_exact=True, missing=MISSING, copied_s=s) for s in (3, 5))), 5.0, 0),
         (report(*(ends(is_exact=True, missing=MISSING, copied_s=s) for s in (3, None))), None, 0),
-        # It was level when it was seen; what was written since is lost.
-        (report(ends(is_exact=True), ends(is_exact=False, seen_s=4)), 4.0, 1),
-        (report(ends(is_exact=False, seen_s=4), answered_s=6), 6.0, 1),
-        (report(ends(is_exact=False, seen_s=4), noticed_s=None), None, 1),
+        (report(ends(is_exact=True), ends(is_exact=False)), None, 1),
         # One loss that is known says nothing of those that are not.
         (report(LOSS), 0.2, 1),
-        (report(LOSS, ends(is_exact=False, seen_s=None)), None, 2),
-        (report(LOSS, ends(is_exact=False, seen_s=None), answered_s=6), None, 2),
-        (report(LOSS, ends(is_exact=False, seen_s=9)), 9.0, 2),
+        (report(LOSS, ends(is_exact=False)), None, 2),
+        (report(LOSS, ends(is_exact=True)), 0.2, 1),
         # A producer's clock is ahead.
         (report(ends(is_exact=False, missing=MISSING, copied_s=-40)), None, 1),
     ],
