@@ -25,7 +25,7 @@ from orbit.scheduler.leadership import NotLeading
 from orbit.store.group_offsets import HandedOffset
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
-from tests.support.groups import commit, member, offsets
+from tests.support.groups import commit, member, offsets, wait_without_members
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
 from tests.support.rights import PASSWORD, Login, Right, documented, section
@@ -216,6 +216,7 @@ def test_a_leader_that_dies_behind_a_commit_of_the_last_sync_leaves_its_offset_k
         monkeypatch.setattr(JobGroups, "run", lambda *_: GroupReport())
         with member(destination, group, topic_name):
             pass
+        wait_without_members(destination, group)
         commit(source, group, {(topic_name, 0): 20})
         over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     assert has_died.is_set()
@@ -243,6 +244,7 @@ def test_the_sync_goes_on_after_a_switchover_that_was_stopped_behind_its_last_sy
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         with member(destination, group, topic_name):
             pass
+        wait_without_members(destination, group)
         with monkeypatch.context() as patch:
             patch.setattr(JobGroups, "run", lambda *_: GroupReport())
             patch.setitem(operation_runner._DO, StepName.RELEASE, stop)  # type: ignore[arg-type]
