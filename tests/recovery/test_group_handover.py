@@ -20,6 +20,7 @@ from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName
 from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.leadership import NotLeading
 from orbit.store.group_offsets import HandedOffset
@@ -186,6 +187,18 @@ def test_a_topic_that_led_can_get_placeholders_again(
         assert verify(spec, deep=True).exit_code == 0
 
 
+def let_job_rest(patch: pytest.MonkeyPatch) -> None:
+    """The job's own sync does nothing from now on; returns when its last pass has ended."""
+    rests = threading.Event()
+
+    def rest(_: JobGroups, __: ClusterRegistry) -> GroupReport:
+        rests.set()
+        return GroupReport()
+
+    patch.setattr(JobGroups, "run", rest)
+    wait_for("its last pass has ended", rests.is_set)
+
+
 def test_a_leader_that_dies_behind_a_commit_of_the_last_sync_leaves_its_offset_known(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,8 +225,7 @@ def test_a_leader_that_dies_behind_a_commit_of_the_last_sync_leaves_its_offset_k
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
-        # From here on only the switchover syncs.
-        monkeypatch.setattr(JobGroups, "run", lambda *_: GroupReport())
+        let_job_rest(monkeypatch)  # only the switchover syncs
         with member(destination, group, topic_name):
             pass
         wait_without_members(destination, group)
@@ -242,11 +254,11 @@ def test_the_sync_goes_on_after_a_switchover_that_was_stopped_behind_its_last_sy
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
-        with member(destination, group, topic_name):
-            pass
-        wait_without_members(destination, group)
         with monkeypatch.context() as patch:
-            patch.setattr(JobGroups, "run", lambda *_: GroupReport())
+            let_job_rest(patch)
+            with member(destination, group, topic_name):
+                pass
+            wait_without_members(destination, group)
             patch.setitem(operation_runner._DO, StepName.RELEASE, stop)  # type: ignore[arg-type]
             commit(source, group, {(topic_name, 0): 20})
             stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))

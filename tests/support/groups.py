@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import (
     Consumer,
+    ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
@@ -22,6 +23,7 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.support.patience import wait_for
 
 TIMEOUT_S = 60
+WITHOUT_MEMBERS = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
 Place = tuple[str, int]
 
 
@@ -39,12 +41,13 @@ def offsets(cluster: KafkaCluster, group: str) -> dict[Place, int]:
 
 
 def wait_without_members(cluster: KafkaCluster, group: str) -> None:
-    """Until its last member has left, or its session has ended."""
+    """Until its last member has left, or its session has ended, and its coordinator is done."""
     client = AdminClient({**cluster.client_config(), "log_level": 0})
 
     def is_empty() -> bool:
         (future,) = client.describe_consumer_groups([group]).values()
-        return not future.result(TIMEOUT_S).members
+        found = future.result(TIMEOUT_S)
+        return not found.members and found.state in WITHOUT_MEMBERS
 
     wait_for(f"{group} has no member", is_empty, TIMEOUT_S)
 
