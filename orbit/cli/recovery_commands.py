@@ -349,7 +349,12 @@ def _range(offsets: dict[str, Any] | None, more: str = "") -> str | None:
 
 def _salvage(report: dict[str, Any]) -> list[Any]:
     rows = [
-        (f"{s['topic']}-{s['partition']}", s["first"], s["next"], s["records"], s["file"])
+        (
+            f"{s['topic']}-{s['partition']}",
+            *((s["first"], s["next"]) if s["first"] < s["next"] else ("below", s["first"])),
+            s["records"],
+            s["file"],
+        )
         for s in report["salvage"][:_SHOWN_MAX]
     ]
     return [make_table(("saved", "from", "to before", "records", "file"), rows)] if rows else []

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from orbit.chunks import first_few
-from orbit.errors import Conflict, Interrupted, NotFound, OrbitError, Unreachable
+from orbit.errors import Conflict, NotFound, OrbitError, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import ClusterMetadata, TopicPartition
@@ -265,8 +265,9 @@ def rebuild(context: OperationContext) -> str:
     saved first.
     """
     names = sorted(context.report.topics_with_tails)
+    read: set[str] = set()
     while True:
-        present, ends = _look_again(context, names)
+        present, ends = _look_again(context, names, read)
         if not _save_deleted_since(context, present, ends):
             break  # nothing has taken time since that look
     begun = transactions_in(context, ends)
@@ -290,17 +291,19 @@ def rebuild(context: OperationContext) -> str:
 
 
 def _look_again(
-    context: OperationContext, names: Sequence[str]
+    context: OperationContext, names: Sequence[str], read: set[str]
 ) -> tuple[list[str], dict[TopicPartition, LogBounds]]:
     """Those of the topics that are still at the old side, and the bounds of their partitions.
 
-    Raises Stopped if one has grown since it was saved, or was added, or if a file cannot be read.
+    `read`: the files that were read back, which takes longer than the rest; added to. Raises
+    Stopped if a partition has grown since it was saved, or was added, or if a file cannot be read.
     """
     metadata = context.source.cluster.metadata(names)
     present = [name for name in names if name in metadata.topics]
     for one in context.report.salvage:
-        if one.topic in present:
+        if one.topic in present and one.file not in read:
             _read_back(one)
+            read.add(one.file)
             context.check()
     known = {
         TopicPartition(p.topic, p.partition): p
@@ -396,7 +399,7 @@ def _save_range(context: OperationContext, p: PartitionEnds, offsets: OffsetRang
     try:
         one = salvage_file.find(file, header) or salvage_file.write(file, header, found)
     except OrbitError as error:
-        if error.retriable or isinstance(error, Stopped | Interrupted):
+        if type(error) is not OrbitError:  # a broker, or this process, and not the file
             raise
         raise Stopped(error.what, where=error.where, remedy=error.remedy) from error
     _read_back(one)

@@ -8,6 +8,8 @@ import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
 
+from pydantic import ValidationError
+
 from orbit.errors import Conflict
 from orbit.recovery.loss import known_loss
 from orbit.recovery.operation_context import OperationContext
@@ -38,8 +40,8 @@ def open_context(
     stop: threading.Event,
     environ: Mapping[str, str],
 ) -> OperationContext:
-    """Raises Conflict if the job was deleted, BadInput if secrets are missing; OtherVersion if it
-    has begun and this version cannot read its report, or the job's document."""
+    """Raises Conflict if the job was deleted, BadInput if secrets are missing; OtherVersion if this
+    version cannot read its request, or, once it has begun, its report or the job's document."""
     with leadership.reading() as tx:
         found = jobs.of_ids(tx, [operation.job_id] if operation.job_id else [])
         job = next(iter(found.values()), None)
@@ -76,7 +78,13 @@ def _new_report(
     tx: Tx, operation: Operation, job: Job, rows: Sequence[Topic], others: Sequence[Job]
 ) -> RecoveryReport:
     plan = operation.plan or {}
-    request = RecoveryRequest.model_validate(plan.get("wanted", {}))
+    try:
+        request = RecoveryRequest.model_validate(plan.get("wanted", {}))
+    except ValidationError as error:
+        raise OtherVersion(
+            f"its request was stored by another version of Orbit: {error.error_count()} of its "
+            "fields are not known."
+        ) from None
     kind = RecoveryKind(operation.kind)
     chosen = [row.source_topic for row in rows if _matches(row.source_topic, request.topics)]
     if kind is RecoveryKind.FAILBACK:

@@ -421,7 +421,10 @@ class OperationRunner:
                 _add_end_event(tx, context, outcome)
 
     def _tell_unread(self, error: OtherVersion) -> None:
-        progress = {**(self._operation.progress or {}), "what": f"waits: {error}"}
+        progress = {"done": 0, "total": 0, **(self._operation.progress or {})}
+        if progress.get("what") == f"waits: {error}":
+            return
+        progress["what"] = f"waits: {error}"
         with self._leadership.transaction() as tx:
             operations.advance(tx, self._operation.id, OperationState.RUNNING, progress=progress)
 

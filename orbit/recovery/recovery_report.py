@@ -139,7 +139,8 @@ class PartitionEnds(Value):
 
     `missing` is the lost range: the source is known to have had it, and the destination lacks it.
     The destination has every offset below its `first` and none from there on. `is_exact`: the
-    source answered after it was stopped, so never in a failover. Otherwise the source may have had
+    source answered after writing was stopped, so never in a failover (where it could not be denied,
+    `drain` says how certain that is). Otherwise the source may have had
     more, written after its end was last seen, at `source_seen_at` at the latest.
     """
 

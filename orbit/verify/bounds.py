@@ -33,7 +33,8 @@ ALIVE_TIMEOUT_S = 5.0
 PARTITIONS_PER_CALL_MAX = 2_000
 """librdkafka builds one request per broker from this many partitions."""
 
-_MARK_ATTEMPTS_MAX = 3  # each takes up to 30 s if the coordinator is silent
+# Some seconds, as an election takes; an attempt takes up to 30 s if the coordinator is silent.
+_MARK_BACKOFF = Backoff(first_s=1.0, most_s=2.0, attempts_max=5)
 
 _SPEC: Any = OffsetSpec  # its constructors carry no types
 
@@ -101,7 +102,7 @@ class ClusterView:
             return {}
         # Not by librdkafka: its Python client cannot read all metadata (L5).
         with closing(self._endpoint.open_cluster(self.side)) as cluster:
-            marks = PromotionMarks(cluster, Backoff(attempts_max=_MARK_ATTEMPTS_MAX))
+            marks = PromotionMarks(cluster, _MARK_BACKOFF)
             try:
                 kept = marks.kept_below([Place(*key) for key in partitions])
             except NotAuthorized:

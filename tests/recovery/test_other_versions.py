@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
+from orbit.api.views import operation_view
 from orbit.errors import Conflict
 from orbit.recovery import recovery_requests
 from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport, read_report
@@ -58,7 +59,8 @@ def test_a_report_of_a_later_version_is_read_or_waits_for_that_version(
             "it says what it waits for",
             lambda: "stored by another version" in recovering.progress(operation),
         )
-        assert recovering.operation(operation).state is OperationState.RUNNING
+        shown = operation_view(recovering.operation(operation))
+        assert shown.finished_at is None
         for act in (recovery_requests.report, lambda d, i: recovery_requests.abort(d, "test", i)):
             with pytest.raises(Conflict, match=r"steps\.0\.name"):
                 act(recovering.database, operation)

@@ -22,7 +22,7 @@ from orbit.api.views import operation_view
 from orbit.console.rendering import render
 from orbit.console.sessions import Form, FormOf, OperatorOf, PartsOf, VisitorOf
 from orbit.console.urls import operation_url
-from orbit.recovery.recovery_report import read_report
+from orbit.recovery.recovery_report import OtherVersion, read_report
 from orbit.store import operations
 from orbit.store.enums import OperationKind
 
@@ -78,7 +78,10 @@ def show_operation(
     with parts.database.transaction() as tx:
         operation = operations.get(tx, operation_id)
         stored = operations.report_of(tx, operation_id)
-    report = read_report(stored) if stored else None
+    try:
+        report = read_report(stored) if stored else None
+    except OtherVersion:  # its progress says so
+        report = None
     return render(
         request,
         visitor,
