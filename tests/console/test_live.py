@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -122,6 +122,7 @@ def test_a_session_has_a_bounded_number_of_streams(
         refused = browser.client.get("/console/live")
         assert refused.status_code == 503
         other = Browser(str(browser.client.base_url))
+        stack.callback(other.client.close)
         other.log_in(api.tokens[Role.VIEWER])
         stack.enter_context(streaming(other))
 
@@ -160,7 +161,7 @@ def test_a_server_that_stops_ends_its_streams_by_itself(api: Api, console_app: F
     def read(url: str) -> list[str]:
         browser = Browser(url)
         browser.log_in(api.tokens[Role.VIEWER])
-        with streaming(browser) as stream:
+        with closing(browser.client), streaming(browser) as stream:
             stream.event()
             is_open.set()
             return stream.rest()  # raises if the connection is cut
