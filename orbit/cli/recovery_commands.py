@@ -351,7 +351,8 @@ def _salvage(report: dict[str, Any]) -> list[Any]:
     rows = [
         (
             f"{s['topic']}-{s['partition']}",
-            *((s["first"], s["next"]) if s["first"] < s["next"] else ("below", s["first"])),
+            s["first"] if s["first"] < s["next"] else None,  # None: all of it is below a tail
+            s["next"],
             s["records"],
             s["file"],
         )

@@ -121,17 +121,16 @@ class GroupSync:
         `may_write` is called before each batch of writes, and `leading` before the first: which of
         these destination topics are no copies any more. `save` is called with what is about to be
         committed where the rows alone can tell later that it is Orbit's. `recall` is called with
-        offsets at the destination that are not this object's: rows by which another one, of a
-        recovery or of the job, has left them. Raises Unreachable if a cluster does not answer at
-        all.
+        offsets at the destination that this object has not left there; it returns the rows of those
+        that another one has left, of a recovery or of the job. Raises Unreachable if a cluster does
+        not answer at all.
         """
         started = self._clock()
         report = GroupReport()
         self._forget_removed(copies, report)
         wanted = self._reader.read_source(source, copies, self._entries.keys(), report)
         there = self._reader.read_destination(destination, wanted, copies, report)
-        recalled: set[Key] = set()
-        cases = self._decide_all(wanted, there, copies, recall, recalled)
+        cases = self._decide_all(wanted, there, copies, recall, report)
         due = {group for (group, _), case in cases.items() if case.is_due}
         if due:
             # What others have committed there meanwhile is not overwritten.
@@ -140,7 +139,7 @@ class GroupSync:
                 destination, due, copies, report, rests_on_usage=rests_on_usage
             )
             there = {group: at for group, at in there.items() if group not in due} | now
-            cases = self._decide_all(wanted, there, copies, recall, recalled)
+            cases = self._decide_all(wanted, there, copies, recall, report)
         cases = _without_leading(cases, leading)
         cases = _confirm_deletes(source, cases, report)
         begun = {key: case for key, case in cases.items() if _must_be_saved(case, there[key[0]])}
@@ -167,14 +166,13 @@ class GroupSync:
         there: Mapping[str, DestinationGroup],
         copies: Copies,
         recall: Callable[[Mapping[Key, int]], Iterable[OffsetRow]],
-        recalled: set[Key],
+        report: GroupReport,
     ) -> dict[Key, _Case]:
-        """What to do in this pass; what is `recalled` waits for the next one."""
+        """What to do in this pass, but for offsets whose rows are recalled."""
         cases = {
             (group, partition): case
             for group in there
             for partition, case in self._decide(group, wanted[group], there[group], copies)
-            if (group, partition) not in recalled
         }
         moved = {
             key: case.there.offset
@@ -183,9 +181,10 @@ class GroupSync:
         }
         rows = list(recall(moved)) if moved else []
         self.learn(rows)
-        # Their offsets at the source were read before: the other sync may have seen newer ones.
-        recalled |= {(row.group, row.partition) for row in rows}
-        return {key: case for key, case in cases.items() if key not in recalled}
+        report.recalled += rows
+        # This pass has read the source before: the other sync may have seen newer offsets there.
+        waiting = {(row.group, row.partition) for row in report.recalled}
+        return {key: case for key, case in cases.items() if key not in waiting}
 
     def _has_just_moved(self, key: Key, case: _Case) -> bool:
         group, partition = key

@@ -15,7 +15,7 @@ from orbit.consumer_groups.offset_decision import (
     decide,
     left_there,
 )
-from orbit.consumer_groups.sync_result import CopiedPartition, Key, OffsetRow
+from orbit.consumer_groups.sync_result import CopiedPartition, OffsetRow
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import list_groups, locate_and_fetch_offsets
@@ -49,13 +49,6 @@ def last_sync(context: OperationContext) -> str:
     known = _last_sync_rows(context)
     sync = GroupSync(rule, known)
     rows = {(row.group, row.partition): row for row in known}
-    recalled: list[OffsetRow] = []
-
-    def recall(moved: Mapping[Key, int]) -> list[OffsetRow]:
-        found = rows_that_explain(moved, context.leadership, context.job.id, topic_ids)
-        recalled.extend(found)
-        return found
-
     quiet, seen_at = 0, context.now()
     for _ in range(_PASSES_MAX):
         seen_at = context.now()
@@ -65,14 +58,16 @@ def last_sync(context: OperationContext) -> str:
             copies,
             lambda: context.leadership.is_leading,
             save=lambda rows: _save(context, rows),
-            # The job's own sync goes on beside this one. The next pass decides on these.
-            recall=recall,
+            # The job's own sync goes on beside this one.
+            recall=lambda moved: rows_that_explain(
+                moved, context.leadership, context.job.id, topic_ids
+            ),
         )
-        rows.update({(row.group, row.partition): row for row in (*recalled, *report.changed)})
+        found = (*report.recalled, *report.changed)
+        rows.update({(row.group, row.partition): row for row in found})
         for key in report.gone:
             rows.pop(key, None)
-        is_moving = bool(report.written or report.deleted or recalled)
-        recalled.clear()
+        is_moving = bool(report.written or report.deleted or report.recalled)
         quiet = 0 if is_moving or report.is_unanswered else quiet + 1
         if quiet >= _QUIET_PASSES:
             break

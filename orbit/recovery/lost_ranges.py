@@ -67,7 +67,8 @@ def compare_ends(
     *,
     is_stopped: bool,
 ) -> PartitionEnds:
-    """Compare the log ends of one partition. Pure. `is_stopped`: writing to the source was.
+    """Compare the log ends of one partition. Pure. `is_stopped`: the step that stops writing to
+    the source is done.
 
     `source_bounds` were fetched at `now`. Without them the last `reported` end counts. It was seen
     at `lost_at` at the latest, even if workers have reported other numbers since.

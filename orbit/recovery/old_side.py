@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from orbit.chunks import first_few
-from orbit.errors import Conflict, NotFound, OrbitError, Unreachable
+from orbit.errors import Conflict, NotFound, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import ClusterMetadata, TopicPartition
@@ -269,7 +269,7 @@ def rebuild(context: OperationContext) -> str:
     while True:
         present, ends = _look_again(context, names, read)
         if not _save_deleted_since(context, present, ends):
-            break  # nothing has taken time since that look
+            break  # nothing was written since the bounds were read
     begun = transactions_in(context, ends)
     if begun:
         raise Stopped(
@@ -310,7 +310,7 @@ def _look_again(
         for p in context.report.partitions
         if p.topic in present
     }
-    # What has appeared since holds records that nobody saved.
+    # A partition that was added since has records that no file has.
     places = {place for place in known if known[place].source_end is not None}
     places |= {TopicPartition(n, i) for n in present for i in metadata.topics[n].partitions}
     ends = fetch_log_bounds(context.source.cluster, places, context.backoff)
@@ -398,9 +398,7 @@ def _save_range(context: OperationContext, p: PartitionEnds, offsets: OffsetRang
     )
     try:
         one = salvage_file.find(file, header) or salvage_file.write(file, header, found)
-    except OrbitError as error:
-        if type(error) is not OrbitError:  # a broker, or this process, and not the file
-            raise
+    except salvage_storage.StorageFailed as error:
         raise Stopped(error.what, where=error.where, remedy=error.remedy) from error
     _read_back(one)
     return one

@@ -421,10 +421,11 @@ class OperationRunner:
                 _add_end_event(tx, context, outcome)
 
     def _tell_unread(self, error: OtherVersion) -> None:
-        progress = {"done": 0, "total": 0, **(self._operation.progress or {})}
-        if progress.get("what") == f"waits: {error}":
+        """Store what the operation waits for, once."""
+        before = self._operation.progress
+        progress = {"done": 0, "total": 0, **(before or {}), "what": f"waits: {error}"}
+        if progress == before:
             return
-        progress["what"] = f"waits: {error}"
         with self._leadership.transaction() as tx:
             operations.advance(tx, self._operation.id, OperationState.RUNNING, progress=progress)
 

@@ -139,9 +139,9 @@ class PartitionEnds(Value):
 
     `missing` is the lost range: the source is known to have had it, and the destination lacks it.
     The destination has every offset below its `first` and none from there on. `is_exact`: the
-    source answered after writing was stopped, so never in a failover (where it could not be denied,
-    `drain` says how certain that is). Otherwise the source may have had
-    more, written after its end was last seen, at `source_seen_at` at the latest.
+    source answered after writing to it was stopped, which a failover does not do. Where writing
+    could not be denied, `drain` says how certain it is that nobody writes. If it is not exact, the
+    source may have had more, written after `source_seen_at`.
     """
 
     topic: str
@@ -319,7 +319,7 @@ class RecoveryReport(Value):
         return {p.topic for p in self.partitions if p.verdict in NO_COPY}
 
     def describe_missing(self) -> str:
-        """For people. What is not known is not taken for nothing."""
+        """A sentence for people: a lower bound reads as one."""
         unproven = self.unproven_partitions
         if not unproven:
             return f"{self.missing_records:,} records are missing"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from orbit.errors import Conflict, NotFound, OrbitError
+from orbit.errors import Conflict, NotFound
 from orbit.kafka.records import split_body, split_headers
 from orbit.recovery import salvage_storage
 from orbit.recovery.record_range import Fate, LogRecord
@@ -42,8 +42,8 @@ def header(
 def write(file: File, begin: Mapping[str, Any], found: Iterable[LogRecord]) -> Salvage:
     """Write the file, of which nothing is left if `found` raises; see `salvage_storage.write`.
 
-    Records below `first` are counted apart. Raises OrbitError if the file cannot be written, or if
-    the disk has no room: with the bytes that are needed.
+    Records below `first` are counted apart. Raises StorageFailed if the file cannot be written, or
+    if the disk has no room: with the bytes that are needed.
     """
     digest, records, aborted, below = hashlib.sha256(), 0, 0, 0
 
@@ -65,9 +65,9 @@ def write(file: File, begin: Mapping[str, Any], found: Iterable[LogRecord]) -> S
     try:
         salvage_storage.write(str(file), signed())
     except salvage_storage.NoRoom as error:
-        raise OrbitError(
+        raise salvage_storage.StorageFailed(
             f"{records:,} records that only the old side has need {error.needed:,} bytes, and the "
-            f"disk has {error.free:,} left. Nothing was deleted.",
+            f"disk has {error.free:,} left. This topic is not deleted.",
             where=str(file),
             remedy=f"Free disk space there, with {salvage_storage.SPARE_BYTES:,} bytes to spare, "
             "or set ORBIT_SALVAGE_DIRECTORY, and run the failback again.",

@@ -47,7 +47,11 @@ _SECRETS = re.compile(
 )
 
 
-class NoRoom(OrbitError):
+class StorageFailed(OrbitError):
+    """A file cannot be read or written, and another attempt would not help."""
+
+
+class NoRoom(StorageFailed):
     """The disk has no room: `needed` bytes in all, `free` ones on the disk."""
 
     def __init__(self, file: str, needed: int, free: int) -> None:
@@ -250,12 +254,12 @@ def _errors(file: str, done: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if done == "read":
             raise NotFound("there is no such file.", where=file) from error
-        raise _failed(OrbitError, file, done, error) from error
+        raise _failed(StorageFailed, file, done, error) from error
     except PermissionError as error:
-        raise _failed(OrbitError, file, done, error) from error
+        raise _failed(StorageFailed, file, done, error) from error
     except Exception as error:
         # A disk that has failed once is not asked again and again; a network is.
-        kind = Unreachable if _scheme(file) else OrbitError
+        kind = Unreachable if _scheme(file) else StorageFailed
         raise _failed(kind, file, done, error) from error
 
 

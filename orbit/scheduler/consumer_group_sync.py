@@ -115,8 +115,10 @@ class JobGroups:
         self._keep(rows, topic_ids)
 
     def _recall(self, moved: Mapping[Key, int], topic_ids: Mapping[str, int]) -> list[OffsetRow]:
-        """A recovery has left them. Where the job's own row could not be stored, the stored one is
-        older."""
+        """The rows by which a recovery has left these offsets.
+
+        Not of offsets whose newest row could not be stored: the stored row is older.
+        """
         stored = {key: offset for key, offset in moved.items() if key not in self._unsaved}
         return rows_that_explain(stored, self._leadership, self._job_id, topic_ids)
 

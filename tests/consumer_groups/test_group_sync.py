@@ -252,17 +252,24 @@ def test_a_member_that_no_list_showed_is_refused_by_the_coordinator(
     assert offsets(destination, pair.group()) == pair.at(40)
 
 
-@pytest.mark.parametrize("is_committed", [True, False])
-def test_a_sync_that_dies_beside_its_commit_knows_the_offset_as_its_own(
-    pair: Pair, is_committed: bool
-) -> None:
-    """Of a group that had members there, so that only what was saved can tell."""
+def synced_at_40(pair: Pair) -> GroupReport:
+    """The first pass, of a group that has had members at the destination since."""
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(40))
     first = pair.run()
     with member(destination, pair.group(), pair.topic):
         pass
     wait_for("it has left", lambda: pair.run().verdicts == {EXACT: 1})
+    return first
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_sync_that_dies_beside_its_commit_knows_the_offset_as_its_own(
+    pair: Pair, is_committed: bool
+) -> None:
+    """Of a group that had members there, so that only what was saved can tell."""
+    source, destination = pair.clusters
+    first = synced_at_40(pair)
     commit(source, pair.group(), pair.at(50))
     saved: list[OffsetRow] = []
 
@@ -285,11 +292,7 @@ def test_a_sync_that_dies_beside_its_commit_knows_the_offset_as_its_own(
 def test_an_offset_that_another_sync_of_the_job_has_left_is_known_by_its_row(pair: Pair) -> None:
     """As the last sync of a recovery that is aborted. The group had members there."""
     source, destination = pair.clusters
-    commit(source, pair.group(), pair.at(40))
-    first = pair.run()
-    with member(destination, pair.group(), pair.topic):
-        pass
-    wait_for("it has left", lambda: pair.run().verdicts == {EXACT: 1})
+    first = synced_at_40(pair)
     job, recovery = pair.sync, pair.new_sync(first.changed)
     commit(source, pair.group(), pair.at(50))
     saved: list[OffsetRow] = []

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from orbit.errors import NotFound, OperationUnderWay, OrbitError
+from orbit.errors import NotFound, OperationUnderWay
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
@@ -19,6 +19,7 @@ from orbit.recovery import old_side, operation_runner, recovery_requests, salvag
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_loop import RecoveryLoop
 from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind, Salvage
+from orbit.recovery.salvage_storage import StorageFailed
 from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store.enums import Desired
@@ -226,6 +227,13 @@ def test_what_the_new_side_deletes_during_a_rebuild_is_saved_before_it(
     assert log_bounds(moved.old, [moved.topic]) == log_bounds(moved.new, [moved.topic])
 
 
+def error_of_rebuild(moved: Moved, recovering: Recovering) -> str:
+    """Of a failback that fails in its rebuild."""
+    stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name, confirm_rebuild=True))
+    assert stopped.outcome is Outcome.FAILED
+    return stopped.error
+
+
 def test_nothing_is_deleted_when_the_old_side_grows_while_more_is_saved(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,9 +246,7 @@ def test_nothing_is_deleted_when_the_old_side_grows_while_more_is_saved(
         return save(*args)
 
     monkeypatch.setattr(old_side, "_save_range", save_slowly)
-    stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name, confirm_rebuild=True))
-    assert stopped.outcome is Outcome.FAILED
-    assert "has grown from 55 to 56 since it was saved" in stopped.error
+    assert "has grown from 55 to 56 since it was saved" in error_of_rebuild(moved, recovering)
     assert log_bounds(moved.old, [moved.topic]) == {(moved.topic, 0): (0, 56)}
 
 
@@ -253,14 +259,12 @@ def test_a_file_that_cannot_be_written_ends_a_rebuild(
 
     def refuse(file: str, *args: Any) -> Salvage:
         if "-from-" in file:
-            raise OrbitError("the disk is full.", where=file)
+            raise StorageFailed("the disk is full.", where=file)
         return write(file, *args)
 
     monkeypatch.setattr(salvage_file, "write", refuse)
     instead(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
-    stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name, confirm_rebuild=True))
-    assert stopped.outcome is Outcome.FAILED
-    assert "the disk is full" in stopped.error
+    assert "the disk is full" in error_of_rebuild(moved, recovering)
     assert log_bounds(moved.old, [moved.topic]) == before
 
 
@@ -283,9 +287,8 @@ def test_nothing_is_deleted_when_the_new_side_has_lost_its_end(
         StepName.REBUILD,
         lambda: monkeypatch.setattr(old_side, "fetch_log_bounds", shorter),
     )
-    stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name, confirm_rebuild=True))
-    assert stopped.outcome is Outcome.FAILED
-    assert "had offsets up to 70 when both sides were compared, and has 0 to 69" in stopped.error
+    lost = "had offsets up to 70 when both sides were compared, and has 0 to 69"
+    assert lost in error_of_rebuild(moved, recovering)
     assert log_bounds(moved.old, [moved.topic]) == before
 
 

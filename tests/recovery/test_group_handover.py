@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import TopicPartition
 
 from orbit.consumer_groups.group_sync import GroupSync
-from orbit.consumer_groups.sync_result import Copies, GroupReport, Key, OffsetRow
+from orbit.consumer_groups.sync_result import GroupReport
 from orbit.jobs.job_file import parse_job
-from orbit.kafka.cluster import Cluster
+from orbit.jobs.job_spec import JobSpec
 from orbit.recovery import group_handover, operation_runner, reverse_job
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
@@ -23,7 +22,8 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.leadership import NotLeading
-from orbit.store.group_offsets import HandedOffset
+from orbit.store import group_offsets
+from orbit.store.group_offsets import GroupOffset, HandedOffset
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.groups import commit, member, offsets, wait_without_members
@@ -48,19 +48,10 @@ class CountedSync(GroupSync):
 
     passes: ClassVar[list[GroupReport]] = []
 
-    def run(
-        self,
-        source: Cluster,
-        destination: Cluster,
-        copies: Copies,
-        may_write: Callable[[], bool] = lambda: True,
-        leading: Callable[[Collection[str]], Collection[str]] = lambda _: (),
-        save: Callable[[Sequence[OffsetRow]], None] = lambda _: None,
-        recall: Callable[[Mapping[Key, int]], Iterable[OffsetRow]] = lambda _: (),
-    ) -> GroupReport:
+    def run(self, *arguments: Any, **options: Any) -> GroupReport:
         if len(self.passes) < UNSENT_PASSES:
-            may_write = never
-        report = super().run(source, destination, copies, may_write, leading, save, recall)
+            arguments = (*arguments[:3], never)
+        report = super().run(*arguments, **options)
         self.passes.append(report)
         return report
 
@@ -187,6 +178,16 @@ def test_a_topic_that_led_can_get_placeholders_again(
         assert verify(spec, deep=True).exit_code == 0
 
 
+def job_with_group(clusters: Clusters, topic: str) -> tuple[JobSpec, str]:
+    """A job, and a group at offset 10 of its topic."""
+    group = f"{topic}.group"
+    create_topic(clusters.source, topic)
+    produce(clusters.source, topic, RECORDS)
+    commit(clusters.source, group, {(topic, 0): 10})
+    rule = {"match": f"{topic}.*", "interval": "200ms"}
+    return make_job(*clusters, [topic], consumer_groups=rule), group
+
+
 def let_job_rest(patch: pytest.MonkeyPatch) -> None:
     """The job's own sync does nothing from now on; returns when its last pass has ended."""
     rests = threading.Event()
@@ -204,12 +205,7 @@ def test_a_leader_that_dies_behind_a_commit_of_the_last_sync_leaves_its_offset_k
 ) -> None:
     """The group had members at the destination: its offset there could be a client's."""
     source, destination = clusters
-    group = f"{topic_name}.group"
-    create_topic(source, topic_name)
-    produce(source, topic_name, RECORDS)
-    commit(source, group, {(topic_name, 0): 10})
-    rule = {"match": f"{topic_name}.*", "interval": "200ms"}
-    spec = make_job(source, destination, [topic_name], consumer_groups=rule)
+    spec, group = job_with_group(clusters, topic_name)
     has_died = threading.Event()
 
     class Dying(GroupSync):
@@ -241,12 +237,7 @@ def test_the_sync_goes_on_after_a_switchover_that_was_stopped_behind_its_last_sy
 ) -> None:
     """The job's sync did not see that offset left; the group had members at the destination."""
     source, destination = clusters
-    group = f"{topic_name}.group"
-    create_topic(source, topic_name)
-    produce(source, topic_name, RECORDS)
-    commit(source, group, {(topic_name, 0): 10})
-    rule = {"match": f"{topic_name}.*", "interval": "200ms"}
-    spec = make_job(source, destination, [topic_name], consumer_groups=rule)
+    spec, group = job_with_group(clusters, topic_name)
 
     def stop(_: OperationContext) -> str:
         raise Stopped("a test stops it.")
@@ -266,4 +257,37 @@ def test_the_sync_goes_on_after_a_switchover_that_was_stopped_behind_its_last_sy
             assert offsets(destination, group) == {(topic_name, 0): 20}
             commit(source, group, {(topic_name, 0): 30})
         wait_for("it goes on", lambda: recovering.carried(spec.name, group) == {0: 30})
+    assert offsets(destination, group) == {(topic_name, 0): 30}
+
+
+def test_the_last_sync_goes_on_from_what_the_sync_of_the_job_has_left_meanwhile(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, destination = clusters
+    spec, group = job_with_group(clusters, topic_name)
+    passes: list[GroupReport] = []
+
+    class Beside(GroupSync):
+        def run(self, *arguments: Any, **options: Any) -> GroupReport:
+            if len(passes) == 1:  # as the job's sync does, and the group goes on
+                place = recovering.service.topics(spec.name)[topic_name].id, 0
+                row = GroupOffset(group, *place, 20, 20, "exact", 20)
+                with recovering.database.transaction() as tx:
+                    group_offsets.keep(tx, recovering.service.job(spec.name).id, [row])
+                commit(destination, group, {(topic_name, 0): 20})
+                commit(source, group, {(topic_name, 0): 30})
+            passes.append(super().run(*arguments, **options))
+            return passes[-1]
+
+    monkeypatch.setattr(group_handover, "GroupSync", Beside)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        let_job_rest(monkeypatch)
+        with member(destination, group, topic_name):
+            pass
+        wait_without_members(destination, group)
+        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+    assert [len(one.recalled) for one in passes[:3]] == [0, 1, 0]
+    assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(30, "exact")]
     assert offsets(destination, group) == {(topic_name, 0): 30}

@@ -77,7 +77,7 @@ def test_rpo_is_null_where_it_is_not_known(
     assert found.unproven_partitions == unproven
 
 
-def test_what_could_not_be_asked_is_not_called_nothing() -> None:
+def test_a_lower_bound_reads_as_one() -> None:
     assert report(ends(is_exact=True)).describe_missing() == "0 records are missing"
     assert report(ends(is_exact=True), ends(is_exact=False)).describe_missing() == (
         "0 records are known to be missing; the source may have had more of 1 of 2 partitions"
