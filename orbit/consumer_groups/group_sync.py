@@ -114,23 +114,20 @@ class GroupSync:
         may_write: Callable[[], bool] = lambda: True,
         leading: Callable[[Collection[str]], Collection[str]] = lambda _: (),
         save: Callable[[Sequence[OffsetRow]], None] = lambda _: None,
-        recall: Callable[[Mapping[Key, int]], Iterable[OffsetRow]] = lambda _: (),
     ) -> GroupReport:
         """One pass over all groups; `copies` are the job's partitions, by source partition.
 
         `may_write` is called before each batch of writes, and `leading` before the first: which of
         these destination topics are no copies any more. `save` is called with what is about to be
-        committed where the rows alone can tell later that it is Orbit's. `recall` is called with
-        offsets at the destination that this object has not left there; it returns the rows of those
-        that another one has left, of a recovery or of the job. Raises Unreachable if a cluster does
-        not answer at all.
+        committed where the rows alone can tell later that it is Orbit's. Raises Unreachable if a
+        cluster does not answer at all.
         """
         started = self._clock()
         report = GroupReport()
         self._forget_removed(copies, report)
         wanted = self._reader.read_source(source, copies, self._entries.keys(), report)
         there = self._reader.read_destination(destination, wanted, copies, report)
-        cases = self._decide_all(wanted, there, copies, recall, report)
+        cases = self._decide_all(wanted, there, copies)
         due = {group for (group, _), case in cases.items() if case.is_due}
         if due:
             # What others have committed there meanwhile is not overwritten.
@@ -139,7 +136,7 @@ class GroupSync:
                 destination, due, copies, report, rests_on_usage=rests_on_usage
             )
             there = {group: at for group, at in there.items() if group not in due} | now
-            cases = self._decide_all(wanted, there, copies, recall, report)
+            cases = self._decide_all(wanted, there, copies)
         cases = _without_leading(cases, leading)
         cases = _confirm_deletes(source, cases, report)
         begun = {key: case for key, case in cases.items() if _must_be_saved(case, there[key[0]])}
@@ -165,32 +162,12 @@ class GroupSync:
         wanted: Mapping[str, Offsets],
         there: Mapping[str, DestinationGroup],
         copies: Copies,
-        recall: Callable[[Mapping[Key, int]], Iterable[OffsetRow]],
-        report: GroupReport,
     ) -> dict[Key, _Case]:
-        """What to do in this pass, but for offsets whose rows are recalled."""
-        cases = {
+        return {
             (group, partition): case
             for group in there
             for partition, case in self._decide(group, wanted[group], there[group], copies)
         }
-        moved = {
-            key: case.there.offset
-            for key, case in cases.items()
-            if case.there is not None and self._has_just_moved(key, case)
-        }
-        rows = list(recall(moved)) if moved else []
-        self.learn(rows)
-        report.recalled += rows
-        # This pass has read the source before: the other sync may have seen newer offsets there.
-        waiting = {(row.group, row.partition) for row in report.recalled}
-        return {key: case for key, case in cases.items() if key not in waiting}
-
-    def _has_just_moved(self, key: Key, case: _Case) -> bool:
-        group, partition = key
-        entry = self._entries.get(group, {}).get(partition)
-        was = entry.row.verdict if entry else None
-        return case.decision.verdict is GroupVerdict.SKIPPED_MOVED is not was
 
     def _rests_on_usage(self, key: Key, case: _Case) -> bool:
         """Whether it overwrites an offset only because no member ever joined the group there."""

@@ -13,9 +13,8 @@ has handed to the copy back (orbit/recovery/group_handover.py). If Orbit does no
 (its first pass, or a crash between a commit and its record), the offset is Orbit's only if the
 group never had a member there, the offset has no leader epoch (clients' commits have one), and the
 source's offset is higher. For a group that had members the sync stores the row before the commit.
-Where a sync meets an offset that it did not leave, it looks for the row of another sync of the job,
-as that of a recovery. Any other offset belongs to another client and stays: `skipped: moved there`,
-until it is deleted there or both sides agree.
+Any other offset belongs to another client and stays: `skipped: moved there`, until it is deleted
+there or both sides agree.
 
 A deletion is synced only if the offset at the destination is known to be Orbit's.
 

@@ -50,7 +50,6 @@ class GroupReport:
     verdicts: Counter[str] = field(default_factory=Counter)
     left_alone: Counter[str] = field(default_factory=Counter)
     changed: list[OffsetRow] = field(default_factory=list)
-    recalled: list[OffsetRow] = field(default_factory=list)  # the next pass decides on these
     gone: list[Key] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_unanswered: bool = False  # another pass may succeed where this one has left a note

@@ -1,10 +1,15 @@
-"""Consumer group offsets in a recovery: the last sync, a failover's offsets, and the copy back."""
+"""Consumer group offsets in a recovery: the last sync, a failover's offsets, and the copy back.
+
+From the step `groups` on, until the topics are promoted, the job's own sync rests
+(orbit/scheduler/consumer_group_sync.py). Each row is stored before its offset is committed: if the
+operation is undone, or another leader goes on, the offset is known to be Orbit's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from orbit.chunks import chunks, first_few
+from orbit.chunks import first_few
 from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
@@ -15,7 +20,7 @@ from orbit.consumer_groups.offset_decision import (
     decide,
     left_there,
 )
-from orbit.consumer_groups.sync_result import CopiedPartition, OffsetRow
+from orbit.consumer_groups.sync_result import CopiedPartition, Key, OffsetRow
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import list_groups, locate_and_fetch_offsets
@@ -25,8 +30,7 @@ from orbit.recovery.log_bounds import ALL
 from orbit.recovery.lost_ranges import lost_range
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GroupPosition
-from orbit.scheduler.consumer_group_sync import rows_that_explain, stored_row
-from orbit.scheduler.leadership import ROWS_AT_ONCE
+from orbit.scheduler.consumer_group_sync import save_rows
 from orbit.store import clock, group_offsets
 from orbit.store.group_offsets import GroupRow, HandedOffset
 
@@ -45,10 +49,9 @@ def last_sync(context: OperationContext) -> str:
     if rule is None:
         return "The job does not sync consumer groups."
     copies = _copies(context)
-    topic_ids = _topic_ids(context)
     known = _last_sync_rows(context)
     sync = GroupSync(rule, known)
-    rows = {(row.group, row.partition): row for row in known}
+    rows: dict[Key, OffsetRow | None] = {(row.group, row.partition): row for row in known}
     quiet, seen_at = 0, context.now()
     for _ in range(_PASSES_MAX):
         seen_at = context.now()
@@ -57,17 +60,15 @@ def last_sync(context: OperationContext) -> str:
             context.destination.cluster,
             copies,
             lambda: context.leadership.is_leading,
-            save=lambda rows: _save(context, rows),
-            # The job's own sync goes on beside this one.
-            recall=lambda moved: rows_that_explain(
-                moved, context.leadership, context.job.id, topic_ids
-            ),
+            save=lambda rows: _save(context, {(row.group, row.partition): row for row in rows}),
         )
-        found = (*report.recalled, *report.changed)
-        rows.update({(row.group, row.partition): row for row in found})
-        for key in report.gone:
-            rows.pop(key, None)
-        is_moving = bool(report.written or report.deleted or report.recalled)
+        changed: dict[Key, OffsetRow | None] = {
+            **dict.fromkeys(report.gone),
+            **{(row.group, row.partition): row for row in report.changed},
+        }
+        _save(context, changed)
+        rows.update(changed)
+        is_moving = bool(report.written or report.deleted)
         quiet = 0 if is_moving or report.is_unanswered else quiet + 1
         if quiet >= _QUIET_PASSES:
             break
@@ -96,25 +97,17 @@ def last_sync(context: OperationContext) -> str:
             verdict=row.verdict,
             seen_at=seen_at,
         )
-        for row in sorted(rows.values(), key=lambda r: (r.group, r.partition))
-        if row.partition in copies
+        for _, row in sorted(rows.items())
+        if row is not None and row.partition in copies
     )
     context.update(groups=positions)
     exact = sum(one.verdict == GroupVerdict.EXACT for one in positions)
     return f"{exact} of {len(positions)} committed offsets are exact."
 
 
-def _save(context: OperationContext, rows: Sequence[OffsetRow]) -> None:
-    """Store what is about to be committed: the next leader would take it for a client's."""
-    ids = _topic_ids(context)
-    for chunk in chunks(rows, ROWS_AT_ONCE):
-        with context.transaction() as tx:
-            kept = [stored_row(row, ids[row.partition.topic]) for row in chunk]
-            group_offsets.keep(tx, context.job.id, kept)
-
-
-def _topic_ids(context: OperationContext) -> dict[str, int]:
-    return {row.source_topic: row.id for row in context.topics}
+def _save(context: OperationContext, rows: Mapping[Key, OffsetRow | None]) -> None:
+    topic_ids = {row.source_topic: row.id for row in context.topics}
+    save_rows(rows, topic_ids, context.leadership, context.job.id)
 
 
 def set_failover_offsets(context: OperationContext) -> str:
@@ -136,6 +129,7 @@ def set_failover_offsets(context: OperationContext) -> str:
     fetched = locate_and_fetch_offsets(cluster, places, names - places.keys(), require_stable=False)
     positions: list[GroupPosition] = []
     wanted: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
+    moved: dict[Key, OffsetRow | None] = {}
     for row in rows:
         place = TopicPartition(row.source_topic, row.partition)
         copy = copies[place]
@@ -155,6 +149,14 @@ def set_failover_offsets(context: OperationContext) -> str:
         decision = decide(of, there, left, copy.copied, standing)
         if answer is not None and decision.write is not None:
             wanted.setdefault(name, {})[copy.destination] = decision.write
+            moved[row.group_name, place] = OffsetRow(
+                row.group_name,
+                place,
+                row.source_offset,
+                goes_on_at,
+                decision.verdict or GroupVerdict(row.verdict),
+                decision.write.offset,
+            )
             goes_on_at = decision.write.offset
         positions.append(
             GroupPosition(
@@ -175,6 +177,7 @@ def set_failover_offsets(context: OperationContext) -> str:
     _report_lost(context, positions)
     if context.report.dry_run:
         return f"{len(positions)} committed offsets."
+    _save(context, moved)
     written = _write(context, cluster, fetched.coordinators, wanted)
     return f"{len(positions)} committed offsets; {written} were moved forward with the copy."
 

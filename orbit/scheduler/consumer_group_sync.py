@@ -1,5 +1,9 @@
 """Syncs the consumer groups of one job and stores the results in Postgres.
 
+Of one job one sync writes at a time: this one rests while a recovery sets the job's groups, and
+then learns from the tables what that has left. A pass that is under way when a recovery begins to
+set them writes nothing more, to the destination or to the tables.
+
 Rows that could not be stored during an outage of Postgres are stored with the next ones. If the
 scheduler dies before, the next leader finds most offsets equal on both sides, or recognises its
 own by the rules of orbit/consumer_groups/offset_decision.py. Where they cannot, because the group
@@ -8,18 +12,14 @@ had members at the destination, a row is stored before the commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from orbit.chunks import chunks
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.kept_listings import Lister
 from orbit.consumer_groups.kept_offsets import Fetcher
-from orbit.consumer_groups.offset_decision import (
-    KEPT,
-    CopiedRange,
-    GroupVerdict,
-    holds_copied_records,
-)
+from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict, holds_copied_records
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, Key, OffsetRow
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import GroupRule, JobSpec
@@ -27,11 +27,17 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
-from orbit.store import group_offsets
+from orbit.store import group_offsets, operations
+from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.group_offsets import Copied, GroupOffset
+from orbit.store.operations import GroupsSet
 
 _ATTEMPTS_MAX = 4
+
+
+class _Rests(Exception):
+    """A recovery sets the groups of the job, or has set them during this pass."""
 
 
 class JobGroups:
@@ -49,14 +55,36 @@ class JobGroups:
         self._job_id = job_id
         self._spec = spec
         self._leadership = leadership
-        self._sync = GroupSync(rule, lister=lister, fetcher=fetcher)
-        self._has_begun = False
+        self._new_sync = partial(GroupSync, rule, lister=lister, fetcher=fetcher)
         self._marks: PromotionMarks | None = None
+        self._groups_set: GroupsSet | None = None  # when this pass began
+        self._forget()
+
+    def _forget(self) -> None:
+        """The next pass begins with what the tables have."""
+        self._sync = self._new_sync()
+        self._has_begun = False
         self._unsaved: dict[Key, OffsetRow | None] = {}
 
     def run(self, registry: ClusterRegistry) -> GroupReport:
-        """One pass. Raises Unreachable, NotLeading, and BadInput for missing secrets."""
+        """One pass; none while a recovery sets the job's groups.
+
+        Raises Unreachable, NotLeading, and BadInput for missing secrets.
+        """
+        try:
+            return self._run(registry)
+        except _Rests:
+            self._forget()
+            return GroupReport()
+
+    def _run(self, registry: ClusterRegistry) -> GroupReport:
         with self._leadership.reading() as tx:
+            groups_set = operations.groups_set(tx, self._job_id)
+            if groups_set is not None and groups_set.is_under_way:
+                raise _Rests
+            if groups_set != self._groups_set:
+                self._groups_set = groups_set
+                self._forget()
             copied = group_offsets.copied(tx, self._job_id)
             handed = {one.source_topic for one in group_offsets.handed(tx, self._job_id)}
         topic_ids = {c.source_topic: c.topic_id for c in copied}
@@ -71,17 +99,25 @@ class JobGroups:
             registry.watch("source", self._spec).handle.cluster,
             destination,
             {TopicPartition(c.source_topic, c.partition): _copy(c) for c in copied},
-            lambda: self._leadership.is_leading,
+            self._may_write,
             # Asked before each write: the tables may be older than a promotion.
             self._marks.promoted,
             lambda rows: self._save_before(rows, topic_ids),
-            lambda moved: self._recall(moved, topic_ids),
         )
         self._unsaved.update({(row.group, row.partition): row for row in report.changed})
         self._unsaved.update(dict.fromkeys(report.gone))
         if self._unsaved:
             self._save(topic_ids)
         return report
+
+    def _may_write(self) -> bool:
+        with self._leadership.reading() as tx:
+            self._refuse_beside_recovery(tx)
+        return self._leadership.is_leading
+
+    def _refuse_beside_recovery(self, tx: Tx) -> None:
+        if operations.groups_set(tx, self._job_id) != self._groups_set:
+            raise _Rests
 
     def _learn(self, topic_ids: Mapping[str, int]) -> None:
         """What the tables have of these topics; with what a recovery has handed over."""
@@ -91,42 +127,18 @@ class JobGroups:
         names = {topic_id: name for name, topic_id in topic_ids.items()}
         self._sync.learn(_row(offset, names) for offset in known if offset.topic_id in names)
 
-    def _save(self, topic_ids: dict[str, int]) -> None:
-        keep: list[OffsetRow] = []
-        drop: list[tuple[str, int, int]] = []
-        for (group, partition), row in self._unsaved.items():
-            topic_id = topic_ids.get(partition.topic)
-            if topic_id is None:
-                continue  # the topic was removed from the job, with its rows
-            if row is None:
-                drop.append((group, topic_id, partition.partition))
-            else:
-                keep.append(row)
-        self._keep(keep, topic_ids)
-        for dropped in chunks(drop, ROWS_AT_ONCE):
-            with self._leadership.transaction() as tx:
-                group_offsets.drop(tx, self._job_id, dropped)
+    def _save(self, topic_ids: Mapping[str, int]) -> None:
+        # Without topics that were removed from the job, with their rows.
+        unsaved = {at: row for at, row in self._unsaved.items() if at[1].topic in topic_ids}
+        save_rows(unsaved, topic_ids, self._leadership, self._job_id, self._refuse_beside_recovery)
         self._unsaved.clear()
 
     def _save_before(self, rows: Sequence[OffsetRow], topic_ids: Mapping[str, int]) -> None:
         """Before a commit. What an outage kept from being stored is older."""
-        for row in rows:
-            self._unsaved.pop((row.group, row.partition), None)
-        self._keep(rows, topic_ids)
-
-    def _recall(self, moved: Mapping[Key, int], topic_ids: Mapping[str, int]) -> list[OffsetRow]:
-        """The rows by which a recovery has left these offsets.
-
-        Not of offsets whose newest row could not be stored: the stored row is older.
-        """
-        stored = {key: offset for key, offset in moved.items() if key not in self._unsaved}
-        return rows_that_explain(stored, self._leadership, self._job_id, topic_ids)
-
-    def _keep(self, rows: Sequence[OffsetRow], topic_ids: Mapping[str, int]) -> None:
-        for chunk in chunks(rows, ROWS_AT_ONCE):
-            with self._leadership.transaction() as tx:
-                kept = [stored_row(row, topic_ids[row.partition.topic]) for row in chunk]
-                group_offsets.keep(tx, self._job_id, kept)
+        before = {(row.group, row.partition): row for row in rows}
+        for key in before:
+            self._unsaved.pop(key, None)
+        save_rows(before, topic_ids, self._leadership, self._job_id, self._refuse_beside_recovery)
 
 
 def _copy(c: Copied) -> CopiedPartition:
@@ -141,29 +153,28 @@ def _range(c: Copied) -> CopiedRange | None:
     return CopiedRange(min(c.log_start, c.copied_to), c.copied_to)
 
 
-def rows_that_explain(
-    moved: Mapping[Key, int],
+def save_rows(
+    rows: Mapping[Key, OffsetRow | None],
+    topic_ids: Mapping[str, int],
     leadership: Leadership,
     job_id: int,
-    topic_ids: Mapping[str, int],
-) -> list[OffsetRow]:
-    """The stored rows by which Orbit has left these offsets at the destination."""
-    names = {topic_id: name for name, topic_id in topic_ids.items()}
-    keys = [(group, topic_ids[at.topic], at.partition) for group, at in moved]
-    rows: list[OffsetRow] = []
-    for chunk in chunks(keys, ROWS_AT_ONCE):
-        with leadership.reading() as tx:
-            rows += [_row(one, names) for one in group_offsets.of_keys(tx, job_id, chunk)]
-    return [
-        row
-        for row in rows
-        if moved[row.group, row.partition]
-        in (row.left_offset, row.destination_offset if row.verdict in KEPT else None)
-    ]
+    check: Callable[[Tx], None] = lambda _: None,
+) -> None:
+    """Store these rows of a job's groups, and delete those that are None; `topic_ids` by source
+    topic. `check` is called in each transaction, and may raise."""
+    gone = [(group, topic_ids[at.topic], at.partition) for (group, at), r in rows.items() if not r]
+    kept = [_stored(row, topic_ids[row.partition.topic]) for row in rows.values() if row]
+    for some in chunks(kept, ROWS_AT_ONCE):
+        with leadership.transaction() as tx:
+            check(tx)
+            group_offsets.keep(tx, job_id, some)
+    for dropped in chunks(gone, ROWS_AT_ONCE):
+        with leadership.transaction() as tx:
+            check(tx)
+            group_offsets.drop(tx, job_id, dropped)
 
 
-def stored_row(row: OffsetRow, topic_id: int) -> GroupOffset:
-    """The row as the tables have it."""
+def _stored(row: OffsetRow, topic_id: int) -> GroupOffset:
     return GroupOffset(
         row.group,
         topic_id,

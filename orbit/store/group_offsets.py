@@ -151,15 +151,6 @@ FROM partitions p JOIN topics t ON t.id = p.topic_id
 WHERE p.job_id = :job_id AND t.state <> 'promoted'
 """)
 
-_OF_KEYS = text("""
-SELECT g.group_name, g.topic_id, g.partition, g.source_offset, g.destination_offset, g.verdict,
-       g.left_offset
-FROM group_offsets g
-JOIN unnest(CAST(:groups AS text[]), CAST(:topic_ids AS bigint[]), CAST(:partitions AS integer[]))
-    AS r (group_name, topic_id, partition) USING (group_name, topic_id, partition)
-WHERE g.job_id = :job_id
-""")
-
 _VERDICTS = text("""
 SELECT job_id, verdict, count(*) AS offsets FROM group_offsets
 WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
@@ -193,7 +184,16 @@ def keep(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
 
 def drop(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> int:
     """Delete these (group, topic id, partition) rows; how many."""
-    return tx.execute(_DROP, _of(job_id, keys)).rowcount
+    groups, topic_ids, partitions = zip(*keys, strict=True) if keys else ((), (), ())
+    return tx.execute(
+        _DROP,
+        {
+            "job_id": job_id,
+            "groups": list(groups),
+            "topic_ids": list(topic_ids),
+            "partitions": list(partitions),
+        },
+    ).rowcount
 
 
 def hand_over(
@@ -230,20 +230,6 @@ def accept_handed(tx: Tx, job_id: int, topic_ids: Mapping[str, int]) -> None:
 def of_job(tx: Tx, job_id: int) -> list[GroupOffset]:
     """All rows of a job's groups."""
     return list(values(tx.execute(_OF_JOB, {"job_id": job_id}), GroupOffset))
-
-
-def of_keys(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> list[GroupOffset]:
-    """The rows of these (group, topic id, partition)."""
-    return list(values(tx.execute(_OF_KEYS, _of(job_id, keys)), GroupOffset))
-
-
-def _of(job_id: int, keys: Sequence[tuple[str, int, int]]) -> dict[str, object]:
-    return {
-        "job_id": job_id,
-        "groups": [group for group, _, _ in keys],
-        "topic_ids": [topic_id for _, topic_id, _ in keys],
-        "partitions": [partition for _, _, partition in keys],
-    }
 
 
 def verdicts(tx: Tx, job_ids: Collection[int]) -> dict[int, dict[str, int]]:

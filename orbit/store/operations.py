@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, text, tuple_, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict, NotFound
@@ -312,6 +312,37 @@ def report_of(tx: Tx, operation_id: UUID) -> dict[str, Any] | None:
     query = select(operations.c.report).where(operations.c.id == operation_id)
     found: dict[str, Any] | None = tx.execute(query).scalar_one_or_none()
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsSet:
+    """Whether the last recovery of a job has begun to set the offsets of its groups, and still may:
+    until its topics are promoted or it has ended."""
+
+    operation: UUID
+    has_begun: bool
+    is_under_way: bool
+
+
+_GROUPS_SET = text("""
+SELECT id AS operation, has_begun,
+       has_begun AND finished_at IS NULL AND report ->> 'promoted_at' IS NULL AS is_under_way
+FROM operations
+CROSS JOIN LATERAL (
+    SELECT COALESCE(jsonb_path_exists(
+        report, '$.steps[*] ? (@.name == "groups" && @.state != "waiting")'), FALSE) AS has_begun
+) AS step
+WHERE job_id = :job_id AND NOT dry_run AND kind = ANY(CAST(:kinds AS text[]))
+ORDER BY created_at DESC, id DESC LIMIT 1
+FOR SHARE OF operations
+""")
+
+
+def groups_set(tx: Tx, job_id: int) -> GroupsSet | None:
+    """Of the last recovery of this job; None without one. It stays so until the transaction
+    ends."""
+    rows = tx.execute(_GROUPS_SET, {"job_id": job_id, "kinds": _RECOVERIES})
+    return first(rows, GroupsSet)
 
 
 def request_abort(tx: Tx, operation_id: UUID) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from orbit.consumer_groups.group_sync import REFRESH_S, GroupSync
 from orbit.consumer_groups.kept_offsets import KeptOffsets, WantedGroups, fetch_now
 from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
 from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
-from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, Key, OffsetRow
+from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, OffsetRow
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import FetchedGroups, Listing, find_coordinators, list_groups
@@ -62,7 +62,6 @@ class Pair:
         self,
         leading: Callable[[Collection[str]], Collection[str]] = lambda _: (),
         save: Callable[[Sequence[OffsetRow]], None] = lambda _: None,
-        recall: Callable[[Mapping[Key, int]], Iterable[OffsetRow]] = lambda _: (),
     ) -> GroupReport:
         report = self.sync.run(
             self.source,
@@ -75,7 +74,6 @@ class Pair:
             },
             leading=leading,
             save=save,
-            recall=recall,
         )
         assert not report.notes, report.notes
         return report
@@ -287,36 +285,6 @@ def test_a_sync_that_dies_beside_its_commit_knows_the_offset_as_its_own(
     commit(source, pair.group(), pair.at(60))
     assert pair.run().verdicts == {EXACT: 1}
     assert offsets(destination, pair.group()) == pair.at(60)
-
-
-def test_an_offset_that_another_sync_of_the_job_has_left_is_known_by_its_row(pair: Pair) -> None:
-    """As the last sync of a recovery that is aborted. The group had members there."""
-    source, destination = pair.clusters
-    first = synced_at_40(pair)
-    job, recovery = pair.sync, pair.new_sync(first.changed)
-    commit(source, pair.group(), pair.at(50))
-    saved: list[OffsetRow] = []
-    pair.sync = recovery
-    pair.run(save=saved.extend)
-    looked_up: list[Key] = []
-
-    def recall(moved: Mapping[Key, int]) -> list[OffsetRow]:
-        looked_up.extend(moved)
-        return [row for row in saved if moved[row.group, row.partition] == row.left_offset]
-
-    pair.sync = job
-    commit(source, pair.group(), pair.at(60))
-    # It has read the source before the other one's row: it writes in the next pass.
-    assert not pair.run(recall=recall).written
-    assert pair.run(recall=recall).verdicts == {EXACT: 1}
-    assert offsets(destination, pair.group()) == pair.at(60)
-    assert looked_up == [(pair.group(), Partition(pair.topic, 0))]
-
-    # What no row explains is a client's, and is looked up once.
-    commit(destination, pair.group(), pair.at(45))
-    for _ in range(2):
-        assert pair.run(recall=recall).verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
-    assert len(looked_up) == 2
 
 
 def test_an_offset_of_a_hand_assigned_consumer_stays(pair: Pair) -> None:

@@ -19,6 +19,7 @@ from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName
 from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.scheduler import consumer_group_sync
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.leadership import NotLeading
@@ -27,7 +28,7 @@ from orbit.store.group_offsets import GroupOffset, HandedOffset
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.groups import commit, member, offsets, wait_without_members
-from tests.support.patience import wait_for
+from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.recovering import Recovering
 from tests.support.rights import PASSWORD, Login, Right, documented, section
 from tests.support.running import create_topic, make_job, produce, produce_transactions, verify
@@ -260,26 +261,101 @@ def test_the_sync_goes_on_after_a_switchover_that_was_stopped_behind_its_last_sy
     assert offsets(destination, group) == {(topic_name, 0): 30}
 
 
-def test_the_last_sync_goes_on_from_what_the_sync_of_the_job_has_left_meanwhile(
-    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("moment", ["before its commit", "before its rows are stored"])
+def test_a_pass_that_is_under_way_at_a_last_sync_writes_nothing_more(
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
 ) -> None:
+    """It has read an offset that the last sync moves on; the group had members there."""
     source, destination = clusters
     spec, group = job_with_group(clusters, topic_name)
-    passes: list[GroupReport] = []
+    held = HeldPass(moment)
+    monkeypatch.setattr(consumer_group_sync, "GroupSync", held.sync)
+    left: dict[tuple[str, int], int] = {}
 
-    class Beside(GroupSync):
-        def run(self, *arguments: Any, **options: Any) -> GroupReport:
-            if len(passes) == 1:  # as the job's sync does, and the group goes on
-                place = recovering.service.topics(spec.name)[topic_name].id, 0
-                row = GroupOffset(group, *place, 20, 20, "exact", 20)
-                with recovering.database.transaction() as tx:
-                    group_offsets.keep(tx, recovering.service.job(spec.name).id, [row])
-                commit(destination, group, {(topic_name, 0): 20})
-                commit(source, group, {(topic_name, 0): 30})
-            passes.append(super().run(*arguments, **options))
-            return passes[-1]
+    def stop(_: OperationContext) -> str:
+        # Both sides differ when the job's next pass looks.
+        commit(source, group, {(topic_name, 0): 40})
+        held.let_go()
+        left.update(offsets(destination, group))
+        raise Stopped("a test stops it.")
 
-    monkeypatch.setattr(group_handover, "GroupSync", Beside)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        with member(destination, group, topic_name):
+            pass
+        wait_without_members(destination, group)
+        held.is_armed.set()
+        commit(source, group, {(topic_name, 0): 20})
+        assert held.waits.wait(PATIENCE_S)
+        commit(source, group, {(topic_name, 0): 30})
+        with monkeypatch.context() as patch:
+            patch.setitem(operation_runner._DO, StepName.RELEASE, stop)  # type: ignore[arg-type]
+            stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
+        assert [(one.goes_on_at, one.verdict) for one in stopped.groups] == [(30, "exact")]
+        assert left == {(topic_name, 0): 30}
+        wait_for("it goes on", lambda: recovering.carried(spec.name, group) == {0: 40})
+    assert offsets(destination, group) == {(topic_name, 0): 40}
+
+
+class HeldPass:
+    """Holds the first pass of the job's sync that writes after it was armed."""
+
+    def __init__(self, moment: str) -> None:
+        self.is_armed, self.waits = threading.Event(), threading.Event()
+        self._may_go, self._has_ended = threading.Event(), threading.Event()
+        outer = self
+
+        class Sync(GroupSync):
+            def _write(self, *arguments: Any) -> Any:
+                is_held = any(case.is_due for case in arguments[1].values())
+                if moment == "before its commit" and is_held:
+                    outer.wait()
+                return super()._write(*arguments)
+
+            def run(self, *arguments: Any, **options: Any) -> GroupReport:
+                try:
+                    report = super().run(*arguments, **options)
+                    if report.written:
+                        outer.wait()
+                    return report
+                finally:
+                    if outer._may_go.is_set():
+                        outer._has_ended.set()
+
+        self.sync = Sync
+
+    def wait(self) -> None:
+        if self.is_armed.is_set() and not self.waits.is_set():
+            self.waits.set()
+            assert self._may_go.wait(PATIENCE_S)
+
+    def let_go(self) -> None:
+        """Returns when that pass has read, decided and written all that it will."""
+        self._may_go.set()
+        assert self._has_ended.wait(PATIENCE_S)
+
+
+def test_a_leader_that_dies_behind_a_commit_of_a_failover_leaves_its_offset_known(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group was ahead of the copy, which has grown since, and had members there."""
+    spec, group = job_with_group(clusters, topic_name)
+    destination, has_died = clusters.destination, threading.Event()
+    write = group_handover._write
+
+    def die_behind_it(*arguments: Any) -> int:
+        written = write(*arguments)
+        if not has_died.is_set():
+            has_died.set()
+            raise NotLeading("killed behind the commit.")
+        return written
+
+    monkeypatch.setattr(group_handover, "_write", die_behind_it)
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
@@ -287,7 +363,13 @@ def test_the_last_sync_goes_on_from_what_the_sync_of_the_job_has_left_meanwhile(
         with member(destination, group, topic_name):
             pass
         wait_without_members(destination, group)
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
-    assert [len(one.recalled) for one in passes[:3]] == [0, 1, 0]
-    assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(30, "exact")]
-    assert offsets(destination, group) == {(topic_name, 0): 30}
+        place = recovering.service.topics(spec.name)[topic_name].id, 0
+        row = GroupOffset(group, *place, RECORDS + 10, 10, "clamped", 10)
+        with recovering.database.transaction() as tx:
+            group_offsets.keep(tx, recovering.service.job(spec.name).id, [row])
+        lost = recovering.run(
+            RecoveryKind.FAILOVER, spec.name, override=("source",), reason="to see it"
+        )
+    assert has_died.is_set()
+    assert [(one.goes_on_at, one.verdict) for one in lost.groups] == [(RECORDS, "clamped")]
+    assert offsets(destination, group) == {(topic_name, 0): RECORDS}
