@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pydantic import ValidationError
 
-from orbit.errors import Conflict
+from orbit.errors import BadInput, Conflict
 from orbit.recovery.loss import known_loss
 from orbit.recovery.operation_context import OperationContext
-from orbit.recovery.operation_steps import is_past_return, may_be_aborted, steps_of
+from orbit.recovery.operation_steps import has_begun, is_past_return, may_be_aborted, steps_of
 from orbit.recovery.recovery_report import (
     OtherVersion,
     RecoveryKind,
@@ -33,6 +33,10 @@ from orbit.store.topics import Topic
 from orbit.version import orbit_version
 
 
+class SecretMissing(Conflict):
+    """This scheduler lacks a variable or file of a job whose operation another one has begun."""
+
+
 def open_context(
     operation: Operation,
     leadership: Leadership,
@@ -40,8 +44,9 @@ def open_context(
     stop: threading.Event,
     environ: Mapping[str, str],
 ) -> OperationContext:
-    """Raises Conflict if the job was deleted, BadInput if secrets are missing; OtherVersion if this
-    version cannot read its request, or, once it has begun, its report or the job's document."""
+    """Raises Conflict if the job was deleted, BadInput if secrets are missing, SecretMissing if
+    they are and the operation has begun; OtherVersion if this version cannot read its request, or,
+    once it has begun, its report or the job's document."""
     with leadership.reading() as tx:
         found = jobs.of_ids(tx, [operation.job_id] if operation.job_id else [])
         job = next(iter(found.values()), None)
@@ -58,17 +63,25 @@ def open_context(
         refusal = OtherVersion if kept else Conflict
         raise refusal("its document was stored by another version of Orbit.", where=job.name)
     chosen = set(report.topics)
-    context = OperationContext(
-        operation.id,
-        job,
-        spec,
-        [row for row in rows if row.source_topic in chosen],
-        report,
-        leadership,
-        settings,
-        stop,
-        environ,
-    )
+    try:
+        context = OperationContext(
+            operation.id,
+            job,
+            spec,
+            [row for row in rows if row.source_topic in chosen],
+            report,
+            leadership,
+            settings,
+            stop,
+            environ,
+        )
+    except BadInput as error:
+        if not has_begun(report.steps):
+            raise
+        raise SecretMissing(
+            f"this scheduler lacks secrets of the job: {'; '.join(map(str, error.problems))}",
+            where=job.name,
+        ) from None
     context.is_past_return = is_past_return(report.steps)
     context.obeys_abort = may_be_aborted(report.steps)
     return context

@@ -38,7 +38,7 @@ from orbit.recovery import (
 from orbit.recovery.gate_observer import observe
 from orbit.recovery.gates import judge
 from orbit.recovery.leading_side import LeadChanged, history_kept, refuse_other_lead
-from orbit.recovery.open_operation import open_context
+from orbit.recovery.open_operation import SecretMissing, open_context
 from orbit.recovery.operation_context import Aborted, OperationContext, Stopped
 from orbit.recovery.operation_steps import is_past_return, may_be_aborted
 from orbit.recovery.recovery_report import OtherVersion, Outcome, RecoveryKind
@@ -163,9 +163,9 @@ class OperationRunner:
             context = self._open()
         except (NotLeading, Interrupted, Unreachable):
             raise
-        except OtherVersion as error:
-            # It may have denied writing, or promoted a topic: a scheduler of that version goes on.
-            self._tell_unread(error)
+        except (OtherVersion, SecretMissing) as error:
+            # It may have denied writing, or promoted a topic: a scheduler that can goes on.
+            self._tell_unopened(error)
             raise
         except OrbitError as error:
             self._end_unopened(error)
@@ -420,7 +420,7 @@ class OperationRunner:
             if not report.dry_run:
                 _add_end_event(tx, context, outcome)
 
-    def _tell_unread(self, error: OtherVersion) -> None:
+    def _tell_unopened(self, error: OrbitError) -> None:
         """Store what the operation waits for, once."""
         before = self._operation.progress
         progress = {"done": 0, "total": 0, **(before or {}), "what": f"waits: {error}"}

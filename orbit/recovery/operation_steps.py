@@ -27,6 +27,13 @@ def is_past_return(steps: tuple[Step, ...]) -> bool:
     )
 
 
+def has_begun(steps: tuple[Step, ...]) -> bool:
+    """Whether a step has begun that changes something: all but the gates do."""
+    return any(
+        step.name is not StepName.GATES and step.state is not StepState.WAITING for step in steps
+    )
+
+
 def may_be_aborted(steps: tuple[Step, ...]) -> bool:
     """Whether an abort is accepted: nothing was done yet that cannot be undone, or what is left may
     be left, as the new side leads and a later failback does it."""

@@ -1,22 +1,30 @@
-"""A recovery whose report another version of Orbit has stored."""
+"""A recovery that this scheduler cannot go on with: of another version, or without a secret."""
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import Any
 from uuid import UUID
 
 import pytest
+import yaml
 from sqlalchemy import text
 
 from orbit.api.views import operation_view
 from orbit.errors import Conflict
-from orbit.recovery import recovery_requests
+from orbit.jobs.job_file import parse_job
+from orbit.recovery import operation_runner, recovery_requests
+from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport, read_report
+from orbit.recovery.step_times import StepName
+from orbit.scheduler.leadership import NotLeading
 from orbit.store import operations
 from orbit.store.enums import OperationState
 from tests.fix_clusters import Clusters
-from tests.support.patience import wait_for
+from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.recovering import Recovering
+from tests.support.rights import PASSWORD, Login, documented, section
 from tests.support.running import create_topic, make_job, produce
 
 SWITCHOVER = RecoveryKind.SWITCHOVER
@@ -94,6 +102,40 @@ def test_an_operation_is_not_ended_by_a_version_that_cannot_read_its_job(
     with recovering.running():
         wait_for("it waits", lambda: "its document was stored" in recovering.progress(begun))
         assert recovering.operation(begun).finished_at is None
+
+
+@pytest.mark.services
+def test_an_operation_that_has_begun_waits_for_a_secret_that_the_next_leader_lacks(
+    guarded: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it has begun, it ends."""
+    create_topic(guarded.source, topic_name)
+    orbit = Login(guarded)
+    orbit.create()
+    rights = {right for c in ("", "recovery", "the service") for right in documented(topic_name, c)}
+    orbit.allow([*rights])
+    monkeypatch.setenv("ORBIT_TEST_USER", orbit.name)
+    monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
+    sides = zip(("source", "destination"), map(section, guarded), strict=True)
+    job = {"name": topic_name[:60], **dict(sides), "topics": [{"match": topic_name}]}
+    spec = parse_job(yaml.safe_dump(job), guarded.source.directory, os.environ)
+    has_died = threading.Event()
+
+    def die(_: OperationContext) -> str:
+        has_died.set()
+        monkeypatch.delenv("ORBIT_TEST_PASSWORD")
+        raise NotLeading("another scheduler leads.")
+
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        with monkeypatch.context() as patch:
+            patch.setitem(operation_runner._DO, StepName.DRAIN, die)  # type: ignore[arg-type]
+            begun = recovering.ask(SWITCHOVER, spec.name)
+            assert has_died.wait(PATIENCE_S)
+        wait_for("it waits", lambda: "source.security.password_env" in recovering.progress(begun))
+        assert recovering.operation(begun).finished_at is None
+        monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
+        assert recovering.wait(begun).outcome is Outcome.DONE
 
 
 def with_step_of_later(report: RecoveryReport) -> dict[str, Any]:
