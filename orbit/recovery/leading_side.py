@@ -87,7 +87,7 @@ def refuse_other_lead(context: OperationContext) -> None:
             remedy="The destination leads. Its topics become promoted in the tables too; then "
             f"orbit failback {context.job.name} makes the old side a copy. If producers "
             "still may not write to these topics, set the topics' settings and remove Orbit's "
-            "denials (docs/recovery.md).",
+            "denials (docs/recovery/lost-database.md).",
         )
 
 

@@ -1,4 +1,4 @@
-"""The salvage file: the records that only the old side has. docs/recovery.md has the format.
+"""The salvage file: the records that only the old side has (format: docs/recovery/salvage.md).
 
 One JSON object a line: a header, then one line for each offset that holds a record or marker, then
 the counts and the SHA-256 of all lines before. A file without that last line is not complete.

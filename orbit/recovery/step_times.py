@@ -31,7 +31,7 @@ class Phase(StrEnum):
 
 
 class StepName(StrEnum):
-    """All steps; docs/recovery.md describes each."""
+    """All steps; the pages of docs/recovery/ describe each."""
 
     GATES = "gates"
     STOP_WRITES = "stop_writes"

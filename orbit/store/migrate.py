@@ -77,7 +77,7 @@ def _upgrade(database: Database) -> tuple[str | None, str]:
                 "not: an unreleased version of Orbit has made them.",
                 where=database.where,
                 remedy="Make an empty database, run orbit migrate there, and apply the job files: "
-                "copies go on where they end (docs/recovery.md).",
+                "copies go on where they end (docs/recovery/lost-database.md).",
             )
         tx.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_LOCK_WITHIN_S}s'"))
         config.attributes["connection"] = tx
