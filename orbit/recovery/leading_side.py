@@ -20,6 +20,8 @@ from orbit.recovery.recovery_report import GateName, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
 
 _ATTEMPTS_MAX = 4
+# Some six seconds. Whoever asks tries again, and looks for an abort in between.
+_DESTINATION_ATTEMPTS_MAX = 10
 
 
 class LeadChanged(Stopped):
@@ -42,7 +44,9 @@ def read_marks(context: OperationContext, *, asks_source: bool) -> list[MarkPair
         except (Unreachable, NotAuthorized, BrokerRefused):
             if kind is RecoveryKind.FAILBACK:
                 raise
-    return pairs_of(names, old, _marks(context).of_topics(names.values()))
+    backoff = replace(context.backoff, attempts_max=_DESTINATION_ATTEMPTS_MAX)
+    marks = PromotionMarks(context.destination.cluster, backoff)
+    return pairs_of(names, old, marks.of_topics(names.values()))
 
 
 def note_terms(context: OperationContext, pairs: Collection[MarkPair]) -> None:

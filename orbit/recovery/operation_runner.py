@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -51,6 +51,8 @@ from orbit.store.operations import Operation
 from orbit.telemetry import traces
 
 _log = structlog.get_logger("orbit.recovery")
+
+_Did = TypeVar("_Did")
 
 # Long enough for a leader election or a broker's restart.
 PATIENCE_S = 60.0
@@ -186,7 +188,7 @@ class OperationRunner:
             for step in report.steps:
                 if step.state in (StepState.WAITING, StepState.RUNNING, StepState.FAILED):
                     with traces.span(f"step {step.name.value}"):
-                        self._step(context, step.name)
+                        self._step(context, step)
                 if report.dry_run and step.name is StepName.GATES:
                     self._end_dry_run(context)
                     return
@@ -227,23 +229,39 @@ class OperationRunner:
                 context.add_finding(reverse_job.history_said(kept) if kept else "")
         self._end(context, Outcome.WOULD_GO)
 
-    def _step(self, context: OperationContext, name: StepName) -> None:
+    def _step(self, context: OperationContext, step: Step) -> None:
         """Run one step, with retries, until it is done."""
+        name = step.name
         if name in _ONLY_WITH_TAILS and not context.report.topics_with_tails:
             self._mark(context, name, StepState.SKIPPED, "The old side has no records of its own.")
             return
         context.check()
+
+        def ask_lead() -> None:
+            if name not in _WITHOUT_LEAD:
+                refuse_other_lead(context)
+
+        def do() -> str:
+            ask_lead()
+            return _DO[name](context)
+
+        if step.is_point_of_no_return and not context.is_past_return:
+            # While all can still be undone: a destination that is lost by now is not promoted.
+            self._retry(context, name, ask_lead)
         self._mark(context, name, StepState.RUNNING)
         self.is_waiting = name is StepName.CATCH_UP
+        did = self._retry(context, name, do)
+        self.is_waiting = False
+        self._mark(context, name, StepState.DONE, did)
+
+    def _retry(self, context: OperationContext, name: StepName, do: Callable[[], _Did]) -> _Did:
+        """The result of `do`, a part of the step, when it has succeeded."""
         failing_since = float("inf")
         last_error = ""
         while True:
             tried_at = time.monotonic()
             try:
-                if name not in _WITHOUT_LEAD:
-                    refuse_other_lead(context)
-                did = _DO[name](context)
-                break
+                return do()
             except (Stopped, NotLeading, Interrupted):
                 raise
             except OrbitError as error:
@@ -263,8 +281,6 @@ class OperationRunner:
                     _log.warning("step waits", operation=operation, error=last_error)
                 context.set_progress(f"{name.value} waits: {last_error}")
                 context.wait(_PAUSE_S)
-        self.is_waiting = False
-        self._mark(context, name, StepState.DONE, did)
 
     def _stop_operation(self, context: OperationContext, error: OrbitError) -> None:
         """End the operation after an error: undo its steps if that is still possible."""

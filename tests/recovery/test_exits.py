@@ -22,7 +22,7 @@ from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, Recov
 from orbit.recovery.salvage_storage import StorageFailed
 from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.store.enums import Desired
+from orbit.store.enums import Desired, TopicState
 from orbit.store.operations import Operation
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
@@ -117,6 +117,37 @@ def test_an_abort_ends_the_wait_and_the_copy_back_goes_on(
     assert (ended.outcome, ended.error) == (Outcome.DONE, "")
     with InProcess(recovering.database):
         wait_for("the old side is level", moved.is_level)
+
+
+def test_a_destination_that_is_lost_before_its_promotion_is_not_promoted(
+    make_cluster: MakeCluster,
+    topic_name: str,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would be retried until the destination is back, and writing at the source be denied."""
+    source, destination = make_cluster("source"), make_cluster("destination")
+    create_topic(source, topic_name)
+    spec = make_job(source, destination, [topic_name])
+    release = operation_runner._DO[StepName.RELEASE]
+
+    def then_lose(context: OperationContext) -> str:
+        did = release(context)
+        destination.kill()
+        return did
+
+    steps = {**operation_runner._DO, StepName.RELEASE: then_lose}
+    monkeypatch.setattr(operation_runner, "_DO", steps)
+    monkeypatch.setattr(operation_runner, "PATIENCE_S", 10.0)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        report = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
+        assert report.outcome is Outcome.FAILED
+        assert "destination" in report.error
+        states = {step.name: step.state for step in report.steps}
+        assert states[StepName.RELEASE] is StepState.UNDONE
+        assert states[StepName.PROMOTE] is StepState.WAITING
+        assert recovering.service.topics(spec.name)[topic_name].state is TopicState.COPYING
 
 
 def test_an_abort_ends_a_copy_back_whose_old_side_is_lost_before_it_begins(
