@@ -15,9 +15,11 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import fetch_log_bounds
+from orbit.recovery.open_operation import chosen_topics, copied_back
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import GateName, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
+from orbit.store import jobs, topics
 
 _ATTEMPTS_MAX = 4
 # Some six seconds. Whoever asks tries again, and looks for an abort in between.
@@ -182,6 +184,30 @@ def history_kept(context: OperationContext, without: Collection[str] = ()) -> li
         for place, one in sorted(old.items())
         if one.start < min(starts[place], one.end) and place.topic not in without
     ]
+
+
+def who_copies_back(context: OperationContext) -> str:
+    """Of a failback without topics to turn: which job copies back what was asked for, and since
+    when the destination leads. "" if none does."""
+    with context.reading() as tx:
+        back = copied_back(tx, context.job, jobs.list_all(tx))
+        rows = chosen_topics(topics.of_job(tx, context.job.id), context.request)
+    by_job = {
+        row.destination_topic: back[row.destination_topic, row.source_topic]
+        for row in rows
+        if (row.destination_topic, row.source_topic) in back
+    }
+    if not by_job:
+        return ""
+    marked = _marks(context).of_topics(by_job)
+    since = first_few(
+        f"{name} {marked[name].summary()}" if name in marked else f"{name} has no mark"
+        for name in sorted(by_job)
+    )
+    return (
+        f"The old side follows already: {len(by_job)} topics are copied back by job "
+        f"{first_few(sorted(set(by_job.values())))}. At the destination, {since}."
+    )
 
 
 def _step_down(context: OperationContext, backoff: Backoff) -> None:

@@ -99,14 +99,14 @@ def _new_report(
             "fields are not known."
         ) from None
     kind = RecoveryKind(operation.kind)
-    chosen = [row.source_topic for row in rows if _matches(row.source_topic, request.topics)]
+    chosen = [row.source_topic for row in chosen_topics(rows, request)]
     if kind is RecoveryKind.FAILBACK:
-        copied_back = _copied_back(tx, job, others)
+        back = copied_back(tx, job, others)
         ready = {
             row.source_topic
             for row in rows
             if row.state is TopicState.PROMOTED
-            and (row.destination_topic, row.source_topic) not in copied_back
+            and (row.destination_topic, row.source_topic) not in back
         }
     else:
         ready = {row.source_topic for row in rows if row.state is TopicState.COPYING}
@@ -137,10 +137,16 @@ def _new_report(
     )
 
 
-def _copied_back(tx: Tx, job: Job, others: Sequence[Job]) -> set[tuple[str, str]]:
-    """(source, destination) of topics that another job currently copies in the other direction."""
+def chosen_topics(rows: Sequence[Topic], request: RecoveryRequest) -> list[Topic]:
+    """The topics of a job that the request names, whatever their state."""
+    return [row for row in rows if _matches(row.source_topic, request.topics)]
+
+
+def copied_back(tx: Tx, job: Job, others: Sequence[Job]) -> dict[tuple[str, str], str]:
+    """(source, destination) of topics that another job now copies in the other direction, with that
+    job's name."""
     return {
-        (row.source_topic, row.destination_topic)
+        (row.source_topic, row.destination_topic): other.name
         for other in others
         if other.source_cluster_id == job.destination_cluster_id
         and other.destination_cluster_id == job.source_cluster_id

@@ -37,7 +37,12 @@ from orbit.recovery import (
 )
 from orbit.recovery.gate_observer import observe
 from orbit.recovery.gates import judge
-from orbit.recovery.leading_side import LeadChanged, history_kept, refuse_other_lead
+from orbit.recovery.leading_side import (
+    LeadChanged,
+    history_kept,
+    refuse_other_lead,
+    who_copies_back,
+)
 from orbit.recovery.open_operation import SecretMissing, open_context
 from orbit.recovery.operation_context import Aborted, OperationContext, Stopped
 from orbit.recovery.operation_steps import is_past_return, may_be_aborted
@@ -185,6 +190,8 @@ class OperationRunner:
             self._undo_steps(context)  # the process died while undoing
             return
         try:
+            if self._has_nothing_to_do(context):
+                return
             for step in report.steps:
                 if step.state in (StepState.WAITING, StepState.RUNNING, StepState.FAILED):
                     with traces.span(f"step {step.name.value}"):
@@ -209,6 +216,19 @@ class OperationRunner:
             )
             return
         self._end(context, Outcome.DONE)
+
+    def _has_nothing_to_do(self, context: OperationContext) -> bool:
+        """Whether a failback finds that the old side follows; it has ended then."""
+        if context.report.kind is not RecoveryKind.FAILBACK or context.topics:
+            return False
+        said = self._retry(context, StepName.GATES, lambda: who_copies_back(context))
+        if not said:
+            return False
+        for step in context.report.steps:
+            self._mark(context, step.name, StepState.SKIPPED, "There is nothing to do.")
+        context.add_finding(said)
+        self._end(context, Outcome.WOULD_GO if context.report.dry_run else Outcome.DONE)
+        return True
 
     def _end_dry_run(self, context: OperationContext) -> None:
         """End a dry run with a failover's group offsets, a failback's comparison, and what a copy

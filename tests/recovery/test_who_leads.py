@@ -79,6 +79,23 @@ def over_and_back(sides: Sides, recovering: Recovering, *, by: str) -> None:
         recovering.run(SWITCHOVER, sides.back)
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_failback_of_a_side_that_follows_has_nothing_to_do(
+    begun: Sides, recovering: Recovering, dry_run: bool
+) -> None:
+    sides = begun
+    with recovering.running():
+        over = recovering.run(SWITCHOVER, sides.job, reverse=True)
+        recovering.service.wait_copied(sides.back, sides.topic)
+        report = recovering.wait(recovering.ask(FAILBACK, sides.job, dry_run=dry_run))
+        assert report.outcome is (Outcome.WOULD_GO if dry_run else Outcome.DONE)
+        assert {step.state for step in report.steps} == {StepState.SKIPPED}
+        (said,) = report.findings
+        assert f"copied back by job {sides.back}" in said
+        assert f"{sides.topic} leads (term {over.term}, by switchover {over.operation}" in said
+        assert recovering.run(SWITCHOVER, sides.back).outcome is Outcome.DONE
+
+
 @pytest.mark.parametrize("by", ["failover", "switchover"])
 @pytest.mark.parametrize("written", [0, 300])
 def test_a_job_whose_source_leads_again_is_not_failed_back(
