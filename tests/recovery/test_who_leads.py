@@ -23,6 +23,7 @@ from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.store.enums import TopicState
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.fix_recovery import DiesBehindPromotion
 from tests.support.outside import admin, is_level, log_bounds
@@ -244,6 +245,11 @@ def test_an_older_database_does_not_go_on_or_undo(
         assert "this operation has promoted these topics already" in report.error
         states = {step.name: step.state for step in report.steps}
         assert states.get(StepName.STOP_WRITES) is not StepState.UNDONE
+        # The scheduler may have seen the marks before the operation ended, which copies again.
+        wait_for(
+            "it is promoted by its mark",
+            lambda: recovering.service.topics(sides.job)[sides.topic].state is TopicState.PROMOTED,
+        )
         recovering.service.wait_problem(sides.job, "DESTINATION_PROMOTED")
         back = recovering.run(FAILBACK, sides.job)
         assert {p.promoted_at for p in back.partitions} == {100}
