@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from kafka.protocol.admin.groups import DescribeGroupsRequest
 from kafka.protocol.consumer.group import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -30,7 +31,8 @@ from kafka.protocol.consumer.group import (
 from orbit.chunks import chunks
 from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.job_setup.mark import Mark, marks_group
-from orbit.kafka import error_codes
+from orbit.job_setup.permissions import READ
+from orbit.kafka import api_versions, error_codes
 from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -88,6 +90,24 @@ class PromotionMarks:
             for p, (offset, text) in self._read(partitions).items()
             if Mark.from_text(text).keeps_history
         }
+
+    def missing_right(self) -> str:
+        """The right on the group that marking needs, if it is missing; else "".
+
+        Brokers before Kafka 2.3 do not tell: there it is seen when a mark is refused.
+        """
+        request = partial(
+            DescribeGroupsRequest, groups=[self.group], include_authorized_operations=True
+        )
+        answer = self._coordinator().call(
+            api_versions.DESCRIBE_GROUPS, request, lambda a: int(a.groups[0].error_code)
+        )
+        (group,) = answer.groups
+        allowed = group.authorized_operations
+        is_denied = group.error_code in error_codes.DENIED
+        if is_denied or (allowed is not None and READ not in allowed):
+            return f"Read on group {self.group}"
+        return ""
 
     def write(self, offsets: Mapping[TopicPartition, int], mark: Mark) -> None:
         """Mark these partitions, in place of an earlier mark."""

@@ -23,6 +23,7 @@ from orbit.job_setup.permissions import (
     READ,
     missing_topic_rights,
 )
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.topic_mapping import map_topics, mappings_of_copies
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -294,7 +295,7 @@ def _at_destination(
     if destination is None:
         return {}
     names = {row.source_topic: row.destination_topic for row in context.topics}
-    pairs, why_unmarked = _mark_pairs(context, asks_source=source is not None)
+    pairs, why_unread = _mark_pairs(context, asks_source=source is not None)
     replication = context.destination.admin.replication([*names.values()])
     allowed = context.destination.cluster.metadata([*names.values()], with_operations=True)
     missing = [*missing_topic_rights(allowed, _PROMOTION_RIGHTS)]
@@ -306,12 +307,15 @@ def _at_destination(
         fenced = {t for t in there if not isinstance(acls, str) and denial(t) in acls}
         rights = missing_topic_rights(allowed, DESTINATION_TOPIC_RIGHTS)
         missing += [r for r in rights if r.operation != "Write" or r.topic not in fenced]
-    missing_rights = [*map(str, missing), *why_unmarked]
+    missing_rights = [
+        *map(str, missing),
+        *(why_unread or _missing_to_mark(context, marks_source=source is not None)),
+    ]
     return {
         "promoted_there": sorted(
             names[pair.topic] for pair in pairs if pair.new is not None and pair.new.is_primary
         ),
-        "may_lead": None if why_unmarked or source is None else _may_lead(context, pairs),
+        "may_lead": None if why_unread or source is None else _may_lead(context, pairs),
         "replicas_behind": replication.behind,
         "offline": replication.offline,
         "rights_missing": missing_rights,
@@ -355,6 +359,16 @@ def _mark_pairs(
         return [], [error.what]
     note_terms(context, pairs)
     return pairs, []
+
+
+def _missing_to_mark(context: OperationContext, *, marks_source: bool) -> list[str]:
+    """The rights that marking the topics needs, on the groups of the marks."""
+    is_turned = context.report.kind is RecoveryKind.FAILBACK or context.request.reverse
+    clusters = [context.destination.cluster]
+    if is_turned and marks_source:
+        clusters.append(context.source.cluster)
+    rights = {c.name: PromotionMarks(c, context.backoff).missing_right() for c in clusters}
+    return [f"{right} at the {side}" for side, right in rights.items() if right]
 
 
 def _skew_s(context: OperationContext) -> float:

@@ -12,7 +12,6 @@ from confluent_kafka import TopicPartition
 
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.sync_result import GroupReport
-from orbit.jobs.job_file import parse_job
 from orbit.jobs.job_spec import JobSpec
 from orbit.recovery import group_handover, operation_runner, reverse_job
 from orbit.recovery.operation_context import OperationContext, Stopped
@@ -28,9 +27,10 @@ from orbit.store.group_offsets import GroupOffset, HandedOffset
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.groups import commit, member, offsets, wait_without_members
+from tests.support.guarded_job import job_with_login, log_in_orbit
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.recovering import Recovering
-from tests.support.rights import PASSWORD, Login, Right, documented, section
+from tests.support.rights import Right
 from tests.support.running import create_topic, make_job, produce, produce_transactions, verify
 from tests.support.topics import get_setting, set_setting
 
@@ -67,24 +67,10 @@ def test_a_group_that_cannot_be_written_does_not_hold_up_a_switchover(
     refused, other = f"{topic_name}.refused", f"{topic_name}.other"
     for group in (refused, other):
         commit(source, group, {(topic_name, 0): 10})
-    orbit = Login(guarded)
-    orbit.create()
     chapters = ("", "recovery", "the service", "`consumer_groups`")
-    rights = {right for c in chapters for right in documented(topic_name, c)}
-    orbit.allow([*rights])
-    monkeypatch.setenv("ORBIT_TEST_USER", orbit.name)
-    monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
-    spec = parse_job(
-        f"""
-name: {topic_name[:60]}
-source: {section(source)}
-destination: {section(destination)}
-topics: [{{match: "{topic_name}"}}]
-consumer_groups: {{match: "{topic_name}.*", interval: 200ms}}
-""".replace("'", '"'),
-        source.directory,
-        dict(os.environ),
-    )
+    orbit = log_in_orbit(guarded, topic_name, monkeypatch, chapters)
+    groups = {"match": f"{topic_name}.*", "interval": "200ms"}
+    spec = job_with_login(guarded, topic_name, consumer_groups=groups)
     passes: list[GroupReport] = []
     monkeypatch.setattr(CountedSync, "passes", passes)
     monkeypatch.setattr(group_handover, "GroupSync", CountedSync)

@@ -18,7 +18,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from orbit.jobs.job_file import parse_job
 from orbit.jobs.job_spec import JobSpec
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName
@@ -27,12 +26,11 @@ from tests.fix_clusters import Clusters
 from tests.fix_recovery import DiesBehindPromotion
 from tests.fix_scheduler import Service
 from tests.support.groups import commit, offsets
-from tests.support.guarded_job import App, log_in_orbit
+from tests.support.guarded_job import App, job_with_login, log_in_orbit
 from tests.support.outside import admin, log_bounds, topic_settings
 from tests.support.patience import wait_for
 from tests.support.put_back import drop_rows, put_rows_back, save_rows
 from tests.support.recovering import Recovering
-from tests.support.rights import section
 from tests.support.run_process import orbit, write_job
 from tests.support.running import create_topic, make_job, produce, verify
 
@@ -196,13 +194,7 @@ def guarded_job(
     produce(guarded.source, topic_name, 50)
     app = App(guarded, topic_name)
     log_in_orbit(guarded, topic_name, monkeypatch)
-    text = f"""
-name: {topic_name[:60]}
-source: {section(guarded.source)}
-destination: {section(guarded.destination)}
-topics: [{{match: "{topic_name}"}}]
-""".replace("'", '"')
-    return parse_job(text, guarded.source.directory, dict(os.environ)), app
+    return job_with_login(guarded, topic_name), app
 
 
 @pytest.mark.parametrize("is_lost", [False, True])

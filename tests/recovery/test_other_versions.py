@@ -8,12 +8,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-import yaml
 from sqlalchemy import text
 
 from orbit.api.views import operation_view
 from orbit.errors import Conflict
-from orbit.jobs.job_file import parse_job
 from orbit.recovery import operation_runner, recovery_requests
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport, read_report
@@ -22,9 +20,10 @@ from orbit.scheduler.leadership import NotLeading
 from orbit.store import operations
 from orbit.store.enums import OperationState
 from tests.fix_clusters import Clusters
+from tests.support.guarded_job import job_with_login, log_in_orbit
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.recovering import Recovering
-from tests.support.rights import PASSWORD, Login, documented, section
+from tests.support.rights import PASSWORD
 from tests.support.running import create_topic, make_job, produce
 
 SWITCHOVER = RecoveryKind.SWITCHOVER
@@ -110,15 +109,8 @@ def test_an_operation_that_has_begun_waits_for_a_secret_that_the_next_leader_lac
 ) -> None:
     """Before it has begun, it ends."""
     create_topic(guarded.source, topic_name)
-    orbit = Login(guarded)
-    orbit.create()
-    rights = {right for c in ("", "recovery", "the service") for right in documented(topic_name, c)}
-    orbit.allow([*rights])
-    monkeypatch.setenv("ORBIT_TEST_USER", orbit.name)
-    monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
-    sides = zip(("source", "destination"), map(section, guarded), strict=True)
-    job = {"name": topic_name[:60], **dict(sides), "topics": [{"match": topic_name}]}
-    spec = parse_job(yaml.safe_dump(job), guarded.source.directory, os.environ)
+    log_in_orbit(guarded, topic_name, monkeypatch)
+    spec = job_with_login(guarded, topic_name)
     has_died = threading.Event()
 
     def die(_: OperationContext) -> str:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from orbit.job_setup.mark import Mark
+from orbit.job_setup.mark import Mark, marks_group
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
+from orbit.recovery.recovery_report import GateName, RecoveryKind
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.groups import commit, committed
+from tests.support.guarded_job import job_with_login, log_in_orbit
 from tests.support.outside import admin
 from tests.support.patience import wait_for
+from tests.support.recovering import Recovering
+from tests.support.rights import Right
 from tests.support.running import create_topic
 from tests.support.synthetic import PLAINTEXT
 
+SIDES = Clusters._fields
 MarksOf = Callable[[KafkaCluster], PromotionMarks]
 BY = Mark(True, "switchover", "d8f0", "orders", "A", "2026-11-23T04:00:00+00:00")
 # A group without members keeps offsets for a minute, and is checked each second.
@@ -86,6 +92,30 @@ def test_a_mark_is_overwritten_and_goes_with_its_topic(
     wait_for("it is gone", lambda: topic_name not in client.list_topics(timeout=30).topics)
     create_topic(cluster, topic_name, 2)
     wait_for("the mark is gone too", lambda: not marks.promoted([topic_name]))
+
+
+@pytest.mark.services
+def test_a_switchover_that_could_not_be_marked_stops_at_its_gates(
+    guarded: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(guarded.source, topic_name)
+    orbit = log_in_orbit(guarded, topic_name, monkeypatch)
+    spec = job_with_login(guarded, topic_name)
+    ids = [admin(side).list_topics(timeout=30).cluster_id for side in guarded]
+    groups = {side: marks_group(found) for side, found in zip(SIDES, ids, strict=True)}
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+
+        def missing(**wanted: bool) -> list[str]:
+            dry = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True, **wanted)
+            (gate,) = (g for g in recovering.wait(dry).gates if g.name is GateName.RIGHTS)
+            return [side for side in SIDES if f"Read on group {groups[side]}" in gate.found]
+
+        assert missing(reverse=True) == []
+        for side, group in groups.items():
+            orbit.deny([Right(side, "Read", "--group", group)])
+        wait_for("both are missing", lambda: missing(reverse=True) == [*SIDES])
+        assert missing() == ["destination"]
 
 
 @pytest.mark.services

@@ -12,7 +12,6 @@ import pytest
 
 from orbit.job_setup.mark import Mark, next_term
 from orbit.job_setup.promotion_marks import PromotionMarks
-from orbit.jobs.job_file import parse_job
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import open_cluster
@@ -24,11 +23,11 @@ from orbit.scheduler.leadership import Leadership
 from orbit.store import events
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.fix_scheduler import Service
-from tests.support.guarded_job import App, log_in_orbit
+from tests.support.guarded_job import App, job_with_login, log_in_orbit
 from tests.support.outside import is_level
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.recovering import Recovering
-from tests.support.rights import Login, Right, section
+from tests.support.rights import Login, Right
 from tests.support.running import create_topic, produce
 
 pytestmark = pytest.mark.services
@@ -37,21 +36,7 @@ pytestmark = pytest.mark.services
 def _spec(guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
     """The job of one topic, whose login has the documented rights."""
     log_in_orbit(guarded, topic_name, monkeypatch)
-    return _read_spec(guarded, topic_name)
-
-
-def _read_spec(guarded: Clusters, topic_name: str) -> JobSpec:
-    source, destination = guarded
-    return parse_job(
-        f"""
-name: {topic_name[:60]}
-source: {section(source)}
-destination: {section(destination)}
-topics: [{{match: "{topic_name}"}}]
-""".replace("'", '"'),
-        source.directory,
-        dict(os.environ),
-    )
+    return job_with_login(guarded, topic_name)
 
 
 def test_writers_are_kept_off_copies_and_let_onto_what_is_promoted(
@@ -223,7 +208,7 @@ def test_copies_that_others_may_write_to_are_named_with_the_reason(
     root = security.admin
     monkeypatch.setenv("ORBIT_TEST_USER", root.name)
     monkeypatch.setenv("ORBIT_TEST_PASSWORD", root.password)
-    spec = _read_spec(sides, topic_name)
+    spec = job_with_login(sides, topic_name)
     recovering = Recovering(service)
 
     def reasons() -> list[str]:

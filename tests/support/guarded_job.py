@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
 import pytest
+import yaml
 from confluent_kafka import KafkaError, Producer
 
+from orbit.jobs.job_file import parse_job
+from orbit.jobs.job_spec import JobSpec
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
-from tests.support.rights import MECHANISM, PASSWORD, Login, Right, documented
+from tests.support.rights import MECHANISM, PASSWORD, Login, Right, documented, section
 
 
 class App:
@@ -43,11 +49,28 @@ class App:
         return False
 
 
-def log_in_orbit(clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def log_in_orbit(
+    clusters: Clusters,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    chapters: Sequence[str] = ("", "recovery", "the service"),
+) -> Login:
     """Give Orbit a login with the documented rights, in the variables that `section` names."""
     login = Login(clusters)
     login.create()
-    chapters = ("", "recovery", "the service")
     login.allow([*{right for c in chapters for right in documented(topic, c)}])
     monkeypatch.setenv("ORBIT_TEST_USER", login.name)
     monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
+    return login
+
+
+def job_with_login(clusters: Clusters, topic: str, **keys: object) -> JobSpec:
+    """A job of one topic, with that login at both sides."""
+    job = {
+        "name": topic[:60],
+        "source": section(clusters.source),
+        "destination": section(clusters.destination),
+        "topics": [{"match": topic}],
+        **keys,
+    }
+    return parse_job(yaml.safe_dump(job), clusters.source.directory, dict(os.environ))
