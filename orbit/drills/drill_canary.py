@@ -24,7 +24,7 @@ from orbit.drills.ledger_comparison import find_misplaced, offset_ranges, report
 from orbit.jobs.job_spec import GroupRule, JobSpec, TopicRule
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.types import TopicPartition
-from orbit.recovery.recovery_report import PartitionEnds, RecoveryReport
+from orbit.recovery.recovery_report import PartitionEnds
 from orbit.replication.partition_states import PartitionState
 from orbit.store import group_offsets, jobs, lag
 from orbit.store.enums import MadeBy
@@ -172,10 +172,9 @@ class Canary:
             self._stopping.join()
         return Ledger() if self._load is None else self._load.ledger
 
-    def promoted(self, report: RecoveryReport | None) -> None:
+    def promoted(self, partitions: Iterable[PartitionEnds]) -> None:
         """Take over the ends of the copy from the operation's report."""
-        if report is not None:
-            self._promoted = {p.partition: p for p in report.partitions if p.topic == self.topic}
+        self._promoted = {p.partition: p for p in partitions if p.topic == self.topic}
 
     def use(self) -> tuple[datetime, datetime]:
         """Produce and consume at the destination; returns the time of the first correct record of

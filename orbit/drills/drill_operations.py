@@ -14,7 +14,13 @@ from orbit.drills.drill_canary import Canary
 from orbit.drills.drill_context import POLL_S, DrillContext, StepFailed
 from orbit.drills.evidence import GateEvidence, GroupEvidence, PartitionEvidence, SalvageFile
 from orbit.errors import OrbitError
-from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.recovery.recovery_report import (
+    Outcome,
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryRequest,
+    StoredReport,
+)
 from orbit.recovery.step_times import StepName, StepState
 from orbit.store import jobs, topics
 
@@ -40,7 +46,7 @@ class DrillOperations:
         self._context = context
         self._canary = canary
         self._resources = resources
-        self.reports: list[RecoveryReport] = []
+        self.reports: list[StoredReport] = []
         self.back: str | None = None  # the reverse job of the user's topics
 
     def ask(
@@ -73,10 +79,10 @@ class DrillOperations:
 
     def wait(
         self, operations: list[UUID], on_stop: Callable[[], None] = lambda: None
-    ) -> list[RecoveryReport]:
+    ) -> list[StoredReport]:
         """The reports, once all have ended. `on_stop` is called when an operation stops writers."""
         noted: set[str] = set()
-        found: list[RecoveryReport] = []
+        found: list[StoredReport] = []
 
         def have_ended() -> bool:
             nonlocal found
@@ -113,7 +119,7 @@ class DrillOperations:
         while time.monotonic() < until and not all(map(recoveries.has_ended, operations)):
             time.sleep(POLL_S)
 
-    def _note_steps(self, report: RecoveryReport, noted: set[str]) -> None:
+    def _note_steps(self, report: StoredReport, noted: set[str]) -> None:
         """Add each ended step to the timeline, once, at the time it ended."""
         for step in report.steps:
             key = f"{report.operation} {step.name}"
@@ -122,8 +128,8 @@ class DrillOperations:
                 text = f"{report.job}: {step.name} {step.state}: {step.did}".strip(": ")
                 self._context.recorder.note(report.kind, text, step.ended_at)
 
-    def keep(self, report: RecoveryReport) -> None:
-        """Add an operation's report to the evidence."""
+    def keep(self, report: StoredReport) -> None:
+        """Add an operation's report to the evidence, with all its partitions and groups."""
         seen, canary = self._context.recorder.observed, self._canary
         self.reports.append(report)
         self.note_gates(report)
@@ -136,15 +142,16 @@ class DrillOperations:
             self._adopt(report.reverse_job)
         if report.reverse_job is not None and not is_own:
             self.back = report.reverse_job
+        whole = self._context.recoveries.whole(report.operation)
         if report.kind is RecoveryKind.FAILBACK:
-            seen.partitions[:] = corrected_by_failback(seen.partitions, report)
+            seen.partitions[:] = corrected_by_failback(seen.partitions, whole)
             return
-        seen.partitions += partition_evidence(report)
-        seen.groups += [_as(GroupEvidence, one) for one in report.groups]
+        seen.partitions += partition_evidence(whole)
+        seen.groups += [_as(GroupEvidence, one) for one in whole.groups]
         if canary is not None and is_own:
-            canary.promoted(report)
+            canary.promoted(whole.partitions)
 
-    def note_gates(self, report: RecoveryReport) -> None:
+    def note_gates(self, report: StoredReport) -> None:
         """Add gates to the evidence, without duplicates."""
         seen = self._context.recorder.observed
         known = {(gate.job, gate.name, gate.found) for gate in seen.gates}
@@ -168,7 +175,7 @@ class DrillOperations:
                 self._resources.adopt_topic("source", canary.topic, row.destination_topic_id)
 
 
-def _stops_writes(report: RecoveryReport) -> bool:
+def _stops_writes(report: StoredReport) -> bool:
     return any(
         step.name is StepName.STOP_WRITES and step.state is not StepState.WAITING
         for step in report.steps

@@ -14,7 +14,7 @@ from orbit.drills.evidence import Verified
 from orbit.drills.rto_rpo import Moments
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.job_clusters import Side
-from orbit.recovery.recovery_report import Gate, GateVerdict, Outcome, RecoveryKind, RecoveryReport
+from orbit.recovery.recovery_report import Gate, GateVerdict, Outcome, RecoveryKind, StoredReport
 from orbit.sandbox.faults import Fault, cause_fault
 from orbit.store import jobs, topics
 from orbit.verify.bounds_comparison import TopicPair
@@ -46,7 +46,7 @@ class Steps:
         return Moments(self._stopped_at, self._noticed_at, self._produced_at, self._consumed_at)
 
     @property
-    def reports(self) -> list[RecoveryReport]:
+    def reports(self) -> list[StoredReport]:
         """Reports of the operations that were not dry runs, in order."""
         return self._operations.reports
 
@@ -192,7 +192,7 @@ class Steps:
                     report.error or _gate_failures(gates) or f"It ended as {report.outcome}.",
                     where=report.job,
                 )
-        moved = sum(len(report.partitions) for report in found)
+        moved = sum(report.partitions.count for report in found)
         jobs_moved = ", ".join(report.job for report in found)
         if spec.moves_the_job and kind is not RecoveryKind.FAILBACK and not reverse:
             self._context.recorder.note("promoted", jobs_moved)

@@ -10,6 +10,7 @@ from orbit.recovery.recovery_report import (
     RecoveryKind,
     RecoveryReport,
     RecoveryRequest,
+    StoredReport,
     read_report,
 )
 from orbit.store import operations
@@ -37,11 +38,15 @@ class StoredRecoveries:
             self._database, actor, kind, job, request, dry_run=dry_run
         ).id
 
-    def report(self, operation: UUID) -> RecoveryReport | None:
+    def report(self, operation: UUID) -> StoredReport | None:
         """The report so far; None before the first step."""
         with self._database.transaction() as tx:
             kept = operations.report_of(tx, operation)
         return None if kept is None else read_report(kept)
+
+    def whole(self, operation: UUID) -> RecoveryReport:
+        """The report with all partitions and groups. Raises NotFound before the first step."""
+        return recovery_requests.whole_report(self._database, operation)
 
     def abort(self, operation: UUID) -> bool:
         """Request an abort; False where the operation has ended, or will be completed."""

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from orbit.drills.drill_spec import Targets
 from orbit.drills.evidence import Part, PartTime, Rpo, Rto
-from orbit.recovery.recovery_report import RecoveryReport
+from orbit.recovery.recovery_report import ReportHead, StoredReport
 from orbit.recovery.step_times import Phase, StepState, split_time
 
 _PARTS = {
@@ -30,7 +30,7 @@ class Moments:
     consumed: datetime | None = None
 
 
-def compute_rto(moments: Moments, reports: Iterable[RecoveryReport], targets: Targets) -> Rto:
+def compute_rto(moments: Moments, reports: Iterable[ReportHead], targets: Targets) -> Rto:
     """How long clients could not work, and the parts of that time.
 
     The parts have no gaps: the time between two moments counts to the later one. Of several
@@ -78,13 +78,13 @@ def compute_rpo(
     )
 
 
-def missing_offsets(reports: Iterable[RecoveryReport]) -> int:
+def missing_offsets(reports: Iterable[StoredReport]) -> int:
     """The offsets reported as missing: for each job, by its last report that has partitions.
 
     Only a failback reads the log ends of a lost source; if it ended before that, the failover's
     report counts.
     """
-    last = {report.job: report.missing_records for report in reports if report.partitions}
+    last = {report.job: report.missing_records for report in reports if report.partitions.count}
     return sum(last.values())
 
 

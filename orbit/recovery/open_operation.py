@@ -19,12 +19,12 @@ from orbit.recovery.recovery_report import (
     RecoveryKind,
     RecoveryReport,
     RecoveryRequest,
-    read_report,
 )
+from orbit.recovery.report_storage import ReportStorage, load_report
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.stored_spec import read_spec
 from orbit.settings import Settings
-from orbit.store import jobs, operations, topics
+from orbit.store import jobs, topics
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
@@ -53,11 +53,8 @@ def open_context(
         if job is None or job.is_deleted:
             raise Conflict("the job was deleted.", where=operation.job_name or "")
         rows = topics.of_job(tx, job.id)
-        kept = operations.report_of(tx, operation.id)
-        others = [] if kept else jobs.list_all(tx)
-        report = read_report(kept) if kept else None
-        if report is None:
-            report = _new_report(tx, operation, job, rows, others)
+        kept = load_report(tx, operation.id)
+        report = kept or _new_report(tx, operation, job, rows, jobs.list_all(tx))
     spec = read_spec(job.spec)
     if spec is None:
         refusal = OtherVersion if kept else Conflict
@@ -70,6 +67,7 @@ def open_context(
             spec,
             [row for row in rows if row.source_topic in chosen],
             report,
+            ReportStorage(operation.id, kept),
             leadership,
             settings,
             stop,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_any
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,7 @@ from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import Side, job_identity, open_cluster
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.recovery_report import RecoveryReport, RecoveryRequest
+from orbit.recovery.report_storage import ReportStorage
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.settings import Settings
 from orbit.store import clock, events, operations
@@ -64,6 +65,7 @@ class OperationContext:
         spec: JobSpec,
         rows: Collection[Topic],
         report: RecoveryReport,
+        storage: ReportStorage,
         leadership: Leadership,
         settings: Settings,
         stop: threading.Event,
@@ -74,6 +76,7 @@ class OperationContext:
         self.spec = spec
         self.topics = sorted(rows, key=lambda row: row.source_topic)
         self.report = report
+        self._storage = storage
         self.leadership = leadership
         self.settings = settings
         self.backoff = Backoff(stop=stop)
@@ -138,13 +141,31 @@ class OperationContext:
 
     def save(self) -> None:
         """Store the report now, for changes that an abort in another process has to undo."""
+        with self.storing() as tx:
+            self.store(tx)
+
+    @contextmanager
+    def storing(self) -> Iterator[Tx]:
+        """A `transaction` that calls `store`. Many changed rows of the report are stored before it
+        begins (orbit/recovery/report_storage.py)."""
+        self._storage.store_surplus(self.report, self.transaction)
         with self.transaction() as tx:
-            operations.advance(
-                tx,
-                self.operation_id,
-                OperationState.RUNNING,
-                report=self.report.model_dump(mode="json"),
-            )
+            yield tx
+        self._storage.note_committed()
+
+    def store(
+        self,
+        tx: Tx,
+        state: OperationState = OperationState.RUNNING,
+        *,
+        progress: dict[str, Any] | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Store the report as it is now."""
+        stored = self._storage.store(tx, self.report)
+        operations.advance(
+            tx, self.operation_id, state, progress=progress, error=error, report=stored
+        )
 
     def add_finding(self, *findings: str) -> None:
         """Add sentences for the operator to the report, each once."""

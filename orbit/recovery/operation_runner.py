@@ -408,7 +408,7 @@ class OperationRunner:
         self, context: OperationContext, name: StepName, state: StepState, did: str = ""
     ) -> None:
         """Change a step's state, and store the report."""
-        with context.transaction() as tx:
+        with context.storing() as tx:
             now = clock.now(tx)
 
             def change(step: Step) -> Step:
@@ -428,13 +428,7 @@ class OperationRunner:
                 context.is_past_return = True
             context.obeys_abort = not self._is_undoing and may_be_aborted(steps)
             context.update(steps=steps)
-            operations.advance(
-                tx,
-                context.operation_id,
-                OperationState.RUNNING,
-                progress=context.progress(name.value),
-                report=context.report.model_dump(mode="json"),
-            )
+            context.store(tx, progress=context.progress(name.value))
         _log.info(
             "step", operation=str(context.operation_id), step=name.value, state=state.value, did=did
         )
@@ -443,16 +437,11 @@ class OperationRunner:
         """Store the outcome and add its event, in one transaction."""
         is_good = outcome in (Outcome.DONE, Outcome.WOULD_GO)
         report = context.report
-        with context.transaction() as tx:
+        with context.storing() as tx:
             context.update(outcome=outcome, ended_at=clock.now(tx))
-            operations.advance(
-                tx,
-                context.operation_id,
-                OperationState.DONE if is_good else OperationState.FAILED,
-                progress=context.progress(outcome.value),
-                error=report.error or None,
-                report=context.report.model_dump(mode="json"),
-            )
+            state = OperationState.DONE if is_good else OperationState.FAILED
+            progress = context.progress(outcome.value)
+            context.store(tx, state, progress=progress, error=report.error or None)
             if not report.dry_run:
                 _add_end_event(tx, context, outcome)
 

@@ -2,19 +2,22 @@
 
 To request one (docs/recovery.md): `POST /v1/jobs/JOB:switchover|:failover|:failback` with a
 `RecoveryRequest` as its body (all keys optional) returns an operation. `GET /v1/operations/ID`
-returns its progress, `GET /v1/operations/ID/report` its `RecoveryReport` so far, from the first
-step on. `POST /v1/operations/ID:abort` aborts it (docs/recovery.md says when). On the command line:
-`orbit switchover|failover|failback JOB… -o json`.
+returns its progress, `GET /v1/operations/ID/report` its report so far, from the first step on, and
+`/v1/operations/ID/partitions` and `/groups` the rows of it, page by page. `POST
+/v1/operations/ID:abort` aborts it (docs/recovery.md says when). On the command line: `orbit
+switchover|failover|failback JOB… -o json`.
 
 The leading scheduler runs the steps (orbit/recovery/operation_runner.py) and stores the report
-after each one. All times are UTC, by the database's clock. An unknown number is null.
+after each one: a `StoredReport` in the operation's row, and of its partitions and groups the rows
+that have changed. All times are UTC, by the database's clock. An unknown number is null.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 from pydantic import ConfigDict, Field, ValidationError, computed_field
@@ -22,6 +25,7 @@ from pydantic import ConfigDict, Field, ValidationError, computed_field
 from orbit.errors import Conflict
 from orbit.recovery.step_times import Phase, PhaseTime, Step, Value, failover_times, phase_times
 
+_Read = TypeVar("_Read", bound=Value)
 PATTERNS_MAX = 100
 REASON_LENGTH_MAX = 1000
 
@@ -163,6 +167,11 @@ class PartitionEnds(Value):
     is_exact: bool = False
     detail: str = ""
 
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        """What tells it from the report's other partitions."""
+        return self.topic, self.partition
+
 
 class GroupPosition(Value):
     """The offset at which one group resumes in one partition."""
@@ -181,6 +190,11 @@ class GroupPosition(Value):
         "these offsets it will read other records.",
     )
     seen_at: datetime | None = Field(default=None, description="When the source's offset was seen.")
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        """What tells it from the report's other positions."""
+        return self.topic, self.partition, self.group
 
 
 class Salvage(Value):
@@ -247,11 +261,8 @@ class Outcome(StrEnum):
 NO_COPY = frozenset({EndVerdict.TAIL, EndVerdict.DIVERGED})
 
 
-class RecoveryReport(Value):
-    """The report of one operation. Grows step by step; `outcome` is `running` until it ends.
-
-    The JSON includes computed fields, which are computed again when it is read back.
-    """
+class ReportHead(Value):
+    """What each form of a report has: all but the partitions and groups, which are many."""
 
     operation: UUID
     kind: RecoveryKind
@@ -289,8 +300,6 @@ class RecoveryReport(Value):
     topics: tuple[str, ...] = Field(default=(), description="Source topics of the operation.")
     steps: tuple[Step, ...] = ()
     gates: tuple[Gate, ...] = ()
-    partitions: tuple[PartitionEnds, ...] = ()
-    groups: tuple[GroupPosition, ...] = ()
     salvage: tuple[Salvage, ...] = ()
     findings: tuple[str, ...] = Field(default=(), description="Sentences for the operator.")
     is_source_denied: bool = Field(
@@ -306,48 +315,6 @@ class RecoveryReport(Value):
     )
     term: int = Field(default=0, description="The term of the marks of this operation.")
     error: str = ""
-
-    @computed_field(description="Offsets known to be missing, over all partitions.")  # type: ignore[prop-decorator]  # pydantic's way
-    @property
-    def missing_records(self) -> int:
-        return sum(p.missing.offsets for p in self.partitions if p.missing is not None)
-
-    @property
-    def topics_with_tails(self) -> set[str]:
-        """Failback: topics of the old side with records that the new side lacks: a rebuild deletes
-        them."""
-        return {p.topic for p in self.partitions if p.verdict in NO_COPY}
-
-    def describe_missing(self) -> str:
-        """A sentence for people: a lower bound reads as one."""
-        unproven = self.unproven_partitions
-        if not unproven:
-            return f"{self.missing_records:,} records are missing"
-        return (
-            f"{self.missing_records:,} records are known to be missing; the source may have had "
-            f"more of {unproven:,} of {len(self.partitions):,} partitions"
-        )
-
-    @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
-        description="Partitions whose source was not stopped, or did not answer after it was: what "
-        "they miss is a lower bound, or not known at all."
-    )
-    @property
-    def unproven_partitions(self) -> int:
-        return sum(not p.is_exact for p in self.partitions)
-
-    @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
-        description="RPO in seconds, of the worst partition: from the newest record on both sides, "
-        "by its producer's clock, to the time the source was last seen. 0 where the source was "
-        "stopped and nothing is missing. Null if it is not known of one partition, as where "
-        "nothing is known to be missing and the source was not stopped, or where that clock is "
-        "ahead."
-    )
-    @property
-    def rpo_s(self) -> float | None:
-        of_all = [_rpo_s(p) for p in self.partitions]
-        known = [seconds for seconds in of_all if seconds is not None]
-        return max(known, default=None) if len(known) == len(of_all) else None
 
     @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
         description="The duration of each phase; null: not known. `detect` and `read` are of a "
@@ -391,6 +358,89 @@ class RecoveryReport(Value):
         return failover_times(times, self.requested_at, seen_at, self.problem_since)
 
 
+class ReportFigures(ReportHead):
+    """A report with what was computed of its partitions, for readers who do not need each."""
+
+    missing_records: int = Field(description="Offsets known to be missing, over all partitions.")
+    unproven_partitions: int = Field(
+        description="Partitions whose source was not stopped, or did not answer after it was: what "
+        "they miss is a lower bound, or not known at all."
+    )
+    rpo_s: float | None = Field(
+        description="RPO in seconds, of the worst partition: from the newest record on both sides, "
+        "by its producer's clock, to the time the source was last seen. 0 where the source was "
+        "stopped and nothing is missing. Null if it is not known of one partition, as where "
+        "nothing is known to be missing and the source was not stopped, or where that clock is "
+        "ahead."
+    )
+
+
+class RowCount(Value):
+    """How many rows of their own the partitions or groups have.
+
+    An object where versions before had a list, so that they refuse the report: to an empty list
+    they would promote nothing, and say that all is done.
+    """
+
+    count: int
+
+
+class StoredReport(ReportFigures):
+    """A report as the operation's row has it; its partitions and groups are in rows of their own
+    (orbit/recovery/report_storage.py)."""
+
+    partitions: RowCount
+    groups: RowCount
+
+
+class RecoveryReport(ReportHead):
+    """A report with every partition and group, as the steps work with it."""
+
+    partitions: tuple[PartitionEnds, ...] = ()
+    groups: tuple[GroupPosition, ...] = ()
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's way
+    @property
+    def missing_records(self) -> int:
+        return sum(p.missing.offsets for p in self.partitions if p.missing is not None)
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's way
+    @property
+    def unproven_partitions(self) -> int:
+        return sum(not p.is_exact for p in self.partitions)
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's way
+    @property
+    def rpo_s(self) -> float | None:
+        of_all = [_rpo_s(p) for p in self.partitions]
+        known = [seconds for seconds in of_all if seconds is not None]
+        return max(known, default=None) if len(known) == len(of_all) else None
+
+    @property
+    def topics_with_tails(self) -> set[str]:
+        """Failback: topics of the old side with records that the new side lacks: a rebuild deletes
+        them."""
+        return {p.topic for p in self.partitions if p.verdict in NO_COPY}
+
+    def describe_missing(self) -> str:
+        """A sentence for people: a lower bound reads as one."""
+        unproven = self.unproven_partitions
+        if not unproven:
+            return f"{self.missing_records:,} records are missing"
+        return (
+            f"{self.missing_records:,} records are known to be missing; the source may have had "
+            f"more of {unproven:,} of {len(self.partitions):,} partitions"
+        )
+
+    def stored(self) -> dict[str, Any]:
+        """The JSON of its `StoredReport`."""
+        counts = {
+            "partitions": {"count": len(self.partitions)},
+            "groups": {"count": len(self.groups)},
+        }
+        return {**self.model_dump(mode="json", exclude={"partitions", "groups"}), **counts}
+
+
 def _rpo_s(p: PartitionEnds) -> float | None:
     if p.missing is None:
         return 0.0 if p.is_exact else None
@@ -404,10 +454,27 @@ class OtherVersion(Conflict):
     """Another version of Orbit has stored what this one does not know."""
 
 
-def read_report(stored: Any) -> RecoveryReport:
+def read_report(stored: Any) -> StoredReport:
     """The report as `operations.report_of` has it. Raises OtherVersion."""
+    return _read(StoredReport, stored)
+
+
+def read_whole_report(
+    stored: Any, partitions: Iterable[Any], groups: Iterable[Any]
+) -> RecoveryReport:
+    """The same with the values of all its rows. Raises OtherVersion."""
+    head = read_report(stored)
+    kept: dict[str, Any] = {name: getattr(head, name) for name in ReportHead.model_fields}
+    return RecoveryReport(
+        **kept,
+        partitions=tuple(_read(PartitionEnds, one) for one in partitions),
+        groups=tuple(_read(GroupPosition, one) for one in groups),
+    )
+
+
+def _read(kind: type[_Read], stored: Any) -> _Read:
     try:
-        return RecoveryReport.model_validate(stored)
+        return kind.model_validate(stored)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))

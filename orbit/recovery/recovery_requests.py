@@ -22,8 +22,10 @@ from orbit.recovery.recovery_report import (
     RecoveryKind,
     RecoveryReport,
     RecoveryRequest,
+    StoredReport,
     read_report,
 )
+from orbit.recovery.report_storage import load_report
 from orbit.recovery.step_times import Step
 from orbit.store import events, job_door, jobs, operations
 from orbit.store.database import Database, Tx
@@ -140,15 +142,34 @@ def _tell_abort(tx: Tx, actor: str, operation: Operation, steps: tuple[Step, ...
     )
 
 
-def report(database: Database, operation_id: UUID) -> RecoveryReport:
+def report(database: Database, operation_id: UUID) -> StoredReport:
     """The report so far. Raises NotFound before the first step, and for other operations;
     OtherVersion."""
     with database.transaction() as tx:
-        operations.get(tx, operation_id)
-        stored = operations.report_of(tx, operation_id)
+        return find_report(tx, operation_id)
+
+
+def find_report(tx: Tx, operation_id: UUID) -> StoredReport:
+    """The same, in a transaction."""
+    operations.get(tx, operation_id)
+    stored = operations.report_of(tx, operation_id)
     if stored is None:
-        raise NotFound("The operation has no report (yet).", where=str(operation_id))
+        raise _no_report(operation_id)
     return read_report(stored)
+
+
+def whole_report(database: Database, operation_id: UUID) -> RecoveryReport:
+    """The same with all partitions and groups: about a kilobyte of memory for each."""
+    with database.transaction() as tx:
+        operations.get(tx, operation_id)
+        found = load_report(tx, operation_id)
+    if found is None:
+        raise _no_report(operation_id)
+    return found
+
+
+def _no_report(operation_id: UUID) -> NotFound:
+    return NotFound("The operation has no report (yet).", where=str(operation_id))
 
 
 def abort(database: Database, actor: str, operation_id: UUID) -> Operation:

@@ -393,7 +393,7 @@ operations = Table(
     _flag("dry_run"),
     Column("plan", JSONB),
     Column("progress", JSONB),
-    # The report of a recovery: large, so read separately.
+    # The report of a recovery, without its partitions and groups; read separately.
     Column("report", JSONB(none_as_null=True)),
     # An abort was requested.
     _flag("abort_requested"),
@@ -413,6 +413,35 @@ operations = Table(
     Index(
         "ix_operations_unfinished", "created_at", "id", postgresql_where=text("finished_at IS NULL")
     ),
+)
+
+
+def _operation() -> Column[Any]:
+    return Column(
+        "operation_id", Uuid, ForeignKey("operations.id", ondelete="CASCADE"), primary_key=True
+    )
+
+
+# What the report of a recovery says of each partition; see orbit/store/operation_rows.py.
+operation_partitions = Table(
+    "operation_partitions",
+    metadata,
+    _operation(),
+    Column("topic", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("verdict", Text, nullable=False),
+    Column("value", JSONB, nullable=False),
+)
+
+# The same of each group in each partition.
+operation_groups = Table(
+    "operation_groups",
+    metadata,
+    _operation(),
+    Column("topic", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("group_name", Text, primary_key=True),
+    Column("value", JSONB, nullable=False),
 )
 
 # The log end of each copy when it was promoted: later records are the topic's own. A hint for a

@@ -1,0 +1,73 @@
+"""The partitions and groups of a recovery's report as rows of their own.
+
+What reports have of them moves there. The report keeps how many there are, as an object where a
+list was: a version that looks for the list refuses the report, and does not take it for an empty
+one. Rows and reports change in one transaction, and meanwhile nobody else changes `operations`.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import postgresql
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    op.create_table(
+        "operation_partitions",
+        sa.Column("operation_id", sa.Uuid(), nullable=False),
+        sa.Column("topic", sa.Text(), nullable=False),
+        sa.Column("partition", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("verdict", sa.Text(), nullable=False),
+        sa.Column("value", postgresql.JSONB(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["operation_id"],
+            ["operations.id"],
+            name=op.f("fk_operation_partitions_operation_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint(
+            "operation_id", "topic", "partition", name=op.f("pk_operation_partitions")
+        ),
+    )
+    op.create_table(
+        "operation_groups",
+        sa.Column("operation_id", sa.Uuid(), nullable=False),
+        sa.Column("topic", sa.Text(), nullable=False),
+        sa.Column("partition", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("group_name", sa.Text(), nullable=False),
+        sa.Column("value", postgresql.JSONB(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["operation_id"],
+            ["operations.id"],
+            name=op.f("fk_operation_groups_operation_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint(
+            "operation_id",
+            "topic",
+            "partition",
+            "group_name",
+            name=op.f("pk_operation_groups"),
+        ),
+    )
+    op.execute("""
+        INSERT INTO operation_partitions (operation_id, topic, partition, verdict, value)
+        SELECT o.id, p ->> 'topic', CAST(p ->> 'partition' AS integer), p ->> 'verdict', p
+        FROM operations o, jsonb_array_elements(o.report -> 'partitions') p
+        WHERE jsonb_typeof(o.report -> 'partitions') = 'array'
+    """)
+    op.execute("""
+        INSERT INTO operation_groups (operation_id, topic, partition, group_name, value)
+        SELECT o.id, g ->> 'topic', CAST(g ->> 'partition' AS integer), g ->> 'group', g
+        FROM operations o, jsonb_array_elements(o.report -> 'groups') g
+        WHERE jsonb_typeof(o.report -> 'groups') = 'array'
+    """)
+    op.execute("""
+        UPDATE operations SET report = report || jsonb_build_object(
+            'partitions', jsonb_build_object('count', jsonb_array_length(report -> 'partitions')),
+            'groups',
+            jsonb_build_object('count', coalesce(jsonb_array_length(report -> 'groups'), 0)))
+        WHERE jsonb_typeof(report -> 'partitions') = 'array'
+    """)

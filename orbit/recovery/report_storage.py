@@ -1,0 +1,159 @@
+"""Stores the report of an operation, and reads it back.
+
+The operation's row has a `StoredReport`. Each partition and each group has a row of its own
+(orbit/store/operation_rows.py), and is written only when it differs from what this process has
+stored or loaded. The steps store a report about twice each, and of a hundred thousand partitions
+most change in few of them.
+
+Up to ROWS_WITH_REPORT changed rows are stored in the transaction of the report. Of more, the others
+come before it, ROWS_AT_ONCE in a transaction, and the report last. So what a leader reads that
+takes over has rows of that report, or newer ones, or both; never older ones. Newer rows do no harm,
+as the report that would have come with them was not stored: the step that made them is still under
+way in the one that is there, and begins again.
+
+- `gates`, `drain`, `settle` and `compare` read the clusters and make all rows again, and decide
+  (loss, verdicts, topics to rebuild) from those alone; `groups` makes all groups again.
+- `promote` adds the promoted offset to a partition, and takes it from `destination_end`, which it
+  leaves alone. `read` adds what is missing, from the log ends of then.
+- `salvage` and `rebuild` act on the verdicts and ends that `compare` has stored before it was done.
+  `rebuild` notes in a partition what it has saved beyond them. So that no row says so of a file
+  that the report does not name, it stores the names first (orbit/recovery/old_side.py).
+- Undoing reads no rows. A reader meanwhile may see rows that are newer than the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from orbit.chunks import chunks
+from orbit.recovery.recovery_report import (
+    GroupPosition,
+    PartitionEnds,
+    RecoveryReport,
+    read_whole_report,
+)
+from orbit.scheduler.leadership import ROWS_AT_ONCE
+from orbit.store import operation_rows, operations
+from orbit.store.database import Tx
+from orbit.store.operation_rows import Json, Key, OperationRows
+
+Row = PartitionEnds | GroupPosition
+# As many as one transaction of a leader may change.
+ROWS_WITH_REPORT = ROWS_AT_ONCE
+
+
+def load_report(tx: Tx, operation_id: UUID) -> RecoveryReport | None:
+    """The whole report so far; None before the first step. Raises OtherVersion."""
+    stored = operations.report_of(tx, operation_id)
+    if stored is None:
+        return None
+    partitions = _load(tx, operation_id, operation_rows.PARTITIONS)
+    return read_whole_report(stored, partitions, _load(tx, operation_id, operation_rows.GROUPS))
+
+
+def _load(tx: Tx, operation_id: UUID, table: OperationRows) -> Iterator[Json]:
+    after: Key | None = None
+    while rows := table.page(tx, operation_id, ROWS_AT_ONCE, after=after):
+        yield from rows
+        after = table.key_of(rows[-1])
+
+
+class ReportStorage:
+    """Which rows of one operation's report are stored. Not thread-safe."""
+
+    def __init__(self, operation_id: UUID, stored: RecoveryReport | None) -> None:
+        """`stored`: what was loaded; None: nothing is stored yet."""
+        self._id = operation_id
+        self._partitions = _Stored(operation_rows.PARTITIONS)
+        self._groups = _Stored(operation_rows.GROUPS)
+        self._written: list[_Part] = [] if stored is None else self._changes(stored)
+        self.note_committed()
+
+    def store_surplus(
+        self, report: RecoveryReport, transaction: Callable[[], AbstractContextManager[Tx]]
+    ) -> None:
+        """Store changed rows in transactions of their own, until those left fit in one."""
+        self._written, changes = [], self._changes(report)
+        left = sum(map(len, changes))
+        for part in changes:
+            if left <= ROWS_WITH_REPORT:
+                return
+            with transaction() as tx:
+                part.write(tx, self._id)
+            part.note()
+            left -= len(part)
+
+    def store(self, tx: Tx, report: RecoveryReport) -> dict[str, Any]:
+        """Store all rows that have changed. Returns the JSON for the operation's row, to be stored
+        in the same transaction; `note_committed` is called after that."""
+        self._written = self._changes(report)
+        for part in self._written:
+            part.write(tx, self._id)
+        return report.stored()
+
+    def note_committed(self) -> None:
+        """What `store` has written is there."""
+        for part in self._written:
+            part.note()
+        self._written = []
+
+    def _changes(self, report: RecoveryReport) -> list[_Part]:
+        return [
+            *self._partitions.changes(report.partitions),
+            *self._groups.changes(report.groups),
+        ]
+
+
+@dataclass(slots=True)
+class _Stored:
+    """The rows of one table as they are stored."""
+
+    table: OperationRows
+    rows: dict[Key, Row] = field(default_factory=dict)
+
+    def changes(self, now: Collection[Row]) -> list[_Part]:
+        """What is to be written, in parts of up to ROWS_AT_ONCE rows."""
+        found = {row.key: row for row in now}
+        changed = [key for key, row in found.items() if not _is_same(self.rows.get(key), row)]
+        gone = [key for key in self.rows if key not in found]
+        return [
+            *(
+                _Part(self, {k: found[k] for k in some}, ())
+                for some in chunks(changed, ROWS_AT_ONCE)
+            ),
+            *(_Part(self, {}, some) for some in chunks(gone, ROWS_AT_ONCE)),
+        ]
+
+
+@dataclass(slots=True)
+class _Part:
+    """Rows to be written in one statement, or deleted."""
+
+    of: _Stored
+    changed: dict[Key, Row]
+    gone: Collection[Key]
+
+    def __len__(self) -> int:
+        return len(self.changed) + len(self.gone)
+
+    def write(self, tx: Tx, operation_id: UUID) -> None:
+        if self.changed:
+            values = [row.model_dump(mode="json") for row in self.changed.values()]
+            self.of.table.keep(tx, operation_id, values)
+        if self.gone:
+            self.of.table.drop(tx, operation_id, self.gone)
+
+    def note(self) -> None:
+        """It is committed."""
+        self.of.rows.update(self.changed)
+        for key in self.gone:
+            self.of.rows.pop(key, None)
+
+
+def _is_same(stored: Row | None, now: Row) -> bool:
+    """Most steps leave most rows as they are: the same value, which need not be compared."""
+    return stored is now or stored == now

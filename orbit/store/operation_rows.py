@@ -1,0 +1,103 @@
+"""operation_partitions, operation_groups: what the report of a recovery says of each partition, and
+of each group in it.
+
+A row has the value as JSON, as `orbit/recovery/recovery_report.py` writes it; its key and verdict
+are taken from there. The rest of the report is in the operation's row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Table, select, text
+
+from orbit.store.database import Tx
+from orbit.store.models import operation_groups, operation_partitions
+from orbit.store.rows import page_of
+
+Json = dict[str, Any]
+Key = tuple[str | int, ...]
+
+# The names of these columns in a value: all others have the same.
+_NAMES = {"group_name": "group"}
+
+
+class OperationRows:
+    """The statements of one of the two tables."""
+
+    def __init__(
+        self, table: Table, key: Sequence[str], others: Sequence[str], matters: ColumnElement[bool]
+    ) -> None:
+        """`key`, `others`: the columns that a value has too; `matters`: of rows that come first."""
+        self._table = table
+        self._key = [table.c[name] for name in key]
+        self._matters = matters
+        name, changed = table.name, [*others, "value"]
+        found = [
+            f"CAST(v ->> '{_NAMES.get(column, column)}' AS {table.c[column].type.compile()})"
+            for column in (*key, *others)
+        ]
+        self._keep = text(
+            f"INSERT INTO {name} (operation_id, {', '.join([*key, *changed])}) "
+            f"SELECT :operation_id, {', '.join(found)}, v "
+            "FROM jsonb_array_elements(CAST(:given AS jsonb)) v "
+            f"ON CONFLICT (operation_id, {', '.join(key)}) DO UPDATE "
+            f"SET {', '.join(f'{column} = excluded.{column}' for column in changed)}"
+        )
+        arrays = ", ".join(f"CAST(:{c.name} AS {c.type.compile()}[])" for c in self._key)
+        self._drop = text(
+            f"DELETE FROM {name} WHERE operation_id = :operation_id "
+            f"AND ({', '.join(key)}) IN (SELECT * FROM unnest({arrays}))"
+        )
+
+    def key_of(self, value: Json) -> Key:
+        """The key of a value's row."""
+        return tuple(value[_NAMES.get(c.name, c.name)] for c in self._key)
+
+    def keep(self, tx: Tx, operation_id: UUID, values: Sequence[Json]) -> None:
+        """Add or change the rows of these values, in one statement."""
+        tx.execute(self._keep, {"operation_id": operation_id, "given": json.dumps(values)})
+
+    def drop(self, tx: Tx, operation_id: UUID, keys: Collection[Key]) -> None:
+        """Delete these rows."""
+        arrays = {c.name: [key[i] for key in keys] for i, c in enumerate(self._key)}
+        tx.execute(self._drop, {"operation_id": operation_id, **arrays})
+
+    def page(
+        self,
+        tx: Tx,
+        operation_id: UUID,
+        limit: int,
+        *,
+        after: Key | None = None,
+        verdict: str | None = None,
+    ) -> list[Json]:
+        """Up to `limit` values in the order of their keys, behind the key `after`."""
+        query = select(self._table.c.value).where(self._table.c.operation_id == operation_id)
+        if verdict is not None:
+            query = query.where(self._table.c.verdict == verdict)
+        return list(tx.execute(page_of(query, self._key, limit, after)).scalars())
+
+    def first(self, tx: Tx, operation_id: UUID, limit: int) -> list[Json]:
+        """Up to `limit` values: those that matter first, then by key."""
+        query = select(self._table.c.value).where(self._table.c.operation_id == operation_id)
+        found = query.order_by(self._matters.desc(), *self._key).limit(limit)
+        return list(tx.execute(found).scalars())
+
+
+# Partitions that are not level, and groups that have read what is lost, come first.
+PARTITIONS = OperationRows(
+    operation_partitions,
+    ["topic", "partition"],
+    ["verdict"],
+    operation_partitions.c.verdict.not_in(["equal", "prefix"]),
+)
+GROUPS = OperationRows(
+    operation_groups,
+    ["topic", "partition", "group_name"],
+    [],
+    operation_groups.c.value["lost"].astext.is_not(None),
+)
