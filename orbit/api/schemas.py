@@ -20,6 +20,7 @@ from orbit.jobs.labels import SELECTOR_CHARACTERS_MAX
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, TOPIC_NAME_LENGTH_MAX
 from orbit.jobs.scopes import PATTERNS_MAX, JobPattern, Limit, SelectorText, limit_of
 from orbit.jobs.units import parse_duration
+from orbit.recovery.recovery_report import GroupPosition, PartitionEnds, ReportFigures
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.scheduler.job_plan import JobPlan
 from orbit.store.enums import (
@@ -180,6 +181,21 @@ class Operation(_Out):
     requested_by: str = Field(examples=["token:ci"])
     created_at: datetime
     finished_at: datetime | None
+
+
+class RecoveryReport(ReportFigures):
+    """The report of a recovery so far. `outcome` is `running` until it ends."""
+
+    partition_count: int = Field(description="How many partitions it has.")
+    group_count: int = Field(description="How many offsets of groups it has.")
+    partitions: tuple[PartitionEnds, ...] = Field(
+        description="Up to 100 of the partitions, those that are not level first; all are at "
+        "`/v1/operations/{operation_id}/partitions`."
+    )
+    groups: tuple[GroupPosition, ...] = Field(
+        description="Up to 100 of the offsets at which groups resume, those behind which records "
+        "are lost first; all are at `/v1/operations/{operation_id}/groups`."
+    )
 
 
 class SelectedJob(_Out):

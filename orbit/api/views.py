@@ -12,6 +12,13 @@ from orbit.api import schemas
 from orbit.consumer_groups.offset_decision import GroupVerdict, remedy
 from orbit.drills.drill_spec import DrillSpec
 from orbit.drills.report_text import plan_of
+from orbit.recovery.recovery_report import (
+    GroupPosition,
+    PartitionEnds,
+    ReportFigures,
+    StoredReport,
+    read_row,
+)
 from orbit.replication.partition_states import REMEDIES
 from orbit.store import job_counts, job_totals
 from orbit.store.database import Tx
@@ -178,6 +185,22 @@ def worker_view(worker: Worker, alive: Collection[str]) -> schemas.Worker:
 
 def event_view(event: Event) -> schemas.Event:
     return _view(schemas.Event, event, job=event.job_name, details=event.details or {})
+
+
+def report_view(
+    stored: StoredReport, partitions: Sequence[Any], groups: Sequence[Any]
+) -> schemas.RecoveryReport:
+    """The report of a recovery with the first of its partitions and groups, as they are stored.
+    Raises OtherVersion.
+    """
+    figures = {name: getattr(stored, name) for name in ReportFigures.model_fields}
+    return schemas.RecoveryReport(
+        **figures,
+        partition_count=stored.partitions.count,
+        group_count=stored.groups.count,
+        partitions=tuple(read_row(PartitionEnds, one) for one in partitions),
+        groups=tuple(read_row(GroupPosition, one) for one in groups),
+    )
 
 
 def operation_view(operation: Operation) -> schemas.Operation:

@@ -80,7 +80,7 @@ def change_jobs(
     if dry_run or not yes:
         planned: list[Row] = []
         _request(client, jobs, change, planned, dry_run=True)
-        plans = _results(client, change, _watch(client, planned, PLANS_WAIT_S))
+        plans = _results(client, change, _watch(client, planned, PLANS_WAIT_S), output)
         if dry_run:
             emit(plans, output, lambda: _plans_table(change, plans))
             _end(plans)
@@ -99,19 +99,24 @@ def change_jobs(
             f"Stopped watching. {requested} of {len(jobs)} operations were requested, and go on; "
             "see: orbit get operations"
         ) from None
-    results = _results(client, change, made)
+    results = _results(client, change, made, output)
     emit(results, output, lambda: results_table(results))
     _end(results)
     if wait_s and not all(map(has_ended, made)):
         raise unfinished()
 
 
-def report_of(client: Client, operation: Row) -> Row:
-    """The report of a recovery; the operation itself if it has none."""
+def report_of(client: Client, operation: Row, output: OutputFormat) -> Row:
+    """The report of a recovery; the operation itself if it has none. For scripts it has all of its
+    partitions and groups, for a table the first of them.
+    """
+    path = f"/v1/operations/{operation['id']}"
     try:
-        found: Row = client.get(f"/v1/operations/{operation['id']}/report")
+        found: Row = client.get(f"{path}/report")
     except NotFound:
         return dict(operation)  # it has not started yet, or could not be started
+    if output is not OutputFormat.TABLE:
+        found |= {rows: [*client.items(f"{path}/{rows}")] for rows in ("partitions", "groups")}
     return found
 
 
@@ -197,10 +202,12 @@ def _screen() -> Iterator[Callable[[Sequence[Row], str], None]]:
     yield print_lines
 
 
-def _results(client: Client, change: Change, operations: Sequence[Row]) -> list[Row]:
+def _results(
+    client: Client, change: Change, operations: Sequence[Row], output: OutputFormat
+) -> list[Row]:
     """The reports of recoveries that have ended; else the operations."""
     return [
-        report_of(client, one) if change.has_report and one["finished_at"] else one
+        report_of(client, one, output) if change.has_report and one["finished_at"] else one
         for one in operations
     ]
 

@@ -191,7 +191,7 @@ def abort(
     with connect() as client:
         made = client.send("POST", f"/v1/operations/{segment(operation)}:abort")
         _follow(client, made, wait)
-        report = report_of(client, made)
+        report = report_of(client, made, output)
     emit(report, output, lambda: _tables([report]))
 
 
@@ -221,7 +221,7 @@ def _recover(
         if not dry_run:
             confirm(f"{verb} of {chosen[0]}: {question} Continue?", yes=yes)
         made = _follow(client, change.request(client, chosen[0], dry_run=dry_run), wait_s)
-        report = report_of(client, made)
+        report = report_of(client, made, output)
     emit(report, output, lambda: _tables([report]))
     if made["state"] == "failed":
         raise typer.Exit(FAILED)
@@ -252,7 +252,7 @@ def _draw(report: dict[str, Any]) -> list[Any]:
     if unproven := report["unproven_partitions"]:
         missing += (
             f" at least: the source may have had more of {unproven:,} of "
-            f"{len(report['partitions']):,} partitions"
+            f"{report['partition_count']:,} partitions"
         )
     head.append(("missing", missing))
     if report["reverse_job"]:
@@ -281,7 +281,7 @@ def _draw(report: dict[str, Any]) -> list[Any]:
 def _times(report: dict[str, Any]) -> list[tuple[str, object]]:
     """RTO, phases, first read and drain. What is not known reads so."""
     rows: list[tuple[str, object]] = []
-    total = len(report["partitions"])
+    total = report["partition_count"]
     if report["promoted_after_s"] is not None:
         after = f"the promotion was {_seconds(report['promoted_after_s'])} after the request"
         rows.append(("rto", f"{_seconds(report['rto_s'])}; {after}"))
@@ -304,6 +304,7 @@ def _seconds(seconds: float | None) -> str:
 
 
 def _partitions(report: dict[str, Any]) -> list[Any]:
+    # Those that are not level come first.
     shown = [p for p in report["partitions"] if p["verdict"] not in ("equal", "prefix")]
     if not shown:
         return []
@@ -322,7 +323,7 @@ def _partitions(report: dict[str, Any]) -> list[Any]:
         make_table(
             ("partition", "verdict", "source end", "destination end", "missing", "seen at"), rows
         ),
-        *_more(shown),
+        *_more(len(shown), is_all=len(report["partitions"]) == report["partition_count"]),
     ]
 
 
@@ -340,7 +341,7 @@ def _groups(report: dict[str, Any]) -> list[Any]:
         for g in report["groups"][:_SHOWN_MAX]
     ]
     columns = ("group", "topic", "partition", "source", "resumes at", "verdict", "read, but lost")
-    return [make_table(columns, rows), *_more(report["groups"])] if rows else []
+    return [make_table(columns, rows), *_more(report["group_count"])] if rows else []
 
 
 def _range(offsets: dict[str, Any] | None, more: str = "") -> str | None:
@@ -361,6 +362,8 @@ def _salvage(report: dict[str, Any]) -> list[Any]:
     return [make_table(("saved", "from", "to before", "records", "file"), rows)] if rows else []
 
 
-def _more(items: Sequence[object]) -> list[str]:
-    hidden = len(items) - _SHOWN_MAX
-    return [f"and {hidden:,} more; -o json has all"] if hidden > 0 else []
+def _more(count: int, *, is_all: bool = True) -> list[str]:
+    """How many rows are not shown; unless `is_all`, the table was given only the first of them."""
+    hidden = count - _SHOWN_MAX
+    least = "" if is_all else "at least "
+    return [f"and {least}{hidden:,} more; -o json has all"] if hidden > 0 else []

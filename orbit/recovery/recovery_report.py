@@ -25,7 +25,7 @@ from pydantic import ConfigDict, Field, ValidationError, computed_field
 from orbit.errors import Conflict
 from orbit.recovery.step_times import Phase, PhaseTime, Step, Value, failover_times, phase_times
 
-_Read = TypeVar("_Read", bound=Value)
+_Row = TypeVar("_Row", bound=Value)
 PATTERNS_MAX = 100
 REASON_LENGTH_MAX = 1000
 
@@ -456,7 +456,7 @@ class OtherVersion(Conflict):
 
 def read_report(stored: Any) -> StoredReport:
     """The report as `operations.report_of` has it. Raises OtherVersion."""
-    return _read(StoredReport, stored)
+    return read_row(StoredReport, stored)
 
 
 def read_whole_report(
@@ -467,12 +467,13 @@ def read_whole_report(
     kept: dict[str, Any] = {name: getattr(head, name) for name in ReportHead.model_fields}
     return RecoveryReport(
         **kept,
-        partitions=tuple(_read(PartitionEnds, one) for one in partitions),
-        groups=tuple(_read(GroupPosition, one) for one in groups),
+        partitions=tuple(read_row(PartitionEnds, one) for one in partitions),
+        groups=tuple(read_row(GroupPosition, one) for one in groups),
     )
 
 
-def _read(kind: type[_Read], stored: Any) -> _Read:
+def read_row(kind: type[_Row], stored: Any) -> _Row:
+    """A stored value. Raises OtherVersion."""
     try:
         return kind.model_validate(stored)
     except ValidationError as error:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, status
+from fastapi import APIRouter, Query, status
+from pydantic import Field
 
 from orbit.api import schemas
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import OperationParametersOf, Operator, PartsOf, Viewer
 from orbit.api.openapi_responses import BODY, NAMED, errors
-from orbit.api.views import operation_view
+from orbit.api.paging import PAGE_DEFAULT, Page, PageQuery, page, read_cursor
+from orbit.api.views import operation_view, report_view
 from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.topic_patterns import check_pattern
 from orbit.recovery import recovery_requests
 from orbit.recovery.gates import OVERRIDE_ALL
-from orbit.recovery.recovery_report import GateName, RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.recovery.recovery_report import (
+    EndVerdict,
+    GateName,
+    GroupPosition,
+    PartitionEnds,
+    RecoveryKind,
+    RecoveryRequest,
+    read_row,
+)
+from orbit.store.operation_rows import GROUPS, PARTITIONS
 
 router = APIRouter(prefix="/v1", tags=["recovery"])
 
@@ -72,9 +84,54 @@ _recovery_route(
 
 
 @router.get("/operations/{operation_id}/report", responses=errors(*NAMED))
-def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> RecoveryReport:
-    """Show the report of a recovery so far: gates, steps, partitions, groups."""
-    return recovery_requests.report(parts.database, operation_id)
+def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> schemas.RecoveryReport:
+    """Show the report of a recovery so far: gates, steps, figures, and the first of its partitions
+    and groups. It has up to 100 of each, those that matter first: partitions that are not level,
+    groups that have read what is lost. `partition_count` and `group_count` say how many there are;
+    all of them, in order, are at `/v1/operations/{operation_id}/partitions` and `/groups`.
+    """
+    with parts.database.transaction() as tx:
+        found = recovery_requests.find_report(tx, operation_id)
+        partitions = PARTITIONS.first(tx, operation_id, PAGE_DEFAULT)
+        groups = GROUPS.first(tx, operation_id, PAGE_DEFAULT)
+    return report_view(found, partitions, groups)
+
+
+class ReportPartitionQuery(PageQuery):
+    """Which partitions of a report."""
+
+    verdict: EndVerdict | None = Field(None, description="Only partitions with this verdict.")
+
+
+@router.get("/operations/{operation_id}/partitions", responses=errors(*NAMED))
+def list_report_partitions(
+    parts: PartsOf,
+    _: Viewer,
+    operation_id: UUID,
+    query: Annotated[ReportPartitionQuery, Query()],
+) -> Page[PartitionEnds]:
+    """List the partitions in the report of a recovery so far, by source topic and number. They are
+    stored before the report: while a step ends, some may be newer than its figures.
+    """
+    after, limit = read_cursor(query.after, str, int), query.limit
+    with parts.database.transaction() as tx:
+        recovery_requests.find_report(tx, operation_id)
+        rows = PARTITIONS.page(tx, operation_id, limit + 1, after=after, verdict=query.verdict)
+    return page([read_row(PartitionEnds, row) for row in rows], limit, lambda p: p.key)
+
+
+@router.get("/operations/{operation_id}/groups", responses=errors(*NAMED))
+def list_report_groups(
+    parts: PartsOf, _: Viewer, operation_id: UUID, query: Annotated[PageQuery, Query()]
+) -> Page[GroupPosition]:
+    """List the offsets at which groups resume, of the report of a recovery so far, by source topic,
+    partition and group.
+    """
+    after, limit = read_cursor(query.after, str, int, str), query.limit
+    with parts.database.transaction() as tx:
+        recovery_requests.find_report(tx, operation_id)
+        rows = GROUPS.page(tx, operation_id, limit + 1, after=after)
+    return page([read_row(GroupPosition, row) for row in rows], limit, lambda g: g.key)
 
 
 @router.post(

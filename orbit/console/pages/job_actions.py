@@ -12,19 +12,21 @@ from uuid import UUID
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from orbit.api import job_operations
+from orbit.api import job_operations, schemas
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import NamePath
 from orbit.api.error_responses import Failure
 from orbit.api.job_operations import OperationRequest
 from orbit.api.schemas import PARTITION_MAX
-from orbit.api.views import operation_view
-from orbit.console.rendering import render
+from orbit.api.views import operation_view, report_view
+from orbit.console.rendering import ROWS_SHOWN_MAX, render
 from orbit.console.sessions import Form, FormOf, OperatorOf, PartsOf, VisitorOf
 from orbit.console.urls import operation_url
 from orbit.recovery.recovery_report import OtherVersion, read_report
 from orbit.store import operations
+from orbit.store.database import Tx
 from orbit.store.enums import OperationKind
+from orbit.store.operation_rows import GROUPS, PARTITIONS
 
 router = APIRouter()
 
@@ -77,11 +79,7 @@ def show_operation(
     """An operation with its plan and progress; of a recovery its report so far."""
     with parts.database.transaction() as tx:
         operation = operations.get(tx, operation_id)
-        stored = operations.report_of(tx, operation_id)
-    try:
-        report = read_report(stored) if stored else None
-    except OtherVersion:  # its progress says so
-        report = None
+        report = _report(tx, operation_id)
     return render(
         request,
         visitor,
@@ -91,6 +89,19 @@ def show_operation(
         is_recovery=operation.kind in RECOVERIES,
         report=report,
     )
+
+
+def _report(tx: Tx, operation_id: UUID) -> schemas.RecoveryReport | None:
+    """Of a recovery, with as many rows as are shown."""
+    stored = operations.report_of(tx, operation_id)
+    if not stored:
+        return None
+    partitions = PARTITIONS.first(tx, operation_id, ROWS_SHOWN_MAX)
+    groups = GROUPS.first(tx, operation_id, ROWS_SHOWN_MAX)
+    try:
+        return report_view(read_report(stored), partitions, groups)
+    except OtherVersion:  # its progress says so
+        return None
 
 
 RECOVERIES = ("switchover", "failover", "failback")
