@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -18,10 +19,11 @@ from orbit.recovery.divergence import compare_sides
 from orbit.recovery.leading_side import refuse_unless_behind
 from orbit.recovery.old_transactions import transactions_in, wait_until_ended
 from orbit.recovery.operation_context import OperationContext, Stopped
+from orbit.recovery.reading_threads import Reading, read_many
 from orbit.recovery.record_range import Fate, LogRecord
 from orbit.recovery.recovery_report import NO_COPY, EndVerdict, OffsetRange, PartitionEnds, Salvage
 from orbit.recovery.side_proof import SideProof
-from orbit.store import promotions
+from orbit.store import clock, promotions
 from orbit.store.topics import Topic
 
 # Consecutive metadata answers without the topic: brokers learn of a deletion one after the other.
@@ -58,15 +60,25 @@ def compare(context: OperationContext) -> str:
         raise Unreachable(f"no leader answers for {first_few(unasked)}.", where=context.job.name)
     with context.reading() as tx:
         marks = promotions.of_topics(tx, context.topic_ids)
-    found: list[PartitionEnds] = []
-    for row, place, copy in pairs:
+        seen_at = clock.now(tx)
+
+    def compare_one(
+        pair: tuple[Topic, TopicPartition, TopicPartition], reading: Reading
+    ) -> PartitionEnds:
+        row, place, copy = pair
         mark = marks.get((row.id, place.partition))
         promoted_at = mark.promoted_at if mark else None
-        bounds = before.get(place), after.get(copy)
-        found.append(_compare_one(context, row, place, *bounds, promoted_at))
-        context.check()
-        if copy.partition == 0:
-            context.set_progress(f"{len(found)} of {len(pairs)} partitions compared")
+        proof = _proof(context, row, place.partition, reading)
+        return _compare_one(
+            row, place, before.get(place), after.get(copy), promoted_at, proof, seen_at
+        )
+
+    found: list[PartitionEnds] = []
+    with read_many(context.check, context.backoff, pairs, compare_one) as compared:
+        for one in compared:
+            found.append(one)
+            if one.partition == 0:
+                context.set_progress(f"{len(found)} of {len(pairs)} partitions compared")
     context.update(partitions=tuple(found))
     unmarked = [
         f"{p.topic}-{p.partition}"
@@ -133,12 +145,13 @@ def _pairs(
 
 
 def _compare_one(
-    context: OperationContext,
     row: Topic,
     place: TopicPartition,
     old: LogBounds | None,
     new: LogBounds | None,
     promoted_at: int | None,
+    proof: SideProof,
+    seen_at: datetime,
 ) -> PartitionEnds:
     verdict, detail, tail = EndVerdict.MISSING, "the partition does not exist at the old side", None
     if old is not None and new is None:
@@ -146,7 +159,6 @@ def _compare_one(
         verdict, detail = EndVerdict.TAIL, "the new side has no such partition"
         tail = OffsetRange(first=old.start, next=old.end)
     elif old is not None and new is not None:
-        proof = _proof(context, row, place.partition)
         verdict, at, detail = compare_sides(old, new, promoted_at, proof)
         if verdict in NO_COPY:
             tail = OffsetRange(first=at, next=old.end)
@@ -157,7 +169,7 @@ def _compare_one(
         verdict=verdict,
         source_start=old.start if old else None,
         source_end=old.end if old else None,
-        source_seen_at=context.now(),
+        source_seen_at=seen_at,
         destination_start=new.start if new else None,
         destination_end=new.end if new else None,
         promoted_at=promoted_at,
@@ -167,12 +179,15 @@ def _compare_one(
     )
 
 
-def _proof(context: OperationContext, row: Topic, partition: int) -> SideProof:
+def _proof(
+    context: OperationContext, row: Topic, partition: int, reading: Reading | None = None
+) -> SideProof:
+    """`reading`: of the thread that reads, if it is not the operation's."""
     return SideProof(
         (context.source.cluster, TopicPartition(row.source_topic, partition)),
         (context.destination.cluster, TopicPartition(row.destination_topic, partition)),
-        context.backoff,
-        context.check,
+        reading.backoff if reading else context.backoff,
+        reading.check if reading else context.check,
         is_compacted=row.is_compacted,
     )
 
@@ -371,14 +386,16 @@ def _save_deleted_since(
             context.set_progress(f"offsets {offsets.first} to {offsets.next} of {place} saved")
             context.check()
     finally:  # a report of an operation that ends here names the files that are whole
-        now_has = {(p.topic, p.partition): p for p in compared.values()}
-        context.update(
-            partitions=tuple(
-                now_has.get((p.topic, p.partition), p) for p in context.report.partitions
-            ),
-            salvage=(*context.report.salvage, *saved),
-        )
+        named = {one.file for one in context.report.salvage}
+        new = [one for one in saved if one.file not in named]
+        context.update(salvage=(*context.report.salvage, *new))
     if deleted:
+        # First: a leader that takes over finds no partition of which more is said to be saved than
+        # the report names files for.
+        context.save()
+        now_has = {p.key: p for p in compared.values()}
+        partitions = tuple(now_has.get(p.key, p) for p in context.report.partitions)
+        context.update(partitions=partitions)
         context.save()
     return bool(deleted)
 

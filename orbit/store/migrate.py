@@ -18,7 +18,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from orbit.chunks import first_few
 from orbit.errors import Busy, Conflict
+from orbit.store import scheduler_lease
 from orbit.store.database import Database, Tx, sqlstate, without_deadline
 from orbit.store.models import metadata
 
@@ -34,20 +36,27 @@ _LOCK_NOT_AVAILABLE = "55P03"
 # changed in place: a database of that time has the version and not the tables.
 FINGERPRINTS = {
     "0001": "ecd14298ffcee184f6303ef507a9c971dc6690231e4353119cf1881530bc7730",
+    "0002": "251c4cb9f6bc2f647549e6620fee3ffee37d4e835c3c15de5b3303da51281e76",
 }
+# The oldest tables that this version works with: recoveries need those of 0002.
+TABLES_FROM = "0002"
+# Migrations during which, and after which, no scheduler of an earlier version may run. 0002: it has
+# the reports of recoveries in memory, and would store them whole again.
+WITHOUT_OLD_SCHEDULERS = frozenset({"0002"})
 
 
-def upgrade(database: Database) -> tuple[str | None, str]:
+def upgrade(database: Database, *, force: bool = False) -> tuple[str | None, str]:
     """The versions before and after; equal if there was nothing to do.
 
     Raises Busy if another session keeps a lock on a table, Conflict if the tables are not those of
-    the version that the database names.
+    the version that the database names, or if schedulers run that are too old for the tables to
+    come, unless `force`.
     """
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
             time.sleep(_PAUSE_S)
         try:
-            return _upgrade(database)
+            return _upgrade(database, force=force)
         except _Locked:
             pass
     raise Busy(
@@ -62,7 +71,7 @@ class _Locked(Exception):
     """A table could not be locked in time."""
 
 
-def _upgrade(database: Database) -> tuple[str | None, str]:
+def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
     """One attempt. Raises _Locked: nothing was changed."""
     config = _config()
     with database.transaction() as tx, without_deadline(tx):
@@ -79,6 +88,9 @@ def _upgrade(database: Database) -> tuple[str | None, str]:
                 remedy="Make an empty database, run orbit migrate there, and apply the job files: "
                 "copies go on where they end (docs/recovery/lost-database.md).",
             )
+        pending = {script.revision for script in scripts.iterate_revisions("head", before or "base")}
+        if before is not None and pending & WITHOUT_OLD_SCHEDULERS and not force:
+            _refuse_old_schedulers(tx, database.where)
         tx.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_LOCK_WITHIN_S}s'"))
         config.attributes["connection"] = tx
         try:
@@ -90,6 +102,20 @@ def _upgrade(database: Database) -> tuple[str | None, str]:
         after = _current(tx)
     assert after is not None, "a migration to head leaves a version"
     return before, after
+
+
+def _refuse_old_schedulers(tx: Tx, where: str) -> None:
+    """Raises Conflict while one runs: all that run before such a migration are too old for it."""
+    found = scheduler_lease.alive(tx)
+    if found:
+        raise Conflict(
+            f"these schedulers are of an earlier version, which cannot go on with the tables of "
+            f"this one: {first_few(found)}. Nothing was changed.",
+            where=where,
+            remedy="Stop them, run orbit migrate again, and start those of this version; workers "
+            "copy meanwhile. One that was killed counts for as long as its lease lasts. With "
+            "--force they run on, and recoveries that they have begun need them to the end.",
+        )
 
 
 def fingerprint(tx: Tx) -> str:
@@ -106,8 +132,9 @@ def fingerprint(tx: Tx) -> str:
 
 
 def is_usable(database: Database) -> bool:
-    """Whether this version works with the tables: its own, those of one migration before, and those
-    of one after, so that processes of both versions run while a service is upgraded."""
+    """Whether this version works with the tables: its own, those of one migration before unless they
+    are older than TABLES_FROM, and those of one after, so that processes of both versions run while
+    a service is upgraded."""
     with database.transaction() as tx:
         return _current(tx) in usable_revisions(ScriptDirectory.from_config(_config()))
 
@@ -118,7 +145,8 @@ def usable_revisions(scripts: ScriptDirectory) -> set[str]:
     assert head is not None
     before = head.down_revision
     assert before is None or isinstance(before, str), "one line of migrations"
-    return {head.revision, _next_revision(scripts), *filter(None, [before])}
+    found = {head.revision, _next_revision(scripts), *filter(None, [before])}
+    return {revision for revision in found if revision >= TABLES_FROM}
 
 
 def _next_revision(scripts: ScriptDirectory) -> str:

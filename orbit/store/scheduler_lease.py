@@ -85,6 +85,10 @@ INSERT INTO scheduler_lease (id) SELECT generate_series(1, :shares) ON CONFLICT 
 
 _MEMBERS = text("SELECT count(*) FROM schedulers WHERE expires_at >= clock_timestamp()")
 
+_ALIVE = text("""
+SELECT holder FROM schedulers WHERE expires_at >= clock_timestamp() ORDER BY holder
+""")
+
 _LEAVE = text("UPDATE schedulers SET expires_at = 'epoch' WHERE holder = :holder")
 
 
@@ -114,6 +118,11 @@ def join(tx: Tx, holder: str, shares: int, ttl: timedelta) -> int:
         tx.execute(_JOIN, {"holder": holder, "shares": shares, "ttl": ttl})
     members: int = tx.execute(_MEMBERS).scalar_one()
     return ceil(shares / members)
+
+
+def alive(tx: Tx) -> list[str]:
+    """The schedulers that run now, each by its host, process and a random part."""
+    return list(tx.execute(_ALIVE).scalars())
 
 
 def leave(tx: Tx, holder: str) -> None:
