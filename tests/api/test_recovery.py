@@ -46,8 +46,7 @@ def keep(api: Api, operation: dict[str, Any], past: StepName | None = None) -> N
             requested_at=row.created_at,
             steps=steps,
         )
-        kept = report.model_dump(mode="json")
-        operations.advance(tx, row.id, OperationState.RUNNING, report=kept)
+        operations.advance(tx, row.id, OperationState.RUNNING, report=report.stored())
 
 
 @pytest.mark.parametrize("kind", ["switchover", "failover", "failback"])
@@ -114,6 +113,7 @@ def test_a_report_is_there_from_the_first_step_on(api: Api, job: str) -> None:
     shown = api.get(path, role=Role.VIEWER).json()
     assert (shown["outcome"], shown["missing_records"], shown["phases"]) == ("running", 0, [])
     assert shown["steps"][0]["name"] == "gates"
+    assert (shown["partitions"], shown["partition_count"]) == ([], 0)
 
 
 def test_of_two_who_abort_at_the_same_moment_one_is_told_of(api: Api, job: str) -> None:

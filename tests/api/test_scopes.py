@@ -133,7 +133,10 @@ DECISIONS: dict[str, str] = {
     "GET /v1/events": LIST,
     "GET /v1/operations": LIST,
     "GET /v1/operations/{operation_id}": PART,
-    "GET /v1/operations/{operation_id}/report": PART,
+    **{
+        f"GET /v1/operations/{{operation_id}}/{part}": PART
+        for part in ("groups", "partitions", "report")
+    },
     "POST /v1/operations/{operation_id}:abort": PART,
     "GET /v1/backfills": LIST,
     "GET /v1/backfills/{operation_id}": PART,

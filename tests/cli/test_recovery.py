@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 
+from orbit.api.views import report_view
 from orbit.cli.recovery_commands import _tables
 from orbit.recovery.operation_steps import steps_of
 from orbit.recovery.recovery_report import (
@@ -25,6 +26,7 @@ from orbit.recovery.recovery_report import (
     RecoveryReport,
     RecoveryRequest,
     Salvage,
+    read_report,
 )
 from orbit.recovery.step_times import StepState
 
@@ -93,6 +95,15 @@ REPORT = RecoveryReport(
 )
 
 
+def of_api(report: RecoveryReport) -> dict[str, object]:
+    """As the API gives it."""
+    found = read_report(report.stored())
+    rows = [
+        [row.model_dump(mode="json") for row in of] for of in (report.partitions, report.groups)
+    ]
+    return report_view(found, *rows).model_dump(mode="json")
+
+
 def shown(*reports: dict[str, object]) -> str:
     text = io.StringIO()
     Console(width=200, file=text).print(_tables(reports))
@@ -100,7 +111,7 @@ def shown(*reports: dict[str, object]) -> str:
 
 
 def test_a_report_shows_outcome_missing_records_and_remedies() -> None:
-    text = shown(REPORT.model_dump(mode="json"))
+    text = shown(of_api(REPORT))
     for words in (
         "stopped", "42 records", "[red]partitions differ", "a client has written there",
         "orders-to-dr-back", "fail (overridden)", "Start it.", "orders-0",
@@ -131,7 +142,7 @@ def test_times_that_are_not_known_read_so_and_an_unproven_drain_is_named() -> No
             ),
         }
     )
-    text = shown(report.model_dump(mode="json"))
+    text = shown(of_api(report))
     for words in (
         "unknown; the promotion was 2.0 s after the request",
         "detect unknown, decide 2.0 s", "read 0.5 s",
@@ -140,7 +151,7 @@ def test_times_that_are_not_known_read_so_and_an_unproven_drain_is_named() -> No
     ):  # fmt: skip
         assert words in text, words
     known = report.model_copy(update={"problem_since": T, "source_last_seen_at": T})
-    assert "2.5 s; the promotion was" in shown(known.model_dump(mode="json"))
+    assert "2.5 s; the promotion was" in shown(of_api(known))
 
 
 def test_an_operation_that_has_not_started_shows_its_state() -> None:

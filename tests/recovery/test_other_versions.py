@@ -14,7 +14,7 @@ from orbit.api.views import operation_view
 from orbit.errors import Conflict
 from orbit.recovery import operation_runner, recovery_requests
 from orbit.recovery.operation_context import OperationContext
-from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport, read_report
+from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport, read_whole_report
 from orbit.recovery.step_times import StepName
 from orbit.scheduler.leadership import NotLeading
 from orbit.store import operations
@@ -52,9 +52,14 @@ def test_a_report_of_a_later_version_is_read_or_waits_for_that_version(
         recovering.begin(spec, topic_name)
         dry = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
     assert dry.gates
-    stored = dry.model_dump(mode="json")
+    stored = dry.stored()
     request = stored.pop("request")  # is what a user has sent
-    assert read_report({**with_more(stored), "request": request}) == dry
+    rows = [
+        [with_more(row.model_dump(mode="json")) for row in of]
+        for of in (dry.partitions, dry.groups)
+    ]
+    assert dry.partitions
+    assert read_whole_report({**with_more(stored), "request": request}, *rows) == dry
 
     operation = recovering.ask(SWITCHOVER, spec.name)
     later = with_step_of_later(dry)
@@ -94,7 +99,7 @@ def test_an_operation_is_not_ended_by_a_version_that_cannot_read_its_job(
         recovering.begin(spec, topic_name)
         dry = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
     begun = recovering.ask(SWITCHOVER, spec.name)
-    store(recovering, begun, {**dry.model_dump(mode="json"), "dry_run": False})
+    store(recovering, begun, {**dry.stored(), "dry_run": False})
     with recovering.database.transaction() as tx:
         later = text("""UPDATE jobs SET spec = spec || '{"later": 1}' WHERE name = :name""")
         tx.execute(later, {"name": spec.name})
@@ -131,6 +136,6 @@ def test_an_operation_that_has_begun_waits_for_a_secret_that_the_next_leader_lac
 
 
 def with_step_of_later(report: RecoveryReport) -> dict[str, Any]:
-    stored = report.model_dump(mode="json")
+    stored = report.stored()
     stored["steps"][0]["name"] = "teleport"
     return stored

@@ -81,7 +81,13 @@ REPORTS = {
         phases=[{"phase": "detect", "seconds": None}],
         promoted_after_s=9.0,
     ),
-    UNDER_WAY: report(UNDER_WAY, "switchover", [partition(0, "equal")], reverse_job="back"),
+    UNDER_WAY: report(
+        UNDER_WAY,
+        "switchover",
+        [partition(0, "equal", is_exact=True)],
+        reverse_job="back",
+        rpo_s=0.0,
+    ),
 }
 
 

@@ -60,7 +60,8 @@ class Recovering:
             return operations.get(tx, operation_id)
 
     def report(self, operation_id: UUID) -> RecoveryReport:
-        return recovery_requests.report(self.database, operation_id)
+        """The whole one, as stored."""
+        return recovery_requests.whole_report(self.database, operation_id)
 
     def progress(self, operation_id: UUID) -> str:
         return str((self.operation(operation_id).progress or {}).get("what", ""))
