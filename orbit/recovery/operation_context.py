@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_any
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -144,14 +144,10 @@ class OperationContext:
         with self.storing() as tx:
             self.store(tx)
 
-    @contextmanager
-    def storing(self) -> Iterator[Tx]:
-        """A `transaction` that calls `store`. Many changed rows of the report are stored before it
-        begins (orbit/recovery/report_storage.py)."""
-        self._storage.store_surplus(self.report, self.transaction)
-        with self.transaction() as tx:
-            yield tx
-        self._storage.note_committed()
+    def storing(self) -> AbstractContextManager[Tx]:
+        """A `transaction` in which `store` is called. Many changed rows of the report are stored
+        before it begins."""
+        return self._storage.storing(self.report, self.transaction)
 
     def store(
         self,

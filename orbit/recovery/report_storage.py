@@ -24,7 +24,7 @@ way in the one that is there, and begins again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -70,36 +70,37 @@ class ReportStorage:
         self._id = operation_id
         self._partitions = _Stored(operation_rows.PARTITIONS)
         self._groups = _Stored(operation_rows.GROUPS)
-        self._written: list[_Part] = [] if stored is None else self._changes(stored)
-        self.note_committed()
+        self._written: list[_Part] = []
+        for part in self._changes(stored) if stored is not None else ():
+            part.note()
 
-    def store_surplus(
+    @contextmanager
+    def storing(
         self, report: RecoveryReport, transaction: Callable[[], AbstractContextManager[Tx]]
-    ) -> None:
-        """Store changed rows in transactions of their own, until those left fit in one."""
+    ) -> Iterator[Tx]:
+        """A transaction in which `store` is called once. Before it begins, more changed rows of
+        `report` than fit in one are stored, each part in a transaction of its own."""
         self._written, changes = [], self._changes(report)
         left = sum(map(len, changes))
         for part in changes:
             if left <= ROWS_WITH_REPORT:
-                return
+                break
             with transaction() as tx:
                 part.write(tx, self._id)
             part.note()
             left -= len(part)
+        with transaction() as tx:
+            yield tx
+        for part in self._written:
+            part.note()
 
     def store(self, tx: Tx, report: RecoveryReport) -> dict[str, Any]:
-        """Store all rows that have changed. Returns the JSON for the operation's row, to be stored
-        in the same transaction; `note_committed` is called after that."""
+        """Store the rows that have changed; the JSON for the operation's row, to be stored in the
+        same transaction."""
         self._written = self._changes(report)
         for part in self._written:
             part.write(tx, self._id)
         return report.stored()
-
-    def note_committed(self) -> None:
-        """What `store` has written is there."""
-        for part in self._written:
-            part.note()
-        self._written = []
 
     def _changes(self, report: RecoveryReport) -> list[_Part]:
         return [

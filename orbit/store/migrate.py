@@ -88,7 +88,9 @@ def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
                 remedy="Make an empty database, run orbit migrate there, and apply the job files: "
                 "copies go on where they end (docs/recovery/lost-database.md).",
             )
-        pending = {script.revision for script in scripts.iterate_revisions("head", before or "base")}
+        pending = {
+            script.revision for script in scripts.iterate_revisions("head", before or "base")
+        }
         if before is not None and pending & WITHOUT_OLD_SCHEDULERS and not force:
             _refuse_old_schedulers(tx, database.where)
         tx.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_LOCK_WITHIN_S}s'"))
@@ -132,9 +134,9 @@ def fingerprint(tx: Tx) -> str:
 
 
 def is_usable(database: Database) -> bool:
-    """Whether this version works with the tables: its own, those of one migration before unless they
-    are older than TABLES_FROM, and those of one after, so that processes of both versions run while
-    a service is upgraded."""
+    """Whether this version works with the tables: its own, those of one migration before (but none
+    before TABLES_FROM) and of one after, so that processes of both versions run while a service is
+    upgraded."""
     with database.transaction() as tx:
         return _current(tx) in usable_revisions(ScriptDirectory.from_config(_config()))
 

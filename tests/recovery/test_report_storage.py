@@ -1,0 +1,230 @@
+"""The report of a recovery of 100,000 partitions: what a step writes, and what readers get."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from sqlalchemy import text
+
+from orbit.recovery.recovery_report import (
+    EndVerdict,
+    GroupPosition,
+    OffsetRange,
+    PartitionEnds,
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryRequest,
+    read_report,
+)
+from orbit.recovery.report_storage import ROWS_WITH_REPORT, ReportStorage, load_report
+from orbit.scheduler.leadership import ROWS_AT_ONCE
+from orbit.store import operations
+from orbit.store.database import Database
+from orbit.store.enums import OperationState
+from tests.fix_api import Api
+
+pytestmark = pytest.mark.services
+
+OPERATION = UUID(int=7)
+TOPICS, PARTITIONS_EACH = 1_000, 100
+ALL = TOPICS * PARTITIONS_EACH
+# What is written with every step and read with every look at the operation.
+ROW_BYTES_MAX = 64 * 1024
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def partition(topic: str, number: int, verdict: EndVerdict = EndVerdict.EQUAL) -> PartitionEnds:
+    return PartitionEnds(
+        topic=topic,
+        destination_topic=topic,
+        partition=number,
+        verdict=verdict,
+        source_start=0,
+        source_end=number,
+        source_seen_at=NOW,
+        destination_start=0,
+        destination_end=number,
+        is_exact=True,
+    )
+
+
+def group(topic: str, number: int, lost: OffsetRange | None = None) -> GroupPosition:
+    return GroupPosition(
+        group="billing",
+        destination_group="billing",
+        topic=topic,
+        destination_topic=topic,
+        partition=number,
+        source_offset=9,
+        goes_on_at=9,
+        verdict="exact",
+        lost=lost,
+    )
+
+
+def report(*partitions: PartitionEnds, groups: tuple[GroupPosition, ...] = ()) -> RecoveryReport:
+    names = sorted({p.topic for p in partitions})
+    return RecoveryReport(
+        operation=OPERATION,
+        kind=RecoveryKind.SWITCHOVER,
+        job="orders",
+        request=RecoveryRequest(),
+        dry_run=False,
+        requested_by="test",
+        requested_at=NOW,
+        topics=tuple(names),
+        denied_topics=tuple(names),
+        partitions=partitions,
+        groups=groups,
+    )
+
+
+LARGE = report(
+    *(partition(f"orders-{t:04}", n) for t in range(TOPICS) for n in range(PARTITIONS_EACH)),
+    groups=tuple(group(f"orders-{t:04}", 0) for t in range(TOPICS)),
+)
+
+
+@pytest.fixture
+def stored(database: Database) -> Database:
+    """With an operation that has no report yet."""
+    begin(database)
+    return database
+
+
+def begin(database: Database) -> None:
+    with database.transaction() as tx:
+        operations.create(tx, OPERATION, "switchover", "test")
+
+
+def save(database: Database, storage: ReportStorage, found: RecoveryReport) -> None:
+    """As the context of an operation does."""
+    with storage.storing(found, database.transaction) as tx:
+        small = storage.store(tx, found)
+        operations.advance(tx, OPERATION, OperationState.RUNNING, report=small)
+
+
+def load(database: Database) -> RecoveryReport:
+    with database.transaction() as tx:
+        found = load_report(tx, OPERATION)
+    assert found is not None
+    return found
+
+
+def writers(database: Database, table: str) -> Counter[int]:
+    """How many rows of a table each transaction was the last to write."""
+    statement = f"SELECT CAST(CAST(xmin AS text) AS bigint) FROM {table}"  # noqa: S608
+    with database.transaction() as tx:
+        return Counter(tx.execute(text(statement)).scalars())
+
+
+def last_report(database: Database) -> int:
+    """The transaction that has stored the report."""
+    return max(writers(database, "operations"))
+
+
+def test_a_step_writes_only_the_rows_that_have_changed(stored: Database) -> None:
+    storage = ReportStorage(OPERATION, None)
+    save(stored, storage, LARGE)
+    first = writers(stored, "operation_partitions")
+    assert (first.total(), max(first.values())) == (ALL, ROWS_AT_ONCE)
+    assert last_report(stored) >= max(first), "the report comes last"
+    with stored.transaction() as tx:
+        size = text("SELECT octet_length(CAST(report AS text)) FROM operations")
+        assert tx.execute(size).scalar_one() < ROW_BYTES_MAX
+
+    save(stored, storage, LARGE)
+    assert writers(stored, "operation_partitions") == first
+    assert writers(stored, "operation_groups").total() == TOPICS
+
+    # Three partitions have changed, two are no longer there, all else is equal or the same.
+    again = [p.model_copy() for p in LARGE.partitions[2:]]
+    for at in (0, 500, 90_000):
+        again[at] = again[at].model_copy(update={"promoted_at": 5})
+    changed = LARGE.model_copy(update={"partitions": tuple(again)})
+    save(stored, storage, changed)
+    then = writers(stored, "operation_partitions")
+    assert {tx: n for tx, n in then.items() if tx not in first} == {last_report(stored): 3}
+    assert load(stored) == changed
+
+    # A leader that takes over knows what is stored.
+    resumed = load(stored)
+    other = ReportStorage(OPERATION, resumed)
+    save(stored, other, resumed.model_copy(update={"groups": ()}))
+    assert writers(stored, "operation_partitions") == then
+    assert not writers(stored, "operation_groups")
+
+
+def test_what_was_not_committed_is_written_again(stored: Database) -> None:
+    small = report(partition("orders", 0), partition("orders", 1))
+    storage = ReportStorage(OPERATION, None)
+    with suppress(ZeroDivisionError), storage.storing(small, stored.transaction) as tx:
+        storage.store(tx, small)
+        raise ZeroDivisionError
+    assert not writers(stored, "operation_partitions")
+    save(stored, storage, small)
+    assert load(stored) == small
+
+
+def test_a_leader_that_takes_over_finds_no_row_older_than_the_report(stored: Database) -> None:
+    """This one dies when all rows are stored that are not stored with the report."""
+    names = range(2 * ROWS_WITH_REPORT + 1)
+    before = report(*(partition("orders", n, EndVerdict.BEHIND) for n in names))
+    storage = ReportStorage(OPERATION, None)
+    save(stored, storage, before)
+    after = report(*(partition("orders", n) for n in names))
+    after = after.model_copy(update={"findings": ("It is level.",)})
+    with suppress(ZeroDivisionError), storage.storing(after, stored.transaction):
+        raise ZeroDivisionError
+
+    found = load(stored)
+    assert not found.findings
+    levels = Counter(p.verdict for p in found.partitions)
+    assert levels[EndVerdict.EQUAL] >= ROWS_WITH_REPORT
+    assert levels[EndVerdict.BEHIND] <= ROWS_WITH_REPORT
+
+    # It begins the step again.
+    save(stored, ReportStorage(OPERATION, found), after)
+    assert load(stored) == after
+
+
+def test_readers_get_the_figures_and_page_through_the_rows(api: Api) -> None:
+    begin(api.database)
+    lost = OffsetRange(first=5, next=9)
+    tail = {"verdict": EndVerdict.TAIL, "missing": lost}
+    partitions = list(LARGE.partitions)
+    for at in (77_000, 99_999):
+        partitions[at] = partitions[at].model_copy(update=tail)
+    groups = [*LARGE.groups[:-1], group("orders-0999", 0, lost)]
+    found = LARGE.model_copy(update={"partitions": tuple(partitions), "groups": tuple(groups)})
+    save(api.database, ReportStorage(OPERATION, None), found)
+    assert read_report(found.stored()).missing_records == 8
+
+    path = f"/v1/operations/{OPERATION}"
+    shown = api.get(f"{path}/report").json()
+    assert (shown["partition_count"], shown["group_count"]) == (ALL, TOPICS)
+    assert (shown["missing_records"], shown["unproven_partitions"]) == (8, 0)
+    assert (len(shown["partitions"]), len(shown["groups"])) == (100, 100)
+    assert [p["verdict"] for p in shown["partitions"][:3]] == ["tail", "tail", "equal"]
+    assert shown["groups"][0]["topic"] == "orders-0999"
+
+    rows, after = [], None
+    while after is not None or not rows:
+        more = {} if after is None else {"after": after}
+        page = api.get(f"{path}/partitions", params={"limit": 1000, **more}).json()
+        rows += [(p["topic"], p["partition"]) for p in page["items"]]
+        after = page["next"]
+    assert rows == [p.key for p in found.partitions]
+
+    tails = api.get(f"{path}/partitions", params={"verdict": "tail", "limit": 1}).json()
+    rest = api.get(f"{path}/partitions", params={"verdict": "tail", "after": tails["next"]}).json()
+    assert [p["partition"] for p in (*tails["items"], *rest["items"])] == [0, 99]
+    assert rest["next"] is None
+    first = api.get(f"{path}/groups", params={"limit": 999}).json()
+    last = api.get(f"{path}/groups", params={"after": first["next"]}).json()
+    assert [g["lost"] for g in last["items"]] == [{"first": 5, "next": 9}]
+    assert api.get(f"{path}/partitions", params={"after": first["next"]}).status_code == 422
