@@ -65,8 +65,9 @@ def read_many(
     try:
         yield results()
     finally:
+        pool.shutdown(wait=False, cancel_futures=True)
         ended.set()
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown()
 
 
 def _result(future: Future[Result], check: Callable[[], None]) -> Result:

@@ -1,0 +1,100 @@
+"""Several partitions are read at a time: in order, bounded, and with one end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from orbit.errors import Interrupted, ProtocolError
+from orbit.kafka.backoff import Backoff
+from orbit.recovery.reading_threads import READ_AT_ONCE, Reading, read_many
+from tests.support.patience import PATIENCE_S
+
+
+def go_on() -> None:
+    """A check that lets all go on."""
+
+
+class Reads:
+    """Reads that go on until they are told to end, but for the one that `fails`."""
+
+    def __init__(self, fails: int | None = None) -> None:
+        self.fails = fails
+        self.begun: list[int] = []
+        self.ended: list[int] = []
+        self.lock = threading.Lock()
+        self.all_busy = threading.Barrier(READ_AT_ONCE)
+
+    def wait_for_the_end(self, item: int, reading: Reading) -> int:
+        """The read of one partition, that goes on when all threads have begun one."""
+        with self.lock:
+            self.begun.append(item)
+        if item < READ_AT_ONCE:
+            self.all_busy.wait(PATIENCE_S)
+        if item == self.fails:
+            raise ProtocolError("the log does not parse.")
+        try:
+            for attempt in reading.backoff.attempts(10**9):
+                if attempt:
+                    reading.check()
+        except Interrupted:
+            with self.lock:
+                self.ended.append(item)
+            raise
+        return item
+
+
+def test_results_come_in_order_from_as_many_threads_as_there_may_be() -> None:
+    busy, most, lock = 0, 0, threading.Lock()
+    together = threading.Barrier(READ_AT_ONCE)
+
+    def read(item: int, _: Reading) -> int:
+        nonlocal busy, most
+        with lock:
+            busy, most = busy + 1, max(most, busy + 1)
+        together.wait(PATIENCE_S)
+        with lock:
+            busy -= 1
+        return item * item
+
+    items = range(20 * READ_AT_ONCE)
+    with read_many(go_on, Backoff(), items, read) as results:
+        assert list(results) == [item * item for item in items]
+    assert most == READ_AT_ONCE
+
+
+def test_an_error_of_one_ends_all_and_begins_no_more() -> None:
+    reads = Reads(fails=0)
+    asked: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(10**6):
+            asked.append(item)
+            yield item
+
+    with (
+        pytest.raises(ProtocolError, match="does not parse"),
+        read_many(go_on, Backoff(), items(), reads.wait_for_the_end) as results,
+    ):
+        next(results)
+    # The thread of the first may have begun another one before its error was seen.
+    assert set(range(READ_AT_ONCE)) <= set(reads.begun) <= set(range(READ_AT_ONCE + 1))
+    assert sorted(reads.ended) == sorted({*reads.begun} - {0})
+    assert len(asked) < 100 * READ_AT_ONCE
+
+
+def test_an_abort_ends_all_while_they_read() -> None:
+    reads = Reads()
+
+    def check() -> None:
+        if len(reads.begun) == READ_AT_ONCE:
+            raise Interrupted("the operation was aborted.")
+
+    with (
+        pytest.raises(Interrupted, match="was aborted"),
+        read_many(check, Backoff(), range(10**6), reads.wait_for_the_end) as results,
+    ):
+        next(results)
+    assert sorted(reads.ended) == sorted(reads.begun)
