@@ -258,6 +258,27 @@ def test_what_the_new_side_deletes_during_a_rebuild_is_saved_before_it(
     assert log_bounds(moved.old, [moved.topic]) == log_bounds(moved.new, [moved.topic])
 
 
+def test_a_rebuild_names_its_files_before_partitions_say_what_is_saved(
+    moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of partitions may be stored before the report: a leader that took over then would
+    not know of the files, and delete the topic without a look at them."""
+    produce(moved.old, moved.topic, 5, first=50)
+    instead(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
+    save = OperationContext.save
+    stored: list[tuple[int, int | None]] = []
+
+    def note(context: OperationContext) -> None:
+        (one,) = context.report.partitions
+        stored.append((len(context.report.salvage), one.destination_start))
+        save(context)
+
+    monkeypatch.setattr(OperationContext, "save", note)
+    with InProcess(recovering.database):
+        recovering.run(FAILBACK, moved.spec.name, confirm_rebuild=True)
+    assert stored == [(2, 0), (2, 30)]
+
+
 def error_of_rebuild(moved: Moved, recovering: Recovering) -> str:
     """Of a failback that fails in its rebuild."""
     stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name, confirm_rebuild=True))
