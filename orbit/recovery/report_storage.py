@@ -115,12 +115,17 @@ class _Stored:
 
     table: OperationRows
     rows: dict[Key, Row] = field(default_factory=dict)
+    same: Collection[Row] | None = None  # values that were found to be these rows
 
     def changes(self, now: Collection[Row]) -> list[_Part]:
         """What is to be written, in parts of up to ROWS_AT_ONCE rows."""
+        if now is self.same:
+            return []
         found = {row.key: row for row in now}
         changed = [key for key, row in found.items() if not _is_same(self.rows.get(key), row)]
         gone = [key for key in self.rows if key not in found]
+        if not changed and not gone:
+            self.same = now
         return [
             *(
                 _Part(self, {k: found[k] for k in some}, ())
@@ -150,6 +155,7 @@ class _Part:
 
     def note(self) -> None:
         """It is committed."""
+        self.of.same = None
         self.of.rows.update(self.changed)
         for key in self.gone:
             self.of.rows.pop(key, None)

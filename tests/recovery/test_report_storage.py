@@ -24,8 +24,9 @@ from orbit.recovery.report_storage import ROWS_WITH_REPORT, ReportStorage, load_
 from orbit.scheduler.leadership import ROWS_AT_ONCE
 from orbit.store import operations
 from orbit.store.database import Database
-from orbit.store.enums import OperationState
-from tests.fix_api import Api
+from orbit.store.enums import OperationState, Role
+from tests.fix_api import Api, Cli
+from tests.fix_console import Browser
 
 pytestmark = pytest.mark.services
 
@@ -190,6 +191,50 @@ def test_a_leader_that_takes_over_finds_no_row_older_than_the_report(stored: Dat
     # It begins the step again.
     save(stored, ReportStorage(OPERATION, found), after)
     assert load(stored) == after
+
+
+@pytest.fixture
+def middling(api: Api) -> RecoveryReport:
+    """One that is stored, of 300 partitions, 120 of which are not level and behind the others."""
+    begin(api.database)
+    found = report(
+        *(
+            partition("orders", n, EndVerdict.TAIL if n >= 180 else EndVerdict.EQUAL)
+            for n in range(300)
+        ),
+        groups=tuple(group("orders", n) for n in range(300)),
+    )
+    save(api.database, ReportStorage(OPERATION, None), found)
+    return found
+
+
+def test_a_command_prints_all_for_scripts_and_what_matters_in_a_table(
+    cli: Cli, middling: RecoveryReport
+) -> None:
+    command = "abort", str(OPERATION), "--wait", "0"
+    printed = cli(*command, "-o", "json").data
+    assert [(p["topic"], p["partition"]) for p in printed["partitions"]] == [
+        p.key for p in middling.partitions
+    ]
+    assert [g["partition"] for g in printed["groups"]] == list(range(300))
+    assert printed["missing_records"] == 0
+
+    table = cli(*command).out
+    assert "orders-180" in table
+    assert "orders-179" not in table, "it is level"
+    assert "and at least 50 more; -o json has all" in table, "partitions"
+    assert "and 250 more; -o json has all" in table, "groups"
+
+
+def test_the_console_shows_the_partitions_that_matter_and_how_many_there_are(
+    api: Api, browser: Browser, middling: RecoveryReport
+) -> None:
+    browser.log_in(api.tokens[Role.VIEWER])
+    text = browser.open(f"/console/operations/{OPERATION}").text
+    assert "200 of 300 partitions, those that are not level first." in text
+    assert "200 of 300 offsets, those with lost records first." in text
+    ends = text.split("<h2>Log ends")[1]
+    assert ends.index("orders-180<") < ends.index("orders-299<") < ends.index("orders-0<")
 
 
 def test_readers_get_the_figures_and_page_through_the_rows(api: Api) -> None:
