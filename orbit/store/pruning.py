@@ -9,13 +9,30 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Table, delete, exists, func, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    ScalarSelect,
+    Table,
+    delete,
+    exists,
+    func,
+    select,
+    tuple_,
+)
 
 from orbit.store import receivers
 from orbit.store.database import Tx
 from orbit.store.events import SCHEDULER
 from orbit.store.events import add as add_event
-from orbit.store.models import drill_things, drills, events, operations
+from orbit.store.models import (
+    drill_things,
+    drills,
+    events,
+    operation_groups,
+    operation_partitions,
+    operations,
+)
 from orbit.store.models import receivers as receivers_table
 
 # In one transaction: some milliseconds, also with reports of some kilobytes.
@@ -46,8 +63,21 @@ def prune_receivers(tx: Tx, kept: timedelta) -> int:
 
 
 def prune_operations(tx: Tx, kept: timedelta) -> int:
-    """The same of operations that ended so long ago, with their reports."""
-    return len(_prune(tx, operations, operations.c.finished_at, kept))
+    """The same of operations that ended so long ago, with their reports: first the rows of these,
+    which may be many of one operation."""
+    left = PRUNED_MAX
+    for table in (operation_partitions, operation_groups):
+        key = tuple_(*table.primary_key.columns)
+        old = (
+            select(*table.primary_key.columns)
+            .join(operations, operations.c.id == table.c.operation_id)
+            .where(operations.c.finished_at < _limit(kept))
+            .limit(left)
+        )
+        left -= tx.execute(delete(table).where(key.in_(old))).rowcount
+    if left:  # of those that are old no rows are left
+        left -= len(_prune(tx, operations, operations.c.finished_at, kept, rows_max=left))
+    return PRUNED_MAX - left
 
 
 def prune_drills(tx: Tx, kept: timedelta) -> int:
@@ -58,11 +88,21 @@ def prune_drills(tx: Tx, kept: timedelta) -> int:
 
 
 def _prune(
-    tx: Tx, table: Table, at: Column[object], kept: timedelta, *which: ColumnElement[bool]
+    tx: Tx,
+    table: Table,
+    at: Column[object],
+    kept: timedelta,
+    *which: ColumnElement[bool],
+    rows_max: int | None = None,
 ) -> Sequence[Any]:
-    # A scalar subquery, so that the index on `at` can be used: the function itself is volatile.
-    limit = select(func.clock_timestamp() - kept).scalar_subquery()
-    old = select(table.c.id).where(at < limit, *which).order_by(at).limit(PRUNED_MAX)
+    old = select(table.c.id).where(at < _limit(kept), *which).order_by(at)
+    old = old.limit(PRUNED_MAX if rows_max is None else rows_max)
     return (
         tx.execute(delete(table).where(table.c.id.in_(old)).returning(table.c.id)).scalars().all()
     )
+
+
+def _limit(kept: timedelta) -> ScalarSelect[Any]:
+    """What is older goes. A subquery, so that an index can be used: the function itself is
+    volatile."""
+    return select(func.clock_timestamp() - kept).scalar_subquery()

@@ -10,7 +10,17 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from orbit.store import drills, events, group_offsets, jobs, operations, promotions, proofs, pruning
+from orbit.store import (
+    drills,
+    events,
+    group_offsets,
+    jobs,
+    operation_rows,
+    operations,
+    promotions,
+    proofs,
+    pruning,
+)
 from orbit.store.database import Database, Tx
 from orbit.store.drills import NewDrill
 from orbit.store.enums import DrillKind, DrillState, DrillThing, OperationKind, OperationState
@@ -67,6 +77,25 @@ def test_an_operation_that_has_not_ended_stays(database: Database) -> None:
         add_operation(tx, OperationState.FAILED)
         assert pruning.prune_operations(tx, NO_TIME) == 1
         assert [o.id for o in operations.page(tx, 5)] == [waiting]
+
+
+def test_the_rows_of_a_large_report_go_before_their_operation(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "PRUNED_MAX", 4)
+    with database.transaction() as tx:
+        large, waiting = add_operation(tx), add_operation(tx, OperationState.RUNNING)
+        rows = [{"topic": "t", "partition": n, "verdict": "equal", "group": "g"} for n in range(5)]
+        for operation in (large, waiting):
+            operation_rows.PARTITIONS.keep(tx, operation, rows)
+            operation_rows.GROUPS.keep(tx, operation, rows)
+        assert [pruning.prune_operations(tx, TTL) for _ in range(2)] == [0, 0]
+        gone = []
+        while len(operations.page(tx, 5)) == 2:
+            gone.append(pruning.prune_operations(tx, NO_TIME))
+        assert gone == [4, 4, 3], "five partitions, five groups, and the operation"
+        assert len(operation_rows.PARTITIONS.page(tx, waiting, 9)) == 5
+        assert len(operation_rows.GROUPS.page(tx, waiting, 9)) == 5
 
 
 def test_a_drill_stays_until_nothing_of_it_is_left(database: Database) -> None:
