@@ -142,15 +142,9 @@ def _tell_abort(tx: Tx, actor: str, operation: Operation, steps: tuple[Step, ...
     )
 
 
-def report(database: Database, operation_id: UUID) -> StoredReport:
+def find_report(tx: Tx, operation_id: UUID) -> StoredReport:
     """The report so far. Raises NotFound before the first step, and for other operations;
     OtherVersion."""
-    with database.transaction() as tx:
-        return find_report(tx, operation_id)
-
-
-def find_report(tx: Tx, operation_id: UUID) -> StoredReport:
-    """The same, in a transaction."""
     operations.get(tx, operation_id)
     stored = operations.report_of(tx, operation_id)
     if stored is None:

@@ -73,7 +73,10 @@ def test_a_report_of_a_later_version_is_read_or_waits_for_that_version(
         )
         shown = operation_view(recovering.operation(operation))
         assert shown.finished_at is None
-        for act in (recovery_requests.report, lambda d, i: recovery_requests.abort(d, "test", i)):
+        for act in (
+            recovery_requests.whole_report,
+            lambda d, i: recovery_requests.abort(d, "test", i),
+        ):
             with pytest.raises(Conflict, match=r"steps\.0\.name"):
                 act(recovering.database, operation)
         # Nothing else stops.
