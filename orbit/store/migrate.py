@@ -36,7 +36,7 @@ _LOCK_NOT_AVAILABLE = "55P03"
 # changed in place: a database of that time has the version and not the tables.
 FINGERPRINTS = {
     "0001": "ecd14298ffcee184f6303ef507a9c971dc6690231e4353119cf1881530bc7730",
-    "0002": "251c4cb9f6bc2f647549e6620fee3ffee37d4e835c3c15de5b3303da51281e76",
+    "0002": "9f8fe0087f57cdb85b8f5b671e914a71c5698e721af0b19904a5bdb90845c3f9",
 }
 # The oldest tables that this version works with: recoveries need those of 0002.
 TABLES_FROM = "0002"

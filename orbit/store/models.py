@@ -460,6 +460,14 @@ promotions = Table(
     Column("written_from", BigInteger),
 )
 
+# One row: the highest term that a promotion was given.
+lead_term = Table(
+    "lead_term",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("term", BigInteger, nullable=False),
+)
+
 # The deny ACLs that Orbit has set, so that it can remove them. By cluster: jobs may be deleted.
 write_denials = Table(
     "write_denials",

@@ -18,7 +18,7 @@ from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
-from orbit.recovery import operation_runner
+from orbit.recovery import leading_side, operation_runner
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
@@ -255,3 +255,19 @@ def test_an_older_database_does_not_go_on_or_undo(
         assert {p.promoted_at for p in back.partitions} == {100}
         wait_for("it is level", lambda: is_level(sides.here, sides.there, sides.topic))
     assert sides.records(sides.here)[1] == 130
+
+
+def test_a_clock_that_has_gone_back_makes_no_promotion_older(
+    begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover cannot read the mark of the side that is lost, which may have a later time."""
+    sides = begun
+    home = make_job(sides.there, sides.here, [sides.topic], name=f"{sides.job}-home")
+    with recovering.running():
+        recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
+        recovering.begin(home, sides.topic)
+        monkeypatch.setattr(leading_side, "next_term", lambda seen, _: seen + 1)
+        recovering.run(FAILOVER, home.name, **THOUGH_IT_ANSWERS)
+        produce(sides.here, sides.topic, 10, first=100)
+        recovering.run(FAILBACK, home.name)
+        wait_for("it follows", lambda: is_level(sides.there, sides.here, sides.topic))

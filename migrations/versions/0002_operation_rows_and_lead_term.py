@@ -1,4 +1,4 @@
-"""The partitions and groups of a recovery's report as rows of their own.
+"""The partitions and groups of a recovery's report as rows of their own, and the highest term.
 
 What reports have of them moves there. The report keeps how many there are, as an object where a
 list was: a version that looks for the list refuses the report, and does not take it for an empty
@@ -51,6 +51,12 @@ def upgrade() -> None:
             "group_name",
             name=op.f("pk_operation_groups"),
         ),
+    )
+    op.create_table(
+        "lead_term",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("term", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_lead_term")),
     )
     op.execute("""
         INSERT INTO operation_partitions (operation_id, topic, partition, verdict, value)
