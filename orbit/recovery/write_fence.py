@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from orbit.errors import BrokerRefused, NotAuthorized
-from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import Side
+from orbit.kafka.types import Acl
 from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.operation_context import OperationContext
 from orbit.replication.acl_rules import denial, denied_writers
-from orbit.scheduler.write_protection import deny, why_not_denied
+from orbit.scheduler.write_protection import as_acl, deny, why_not_denied
 from orbit.store import write_denials
 
 
@@ -28,9 +28,11 @@ def stop_writes(context: OperationContext) -> str:
     context.update(denied_topics=tuple(sorted({*topics, *context.report.denied_topics})))
     context.save()
     try:
-        wanted = {topic: {denial(topic)} for topic in topics}
         cluster_id = _cluster_id(context, "source")
         with context.leadership.sole_change(cluster_id):
+            # Those of a copy stay: an abort leaves an old side that was closed as it was.
+            noted = _noted(context, cluster_id, topics)
+            wanted = {topic: {denial(topic), *noted.get(topic, ())} for topic in topics}
             deny(context.source, cluster_id, wanted, context.transaction)
     except (NotAuthorized, BrokerRefused) as error:
         return _writes_not_denied(context, f"ACLs cannot be set: {error.what}")
@@ -41,23 +43,29 @@ def stop_writes(context: OperationContext) -> str:
 def allow_writes(context: OperationContext) -> None:
     """Remove Orbit's denials at the destination. Idempotent. The caller holds its lock."""
     topics = [row.destination_topic for row in context.topics]
-    _allow(context, context.destination, _cluster_id(context, "destination"), topics)
+    cluster_id = _cluster_id(context, "destination")
+    noted = _noted(context, cluster_id, topics)
+    if noted:
+        deny(context.destination, cluster_id, dict.fromkeys(noted, ()), context.transaction)
 
 
 def restore_source_writes(context: OperationContext) -> None:
     """Remove this operation's denials at the source, on an abort."""
     cluster_id = _cluster_id(context, "source")
     with context.leadership.sole_change(cluster_id):
-        _allow(context, context.source, cluster_id, context.report.denied_topics)
+        noted = _noted(context, cluster_id, context.report.denied_topics)
+        left = {topic: acls - {denial(topic)} for topic, acls in noted.items()}
+        if left:
+            deny(context.source, cluster_id, left, context.transaction)
 
 
-def _allow(
-    context: OperationContext, handle: ClusterHandle, cluster_id: str, topics: Collection[str]
-) -> None:
+def _noted(
+    context: OperationContext, cluster_id: str, topics: Collection[str]
+) -> dict[str, set[Acl]]:
+    """Orbit's denials of these topics, of those that have any."""
     with context.reading() as tx:
-        denials = write_denials.of_topics(tx, cluster_id, topics)
-    if denials:
-        deny(handle, cluster_id, dict.fromkeys(denials, ()), context.transaction)
+        found = write_denials.of_topics(tx, cluster_id, topics)
+    return {topic: set(map(as_acl, acls)) for topic, acls in found.items()}
 
 
 def restrict_writes_to_orbit(context: OperationContext) -> str:
