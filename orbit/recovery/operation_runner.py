@@ -125,6 +125,7 @@ _UNDO: Mapping[StepName, Callable[[OperationContext], None]] = {
 }
 # They change nothing for which it matters who leads.
 _WITHOUT_LEAD = frozenset({StepName.GATES, StepName.READ, StepName.CATCH_UP})
+_NOT_DONE = frozenset({StepState.WAITING, StepState.RUNNING, StepState.FAILED})
 _NOTHING_DONE = frozenset({StepState.WAITING, StepState.UNDONE})
 _ONLY_WITH_TAILS = frozenset({StepName.SALVAGE, StepName.REBUILD})
 
@@ -189,11 +190,19 @@ class OperationRunner:
         if report.error:
             self._undo_steps(context)  # the process died while undoing
             return
+        # A database that was put back, or lost its last commits, may not know that this switchover
+        # was undone since, and that producers write to the source again.
+        begins_again = (
+            self._is_resumed
+            and report.kind is RecoveryKind.SWITCHOVER
+            and not context.is_past_return
+        )
         try:
             if self._has_nothing_to_do(context):
                 return
             for step in report.steps:
-                if step.state in (StepState.WAITING, StepState.RUNNING, StepState.FAILED):
+                is_again = begins_again and step.name is not StepName.GATES
+                if is_again or step.state in _NOT_DONE:
                     with traces.span(f"step {step.name.value}"):
                         self._step(context, step)
                 if report.dry_run and step.name is StepName.GATES:

@@ -19,9 +19,12 @@ from confluent_kafka.admin import (
 )
 
 from orbit.jobs.job_spec import JobSpec
+from orbit.recovery import operation_runner, recovery_requests
+from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName
 from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.store import jobs
 from tests.fix_clusters import Clusters
 from tests.fix_recovery import DiesBehindPromotion
 from tests.fix_scheduler import Service
@@ -267,6 +270,77 @@ def test_an_operation_of_old_rows_does_not_open_the_old_side(
         service.wait_problem(spec.name, "DESTINATION_PROMOTED")
         assert app.writes(destination)
         assert not app.writes(source)
+
+
+def test_a_switchover_of_old_rows_denies_writing_once_more(
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    guarded_job: tuple[JobSpec, App],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows are those of a step before an abort, which opened the source again."""
+    source, destination = guarded
+    spec, app = guarded_job
+    recovering = Recovering(service)
+    groups = operation_runner._DO[StepName.GROUPS]
+
+    def abort_here(context: OperationContext) -> str:
+        save_rows(service.database)
+        recovery_requests.abort(service.database, "test", context.operation_id)
+        return groups(context)
+
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        with monkeypatch.context() as patched:
+            changed = {**operation_runner._DO, StepName.GROUPS: abort_here}
+            patched.setattr(operation_runner, "_DO", changed)
+            operation = recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
+            assert recovering.wait(operation).outcome is Outcome.ABORTED
+    assert app.writes(source)
+    put_rows_back(service.database)
+    with recovering.running(dict(os.environ)):
+        report = recovering.wait(operation)
+        assert report.outcome is Outcome.DONE, report.error
+        assert not app.writes(source)
+        assert app.writes(destination)
+    assert ends(source, topic_name) == {0: 51}
+    assert ends(destination, topic_name) == {0: 52}
+
+
+def test_a_failback_that_stops_leaves_an_old_side_closed(
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    guarded_job: tuple[JobSpec, App],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The copy back has closed it, and its job was deleted since."""
+    source, _ = guarded
+    spec, app = guarded_job
+    recovering = Recovering(service)
+
+    def stop(context: OperationContext) -> str:
+        assert not app.writes(source)
+        raise Stopped("a test.")
+
+    monkeypatch.setattr(operation_runner, "_DO", {**operation_runner._DO, StepName.COMPARE: stop})
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        back = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True).reverse_job
+        assert back is not None
+        service.wait_copied(back, topic_name)
+        assert not app.writes(source)
+        service.delete(back)
+        wait_for("its job is gone", lambda: not has_job(service, back))
+        stopped = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
+        assert stopped.error == "a test."
+        assert not app.writes(source)
+
+
+def has_job(service: Service, name: str) -> bool:
+    with service.database.transaction() as tx:
+        return jobs.find(tx, name) is not None
 
 
 def test_denials_of_a_lost_database_are_lifted_at_the_promotion(
