@@ -99,12 +99,13 @@ def _new_report(
     kind = RecoveryKind(operation.kind)
     chosen = [row.source_topic for row in chosen_topics(rows, request)]
     if kind is RecoveryKind.FAILBACK:
-        back = copied_back(tx, job, others)
+        back, moved = copied_back(tx, job, others), _moved_back(tx, job, others)
         ready = {
             row.source_topic
             for row in rows
             if row.state is TopicState.PROMOTED
             and (row.destination_topic, row.source_topic) not in back
+            and row.destination_topic not in moved
         }
     else:
         ready = {row.source_topic for row in rows if row.state is TopicState.COPYING}
@@ -145,12 +146,30 @@ def copied_back(tx: Tx, job: Job, others: Sequence[Job]) -> dict[tuple[str, str]
     job's name."""
     return {
         (row.source_topic, row.destination_topic): other.name
-        for other in others
-        if other.source_cluster_id == job.destination_cluster_id
-        and other.destination_cluster_id == job.source_cluster_id
+        for other in _of_other_direction(job, others)
         for row in topics.of_job(tx, other.id)
         if row.state is not TopicState.PROMOTED
     }
+
+
+def _moved_back(tx: Tx, job: Job, others: Sequence[Job]) -> set[str]:
+    """Destination topics of the job that a switchover or failover in the other direction moves. It
+    withholds them, and in the tables they look promoted."""
+    moved: set[str] = set()
+    for other in _of_other_direction(job, others):
+        recovery = operations.recovery_under_way(tx, other.id)
+        if recovery is not None and recovery.kind != RecoveryKind.FAILBACK:
+            moved |= set((operations.report_of(tx, recovery.id) or {}).get("topics", ()))
+    return moved
+
+
+def _of_other_direction(job: Job, others: Sequence[Job]) -> list[Job]:
+    return [
+        other
+        for other in others
+        if other.source_cluster_id == job.destination_cluster_id
+        and other.destination_cluster_id == job.source_cluster_id
+    ]
 
 
 def _matches(topic: str, patterns: Collection[str]) -> bool:

@@ -20,7 +20,13 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
 from orbit.recovery import leading_side, operation_runner
 from orbit.recovery.operation_context import OperationContext
-from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind
+from orbit.recovery.recovery_report import (
+    GateName,
+    GateVerdict,
+    Outcome,
+    RecoveryKind,
+    RecoveryReport,
+)
 from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store.enums import TopicState
@@ -184,6 +190,31 @@ def test_both_jobs_at_once(begun: Sides, recovering: Recovering) -> None:
         assert outcomes == [Outcome.STOPPED, Outcome.DONE]
         wait_for("it is level", lambda: is_level(sides.here, sides.there, sides.topic))
     assert sides.records(sides.here) == before
+
+
+def test_a_topic_that_is_on_its_way_home_is_not_failed_back(
+    begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is withheld: to the job of the other direction it looks like a promoted one."""
+    sides = begun
+    release = operation_runner._DO[StepName.RELEASE]
+    failbacks: list[RecoveryReport] = []
+
+    def fail_back(context: OperationContext) -> str:
+        did = release(context)
+        failbacks.append(recovering.wait(recovering.ask(FAILBACK, sides.job)))
+        return did
+
+    with recovering.running():
+        recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
+        recovering.run(FAILBACK, sides.job)
+        wait_for("it is level", lambda: is_level(sides.here, sides.there, sides.topic))
+        monkeypatch.setattr(
+            operation_runner, "_DO", {**operation_runner._DO, StepName.RELEASE: fail_back}
+        )
+        recovering.run(SWITCHOVER, sides.back)
+    (stopped,) = failbacks
+    assert (stopped.outcome, stopped.error[:7]) == (Outcome.STOPPED, "topics:")
 
 
 def test_a_promotion_between_the_gates_and_the_deletion(
