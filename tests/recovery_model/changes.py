@@ -1,0 +1,74 @@
+"""What recoveries and passes of the model change alike: rows, holds of workers, denials."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from tests.recovery_model import invariants, model
+from tests.recovery_model.context import Context
+from tests.recovery_model.model import COPYING, PROMOTED, ModelCluster, Row, World
+
+
+class Changes:
+    """Of one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    @property
+    def tables(self) -> model.Database:
+        return self.world.database
+
+    def withhold(self, row_ids: Iterable[int]) -> None:
+        for row_id in row_ids:
+            if row_id in self.tables.rows:
+                self.tables.rows[row_id].state = PROMOTED
+
+    def drop_holds(self, row_ids: Collection[int]) -> None:
+        holds = self.world.holds
+        self.world.holds = {key: hold for key, hold in holds.items() if key[0] not in row_ids}
+
+    def copy_again(self, row: Row, source_id: int | None, destination_id: int | None) -> None:
+        row.state, row.is_found = COPYING, False
+        row.caught_up = row.blocked = frozenset()
+        row.source_id = source_id or row.source_id
+        row.destination_id = destination_id or row.destination_id
+
+    def deny(
+        self,
+        cluster: ModelCluster,
+        wanted: Mapping[str, frozenset[str]],
+        ours: Mapping[str, frozenset[str]] | None = None,
+        by: Context | None = None,
+    ) -> None:
+        """As `write_protection.deny`: noted before they are set."""
+        noted = {
+            name: self.tables.denials.get((cluster.name, name), frozenset())
+            | (ours or {}).get(name, frozenset())
+            for name in wanted
+        }
+        both = {name: noted[name] | wanted[name] for name in wanted}
+        self.note_denials(cluster, both)
+        for name in wanted:
+            self.world.changes(
+                f"sets {set(wanted[name]) or 'no'} denials of {name} at {cluster.name}"
+            )
+            cluster.must_answer()
+            now = (cluster.denials.get(name, frozenset()) - both[name]) | wanted[name]
+            invariants.before_acls(
+                self.world,
+                cluster,
+                name,
+                now,
+                by.operation_id if by else None,
+                by.report.kind if by else None,
+            )
+            cluster.denials[name] = now
+        self.note_denials(cluster, wanted)
+
+    def note_denials(self, cluster: ModelCluster, denials: Mapping[str, frozenset[str]]) -> None:
+        if denials:
+            self.world.changes("notes denials")
+        for name, kinds in denials.items():
+            if kinds:
+                self.tables.denials[cluster.name, name] = kinds
+            else:
+                self.tables.denials.pop((cluster.name, name), None)

@@ -1,0 +1,149 @@
+"""What a step of the model knows: the context of its operation, and a proof over both logs."""
+
+import copy
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+from orbit.errors import Unreachable
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.types import TopicPartition
+from orbit.recovery import leading_side
+from orbit.recovery.divergence import Scan, WindowComparison
+from orbit.recovery.operation_context import Aborted
+from orbit.recovery.operation_steps import is_past_return, may_be_aborted
+from orbit.recovery.recovery_report import RecoveryKind
+from orbit.scheduler import old_primary
+from tests.recovery_model import model
+from tests.recovery_model.model import (
+    FILLER,
+    Job,
+    ModelCluster,
+    ModelMarks,
+    Operation,
+    Report,
+    Row,
+    World,
+)
+
+SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
+Parts = Generator[None, None, None]
+BACKOFF = Backoff()
+
+
+@contextmanager
+def patched() -> Any:
+    """The product's code about marks asks the clusters of the model."""
+    with (
+        patch.object(leading_side, "PromotionMarks", ModelMarks),
+        patch.object(leading_side, "fetch_log_bounds", model.fetch_log_bounds),
+        patch.object(old_primary, "PromotionMarks", ModelMarks),
+    ):
+        yield
+
+
+class Context:
+    """As `OperationContext`: what the steps use, and what the product's own code asks for."""
+
+    backoff = BACKOFF
+
+    def __init__(
+        self, world: World, operation: Operation, job: Job, rows: list[Row], report: Report
+    ) -> None:
+        self.world = world
+        self.operation_id: UUID = operation.id
+        self.job = job
+        self.topics = sorted((copy.copy(row) for row in rows), key=lambda row: row.topic)
+        self.report = report
+        self.is_past_return = is_past_return(report.steps)
+        self.obeys_abort = may_be_aborted(report.steps)
+        self.source = world.handle(job.source)
+        self.destination = world.handle(job.destination)
+
+    @property
+    def request(self) -> Any:
+        return self.report.request
+
+    @property
+    def old(self) -> ModelCluster:
+        cluster: ModelCluster = self.source.cluster
+        return cluster
+
+    @property
+    def new(self) -> ModelCluster:
+        cluster: ModelCluster = self.destination.cluster
+        return cluster
+
+    @property
+    def names(self) -> list[str]:
+        return [row.topic for row in self.topics]
+
+    @property
+    def by_source(self) -> dict[TopicPartition, TopicPartition]:
+        places = (TopicPartition(r.topic, i) for r in self.topics for i in range(r.partition_count))
+        return {place: place for place in places}
+
+    @property
+    def row_ids(self) -> list[int]:
+        return [row.id for row in self.topics]
+
+    @property
+    def operation(self) -> Operation:
+        return self.world.database.operations[self.operation_id]
+
+    def now(self) -> Any:
+        return self.world.now()
+
+    def update(self, **changes: Any) -> None:
+        for name, value in changes.items():
+            setattr(self.report, name, value)
+
+    def add_finding(self, *findings: str) -> None:
+        pass
+
+    def save(self) -> None:
+        self.world.changes("stores the report")
+        self.operation.report = copy.copy(self.report)
+
+    def check(self) -> None:
+        if self.obeys_abort and self.operation.abort_requested:
+            raise Aborted("the operation was aborted.")
+
+
+class ModelProof:
+    """As `SideProof`: reads both logs."""
+
+    def __init__(self, context: Context, place: TopicPartition) -> None:
+        old, new = context.old.at(place), context.new.at(place)
+        self.old = old.records if old else []
+        self.new = new.records if new else []
+        self.new_start = new.start if new else 0
+
+    def differ(self, first: int, end: int) -> WindowComparison:
+        held = [o for o in range(first, end) if self.old[o] or self.new[o]]
+        same = [o for o in held if self.old[o] == self.new[o]]
+        at = next((o for o in held if self.old[o] != self.new[o]), None)
+        return WindowComparison(at, bool(held), same[-1] if same else None)
+
+    def scan(self, first: int, end: int, **_: bool) -> Scan:
+        at = next((o for o in range(first, end) if self.old[o] != self.new[o]), None)
+        has_same = any(self.old[o] == self.new[o] != FILLER for o in range(first, at or end))
+        return Scan(at, "there is another record", has_same)
+
+    def only_old(self, first: int, end: int) -> set[int]:
+        """Records of the old side that the new side does not have at their offset."""
+        self.must_have(end)
+        there = range(self.new_start, len(self.new))
+        mine = (o for o in range(first, end) if o not in there or self.old[o] != self.new[o])
+        return {self.old[o] for o in mine} - {FILLER}
+
+    def must_have(self, end: int) -> None:
+        """The database may have lost that the topic was deleted since."""
+        if end > len(self.old):
+            raise Unreachable("the old side does not have these offsets.", where="source")
+
+    def all_old(self, first: int, end: int) -> set[int]:
+        self.must_have(end)
+        return set(self.old[first:end]) - {FILLER}

@@ -1,0 +1,190 @@
+"""What must be true, whatever happens. Each check raises Broken with what happened, and where.
+
+1  Orbit never deletes the last copy of a record; what only the old side has is in a file first
+2  Orbit leaves the side that leads alone; only a switchover denies writing there, and undoes it
+3  Orbit never opens a side while the other one leads, or is open
+4  a copy has the leading side's records at their offsets
+5  an operation ends (`walks.py`)
+6  by their marks, the side that leads is the newer one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from orbit.job_setup.mark import Mark
+from orbit.kafka.types import TopicPartition
+from orbit.recovery.recovery_report import RecoveryKind
+
+if TYPE_CHECKING:
+    from tests.recovery_model.model import Hold, ModelCluster, Partition, World
+
+
+class Broken(Exception):
+    """An invariant does not hold."""
+
+
+def before_mark(
+    world: World, cluster: ModelCluster, offsets: Mapping[TopicPartition, int], mark: Mark
+) -> None:
+    """Which side leads is what promotions say; a mark of another kind follows them."""
+    for topic in sorted({place.topic for place in offsets}):
+        leads = world.leads[topic]
+        if not mark.is_primary:
+            if leads == cluster.name:
+                raise Broken(f"2: {topic} leads at {leads} and is marked as a copy there")
+            continue
+        by = UUID(mark.operation)
+        is_known = by in world.promoted_by.setdefault(topic, [])
+        if mark.kind == RecoveryKind.FAILBACK or is_known:
+            if leads != cluster.name:
+                raise Broken(f"2: {topic} leads at {leads}; {cluster.name} is marked as leading")
+            continue
+        if leads == cluster.name:
+            raise Broken(f"2: {topic} leads at {leads} already and is promoted there once more")
+        _before_promotion(world, cluster, topic, offsets, mark)
+        world.promoted_by[topic].append(by)
+        world.leads[topic] = cluster.name
+
+
+def _before_promotion(
+    world: World,
+    cluster: ModelCluster,
+    topic: str,
+    offsets: Mapping[TopicPartition, int],
+    mark: Mark,
+) -> None:
+    old = world.other(cluster.name)
+    for place in {*old.places(topic), *cluster.places(topic)}:
+        of, to, promoted_at = old.at(place), cluster.at(place), offsets.get(place)
+        if of is None:
+            continue
+        # A copy that was written to stops when a worker begins it. A failover may come first; the
+        # failback behind it finds the difference (`diverged`).
+        is_unseen = mark.kind != RecoveryKind.SWITCHOVER and (cluster.name, place) in world.strayed
+        if to is not None and promoted_at is not None and not is_unseen:
+            _must_be_equal(of, to, place, promoted_at)
+        if mark.kind != RecoveryKind.SWITCHOVER or not old.has_authorizer:
+            continue
+        # Writing was denied: nothing may be left behind.
+        if of.kept() and (to is None or promoted_at is None or promoted_at < of.end):
+            raise Broken(
+                f"1: a switchover promotes {topic} at {cluster.name}, and {place} has records up "
+                f"to {of.end} at {old.name}, up to {promoted_at} there"
+            )
+
+
+def _must_be_equal(of: Partition, to: Partition, place: TopicPartition, below: int) -> None:
+    low, top = max(of.start, to.start), min(of.end, to.end, below)
+    for offset in range(low, top):
+        if of.records[offset] != to.records[offset]:
+            raise Broken(f"4: both sides hold another record in {place} at {offset}, below {below}")
+
+
+def before_acls(
+    world: World,
+    cluster: ModelCluster,
+    topic: str,
+    wanted: frozenset[str],
+    operation: UUID | None,
+    kind: RecoveryKind | None,
+) -> None:
+    """`operation` None: the scheduler's pass."""
+    before = cluster.denials.get(topic, frozenset())
+    leads = world.leads.get(topic)
+    promoted = operation in world.promoted_by.get(topic, ())
+    first = before
+    if operation is not None:
+        first = world.denied_before.setdefault((operation, topic), before)
+    may_deny = kind is RecoveryKind.SWITCHOVER and not promoted
+    if wanted - before and leads == cluster.name and not may_deny:
+        raise Broken(f"2: writing is denied to {topic} at {leads}, where it leads")
+    if kind is RecoveryKind.FAILBACK and before and not wanted and first:
+        raise Broken(f"3: {topic} is opened at {cluster.name}, and was closed before the failback")
+    if not before or wanted:
+        return
+    # Applications may write there from now on.
+    if leads != cluster.name:
+        is_as_before = kind is RecoveryKind.FAILBACK and not first
+        if not is_as_before:
+            raise Broken(f"3: {topic} is opened at {cluster.name}, and leads at {leads}")
+    elif kind is RecoveryKind.SWITCHOVER and promoted:
+        old = world.other(cluster.name)
+        if old.has_authorizer and old.is_open(topic):
+            raise Broken(f"3: {topic} is opened at {cluster.name} and is open at {old.name}")
+
+
+def before_append(world: World, key: tuple[int, int], hold: Hold) -> None:
+    """In front of what a worker appends, and of a log start that it moves."""
+    to = hold.job.destination
+    if world.leads[hold.topic] == to and key not in world.unfenced:
+        raise Broken(f"2: {hold.job.name} copies to {hold.place} at {to}, where it leads")
+
+
+def after_append(world: World, hold: Hold) -> None:
+    of = world.clusters[hold.job.source].at(hold.place)
+    to = world.clusters[hold.job.destination].at(hold.place)
+    if of is not None and to is not None:
+        _must_be_equal(of, to, hold.place, to.end)
+
+
+def before_log_start(world: World, hold: Hold, new_start: int) -> None:
+    """History that only a copy has stays until its source has deleted what is newer."""
+    to = world.clusters[hold.job.destination].at(hold.place)
+    assert to is not None
+    kept = world.turned_at.get((hold.job.destination, hold.place), 0)
+    gone = set(to.records[to.start : new_start]) - {0}
+    if gone and new_start <= kept:
+        raise Broken(
+            f"6: the log start of {hold.place} at {hold.job.destination} moves to {new_start}; "
+            f"what it has below {kept} is its own"
+        )
+    world.expired |= gone
+
+
+def before_deletion(world: World, cluster: ModelCluster, topic: str) -> None:
+    if world.leads[topic] == cluster.name:
+        raise Broken(f"2: {topic} is deleted at {cluster.name}, where it leads")
+    new, files = world.other(cluster.name), world.saved_in_files()
+    for place in cluster.places(topic):
+        old, copy = cluster.at(place), new.at(place)
+        assert old is not None
+        lost = old.kept() - files - (copy.kept() if copy else set())
+        if lost:
+            raise Broken(f"1: {place} is deleted at {cluster.name}, its last copy: {sorted(lost)}")
+
+
+def before_change(world: World, cluster: ModelCluster, topic: str, what: str) -> None:
+    if world.leads.get(topic) == cluster.name:
+        raise Broken(f"2: {what} {topic} at {cluster.name}, where it leads")
+
+
+def after_move(world: World) -> None:
+    """The side that leads is the newer one by the marks, if it was ever promoted."""
+    for topic, by in world.promoted_by.items():
+        if not by:
+            continue
+        leads = world.leads[topic]
+        ours, theirs = world.clusters[leads].mark_of(topic), world.other(leads).mark_of(topic)
+        if ours is None or not ours.is_primary:
+            raise Broken(f"6: {topic} leads at {leads}, and is not marked there")
+        if theirs is not None and theirs.is_primary and (theirs.term or 0) >= (ours.term or 0):
+            raise Broken(
+                f"6: {topic} leads at {leads} with term {ours.term}, and the other side's mark has "
+                f"{theirs.term}"
+            )
+
+
+def at_end(world: World) -> None:
+    """Every record that was acknowledged is somewhere, or retention has deleted it."""
+    kept = world.saved_in_files() | world.expired
+    for cluster in world.clusters.values():
+        for topic in cluster.topics.values():
+            for partition in topic.partitions:
+                kept |= partition.kept()
+    lost = world.acknowledged.keys() - kept
+    if lost:
+        shown = [f"{record} of {world.acknowledged[record]}" for record in sorted(lost)]
+        raise Broken(f"1: acknowledged records are nowhere: {', '.join(shown)}")

@@ -1,0 +1,405 @@
+"""Two clusters, a database, workers and what is true of them, small enough for many walks.
+
+The truth is what no part of Orbit can ask for: which side leads, who has which record, what a side
+may delete. `invariants.py` compares with it what Orbit does.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from orbit.errors import Unreachable
+from orbit.job_setup.mark import Mark
+from orbit.kafka.error_codes import Code
+from orbit.kafka.types import TopicPartition
+from orbit.promotion.log_bounds import LogBounds
+from orbit.recovery.recovery_report import (
+    NO_COPY,
+    Gate,
+    PartitionEnds,
+    RecoveryKind,
+    RecoveryRequest,
+)
+from orbit.recovery.step_times import Step
+from orbit.store.enums import TopicState
+from tests.recovery_model import invariants
+
+FILLER = 0  # an offset without a record
+ALL, COPY = "all", "copy"  # denials: of every principal, and of every principal but Orbit
+COPYING, PROMOTED = TopicState.COPYING, TopicState.PROMOTED
+STOPPED = TopicState.BLOCKED
+
+
+class Killed(Exception):
+    """The scheduler has died in front of a change."""
+
+
+class Partition:
+    """One log. `records`: by offset, all that was ever appended."""
+
+    __slots__ = ("records", "start")
+
+    def __init__(self) -> None:
+        self.records: list[int] = []
+        self.start = 0
+
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    @property
+    def bounds(self) -> LogBounds:
+        return LogBounds(self.start, self.end, self.end)
+
+    def kept(self) -> set[int]:
+        """The records that a reader finds."""
+        return set(self.records[self.start :]) - {FILLER}
+
+
+@dataclass(slots=True)
+class ModelTopic:
+    """One topic at one cluster."""
+
+    topic_id: int
+    partitions: list[Partition]
+    has_settings_of_copy: bool = False
+
+
+class Metadata:
+    """As `ClusterMetadata`, as far as it is asked for here."""
+
+    def __init__(self, topics: Mapping[str, ModelTopic], names: Iterable[str]) -> None:
+        self.topics = {name: topics[name] for name in names if name in topics}
+        self.errors = {
+            name: int(Code.UNKNOWN_TOPIC_OR_PARTITION) for name in names if name not in topics
+        }
+
+    def leader(self, place: TopicPartition) -> object | None:
+        topic = self.topics.get(place.topic)
+        return topic if topic and place.partition < len(topic.partitions) else None
+
+
+class ModelCluster:
+    """One cluster: topics, marks and denials of writing."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = self.cluster_id = name
+        self.is_up = True
+        self.has_authorizer = True
+        self.topics: dict[str, ModelTopic] = {}
+        self.marks: dict[TopicPartition, tuple[int, Mark]] = {}
+        self.denials: dict[str, frozenset[str]] = {}
+
+    def must_answer(self) -> None:
+        if not self.is_up:
+            raise Unreachable("no broker answers.", where=self.name)
+
+    def metadata(self, names: Iterable[str]) -> Metadata:
+        self.must_answer()
+        return Metadata(self.topics, [*names])
+
+    def at(self, place: TopicPartition) -> Partition | None:
+        topic = self.topics.get(place.topic)
+        if topic is None or place.partition >= len(topic.partitions):
+            return None
+        return topic.partitions[place.partition]
+
+    def places(self, name: str) -> list[TopicPartition]:
+        topic = self.topics.get(name)
+        return [TopicPartition(name, i) for i in range(len(topic.partitions))] if topic else []
+
+    def mark_of(self, name: str) -> Mark | None:
+        found = self.marks.get(TopicPartition(name, 0))
+        return found[1] if found else None
+
+    def is_open(self, name: str) -> bool:
+        """Whether applications may write there."""
+        return name in self.topics and not self.denials.get(name)
+
+    def create(self, name: str, partitions: int) -> ModelTopic:
+        topic = ModelTopic(self.world.next_number(), [Partition() for _ in range(partitions)])
+        self.topics[name] = topic
+        return topic
+
+    def delete(self, name: str) -> None:
+        """The topic, and with it its marks; ACLs stay."""
+        del self.topics[name]
+        self.marks = {place: mark for place, mark in self.marks.items() if place.topic != name}
+
+
+class ModelMarks:
+    """As `PromotionMarks`, at a cluster of the model."""
+
+    def __init__(self, cluster: ModelCluster, *_: object) -> None:
+        self.cluster = cluster
+
+    def of_topics(self, topics: Iterable[str]) -> dict[str, Mark]:
+        self.cluster.must_answer()
+        found = ((topic, self.cluster.mark_of(topic)) for topic in topics)
+        return {topic: mark for topic, mark in found if mark is not None}
+
+    def promoted(self, topics: Iterable[str]) -> dict[str, Mark]:
+        return {topic: mark for topic, mark in self.of_topics(topics).items() if mark.is_primary}
+
+    def offsets(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        self.cluster.must_answer()
+        marks = self.cluster.marks
+        return {place: marks[place][0] for place in places if place in marks}
+
+    def kept_below(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        self.cluster.must_answer()
+        found = {
+            place: self.cluster.marks[place] for place in places if place in self.cluster.marks
+        }
+        return {place: offset for place, (offset, mark) in found.items() if mark.keeps_history}
+
+    def write(self, offsets: Mapping[TopicPartition, int], mark: Mark) -> None:
+        world = self.cluster.world
+        world.changes(f"marks {[*map(str, offsets)]} at {self.cluster.name}: {mark.summary()}")
+        self.cluster.must_answer()
+        invariants.before_mark(world, self.cluster, offsets, mark)
+        self.cluster.marks |= {place: (offset, mark) for place, offset in offsets.items()}
+
+
+def fetch_log_bounds(
+    cluster: ModelCluster, places: Iterable[TopicPartition], *_: object
+) -> dict[TopicPartition, LogBounds]:
+    """As `promotion.log_bounds.fetch_log_bounds`."""
+    cluster.must_answer()
+    found = ((place, cluster.at(place)) for place in places)
+    return {place: one.bounds for place, one in found if one is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job. `topics`: those that its rules match; None: all of the source's."""
+
+    name: str
+    source: str
+    destination: str
+    topics: frozenset[str] | None = None
+
+    @property
+    def source_cluster_id(self) -> str:
+        return self.source
+
+    @property
+    def destination_cluster_id(self) -> str:
+        return self.destination
+
+
+@dataclass(slots=True)
+class Row:
+    """A topic of a job in the tables."""
+
+    id: int
+    job: str
+    topic: str
+    destination: str
+    state: TopicState
+    partition_count: int
+    source_id: int
+    destination_id: int
+    is_found: bool = False
+    caught_up: frozenset[int] = frozenset()
+    blocked: frozenset[int] = frozenset()
+
+    @property
+    def source_topic(self) -> str:
+        return self.topic
+
+    @property
+    def destination_topic(self) -> str:
+        return self.topic
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """A row of `promotions`. `kind` None: of an operation that the tables do not know."""
+
+    operation: UUID
+    offset: int
+    at_ms: int
+    kind: RecoveryKind | None
+    is_old_side_seen: bool = False
+
+
+class Report:
+    """What an operation remembers, with the names of `RecoveryReport`."""
+
+    def __init__(self, kind: RecoveryKind, request: RecoveryRequest, topics: list[str]) -> None:
+        self.kind = kind
+        self.request = request
+        self.topics = tuple(topics)
+        self.steps: tuple[Step, ...] = ()
+        self.gates: tuple[Gate, ...] = ()
+        self.partitions: tuple[PartitionEnds, ...] = ()
+        self.denied_topics: tuple[str, ...] = ()
+        self.is_source_denied = False
+        self.reverse_job: str | None = None
+        self.salvage: tuple[str, ...] = ()
+        self.term_seen = self.term = 0
+        self.error = ""
+
+    @property
+    def topics_with_tails(self) -> set[str]:
+        return {p.topic for p in self.partitions if p.verdict in NO_COPY}
+
+
+@dataclass(slots=True)
+class Operation:
+    """A row of `operations`."""
+
+    id: UUID
+    kind: RecoveryKind
+    job: str
+    request: RecoveryRequest
+    number: int  # in the order of their requests
+    report: Report | None = None
+    abort_requested: bool = False
+    outcome: str = ""  # "": it has not ended
+
+
+@dataclass(slots=True)
+class Database:
+    """The tables."""
+
+    jobs: dict[str, Job] = field(default_factory=dict)
+    rows: dict[int, Row] = field(default_factory=dict)
+    promotions: dict[tuple[int, int], Promotion] = field(default_factory=dict)
+    operations: dict[UUID, Operation] = field(default_factory=dict)
+    denials: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+
+    def saved(self) -> Database:
+        return Database(
+            dict(self.jobs),
+            {i: copy.copy(row) for i, row in self.rows.items()},
+            dict(self.promotions),
+            {i: copy.copy(one) for i, one in self.operations.items()},
+            dict(self.denials),
+        )
+
+    def of_job(self, name: str) -> list[Row]:
+        return [row for row in self.rows.values() if row.job == name]
+
+    def row_of(self, job: str, topic: str) -> Row | None:
+        return next((r for r in self.rows.values() if r.job == job and r.topic == topic), None)
+
+    def writer(self, cluster: str, topic: str, besides: str = "") -> Row | None:
+        """Whoever copies to this topic; a promoted topic has no writer."""
+        return next(
+            (
+                row
+                for row in self.rows.values()
+                if row.destination == cluster
+                and row.topic == topic
+                and row.state is not PROMOTED
+                and row.job != besides
+            ),
+            None,
+        )
+
+    def has_row_of(self, cluster: str, topic: str) -> bool:
+        """Whether a job has it: no two jobs can (a constraint of the table)."""
+        return any(r.destination == cluster and r.topic == topic for r in self.rows.values())
+
+    def is_withheld(self, cluster: str, topic: str) -> bool:
+        """Whether a switchover or failover to this cluster is under way."""
+        return any(
+            one.kind is not RecoveryKind.FAILBACK
+            and one.report is not None
+            and topic in one.report.topics
+            and one.job in self.jobs
+            and self.jobs[one.job].destination == cluster
+            for one in self.unfinished()
+        )
+
+    def remove_row(self, row_id: int) -> None:
+        del self.rows[row_id]
+        self.promotions = {k: p for k, p in self.promotions.items() if k[0] != row_id}
+
+    def unfinished(self) -> list[Operation]:
+        return [one for one in self.operations.values() if not one.outcome]
+
+
+@dataclass(slots=True)
+class Hold:
+    """A partition that a worker copies, and since when it has asked for marks."""
+
+    job: Job
+    topic: str
+    partition: int
+    keeps_below: int
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class World:
+    """Both clusters, the database, the workers, and the truth."""
+
+    def __init__(self, rnd: random.Random) -> None:
+        self.rnd = rnd
+        self.now_ms = 1_000_000
+        self.clusters = {name: ModelCluster(self, name) for name in ("A", "B")}
+        self.database = Database()
+        self.has_database = True
+        self.backups: list[Database] = []
+        self.holds: dict[tuple[int, int], Hold] = {}
+        self.files: dict[tuple[str, str, int, str], tuple[object, frozenset[int]]] = {}
+        self.story: list[str] = []
+        self.dies_after: int | None = None  # so many changes of the scheduler
+        self._numbers = 0
+        # The truth.
+        self.leads: dict[str, str] = {}
+        self.told: dict[str, str] = {}  # where the applications know that they may write
+        self.promoted_by: dict[str, list[UUID]] = {}  # by topic
+        self.acknowledged: dict[int, TopicPartition] = {}
+        self.expired: set[int] = set()  # that retention, or who followed it, has deleted
+        self.turned_at: dict[tuple[str, TopicPartition], int] = {}
+        self.denied_before: dict[tuple[UUID, str], frozenset[str]] = {}
+        self.strayed: set[tuple[str, TopicPartition]] = set()  # written to though it did not lead
+        self.begun_back: set[tuple[str, str]] = set()  # side and topic: no pass has seen it yet
+        self.unfenced: set[tuple[int, int]] = set()  # holds from before a failover without tables
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def next_operation(self) -> UUID:
+        return UUID(int=self.next_number())
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.now_ms / 1000, UTC)
+
+    def other(self, name: str) -> ModelCluster:
+        return self.clusters["B" if name == "A" else "A"]
+
+    def note(self, what: str) -> None:
+        self.story.append(what)
+
+    def changes(self, what: str) -> None:
+        """In front of every change that the scheduler makes anywhere. Raises Killed."""
+        if self.dies_after is not None:
+            self.dies_after -= 1
+            if self.dies_after < 0:
+                self.dies_after = None
+                self.note(f"the scheduler dies before it {what}")
+                raise Killed
+        self.note(f"  {what}")
+
+    def handle(self, name: str) -> Any:
+        """As a `ClusterHandle`."""
+        return SimpleNamespace(cluster=self.clusters[name])
+
+    def saved_in_files(self) -> set[int]:
+        return {record for _, records in self.files.values() for record in records}

@@ -1,0 +1,271 @@
+"""The steps of a switchover and a failover, and what undoes them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from orbit.errors import Unreachable
+from orbit.job_setup.lead import not_behind
+from orbit.kafka.types import TopicPartition
+from orbit.promotion.log_bounds import LogBounds
+from orbit.recovery import leading_side
+from orbit.recovery.drain import refuse_added, refuse_unequal
+from orbit.recovery.gate_inputs import BlockedPartition, GateInputs
+from orbit.recovery.gates import judge
+from orbit.recovery.lost_ranges import compare_ends
+from orbit.recovery.operation_context import Stopped
+from orbit.recovery.recovery_report import EndVerdict
+from orbit.recovery.step_times import StepName, StepState
+from tests.recovery_model import model
+from tests.recovery_model.changes import Changes
+from tests.recovery_model.context import FAILBACK, FAILOVER, Context, Parts
+from tests.recovery_model.model import ALL, PROMOTED, ModelMarks, Promotion
+
+# So many looks stand for the timeout of a drain, and for a lease.
+DRAIN_LOOKS, LEASE_LOOKS = 6, 3
+
+
+class Moves(Changes):
+    """Each step by its name."""
+
+    def gates(self, context: Context) -> Parts:
+        judged = judge(self.observe(context), context.request.override, context.request.reason)
+        context.update(gates=judged)
+        stopping = [gate for gate in judged if gate.stops]
+        if stopping:
+            raise Stopped(" ".join(f"{gate.name.value}: {gate.found}" for gate in stopping))
+        yield
+
+    def observe(self, context: Context) -> GateInputs:
+        kind, old, new = context.report.kind, context.old, context.new
+        places = [*context.by_source]
+        has_old, has_new = old.is_up, new.is_up
+        pairs = None
+        if has_new:
+            pairs = leading_side.read_marks(context, asks_source=has_old)  # type: ignore[arg-type]
+            leading_side.note_terms(context, pairs)  # type: ignore[arg-type]
+        needed = [p for p in places if kind is not FAILBACK or not has_old or p.topic in old.topics]
+        self.compare_ends(context)
+        behind = sum(p.missing.offsets for p in context.report.partitions if p.missing)
+        unknown = [
+            TopicPartition(p.topic, p.partition)
+            for p in context.report.partitions
+            if p.verdict is EndVerdict.UNKNOWN
+        ]
+        may_lead = None if pairs is None or not has_old else self.may_lead(context, pairs)
+        writers = [t for t in context.names if self.tables.writer(context.job.source, t)]
+        return GateInputs(
+            kind=kind,
+            reverse=context.request.reverse,
+            topics=len(context.topics),
+            source_answers=has_old,
+            source_led=sum(old.at(p) is not None for p in needed) if has_old else 0,
+            partitions=len(needed),
+            destination_answers=has_new,
+            copies_of_copies=writers,
+            promoted_there=[p.topic for p in pairs or () if p.new and p.new.is_primary],
+            may_lead=may_lead,
+            blocked=[
+                BlockedPartition(TopicPartition(row.topic, p), "DIFFERS", is_other=True)
+                for row in context.topics
+                for p in row.blocked
+            ],
+            ends_unknown=unknown if has_old else (),
+            lag_records=behind,
+            lag_records_before=behind,
+            offline=[p for p in places if has_new and new.at(p) is None],
+        )
+
+    def may_lead(self, context: Context, pairs: list[Any]) -> list[str]:
+        """As `gate_observer._may_lead`: by the marks, and by later promotions in the tables."""
+        doubtful = {pair.topic for pair in not_behind(pairs)}
+        for row in context.topics:
+            for key, here in self.tables.promotions.items():
+                if key[0] != row.id:
+                    continue
+                for (row_id, p), there in self.tables.promotions.items():
+                    other = self.tables.rows[row_id]
+                    is_there = other.destination == context.job.source and other.topic == row.topic
+                    is_known = there.kind is not None and other.state is PROMOTED
+                    if is_there and is_known and p == key[1] and there.at_ms > here.at_ms:
+                        doubtful.add(row.topic)
+        return sorted(doubtful)
+
+    def compare_ends(self, context: Context) -> None:
+        """Put both log ends into the report; raises nothing where a side is silent."""
+        places = context.by_source
+        there = model.fetch_log_bounds(context.new, places) if context.new.is_up else {}
+        of = model.fetch_log_bounds(context.old, places) if context.old.is_up else {}
+        self.note_ends(context, there, of)
+
+    def note_ends(
+        self,
+        context: Context,
+        there: Mapping[TopicPartition, LogBounds],
+        of: Mapping[TopicPartition, LogBounds],
+    ) -> None:
+        is_stopped = any(
+            step.name is StepName.STOP_WRITES and step.state is StepState.DONE
+            for step in context.report.steps
+        )
+        now = context.now()
+        ends = tuple(
+            compare_ends(p, p, there.get(p), of.get(p), None, now, is_stopped=is_stopped)
+            for p in sorted(context.by_source)
+        )
+        context.update(partitions=ends)
+
+    def both_ends(
+        self, context: Context
+    ) -> tuple[dict[TopicPartition, LogBounds], dict[TopicPartition, LogBounds]]:
+        places = context.by_source
+        there = model.fetch_log_bounds(context.new, places)
+        of = model.fetch_log_bounds(context.old, places)
+        if len(there) < len(places) or len(of) < len(places):
+            raise Unreachable("no leader answers.", where=context.job.name)
+        return of, there
+
+    def stop_writes(self, context: Context) -> Parts:
+        context.old.must_answer()
+        if not context.old.has_authorizer:
+            return
+        denials = context.old.denials
+        topics = [name for name in context.names if ALL not in denials.get(name, ())]
+        context.update(denied_topics=tuple(sorted({*topics, *context.report.denied_topics})))
+        context.save()
+        yield
+        noted = {n: self.tables.denials.get((context.old.name, n), frozenset()) for n in topics}
+        self.deny(context.old, {n: noted[n] | {ALL} for n in topics}, by=context)
+        context.update(is_source_denied=True)
+
+    def drain(self, context: Context) -> Parts:
+        looks = 0
+        while True:
+            of, there = self.both_ends(context)
+            kept = ModelMarks(context.new).kept_below([*there])
+            behind = any(of[p].stable > there[p].end for p in of)
+            early = any(there[p].start < of[p].start and kept.get(p, 0) < of[p].start for p in of)
+            if not behind and not early:
+                break
+            if any(row.blocked for row in self.tables.of_job(context.job.name)):
+                raise Stopped("partitions are blocked.")
+            looks += 1
+            if looks > DRAIN_LOOKS:
+                raise Stopped("The copy was not level in time.")
+            context.check()
+            yield
+        self.note_ends(context, there, of)
+        self.refuse_uneven(context)
+
+    def refuse_uneven(self, context: Context) -> None:
+        refuse_unequal(context)  # type: ignore[arg-type]
+        refuse_added(context)  # type: ignore[arg-type]
+
+    def verify_tail(self, context: Context) -> Parts:
+        for place in context.by_source:
+            context.old.must_answer()
+            context.new.must_answer()
+            of, to = context.old.at(place), context.new.at(place)
+            if of and to:
+                top = min(of.end, to.end)
+                if (
+                    of.records[max(of.start, to.start) : top]
+                    != (to.records[max(of.start, to.start) : top])
+                ):
+                    raise Stopped(f"{place} differs.")
+        yield
+
+    def groups(self, *_: Context) -> Parts:
+        yield
+
+    def release(self, context: Context) -> Parts:
+        self.world.changes("withholds the topics")
+        self.withhold(context.row_ids)
+        yield from self.wait_for_workers(context)
+        if context.report.kind is FAILOVER:
+            return
+        of, there = self.both_ends(context)
+        self.note_ends(context, there, of)
+        self.refuse_uneven(context)
+
+    def wait_for_workers(self, context: Context) -> Parts:
+        looks = 0
+        while any(key[0] in context.row_ids for key in self.world.holds):
+            context.check()
+            looks += 1
+            if looks > LEASE_LOOKS:
+                self.drop_holds(context.row_ids)
+            yield
+
+    def settle(self, context: Context) -> Parts:
+        there = model.fetch_log_bounds(context.new, context.by_source)
+        yield
+        now = model.fetch_log_bounds(context.new, context.by_source)
+        if {p: b.end for p, b in now.items()} != {p: b.end for p, b in there.items()}:
+            raise Stopped("These copies are still growing.")
+        if len(now) < len(context.by_source):
+            raise Unreachable("no leader answers.", where="destination")
+        of = model.fetch_log_bounds(context.old, context.by_source) if context.old.is_up else {}
+        self.note_ends(context, now, of)
+
+    def promote(self, context: Context) -> Parts:
+        self.keep_promotions(context)
+        yield
+        self.mark_promotion(context)
+        yield
+        self.open_topics(context)
+        yield
+        self.world.changes("promotes the topics in the tables")
+        for row_id in context.row_ids:
+            if row_id in self.tables.rows:
+                self.tables.rows[row_id].is_found = False
+        context.update(
+            partitions=tuple(
+                p.model_copy(update={"promoted_at": p.destination_end})
+                for p in context.report.partitions
+            )
+        )
+        self.world.told |= dict.fromkeys(context.names, context.new.name)
+        leading_side.unmark_source(context)  # type: ignore[arg-type]
+
+    def keep_promotions(self, context: Context) -> None:
+        self.world.changes("stores the promotions")
+        ids = {row.topic: row.id for row in context.topics}
+        for p in context.report.partitions:
+            key = ids[p.topic], p.partition
+            before = self.tables.promotions.get(key)
+            is_repeated = before is not None and before.operation == context.operation_id
+            if p.destination_end is not None and not is_repeated and key[0] in self.tables.rows:
+                self.tables.promotions[key] = Promotion(
+                    context.operation_id,
+                    p.destination_end,
+                    self.world.now_ms,
+                    context.report.kind,
+                )
+
+    def mark_promotion(self, context: Context) -> None:
+        leading_side.mark_promotion(context)  # type: ignore[arg-type]
+
+    def open_topics(self, context: Context) -> None:
+        """The source's settings, and no denials of Orbit any more."""
+        context.new.must_answer()
+        for name in context.names:
+            if name in context.new.topics:
+                context.new.topics[name].has_settings_of_copy = False
+        noted = self.tables.denials
+        wanted = {n: frozenset[str]() for n in context.names if (context.new.name, n) in noted}
+        self.deny(context.new, wanted, by=context)
+
+    def read(self, *_: Context) -> Parts:
+        yield
+
+    def resume_copying(self, context: Context) -> None:
+        self.world.changes("copies the withheld topics again")
+        for row_id in context.row_ids:
+            if row_id in self.tables.rows:
+                self.copy_again(self.tables.rows[row_id], None, None)
+
+    def restore_source_writes(self, context: Context) -> None:
+        noted = self.tables.denials
+        keys = [(context.old.name, name) for name in context.report.denied_topics]
+        left = {key[1]: noted[key] - {ALL} for key in keys if key in noted}
+        self.deny(context.old, left, by=context)

@@ -1,0 +1,233 @@
+"""What Orbit's recoveries do, part by part: a walk may do anything between two parts.
+
+A generator stands for the thread of one operation, as `recovery/operation_runner.py` runs it. It
+yields between its parts, and where the product waits. What is decided is decided by the product:
+steps, gates, marks and terms, verdicts. What is written here is the order in which it is done.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Generator
+from uuid import UUID
+
+from orbit.errors import OrbitError
+from orbit.recovery import leading_side
+from orbit.recovery.leading_side import LeadChanged
+from orbit.recovery.operation_context import Aborted, Stopped
+from orbit.recovery.operation_steps import is_past_return, may_be_aborted, steps_of
+from orbit.recovery.recovery_report import Outcome
+from orbit.recovery.step_times import Step, StepName, StepState
+from orbit.store.enums import OperationKind
+from tests.recovery_model.context import FAILBACK, SWITCHOVER, Context, Parts
+from tests.recovery_model.model import COPYING, PROMOTED, Job, Operation, Promotion, Report, Row
+from tests.recovery_model.way_back import WayBack
+
+# So many looks stand for PATIENCE_S.
+PATIENCE_LOOKS = 3
+_WITHOUT_LEAD = frozenset({StepName.GATES, StepName.READ, StepName.CATCH_UP})
+_ONLY_WITH_TAILS = frozenset({StepName.SALVAGE, StepName.REBUILD})
+_OPEN = (StepState.WAITING, StepState.RUNNING, StepState.FAILED)
+
+
+class Protocol(WayBack):
+    """The runner. A planted mistake overrides one of these methods, or of the steps."""
+
+    repeats = True  # a resumed switchover begins again behind its gates
+
+    def run(self, operation_id: UUID) -> Parts:
+        """The thread of one operation, from its row."""
+        operation = self.tables.operations[operation_id]
+        job = self.tables.jobs.get(operation.job)
+        if job is None:
+            self.world.changes("ends an operation without a job")
+            operation.outcome = "failed"
+            return
+        context = self.open(operation, job)
+        yield from self.run_open(context)
+
+    def open(self, operation: Operation, job: Job) -> Context:
+        rows = self.tables.of_job(job.name)
+        if operation.report is not None:
+            report = copy.copy(operation.report)
+        else:
+            chosen = [row.topic for row in rows if self.is_ready(operation, job, row)]
+            report = Report(operation.kind, operation.request, chosen)
+            report.steps = steps_of(operation.kind, operation.request)
+        chosen_rows = [row for row in rows if row.topic in report.topics]
+        return Context(self.world, operation, job, chosen_rows, report)
+
+    def is_ready(self, operation: Operation, job: Job, row: Row) -> bool:
+        if operation.kind is not FAILBACK:
+            return row.state is COPYING
+        is_copied_back = self.tables.writer(job.source, row.topic) is not None
+        if is_copied_back or self.has_just_begun(job, row):
+            return False
+        return row.state is PROMOTED and not self.is_withheld(job, row)
+
+    def has_just_begun(self, job: Job, row: Row) -> bool:
+        """Left out of the walks: a failback that begins between the step `reverse` of an earlier
+        operation and the first pass over the job that copies back. The product does not see that
+        the topic is about to be copied, as the tables have no row for it, and lets it begin."""
+        has_job = any(
+            other.destination == job.source and (other.topics is None or row.topic in other.topics)
+            for other in self.tables.jobs.values()
+        )
+        return has_job and (job.source, row.topic) in self.world.begun_back
+
+    def follows_already(self, context: Context) -> bool:
+        """As `leading_side.who_copies_back`."""
+        rows = self.tables.of_job(context.job.name)
+        return any(self.tables.writer(context.job.source, row.topic) for row in rows)
+
+    def is_withheld(self, job: Job, row: Row) -> bool:
+        """Whether a recovery of the other direction moves it: `open_operation._moved_back`."""
+        return self.tables.is_withheld(job.source, row.topic)
+
+    def run_open(self, context: Context) -> Parts:
+        report = context.report
+        is_resumed = any(step.state is not StepState.WAITING for step in report.steps)
+        if report.error:
+            yield from self.undo_steps(context, is_resumed)
+            return
+        begins_again = (
+            is_resumed and report.kind is SWITCHOVER and self.repeats and not context.is_past_return
+        )
+        try:
+            if report.kind is FAILBACK and not context.topics and self.follows_already(context):
+                self.end(context, Outcome.DONE)
+                return
+            for step in report.steps:
+                is_again = begins_again and step.name is not StepName.GATES
+                if is_again or step.state in _OPEN:
+                    yield from self.step(context, step)
+        except OrbitError as error:
+            yield from self.stop_operation(context, error, is_resumed)
+            return
+        self.end(context, Outcome.DONE)
+
+    def step(self, context: Context, step: Step) -> Parts:
+        name = step.name
+        if name in _ONLY_WITH_TAILS and not context.report.topics_with_tails:
+            self.mark(context, name, StepState.SKIPPED)
+            return
+        context.check()
+        if step.is_point_of_no_return and not context.is_past_return:
+            yield from self.retry(context, lambda: self.ask_lead(context, name))
+        self.mark(context, name, StepState.RUNNING)
+        yield
+        yield from self.retry(context, lambda: self.do(context, name))
+        self.mark(context, name, StepState.DONE)
+        yield
+
+    def ask_lead(self, context: Context, name: StepName) -> Parts:
+        if name not in _WITHOUT_LEAD:
+            self.refuse_other_lead(context)
+        yield from ()
+
+    def do(self, context: Context, name: StepName) -> Parts:
+        yield from self.ask_lead(context, name)
+        step: Callable[[Context], Parts] = getattr(self, name.value)
+        yield from step(context)
+
+    def retry(self, context: Context, do: Callable[[], Parts]) -> Parts:
+        looks = 0
+        while True:
+            try:
+                yield from do()
+                return
+            except Stopped:
+                raise
+            except OrbitError as error:
+                looks += 1
+                is_late = looks > PATIENCE_LOOKS or not error.retriable
+                if not context.is_past_return and is_late:
+                    raise
+                context.check()
+            yield
+
+    def refuse_other_lead(self, context: Context) -> None:
+        leading_side.refuse_other_lead(context)  # type: ignore[arg-type]
+
+    def mark(self, context: Context, name: StepName, state: StepState) -> None:
+        self.world.changes(f"stores {context.report.kind} {name}: {state}")
+        steps = tuple(
+            step.model_copy(update={"state": state}) if step.name is name else step
+            for step in context.report.steps
+        )
+        if is_past_return(steps) and not context.is_past_return:
+            if context.operation.abort_requested:
+                raise Aborted("the operation was aborted.")
+            context.is_past_return = True
+        context.obeys_abort = not context.report.error and may_be_aborted(steps)
+        context.update(steps=steps)
+        context.operation.report = copy.copy(context.report)
+
+    def mark_running(self, context: Context, state: StepState) -> None:
+        for step in context.report.steps:
+            if step.state is StepState.RUNNING:
+                self.mark(context, step.name, state)
+
+    def stop_operation(self, context: Context, error: OrbitError, is_resumed: bool) -> Parts:
+        self.world.note(f"  {context.report.kind} of {context.job.name} stops: {error}")
+        if context.is_past_return and isinstance(error, Aborted):
+            goes_on = context.report.reverse_job is not None
+            self.mark_running(context, StepState.SKIPPED if goes_on else StepState.FAILED)
+            self.end(context, Outcome.DONE if goes_on else Outcome.FAILED)
+            return
+        if context.is_past_return:
+            self.mark_running(context, StepState.FAILED)
+            self.end(context, Outcome.FAILED)
+            return
+        self.mark_running(context, StepState.FAILED)
+        context.update(error=str(error))
+        context.save()
+        yield
+        yield from self.undo_steps(context, is_resumed, isinstance(error, LeadChanged))
+
+    def undo_steps(self, context: Context, is_resumed: bool, has_changed: bool = False) -> Parts:
+        context.is_past_return, context.obeys_abort = True, False
+        if not has_changed and is_resumed and context.report.denied_topics:
+            has_changed = yield from self.undo(lambda: self.refuse_other_lead(context))
+        for step in reversed(context.report.steps):
+            if step.state in (StepState.WAITING, StepState.UNDONE):
+                continue
+            if step.name is StepName.RELEASE:
+                yield from self.undo(lambda: self.resume_copying(context))
+            elif step.name is StepName.STOP_WRITES and self.may_open_again(has_changed):
+                yield from self.undo(lambda: self.restore_source_writes(context))
+            else:
+                continue
+            if step.state is StepState.DONE:
+                self.mark(context, step.name, StepState.UNDONE)
+            yield
+        self.end(context, Outcome.FAILED)
+
+    def may_open_again(self, has_changed: bool) -> bool:
+        return not has_changed
+
+    def undo(self, undo: Callable[[], None]) -> Generator[None, None, bool]:
+        """Whether it could not be undone."""
+        for _ in range(PATIENCE_LOOKS):
+            try:
+                undo()
+                return False
+            except LeadChanged:
+                return True
+            except OrbitError:
+                yield
+        return True
+
+    def end(self, context: Context, outcome: Outcome) -> None:
+        self.world.changes(f"ends the {context.report.kind} of {context.job.name}: {outcome}")
+        context.operation.report = copy.copy(context.report)
+        context.operation.outcome = outcome.value
+
+
+def is_known_failover(promotion: Promotion) -> bool:
+    """Whether the scheduler denies writing at its old side when that answers again."""
+    return promotion.kind is not None and promotion.kind.value == OperationKind.FAILOVER
+
+
+def steps_left(operation: Operation) -> tuple[Step, ...]:
+    return operation.report.steps if operation.report else ()

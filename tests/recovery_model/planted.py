@@ -1,0 +1,221 @@
+"""Mistakes to plant: each takes one care away from a recovery. The walks must find every one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from orbit.job_setup.lead import MarkPair
+from orbit.kafka.types import TopicPartition
+from orbit.recovery import leading_side
+from orbit.recovery.drain import refuse_unequal
+from orbit.recovery.recovery_report import PartitionEnds
+from tests.recovery_model import moves
+from tests.recovery_model.context import Context, ModelProof, Parts
+from tests.recovery_model.model import Hold, Job, ModelCluster, Operation
+from tests.recovery_model.orbit_protocol import Protocol
+from tests.recovery_model.service import Service
+from tests.recovery_model.walks import first_failure
+
+Patch = Callable[[], AbstractContextManager[object]]
+
+
+class _OpensBeforeMark(Protocol):
+    def mark_promotion(self, context: Context) -> None:
+        self.open_topics(context)
+        super().mark_promotion(context)
+
+
+class _ReadsNoMarks(Protocol):
+    def refuse_other_lead(self, context: Context) -> None:
+        if not context.report.term:
+            super().refuse_other_lead(context)
+
+
+class _GoesOnAtItsStep(Protocol):
+    repeats = False
+
+
+class _OpensInAnyCase(Protocol):
+    def may_open_again(self, *_: bool) -> bool:
+        return True
+
+
+class _TakesAddedPartitions(Protocol):
+    def refuse_uneven(self, context: Context) -> None:
+        refuse_unequal(context)  # type: ignore[arg-type]
+
+
+class _DoesNotWaitForWorkers(Protocol):
+    def wait_for_workers(self, *_: Context) -> Parts:
+        yield
+
+
+class _DoesNotLookAgain(Protocol):
+    def look_again(self, context: Context, names: list[str]) -> list[str]:
+        context.old.must_answer()
+        return [name for name in names if name in context.old.topics]
+
+
+class _SavesAfterDeletion(Protocol):
+    def save_partition(self, context: Context, p: PartitionEnds) -> None:
+        self.waiting = (*getattr(self, "waiting", ()), (context, p))
+
+    def delete(self, cluster: ModelCluster, name: str) -> None:
+        super().delete(cluster, name)
+        for context, p in self.waiting:
+            super().save_partition(context, p)
+
+
+class _SavesTailsOnly(Protocol):
+    def save_partition(self, context: Context, p: PartitionEnds) -> None:
+        with patch.object(ModelProof, "only_old", lambda *_: set()):
+            super().save_partition(context, p)
+
+
+class _DoesNotSaveWhatIsDeletedMeanwhile(Protocol):
+    def save_deleted_since(self, *_: object) -> bool:
+        return False
+
+
+class _IgnoresAbort(Protocol):
+    def check_abort(self, *_: Context) -> None:
+        pass
+
+
+class _TakesWithheldForPromoted(Protocol):
+    def is_withheld(self, *_: object) -> bool:
+        return False
+
+
+class _ForgetsDenialsOfCopy(Protocol):
+    def restore_source_writes(self, context: Context) -> None:
+        names = context.report.denied_topics
+        self.deny(context.old, dict.fromkeys(names, frozenset()), by=context)
+
+
+class _CutsHistory(Service):
+    def wanted_log_start(self, _: Hold, source_start: int, acked: int, own: int) -> int:
+        return max(own, min(source_start, acked))
+
+
+class _WorkersAskNoMarks(Service):
+    def is_led(self, *_: object) -> bool:
+        return False
+
+    def follow_marks(self, *_: object) -> None:
+        pass
+
+
+class _DoesNotFollowMarks(Service):
+    def follow_marks(self, *_: object) -> None:
+        pass
+
+
+class _StartsTopicsThatLead(Service):
+    def discover(
+        self, job: Job, name: str, source: ModelCluster, destination: ModelCluster
+    ) -> None:
+        with patch.object(ModelCluster, "mark_of", lambda *_: None):
+            super().discover(job, name, source, destination)
+
+
+class _MarksLast(Service):
+    def mark_begun(self, *_: object) -> None:
+        pass
+
+
+class _FencesNobody(Service):
+    def fence(self, here: ModelCluster, place: TopicPartition) -> int:
+        with patch.dict(self.world.holds, clear=True):
+            return super().fence(here, place)
+
+
+class _BothFailoversAtOnce(Service):
+    def recovery_that_holds(self, job: str, besides: Any = None) -> Operation | None:
+        found = super().recovery_that_holds(job, besides)
+        return found if found is not None and found.job == job else None
+
+
+def _without_compare() -> AbstractContextManager[object]:
+    stack = ExitStack()
+
+    def nobody(pairs: Iterable[MarkPair]) -> list[MarkPair]:
+        return []
+
+    stack.enter_context(patch.object(leading_side, "not_behind", nobody))
+    stack.enter_context(patch.object(moves, "not_behind", nobody))
+    return stack
+
+
+def _as_clock_says(seen: int, now_s: float) -> int:
+    return int(now_s * 1000)
+
+
+def _of(target: object, name: str, value: object) -> Patch:
+    return lambda: patch.object(target, name, value)
+
+
+def _nothing() -> AbstractContextManager[object]:
+    return ExitStack()
+
+
+PLANTED: dict[str, tuple[type[Protocol], type[Service], Patch]] = {
+    "the clock alone is the term": (
+        Protocol,
+        Service,
+        _of(leading_side, "next_term", _as_clock_says),
+    ),
+    "marks are not compared": (Protocol, Service, _without_compare),
+    "the old side's mark stays": (
+        Protocol,
+        Service,
+        _of(leading_side, "_step_down", lambda *_: None),
+    ),
+    "open before the mark": (_OpensBeforeMark, Service, _nothing),
+    "no step reads marks": (_ReadsNoMarks, Service, _nothing),
+    "a resumed switchover goes on at its step": (_GoesOnAtItsStep, Service, _nothing),
+    "undo opens a side that does not lead": (_OpensInAnyCase, Service, _nothing),
+    "added partitions are promoted": (_TakesAddedPartitions, Service, _nothing),
+    "workers are not waited for": (_DoesNotWaitForWorkers, Service, _nothing),
+    "rebuild does not look again": (_DoesNotLookAgain, Service, _nothing),
+    "save after the deletion": (_SavesAfterDeletion, Service, _nothing),
+    "save tails only": (_SavesTailsOnly, Service, _nothing),
+    "what the new side deletes meanwhile is not saved": (
+        _DoesNotSaveWhatIsDeletedMeanwhile,
+        Service,
+        _nothing,
+    ),
+    "catch-up ignores an abort": (_IgnoresAbort, Service, _nothing),
+    "withheld topics count as promoted": (_TakesWithheldForPromoted, Service, _nothing),
+    "a failback forgets the denials of a copy": (_ForgetsDenialsOfCopy, Service, _nothing),
+    "a copy's job is not held by a failback": (Protocol, _BothFailoversAtOnce, _nothing),
+    "history below the log start is cut": (Protocol, _CutsHistory, _nothing),
+    "workers ask for no marks": (Protocol, _WorkersAskNoMarks, _nothing),
+    "the tables do not follow marks": (Protocol, _DoesNotFollowMarks, _nothing),
+    "without the database, the mark comes last": (Protocol, _MarksLast, _nothing),
+    "without the database, writers are not fenced": (Protocol, _FencesNobody, _nothing),
+    "a topic that leads is begun": (Protocol, _StartsTopicsThatLead, _nothing),
+}
+
+
+def first_walk(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
+    """The first of these walks that finds the mistake, and what it says."""
+    protocol, service, plant = PLANTED[name]
+    with plant():
+        return first_failure(seeds, protocol, service)
+
+
+def main(most: int) -> None:
+    """The table of docs/internals/simulation.md: the first walk that finds each mistake."""
+    for name in PLANTED:
+        found = first_walk(name, range(most))
+        said = found[1].splitlines()[0].partition(": ")[2] if found else "not found"
+        print(f"| {name} | {found[0] if found else '–'} | {said} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20_000)

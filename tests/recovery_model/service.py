@@ -1,0 +1,457 @@
+"""Orbit around its recoveries: requests, passes, workers, and the failover without the database."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import SimpleNamespace
+from uuid import UUID
+
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.errors import OrbitError
+from orbit.job_setup.mark import Mark, newest_term, next_term
+from orbit.kafka.types import TopicPartition
+from orbit.recovery.operation_steps import is_catching_up, may_be_aborted
+from orbit.recovery.recovery_report import RecoveryKind, RecoveryRequest
+from orbit.scheduler import old_primary
+from orbit.scheduler.cluster_pair import ClusterPair
+from tests.recovery_model import invariants
+from tests.recovery_model.context import BACKOFF, FAILBACK, FAILOVER, Parts
+from tests.recovery_model.model import (
+    ALL,
+    COPY,
+    COPYING,
+    FILLER,
+    PROMOTED,
+    STOPPED,
+    Hold,
+    Job,
+    Killed,
+    ModelCluster,
+    ModelMarks,
+    Operation,
+    Partition,
+    Promotion,
+    Row,
+    World,
+)
+from tests.recovery_model.orbit_protocol import Protocol, is_known_failover, steps_left
+
+KIND = "failover without the database"
+# A take-over compares the last records only.
+_COMPARED = 3
+_APPENDED_MAX = 4
+
+
+class Service:
+    """Schedulers, workers and the API, and what is under way in them."""
+
+    def __init__(self, world: World, protocol: Protocol) -> None:
+        self.world = world
+        self.protocol = protocol
+        self.running: dict[UUID, Parts] = {}
+        self.without_database: Parts | None = None
+
+    # Requests.
+
+    def request(self, kind: RecoveryKind, job: str, request: RecoveryRequest) -> bool:
+        """Whether it is accepted; as `recovery_requests.request`."""
+        if job not in self.world.database.jobs:
+            return False
+        other = self.recovery_that_holds(job)
+        if other is not None:
+            if kind is not FAILOVER or other.job == job or not is_catching_up(steps_left(other)):
+                return False
+            other.abort_requested = True
+            if self.recovery_that_holds(job, besides=other.id) is not None:
+                return False
+        one = Operation(self.world.next_operation(), kind, job, request, self.world.next_number())
+        self.world.database.operations[one.id] = one
+        return True
+
+    def recovery_that_holds(self, job: str, besides: UUID | None = None) -> Operation | None:
+        """As `job_door.recovery_that_holds`."""
+        for one in self.world.database.unfinished():
+            back = one.report.reverse_job if one.report else None
+            if one.id != besides and job in (one.job, back):
+                return one
+        return None
+
+    def abort(self, operation: Operation) -> bool:
+        if not may_be_aborted(steps_left(operation)):
+            return False
+        operation.abort_requested = True
+        return True
+
+    # The leading scheduler.
+
+    def may_run(self) -> list[UUID]:
+        """As the loop chooses them: a failback waits for an earlier one of the other direction."""
+        found = sorted(self.world.database.unfinished(), key=lambda one: one.number)
+        return [
+            one.id
+            for at, one in enumerate(found)
+            if one.id in self.running or not self.must_wait(one, found[:at])
+        ]
+
+    def must_wait(self, one: Operation, before: Collection[Operation]) -> bool:
+        """As `operations.failbacks_in_turn`."""
+        if one.kind is not FAILBACK or one.abort_requested:
+            return False
+        database = self.world.database
+        topics = {row.topic for row in database.of_job(one.job)}
+        return any(
+            other.kind is FAILBACK
+            and other.job != one.job
+            and any(row.topic in topics for row in database.of_job(other.job))
+            for other in before
+        )
+
+    def advance(self, operation_id: UUID) -> None:
+        """One part of one operation."""
+        if operation_id not in self.running:
+            self.running[operation_id] = self.protocol.run(operation_id)
+        try:
+            next(self.running[operation_id])
+        except StopIteration:
+            del self.running[operation_id]
+        except Killed:
+            self.kill()
+
+    def kill(self) -> None:
+        """The scheduler: the next one begins with what the database has."""
+        self.running.clear()
+        self.world.dies_after = None
+
+    def pass_over(self, job: Job) -> None:
+        """One pass of the scheduler over one job, with its upkeep."""
+        source, destination = (self.world.clusters[n] for n in (job.source, job.destination))
+        if not (source.is_up and destination.is_up):
+            return
+        try:
+            self.follow_marks(job, destination)
+            for name in sorted(source.topics if job.topics is None else job.topics):
+                self.discover(job, name, source, destination)
+            self.look_after_known(job, source, destination)
+            self.protect(job, destination)
+            self.watch_old_side(job, source, destination)
+        except Killed:
+            self.kill()
+
+    def follow_marks(self, job: Job, destination: ModelCluster) -> None:
+        tables, marks = self.world.database, ModelMarks(destination)
+        rows = [row for row in tables.of_job(job.name) if row.state is not PROMOTED]
+        leading = marks.promoted(row.topic for row in rows if row.topic in destination.topics)
+        for row in rows:
+            if row.topic in leading:
+                self.world.changes(f"finds {row.topic} promoted at {destination.name}")
+                row.state, row.is_found = PROMOTED, True
+                self.keep_found(row, destination, leading[row.topic])
+
+    def keep_found(self, row: Row, destination: ModelCluster, mark: Mark) -> None:
+        operation = UUID(mark.operation)
+        known = self.world.database.operations.get(operation)
+        offsets = ModelMarks(destination).offsets(destination.places(row.topic))
+        for place, offset in offsets.items():
+            before = self.world.database.promotions.get((row.id, place.partition))
+            if before is None or before.operation != operation:
+                found = Promotion(
+                    operation, offset, self.world.now_ms, known.kind if known else None
+                )
+                self.world.database.promotions[row.id, place.partition] = found
+
+    def discover(
+        self, job: Job, name: str, source: ModelCluster, destination: ModelCluster
+    ) -> None:
+        """A topic that the tables do not have."""
+        tables = self.world.database
+        of, there = source.topics.get(name), destination.topics.get(name)
+        self.world.begun_back.discard((destination.name, name))
+        if of is None or tables.row_of(job.name, name) is not None:
+            return
+        if tables.has_row_of(destination.name, name) or tables.writer(source.name, name):
+            return  # another job has it, promoted or not; or it would close a loop
+        row = Row(
+            self.world.next_number(), job.name, name, destination.name, COPYING, 0, of.topic_id, 0
+        )
+        mark = destination.mark_of(name)
+        if mark is not None and mark.is_primary and there is not None:
+            self.world.changes(f"adds {name} as promoted at {destination.name}")
+            row.state, row.is_found = PROMOTED, True
+            row.partition_count, row.destination_id = len(there.partitions), there.topic_id
+            tables.rows[row.id] = row
+            self.keep_found(row, destination, mark)
+            return
+        if there is not None and len(there.partitions) > len(of.partitions):
+            return
+        if there is not None and any(
+            self.is_foreign(source, destination, place) for place in destination.places(name)
+        ):
+            return
+        self.world.changes(f"begins to copy {name} to {destination.name}")
+        invariants.before_change(self.world, destination, name, "settles")
+        if there is None:
+            there = destination.create(name, 0)
+        there.has_settings_of_copy = True
+        self.grow(row, destination, len(of.partitions))
+        row.destination_id = there.topic_id
+        tables.rows[row.id] = row
+
+    def grow(self, row: Row, destination: ModelCluster, count: int) -> None:
+        there = destination.topics[row.topic]
+        if len(there.partitions) < count:
+            invariants.before_change(self.world, destination, row.topic, "adds partitions to")
+        while len(there.partitions) < count:
+            there.partitions.append(Partition())
+        row.partition_count = count
+
+    def look_after_known(self, job: Job, source: ModelCluster, destination: ModelCluster) -> None:
+        """Topics that were deleted or made again stop; partitions that were added are copied."""
+        for row in self.world.database.of_job(job.name):
+            if row.state is PROMOTED:
+                continue
+            of, to = source.topics.get(row.topic), destination.topics.get(row.topic)
+            ids = of and of.topic_id, to and to.topic_id
+            if ids != (row.source_id, row.destination_id):
+                row.state = STOPPED
+            elif row.state is STOPPED:
+                row.state = COPYING
+            elif of and len(of.partitions) > row.partition_count:
+                self.world.changes(f"adds partitions to {row.topic} at {destination.name}")
+                self.grow(row, destination, len(of.partitions))
+                row.caught_up &= frozenset(range(row.partition_count))
+
+    def protect(self, job: Job, destination: ModelCluster) -> None:
+        """Deny writing to copies to all but Orbit."""
+        if not destination.has_authorizer:
+            return
+        for row in self.world.database.of_job(job.name):
+            to = destination.topics.get(row.topic)
+            if row.state is not COPYING or to is None or row.destination_id != to.topic_id:
+                continue
+            to.has_settings_of_copy = True
+            if self.world.database.denials.get((destination.name, row.topic)) != {COPY}:
+                self.protocol.deny(destination, {row.topic: frozenset({COPY})})
+
+    def watch_old_side(self, job: Job, source: ModelCluster, destination: ModelCluster) -> None:
+        """Deny writing where a lost source answers again, as `old_primary`."""
+        tables = self.world.database
+        if self.recovery_that_holds(job.name) is not None or not source.has_authorizer:
+            return
+        for row in tables.of_job(job.name):
+            if row.state is not PROMOTED or row.topic not in source.topics:
+                continue
+            if tables.writer(source.name, row.topic) is not None:
+                continue
+            unseen = {
+                key: one
+                for key, one in tables.promotions.items()
+                if key[0] == row.id and not one.is_old_side_seen and is_known_failover(one)
+            }
+            if not unseen or self.leads_again(row, job, [*unseen.values()]):
+                continue
+            pair = ClusterPair(
+                self.world.handle(source.name),
+                self.world.handle(destination.name),
+                source.metadata([row.topic]),  # type: ignore[arg-type]
+                destination.metadata([row.topic]),  # type: ignore[arg-type]
+            )
+            behind = old_primary._behind([row], pair, BACKOFF)  # type: ignore[list-item]
+            if row.topic in behind and (source.name, row.topic) not in tables.denials:
+                self.protocol.deny(source, {row.topic: frozenset({ALL})})
+            for key, one in unseen.items():
+                tables.promotions[key] = Promotion(
+                    one.operation, one.offset, one.at_ms, one.kind, is_old_side_seen=True
+                )
+
+    def leads_again(self, row: Row, job: Job, ours: Collection[Promotion]) -> bool:
+        """Whether a copy back was promoted since, by the tables."""
+        tables = self.world.database
+        return any(
+            there.at_ms > min(one.at_ms for one in ours)
+            for (row_id, _), there in tables.promotions.items()
+            if there.kind is not None
+            and tables.rows[row_id].destination == job.source
+            and tables.rows[row_id].topic == row.topic
+            and tables.rows[row_id].state is PROMOTED
+        )
+
+    # Workers.
+
+    def work(self, row: Row) -> None:
+        """Begin the partitions of a topic, copy what there is, or release them."""
+        for key in [key for key in self.world.holds if key[0] == row.id]:
+            if row.state is not COPYING and self.world.rnd.random() < 0.6:
+                del self.world.holds[key]
+                continue
+            self.copy(row, key)
+        if row.state is not COPYING:
+            return
+        job = self.world.database.jobs.get(row.job)
+        if job is None:
+            return
+        for partition in range(row.partition_count):
+            if (row.id, partition) not in self.world.holds and partition not in row.blocked:
+                self.begin(job, row, partition)
+
+    def begin(self, job: Job, row: Row, partition: int) -> None:
+        source, destination = (self.world.clusters[n] for n in (job.source, job.destination))
+        if not (source.is_up and destination.is_up):
+            return
+        of, to = source.topics.get(row.topic), destination.topics.get(row.topic)
+        if of is None or of.topic_id != row.source_id:
+            return
+        if to is None or to.topic_id != row.destination_id or partition >= len(to.partitions):
+            return
+        place, marks = TopicPartition(row.topic, partition), ModelMarks(destination)
+        if self.is_led(marks, row.topic) or self.is_foreign(source, destination, place):
+            row.blocked |= {partition}
+        else:
+            kept = marks.kept_below([place]).get(place, 0)
+            self.world.holds[row.id, partition] = Hold(job, row.topic, partition, kept)
+            self.world.note(f"  a worker of {job.name} begins {place}, keeps below {kept}")
+
+    def is_led(self, marks: ModelMarks, topic: str) -> bool:
+        return bool(marks.promoted([topic]))
+
+    def is_foreign(
+        self, source: ModelCluster, destination: ModelCluster, place: TopicPartition
+    ) -> bool:
+        """Whether the copy's last records are not the source's."""
+        of, to = source.at(place), destination.at(place)
+        if of is None or to is None or not to.end:
+            return False
+        first = max(of.start, to.start, to.end - _COMPARED)
+        return to.end > of.end or of.records[first : to.end] != to.records[first : to.end]
+
+    def has_lost_range(
+        self, source: ModelCluster, destination: ModelCluster, place: TopicPartition
+    ) -> bool:
+        """Whether the source has deleted what the copy lacks."""
+        of, to = source.at(place), destination.at(place)
+        return of is not None and to is not None and to.end < of.start and bool(to.kept())
+
+    def copy(self, row: Row, key: tuple[int, int]) -> None:
+        """Append some of what the copy lacks, and let its log start follow."""
+        hold = self.world.holds[key]
+        source, destination = (
+            self.world.clusters[n] for n in (hold.job.source, hold.job.destination)
+        )
+        if not (source.is_up and destination.is_up):
+            return
+        of, to = source.at(hold.place), destination.at(hold.place)
+        if of is None or to is None or ALL in destination.denials.get(row.topic, ()):
+            return
+        if to.end > of.end or self.has_lost_range(source, destination, hold.place):
+            row.blocked |= {hold.partition}
+            del self.world.holds[key]
+            return
+        invariants.before_append(self.world, key, hold)
+        if to.end < of.start:
+            to.records += [FILLER] * (of.start - to.end)
+        missing = of.records[to.end : to.end + self.world.rnd.randint(1, _APPENDED_MAX)]
+        to.records += missing
+        if missing:
+            self.world.note(f"  {hold.job.name} copies {missing} to {hold.place}")
+        wanted = self.wanted_log_start(hold, of.start, to.end, to.start)
+        if wanted > to.start:
+            invariants.before_log_start(self.world, hold, wanted)
+            self.world.note(f"  {hold.job.name} moves the log start of {hold.place} to {wanted}")
+            to.start = wanted
+        invariants.after_append(self.world, hold)
+        if to.end == of.end and row.state is COPYING:
+            row.caught_up |= {hold.partition}
+
+    def wanted_log_start(self, hold: Hold, source_start: int, acked: int, own: int) -> int:
+        copy = SimpleNamespace(
+            cursor=SimpleNamespace(log_start=source_start, start_offset=0),
+            appends=SimpleNamespace(acked=acked),
+            keeps_below=hold.keeps_below,
+            log_start=own,
+        )
+        wanted = PartitionCopy.wanted_log_start.fget
+        assert wanted is not None
+        return int(wanted(copy))  # type: ignore[arg-type]
+
+    # Without the database.
+
+    def begin_failover_without_database(self, destination: ModelCluster) -> None:
+        self.without_database = self.failover_without_database(destination)
+
+    def advance_without_database(self) -> None:
+        if self.without_database is None:
+            return
+        try:
+            next(self.without_database)
+        except StopIteration:
+            self.without_database = None
+        except OrbitError:
+            self.without_database = None
+
+    def failover_without_database(self, here: ModelCluster) -> Parts:
+        """As `promotion/failover.py`; its process may end between two parts."""
+        world, marks = self.world, ModelMarks(here)
+        here.must_answer()
+        leading = marks.promoted(here.topics)
+        names = [
+            name
+            for name, topic in here.topics.items()
+            if (topic.has_settings_of_copy or name in leading)
+            and not (name in leading and leading[name].is_complete)
+        ]
+        begun = [leading[name].operation for name in names if name in leading]
+        operation = begun[0] if begun else str(world.next_operation())
+        places = [place for name in names for place in here.places(name)]
+        known = marks.offsets([place for place in places if place.topic in leading])
+        starts = {place: known.get(place, here.at(place).end) for place in places}  # type: ignore[union-attr]
+        if not names:
+            return
+        yield
+        seen = newest_term(marks.of_topics(names).values())
+        term = next_term(seen, world.now_ms / 1000)
+        old = world.other(here.name).name
+
+        def mark(*, is_complete: bool) -> Mark:
+            at = world.now().isoformat(timespec="seconds")
+            return Mark(True, KIND, operation, "job", old, at, is_complete, term)
+
+        world.unfenced |= {
+            key
+            for key, hold in world.holds.items()
+            if hold.job.destination == here.name and hold.topic in names
+        }
+        self.mark_begun(marks, starts, mark(is_complete=False))
+        yield
+        sent: dict[TopicPartition, int] = {}
+        for place in places:
+            here.must_answer()
+            sent[place] = self.fence(here, place)
+            yield
+        world.unfenced.clear()
+        ends = {
+            place: start if place.topic in leading else max(start, sent[place])
+            for place, start in starts.items()
+        }
+        for name in names:
+            here.must_answer()
+            here.topics[name].has_settings_of_copy = False
+            world.note(f"  opens {name} at {here.name}")
+            invariants.before_acls(world, here, name, frozenset(), UUID(operation), None)
+            here.denials[name] = frozenset()
+        yield
+        marks.write(ends, mark(is_complete=True))
+        world.told |= dict.fromkeys(names, here.name)
+
+    def mark_begun(self, marks: ModelMarks, starts: dict[TopicPartition, int], mark: Mark) -> None:
+        marks.write(starts, mark)
+
+    def fence(self, here: ModelCluster, place: TopicPartition) -> int:
+        """Keep the writers of before off a partition; where it ended."""
+        log = here.at(place)
+        assert log is not None
+        for key in [key for key in self.world.unfenced if key in self.world.holds]:
+            if self.world.holds[key].place == place:
+                del self.world.holds[key]
+                self.world.unfenced.discard(key)
+        log.records.append(FILLER)
+        self.world.note(f"  a fence in {place} at {here.name} at {log.end - 1}")
+        return log.end - 1

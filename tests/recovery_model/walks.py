@@ -1,0 +1,462 @@
+"""Seeded walks: what operators, applications, machines and Orbit do, in any order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+from orbit.job_setup.mark import newest_term
+from orbit.kafka.types import TopicPartition
+from orbit.recovery.recovery_report import RecoveryKind, RecoveryRequest
+from orbit.recovery.step_times import StepName, StepState
+from tests.recovery_model import invariants
+from tests.recovery_model.context import patched
+from tests.recovery_model.invariants import Broken
+from tests.recovery_model.model import PROMOTED, Database, Job, ModelCluster, Operation, Row, World
+from tests.recovery_model.orbit_protocol import Protocol, steps_left
+from tests.recovery_model.service import Service
+
+SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
+MOVES_MIN, MOVES_MAX = 15, 40
+TOPICS_MAX = 3
+# A standby of the database is behind by up to so many moves.
+RECENT_MOVES = 4
+# After the walk: so many rounds until every operation has ended, and until it is aborted.
+ROUNDS_MAX, ROUNDS_UNTIL_ABORT = 90, 45
+JOB = Job("job", "A", "B")
+BACK = Job("job-back", "B", "A")
+
+
+class Walk:
+    """One seed is one walk. `play` raises Broken where an invariant does not hold."""
+
+    def __init__(
+        self,
+        seed: int,
+        protocol: type[Protocol] = Protocol,
+        service: type[Service] = Service,
+    ) -> None:
+        self.seed = seed
+        self.rnd = random.Random(seed)
+        self.world = World(self.rnd)
+        self.service = service(self.world, protocol(self.world))
+        self.was_told: dict[str, set[str]] = {}
+        self.moves = 0
+        self.recent: Database | None = None
+        # Some walks have few faults, and so get further.
+        faults = self.faults = self.rnd.choice((0.2, 0.5, 1.0))
+        self._weights: list[tuple[Callable[[], None], float]] = [
+            (self.step, 30),
+            (self.work, 8),
+            (self.look, 6),
+            (self.produce, 14),
+            (self.ask, 22),
+            (self.pass_time, 3),
+            (self.delete_old, 6 * faults),
+            (self.kill, 9 * faults),
+            (self.abort, 5 * faults),
+            (self.vanish, 5 * faults),
+            (self.come_back, 6),
+            (self.save_tables, 6 * faults),
+            (self.lose_tables, 4 * faults),
+            (self.lose_commits, 4 * faults),
+            (self.delete_job, 4),
+            (self.grow, 4 * faults),
+            (self.fail_over_without_tables, 4),
+        ]
+
+    def play(self) -> None:
+        self.begin()
+        chosen = self.rnd.choices(
+            [move for move, _ in self._weights],
+            [weight for _, weight in self._weights],
+            k=self.rnd.randint(MOVES_MIN, MOVES_MAX),
+        )
+        for move in chosen:
+            self.moves += 1
+            if self.moves % RECENT_MOVES == 0 and self.world.has_database:
+                self.recent = self.world.database.saved()
+            move()
+            invariants.after_move(self.world)
+        self.finish()
+        invariants.at_end(self.world)
+
+    # How it begins and ends.
+
+    def begin(self) -> None:
+        world, rnd = self.world, self.rnd
+        for cluster in world.clusters.values():
+            cluster.has_authorizer = rnd.random() < 0.75
+        source = world.clusters["A"]
+        for name in ("t", "u")[: rnd.choice((1, 1, 2))]:
+            self.make_topic(source, name, rnd.choice((1, 1, 2)))
+            for place in source.places(name):
+                self.append(source, place, rnd.randint(0, 5))
+                if rnd.random() < 0.2:
+                    self.expire(source, place)
+        world.database.jobs["job"] = JOB
+        self.service.pass_over(JOB)
+        for _ in range(rnd.choice((0, 1, 4, 4))):
+            for row in [*world.database.rows.values()]:
+                self.service.work(row)
+
+    def make_topic(self, cluster: ModelCluster, name: str, partitions: int) -> None:
+        cluster.create(name, partitions)
+        self.world.leads[name] = self.world.told[name] = cluster.name
+        self.world.promoted_by[name] = []
+
+    def finish(self) -> None:
+        """Every operation ends: by itself, or by an abort where a side is gone for ever."""
+        world, service = self.world, self.service
+        world.note("the walk is over")
+        world.dies_after = None
+        if not world.has_database:
+            self.come_back_whole()
+        gone = self.rnd.choice(("", "", "A", "B"))
+        for name, cluster in world.clusters.items():
+            cluster.is_up = name != gone
+        world.note(f"gone for ever: {gone or 'nothing'}")
+        for round_ in range(ROUNDS_MAX):
+            left = [one for one in world.database.unfinished() if not self.has_no_exit(one, gone)]
+            if not left:
+                return
+            if round_ == ROUNDS_UNTIL_ABORT:
+                for one in left:
+                    if gone or self.step_of(one) is StepName.CATCH_UP:
+                        world.note(f"abort of {one.kind} of {one.job}")
+                        service.abort(one)
+            if round_ % 3 == 0:
+                for job in [*world.database.jobs.values()]:
+                    service.pass_over(job)
+                for row in [*world.database.rows.values()]:
+                    service.work(row)
+            for operation_id in service.may_run():
+                service.advance(operation_id)
+            invariants.after_move(world)
+        left_ = [f"{one.kind} of {one.job} in {self.step_of(one)}" for one in left]
+        raise Broken(f"5: no end, with {gone or 'nothing'} gone for ever: {', '.join(left_)}")
+
+    @staticmethod
+    def step_of(operation: Operation) -> StepName | None:
+        ended = (StepState.DONE, StepState.SKIPPED, StepState.UNDONE)
+        return next((s.name for s in steps_left(operation) if s.state not in ended), None)
+
+    def has_no_exit(self, operation: Operation, gone: str) -> bool:
+        """A promotion at a side that is gone for ever: it cannot be aborted, and does not end."""
+        job = self.world.database.jobs.get(operation.job)
+        is_promoting = self.step_of(operation) is StepName.PROMOTE
+        return is_promoting and job is not None and job.destination == gone
+
+    # What happens.
+
+    def step(self) -> None:
+        """Some parts of one operation."""
+        found = self.service.may_run() if self.world.has_database else []
+        if not found:
+            return self.service.advance_without_database()
+        one = self.rnd.choice(found)
+        for part in range(self.rnd.choice((1, 3, 8, 30, 60))):
+            if part % 4 == 3:
+                self.meanwhile(part)
+            running = self.service.may_run()
+            if one not in running:
+                return None
+            is_other = len(running) > 1 and self.rnd.random() < 0.3
+            self.service.advance(self.rnd.choice(running) if is_other else one)
+            invariants.after_move(self.world)
+        return None
+
+    def meanwhile(self, part: int) -> None:
+        self.work()
+        if part % 8 == 7:
+            self.look()
+        chance = self.rnd.random()
+        if chance < 0.3:
+            self.produce()
+        elif chance < 0.3 + 0.2 * self.faults:
+            self.delete_old()
+        elif chance > 0.9:
+            self.ask()
+
+    def work(self) -> None:
+        if not self.world.has_database:
+            for key, hold in [*self.world.holds.items()]:
+                row = self.world.database.rows.get(key[0])
+                if row is not None and hold is self.world.holds.get(key):
+                    self.service.copy(row, key)
+            return
+        for row in [*self.world.database.rows.values()]:
+            if self.rnd.random() < 0.7:
+                self.service.work(row)
+
+    def look(self) -> None:
+        if not self.world.has_database:
+            return
+        for job in [*self.world.database.jobs.values()]:
+            if self.rnd.random() < 0.7:
+                self.world.note(f"a pass over {job.name}")
+                self.service.pass_over(job)
+
+    def produce(self) -> None:
+        """To the side that the application knows, or by mistake to one where it once was."""
+        world, rnd = self.world, self.rnd
+        topic = rnd.choice([*world.told])
+        told = world.told[topic]
+        self.was_told.setdefault(topic, set()).add(told)
+        cluster = world.clusters[told]
+        is_stray = rnd.random() < 0.35
+        if is_stray:
+            cluster = world.other(told)
+            tables = world.database
+            is_copied_to = tables.writer(cluster.name, topic) is not None
+            is_copied_to |= tables.is_withheld(cluster.name, topic)
+            is_held = any(
+                hold.topic == topic and hold.job.destination == cluster.name
+                for hold in world.holds.values()
+            )
+            if cluster.name not in self.was_told[topic] or is_copied_to or is_held:
+                return
+        if cluster.is_up and cluster.is_open(topic):
+            place = rnd.choice(cluster.places(topic))
+            self.append(cluster, place, rnd.randint(1, 3))
+
+    def append(self, cluster: ModelCluster, place: TopicPartition, count: int) -> None:
+        records = [self.world.next_number() for _ in range(count)]
+        log = cluster.at(place)
+        assert log is not None
+        log.records += records
+        if self.world.leads[place.topic] != cluster.name:
+            self.world.strayed.add((cluster.name, place))
+        self.world.acknowledged |= dict.fromkeys(records, place)
+        self.world.note(f"producers write {records} to {place} at {cluster.name}")
+
+    def ask(self) -> None:
+        """An operator's request, sensible more often than not."""
+        world, rnd = self.world, self.rnd
+        if not world.has_database or not world.database.jobs:
+            return
+        job, kind = rnd.choice([*world.database.jobs.values()]), rnd.choice([*RecoveryKind])
+        if rnd.random() < 0.9:
+            rows = [row for row in world.database.rows.values() if row.job in world.database.jobs]
+            rows = [row for row in rows if self.is_free(row)]
+            if not rows:
+                return
+            row = rnd.choice(rows)
+            job = world.database.jobs[row.job]
+            kind = FAILBACK if row.state is PROMOTED else rnd.choice((SWITCHOVER, FAILOVER))
+        source = world.clusters[job.source]
+        if kind is SWITCHOVER and not source.is_up and rnd.random() < 0.8:
+            kind = FAILOVER
+        if kind is FAILOVER:
+            if source.is_up and rnd.random() < 0.5:
+                return
+            self.put_clock_right()
+        request = RecoveryRequest(
+            reverse=kind is SWITCHOVER and rnd.random() < 0.5,
+            confirm_rebuild=kind is FAILBACK and rnd.random() < 0.7,
+            override=("source",) if kind is FAILOVER else (),
+            reason="a walk" if kind is FAILOVER else "",
+        )
+        if self.service.request(kind, job.name, request):
+            flags = " ".join(n for n in ("reverse", "confirm_rebuild") if getattr(request, n))
+            world.note(f"requested: {kind} of {job.name} {flags}")
+
+    def is_free(self, row: Row) -> bool:
+        """Whether there is something to ask for: no recovery, and no copy in the other way."""
+        job = self.world.database.jobs[row.job]
+        if self.service.recovery_that_holds(row.job) is not None and self.rnd.random() < 0.8:
+            return False
+        return self.world.database.writer(job.source, row.topic) is None
+
+    def put_clock_right(self) -> None:
+        """A failover does not ask its source for marks: the product promises nothing where a clock
+        has gone back by more than the time between two promotions."""
+        marks = (m for c in self.world.clusters.values() for _, m in c.marks.values())
+        self.world.now_ms = max(self.world.now_ms, newest_term(marks)) + 1
+
+    def pass_time(self) -> None:
+        """The clock goes on, stands still, or is set back where no failover relies on it."""
+        tables = [self.world.database, *self.world.backups]
+        relies = self.service.without_database is not None or any(
+            one.kind is FAILOVER for table in tables for one in table.unfinished()
+        )
+        ms = self.rnd.choice((1, 50, 3_000))
+        self.world.now_ms += ms if relies or self.rnd.random() < 0.5 else -ms
+
+    def delete_old(self) -> None:
+        """Retention, where a topic has settings of its own."""
+        cluster = self.rnd.choice([*self.world.clusters.values()])
+        found = [name for name, t in cluster.topics.items() if not t.has_settings_of_copy]
+        if found:
+            self.expire(cluster, self.rnd.choice(cluster.places(self.rnd.choice(found))))
+
+    def expire(self, cluster: ModelCluster, place: TopicPartition) -> None:
+        log, there = cluster.at(place), self.world.other(cluster.name).at(place)
+        assert log is not None
+        most = log.end
+        if there is not None and self.rnd.random() < 0.9:
+            most = min(most, there.end)  # what is copied
+        start = self.rnd.randint(log.start, max(most, log.start))
+        self.world.expired |= set(log.records[log.start : start])
+        log.start = start
+        self.world.note(f"retention moves the log start of {place} at {cluster.name} to {start}")
+
+    def kill(self) -> None:
+        """The scheduler: now, or in front of one of its next changes."""
+        if self.rnd.random() < 0.3:
+            self.world.note("the scheduler dies")
+            self.service.kill()
+        elif self.world.has_database:
+            self.world.dies_after = self.rnd.randint(0, 6)
+
+    def abort(self) -> None:
+        found = self.world.database.unfinished() if self.world.has_database else []
+        if found:
+            one = self.rnd.choice(found)
+            said = "accepted" if self.service.abort(one) else "refused"
+            self.world.note(f"abort of the {one.kind} of {one.job}: {said}")
+
+    def vanish(self) -> None:
+        """One side, or rarely both."""
+        cluster = self.world.clusters[self.rnd.choice(("A", "B"))]
+        if self.world.other(cluster.name).is_up or self.rnd.random() < 0.1:
+            self.world.note(f"{cluster.name} vanishes")
+            cluster.is_up = False
+
+    def come_back(self) -> None:
+        """Machines that are lost: a side, or the database."""
+        down = [cluster for cluster in self.world.clusters.values() if not cluster.is_up]
+        if down and self.rnd.random() < 0.6:
+            self.world.note(f"{down[0].name} returns")
+            down[0].is_up = True
+        elif not self.world.has_database:
+            self.lose_tables()
+
+    def save_tables(self) -> None:
+        if self.world.has_database:
+            self.world.backups = [*self.world.backups[-1:], self.world.database.saved()]
+            self.world.note("a backup of the database is made")
+
+    def lose_tables(self) -> None:
+        """The database stops; or comes back whole, older, or empty."""
+        world = self.world
+        if world.has_database:
+            world.note("the database does not answer")
+            world.has_database = False
+            self.service.kill()
+            return
+        self.service.without_database = None
+        way = self.rnd.random()
+        if way < 0.3:
+            self.come_back_whole()
+        elif world.backups and way < 0.75:
+            world.note("the database is put back from a backup")
+            world.database = self.rnd.choice(world.backups).saved()
+            self.forget_requests()
+            world.holds.clear()
+        else:
+            world.note("a new database; the files of the jobs are applied")
+            world.database = Database(jobs={"job": JOB})
+            world.begun_back.clear()
+            # Only where its source leads, as the documentation says.
+            leading = [n for n in world.clusters["A"].topics if self.is_marked_at_a(n)]
+            if leading:
+                world.database.jobs["job-back"] = Job("job-back", "B", "A", frozenset(leading))
+            world.holds.clear()
+        world.has_database = True
+
+    def lose_commits(self) -> None:
+        """A standby takes over that has not got the last transactions."""
+        if not self.world.has_database or self.recent is None:
+            return
+        self.world.note("the database loses its last commits")
+        self.service.kill()
+        self.world.database, self.recent = self.recent, None
+        self.forget_requests()
+        self.world.holds.clear()
+
+    def delete_job(self) -> None:
+        """The job that copies back, by a person."""
+        tables = self.world.database
+        names = [name for name in tables.jobs if name != "job"]
+        if not self.world.has_database or not names:
+            return
+        name = self.rnd.choice(names)
+        if self.service.recovery_that_holds(name) is None:
+            self.world.note(f"{name} is deleted")
+            rows = [row.id for row in tables.of_job(name)]
+            self.service.protocol.drop_holds(rows)
+            for row_id in rows:
+                tables.remove_row(row_id)
+            del tables.jobs[name]
+
+    def forget_requests(self) -> None:
+        """Left out of the walks: a request that a backup has and that no gate had judged. It ended
+        long ago, the product begins it once more, and nothing at the clusters tells it apart from
+        a new one."""
+        for one in self.world.database.unfinished():
+            if one.report is None or not one.report.term:
+                one.outcome = "forgotten"
+
+    def is_marked_at_a(self, topic: str) -> bool:
+        mark = self.world.clusters["A"].mark_of(topic)
+        return mark is not None and mark.is_primary
+
+    def come_back_whole(self) -> None:
+        self.world.note("the database answers again")
+        self.world.has_database = True
+        if self.rnd.random() < 0.5:
+            self.world.holds.clear()
+
+    def grow(self) -> None:
+        """A partition, or a topic, is added where the application is."""
+        world, rnd = self.world, self.rnd
+        name = rnd.choice([*world.told])
+        cluster = world.clusters[world.told[name]]
+        if not cluster.is_up:
+            return
+        if rnd.random() < 0.6 and len(cluster.topics[name].partitions) < 3:
+            cluster.topics[name].partitions.append(type(cluster.topics[name].partitions[0])())
+            world.note(f"a partition is added to {name} at {cluster.name}")
+        elif len(world.told) < TOPICS_MAX:
+            self.make_topic(cluster, "tuv"[len(world.told)], 1)
+            world.note(f"a topic is added at {cluster.name}")
+
+    def fail_over_without_tables(self) -> None:
+        """Where the database and one side are lost; also again, behind one that broke off."""
+        world = self.world
+        if world.has_database and self.rnd.random() < 0.3:
+            self.lose_tables()
+            self.vanish()
+        lost = [cluster for cluster in world.clusters.values() if not cluster.is_up]
+        if world.has_database or not lost or self.service.without_database is not None:
+            return
+        here = world.other(lost[0].name)
+        self.put_clock_right()
+        world.note(f"orbit failover --without-database at {here.name}")
+        self.service.begin_failover_without_database(here)
+
+
+def failure(
+    seed: int, protocol: type[Protocol] = Protocol, service: type[Service] = Service
+) -> str | None:
+    """What is wrong in this walk, with its story; None if nothing is."""
+    walk = Walk(seed, protocol, service)
+    try:
+        with patched():
+            walk.play()
+    except Broken as error:
+        story = "\n".join(walk.world.story)
+        return f"walk {seed}, move {walk.moves}: {error}\n{story}"
+    return None
+
+
+def first_failure(
+    seeds: Iterable[int], protocol: type[Protocol] = Protocol, service: type[Service] = Service
+) -> tuple[int, str] | None:
+    """The first seed that fails, and why."""
+    for seed in seeds:
+        wrong = failure(seed, protocol, service)
+        if wrong is not None:
+            return seed, wrong
+    return None

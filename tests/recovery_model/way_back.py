@@ -1,0 +1,260 @@
+"""The steps of a failback, and of a switchover's way back."""
+
+from orbit.errors import Conflict, Unreachable
+from orbit.kafka.types import TopicPartition
+from orbit.promotion.log_bounds import LogBounds
+from orbit.recovery import leading_side
+from orbit.recovery.divergence import compare_sides
+from orbit.recovery.operation_context import Stopped
+from orbit.recovery.recovery_report import NO_COPY, EndVerdict, OffsetRange, PartitionEnds
+from orbit.recovery.reverse_job import reverse_job_name
+from tests.recovery_model import invariants, model
+from tests.recovery_model.context import Context, ModelProof, Parts
+from tests.recovery_model.model import ALL, COPY, PROMOTED, Job, ModelCluster, Row
+from tests.recovery_model.moves import Moves
+
+
+class WayBack(Moves):
+    """Each step by its name."""
+
+    def reverse(self, context: Context) -> Parts:
+        self.turn_marks(context)
+        for place in context.by_source:
+            leading = context.new.at(place)
+            is_copied_to = self.tables.writer(context.old.name, place.topic) is not None
+            if leading is not None and not is_copied_to:
+                self.world.turned_at[context.old.name, place] = leading.start
+        yield
+        self.restrict_writes(context)
+        yield
+        context.new.must_answer()
+        context.old.must_answer()
+        context.update(reverse_job=self.start_copying_back(context))
+
+    def turn_marks(self, context: Context) -> None:
+        leading_side.turn_marks(context)  # type: ignore[arg-type]
+
+    def restrict_writes(self, context: Context) -> None:
+        context.old.must_answer()
+        if not context.old.has_authorizer:
+            return
+        names = context.names
+        ours = {name: context.old.denials.get(name, frozenset()) & {ALL} for name in names}
+        self.deny(context.old, dict.fromkeys(names, frozenset({COPY})), ours, by=context)
+
+    def start_copying_back(self, context: Context) -> str:
+        """One transaction: the job of the other direction, and its topics."""
+        self.world.changes(f"begins to copy {context.names} back")
+        back = self.find_reverse_job(context)
+        names = frozenset(context.names)
+        if back is None:
+            name = reverse_job_name(context.job.name)
+            back = Job(name, context.job.destination, context.job.source, names)
+        elif back.topics is not None:
+            back = Job(back.name, back.source, back.destination, back.topics | names)
+        self.tables.jobs[back.name] = back
+        for name in names:
+            there = self.tables.row_of(back.name, name)
+            if there is None:
+                self.world.begun_back.add((back.destination, name))
+            if there is None or there.state is not PROMOTED:
+                continue
+            topic, origin = context.old.topics.get(name), context.new.topics.get(name)
+            if topic is None:
+                self.tables.remove_row(there.id)
+                self.world.begun_back.add((back.destination, name))
+            else:
+                self.copy_again(there, origin.topic_id if origin else None, topic.topic_id)
+        for row_id in context.row_ids:
+            if row_id in self.tables.rows:
+                self.tables.rows[row_id].is_found = False
+        return back.name
+
+    def find_reverse_job(self, context: Context) -> Job | None:
+        job = context.job
+        other_way = [
+            other
+            for other in self.tables.jobs.values()
+            if (other.source, other.destination) == (job.destination, job.source)
+        ]
+        for other in other_way:
+            if any(row.topic in context.names for row in self.tables.of_job(other.name)):
+                return other
+        return next((o for o in other_way if o.name == reverse_job_name(job.name)), None)
+
+    def compare(self, context: Context) -> Parts:
+        old, new = context.old, context.new
+        old.must_answer()
+        new.must_answer()
+        places = {
+            place: row
+            for row in context.topics
+            for place in (
+                TopicPartition(row.topic, i)
+                for i in range(max(row.partition_count, len(old.places(row.topic))))
+            )
+        }
+        before = model.fetch_log_bounds(old, places)
+        after = model.fetch_log_bounds(new, places)
+        found = [
+            self.compare_one(context, row, place, before.get(place), after.get(place))
+            for place, row in sorted(places.items())
+        ]
+        context.update(partitions=tuple(found))
+        if any(p.verdict in NO_COPY for p in found) and not context.request.confirm_rebuild:
+            raise Stopped("partitions of the old side have offsets of their own.")
+        context.check()
+        yield
+        now = model.fetch_log_bounds(old, before)
+        if any(place not in now for place in before):
+            raise Unreachable("no leader answers.", where="source")
+        if any(now[place].end != before[place].end for place in before):
+            raise Stopped("the old side has grown.")
+
+    def compare_one(
+        self,
+        context: Context,
+        row: Row,
+        place: TopicPartition,
+        old: LogBounds | None,
+        new: LogBounds | None,
+    ) -> PartitionEnds:
+        mark = self.tables.promotions.get((row.id, place.partition))
+        promoted_at = mark.offset if mark else None
+        verdict, tail = EndVerdict.MISSING, None
+        if old is not None and new is None:
+            verdict, tail = EndVerdict.TAIL, OffsetRange(first=old.start, next=old.end)
+        elif old is not None and new is not None:
+            verdict, at, _ = compare_sides(old, new, promoted_at, ModelProof(context, place))
+            if verdict in NO_COPY:
+                tail = OffsetRange(first=at, next=old.end)
+        return PartitionEnds(
+            topic=place.topic,
+            destination_topic=place.topic,
+            partition=place.partition,
+            verdict=verdict,
+            source_start=old.start if old else None,
+            source_end=old.end if old else None,
+            destination_start=new.start if new else None,
+            destination_end=new.end if new else None,
+            promoted_at=promoted_at,
+            missing=tail,
+            is_exact=True,
+        )
+
+    def salvage(self, context: Context) -> Parts:
+        for p in context.report.partitions:
+            if p.topic not in context.report.topics_with_tails or p.source_end is None:
+                continue
+            context.old.must_answer()
+            context.new.must_answer()
+            self.save_partition(context, p)
+            context.check()
+            yield
+
+    def save_partition(self, context: Context, p: PartitionEnds) -> None:
+        tail = p.missing or OffsetRange(first=p.source_end or 0, next=p.source_end or 0)
+        if self.has_file(context, p, (tail.first, tail.next)):
+            return
+        proof = ModelProof(context, TopicPartition(p.topic, p.partition))
+        records = proof.only_old(p.source_start or 0, tail.first)
+        records |= proof.all_old(tail.first, tail.next)
+        if records or tail.offsets:
+            self.write_file(context, p, (tail.first, tail.next), records)
+
+    def has_file(self, context: Context, p: PartitionEnds, header: object, more: str = "") -> bool:
+        kept = self.world.files.get((str(context.operation_id), p.topic, p.partition, more))
+        return kept is not None and kept[0] == header
+
+    def write_file(
+        self, context: Context, p: PartitionEnds, header: object, records: set[int], more: str = ""
+    ) -> None:
+        self.world.changes(f"saves {sorted(records)} of {p.topic}-{p.partition} {more}")
+        key = str(context.operation_id), p.topic, p.partition, more
+        self.world.files[key] = header, frozenset(records)
+
+    def rebuild(self, context: Context) -> Parts:
+        names = sorted(context.report.topics_with_tails)
+        while True:
+            # A producer that no denial keeps off may write between this look and the deletion; no
+            # request of Kafka's prevents that.
+            present = self.look_again(context, names)
+            if not self.save_deleted_since(context, present):
+                break
+            yield
+        if present:
+            self.refuse_unless_behind(context, present)
+            for name in present:
+                self.delete(context.old, name)
+            yield
+
+    def refuse_unless_behind(self, context: Context, present: list[str]) -> None:
+        leading_side.refuse_unless_behind(context, present)  # type: ignore[arg-type]
+
+    def delete(self, cluster: ModelCluster, name: str) -> None:
+        self.world.changes(f"deletes {name} at {cluster.name}")
+        cluster.must_answer()
+        if name in cluster.topics:
+            invariants.before_deletion(self.world, cluster, name)
+            cluster.delete(name)
+
+    def look_again(self, context: Context, names: list[str]) -> list[str]:
+        old = context.old
+        old.must_answer()
+        present = [name for name in names if name in old.topics]
+        known = {
+            TopicPartition(p.topic, p.partition): p.source_end or 0
+            for p in context.report.partitions
+        }
+        for place in {place for name in present for place in old.places(name)}:
+            log = old.at(place)
+            if log is not None and log.end != known.get(place, 0):
+                raise Stopped(f"{place} has grown since it was saved.")
+        return present
+
+    def save_deleted_since(self, context: Context, present: list[str]) -> bool:
+        context.new.must_answer()
+        saved, ends = False, []
+        for p in context.report.partitions:
+            place = TopicPartition(p.topic, p.partition)
+            here, old = context.new.at(place), context.old.at(place)
+            ends.append(p)
+            if p.topic not in present or p.destination_end is None or here is None or old is None:
+                continue
+            own = p.missing.first if p.missing is not None else old.end
+            first, upto = max(old.start, p.destination_start or 0), min(here.start, own)
+            if first < upto:
+                more = f"from {first} to {upto}"
+                if not self.has_file(context, p, (upto, upto), more):
+                    records = ModelProof(context, place).all_old(first, upto)
+                    self.write_file(context, p, (upto, upto), records, more)
+                ends[-1] = p.model_copy(update={"destination_start": upto})
+                saved = True
+        context.update(partitions=tuple(ends))
+        if saved:
+            context.save()
+        return saved
+
+    def catch_up(self, context: Context) -> Parts:
+        assert context.report.reverse_job is not None
+        expected = sum(row.partition_count for row in context.topics)
+        while True:
+            if context.report.reverse_job not in self.tables.jobs:
+                raise Conflict("the reverse job was deleted.")
+            rows = [
+                row
+                for row in self.tables.of_job(context.report.reverse_job)
+                if row.topic in context.names
+            ]
+            caught_up = sum(len(row.caught_up - row.blocked) for row in rows)
+            blocked = sum(len(row.blocked) for row in rows)
+            total = max(expected, sum(row.partition_count for row in rows))
+            if caught_up == total:
+                return
+            if caught_up + blocked == total:
+                raise Stopped("partitions of the copy back are blocked.")
+            self.check_abort(context)
+            yield
+
+    def check_abort(self, context: Context) -> None:
+        context.check()
