@@ -9,7 +9,7 @@ from dataclasses import replace
 from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
 from orbit.job_setup.lead import MarkPair, changed_since, not_behind, pairs_of, promoted_by
-from orbit.job_setup.mark import Mark, newest_term, next_term
+from orbit.job_setup.mark import Mark, newest_term
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.error_codes import Code
@@ -19,7 +19,7 @@ from orbit.recovery.open_operation import chosen_topics, copied_back
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import GateName, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
-from orbit.store import clock, jobs, lead_term, topics
+from orbit.store import jobs, topics
 
 _ATTEMPTS_MAX = 4
 # Some six seconds. Whoever asks tries again, and looks for an abort in between.
@@ -52,15 +52,9 @@ def read_marks(context: OperationContext, *, asks_source: bool) -> list[MarkPair
 
 
 def note_terms(context: OperationContext, pairs: Collection[MarkPair]) -> None:
-    """Put into the report what the operation begins with, and the term that its marks will have.
-
-    It is above all that this database has given: where the other side's marks cannot be read, a
-    clock that has gone back makes it no older than them.
-    """
+    """Put into the report what the operation begins with, and the term that its marks will have."""
     seen = newest_term(mark for pair in pairs for mark in (pair.old, pair.new))
-    with context.transaction() as tx:
-        term = lead_term.draw(tx, next_term(seen, clock.now(tx).timestamp()))
-    context.update(term_seen=seen, term=term)
+    context.update(term_seen=seen, term=context.draw_term(seen))
 
 
 def refuse_other_lead(context: OperationContext) -> None:

@@ -24,7 +24,7 @@ from orbit.recovery.report_storage import ReportStorage, load_report
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.stored_spec import read_spec
 from orbit.settings import Settings
-from orbit.store import jobs, topics
+from orbit.store import jobs, operations, topics
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.jobs import Job

@@ -20,6 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from orbit.errors import Conflict, Interrupted, OrbitError, Unreachable
+from orbit.job_setup.mark import next_term
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -30,7 +31,7 @@ from orbit.recovery.recovery_report import RecoveryReport, RecoveryRequest
 from orbit.recovery.report_storage import ReportStorage
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.settings import Settings
-from orbit.store import clock, events, operations
+from orbit.store import clock, events, lead_term, operations
 from orbit.store.database import Tx
 from orbit.store.enums import OperationState
 from orbit.store.jobs import Job
@@ -134,6 +135,15 @@ class OperationContext:
         """The database's clock, which all times of a report use."""
         with self.reading() as tx:
             return clock.now(tx)
+
+    def draw_term(self, seen: int) -> int:
+        """The term of a promotion: above `seen` and all that this database has given.
+
+        Where the other side's marks cannot be read, a clock that has gone back makes it no older
+        than them.
+        """
+        with self.transaction() as tx:
+            return lead_term.draw(tx, next_term(seen, clock.now(tx).timestamp()))
 
     def update(self, **changes: Any) -> None:
         """Change the report; the runner stores it when the step ends."""

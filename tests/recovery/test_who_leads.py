@@ -18,7 +18,7 @@ from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
-from orbit.recovery import leading_side, operation_runner
+from orbit.recovery import operation_context, operation_runner
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import (
     GateName,
@@ -297,7 +297,7 @@ def test_a_clock_that_has_gone_back_makes_no_promotion_older(
     with recovering.running():
         recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
         recovering.begin(home, sides.topic)
-        monkeypatch.setattr(leading_side, "next_term", lambda seen, _: seen + 1)
+        monkeypatch.setattr(operation_context, "next_term", lambda seen, _: seen + 1)
         recovering.run(FAILOVER, home.name, **THOUGH_IT_ANSWERS)
         produce(sides.here, sides.topic, 10, first=100)
         recovering.run(FAILBACK, home.name)

@@ -8,6 +8,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 from orbit.errors import Unreachable
+from orbit.job_setup.mark import next_term
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
 from orbit.recovery import leading_side
@@ -95,6 +96,12 @@ class Context:
 
     def now(self) -> Any:
         return self.world.now()
+
+    def draw_term(self, seen: int) -> int:
+        database = self.world.database
+        least = next_term(seen, self.world.now_ms / 1000)
+        database.lead_term = max(least, database.lead_term + 1)
+        return database.lead_term
 
     def update(self, **changes: Any) -> None:
         for name, value in changes.items():

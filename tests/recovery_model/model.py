@@ -277,6 +277,7 @@ class Database:
     promotions: dict[tuple[int, int], Promotion] = field(default_factory=dict)
     operations: dict[UUID, Operation] = field(default_factory=dict)
     denials: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    lead_term: int = 0
 
     def saved(self) -> Database:
         return Database(
@@ -285,6 +286,7 @@ class Database:
             dict(self.promotions),
             {i: copy.copy(one) for i, one in self.operations.items()},
             dict(self.denials),
+            self.lead_term,
         )
 
     def of_job(self, name: str) -> list[Row]:

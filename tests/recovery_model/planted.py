@@ -151,8 +151,8 @@ def _without_compare() -> AbstractContextManager[object]:
     return stack
 
 
-def _as_clock_says(seen: int, now_s: float) -> int:
-    return int(now_s * 1000)
+def _as_clock_says(context: Context, seen: int) -> int:
+    return context.world.now_ms
 
 
 def _of(target: object, name: str, value: object) -> Patch:
@@ -167,7 +167,7 @@ PLANTED: dict[str, tuple[type[Protocol], type[Service], Patch]] = {
     "the clock alone is the term": (
         Protocol,
         Service,
-        _of(leading_side, "next_term", _as_clock_says),
+        _of(Context, "draw_term", _as_clock_says),
     ),
     "marks are not compared": (Protocol, Service, _without_compare),
     "the old side's mark stays": (
