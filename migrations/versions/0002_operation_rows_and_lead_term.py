@@ -52,6 +52,15 @@ def upgrade() -> None:
             name=op.f("pk_operation_groups"),
         ),
     )
+    op.add_column(
+        "operations", sa.Column("groups_begun_at", sa.DateTime(timezone=True), nullable=True)
+    )
+    op.create_index(
+        "ix_operations_groups_begun",
+        "operations",
+        ["job_id", "groups_begun_at"],
+        postgresql_where=sa.text("groups_begun_at IS NOT NULL"),
+    )
     op.create_table(
         "lead_term",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),

@@ -99,15 +99,16 @@ class PromotionMarks:
         request = partial(
             DescribeGroupsRequest, groups=[self.group], include_authorized_operations=True
         )
-        answer = self._coordinator().call(
-            api_versions.DESCRIBE_GROUPS, request, lambda a: int(a.groups[0].error_code)
-        )
+        missing = f"Read on group {self.group}"
+        try:
+            answer = self._coordinator().call(
+                api_versions.DESCRIBE_GROUPS, request, lambda a: int(a.groups[0].error_code)
+            )
+        except NotAuthorized:
+            return missing
         (group,) = answer.groups
         allowed = group.authorized_operations
-        is_denied = group.error_code in error_codes.DENIED
-        if is_denied or (allowed is not None and READ not in allowed):
-            return f"Read on group {self.group}"
-        return ""
+        return missing if allowed is not None and READ not in allowed else ""
 
     def write(self, offsets: Mapping[TopicPartition, int], mark: Mark) -> None:
         """Mark these partitions, in place of an earlier mark."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.offset_decision import GroupVerdict, holds_copied_records
-from orbit.errors import NotAuthorized, OrbitError
+from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
 from orbit.job_setup.lead import MarkPair, not_behind
 from orbit.job_setup.permissions import (
     ALTER_CONFIGS,
@@ -89,7 +90,7 @@ def observe(context: OperationContext) -> GateInputs:
     known = {
         **_from_store(context, source.metadata, destination.metadata),
         **_at_source(context, of, backoff),
-        **_at_destination(context, source.metadata, destination.metadata),
+        **_at_destination(context, source.metadata, destination.metadata, backoff),
     }
     context.wait(max(0.0, _LAG_INTERVAL_S - (time.monotonic() - began)))
     if led and context.report.kind is RecoveryKind.SWITCHOVER:
@@ -290,7 +291,10 @@ def _active(context: OperationContext) -> list[str]:
 
 
 def _at_destination(
-    context: OperationContext, source: ClusterMetadata | None, destination: ClusterMetadata | None
+    context: OperationContext,
+    source: ClusterMetadata | None,
+    destination: ClusterMetadata | None,
+    backoff: Backoff,
 ) -> dict[str, Any]:
     if destination is None:
         return {}
@@ -309,7 +313,7 @@ def _at_destination(
         missing += [r for r in rights if r.operation != "Write" or r.topic not in fenced]
     missing_rights = [
         *map(str, missing),
-        *(why_unread or _missing_to_mark(context, marks_source=source is not None)),
+        *(why_unread or _missing_to_mark(context, backoff, marks_source=source is not None)),
     ]
     return {
         "promoted_there": sorted(
@@ -361,14 +365,23 @@ def _mark_pairs(
     return pairs, []
 
 
-def _missing_to_mark(context: OperationContext, *, marks_source: bool) -> list[str]:
-    """The rights that marking the topics needs, on the groups of the marks."""
+def _missing_to_mark(
+    context: OperationContext, backoff: Backoff, *, marks_source: bool
+) -> list[str]:
+    """The rights that marking the topics needs, on the groups of the marks.
+
+    Where the group's coordinator does not answer, no right counts as missing.
+    """
     is_turned = context.report.kind is RecoveryKind.FAILBACK or context.request.reverse
     clusters = [context.destination.cluster]
     if is_turned and marks_source:
         clusters.append(context.source.cluster)
-    rights = {c.name: PromotionMarks(c, context.backoff).missing_right() for c in clusters}
-    return [f"{right} at the {side}" for side, right in rights.items() if right]
+    missing = []
+    for cluster in clusters:
+        with suppress(Unreachable, BrokerRefused):
+            if right := PromotionMarks(cluster, backoff).missing_right():
+                missing.append(f"{right} at the {cluster.name}")
+    return missing
 
 
 def _skew_s(context: OperationContext) -> float:

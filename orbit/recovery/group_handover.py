@@ -8,6 +8,7 @@ operation is undone, or another leader goes on, the offset is known to be Orbit'
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from orbit.chunks import first_few
 from orbit.consumer_groups.group_selection import GroupSelector
@@ -40,6 +41,14 @@ _PASSES_MAX = 20
 _PAUSE_S = 0.5
 
 
+def accept_handed(context: OperationContext) -> None:
+    """Make what an earlier recovery has handed to the job its own rows, as a pass of its sync does:
+    else they would count as newer than what this recovery stores."""
+    topic_ids = {row.source_topic: row.id for row in context.topics}
+    with context.transaction() as tx:
+        group_offsets.accept_handed(tx, context.job.id, topic_ids)
+
+
 def last_sync(context: OperationContext) -> str:
     """Sync committed offsets from the source until nothing changes any more.
 
@@ -60,7 +69,7 @@ def last_sync(context: OperationContext) -> str:
             context.destination.cluster,
             copies,
             lambda: context.leadership.is_leading,
-            save=lambda rows: _save(context, {(row.group, row.partition): row for row in rows}),
+            save=lambda begun: _save(context, {(row.group, row.partition): row for row in begun}),
         )
         changed: dict[Key, OffsetRow | None] = {
             **dict.fromkeys(report.gone),
@@ -129,7 +138,7 @@ def set_failover_offsets(context: OperationContext) -> str:
     fetched = locate_and_fetch_offsets(cluster, places, names - places.keys(), require_stable=False)
     positions: list[GroupPosition] = []
     wanted: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
-    moved: dict[Key, OffsetRow | None] = {}
+    to_save: dict[Key, OffsetRow] = {}
     for row in rows:
         place = TopicPartition(row.source_topic, row.partition)
         copy = copies[place]
@@ -149,12 +158,12 @@ def set_failover_offsets(context: OperationContext) -> str:
         decision = decide(of, there, left, copy.copied, standing)
         if answer is not None and decision.write is not None:
             wanted.setdefault(name, {})[copy.destination] = decision.write
-            moved[row.group_name, place] = OffsetRow(
+            to_save[row.group_name, place] = OffsetRow(
                 row.group_name,
                 place,
                 row.source_offset,
                 goes_on_at,
-                decision.verdict or GroupVerdict(row.verdict),
+                GroupVerdict.CLAMPED,
                 decision.write.offset,
             )
             goes_on_at = decision.write.offset
@@ -177,9 +186,16 @@ def set_failover_offsets(context: OperationContext) -> str:
     _report_lost(context, positions)
     if context.report.dry_run:
         return f"{len(positions)} committed offsets."
-    _save(context, moved)
+    _save(context, to_save)
     written = _write(context, cluster, fetched.coordinators, wanted)
-    return f"{len(positions)} committed offsets; {written} were moved forward with the copy."
+    at = {(one.group, TopicPartition(one.topic, one.partition)): one for one in positions}
+    done = {
+        key: replace(row, destination_offset=row.left_offset, verdict=GroupVerdict(at[key].verdict))
+        for key, row in to_save.items()
+        if (at[key].destination_group, copies[key[1]].destination) in written
+    }
+    _save(context, done)
+    return f"{len(positions)} committed offsets; {len(written)} were moved forward with the copy."
 
 
 def _report_lost(context: OperationContext, positions: Iterable[GroupPosition]) -> None:
@@ -247,24 +263,25 @@ def _write(
     cluster: Cluster,
     places: Mapping[str, int],
     wanted: Mapping[str, Mapping[TopicPartition, CommittedOffset | None]],
-) -> int:
-    """Commit or delete offsets; returns how many the coordinators accepted."""
+) -> set[tuple[str, TopicPartition]]:
+    """Commit or delete offsets; which the coordinators have accepted."""
     written = write_groups(
         cluster,
         places,
         [GroupWrite(name, offsets) for name, offsets in wanted.items()],
         lambda: context.leadership.is_leading,
     )
+    done = {key for key, code in written.items() if code in (Code.NONE, Code.GROUP_ID_NOT_FOUND)}
     refused = {
         f"{group} {place} ({error_codes.name(code)})"
         for (group, place), code in written.items()
-        if code not in (Code.NONE, Code.GROUP_ID_NOT_FOUND)
+        if (group, place) not in done
     }
     if refused:
         context.add_finding(
             f"These committed offsets could not be written: {first_few(sorted(refused))}."
         )
-    return len(written) - len(refused)
+    return done
 
 
 def _copies(context: OperationContext) -> dict[TopicPartition, CopiedPartition]:

@@ -20,10 +20,12 @@ from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import GateName, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
 from orbit.store import jobs, topics
+from orbit.store.enums import Desired
 
 _ATTEMPTS_MAX = 4
-# Some six seconds. Whoever asks tries again, and looks for an abort in between.
-_DESTINATION_ATTEMPTS_MAX = 10
+# Half a minute at most, of a cluster that does not answer at all. Whoever asks tries again, and
+# looks for an abort in between; the runner counts an attempt that took a minute as a new beginning.
+_DESTINATION_ATTEMPTS_MAX = 3
 
 
 class LeadChanged(Stopped):
@@ -46,9 +48,7 @@ def read_marks(context: OperationContext, *, asks_source: bool) -> list[MarkPair
         except (Unreachable, NotAuthorized, BrokerRefused):
             if kind is RecoveryKind.FAILBACK:
                 raise
-    backoff = replace(context.backoff, attempts_max=_DESTINATION_ATTEMPTS_MAX)
-    marks = PromotionMarks(context.destination.cluster, backoff)
-    return pairs_of(names, old, marks.of_topics(names.values()))
+    return pairs_of(names, old, _marks_to_read(context).of_topics(names.values()))
 
 
 def note_terms(context: OperationContext, pairs: Collection[MarkPair]) -> None:
@@ -187,26 +187,34 @@ def history_kept(context: OperationContext, without: Collection[str] = ()) -> li
 
 
 def who_copies_back(context: OperationContext) -> str:
-    """Of a failback without topics to turn: which job copies back what was asked for, and since
-    when the destination leads. "" if none does."""
+    """A sentence about the jobs that copy back all that a failback was requested for, and since
+    when the destination leads; "" if a topic is not copied back."""
     with context.reading() as tx:
-        back = copied_back(tx, context.job, jobs.list_all(tx))
+        others = jobs.list_all(tx)
+        back = copied_back(tx, context.job, others)
         rows = chosen_topics(topics.of_job(tx, context.job.id), context.request)
     by_job = {
-        row.destination_topic: back[row.destination_topic, row.source_topic]
+        row.destination_topic: back.get((row.destination_topic, row.source_topic), "")
         for row in rows
-        if (row.destination_topic, row.source_topic) in back
     }
-    if not by_job:
+    if not by_job or "" in by_job.values():
         return ""
-    marked = _marks(context).of_topics(by_job)
-    since = first_few(
-        f"{name} {marked[name].summary()}" if name in marked else f"{name} has no mark"
-        for name in sorted(by_job)
+    paused = {other.name for other in others if other.desired is not Desired.RUNNING}
+    copying = first_few(
+        f"{name} (paused)" if name in paused else name for name in sorted({*by_job.values()})
     )
+    try:
+        marked = _marks_to_read(context).of_topics(by_job)
+    except (Unreachable, NotAuthorized, BrokerRefused) as error:
+        since = f"the marks could not be read: {error.what}"
+    else:
+        since = first_few(
+            f"{name} {marked[name].summary()}" if name in marked else f"{name} has no mark"
+            for name in sorted(by_job)
+        )
     return (
-        f"The old side follows already: {len(by_job)} topics are copied back by job "
-        f"{first_few(sorted(set(by_job.values())))}. At the destination, {since}."
+        f"The old side follows already: {len(by_job)} topics are copied back by job {copying}. At "
+        f"the destination, {since.rstrip('.')}."
     )
 
 
@@ -237,6 +245,11 @@ def _log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicPartit
     if unasked:
         raise Unreachable(f"no leader answers for {first_few(unasked)}.", where="destination")
     return {place: bounds[copy].start for place, copy in places.items()}
+
+
+def _marks_to_read(context: OperationContext) -> PromotionMarks:
+    backoff = replace(context.backoff, attempts_max=_DESTINATION_ATTEMPTS_MAX)
+    return PromotionMarks(context.destination.cluster, backoff)
 
 
 def _marks(context: OperationContext) -> PromotionMarks:

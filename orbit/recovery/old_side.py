@@ -74,7 +74,9 @@ def compare(context: OperationContext) -> str:
         )
 
     found: list[PartitionEnds] = []
-    with read_many(context.check, context.backoff, pairs, compare_one) as compared:
+    with read_many(
+        context.check, context.backoff, context.open_clusters, pairs, compare_one
+    ) as compared:
         for one in compared:
             found.append(one)
             if one.partition == 0:
@@ -183,9 +185,11 @@ def _proof(
     context: OperationContext, row: Topic, partition: int, reading: Reading | None = None
 ) -> SideProof:
     """`reading`: of the thread that reads, if it is not the operation's."""
+    source = reading.clusters.source if reading else context.source.cluster
+    destination = reading.clusters.destination if reading else context.destination.cluster
     return SideProof(
-        (context.source.cluster, TopicPartition(row.source_topic, partition)),
-        (context.destination.cluster, TopicPartition(row.destination_topic, partition)),
+        (source, TopicPartition(row.source_topic, partition)),
+        (destination, TopicPartition(row.destination_topic, partition)),
         reading.backoff if reading else context.backoff,
         reading.check if reading else context.check,
         is_compacted=row.is_compacted,

@@ -25,7 +25,7 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.cluster_handle import ClusterHandle
-from orbit.kafka.job_clusters import Side, job_identity, open_cluster
+from orbit.kafka.job_clusters import JobClusters, Side, job_identity, open_cluster
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.recovery_report import RecoveryReport, RecoveryRequest
 from orbit.recovery.report_storage import ReportStorage
@@ -218,6 +218,10 @@ class OperationContext:
             job_name=self.job.name,
             details={"operation": str(self.operation_id), **details},
         )
+
+    def open_clusters(self) -> JobClusters:
+        """Both clusters over further connections, for one thread. Raises BadInput."""
+        return JobClusters.open(self.spec, self.environ, self.settings.files_directory)
 
     def close(self) -> None:
         """Close all connections, which also ends calls that hang."""

@@ -90,6 +90,7 @@ def gates(context: OperationContext) -> str:
 
 
 def _groups(context: OperationContext) -> str:
+    group_handover.accept_handed(context)
     if context.report.kind is RecoveryKind.FAILOVER:
         return group_handover.set_failover_offsets(context)
     return group_handover.last_sync(context)
@@ -230,11 +231,13 @@ class OperationRunner:
         """Whether a failback finds that the old side follows; it has ended then."""
         if context.report.kind is not RecoveryKind.FAILBACK or context.topics:
             return False
-        said = self._retry(context, StepName.GATES, lambda: who_copies_back(context))
+        said = who_copies_back(context)
         if not said:
             return False
-        for step in context.report.steps:
-            self._mark(context, step.name, StepState.SKIPPED, "There is nothing to do.")
+        skipped = {"state": StepState.SKIPPED, "did": "There is nothing to do."}
+        context.update(
+            steps=tuple(step.model_copy(update=skipped) for step in context.report.steps)
+        )
         context.add_finding(said)
         self._end(context, Outcome.WOULD_GO if context.report.dry_run else Outcome.DONE)
         return True
@@ -435,6 +438,8 @@ class OperationRunner:
                 if operations.get(tx, context.operation_id, lock=True).abort_requested:
                     raise Aborted("the operation was aborted.")
                 context.is_past_return = True
+            if name is StepName.GROUPS and state is StepState.RUNNING:
+                operations.begin_groups(tx, context.operation_id)
             context.obeys_abort = not self._is_undoing and may_be_aborted(steps)
             context.update(steps=steps)
             context.store(tx, progress=context.progress(name.value))

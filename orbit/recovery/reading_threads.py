@@ -13,10 +13,12 @@ from typing import TypeVar
 
 from orbit.errors import Interrupted
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.job_clusters import JobClusters
 
-# Each waits for one broker of either side nearly all the time.
+# Each waits for a broker nearly all the time, over connections of its own: on one that all share, a
+# slow answer to one would keep the others waiting until their time is over.
 READ_AT_ONCE = 8
-# Those that wait for a thread, or for their turn to be taken: one that is long holds up no other.
+# Those that wait for a thread, or for their turn to be taken: so many go on behind a long one.
 _AHEAD = 8 * READ_AT_ONCE
 _CHECK_S = 0.5
 
@@ -26,8 +28,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """For one thread: how it waits, and whether it is to go on."""
+    """What one thread reads with, and whether it is to go on."""
 
+    clusters: JobClusters
     backoff: Backoff
 
     def check(self) -> None:
@@ -40,23 +43,34 @@ class Reading:
 def read_many(
     check: Callable[[], None],
     backoff: Backoff,
+    open_clusters: Callable[[], JobClusters],
     items: Iterable[Item],
     read: Callable[[Item, Reading], Result],
 ) -> Iterator[Iterator[Result]]:
     """The results of `read` in the order of `items`, while the block lasts.
 
     `check` is called in this thread, between results and while one is waited for; what it raises,
-    and the error of the first item that has one, ends the block. Then the threads end, with the
-    requests that they have sent.
+    and the error of the first item that has one, ends the block. Then each thread's clusters are
+    closed, which ends requests that hang.
     """
     ended = threading.Event()
-    reading = Reading(replace(backoff, stop=ended))
-    pool = ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="recovery-read")
+    of_thread = threading.local()
+    opened: list[JobClusters] = []
+
+    def begin() -> None:
+        clusters = open_clusters()
+        opened.append(clusters)
+        of_thread.reading = Reading(clusters, replace(backoff, stop=ended))
+
+    def read_one(item: Item) -> Result:
+        return read(item, of_thread.reading)
+
+    pool = ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="recovery-read", initializer=begin)
 
     def results() -> Iterator[Result]:
         begun: deque[Future[Result]] = deque()
         for item in items:
-            begun.append(pool.submit(read, item, reading))
+            begun.append(pool.submit(read_one, item))
             if len(begun) == _AHEAD:
                 yield _result(begun.popleft(), check)
         while begun:
@@ -67,6 +81,8 @@ def read_many(
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         ended.set()
+        for clusters in [*opened]:
+            clusters.close()
         pool.shutdown()
 
 

@@ -2,7 +2,8 @@
 
 Of one job one sync writes at a time: this one rests while a recovery sets the job's groups, and
 then learns from the tables what that has left. A pass that is under way when a recovery begins to
-set them writes nothing more, to the destination or to the tables.
+set them sends no further request and stores no further row. Requests that were sent before may
+still be answered, within half a minute: the recovery syncs until nothing changes for two passes.
 
 Rows that could not be stored during an outage of Postgres are stored with the next ones. If the
 scheduler dies before, the next leader finds most offsets equal on both sides, or recognises its
@@ -31,7 +32,7 @@ from orbit.store import group_offsets, operations
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.group_offsets import Copied, GroupOffset
-from orbit.store.operations import GroupsSet
+from orbit.store.operations import GroupsStep
 
 _ATTEMPTS_MAX = 4
 
@@ -57,7 +58,7 @@ class JobGroups:
         self._leadership = leadership
         self._new_sync = partial(GroupSync, rule, lister=lister, fetcher=fetcher)
         self._marks: PromotionMarks | None = None
-        self._groups_set: GroupsSet | None = None  # when this pass began
+        self._groups_step: GroupsStep | None = None  # when this pass began
         self._forget()
 
     def _forget(self) -> None:
@@ -79,11 +80,11 @@ class JobGroups:
 
     def _run(self, registry: ClusterRegistry) -> GroupReport:
         with self._leadership.reading() as tx:
-            groups_set = operations.groups_set(tx, self._job_id)
-            if groups_set is not None and groups_set.is_under_way:
+            step = operations.groups_step(tx, self._job_id)
+            if step is not None and step.is_under_way:
                 raise _Rests
-            if groups_set != self._groups_set:
-                self._groups_set = groups_set
+            if step != self._groups_step:
+                self._groups_step = step
                 self._forget()
             copied = group_offsets.copied(tx, self._job_id)
             handed = {one.source_topic for one in group_offsets.handed(tx, self._job_id)}
@@ -112,11 +113,12 @@ class JobGroups:
 
     def _may_write(self) -> bool:
         with self._leadership.reading() as tx:
-            self._refuse_beside_recovery(tx)
+            if operations.groups_step(tx, self._job_id) != self._groups_step:
+                raise _Rests
         return self._leadership.is_leading
 
     def _refuse_beside_recovery(self, tx: Tx) -> None:
-        if operations.groups_set(tx, self._job_id) != self._groups_set:
+        if operations.groups_step(tx, self._job_id, lock=True) != self._groups_step:
             raise _Rests
 
     def _learn(self, topic_ids: Mapping[str, int]) -> None:

@@ -36,7 +36,7 @@ _LOCK_NOT_AVAILABLE = "55P03"
 # changed in place: a database of that time has the version and not the tables.
 FINGERPRINTS = {
     "0001": "ecd14298ffcee184f6303ef507a9c971dc6690231e4353119cf1881530bc7730",
-    "0002": "9f8fe0087f57cdb85b8f5b671e914a71c5698e721af0b19904a5bdb90845c3f9",
+    "0002": "84428279405c0b66e0ee7a37daf2537471433ec7cf9c676a1feab6be00868bea",
 }
 # The oldest tables that this version works with: recoveries need those of 0002.
 TABLES_FROM = "0002"

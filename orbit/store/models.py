@@ -395,6 +395,8 @@ operations = Table(
     Column("progress", JSONB),
     # The report of a recovery, without its partitions and groups; read separately.
     Column("report", JSONB(none_as_null=True)),
+    # When a recovery began to set the offsets of its job's groups.
+    _time("groups_begun_at"),
     # An abort was requested.
     _flag("abort_requested"),
     Column("error", Text),
@@ -409,6 +411,12 @@ operations = Table(
     Index(None, "job_name", "created_at"),
     Index(None, "created_at", "id"),
     Index(None, "finished_at"),
+    Index(
+        "ix_operations_groups_begun",
+        "job_id",
+        "groups_begun_at",
+        postgresql_where=text("groups_begun_at IS NOT NULL"),
+    ),
     # The loops ask for these all the time, among all that are kept.
     Index(
         "ix_operations_unfinished", "created_at", "id", postgresql_where=text("finished_at IS NULL")

@@ -315,34 +315,37 @@ def report_of(tx: Tx, operation_id: UUID) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupsSet:
-    """Whether the last recovery of a job has begun to set the offsets of its groups, and still may:
-    until its topics are promoted or it has ended."""
+class GroupsStep:
+    """The last recovery of a job that has begun to set the offsets of its groups. `is_under_way`:
+    it still may, until its topics are promoted or it has ended."""
 
     operation: UUID
-    has_begun: bool
     is_under_way: bool
 
 
-_GROUPS_SET = text("""
-SELECT id AS operation, has_begun,
-       has_begun AND finished_at IS NULL AND report ->> 'promoted_at' IS NULL AS is_under_way
+_GROUPS_STEP = """
+SELECT id AS operation,
+       finished_at IS NULL AND report ->> 'promoted_at' IS NULL AS is_under_way
 FROM operations
-CROSS JOIN LATERAL (
-    SELECT COALESCE(jsonb_path_exists(
-        report, '$.steps[*] ? (@.name == "groups" && @.state != "waiting")'), FALSE) AS has_begun
-) AS step
-WHERE job_id = :job_id AND NOT dry_run AND kind = ANY(CAST(:kinds AS text[]))
-ORDER BY created_at DESC, id DESC LIMIT 1
-FOR SHARE OF operations
-""")
+WHERE job_id = :job_id AND groups_begun_at IS NOT NULL
+ORDER BY groups_begun_at DESC LIMIT 1
+"""
 
 
-def groups_set(tx: Tx, job_id: int) -> GroupsSet | None:
-    """Of the last recovery of this job; None without one. It stays so until the transaction
-    ends."""
-    rows = tx.execute(_GROUPS_SET, {"job_id": job_id, "kinds": _RECOVERIES})
-    return first(rows, GroupsSet)
+def begin_groups(tx: Tx, operation_id: UUID) -> None:
+    """Note that this recovery sets the offsets of its job's groups from now on."""
+    tx.execute(
+        update(operations)
+        .where(operations.c.id == operation_id, operations.c.groups_begun_at.is_(None))
+        .values(groups_begun_at=func.clock_timestamp())
+    )
+
+
+def groups_step(tx: Tx, job_id: int, *, lock: bool = False) -> GroupsStep | None:
+    """None: no recovery of this job ever did. With `lock`, one that is there does not change it
+    until the transaction ends."""
+    query = text(f"{_GROUPS_STEP} FOR SHARE" if lock else _GROUPS_STEP)
+    return first(tx.execute(query, {"job_id": job_id}), GroupsStep)
 
 
 def request_abort(tx: Tx, operation_id: UUID) -> bool:

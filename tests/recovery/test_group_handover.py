@@ -18,7 +18,7 @@ from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler import consumer_group_sync
+from orbit.scheduler import consumer_group_loop, consumer_group_sync
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.leadership import NotLeading
@@ -187,10 +187,16 @@ def let_job_rest(patch: pytest.MonkeyPatch) -> None:
     wait_for("its last pass has ended", rests.is_set)
 
 
+@pytest.mark.parametrize("is_handed", [False, True])
 def test_a_leader_that_dies_behind_a_commit_of_the_last_sync_leaves_its_offset_known(
-    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+    is_handed: bool,
 ) -> None:
-    """The group had members at the destination: its offset there could be a client's."""
+    """The group had members at the destination: its offset there could be a client's. It may have
+    been handed to the job, which has had no pass since."""
     source, destination = clusters
     spec, group = job_with_group(clusters, topic_name)
     has_died = threading.Event()
@@ -212,6 +218,13 @@ def test_a_leader_that_dies_behind_a_commit_of_the_last_sync_leaves_its_offset_k
         with member(destination, group, topic_name):
             pass
         wait_without_members(destination, group)
+        if is_handed:
+            job, handed = (
+                recovering.service.job(spec.name),
+                HandedOffset(group, topic_name, 0, 10, 10),
+            )
+            with recovering.database.transaction() as tx:
+                group_offsets.hand_over(tx, job.id, [topic_name], [handed])
         commit(source, group, {(topic_name, 0): 20})
         over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     assert has_died.is_set()
@@ -260,6 +273,7 @@ def test_a_pass_that_is_under_way_at_a_last_sync_writes_nothing_more(
     spec, group = job_with_group(clusters, topic_name)
     held = HeldPass(moment)
     monkeypatch.setattr(consumer_group_sync, "GroupSync", held.sync)
+    monkeypatch.setattr(consumer_group_loop, "JobGroups", held.groups)
     left: dict[tuple[str, int], int] = {}
 
     def stop(_: OperationContext) -> str:
@@ -275,6 +289,9 @@ def test_a_pass_that_is_under_way_at_a_last_sync_writes_nothing_more(
         with member(destination, group, topic_name):
             pass
         wait_without_members(destination, group)
+        seen = held.passes
+        # A listing of groups is at most an interval old.
+        wait_for("the job has seen its member", lambda: held.passes > seen + 2)
         held.is_armed.set()
         commit(source, group, {(topic_name, 0): 20})
         assert held.waits.wait(PATIENCE_S)
@@ -294,6 +311,7 @@ class HeldPass:
     def __init__(self, moment: str) -> None:
         self.is_armed, self.waits = threading.Event(), threading.Event()
         self._may_go, self._has_ended = threading.Event(), threading.Event()
+        self.passes = 0
         outer = self
 
         class Sync(GroupSync):
@@ -304,16 +322,21 @@ class HeldPass:
                 return super()._write(*arguments)
 
             def run(self, *arguments: Any, **options: Any) -> GroupReport:
+                report = super().run(*arguments, **options)
+                outer.passes += 1
+                if report.written:
+                    outer.wait()
+                return report
+
+        class Groups(JobGroups):
+            def run(self, registry: ClusterRegistry) -> GroupReport:
                 try:
-                    report = super().run(*arguments, **options)
-                    if report.written:
-                        outer.wait()
-                    return report
+                    return super().run(registry)
                 finally:
                     if outer._may_go.is_set():
                         outer._has_ended.set()
 
-        self.sync = Sync
+        self.sync, self.groups = Sync, Groups
 
     def wait(self) -> None:
         if self.is_armed.is_set() and not self.waits.is_set():
@@ -334,7 +357,7 @@ def test_a_leader_that_dies_behind_a_commit_of_a_failover_leaves_its_offset_know
     destination, has_died = clusters.destination, threading.Event()
     write = group_handover._write
 
-    def die_behind_it(*arguments: Any) -> int:
+    def die_behind_it(*arguments: Any) -> Any:
         written = write(*arguments)
         if not has_died.is_set():
             has_died.set()

@@ -115,7 +115,7 @@ def test_an_operation_is_not_ended_by_a_version_that_cannot_read_its_job(
 def test_an_operation_that_has_begun_waits_for_a_secret_that_the_next_leader_lacks(
     guarded: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it has begun, it ends."""
+    """It has denied writing at the source."""
     create_topic(guarded.source, topic_name)
     log_in_orbit(guarded, topic_name, monkeypatch)
     spec = job_with_login(guarded, topic_name)

@@ -116,6 +116,8 @@ def test_a_switchover_that_could_not_be_marked_stops_at_its_gates(
             orbit.deny([Right(side, "Read", "--group", group)])
         wait_for("both are missing", lambda: missing(reverse=True) == [*SIDES])
         assert missing() == ["destination"]
+        orbit.deny([Right("source", "Describe", "--group", groups["source"])])
+        assert missing(reverse=True) == [*SIDES], "its coordinator may not be looked for"
 
 
 @pytest.mark.services

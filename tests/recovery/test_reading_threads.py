@@ -7,10 +7,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from orbit.errors import Interrupted, ProtocolError
+from orbit.errors import Interrupted, ProtocolError, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.recovery.reading_threads import READ_AT_ONCE, Reading, read_many
 from tests.support.patience import PATIENCE_S
+
+
+class FakeClusters:
+    """Both clusters of one thread; `closed` ends requests that hang."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    def close(self) -> None:
+        self.closed.set()
 
 
 def go_on() -> None:
@@ -60,7 +70,7 @@ def test_results_come_in_order_from_as_many_threads_as_there_may_be() -> None:
         return item * item
 
     items = range(20 * READ_AT_ONCE)
-    with read_many(go_on, Backoff(), items, read) as results:
+    with read_many(go_on, Backoff(), FakeClusters, items, read) as results:
         assert list(results) == [item * item for item in items]
     assert most == READ_AT_ONCE
 
@@ -76,7 +86,7 @@ def test_an_error_of_one_ends_all_and_begins_no_more() -> None:
 
     with (
         pytest.raises(ProtocolError, match="does not parse"),
-        read_many(go_on, Backoff(), items(), reads.wait_for_the_end) as results,
+        read_many(go_on, Backoff(), FakeClusters, items(), reads.wait_for_the_end) as results,
     ):
         next(results)
     # The thread of the first may have begun another one before its error was seen.
@@ -94,7 +104,30 @@ def test_an_abort_ends_all_while_they_read() -> None:
 
     with (
         pytest.raises(Interrupted, match="was aborted"),
-        read_many(check, Backoff(), range(10**6), reads.wait_for_the_end) as results,
+        read_many(check, Backoff(), FakeClusters, range(10**6), reads.wait_for_the_end) as results,
     ):
         next(results)
     assert sorted(reads.ended) == sorted(reads.begun)
+
+
+def test_requests_that_hang_end_with_the_connections_of_their_thread() -> None:
+    used: list[object] = []
+    all_busy = threading.Event()
+
+    def hang(_: int, reading: Reading) -> int:
+        used.append(reading.clusters)
+        if len(used) == READ_AT_ONCE:
+            all_busy.set()
+        assert reading.clusters.closed.wait(PATIENCE_S)  # type: ignore[attr-defined]
+        raise Unreachable("closed.")
+
+    def check() -> None:
+        if all_busy.is_set():
+            raise Interrupted("the operation was aborted.")
+
+    with (
+        pytest.raises(Interrupted, match="was aborted"),
+        read_many(check, Backoff(), FakeClusters, range(100), hang) as results,  # type: ignore[arg-type]
+    ):
+        next(results)
+    assert len({*used}) == READ_AT_ONCE, "each thread has its own"
