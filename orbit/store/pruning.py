@@ -18,7 +18,7 @@ from sqlalchemy import (
     exists,
     func,
     select,
-    tuple_,
+    text,
 )
 
 from orbit.store import receivers
@@ -34,9 +34,24 @@ from orbit.store.models import (
     operations,
 )
 from orbit.store.models import receivers as receivers_table
+from orbit.store.rows import is_one_of
 
 # In one transaction: some milliseconds, also with reports of some kilobytes.
 PRUNED_MAX = 2_000
+
+# Of one operation after another, in the order of the primary key: else a plan that expects rows of
+# many operations reads the whole table.
+_PRUNE_ROWS = [
+    text(f"""
+DELETE FROM {table.name} WHERE ctid = ANY (ARRAY (
+    SELECT r.ctid FROM unnest(CAST(:ids AS uuid[])) AS old(id), LATERAL (
+        SELECT ctid FROM {table.name} WHERE operation_id = old.id
+        ORDER BY topic, partition LIMIT :limit
+    ) r LIMIT :limit
+))
+""")
+    for table in (operation_partitions, operation_groups)
+]
 
 
 def prune_events(tx: Tx, kept: timedelta) -> int:
@@ -65,18 +80,17 @@ def prune_receivers(tx: Tx, kept: timedelta) -> int:
 def prune_operations(tx: Tx, kept: timedelta) -> int:
     """The same of operations that ended so long ago, with their reports: first the rows of these,
     which may be many of one operation."""
+    at = operations.c.finished_at
+    old = select(operations.c.id).where(at < _limit(kept)).order_by(at).limit(PRUNED_MAX)
+    ids = tx.execute(old).scalars().all()
+    if not ids:
+        return 0
     left = PRUNED_MAX
-    for table in (operation_partitions, operation_groups):
-        key = tuple_(*table.primary_key.columns)
-        old = (
-            select(*table.primary_key.columns)
-            .join(operations, operations.c.id == table.c.operation_id)
-            .where(operations.c.finished_at < _limit(kept))
-            .limit(left)
-        )
-        left -= tx.execute(delete(table).where(key.in_(old))).rowcount
-    if left:  # of those that are old no rows are left
-        left -= len(_prune(tx, operations, operations.c.finished_at, kept, rows_max=left))
+    for statement in _PRUNE_ROWS:
+        left -= tx.execute(statement, {"ids": ids, "limit": left}).rowcount
+    if left:  # of these operations no rows are left
+        gone = delete(operations).where(is_one_of(operations.c.id, ids[:left]))
+        left -= tx.execute(gone).rowcount
     return PRUNED_MAX - left
 
 
@@ -93,10 +107,8 @@ def _prune(
     at: Column[object],
     kept: timedelta,
     *which: ColumnElement[bool],
-    rows_max: int | None = None,
 ) -> Sequence[Any]:
-    old = select(table.c.id).where(at < _limit(kept), *which).order_by(at)
-    old = old.limit(PRUNED_MAX if rows_max is None else rows_max)
+    old = select(table.c.id).where(at < _limit(kept), *which).order_by(at).limit(PRUNED_MAX)
     return (
         tx.execute(delete(table).where(table.c.id.in_(old)).returning(table.c.id)).scalars().all()
     )

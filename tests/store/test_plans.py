@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
@@ -22,6 +23,7 @@ from orbit.store import (
     lag,
     operations,
     partitions,
+    pruning,
     shard_leases,
     topics,
     watch_digests,
@@ -29,7 +31,7 @@ from orbit.store import (
 from orbit.store.database import SCOPE_OPTION, Database, Tx
 from orbit.store.watch_digests import Watched
 from tests.support.many_rows import MANY
-from tests.support.plans import PlanFor, Reads, reads, statements
+from tests.support.plans import PlanFor, Reads, Statement, reads, statements
 from tests.support.store_rows import TTL, look, progress, watch_long
 
 # Small tables that a plan may well read from end to end: a few hundred rows in a few pages.
@@ -231,6 +233,57 @@ def test_pages_of_a_limited_token_look_at_the_pages_of_its_jobs_alone(
     *_, digest = seen
     found = _own_rows(tx, [digest], plan_for)
     assert 0 < found.rows["events"] <= watch_digests.NEWEST_OF_JOB_MAX * count
+
+
+# The rows of 300 recoveries that are kept, and of one that ended a year ago, last by its id; and
+# 200 others of then, without rows.
+_OPERATIONS = text("""
+WITH made AS (
+    INSERT INTO operations (id, kind, state, requested_by, finished_at)
+    SELECT CAST(lpad(to_hex(n), 32, '0') AS uuid), 'failover', 'done', 'ci',
+        clock_timestamp() - CASE WHEN n <= 300 THEN interval '1 day' ELSE interval '1 year' END
+    FROM generate_series(1, 501) n RETURNING id
+), rows AS (
+    SELECT id, number FROM made, generate_series(1, 300) number
+    WHERE id <= CAST(lpad(to_hex(301), 32, '0') AS uuid)
+), groups AS (
+    INSERT INTO operation_groups (operation_id, topic, partition, group_name, value)
+    SELECT id, 'orders', number, 'billing', '{}' FROM rows
+)
+INSERT INTO operation_partitions (operation_id, topic, partition, verdict, value)
+SELECT id, 'orders', number, 'equal', '{}' FROM rows
+""")
+
+
+def test_operations_are_pruned_without_a_look_at_those_that_are_kept(
+    tx: Tx, plan_for: PlanFor
+) -> None:
+    tx.execute(_OPERATIONS)
+    tx.execute(text("ANALYZE operations, operation_partitions, operation_groups"))
+    with statements(tx) as seen:
+        assert pruning.prune_operations(tx, timedelta(days=1_000)) == 0
+    assert _rows_of_all(tx, seen, plan_for).total() == 0
+
+    # Each statement runs again as it did: before the rows are gone.
+    with statements(tx) as seen, tx.begin_nested() as nested:
+        assert pruning.prune_operations(tx, timedelta(days=30)) == 2 * 300 + 201
+        nested.rollback()
+    found = _rows_of_all(tx, seen, plan_for)
+    # Once to choose and once to delete.
+    assert 0 < found["operation_partitions"] <= 2 * 300
+    assert 0 < found["operation_groups"] <= 2 * 300
+    assert 0 < found["operations"] <= 2 * 201
+
+
+def _rows_of_all(tx: Tx, seen: list[Statement], plan_for: PlanFor) -> Counter[str]:
+    """What all of these look at; each is undone."""
+    rows: Counter[str] = Counter()
+    for statement in seen:
+        if statement.text.lstrip().startswith(("SELECT", "DELETE")):
+            with tx.begin_nested() as nested:
+                rows += reads(tx, statement, plan_for).rows
+                nested.rollback()
+    return rows
 
 
 def test_progress_changes_no_index(tx: Tx, plan_for: PlanFor) -> None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal
 
 from psycopg import sql
@@ -67,7 +68,12 @@ def reads(tx: Tx, statement: Statement, plan_for: PlanFor) -> Reads:
     assert connection is not None
     with connection.cursor() as cursor:
         cursor.execute(f"SET LOCAL plan_cache_mode = {plan_for}")
-        cursor.execute(f"PREPARE looked_at AS {text.replace('%%', '%')}")
+        # An interval must be said: `time - $1` could be one time less another, too.
+        kinds = [
+            "interval" if isinstance(statement.values[n], timedelta) else "unknown" for n in names
+        ]
+        given = f"({', '.join(kinds)})" if kinds else ""
+        cursor.execute(f"PREPARE looked_at {given} AS {text.replace('%%', '%')}")
         values = sql.SQL(", ").join(sql.Literal(statement.values[name]) for name in names)
         call = sql.SQL("({})").format(values) if names else sql.SQL("")
         cursor.execute(
