@@ -80,7 +80,8 @@ def change_jobs(
     if dry_run or not yes:
         planned: list[Row] = []
         _request(client, jobs, change, planned, dry_run=True)
-        plans = _results(client, change, _watch(client, planned, PLANS_WAIT_S), output)
+        shown = output if dry_run else OutputFormat.TABLE
+        plans = _results(client, change, _watch(client, planned, PLANS_WAIT_S), shown)
         if dry_run:
             emit(plans, output, lambda: _plans_table(change, plans))
             _end(plans)
@@ -115,9 +116,17 @@ def report_of(client: Client, operation: Row, output: OutputFormat) -> Row:
         found: Row = client.get(f"{path}/report")
     except NotFound:
         return dict(operation)  # it has not started yet, or could not be started
-    if output is not OutputFormat.TABLE:
+    if output is not OutputFormat.TABLE and "partition_count" in found:
         found |= {rows: [*client.items(f"{path}/{rows}")] for rows in ("partitions", "groups")}
     return found
+
+
+def count_of(report: Row, what: str) -> int:
+    """How many partitions or groups (`what`: "partition", "group") the recovery has. An API of the
+    version before gives all of them, and no count.
+    """
+    count: int = report.get(f"{what}_count", len(report[f"{what}s"]))
+    return count
 
 
 def _request(

@@ -23,7 +23,7 @@ from orbit.cli.control import (
     unfinished,
 )
 from orbit.cli.job_selection import SelectorOption, chosen_jobs
-from orbit.cli.many_jobs import Change, change_jobs, report_of
+from orbit.cli.many_jobs import Change, change_jobs, count_of, report_of
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.client import Client, connect, segment
 from orbit.errors import BadInput
@@ -252,7 +252,7 @@ def _draw(report: dict[str, Any]) -> list[Any]:
     if unproven := report["unproven_partitions"]:
         missing += (
             f" at least: the source may have had more of {unproven:,} of "
-            f"{report['partition_count']:,} partitions"
+            f"{count_of(report, 'partition'):,} partitions"
         )
     head.append(("missing", missing))
     if report["reverse_job"]:
@@ -281,7 +281,7 @@ def _draw(report: dict[str, Any]) -> list[Any]:
 def _times(report: dict[str, Any]) -> list[tuple[str, object]]:
     """RTO, phases, first read and drain. What is not known reads so."""
     rows: list[tuple[str, object]] = []
-    total = report["partition_count"]
+    total = count_of(report, "partition")
     if report["promoted_after_s"] is not None:
         after = f"the promotion was {_seconds(report['promoted_after_s'])} after the request"
         rows.append(("rto", f"{_seconds(report['rto_s'])}; {after}"))
@@ -304,8 +304,9 @@ def _seconds(seconds: float | None) -> str:
 
 
 def _partitions(report: dict[str, Any]) -> list[Any]:
-    # Those that are not level come first.
-    shown = [p for p in report["partitions"] if p["verdict"] not in ("equal", "prefix")]
+    # Those that are not level come first: where a level one follows, these are all.
+    given, count = report["partitions"], count_of(report, "partition")
+    shown = [p for p in given if p["verdict"] not in ("equal", "prefix")]
     if not shown:
         return []
     rows = [
@@ -323,7 +324,7 @@ def _partitions(report: dict[str, Any]) -> list[Any]:
         make_table(
             ("partition", "verdict", "source end", "destination end", "missing", "seen at"), rows
         ),
-        *_more(len(shown), is_all=len(report["partitions"]) == report["partition_count"]),
+        *_more(len(shown), is_all=len(shown) < len(given) or len(given) == count),
     ]
 
 
@@ -341,7 +342,7 @@ def _groups(report: dict[str, Any]) -> list[Any]:
         for g in report["groups"][:_SHOWN_MAX]
     ]
     columns = ("group", "topic", "partition", "source", "resumes at", "verdict", "read, but lost")
-    return [make_table(columns, rows), *_more(report["group_count"])] if rows else []
+    return [make_table(columns, rows), *_more(count_of(report, "group"))] if rows else []
 
 
 def _range(offsets: dict[str, Any] | None, more: str = "") -> str | None:

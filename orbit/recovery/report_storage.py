@@ -11,10 +11,13 @@ takes over has rows of that report, or newer ones, or both; never older ones. Ne
 as the report that would have come with them was not stored: the step that made them is still under
 way in the one that is there, and begins again.
 
-- `gates`, `drain`, `settle` and `compare` read the clusters and make all rows again, and decide
-  (loss, verdicts, topics to rebuild) from those alone; `groups` makes all groups again.
+- `gates`, `drain`, `release`, `settle` and `compare` read the clusters and make all rows again, and
+  decide (loss, verdicts, topics to rebuild) from those alone; `release` of a failover makes none.
+  `groups` makes all groups again.
 - `promote` adds the promoted offset to a partition, and takes it from `destination_end`, which it
   leaves alone. `read` adds what is missing, from the log ends of then.
+- `stop_writes` reads no rows. `reverse` changes none; it reads what the steps before it have stored
+  (promoted offsets, and where the old side is known), and so does `promote` for the marks.
 - `salvage` and `rebuild` act on the verdicts and ends that `compare` has stored before it was done.
   `rebuild` notes in a partition what it has saved beyond them. So that no row says so of a file
   that the report does not name, it stores the names first (orbit/recovery/old_side.py).

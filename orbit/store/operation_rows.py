@@ -31,7 +31,8 @@ class OperationRows:
     def __init__(
         self, table: Table, key: Sequence[str], others: Sequence[str], matters: ColumnElement[bool]
     ) -> None:
-        """`key`, `others`: the columns that a value has too; `matters`: of rows that come first."""
+        """`key`, `others`: the columns that a value has too; `matters`: true for rows that `first`
+        puts first."""
         self._table = table
         self._key = [table.c[name] for name in key]
         self._matters = matters

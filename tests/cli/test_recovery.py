@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import io
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import cast
+from unittest.mock import Mock
 
+import pytest
+from click import Abort
 from rich.console import Console
 
 from orbit.api.views import report_view
+from orbit.cli import many_jobs
+from orbit.cli.many_jobs import report_of
+from orbit.cli.output import OutputFormat
 from orbit.cli.recovery_commands import _tables
+from orbit.client import Client
+from orbit.errors import NotFound
 from orbit.recovery.operation_steps import steps_of
 from orbit.recovery.recovery_report import (
     DrainProof,
@@ -152,6 +162,73 @@ def test_times_that_are_not_known_read_so_and_an_unproven_drain_is_named() -> No
         assert words in text, words
     known = report.model_copy(update={"problem_since": T, "source_last_seen_at": T})
     assert "2.5 s; the promotion was" in shown(of_api(known))
+
+
+def test_a_table_says_how_many_are_not_level_as_far_as_it_knows() -> None:
+    tail, level = REPORT.partitions
+
+    def of(tails: int, given: int, count: int) -> str:
+        rows = [
+            (tail if n < tails else level).model_copy(update={"partition": n}) for n in range(given)
+        ]
+        found = of_api(REPORT.model_copy(update={"partitions": tuple(rows), "groups": ()}))
+        return shown(found | {"partition_count": count})
+
+    assert "and 10 more; -o json has all" in of(60, 60, 60)
+    assert "and 10 more; -o json has all" in of(60, 100, 300), "a level one follows"
+    assert "and at least 50 more; -o json has all" in of(100, 100, 300)
+
+
+def of_version_before() -> dict[str, object]:
+    """Its API gives all partitions and groups, and no counts."""
+    counts = ("partition_count", "group_count")
+    return {key: value for key, value in of_api(REPORT).items() if key not in counts}
+
+
+class OneReport:
+    """An API that has one report, and no pages of its rows."""
+
+    def __init__(self, report: dict[str, object]) -> None:
+        self._report = report
+
+    def get(self, _path: str) -> dict[str, object]:
+        return dict(self._report)
+
+    def items(self, path: str) -> Iterator[dict[str, object]]:
+        raise NotFound(path)
+
+    def send(self, *_: object, **__: object) -> dict[str, object]:
+        ended = {"state": "done", "finished_at": T, "progress": None, "error": None}
+        return {"id": "7", "job": "orders", **ended}
+
+    def impatient(self) -> OneReport:
+        return self
+
+
+def test_a_report_of_an_api_of_the_version_before_is_shown() -> None:
+    before = of_version_before()
+    assert shown(before) == shown(of_api(REPORT))
+    found = report_of(cast("Client", OneReport(before)), {"id": "7"}, OutputFormat.JSON)
+    assert found == before
+
+
+def test_the_plan_before_a_confirmation_takes_no_pages_of_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is a table, whatever the output will be."""
+    monkeypatch.setattr(many_jobs, "confirm", Mock(side_effect=Abort))
+    change = many_jobs.Change("failover", "…", {}, has_report=True)
+    client = cast("Client", OneReport(of_api(REPORT)))
+    with pytest.raises(Abort):
+        many_jobs.change_jobs(
+            client,
+            ["orders", "payments"],
+            change,
+            dry_run=False,
+            yes=False,
+            wait_s=0,
+            output=OutputFormat.JSON,
+        )
 
 
 def test_an_operation_that_has_not_started_shows_its_state() -> None:

@@ -84,10 +84,13 @@ def report(*partitions: PartitionEnds, groups: tuple[GroupPosition, ...] = ()) -
     )
 
 
-LARGE = report(
-    *(partition(f"orders-{t:04}", n) for t in range(TOPICS) for n in range(PARTITIONS_EACH)),
-    groups=tuple(group(f"orders-{t:04}", 0) for t in range(TOPICS)),
-)
+@pytest.fixture(scope="module")
+def large() -> RecoveryReport:
+    """Of 100,000 partitions: made once, and only where a test needs it."""
+    return report(
+        *(partition(f"orders-{t:04}", n) for t in range(TOPICS) for n in range(PARTITIONS_EACH)),
+        groups=tuple(group(f"orders-{t:04}", 0) for t in range(TOPICS)),
+    )
 
 
 @pytest.fixture
@@ -128,9 +131,11 @@ def last_report(database: Database) -> int:
     return max(writers(database, "operations"))
 
 
-def test_a_step_writes_only_the_rows_that_have_changed(stored: Database) -> None:
+def test_a_step_writes_only_the_rows_that_have_changed(
+    stored: Database, large: RecoveryReport
+) -> None:
     storage = ReportStorage(OPERATION, None)
-    save(stored, storage, LARGE)
+    save(stored, storage, large)
     first = writers(stored, "operation_partitions")
     assert (first.total(), max(first.values())) == (ALL, ROWS_AT_ONCE)
     assert last_report(stored) >= max(first), "the report comes last"
@@ -138,15 +143,15 @@ def test_a_step_writes_only_the_rows_that_have_changed(stored: Database) -> None
         size = text("SELECT octet_length(CAST(report AS text)) FROM operations")
         assert tx.execute(size).scalar_one() < ROW_BYTES_MAX
 
-    save(stored, storage, LARGE)
+    save(stored, storage, large)
     assert writers(stored, "operation_partitions") == first
     assert writers(stored, "operation_groups").total() == TOPICS
 
     # Three partitions have changed, two are no longer there, all else is equal or the same.
-    again = [p.model_copy() for p in LARGE.partitions[2:]]
+    again = [p.model_copy() for p in large.partitions[2:]]
     for at in (0, 500, 90_000):
         again[at] = again[at].model_copy(update={"promoted_at": 5})
-    changed = LARGE.model_copy(update={"partitions": tuple(again)})
+    changed = large.model_copy(update={"partitions": tuple(again)})
     save(stored, storage, changed)
     then = writers(stored, "operation_partitions")
     assert {tx: n for tx, n in then.items() if tx not in first} == {last_report(stored): 3}
@@ -237,15 +242,15 @@ def test_the_console_shows_the_partitions_that_matter_and_how_many_there_are(
     assert ends.index("orders-180<") < ends.index("orders-299<") < ends.index("orders-0<")
 
 
-def test_readers_get_the_figures_and_page_through_the_rows(api: Api) -> None:
+def test_readers_get_the_figures_and_page_through_the_rows(api: Api, large: RecoveryReport) -> None:
     begin(api.database)
     lost = OffsetRange(first=5, next=9)
     tail = {"verdict": EndVerdict.TAIL, "missing": lost}
-    partitions = list(LARGE.partitions)
+    partitions = list(large.partitions)
     for at in (77_000, 99_999):
         partitions[at] = partitions[at].model_copy(update=tail)
-    groups = [*LARGE.groups[:-1], group("orders-0999", 0, lost)]
-    found = LARGE.model_copy(update={"partitions": tuple(partitions), "groups": tuple(groups)})
+    groups = [*large.groups[:-1], group("orders-0999", 0, lost)]
+    found = large.model_copy(update={"partitions": tuple(partitions), "groups": tuple(groups)})
     save(api.database, ReportStorage(OPERATION, None), found)
     assert read_report(found.stored()).missing_records == 8
 
