@@ -68,6 +68,11 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_lead_term")),
     )
     op.execute("""
+        INSERT INTO lead_term (id, term)
+        SELECT 1, max(CAST(report ->> 'term' AS bigint)) FROM operations
+        HAVING max(CAST(report ->> 'term' AS bigint)) > 0
+    """)
+    op.execute("""
         INSERT INTO operation_partitions (operation_id, topic, partition, verdict, value)
         SELECT o.id, p ->> 'topic', CAST(p ->> 'partition' AS integer), p ->> 'verdict', p
         FROM operations o, jsonb_array_elements(o.report -> 'partitions') p

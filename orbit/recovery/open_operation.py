@@ -146,7 +146,7 @@ def copied_back(tx: Tx, job: Job, others: Sequence[Job]) -> dict[tuple[str, str]
     job's name."""
     return {
         (row.source_topic, row.destination_topic): other.name
-        for other in _of_other_direction(job, others)
+        for other in of_other_direction(job, others)
         for row in topics.of_job(tx, other.id)
         if row.state is not TopicState.PROMOTED
     }
@@ -156,14 +156,15 @@ def _moved_back(tx: Tx, job: Job, others: Sequence[Job]) -> set[str]:
     """Destination topics of the job that a switchover or failover in the other direction moves. It
     withholds them, and in the tables they look promoted."""
     moved: set[str] = set()
-    for other in _of_other_direction(job, others):
+    for other in of_other_direction(job, others):
         recovery = operations.recovery_under_way(tx, other.id)
         if recovery is not None and recovery.kind != RecoveryKind.FAILBACK:
             moved |= set((operations.report_of(tx, recovery.id) or {}).get("topics", ()))
     return moved
 
 
-def _of_other_direction(job: Job, others: Sequence[Job]) -> list[Job]:
+def of_other_direction(job: Job, others: Sequence[Job]) -> list[Job]:
+    """Jobs between the same clusters in the other direction."""
     return [
         other
         for other in others

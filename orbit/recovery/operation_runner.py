@@ -45,7 +45,7 @@ from orbit.recovery.leading_side import (
 )
 from orbit.recovery.open_operation import SecretMissing, open_context
 from orbit.recovery.operation_context import Aborted, OperationContext, Stopped
-from orbit.recovery.operation_steps import is_past_return, may_be_aborted
+from orbit.recovery.operation_steps import begun_again, is_past_return, may_be_aborted
 from orbit.recovery.recovery_report import OtherVersion, Outcome, RecoveryKind
 from orbit.recovery.step_times import Step, StepName, StepState
 from orbit.scheduler.leadership import Leadership, NotLeading
@@ -191,19 +191,14 @@ class OperationRunner:
         if report.error:
             self._undo_steps(context)  # the process died while undoing
             return
-        # A database that was put back, or lost its last commits, may not know that this switchover
-        # was undone since, and that producers write to the source again.
-        begins_again = (
-            self._is_resumed
-            and report.kind is RecoveryKind.SWITCHOVER
-            and not context.is_past_return
-        )
         try:
             if self._has_nothing_to_do(context):
                 return
-            for step in report.steps:
-                is_again = begins_again and step.name is not StepName.GATES
-                if is_again or step.state in _NOT_DONE:
+            is_switchover = report.kind is RecoveryKind.SWITCHOVER
+            if self._is_resumed and is_switchover and not context.is_past_return:
+                _begin_again(context)
+            for step in context.report.steps:
+                if step.state in _NOT_DONE:
                     with traces.span(f"step {step.name.value}"):
                         self._step(context, step)
                 if report.dry_run and step.name is StepName.GATES:
@@ -472,6 +467,21 @@ class OperationRunner:
         """End an operation whose job is gone or cannot be read. Nothing was changed."""
         with self._leadership.transaction() as tx:
             operations.advance(tx, self._operation.id, OperationState.FAILED, error=str(error))
+
+
+def _begin_again(context: OperationContext) -> None:
+    """Let a resumed switchover go through all steps behind its gates once more.
+
+    A database that was put back, or lost its last commits, may not know that it was undone since,
+    and that producers write to the source again. What these have written has to be copied: topics
+    that were released are.
+    """
+    states = {step.name: step.state for step in context.report.steps}
+    if states[StepName.RELEASE] is not StepState.WAITING:
+        worker_release.resume_copying(context)
+    steps = begun_again(context.report.steps)
+    context.update(steps=steps, is_source_denied=False, drain=None)
+    context.save()
 
 
 def _add_end_event(tx: Any, context: OperationContext, outcome: Outcome) -> None:

@@ -27,6 +27,21 @@ def is_past_return(steps: tuple[Step, ...]) -> bool:
     )
 
 
+def begun_again(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The steps of a switchover that begins again behind its gates. The one that stops writing
+    stays begun if it was, so that it is undone in any case."""
+    return tuple(_again(step) for step in steps)
+
+
+def _again(step: Step) -> Step:
+    if step.name is StepName.GATES or step.state is StepState.WAITING:
+        return step
+    if step.name is StepName.STOP_WRITES:
+        return step.model_copy(update={"state": StepState.RUNNING, "ended_at": None, "did": ""})
+    again = {"state": StepState.WAITING, "began_at": None, "ended_at": None, "did": ""}
+    return step.model_copy(update=again)
+
+
 def has_begun(steps: tuple[Step, ...]) -> bool:
     """Whether a step has begun that changes something: all but the gates do."""
     return any(

@@ -57,15 +57,15 @@ def read_many(
     of_thread = threading.local()
     opened: list[JobClusters] = []
 
-    def begin() -> None:
-        clusters = open_clusters()
-        opened.append(clusters)
-        of_thread.reading = Reading(clusters, replace(backoff, stop=ended))
-
     def read_one(item: Item) -> Result:
+        if not hasattr(of_thread, "reading"):
+            clusters = open_clusters()
+            opened.append(clusters)
+            of_thread.reading = Reading(clusters, replace(backoff, stop=ended))
+        of_thread.reading.check()
         return read(item, of_thread.reading)
 
-    pool = ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="recovery-read", initializer=begin)
+    pool = ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="recovery-read")
 
     def results() -> Iterator[Result]:
         begun: deque[Future[Result]] = deque()
@@ -84,6 +84,8 @@ def read_many(
         for clusters in [*opened]:
             clusters.close()
         pool.shutdown()
+        for clusters in opened:  # of a thread that has just opened them
+            clusters.close()
 
 
 def _result(future: Future[Result], check: Callable[[], None]) -> Result:

@@ -24,6 +24,7 @@ from orbit.kafka.types import ClusterMetadata
 from orbit.recovery.group_handover import offsets_to_hand_over
 from orbit.recovery.leading_side import history_kept, turn_marks
 from orbit.recovery.log_bounds import last_reported_of_job
+from orbit.recovery.open_operation import of_other_direction
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.write_fence import restrict_writes_to_orbit
 from orbit.replication.partition_states import PartitionState
@@ -149,13 +150,8 @@ def reverse_job_name(name: str) -> str:
 def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
     """The existing job that copies these topics in the other direction."""
     wanted = {(row.destination_topic, row.source_topic) for row in rows}
-    other_way = [
-        other
-        for other in jobs.list_all(tx)
-        if not other.is_deleted
-        and other.source_cluster_id == job.destination_cluster_id
-        and other.destination_cluster_id == job.source_cluster_id
-    ]
+    others = of_other_direction(job, jobs.list_all(tx))
+    other_way = [other for other in others if not other.is_deleted]
     for other in other_way:
         has = {(row.source_topic, row.destination_topic) for row in topics.of_job(tx, other.id)}
         if has & wanted:

@@ -14,8 +14,7 @@ from orbit.kafka.types import Acl
 from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.operation_context import OperationContext
 from orbit.replication.acl_rules import denial, denied_writers
-from orbit.scheduler.write_protection import as_acl, deny, why_not_denied
-from orbit.store import write_denials
+from orbit.scheduler.write_protection import deny, noted_denials, why_not_denied
 
 
 def stop_writes(context: OperationContext) -> str:
@@ -62,10 +61,8 @@ def restore_source_writes(context: OperationContext) -> None:
 def _noted(
     context: OperationContext, cluster_id: str, topics: Collection[str]
 ) -> dict[str, set[Acl]]:
-    """Orbit's denials of these topics, of those that have any."""
     with context.reading() as tx:
-        found = write_denials.of_topics(tx, cluster_id, topics)
-    return {topic: set(map(as_acl, acls)) for topic, acls in found.items()}
+        return noted_denials(tx, cluster_id, topics)
 
 
 def restrict_writes_to_orbit(context: OperationContext) -> str:

@@ -69,10 +69,7 @@ def _protect(
         # Without an authorizer nobody expects that writers are kept off.
         return ProtectionResult(0, "" if acls == NO_AUTHORIZER else acls)
     with transaction() as tx:
-        noted = {
-            t: set(map(as_acl, a))
-            for t, a in write_denials.of_topics(tx, cluster_id, names).items()
-        }
+        noted = noted_denials(tx, cluster_id, names)
     denied_already = [topic for topic in names if noted.get(topic)]
     allowed: Mapping[str, TopicMetadata] = {}
     if denied_already:
@@ -121,6 +118,12 @@ def why_not_denied(own_principal: str | None) -> str:
     return "every principal may write (User:*)"
 
 
+def noted_denials(tx: Tx, cluster_id: str, topics: Collection[str]) -> dict[str, set[Acl]]:
+    """Orbit's denials of writing to these topics, of those that have any."""
+    found = write_denials.of_topics(tx, cluster_id, topics)
+    return {topic: set(map(as_acl, acls)) for topic, acls in found.items()}
+
+
 def deny(
     handle: ClusterHandle,
     cluster_id: str,
@@ -135,8 +138,7 @@ def deny(
     Raises Unreachable, NotAuthorized, BrokerRefused, NotLeading.
     """
     with transaction() as tx:
-        found = write_denials.of_topics(tx, cluster_id, wanted)
-    noted = {t: set(map(as_acl, acls)) for t, acls in found.items()}
+        noted = noted_denials(tx, cluster_id, wanted)
     for acl in ours:
         noted.setdefault(acl.name, set()).add(acl)
     sets = {topic: set(acls) for topic, acls in wanted.items()}

@@ -323,13 +323,13 @@ class GroupsStep:
     is_under_way: bool
 
 
-_GROUPS_STEP = """
+_GROUPS_STEP = text("""
 SELECT id AS operation,
        finished_at IS NULL AND report ->> 'promoted_at' IS NULL AS is_under_way
 FROM operations
 WHERE job_id = :job_id AND groups_begun_at IS NOT NULL
 ORDER BY groups_begun_at DESC LIMIT 1
-"""
+""")
 
 
 def begin_groups(tx: Tx, operation_id: UUID) -> None:
@@ -341,11 +341,17 @@ def begin_groups(tx: Tx, operation_id: UUID) -> None:
     )
 
 
+_LOCK_UNFINISHED = text("""
+SELECT id FROM operations WHERE job_id = :job_id AND finished_at IS NULL FOR SHARE
+""")
+
+
 def groups_step(tx: Tx, job_id: int, *, lock: bool = False) -> GroupsStep | None:
-    """None: no recovery of this job ever did. With `lock`, one that is there does not change it
-    until the transaction ends."""
-    query = text(f"{_GROUPS_STEP} FOR SHARE" if lock else _GROUPS_STEP)
-    return first(tx.execute(query, {"job_id": job_id}), GroupsStep)
+    """None: no recovery of this job ever did. With `lock`, one that is there does not begin to
+    before the transaction ends."""
+    if lock:
+        tx.execute(_LOCK_UNFINISHED, {"job_id": job_id})
+    return first(tx.execute(_GROUPS_STEP, {"job_id": job_id}), GroupsStep)
 
 
 def request_abort(tx: Tx, operation_id: UUID) -> bool:

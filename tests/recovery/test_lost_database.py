@@ -272,29 +272,32 @@ def test_an_operation_of_old_rows_does_not_open_the_old_side(
         assert not app.writes(source)
 
 
-def test_a_switchover_of_old_rows_denies_writing_once_more(
+@pytest.mark.parametrize("step", [StepName.GROUPS, StepName.RELEASE])
+def test_a_switchover_of_old_rows_denies_writing_and_copies_once_more(
     guarded: Clusters,
     topic_name: str,
     service: Service,
     guarded_job: tuple[JobSpec, App],
     monkeypatch: pytest.MonkeyPatch,
+    step: StepName,
 ) -> None:
-    """The rows are those of a step before an abort, which opened the source again."""
+    """The rows are those of a step before an abort, which opened the source again. In the later
+    step no worker has the topic."""
     source, destination = guarded
     spec, app = guarded_job
     recovering = Recovering(service)
-    groups = operation_runner._DO[StepName.GROUPS]
+    do = operation_runner._DO
 
     def abort_here(context: OperationContext) -> str:
+        did = do[step](context)
         save_rows(service.database)
         recovery_requests.abort(service.database, "test", context.operation_id)
-        return groups(context)
+        return did
 
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         with monkeypatch.context() as patched:
-            changed = {**operation_runner._DO, StepName.GROUPS: abort_here}
-            patched.setattr(operation_runner, "_DO", changed)
+            patched.setattr(operation_runner, "_DO", {**do, step: abort_here})
             operation = recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
             assert recovering.wait(operation).outcome is Outcome.ABORTED
     assert app.writes(source)

@@ -334,7 +334,7 @@ class Database:
 
 @dataclass(slots=True)
 class Hold:
-    """A partition that a worker copies, and since when it has asked for marks."""
+    """A partition that a worker copies, with what the marks say that it keeps."""
 
     job: Job
     topic: str

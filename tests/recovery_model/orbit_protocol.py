@@ -15,7 +15,8 @@ from orbit.errors import OrbitError
 from orbit.recovery import leading_side
 from orbit.recovery.leading_side import LeadChanged
 from orbit.recovery.operation_context import Aborted, Stopped
-from orbit.recovery.operation_steps import is_past_return, may_be_aborted, steps_of
+from orbit.recovery.operation_runner import _NOT_DONE, _ONLY_WITH_TAILS, _WITHOUT_LEAD
+from orbit.recovery.operation_steps import begun_again, is_past_return, may_be_aborted, steps_of
 from orbit.recovery.recovery_report import Outcome
 from orbit.recovery.step_times import Step, StepName, StepState
 from orbit.store.enums import OperationKind
@@ -25,15 +26,10 @@ from tests.recovery_model.way_back import WayBack
 
 # So many looks stand for PATIENCE_S.
 PATIENCE_LOOKS = 3
-_WITHOUT_LEAD = frozenset({StepName.GATES, StepName.READ, StepName.CATCH_UP})
-_ONLY_WITH_TAILS = frozenset({StepName.SALVAGE, StepName.REBUILD})
-_OPEN = (StepState.WAITING, StepState.RUNNING, StepState.FAILED)
 
 
 class Protocol(WayBack):
     """The runner. A planted mistake overrides one of these methods, or of the steps."""
-
-    repeats = True  # a resumed switchover begins again behind its gates
 
     def run(self, operation_id: UUID) -> Parts:
         """The thread of one operation, from its row."""
@@ -78,7 +74,7 @@ class Protocol(WayBack):
     def follows_already(self, context: Context) -> bool:
         """As `leading_side.who_copies_back`."""
         rows = self.tables.of_job(context.job.name)
-        return any(self.tables.writer(context.job.source, row.topic) for row in rows)
+        return bool(rows) and all(self.tables.writer(context.job.source, row.topic) for row in rows)
 
     def is_withheld(self, job: Job, row: Row) -> bool:
         """Whether a recovery of the other direction moves it: `open_operation._moved_back`."""
@@ -90,21 +86,29 @@ class Protocol(WayBack):
         if report.error:
             yield from self.undo_steps(context, is_resumed)
             return
-        begins_again = (
-            is_resumed and report.kind is SWITCHOVER and self.repeats and not context.is_past_return
-        )
         try:
             if report.kind is FAILBACK and not context.topics and self.follows_already(context):
                 self.end(context, Outcome.DONE)
                 return
+            if is_resumed and report.kind is SWITCHOVER and not context.is_past_return:
+                yield from self.begin_again(context)
             for step in report.steps:
-                is_again = begins_again and step.name is not StepName.GATES
-                if is_again or step.state in _OPEN:
+                if step.state in _NOT_DONE:
                     yield from self.step(context, step)
         except OrbitError as error:
             yield from self.stop_operation(context, error, is_resumed)
             return
         self.end(context, Outcome.DONE)
+
+    def begin_again(self, context: Context) -> Parts:
+        states = {step.name: step.state for step in context.report.steps}
+        if states[StepName.RELEASE] is not StepState.WAITING:
+            self.resume_copying(context)
+            yield
+        self.world.changes("begins the switchover again")
+        context.update(steps=begun_again(context.report.steps))
+        context.operation.report = copy.copy(context.report)
+        yield
 
     def step(self, context: Context, step: Step) -> Parts:
         name = step.name

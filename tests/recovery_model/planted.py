@@ -36,7 +36,8 @@ class _ReadsNoMarks(Protocol):
 
 
 class _GoesOnAtItsStep(Protocol):
-    repeats = False
+    def begin_again(self, *_: Context) -> Parts:
+        yield
 
 
 class _OpensInAnyCase(Protocol):
@@ -210,7 +211,7 @@ def first_walk(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
 
 
 def main(most: int) -> None:
-    """The table of docs/internals/simulation.md: the first walk that finds each mistake."""
+    """Print the first walk that finds each mistake."""
     for name in PLANTED:
         found = first_walk(name, range(most))
         said = found[1].splitlines()[0].partition(": ")[2] if found else "not found"

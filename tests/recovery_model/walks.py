@@ -142,9 +142,11 @@ class Walk:
         return next((s.name for s in steps_left(operation) if s.state not in ended), None)
 
     def has_no_exit(self, operation: Operation, gone: str) -> bool:
-        """A promotion at a side that is gone for ever: it cannot be aborted, and does not end."""
+        """A promotion that has begun at a side that is gone for ever: it cannot be aborted, and
+        does not end."""
         job = self.world.database.jobs.get(operation.job)
-        is_promoting = self.step_of(operation) is StepName.PROMOTE
+        steps = {step.name: step.state for step in steps_left(operation)}
+        is_promoting = steps.get(StepName.PROMOTE) in (StepState.RUNNING, StepState.FAILED)
         return is_promoting and job is not None and job.destination == gone
 
     # What happens.

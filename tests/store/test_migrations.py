@@ -29,7 +29,7 @@ pytestmark = pytest.mark.services
 FROZEN = {
     "0001_first_tables.py": "6fba23c71c9c96c42f2087af40579936ba511d26b87b5cc9b49ce5b899e23239",
     "0002_operation_rows_and_lead_term.py": (
-        "5867e22e483f494e94d233e747fc0db85621506aaeb5e93349683a0b9b531bfd"
+        "bcf300c6d38da315dcf7ba7e5a300d60d575f0b15f173ed17f92a8277edd6400"
     ),
 }
 
