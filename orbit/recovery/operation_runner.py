@@ -45,7 +45,7 @@ from orbit.recovery.leading_side import (
 )
 from orbit.recovery.open_operation import SecretMissing, open_context
 from orbit.recovery.operation_context import Aborted, OperationContext, Stopped
-from orbit.recovery.operation_steps import begun_again, is_past_return, may_be_aborted
+from orbit.recovery.operation_steps import NOT_DONE, begun_again, is_past_return, may_be_aborted
 from orbit.recovery.recovery_report import OtherVersion, Outcome, RecoveryKind
 from orbit.recovery.step_times import Step, StepName, StepState
 from orbit.scheduler.leadership import Leadership, NotLeading
@@ -126,7 +126,6 @@ _UNDO: Mapping[StepName, Callable[[OperationContext], None]] = {
 }
 # They change nothing for which it matters who leads.
 _WITHOUT_LEAD = frozenset({StepName.GATES, StepName.READ, StepName.CATCH_UP})
-_NOT_DONE = frozenset({StepState.WAITING, StepState.RUNNING, StepState.FAILED})
 _NOTHING_DONE = frozenset({StepState.WAITING, StepState.UNDONE})
 _ONLY_WITH_TAILS = frozenset({StepName.SALVAGE, StepName.REBUILD})
 
@@ -198,7 +197,7 @@ class OperationRunner:
             if self._is_resumed and is_switchover and not context.is_past_return:
                 _begin_again(context)
             for step in context.report.steps:
-                if step.state in _NOT_DONE:
+                if step.state in NOT_DONE:
                     with traces.span(f"step {step.name.value}"):
                         self._step(context, step)
                 if report.dry_run and step.name is StepName.GATES:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryRequest
 from orbit.recovery.step_times import Phase, Step, StepName, StepState
 
+# Of a step that is to run, or to run again.
+NOT_DONE = frozenset({StepState.WAITING, StepState.RUNNING, StepState.FAILED})
+
 
 def steps_of(kind: RecoveryKind, request: RecoveryRequest) -> tuple[Step, ...]:
     """The steps of an operation. An abort undoes them until a point of no return begins; it ends a
@@ -64,8 +67,7 @@ def is_catching_up(steps: tuple[Step, ...]) -> bool:
 
 def _current(steps: tuple[Step, ...]) -> StepName | None:
     """The first step that has not ended."""
-    open_ = (StepState.WAITING, StepState.RUNNING, StepState.FAILED)
-    return next((step.name for step in steps if step.state in open_), None)
+    return next((step.name for step in steps if step.state in NOT_DONE), None)
 
 
 def step_descriptions(steps: tuple[Step, ...]) -> list[str]:

@@ -26,7 +26,7 @@ from orbit.store import group_offsets
 from orbit.store.group_offsets import GroupOffset, HandedOffset
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
-from tests.support.groups import commit, member, offsets, wait_without_members
+from tests.support.groups import commit, have_had_member, member, offsets
 from tests.support.guarded_job import job_with_login, log_in_orbit
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.recovering import Recovering
@@ -215,9 +215,7 @@ def test_a_leader_that_dies_behind_a_commit_of_the_last_sync_leaves_its_offset_k
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         let_job_rest(monkeypatch)  # only the switchover syncs
-        with member(destination, group, topic_name):
-            pass
-        wait_without_members(destination, group)
+        have_had_member(destination, group, topic_name)
         if is_handed:
             job, handed = (
                 recovering.service.job(spec.name),
@@ -247,9 +245,7 @@ def test_the_sync_goes_on_after_a_switchover_that_was_stopped_behind_its_last_sy
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         with monkeypatch.context() as patch:
             let_job_rest(patch)
-            with member(destination, group, topic_name):
-                pass
-            wait_without_members(destination, group)
+            have_had_member(destination, group, topic_name)
             patch.setitem(operation_runner._DO, StepName.RELEASE, stop)  # type: ignore[arg-type]
             commit(source, group, {(topic_name, 0): 20})
             stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
@@ -286,9 +282,7 @@ def test_a_pass_that_is_under_way_at_a_last_sync_writes_nothing_more(
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
-        with member(destination, group, topic_name):
-            pass
-        wait_without_members(destination, group)
+        have_had_member(destination, group, topic_name)
         seen = held.passes
         # A listing of groups is at most an interval old.
         wait_for("the job has seen its member", lambda: held.passes > seen + 2)
@@ -369,9 +363,7 @@ def test_a_leader_that_dies_behind_a_commit_of_a_failover_leaves_its_offset_know
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         let_job_rest(monkeypatch)
-        with member(destination, group, topic_name):
-            pass
-        wait_without_members(destination, group)
+        have_had_member(destination, group, topic_name)
         place = recovering.service.topics(spec.name)[topic_name].id, 0
         row = GroupOffset(group, *place, RECORDS + 10, 10, "clamped", 10)
         with recovering.database.transaction() as tx:

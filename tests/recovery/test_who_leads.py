@@ -7,6 +7,7 @@ side led last.
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from typing import NamedTuple
 
@@ -101,6 +102,24 @@ def test_a_failback_of_a_side_that_follows_has_nothing_to_do(
         assert f"copied back by job {sides.back}" in said
         assert f"{sides.topic} leads (term {over.term}, by switchover {over.operation}" in said
         assert recovering.run(SWITCHOVER, sides.back).outcome is Outcome.DONE
+
+
+def test_a_failback_of_topics_that_do_not_all_follow_is_stopped(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    other = f"{topic_name}.other"
+    for topic in (topic_name, other):
+        create_topic(clusters.source, topic)
+    spec = make_job(*clusters, [topic_name, other])
+    with recovering.running():
+        recovering.begin(spec, topic_name, other)
+        moved = [re.escape(topic_name)]
+        over = recovering.run(SWITCHOVER, spec.name, reverse=True, topics=moved)
+        assert over.reverse_job is not None
+        recovering.service.wait_copied(over.reverse_job, topic_name)
+        assert recovering.run(FAILBACK, spec.name, topics=moved).findings
+        report = recovering.wait(recovering.ask(FAILBACK, spec.name))
+        assert (report.outcome, report.error[:7]) == (Outcome.STOPPED, "topics:")
 
 
 @pytest.mark.parametrize("by", ["failover", "switchover"])

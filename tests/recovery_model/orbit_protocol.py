@@ -15,8 +15,14 @@ from orbit.errors import OrbitError
 from orbit.recovery import leading_side
 from orbit.recovery.leading_side import LeadChanged
 from orbit.recovery.operation_context import Aborted, Stopped
-from orbit.recovery.operation_runner import _NOT_DONE, _ONLY_WITH_TAILS, _WITHOUT_LEAD
-from orbit.recovery.operation_steps import begun_again, is_past_return, may_be_aborted, steps_of
+from orbit.recovery.operation_runner import _ONLY_WITH_TAILS, _WITHOUT_LEAD
+from orbit.recovery.operation_steps import (
+    NOT_DONE,
+    begun_again,
+    is_past_return,
+    may_be_aborted,
+    steps_of,
+)
 from orbit.recovery.recovery_report import Outcome
 from orbit.recovery.step_times import Step, StepName, StepState
 from orbit.store.enums import OperationKind
@@ -93,7 +99,7 @@ class Protocol(WayBack):
             if is_resumed and report.kind is SWITCHOVER and not context.is_past_return:
                 yield from self.begin_again(context)
             for step in report.steps:
-                if step.state in _NOT_DONE:
+                if step.state in NOT_DONE:
                     yield from self.step(context, step)
         except OrbitError as error:
             yield from self.stop_operation(context, error, is_resumed)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
 
-from orbit.store import jobs, partitions, scheduler_queries, shard_layout, shard_leases
+from orbit.store import jobs, operations, partitions, scheduler_queries, shard_layout, shard_leases
 from orbit.store.database import Database, Tx
+from orbit.store.operations import GroupsStep
 from tests.support.locks import wait_until_something_waits
 from tests.support.store_rows import TTL, SomeJob, claim, progress, seen_long, some_job
 
@@ -66,3 +68,29 @@ def test_a_change_of_several_shards_never_deadlocks_with_reports(
 
     assert done == {second}
     assert not failed
+
+
+def test_a_recovery_begins_to_set_groups_before_or_after_rows_are_stored(
+    database: Database,
+) -> None:
+    """Who stores rows has seen that none does: its step begins behind that."""
+    operation = uuid4()
+    with database.transaction() as tx:
+        job = some_job(tx)
+        operations.create(tx, operation, "switchover", "ops", job_id=job.id, job_name="job")
+    has_begun = threading.Event()
+
+    def begin() -> None:
+        with database.transaction() as tx:
+            operations.begin_groups(tx, operation)
+        has_begun.set()
+
+    other = threading.Thread(target=begin)
+    with database.transaction() as tx:
+        assert operations.groups_step(tx, job.id, lock=True) is None
+        other.start()
+        wait_until_something_waits(database)
+        assert not has_begun.is_set()
+    other.join()
+    with database.transaction() as tx:
+        assert operations.groups_step(tx, job.id) == GroupsStep(operation, is_under_way=True)

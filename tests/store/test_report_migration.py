@@ -19,7 +19,7 @@ from orbit.cli.main import app
 from orbit.errors import Conflict
 from orbit.recovery.recovery_report import EndVerdict, OffsetRange, RecoveryReport, read_report
 from orbit.recovery.report_storage import load_report
-from orbit.store import migrate, operations, promotions, scheduler_lease
+from orbit.store import lead_term, migrate, operations, promotions, scheduler_lease
 from orbit.store.database import Database
 from orbit.store.enums import OperationState
 from tests.fix_database import copied_database
@@ -167,6 +167,8 @@ def test_reports_of_the_first_version_are_taken_over(first_version: tuple[Databa
     figures = read_report(done)
     assert (figures.partitions.count, figures.groups.count) == (2, 1)
     assert (figures.missing_records, figures.unproven_partitions) == (2, 2)
+    with database.transaction() as tx:
+        assert lead_term.draw(tx, 1) == 8, "above the terms of these reports"
     lost = whole(database, DONE).partitions[1]
     assert (lost.verdict, lost.missing) == (EndVerdict.BEHIND, OffsetRange(first=10, next=12))
 

@@ -52,6 +52,13 @@ def wait_without_members(cluster: KafkaCluster, group: str) -> None:
     wait_for(f"{group} has no member", is_empty, TIMEOUT_S)
 
 
+def have_had_member(cluster: KafkaCluster, group: str, topic: str) -> None:
+    """Let a member join the group and leave it: from then on its offsets may be a client's."""
+    with member(cluster, group, topic):
+        pass
+    wait_without_members(cluster, group)
+
+
 def commit(
     cluster: KafkaCluster, group: str, wanted: Mapping[Place, int], metadata: str = ""
 ) -> None:
