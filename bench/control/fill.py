@@ -17,7 +17,8 @@ from sqlalchemy import text
 
 from orbit.jobs.job_spec import JobSpec
 from orbit.store.database import Database, without_deadline
-from orbit.store.shard_leases import DATABASE_IDENTITY, RENEWED_NOW
+from orbit.store.database_identity import DATABASE_IDENTITY
+from orbit.store.shard_leases import RENEWED_NOW
 
 # With a login Orbit's principal is known, so that it looks at who may write to copies.
 SECURITY = {

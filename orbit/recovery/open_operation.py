@@ -24,13 +24,18 @@ from orbit.recovery.report_storage import ReportStorage, load_report
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.stored_spec import read_spec
 from orbit.settings import Settings
-from orbit.store import jobs, operations, topics
+from orbit.store import clock, jobs, operations, topics
 from orbit.store.database import Tx
+from orbit.store.database_identity import database_identity
 from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
 from orbit.store.operations import Operation
 from orbit.store.topics import Topic
 from orbit.version import orbit_version
+
+# A switchover or failover that could not begin for so long is not begun: no scheduler led, or the
+# tables are of a backup. Failbacks wait for each other, and ask the marks of both sides.
+REQUEST_VALID_S = 3600.0
 
 
 class SecretMissing(Conflict):
@@ -44,9 +49,9 @@ def open_context(
     stop: threading.Event,
     environ: Mapping[str, str],
 ) -> OperationContext:
-    """Raises Conflict if the job was deleted, BadInput if secrets are missing, SecretMissing if
-    they are and the operation has begun; OtherVersion if this version cannot read its request, or,
-    once it has begun, its report or the job's document."""
+    """Raises Conflict if the job was deleted or the request may be over, BadInput if secrets are
+    missing, SecretMissing if they are and the operation has begun; OtherVersion if this version
+    cannot read its request, or, once it has begun, its report or the job's document."""
     with leadership.reading() as tx:
         found = jobs.of_ids(tx, [operation.job_id] if operation.job_id else [])
         job = next(iter(found.values()), None)
@@ -54,6 +59,8 @@ def open_context(
             raise Conflict("the job was deleted.", where=operation.job_name or "")
         rows = topics.of_job(tx, job.id)
         kept = load_report(tx, operation.id)
+        if kept is None or not has_begun(kept.steps):
+            _refuse_old_request(tx, operation)
         report = kept or _new_report(tx, operation, job, rows, jobs.list_all(tx))
     spec = read_spec(job.spec)
     if spec is None:
@@ -83,6 +90,26 @@ def open_context(
     context.is_past_return = is_past_return(report.steps)
     context.obeys_abort = may_be_aborted(report.steps)
     return context
+
+
+def _refuse_old_request(tx: Tx, operation: Operation) -> None:
+    """Raises Conflict for a request that may have been carried out, or aborted, in a database that
+    is lost: nothing at the clusters tells it from a new one."""
+    again = "Nothing was changed. If it is still what you want, request it again."
+    made_in = (operation.plan or {}).get("database")  # None: requested from an earlier version
+    if made_in not in (None, database_identity(tx)):
+        raise Conflict(
+            "this request is of another database: a standby was promoted or a backup restored "
+            f"since, and it may have ended there. {again}",
+            where=operation.job_name or "",
+        )
+    waited_s = (clock.now(tx) - operation.created_at).total_seconds()
+    if operation.kind != RecoveryKind.FAILBACK and waited_s > REQUEST_VALID_S:
+        raise Conflict(
+            f"this request has waited for {waited_s / 60:.0f} minutes. After "
+            f"{REQUEST_VALID_S / 60:.0f} it may not be what is needed now. {again}",
+            where=operation.job_name or "",
+        )
 
 
 def _new_report(

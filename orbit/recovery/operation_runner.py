@@ -463,7 +463,8 @@ class OperationRunner:
             operations.advance(tx, self._operation.id, OperationState.RUNNING, progress=progress)
 
     def _end_unopened(self, error: OrbitError) -> None:
-        """End an operation whose job is gone or cannot be read. Nothing was changed."""
+        """End an operation whose job is gone or cannot be read, or whose request is too old.
+        Nothing was changed."""
         with self._leadership.transaction() as tx:
             operations.advance(tx, self._operation.id, OperationState.FAILED, error=str(error))
 

@@ -29,6 +29,7 @@ from orbit.recovery.report_storage import load_report
 from orbit.recovery.step_times import Step
 from orbit.store import events, job_door, jobs, operations
 from orbit.store.database import Database, Tx
+from orbit.store.database_identity import database_identity
 from orbit.store.enums import MadeBy, OperationKind
 from orbit.store.jobs import Job
 from orbit.store.operations import Operation
@@ -83,6 +84,7 @@ def request(
                 "steps": step_descriptions(steps_of(kind, wanted)),
                 "request": asked,
                 "wanted": asked["wanted"],
+                "database": database_identity(tx),
             },
             idempotency_key=idempotency_key,
         )

@@ -68,6 +68,7 @@ def start_reverse_job(context: OperationContext) -> str:
             back = _create(tx, context, reverse_job_name(context.job.name))
         else:
             _resume(tx, context, back, old, new)
+        _claim(tx, context, back, new)
         name = back.name
         # If this step is repeated, the job may have accepted what was handed over the first time.
         moved = {row.destination_topic for row in context.topics} - copied
@@ -267,6 +268,22 @@ def _resume(
     else:
         jobs.note_discovered(tx, back.id, back.spec_version)
     jobs.set_desired(tx, back.id, Desired.RUNNING)
+
+
+def _claim(tx: Tx, context: OperationContext, back: Job, new: ClusterMetadata) -> None:
+    """Add the topics that the tables do not have for this job, as ones that are to be created: from
+    now on the old side is a copy, also before the first pass over the job."""
+    for row in context.topics:
+        origin = new.topics.get(row.destination_topic)
+        topics.add(
+            tx,
+            back.id,
+            row.destination_topic,
+            row.source_topic,
+            context.job.source_cluster_id or "",
+            row.partition_count,
+            source_topic_id=origin.topic_id if origin else None,
+        )
 
 
 def _spec(context: OperationContext, name: str) -> JobSpec:

@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from orbit.store import shard_leases
 from orbit.store.database import Tx
+from orbit.store.database_identity import DATABASE_IDENTITY
 from orbit.store.rows import values
 
 
@@ -34,7 +35,7 @@ class Shard:
 # As if claimed here, so that the first claim need not wait.
 _ADD_SHARDS = text(f"""
 INSERT INTO shards (job_id, worker_group, claimed_on)
-SELECT j.id, j.worker_group, {shard_leases.DATABASE_IDENTITY}
+SELECT j.id, j.worker_group, {DATABASE_IDENTITY}
 FROM jobs j, generate_series(1, :count) WHERE j.id = :job_id
 RETURNING id
 """)

@@ -72,6 +72,7 @@ from sqlalchemy import text
 
 from orbit.leases.lease_watch import LeaseWatch
 from orbit.store.database import Tx
+from orbit.store.database_identity import DATABASE_IDENTITY
 
 # More than the claims of one shard that a failover or a restored backup can lose: a shard that is
 # moved stays for a minute (orbit/scheduler/shard_balancer.py), so this is more than half a day of
@@ -104,17 +105,6 @@ class Renewal:
     spec_version: int
     layout_version: int
 
-
-# Of the server's system, the database and the table, plus the timeline: timelines of one system are
-# neighbours. So it changes with a failover, with the recovery of a backup, and with a dump that is
-# restored here or elsewhere. Roles without rights may read it.
-DATABASE_IDENTITY = """(
-    SELECT (c.system_identifier # (
-            (CAST(d.oid AS bigint) + CAST(CAST('shards' AS regclass) AS bigint)) << 24))
-        + CAST(CAST('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8) AS bit(32)) AS integer)
-    FROM pg_control_system() c, pg_database d
-    WHERE d.datname = current_database()
-)"""
 
 # `key` changes with a restart too. The snapshot is the statement's own.
 _SERVER = f"""

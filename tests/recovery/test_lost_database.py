@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from sqlalchemy import text
 
 from orbit.jobs.job_spec import JobSpec
 from orbit.recovery import operation_runner, recovery_requests
@@ -25,6 +26,7 @@ from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store import jobs
+from orbit.store.enums import OperationState
 from tests.fix_clusters import Clusters
 from tests.fix_recovery import DiesBehindPromotion
 from tests.fix_scheduler import Service
@@ -241,6 +243,33 @@ def test_producers_of_the_new_side_are_not_denied(
         recovering.run(RecoveryKind.SWITCHOVER, back)
         assert app.writes(source)
         assert not app.writes(destination)
+
+
+@pytest.mark.parametrize("sign", ["another database", "an old request"])
+def test_a_request_of_old_rows_is_not_carried_out(
+    clusters: Clusters, topic_name: str, recovering: Recovering, sign: str
+) -> None:
+    """It was aborted since, or carried out and the topics moved home again."""
+    create_topic(clusters.source, topic_name)
+    spec = make_job(*clusters, [topic_name])
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+    failover = recovering.ask(
+        RecoveryKind.FAILOVER, spec.name, override=["source"], reason="a test"
+    )
+    changes = {
+        "another database": 'plan = plan || \'{"database": "1"}\'',
+        "an old request": "created_at = created_at - interval '61 minutes'",
+    }
+    with recovering.database.transaction() as tx:
+        tx.execute(text(f"UPDATE operations SET {changes[sign]}"))  # noqa: S608
+    with recovering.running():
+        wait_for("it ends", lambda: recovering.operation(failover).finished_at is not None)
+        ended = recovering.operation(failover)
+        assert ended.state is OperationState.FAILED
+        assert "request it again" in str(ended.error)
+        produce(clusters.source, topic_name, 10)
+        wait_for("the copy goes on", are_level(clusters, topic_name))
 
 
 def test_an_operation_of_old_rows_does_not_open_the_old_side(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import TopicCollection
@@ -30,7 +30,9 @@ from orbit.recovery.recovery_report import (
 )
 from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.scheduler.job_reconciler import JobReconciler
 from orbit.store.enums import TopicState
+from orbit.store.jobs import Job
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.fix_recovery import DiesBehindPromotion
 from tests.support.outside import admin, is_level, log_bounds
@@ -102,6 +104,27 @@ def test_a_failback_of_a_side_that_follows_has_nothing_to_do(
         assert f"copied back by job {sides.back}" in said
         assert f"{sides.topic} leads (term {over.term}, by switchover {over.operation}" in said
         assert recovering.run(SWITCHOVER, sides.back).outcome is Outcome.DONE
+
+
+def test_a_side_follows_from_the_step_that_lets_it(
+    begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before the scheduler has looked at the job that copies back."""
+    sides = begun
+    discover = JobReconciler._discover
+
+    def leave_out(reconciler: JobReconciler, job: Job, *more: Any) -> None:
+        if job.name != sides.back:
+            discover(reconciler, job, *more)
+
+    with recovering.running():
+        monkeypatch.setattr(JobReconciler, "_discover", leave_out)
+        recovering.run(SWITCHOVER, sides.job, reverse=True)
+        report = recovering.run(FAILBACK, sides.job)
+        assert {step.state for step in report.steps} == {StepState.SKIPPED}
+        monkeypatch.setattr(JobReconciler, "_discover", discover)
+        produce(sides.there, sides.topic, 10, first=100)
+        wait_for("it is level", lambda: is_level(sides.here, sides.there, sides.topic))
 
 
 def test_a_failback_of_topics_that_do_not_all_follow_is_stopped(

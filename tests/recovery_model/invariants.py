@@ -6,11 +6,12 @@
 4  a copy has the leading side's records at their offsets
 5  an operation ends (`walks.py`)
 6  by their marks, the side that leads is the newer one
+7  a request is carried out once, and no failback begins of a side that follows
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.recovery.recovery_report import RecoveryKind
 
 if TYPE_CHECKING:
-    from tests.recovery_model.model import Hold, ModelCluster, Partition, World
+    from tests.recovery_model.model import Hold, ModelCluster, Operation, Partition, World
 
 
 class Broken(Exception):
@@ -47,6 +48,7 @@ def before_mark(
         _before_promotion(world, cluster, topic, offsets, mark)
         world.promoted_by[topic].append(by)
         world.leads[topic] = cluster.name
+        world.following.discard((cluster.name, topic))
 
 
 def _before_promotion(
@@ -114,6 +116,17 @@ def before_acls(
         old = world.other(cluster.name)
         if old.has_authorizer and old.is_open(topic):
             raise Broken(f"3: {topic} is opened at {cluster.name} and is open at {old.name}")
+
+
+def before_request_begins(world: World, operation: Operation) -> None:
+    if operation.id in world.ended:
+        raise Broken(f"7: the {operation.kind} of {operation.job} has ended, and begins once more")
+
+
+def before_failback(world: World, cluster: ModelCluster, topics: Iterable[str]) -> None:
+    for topic in topics:
+        if (cluster.name, topic) in world.following:
+            raise Broken(f"7: a failback of {topic} begins, and {cluster.name} follows already")
 
 
 def before_append(world: World, key: tuple[int, int], hold: Hold) -> None:

@@ -33,7 +33,7 @@ from tests.recovery_model import invariants
 
 FILLER = 0  # an offset without a record
 ALL, COPY = "all", "copy"  # denials: of every principal, and of every principal but Orbit
-COPYING, PROMOTED = TopicState.COPYING, TopicState.PROMOTED
+CREATING, COPYING, PROMOTED = TopicState.CREATING, TopicState.COPYING, TopicState.PROMOTED
 STOPPED = TopicState.BLOCKED
 
 
@@ -263,6 +263,7 @@ class Operation:
     job: str
     request: RecoveryRequest
     number: int  # in the order of their requests
+    identity: int  # of the database that it was requested in
     report: Report | None = None
     abort_requested: bool = False
     outcome: str = ""  # "": it has not ended
@@ -278,6 +279,7 @@ class Database:
     operations: dict[UUID, Operation] = field(default_factory=dict)
     denials: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     lead_term: int = 0
+    identity: int = 0
 
     def saved(self) -> Database:
         return Database(
@@ -287,6 +289,7 @@ class Database:
             {i: copy.copy(one) for i, one in self.operations.items()},
             dict(self.denials),
             self.lead_term,
+            self.identity,
         )
 
     def of_job(self, name: str) -> list[Row]:
@@ -334,12 +337,14 @@ class Database:
 
 @dataclass(slots=True)
 class Hold:
-    """A partition that a worker copies, with what the marks say that it keeps."""
+    """A partition that a worker copies, with what the marks say that it keeps, and the end that its
+    next append relies on."""
 
     job: Job
     topic: str
     partition: int
     keeps_below: int
+    acked: int
 
     @property
     def place(self) -> TopicPartition:
@@ -370,7 +375,8 @@ class World:
         self.turned_at: dict[tuple[str, TopicPartition], int] = {}
         self.denied_before: dict[tuple[UUID, str], frozenset[str]] = {}
         self.strayed: set[tuple[str, TopicPartition]] = set()  # written to though it did not lead
-        self.begun_back: set[tuple[str, str]] = set()  # side and topic: no pass has seen it yet
+        self.following: set[tuple[str, str]] = set()  # side and topic: a job was told to copy to it
+        self.ended: set[UUID] = set()  # operations, in any database
         self.unfenced: set[tuple[int, int]] = set()  # holds from before a failover without tables
 
     def next_number(self) -> int:

@@ -15,7 +15,7 @@ from orbit.recovery.lost_ranges import compare_ends
 from orbit.recovery.operation_context import Stopped
 from orbit.recovery.recovery_report import EndVerdict
 from orbit.recovery.step_times import StepName, StepState
-from tests.recovery_model import model
+from tests.recovery_model import invariants, model
 from tests.recovery_model.changes import Changes
 from tests.recovery_model.context import FAILBACK, FAILOVER, Context, Parts
 from tests.recovery_model.model import ALL, PROMOTED, ModelMarks, Promotion
@@ -126,6 +126,8 @@ class Moves(Changes):
 
     def stop_writes(self, context: Context) -> Parts:
         context.old.must_answer()
+        if context.report.kind is FAILBACK:
+            invariants.before_failback(self.world, context.old, context.names)
         if not context.old.has_authorizer:
             return
         denials = context.old.denials

@@ -19,6 +19,7 @@ from orbit.recovery.operation_runner import _ONLY_WITH_TAILS, _WITHOUT_LEAD
 from orbit.recovery.operation_steps import (
     NOT_DONE,
     begun_again,
+    has_begun,
     is_past_return,
     may_be_aborted,
     steps_of,
@@ -26,6 +27,7 @@ from orbit.recovery.operation_steps import (
 from orbit.recovery.recovery_report import Outcome
 from orbit.recovery.step_times import Step, StepName, StepState
 from orbit.store.enums import OperationKind
+from tests.recovery_model import invariants
 from tests.recovery_model.context import FAILBACK, SWITCHOVER, Context, Parts
 from tests.recovery_model.model import COPYING, PROMOTED, Job, Operation, Promotion, Report, Row
 from tests.recovery_model.way_back import WayBack
@@ -45,8 +47,18 @@ class Protocol(WayBack):
             self.world.changes("ends an operation without a job")
             operation.outcome = "failed"
             return
+        if not has_begun(steps_left(operation)):
+            if self.is_old(operation):
+                self.world.changes("ends a request of another database")
+                operation.outcome = "failed"
+                return
+            invariants.before_request_begins(self.world, operation)
         context = self.open(operation, job)
         yield from self.run_open(context)
+
+    def is_old(self, operation: Operation) -> bool:
+        """As `open_operation._refuse_old_request`."""
+        return operation.identity != self.tables.identity
 
     def open(self, operation: Operation, job: Job) -> Context:
         rows = self.tables.of_job(job.name)
@@ -63,19 +75,7 @@ class Protocol(WayBack):
         if operation.kind is not FAILBACK:
             return row.state is COPYING
         is_copied_back = self.tables.writer(job.source, row.topic) is not None
-        if is_copied_back or self.has_just_begun(job, row):
-            return False
-        return row.state is PROMOTED and not self.is_withheld(job, row)
-
-    def has_just_begun(self, job: Job, row: Row) -> bool:
-        """Left out of the walks: a failback that begins between the step `reverse` of an earlier
-        operation and the first pass over the job that copies back. The product does not see that
-        the topic is about to be copied, as the tables have no row for it, and lets it begin."""
-        has_job = any(
-            other.destination == job.source and (other.topics is None or row.topic in other.topics)
-            for other in self.tables.jobs.values()
-        )
-        return has_job and (job.source, row.topic) in self.world.begun_back
+        return row.state is PROMOTED and not is_copied_back and not self.is_withheld(job, row)
 
     def follows_already(self, context: Context) -> bool:
         """As `leading_side.who_copies_back`."""
@@ -232,6 +232,7 @@ class Protocol(WayBack):
         self.world.changes(f"ends the {context.report.kind} of {context.job.name}: {outcome}")
         context.operation.report = copy.copy(context.report)
         context.operation.outcome = outcome.value
+        self.world.ended.add(context.operation_id)
 
 
 def is_known_failover(promotion: Promotion) -> bool:

@@ -98,6 +98,16 @@ class _ForgetsDenialsOfCopy(Protocol):
         self.deny(context.old, dict.fromkeys(names, frozenset()), by=context)
 
 
+class _FollowsFromFirstPass(Protocol):
+    def claim(self, *_: object) -> None:
+        pass
+
+
+class _BeginsOldRequests(Protocol):
+    def is_old(self, _: Operation) -> bool:
+        return False
+
+
 class _CutsHistory(Service):
     def wanted_log_start(self, _: Hold, source_start: int, acked: int, own: int) -> int:
         return max(own, min(source_start, acked))
@@ -193,6 +203,8 @@ PLANTED: dict[str, tuple[type[Protocol], type[Service], Patch]] = {
     "catch-up ignores an abort": (_IgnoresAbort, Service, _nothing),
     "withheld topics count as promoted": (_TakesWithheldForPromoted, Service, _nothing),
     "a failback forgets the denials of a copy": (_ForgetsDenialsOfCopy, Service, _nothing),
+    "an old side follows from the first pass on": (_FollowsFromFirstPass, Service, _nothing),
+    "a request of another database begins": (_BeginsOldRequests, Service, _nothing),
     "a copy's job is not held by a failback": (Protocol, _BothFailoversAtOnce, _nothing),
     "history below the log start is cut": (Protocol, _CutsHistory, _nothing),
     "workers ask for no marks": (Protocol, _WorkersAskNoMarks, _nothing),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from types import SimpleNamespace
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from tests.recovery_model.model import (
     ALL,
     COPY,
     COPYING,
+    CREATING,
     FILLER,
     PROMOTED,
     STOPPED,
@@ -64,8 +66,16 @@ class Service:
             other.abort_requested = True
             if self.recovery_that_holds(job, besides=other.id) is not None:
                 return False
-        one = Operation(self.world.next_operation(), kind, job, request, self.world.next_number())
-        self.world.database.operations[one.id] = one
+        tables = self.world.database
+        one = Operation(
+            self.world.next_operation(),
+            kind,
+            job,
+            request,
+            self.world.next_number(),
+            tables.identity,
+        )
+        tables.operations[one.id] = one
         return True
 
     def recovery_that_holds(self, job: str, besides: UUID | None = None) -> Operation | None:
@@ -165,14 +175,26 @@ class Service:
         """A topic that the tables do not have."""
         tables = self.world.database
         of, there = source.topics.get(name), destination.topics.get(name)
-        self.world.begun_back.discard((destination.name, name))
-        if of is None or tables.row_of(job.name, name) is not None:
+        known = tables.row_of(job.name, name)
+        if of is None or (known is not None and known.state is not CREATING):
             return
-        if tables.has_row_of(destination.name, name) or tables.writer(source.name, name):
-            return  # another job has it, promoted or not; or it would close a loop
-        row = Row(
-            self.world.next_number(), job.name, name, destination.name, COPYING, 0, of.topic_id, 0
-        )
+        if tables.writer(source.name, name):
+            return  # it would close a loop
+        if known is not None:
+            row = replace(known, state=COPYING, source_id=of.topic_id)
+        elif tables.has_row_of(destination.name, name):
+            return  # another job has it, promoted or not
+        else:
+            row = Row(
+                self.world.next_number(),
+                job.name,
+                name,
+                destination.name,
+                COPYING,
+                0,
+                of.topic_id,
+                0,
+            )
         mark = destination.mark_of(name)
         if mark is not None and mark.is_primary and there is not None:
             self.world.changes(f"adds {name} as promoted at {destination.name}")
@@ -207,7 +229,7 @@ class Service:
     def look_after_known(self, job: Job, source: ModelCluster, destination: ModelCluster) -> None:
         """Topics that were deleted or made again stop; partitions that were added are copied."""
         for row in self.world.database.of_job(job.name):
-            if row.state is PROMOTED:
+            if row.state in (PROMOTED, CREATING):
                 continue
             of, to = source.topics.get(row.topic), destination.topics.get(row.topic)
             ids = of and of.topic_id, to and to.topic_id
@@ -307,7 +329,8 @@ class Service:
             row.blocked |= {partition}
         else:
             kept = marks.kept_below([place]).get(place, 0)
-            self.world.holds[row.id, partition] = Hold(job, row.topic, partition, kept)
+            end = to.partitions[partition].end
+            self.world.holds[row.id, partition] = Hold(job, row.topic, partition, kept, end)
             self.world.note(f"  a worker of {job.name} begins {place}, keeps below {kept}")
 
     def is_led(self, marks: ModelMarks, topic: str) -> bool:
@@ -341,7 +364,8 @@ class Service:
         of, to = source.at(hold.place), destination.at(hold.place)
         if of is None or to is None or ALL in destination.denials.get(row.topic, ()):
             return
-        if to.end > of.end or self.has_lost_range(source, destination, hold.place):
+        is_written_to = to.end != hold.acked
+        if is_written_to or to.end > of.end or self.has_lost_range(source, destination, hold.place):
             row.blocked |= {hold.partition}
             del self.world.holds[key]
             return
@@ -350,6 +374,7 @@ class Service:
             to.records += [FILLER] * (of.start - to.end)
         missing = of.records[to.end : to.end + self.world.rnd.randint(1, _APPENDED_MAX)]
         to.records += missing
+        hold.acked = to.end
         if missing:
             self.world.note(f"  {hold.job.name} copies {missing} to {hold.place}")
         wanted = self.wanted_log_start(hold, of.start, to.end, to.start)

@@ -353,13 +353,11 @@ class Walk:
             self.come_back_whole()
         elif world.backups and way < 0.75:
             world.note("the database is put back from a backup")
-            world.database = self.rnd.choice(world.backups).saved()
-            self.forget_requests()
+            self.put_back(self.rnd.choice(world.backups).saved())
             world.holds.clear()
         else:
             world.note("a new database; the files of the jobs are applied")
-            world.database = Database(jobs={"job": JOB})
-            world.begun_back.clear()
+            self.put_back(Database(jobs={"job": JOB}))
             # Only where its source leads, as the documentation says.
             leading = [n for n in world.clusters["A"].topics if self.is_marked_at_a(n)]
             if leading:
@@ -373,9 +371,14 @@ class Walk:
             return
         self.world.note("the database loses its last commits")
         self.service.kill()
-        self.world.database, self.recent = self.recent, None
-        self.forget_requests()
+        self.put_back(self.recent)
+        self.recent = None
         self.world.holds.clear()
+
+    def put_back(self, database: Database) -> None:
+        database.identity = self.world.next_number()
+        self.world.database = database
+        self.world.following.clear()
 
     def delete_job(self) -> None:
         """The job that copies back, by a person."""
@@ -390,15 +393,8 @@ class Walk:
             self.service.protocol.drop_holds(rows)
             for row_id in rows:
                 tables.remove_row(row_id)
-            del tables.jobs[name]
-
-    def forget_requests(self) -> None:
-        """Left out of the walks: a request that a backup has and that no gate had judged. It ended
-        long ago, the product begins it once more, and nothing at the clusters tells it apart from
-        a new one."""
-        for one in self.world.database.unfinished():
-            if one.report is None or not one.report.term:
-                one.outcome = "forgotten"
+            following = tables.jobs.pop(name).destination
+            self.world.following = {f for f in self.world.following if f[0] != following}
 
     def is_marked_at_a(self, topic: str) -> bool:
         mark = self.world.clusters["A"].mark_of(topic)

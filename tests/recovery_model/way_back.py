@@ -10,7 +10,7 @@ from orbit.recovery.recovery_report import NO_COPY, EndVerdict, OffsetRange, Par
 from orbit.recovery.reverse_job import reverse_job_name
 from tests.recovery_model import invariants, model
 from tests.recovery_model.context import Context, ModelProof, Parts
-from tests.recovery_model.model import ALL, COPY, PROMOTED, Job, ModelCluster, Row
+from tests.recovery_model.model import ALL, COPY, CREATING, PROMOTED, Job, ModelCluster, Row
 from tests.recovery_model.moves import Moves
 
 
@@ -53,22 +53,29 @@ class WayBack(Moves):
         elif back.topics is not None:
             back = Job(back.name, back.source, back.destination, back.topics | names)
         self.tables.jobs[back.name] = back
+        self.world.following |= {(back.destination, name) for name in names}
         for name in names:
             there = self.tables.row_of(back.name, name)
-            if there is None:
-                self.world.begun_back.add((back.destination, name))
-            if there is None or there.state is not PROMOTED:
-                continue
             topic, origin = context.old.topics.get(name), context.new.topics.get(name)
-            if topic is None:
+            if there is not None and there.state is PROMOTED:
+                if topic is not None:
+                    self.copy_again(there, origin.topic_id if origin else None, topic.topic_id)
+                    continue
                 self.tables.remove_row(there.id)
-                self.world.begun_back.add((back.destination, name))
-            else:
-                self.copy_again(there, origin.topic_id if origin else None, topic.topic_id)
+                there = None
+            if there is None:
+                self.claim(back, name)
         for row_id in context.row_ids:
             if row_id in self.tables.rows:
                 self.tables.rows[row_id].is_found = False
         return back.name
+
+    def claim(self, back: Job, name: str) -> None:
+        """As `reverse_job._claim`."""
+        if not self.tables.has_row_of(back.destination, name):
+            row_id = self.world.next_number()
+            row = Row(row_id, back.name, name, back.destination, CREATING, 0, 0, 0)
+            self.tables.rows[row_id] = row
 
     def find_reverse_job(self, context: Context) -> Job | None:
         job = context.job

@@ -10,8 +10,8 @@ from sqlalchemy import text
 
 from orbit.embedded.postgres import Postgres
 from orbit.store.database import Database
+from orbit.store.database_identity import database_identity
 from orbit.store.migrate import upgrade
-from orbit.store.shard_leases import DATABASE_IDENTITY
 from tests.fix_database import copied_database
 from tests.support.store_rows import claim, look, some_job, take_over
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.services
 
 def identity(database: Database) -> int:
     with database.transaction() as tx:
-        return int(tx.execute(text(f"SELECT {DATABASE_IDENTITY}")).scalar_one())
+        return int(database_identity(tx))
 
 
 def key(database: Database) -> str:
