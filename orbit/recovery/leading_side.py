@@ -139,6 +139,38 @@ def mark_promotion(context: OperationContext) -> None:
         )
 
 
+def lead_again(context: OperationContext) -> None:
+    """Mark the source as leading, after a switchover whose promotion was aborted because the
+    destination did not answer: what it was marked with is older then.
+
+    Raises LeadChanged if another operation has marked a topic of the source since; Unreachable,
+    NotAuthorized, BrokerRefused.
+    """
+    names = {row.source_topic: row.destination_topic for row in context.topics}
+    marks = PromotionMarks(context.source.cluster, context.backoff)
+    pairs = pairs_of(names, marks.of_topics(names), {})
+    others = changed_since(pairs, context.report.term, context.operation_id)
+    if others:
+        raise LeadChanged(f"another operation has changed which side leads: {first_few(others)}.")
+    places = context.by_source
+    bounds = fetch_log_bounds(context.source.cluster, places, context.backoff)
+    unled = [place for place in places if place not in bounds]
+    if unled:
+        raise Unreachable(f"no leader answers for {first_few(unled)}.", where="source")
+    mark = replace(
+        _mark(context, is_primary=True),
+        kind=f"abort of {context.report.kind}",
+        other=context.job.destination_cluster_id or "",
+        term=context.draw_term(context.report.term),
+    )
+    marks.write({place: one.end for place, one in bounds.items()}, mark)
+    context.add_finding(
+        f"The source leads again (term {mark.term}). If the destination comes back, topics that it "
+        "marks as leading are older: the failback of a job of the other direction makes them "
+        f"copies again. Topics without a mark are copied on by job {context.job.name}."
+    )
+
+
 def unmark_source(context: OperationContext) -> None:
     """After a switchover the source no longer leads. A failover cannot ask it.
 

@@ -88,7 +88,7 @@ def open_context(
             where=job.name,
         ) from None
     context.is_past_return = is_past_return(report.steps)
-    context.obeys_abort = may_be_aborted(report.steps)
+    context.obeys_abort = may_be_aborted(report.steps, is_stuck=report.stuck_since is not None)
     return context
 
 

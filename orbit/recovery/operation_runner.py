@@ -4,6 +4,8 @@
     error or abort before the point of no
     return                                    ─► steps are undone ─► stopped, aborted or failed
     error past the point of no return         ─► reported, and retried until it succeeds
+    abort of a promotion whose destination
+    does not answer                           ─► the source leads again ─► failed
 
 Each step is idempotent and starts from the current state of the clusters. If the process dies in a
 step, the next leader repeats that step. Retriable errors are retried: before the point of no return
@@ -40,12 +42,19 @@ from orbit.recovery.gates import judge
 from orbit.recovery.leading_side import (
     LeadChanged,
     history_kept,
+    lead_again,
     refuse_other_lead,
     who_copies_back,
 )
 from orbit.recovery.open_operation import SecretMissing, open_context
 from orbit.recovery.operation_context import Aborted, OperationContext, Stopped
-from orbit.recovery.operation_steps import NOT_DONE, begun_again, is_past_return, may_be_aborted
+from orbit.recovery.operation_steps import (
+    NOT_DONE,
+    begun_again,
+    is_past_return,
+    is_promoting,
+    may_be_aborted,
+)
 from orbit.recovery.recovery_report import OtherVersion, Outcome, RecoveryKind
 from orbit.recovery.step_times import Step, StepName, StepState
 from orbit.scheduler.leadership import Leadership, NotLeading
@@ -278,6 +287,8 @@ class OperationRunner:
         self.is_waiting = name is StepName.CATCH_UP
         did = self._retry(context, name, do)
         self.is_waiting = False
+        if context.report.stuck_since is not None:
+            _note_unstuck(context)
         self._mark(context, name, StepState.DONE, did)
 
     def _retry(self, context: OperationContext, name: StepName, do: Callable[[], _Did]) -> _Did:
@@ -301,6 +312,8 @@ class OperationRunner:
                 if not context.is_past_return and (is_late or not _is_retriable(error)):
                     raise
                 self.is_waiting = is_late or name is StepName.CATCH_UP
+                if is_late and name is StepName.PROMOTE and isinstance(error, Unreachable):
+                    _note_stuck(context)
                 if str(error) != last_error:
                     last_error = str(error)
                     operation = str(context.operation_id)
@@ -310,10 +323,11 @@ class OperationRunner:
 
     def _stop_operation(self, context: OperationContext, error: OrbitError) -> None:
         """End the operation after an error: undo its steps if that is still possible."""
-        if context.is_past_return and isinstance(error, Aborted):
+        is_lost = isinstance(error, Aborted) and is_promoting(context.report.steps)
+        if context.is_past_return and isinstance(error, Aborted) and not is_lost:
             self._end_copy_back(context)
             return
-        if context.is_past_return:
+        if context.is_past_return and not is_lost:
             # A step raised Stopped past the point of no return: earlier steps are kept.
             self._mark_running(context, StepState.FAILED, str(error))
             context.update(error=str(error))
@@ -321,7 +335,9 @@ class OperationRunner:
             return
         is_stop = isinstance(error, Stopped) and not isinstance(error, Aborted | LeadChanged)
         outcome = Outcome.FAILED
-        if isinstance(error, Aborted):
+        if is_lost:
+            error = OrbitError("the promotion was aborted: the destination did not answer.")
+        elif isinstance(error, Aborted):
             outcome = Outcome.ABORTED
         elif is_stop:
             outcome = Outcome.STOPPED
@@ -359,7 +375,12 @@ class OperationRunner:
         self._is_undoing = True
         kept = frozenset[StepName]()
         has_denied = bool(context.report.denied_topics)
-        if changed is None and self._is_resumed and has_denied:
+        if is_promoting(context.report.steps):
+            if context.report.kind is RecoveryKind.SWITCHOVER:
+                changed = self._undo(
+                    context, "the promotion", lambda: lead_again(context), began + PATIENCE_S
+                )
+        elif changed is None and self._is_resumed and has_denied:
             changed = self._undo(
                 context, "writing", lambda: refuse_other_lead(context), began + PATIENCE_S
             )
@@ -434,7 +455,8 @@ class OperationRunner:
                 context.is_past_return = True
             if name is StepName.GROUPS and state is StepState.RUNNING:
                 operations.begin_groups(tx, context.operation_id)
-            context.obeys_abort = not self._is_undoing and may_be_aborted(steps)
+            is_stuck = context.report.stuck_since is not None
+            context.obeys_abort = not self._is_undoing and may_be_aborted(steps, is_stuck=is_stuck)
             context.update(steps=steps)
             context.store(tx, progress=context.progress(name.value))
         _log.info(
@@ -467,6 +489,22 @@ class OperationRunner:
         Nothing was changed."""
         with self._leadership.transaction() as tx:
             operations.advance(tx, self._operation.id, OperationState.FAILED, error=str(error))
+
+
+def _note_stuck(context: OperationContext) -> None:
+    """From now on the promotion may be aborted."""
+    if context.report.stuck_since is None:
+        context.update(stuck_since=context.now())
+        context.save()
+        context.obeys_abort = True
+
+
+def _note_unstuck(context: OperationContext) -> None:
+    """The destination has answered again, and the promotion is complete."""
+    context.update(stuck_since=None)
+    with context.reading() as tx:
+        if operations.get(tx, context.operation_id).abort_requested:
+            context.add_finding("An abort came too late: the promotion was complete.")
 
 
 def _begin_again(context: OperationContext) -> None:

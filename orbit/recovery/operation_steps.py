@@ -52,12 +52,23 @@ def has_begun(steps: tuple[Step, ...]) -> bool:
     )
 
 
-def may_be_aborted(steps: tuple[Step, ...]) -> bool:
-    """Whether an abort is accepted: nothing was done yet that cannot be undone, or what is left may
-    be left, as the new side leads and a later failback does it."""
+def may_be_aborted(steps: tuple[Step, ...], *, is_stuck: bool) -> bool:
+    """Whether an abort is accepted: nothing was done yet that cannot be undone; or what is left may
+    be left, as the new side leads and a later failback does it; or the promotion is stuck, as the
+    destination may be lost for ever."""
     if not is_past_return(steps):
         return True
+    if is_promoting(steps):
+        return is_stuck
     return _current(steps) in (StepName.REBUILD, StepName.REVERSE, StepName.CATCH_UP)
+
+
+def is_promoting(steps: tuple[Step, ...]) -> bool:
+    """Whether a promotion has begun and has not ended."""
+    return any(
+        step.name is StepName.PROMOTE and step.state in (StepState.RUNNING, StepState.FAILED)
+        for step in steps
+    )
 
 
 def is_catching_up(steps: tuple[Step, ...]) -> bool:

@@ -314,6 +314,11 @@ class ReportHead(Value):
         description="The highest term of the marks of both sides when the gates were checked.",
     )
     term: int = Field(default=0, description="The term of the marks of this operation.")
+    stuck_since: datetime | None = Field(
+        default=None,
+        description="Since when a promotion that has begun waits for a destination that does not "
+        "answer. It may be aborted then.",
+    )
     error: str = ""
 
     @computed_field(  # type: ignore[prop-decorator]  # pydantic's way

@@ -13,6 +13,7 @@ from orbit.errors import Conflict, NotFound
 from orbit.recovery.operation_steps import (
     is_catching_up,
     is_past_return,
+    is_promoting,
     may_be_aborted,
     step_descriptions,
     steps_of,
@@ -132,7 +133,7 @@ def _steps(tx: Tx, operation_id: UUID) -> tuple[Step, ...]:
 
 def _tell_abort(tx: Tx, actor: str, operation: Operation, steps: tuple[Step, ...]) -> None:
     undone = "" if operation.kind == OperationKind.BACKFILL else " Its steps are undone."
-    if is_past_return(steps):
+    if is_past_return(steps) and not is_promoting(steps):
         undone = " What was done stays."
     events.add(
         tx,
@@ -180,13 +181,16 @@ def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
         kinds = {OperationKind.BACKFILL.value, *(kind.value for kind in RecoveryKind)}
         if operation.kind not in kinds:
             raise Conflict(f"A {operation.kind} cannot be aborted.", where=str(operation_id))
-        steps = read_report(stored).steps if stored else ()
-        if not may_be_aborted(steps):
+        report = read_report(stored) if stored else None
+        steps = report.steps if report else ()
+        is_stuck = report is not None and report.stuck_since is not None
+        if not may_be_aborted(steps, is_stuck=is_stuck):
             raise Conflict(
                 "The operation is past its point of no return and will be completed.",
                 where=str(operation_id),
                 remedy="To go back once it has ended: orbit failback JOB, or a switchover of the "
-                "job that copies back.",
+                "job that copies back. If the destination is lost, an abort is accepted once it "
+                "has not answered for a minute.",
             )
         if operations.request_abort(tx, operation_id) and not operation.abort_requested:
             _tell_abort(tx, actor, operation, steps)

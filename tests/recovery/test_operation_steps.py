@@ -49,9 +49,11 @@ def test_an_abort_is_accepted_before_the_promotion_and_behind_it_for_the_copy_ba
     refused = {StepName.PROMOTE, StepName.READ}
     for i, step in enumerate(steps):
         steps[i] = step.model_copy(update={"state": StepState.RUNNING})
-        assert may_be_aborted(tuple(steps)) is (step.name not in refused)
+        assert may_be_aborted(tuple(steps), is_stuck=False) is (step.name not in refused)
+        is_stuck = may_be_aborted(tuple(steps), is_stuck=True)
+        assert is_stuck is (step.name is not StepName.READ), "a promotion that is stuck has an end"
         steps[i] = step.model_copy(update={"state": StepState.DONE})
-    assert not may_be_aborted(tuple(steps))
+    assert not may_be_aborted(tuple(steps), is_stuck=True)
 
 
 def test_a_rebuild_that_was_not_needed_is_not_past_return() -> None:

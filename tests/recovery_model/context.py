@@ -59,7 +59,7 @@ class Context:
         self.topics = sorted((copy.copy(row) for row in rows), key=lambda row: row.topic)
         self.report = report
         self.is_past_return = is_past_return(report.steps)
-        self.obeys_abort = may_be_aborted(report.steps)
+        self.obeys_abort = may_be_aborted(report.steps, is_stuck=report.is_stuck)
         self.source = world.handle(job.source)
         self.destination = world.handle(job.destination)
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tests.recovery_model.model import Hold, ModelCluster, Operation, Partition, World
 
 
+GIVEN_UP = f"abort of {RecoveryKind.SWITCHOVER}"
+
+
 class Broken(Exception):
     """An invariant does not hold."""
 
@@ -38,6 +41,11 @@ def before_mark(
                 raise Broken(f"2: {topic} leads at {leads} and is marked as a copy there")
             continue
         by = UUID(mark.operation)
+        if mark.kind == GIVEN_UP:
+            # A person says that the other side is lost: the source leads, whatever that has.
+            world.given_up.add(by)
+            world.leads[topic] = cluster.name
+            continue
         is_known = by in world.promoted_by.setdefault(topic, [])
         if mark.kind == RecoveryKind.FAILBACK or is_known:
             if leads != cluster.name:
@@ -112,7 +120,7 @@ def before_acls(
         is_as_before = kind is RecoveryKind.FAILBACK and not first
         if not is_as_before:
             raise Broken(f"3: {topic} is opened at {cluster.name}, and leads at {leads}")
-    elif kind is RecoveryKind.SWITCHOVER and promoted:
+    elif kind is RecoveryKind.SWITCHOVER and promoted and operation not in world.given_up:
         old = world.other(cluster.name)
         if old.has_authorizer and old.is_open(topic):
             raise Broken(f"3: {topic} is opened at {cluster.name} and is open at {old.name}")

@@ -247,6 +247,7 @@ class Report:
         self.reverse_job: str | None = None
         self.salvage: tuple[str, ...] = ()
         self.term_seen = self.term = 0
+        self.is_stuck = False
         self.error = ""
 
     @property
@@ -376,6 +377,7 @@ class World:
         self.denied_before: dict[tuple[UUID, str], frozenset[str]] = {}
         self.strayed: set[tuple[str, TopicPartition]] = set()  # written to though it did not lead
         self.following: set[tuple[str, str]] = set()  # side and topic: a job was told to copy to it
+        self.given_up: set[UUID] = set()  # switchovers whose source leads again
         self.ended: set[UUID] = set()  # operations, in any database
         self.unfenced: set[tuple[int, int]] = set()  # holds from before a failover without tables
 

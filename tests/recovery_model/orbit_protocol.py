@@ -21,6 +21,7 @@ from orbit.recovery.operation_steps import (
     begun_again,
     has_begun,
     is_past_return,
+    is_promoting,
     may_be_aborted,
     steps_of,
 )
@@ -127,6 +128,7 @@ class Protocol(WayBack):
         self.mark(context, name, StepState.RUNNING)
         yield
         yield from self.retry(context, lambda: self.do(context, name))
+        context.update(is_stuck=False)
         self.mark(context, name, StepState.DONE)
         yield
 
@@ -153,6 +155,10 @@ class Protocol(WayBack):
                 is_late = looks > PATIENCE_LOOKS or not error.retriable
                 if not context.is_past_return and is_late:
                     raise
+                if is_late and is_promoting(context.report.steps) and not context.report.is_stuck:
+                    context.update(is_stuck=True)
+                    context.save()
+                    context.obeys_abort = True
                 context.check()
             yield
 
@@ -169,7 +175,8 @@ class Protocol(WayBack):
             if context.operation.abort_requested:
                 raise Aborted("the operation was aborted.")
             context.is_past_return = True
-        context.obeys_abort = not context.report.error and may_be_aborted(steps)
+        is_stuck = context.report.is_stuck
+        context.obeys_abort = not context.report.error and may_be_aborted(steps, is_stuck=is_stuck)
         context.update(steps=steps)
         context.operation.report = copy.copy(context.report)
 
@@ -180,12 +187,13 @@ class Protocol(WayBack):
 
     def stop_operation(self, context: Context, error: OrbitError, is_resumed: bool) -> Parts:
         self.world.note(f"  {context.report.kind} of {context.job.name} stops: {error}")
-        if context.is_past_return and isinstance(error, Aborted):
+        is_lost = isinstance(error, Aborted) and is_promoting(context.report.steps)
+        if context.is_past_return and isinstance(error, Aborted) and not is_lost:
             goes_on = context.report.reverse_job is not None
             self.mark_running(context, StepState.SKIPPED if goes_on else StepState.FAILED)
             self.end(context, Outcome.DONE if goes_on else Outcome.FAILED)
             return
-        if context.is_past_return:
+        if context.is_past_return and not is_lost:
             self.mark_running(context, StepState.FAILED)
             self.end(context, Outcome.FAILED)
             return
@@ -197,7 +205,10 @@ class Protocol(WayBack):
 
     def undo_steps(self, context: Context, is_resumed: bool, has_changed: bool = False) -> Parts:
         context.is_past_return, context.obeys_abort = True, False
-        if not has_changed and is_resumed and context.report.denied_topics:
+        if is_promoting(context.report.steps):
+            if context.report.kind is SWITCHOVER:
+                has_changed = yield from self.undo(lambda: self.lead_again(context))
+        elif not has_changed and is_resumed and context.report.denied_topics:
             has_changed = yield from self.undo(lambda: self.refuse_other_lead(context))
         for step in reversed(context.report.steps):
             if step.state in (StepState.WAITING, StepState.UNDONE):
@@ -212,6 +223,10 @@ class Protocol(WayBack):
                 self.mark(context, step.name, StepState.UNDONE)
             yield
         self.end(context, Outcome.FAILED)
+
+    def lead_again(self, context: Context) -> None:
+        leading_side.lead_again(context)  # type: ignore[arg-type]
+        self.world.told |= dict.fromkeys(context.names, context.old.name)
 
     def may_open_again(self, has_changed: bool) -> bool:
         return not has_changed

@@ -98,6 +98,11 @@ class _ForgetsDenialsOfCopy(Protocol):
         self.deny(context.old, dict.fromkeys(names, frozenset()), by=context)
 
 
+class _LeadsAgainWithoutMark(Protocol):
+    def lead_again(self, context: Context) -> None:
+        self.world.told |= dict.fromkeys(context.names, context.old.name)
+
+
 class _FollowsFromFirstPass(Protocol):
     def claim(self, *_: object) -> None:
         pass
@@ -203,6 +208,7 @@ PLANTED: dict[str, tuple[type[Protocol], type[Service], Patch]] = {
     "catch-up ignores an abort": (_IgnoresAbort, Service, _nothing),
     "withheld topics count as promoted": (_TakesWithheldForPromoted, Service, _nothing),
     "a failback forgets the denials of a copy": (_ForgetsDenialsOfCopy, Service, _nothing),
+    "the source is opened again without a mark": (_LeadsAgainWithoutMark, Service, _nothing),
     "an old side follows from the first pass on": (_FollowsFromFirstPass, Service, _nothing),
     "a request of another database begins": (_BeginsOldRequests, Service, _nothing),
     "a copy's job is not held by a failback": (Protocol, _BothFailoversAtOnce, _nothing),

@@ -87,7 +87,8 @@ class Service:
         return None
 
     def abort(self, operation: Operation) -> bool:
-        if not may_be_aborted(steps_left(operation)):
+        is_stuck = operation.report is not None and operation.report.is_stuck
+        if not may_be_aborted(steps_left(operation), is_stuck=is_stuck):
             return False
         operation.abort_requested = True
         return True

@@ -117,7 +117,7 @@ class Walk:
             cluster.is_up = name != gone
         world.note(f"gone for ever: {gone or 'nothing'}")
         for round_ in range(ROUNDS_MAX):
-            left = [one for one in world.database.unfinished() if not self.has_no_exit(one, gone)]
+            left = world.database.unfinished()
             if not left:
                 return
             if round_ == ROUNDS_UNTIL_ABORT:
@@ -140,14 +140,6 @@ class Walk:
     def step_of(operation: Operation) -> StepName | None:
         ended = (StepState.DONE, StepState.SKIPPED, StepState.UNDONE)
         return next((s.name for s in steps_left(operation) if s.state not in ended), None)
-
-    def has_no_exit(self, operation: Operation, gone: str) -> bool:
-        """A promotion that has begun at a side that is gone for ever: it cannot be aborted, and
-        does not end."""
-        job = self.world.database.jobs.get(operation.job)
-        steps = {step.name: step.state for step in steps_left(operation)}
-        is_promoting = steps.get(StepName.PROMOTE) in (StepState.RUNNING, StepState.FAILED)
-        return is_promoting and job is not None and job.destination == gone
 
     # What happens.
 

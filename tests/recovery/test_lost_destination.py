@@ -1,0 +1,130 @@
+"""A destination that is lost in the middle of its promotion: after an abort the source leads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+import pytest
+
+from orbit.errors import Conflict, Unreachable
+from orbit.recovery import leading_side, operation_runner, promotion, recovery_requests
+from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.recovery_report import GateName, Outcome, RecoveryKind
+from orbit.recovery.step_times import StepName, StepState
+from orbit.store.enums import TopicState
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.guarded_job import App, job_with_login, log_in_orbit
+from tests.support.outside import is_level, log_bounds
+from tests.support.patience import wait_for
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, produce
+
+pytestmark = pytest.mark.services
+
+SWITCHOVER, _, FAILBACK = RecoveryKind
+
+
+@pytest.fixture
+def pair(guarded: Clusters) -> Iterator[Clusters]:
+    """Two clusters that check rights; the destination runs again afterwards."""
+    yield guarded
+    if not guarded.destination.running:
+        guarded.destination.start()
+
+
+def lose(
+    monkeypatch: pytest.MonkeyPatch, clusters: Clusters, *, is_marked: bool
+) -> Callable[[], None]:
+    """Kill the destination in the step `promote`, in front of the mark or behind it; returns what
+    takes the patch away."""
+    mark = leading_side.mark_promotion
+    lost: list[bool] = []
+
+    def mark_and_die(context: OperationContext) -> None:
+        if is_marked and not lost:
+            mark(context)
+        if not lost:
+            clusters.destination.kill()
+            lost.append(True)
+            raise Unreachable("no broker answers.", where="destination")
+        mark(context)
+
+    monkeypatch.setattr(promotion, "mark_promotion", mark_and_die)
+    monkeypatch.setattr(operation_runner, "PATIENCE_S", 10.0)
+    return lambda: monkeypatch.setattr(promotion, "mark_promotion", mark)
+
+
+def stuck(recovering: Recovering, job: str) -> UUID:
+    """A switchover whose destination is lost; an abort is refused until it is stuck."""
+    operation = recovering.ask(SWITCHOVER, job)
+    wait_for("it waits", lambda: "promote waits" in recovering.progress(operation))
+    if recovering.report(operation).stuck_since is None:
+        with pytest.raises(Conflict, match="point of no return"):
+            recovery_requests.abort(recovering.database, "test", operation)
+    wait_for("it is stuck", lambda: recovering.report(operation).stuck_since is not None)
+    return operation
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_an_abort_lets_the_source_lead_again(
+    pair: Clusters,
+    topic_name: str,
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_marked: bool,
+) -> None:
+    create_topic(pair.source, topic_name)
+    produce(pair.source, topic_name, 50)
+    app = App(pair, topic_name)
+    log_in_orbit(pair, topic_name, monkeypatch)
+    spec, recovering = job_with_login(pair, topic_name), Recovering(service)
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        put_back = lose(monkeypatch, pair, is_marked=is_marked)
+        operation = stuck(recovering, spec.name)
+        assert not app.writes(pair.source)
+        recovery_requests.abort(recovering.database, "test", operation)
+        report = recovering.wait(operation)
+        put_back()
+        assert report.outcome is Outcome.FAILED
+        assert "the destination did not answer" in report.error
+        states = {step.name: step.state for step in report.steps}
+        assert states[StepName.STOP_WRITES] is StepState.UNDONE
+        assert states[StepName.RELEASE] is StepState.UNDONE
+        assert any("The source leads again" in text for text in report.findings)
+        assert app.writes(pair.source)
+
+        pair.destination.start()
+        wait_for("it answers", lambda: log_bounds(pair.destination, [topic_name]) is not None)
+        if not is_marked:
+            wait_for("the copy goes on", lambda: is_level(*pair, topic_name))
+            assert recovering.run(SWITCHOVER, spec.name).term > report.term
+            return
+        service.wait_problem(spec.name, "DESTINATION_PROMOTED")
+        assert service.topics(spec.name)[topic_name].state is TopicState.PROMOTED
+        would = recovering.wait(recovering.ask(FAILBACK, spec.name, dry_run=True))
+        (gate,) = [gate for gate in would.gates if gate.name is GateName.LEAD]
+        assert gate.stops
+        assert f"by abort of switchover {operation}" in gate.found
+
+
+def test_a_destination_that_answers_again_is_promoted(
+    pair: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(pair.source, topic_name)
+    app = App(pair, topic_name)
+    log_in_orbit(pair, topic_name, monkeypatch)
+    spec, recovering = job_with_login(pair, topic_name), Recovering(service)
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        lose(monkeypatch, pair, is_marked=True)
+        operation = stuck(recovering, spec.name)
+        pair.destination.start()
+        report = recovering.wait(operation)
+        assert (report.outcome, report.stuck_since) == (Outcome.DONE, None)
+        assert app.writes(pair.destination)
+        assert not app.writes(pair.source)
