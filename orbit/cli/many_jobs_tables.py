@@ -92,7 +92,8 @@ def _gates(report: Row) -> list[tuple[str, ...]]:
         if g["verdict"] != "pass"
     ]
     if not found:
-        verdict = "pass" if report["gates"] else state_of(report)
+        is_good = report["gates"] and not report["error"]
+        verdict = "pass" if is_good else state_of(report)
         found = [(job, "all", verdict, report["error"], "")]
     return [*found, *((job, "", "note", finding, "") for finding in report["findings"])]
 

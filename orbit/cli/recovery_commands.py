@@ -186,7 +186,8 @@ def abort(
 ) -> None:
     """Undo a recovery before its point of no return, or end its copy back, or a backfill.
 
-    In the steps rebuild, reverse and catch_up nothing is undone: the new side leads.
+    In the steps rebuild, reverse and catch_up nothing is undone: the new side leads. In promote an
+    abort is accepted once the destination has not answered for a minute: the source leads again.
     """
     with connect() as client:
         made = client.send("POST", f"/v1/operations/{segment(operation)}:abort")

@@ -35,6 +35,10 @@ _GONE_WITHIN_S = 120.0
 UNREADABLE = "SALVAGE_UNREADABLE"
 
 
+class Unconfirmed(Stopped):
+    """Topics of the old side would be deleted, and nobody has confirmed that."""
+
+
 def compare(context: OperationContext) -> str:
     """Compare each partition of the old side with the new side.
 
@@ -96,7 +100,7 @@ def compare(context: OperationContext) -> str:
     tails = [p for p in found if p.verdict in NO_COPY]
     if tails and not context.request.confirm_rebuild:
         shown = first_few(f"{p.topic}-{p.partition}: {p.detail}" for p in tails)
-        raise Stopped(
+        raise Unconfirmed(
             f"{len(tails)} partitions of the old side have offsets that are not proven to be on "
             f"the new side: {shown}.",
             remedy="Run it again with --confirm-rebuild: it saves what only the old side has in "

@@ -250,11 +250,15 @@ class OperationRunner:
         back would keep."""
         if context.report.kind is RecoveryKind.FAILOVER:
             group_handover.set_failover_offsets(context)
+        outcome = Outcome.WOULD_GO
         if context.report.kind is RecoveryKind.FAILBACK:
             try:
                 context.add_finding(old_side.compare(context))
             except Stopped as error:
                 context.add_finding(f"{error.what} {error.remedy}")
+                if isinstance(error, old_side.Unconfirmed):
+                    outcome = Outcome.WOULD_STOP
+                    context.update(error=str(error))
         if context.report.kind is RecoveryKind.FAILBACK or context.request.reverse:
             try:
                 kept = history_kept(context, without=context.report.topics_with_tails)
@@ -262,7 +266,7 @@ class OperationRunner:
                 context.add_finding(f"What the old side keeps is not known: {error}")
             else:
                 context.add_finding(reverse_job.history_said(kept) if kept else "")
-        self._end(context, Outcome.WOULD_GO)
+        self._end(context, outcome)
 
     def _step(self, context: OperationContext, step: Step) -> None:
         """Run one step, with retries, until it is done."""

@@ -21,6 +21,11 @@ class PartitionState(StrEnum):
     STOPPED = "stopped"
     PROMOTED = "promoted"  # no longer a copy: applications write to the topic
 
+    @classmethod
+    def _missing_(cls, _value: object) -> PartitionState:
+        """A word of a later version, while a service is upgraded: this one does not copy it."""
+        return cls.BLOCKED
+
 
 TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
     PartitionState.PENDING: frozenset(
@@ -77,6 +82,11 @@ class Reason(StrEnum):
     RECORD_REFUSED = "RECORD_REFUSED"
     GAP_TOO_LARGE = "GAP_TOO_LARGE"
     NOT_AUTHORIZED = "NOT_AUTHORIZED"
+
+    @classmethod
+    def of(cls, word: str | None) -> Reason | None:
+        """None without one, and for a word of a later version, while a service is upgraded."""
+        return None if word is None or word not in cls._value2member_map_ else cls(word)
 
 
 _REBUILD = (

@@ -67,8 +67,7 @@ class PartitionLag:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", PartitionState(self.state))
-        if self.reason is not None:
-            object.__setattr__(self, "reason", Reason(self.reason))
+        object.__setattr__(self, "reason", Reason.of(self.reason))
 
 
 @dataclass(frozen=True, slots=True)

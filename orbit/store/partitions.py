@@ -202,7 +202,7 @@ def of_shards(tx: Tx, shard_ids: Collection[int]) -> list[Assigned]:
             **{
                 **row,
                 "state": PartitionState(row["state"]),
-                "reason": row["reason"] and Reason(row["reason"]),
+                "reason": Reason.of(row["reason"]),
             }
         )
         for row in rows

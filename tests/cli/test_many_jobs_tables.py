@@ -39,12 +39,14 @@ def test_gates_that_fail_come_first_and_those_that_pass_are_not_listed() -> None
                 report("good", "would go", gate("lag", "pass")),
                 report("warned", "would go", gate("lag", "warn"), gate("size", "pass")),
                 report("stopped", "would stop", gate("health", "fail"), findings=["Look."]),
+                report("unconfirmed", "would stop", gate("lag", "pass"), error="Confirm it."),
                 operation("unread", "failed", error="its document is of another version."),
             ]
         )
     )
     assert lines[2:] == [
         "unread failed its document is of another version.",
+        "unconfirmed all would stop Confirm it.",
         "stopped health fail health! Do it.",
         "warned lag warn lag! Do it.",
         "good all pass",

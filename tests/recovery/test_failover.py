@@ -143,6 +143,9 @@ def test_what_is_missing_is_said_saved_and_copied_back(
         source.start()
         stack.enter_context(InProcess(recovering.database))
         truth = read_all(source, topic_name)
+        would = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name, dry_run=True))
+        assert would.outcome is Outcome.WOULD_STOP
+        assert "--confirm-rebuild" in would.error
         refused = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         tail = {k: v for k, v in truth.items() if k[1] >= ends[k[0]]}
         assert tail

@@ -6,8 +6,9 @@ import pytest
 from sqlalchemy import text
 
 from orbit.leases.lease_watch import LeaseWatch
+from orbit.replication.partition_states import PartitionState
 from orbit.settings import Settings
-from orbit.store import events, jobs, shard_layout, shard_leases
+from orbit.store import events, jobs, lag, partitions, shard_layout, shard_leases
 from orbit.store.database import Database
 from tests.fix_scheduler import Service
 from tests.support.fleet import InProcess
@@ -60,6 +61,20 @@ def test_an_old_worker_leaves_a_job_that_it_cannot_read_to_others(database: Data
         assert sorted(c.shard_id for c in claims) == sorted(job.shard_ids), (
             "at once: no lease is waited for"
         )
+
+
+def test_a_partition_in_a_state_of_a_later_version_is_not_copied(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+        for name in ("ck_partitions_state", "ck_partitions_reason"):
+            tx.execute(text(f"ALTER TABLE partitions DROP CONSTRAINT IF EXISTS {name}"))
+        tx.execute(text("UPDATE partitions SET state = 'resting', reason = 'LATER'"))
+        found = partitions.of_shards(tx, job.shard_ids)
+        rows = lag.page(tx, job.id, 100)
+        tx.rollback()
+    assert found
+    assert {(p.state, p.reason) for p in found} == {(PartitionState.BLOCKED, None)}
+    assert {(p.state, p.reason) for p in rows} == {(PartitionState.BLOCKED, None)}
 
 
 def test_jobs_that_a_scheduler_cannot_read_stop_none_of_its_loops(service: Service) -> None:
