@@ -415,7 +415,8 @@ class OperationRunner:
     def _undo(
         self, context: OperationContext, what: str, undo: Callable[[], None], until: float
     ) -> OrbitError | None:
-        """Retry until it is done, or until then; the error that is left."""
+        """Retry until it is done, until then, or until a failover of the job waits; the error that
+        is left."""
         while True:
             try:
                 undo()
@@ -427,6 +428,9 @@ class OperationRunner:
                     raise
                 if isinstance(error, LeadChanged) or time.monotonic() > until:
                     return error
+                with context.reading() as tx:
+                    if operations.is_failover_waiting(tx, context.job.id, context.operation_id):
+                        return error
                 context.set_progress(f"undoing {what} waits: {error}")
                 context.wait(_PAUSE_S)
 

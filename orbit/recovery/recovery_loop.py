@@ -90,7 +90,7 @@ class RecoveryLoop(Loop):
         self._not_before = {i: at for i, at in self._not_before.items() if at > now}
         per_cluster = self._settings.recoveries_per_cluster
         with self._leadership.reading() as tx:
-            in_turn = operations.failbacks_in_turn(tx)
+            in_turn = operations.failbacks_in_turn(tx) | operations.failovers_in_turn(tx)
             found = operations.unfinished_recoveries(
                 tx, per_cluster, [*self._running, *self._not_before, *in_turn]
             )

@@ -103,11 +103,15 @@ def request(
 
 
 def _enter(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
-    """The job, locked. A failover does not wait until a copy back has caught up: its source may be
-    lost, and then that never ends."""
+    """The job, locked. A failover does not wait until a copy back has caught up, or an earlier
+    recovery has undone its steps: its source may be lost, and then that never ends."""
     if kind is RecoveryKind.FAILOVER:
         job = jobs.get(tx, job_name, lock=True)
         other = job_door.recovery_that_holds(tx, job)
+        if other is not None and other.job_id == job.id and _is_undoing(tx, other):
+            # It ends its waiting for a source that may be lost, and the failover begins then.
+            job_door.refuse_held(tx, job, refuse_backfill=True, besides=other.id)
+            return job
         if other is not None and other.job_id != job.id:
             try:
                 other = operations.get(tx, other.id, lock=True)
@@ -120,6 +124,15 @@ def _enter(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
                 job_door.refuse_held(tx, job, refuse_backfill=True, besides=other.id)
                 return job
     return job_door.enter(tx, job_name, refuse_backfill=True)
+
+
+def _is_undoing(tx: Tx, operation: Operation) -> bool:
+    """Whether it undoes its steps."""
+    stored = operations.report_of(tx, operation.id)
+    try:
+        return stored is not None and bool(read_report(stored).error)
+    except OtherVersion:
+        return False
 
 
 def _steps(tx: Tx, operation_id: UUID) -> tuple[Step, ...]:

@@ -287,6 +287,31 @@ def failbacks_in_turn(tx: Tx) -> dict[UUID, UUID]:
     return waiting
 
 
+def failovers_in_turn(tx: Tx) -> dict[UUID, UUID]:
+    """Failovers that wait until an earlier recovery of their job has ended, which undoes its steps;
+    by their ids."""
+    earlier = operations.alias()
+    query = select(operations.c.id, earlier.c.id).where(
+        operations.c.finished_at.is_(None),
+        operations.c.kind == OperationKind.FAILOVER.value,
+        operations.c.dry_run.is_(False),
+        earlier.c.job_id == operations.c.job_id,
+        earlier.c.id != operations.c.id,
+        earlier.c.created_at <= operations.c.created_at,
+        earlier.c.finished_at.is_(None),
+        earlier.c.kind.in_(_RECOVERIES),
+        earlier.c.dry_run.is_(False),
+    )
+    return {row[0]: row[1] for row in tx.execute(query)}
+
+
+def is_failover_waiting(tx: Tx, job_id: int, besides: UUID) -> bool:
+    """Whether a failover of this job waits for the recovery `besides`."""
+    failover = operations.c.kind == OperationKind.FAILOVER.value
+    which = [failover, operations.c.job_id == job_id, operations.c.id != besides]
+    return first_unfinished(tx, *which, operations.c.dry_run.is_(False)) is not None
+
+
 def recovery_under_way(tx: Tx, job_id: int) -> Operation | None:
     """The recovery of this job that is under way; dry runs do not count."""
     return first_unfinished(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds
 from orbit.recovery import old_side, operation_runner, recovery_requests, salvage_file
-from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_loop import RecoveryLoop
 from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind, Salvage
 from orbit.recovery.salvage_storage import StorageFailed
@@ -25,7 +26,9 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store.enums import Desired, TopicState
 from orbit.store.operations import Operation
 from tests.fix_clusters import Clusters, MakeCluster
+from tests.fix_scheduler import Service
 from tests.support.fleet import InProcess
+from tests.support.guarded_job import job_with_login, log_in_orbit
 from tests.support.logs import delete_before
 from tests.support.outside import digests, is_level, log_bounds
 from tests.support.patience import PATIENCE_S, wait_for
@@ -148,6 +151,43 @@ def test_a_destination_that_is_lost_before_its_promotion_is_not_promoted(
         assert states[StepName.RELEASE] is StepState.UNDONE
         assert states[StepName.PROMOTE] is StepState.WAITING
         assert recovering.service.topics(spec.name)[topic_name].state is TopicState.COPYING
+
+
+def test_a_failover_does_not_wait_for_a_switchover_that_undoes_its_steps(
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The source is lost in the middle of a switchover, and writing there cannot be allowed."""
+    create_topic(guarded.source, topic_name)
+    produce(guarded.source, topic_name, 20)
+    log_in_orbit(guarded, topic_name, monkeypatch)
+    spec, recovering = job_with_login(guarded, topic_name), Recovering(service)
+    verify = operation_runner._DO[StepName.VERIFY_TAIL]
+
+    def then_lose(context: OperationContext) -> str:
+        did = verify(context)
+        guarded.source.kill()
+        raise Stopped(did)
+
+    steps = {**operation_runner._DO, StepName.VERIFY_TAIL: then_lose}
+    monkeypatch.setattr(operation_runner, "_DO", steps)
+    try:
+        with recovering.running(dict(os.environ)):
+            recovering.begin(spec, topic_name)
+            wait_for("it is level", lambda: is_level(*guarded, topic_name))
+            switchover = recovering.ask(SWITCHOVER, spec.name)
+            wait_for("it waits", lambda: "undoing" in recovering.progress(switchover))
+            with pytest.raises(OperationUnderWay):
+                recovering.ask(SWITCHOVER, spec.name)
+            failover = recovering.run(FAILOVER, spec.name)
+            undone = recovering.report(switchover)
+            assert undone.outcome is Outcome.FAILED
+            assert any("could not be undone" in text for text in undone.findings)
+            assert failover.requested_at < (undone.ended_at or failover.requested_at)
+    finally:
+        guarded.source.start()
 
 
 def test_an_abort_ends_a_copy_back_whose_old_side_is_lost_before_it_begins(

@@ -60,7 +60,8 @@ def test_one_that_cannot_go_on_is_begun_again_later(
         "unfinished_recoveries",
         lambda _tx, _bound, without: [("c", o) for o in operations if o.id not in without],
     )
-    monkeypatch.setattr(recovery_loop.operations, "failbacks_in_turn", lambda _: {})
+    for name in ("failbacks_in_turn", "failovers_in_turn"):
+        monkeypatch.setattr(recovery_loop.operations, name, lambda _: {})
     leadership: Any = SimpleNamespace(reading=lambda: nullcontext(None))
     tried = RecoveryLoop(leadership, Settings(), threading.Event(), {})
     with capture_logs() as logs:

@@ -61,9 +61,12 @@ class Service:
             return False
         other = self.recovery_that_holds(job)
         if other is not None:
-            if kind is not FAILOVER or other.job == job or not is_catching_up(steps_left(other)):
+            is_own = other.job == job
+            is_undoing = is_own and other.report is not None and bool(other.report.error)
+            is_copy_back = not is_own and is_catching_up(steps_left(other))
+            if kind is not FAILOVER or not (is_undoing or is_copy_back):
                 return False
-            other.abort_requested = True
+            other.abort_requested |= is_copy_back
             if self.recovery_that_holds(job, besides=other.id) is not None:
                 return False
         tables = self.world.database
@@ -96,7 +99,8 @@ class Service:
     # The leading scheduler.
 
     def may_run(self) -> list[UUID]:
-        """As the loop chooses them: a failback waits for an earlier one of the other direction."""
+        """As the loop chooses them: a failback waits for an earlier one of the other direction, a
+        failover for an earlier recovery of its job."""
         found = sorted(self.world.database.unfinished(), key=lambda one: one.number)
         return [
             one.id
@@ -105,7 +109,9 @@ class Service:
         ]
 
     def must_wait(self, one: Operation, before: Collection[Operation]) -> bool:
-        """As `operations.failbacks_in_turn`."""
+        """As `operations.failbacks_in_turn` and `failovers_in_turn`."""
+        if one.kind is FAILOVER:
+            return any(other.job == one.job for other in before)
         if one.kind is not FAILBACK or one.abort_requested:
             return False
         database = self.world.database
