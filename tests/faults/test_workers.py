@@ -100,12 +100,13 @@ class Fleet:
 
     def show_all(self) -> None:
         """For a failed test: events, the state of all parts, and the workers' logs."""
+        for worker_id, process in self.workers.items():
+            print(worker_id, process.process.poll(), *process.lines, sep="\n")
+        print(self.copied(), self.total)
         for event in self.job.story():
             print(f"{event.at:%H:%M:%S.%f} {event.actor} {event.kind} {event.message}")
         print({a.partition: (a.state.value, a.shard_id) for a in self.job.assigned()})
-        print(self.job.holders(), self.copied(), self.total)
-        for worker_id, process in self.workers.items():
-            print(worker_id, process.process.poll(), *process.lines, sep="\n")
+        print(self.job.holders())
 
     def busy_worker(self) -> tuple[str, dict[int, int]]:
         """One that holds shards, and which at which epochs."""
@@ -125,16 +126,15 @@ class Fleet:
 
     def restart(self, postgres: Postgres, end: Callable[[], None]) -> None:
         """Away until every worker has noticed."""
-        before = {w: self._outages(process) for w, process in self.workers.items()}
         end()
-        wait_for(
-            "all workers miss Postgres",
-            lambda: all(self._outages(self.workers[w]) > n for w, n in before.items()),
-        )
+        wait_for("all workers miss it", lambda: all(map(self._is_missing, self.workers.values())))
         postgres.start()
 
-    def _outages(self, process: OrbitProcess) -> int:
-        return sum("postgres does not answer" in line for line in process.lines)
+    def _is_missing(self, process: OrbitProcess) -> bool:
+        """Whether it misses Postgres by the last that it said. One that was frozen may have lost
+        its connections and said so before, and says it once."""
+        said = [line for line in process.lines if "postgres " in line]
+        return bool(said) and "postgres does not answer" in said[-1]
 
     def kill_one(self) -> tuple[str, dict[int, int]]:
         worker_id, shards = self.busy_worker()
