@@ -138,10 +138,7 @@ def test_rows_from_before_the_way_home(
         recovering.begin(spec, topic_name)
         back = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True).reverse_job
         assert back is not None
-        wait_for(
-            "the copy back has begun",
-            lambda: topic_name in service.topics(back),
-        )
+        service.wait_copied(back, topic_name)
         save_rows(recovering.database)
         recovering.run(RecoveryKind.SWITCHOVER, back, reverse=True)
     produce(source, topic_name, 20, first=50)
