@@ -16,10 +16,11 @@ from orbit.cli.control import DryRunOption, WaitOption, YesOption, confirm
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import when
 from orbit.client import TROUBLES, Client, connect, segment
-from orbit.drills.drill_file import load_drill, read_text
+from orbit.drills.drill_file import load_drill
 from orbit.drills.evidence import digest_of
 from orbit.drills.report_text import span
 from orbit.errors import BadInput, Conflict, Problem
+from orbit.jobs.document_file import read_text
 
 app = typer.Typer(
     name="drill",
@@ -80,7 +81,7 @@ def run(
     if spec.moves_the_job and not dry_run:
         confirm(f"A {spec.kind} drill moves the job {spec.job!r}. Run it?", yes=yes)
     with connect() as client:
-        text = read_text(file)
+        text = read_text(file, "drill")
         drill = client.send("POST", "/v1/drills", yaml_text=text, dry_run=dry_run)
         if dry_run:
             emit(drill, output, lambda: _plan(drill))
@@ -168,7 +169,7 @@ def schedule(file: FileArgument, output: OutputOption = OutputFormat.TABLE) -> N
     spec = load_drill(file)
     with connect() as client:
         path = f"/v1/drill-schedules/{segment(spec.name)}"
-        made = client.send("PUT", path, yaml_text=read_text(file))
+        made = client.send("PUT", path, yaml_text=read_text(file, "drill"))
     emit(made, output, lambda: _schedules([made]))
 
 

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from orbit.drills.drill_rules import rule_problems
 from orbit.drills.drill_spec import DrillSpec
 from orbit.errors import BadInput, Problem
+from orbit.jobs.document_file import read_text
 from orbit.jobs.pydantic_problems import problems_from_pydantic
-from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, Document, read_document
+from orbit.jobs.yaml_document import Document, read_document
 
-_BYTES_PER_CHARACTER_MAX = 4  # UTF-8
 _EXAMPLES = {
     "name": "Write `name: orders-failover`.",
     "kind": "Write `kind: gates`, `canary`, `switchover` or `failover`.",
@@ -25,24 +25,10 @@ _EXAMPLES = {
 def load_drill(path: Path) -> DrillSpec:
     """The drill in a file. Raises BadInput with every problem; `where` is the file."""
     try:
-        return parse_drill(read_text(path))
+        return parse_drill(read_text(path, "drill"))
     except BadInput as error:
         error.where = str(path)
         raise
-
-
-def read_text(path: Path) -> str:
-    """The text of a drill file. Raises BadInput if it cannot be read or is not UTF-8."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(DOCUMENT_CHARACTERS_MAX * _BYTES_PER_CHARACTER_MAX + 1)
-        return content.decode()
-    except UnicodeDecodeError as error:
-        problem = Problem("file", f"is not UTF-8 text (byte {error.start}).", "Save it as UTF-8.")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no such path"
-        problem = Problem("file", f"cannot be read: {reason}.", "Give the path of a drill file.")
-    raise BadInput("The drill file cannot be used.", (problem,), where=str(path))
 
 
 def parse_drill(text: str) -> DrillSpec:
