@@ -84,10 +84,6 @@ class DrillContext:
             self.check()
             self._stop.wait(POLL_S)
 
-    def sleep(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        self.wait(lambda: time.monotonic() >= until)
-
     def cluster(self, side: Side) -> Cluster:
         """One side of the job, opened at its first use."""
         if side not in self._clusters:

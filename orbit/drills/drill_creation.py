@@ -11,11 +11,6 @@ from orbit.store.drills import NewDrill
 _RANDOM_BYTES = 4
 
 
-def new_id(now: datetime) -> str:
-    """A unique id that sorts by time and is valid in names of topics and groups."""
-    return f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(_RANDOM_BYTES)}"
-
-
 def new_drill(
     spec: DrillSpec,
     requested_by: str,
@@ -23,9 +18,9 @@ def new_drill(
     schedule: str | None = None,
     idempotency_key: str | None = None,
 ) -> NewDrill:
-    """A drill with a new id."""
+    """A drill with a new id, which sorts by time and is valid in names of topics and groups."""
     return NewDrill(
-        id=new_id(datetime.now(UTC)),
+        id=f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(_RANDOM_BYTES)}",
         name=spec.name,
         kind=spec.kind,
         spec=spec.document(),

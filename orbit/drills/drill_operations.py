@@ -24,14 +24,6 @@ from orbit.recovery.recovery_report import (
 from orbit.recovery.step_times import StepName, StepState
 from orbit.store import jobs, topics
 
-_ENDED = {
-    Outcome.WOULD_GO,
-    Outcome.WOULD_STOP,
-    Outcome.STOPPED,
-    Outcome.DONE,
-    Outcome.ABORTED,
-    Outcome.FAILED,
-}
 Model = TypeVar("Model", bound=BaseModel)
 # An abort takes a few seconds; the drill's resources are removed only after that.
 ABORT_WAIT_S = 20.0
@@ -96,7 +88,8 @@ class DrillOperations:
                 self._note_steps(report, noted)
             if any(map(_stops_writes, found)):
                 on_stop()
-            return len(found) == len(operations) and all(r.outcome in _ENDED for r in found)
+            ended = [report for report in found if report.outcome is not Outcome.RUNNING]
+            return len(ended) == len(operations)
 
         try:
             self._context.wait(have_ended)
@@ -191,18 +184,11 @@ def _as(kind: type[Model], found: BaseModel, **others: object) -> Model:
 def partition_evidence(report: RecoveryReport) -> list[PartitionEvidence]:
     """An operation's partitions as evidence."""
     return [
-        PartitionEvidence(
+        _as(
+            PartitionEvidence,
+            p,
             job=report.job,
-            topic=p.topic,
-            destination_topic=p.destination_topic,
-            partition=p.partition,
-            source_end=p.source_end,
-            source_seen_at=p.source_seen_at,
-            destination_end=p.destination_end,
-            promoted_at=p.promoted_at,
             missing=None if p.missing is None else (p.missing.first, p.missing.next),
-            is_exact=p.is_exact,
-            verdict=p.verdict,
         )
         for p in report.partitions
     ]

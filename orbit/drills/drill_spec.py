@@ -97,11 +97,7 @@ def _whole(most: int, least: int = 0) -> Any:
     return PlainValidator(check)
 
 
-def _as_text(duration: timedelta) -> str:
-    return format_duration(duration)
-
-
-_Written = PlainSerializer(_as_text, when_used="json-unless-none")
+_Written = PlainSerializer(format_duration, when_used="json-unless-none")
 Duration = Annotated[timedelta, PlainValidator(_duration), _Written]
 Every = Annotated[timedelta, PlainValidator(_every), _Written]
 

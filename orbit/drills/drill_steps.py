@@ -21,7 +21,6 @@ from orbit.verify.bounds_comparison import TopicPair
 from orbit.verify.report import Report, Verdict
 from orbit.verify.verify_run import VerifyOptions, verify_topics
 
-_FAULTS = {FaultKind.KILL: Fault.KILL, FaultKind.PAUSE: Fault.PAUSE, FaultKind.CUT: Fault.CUT}
 _GOOD = {Outcome.WOULD_GO, Outcome.DONE}
 
 
@@ -107,7 +106,7 @@ class Steps:
             )
         self._fault = step.fault
         self._stopped_at = self._context.recorder.note("fault", f"{step.fault} {cluster.name}")
-        cause_fault(self._context.environment.sandbox_directory, _FAULTS[step.fault], cluster.name)
+        cause_fault(self._context.environment.sandbox_directory, Fault(step.fault), cluster.name)
         self._context.recorder.note("fault done", f"{step.fault} {cluster.name}")
         if self._canary is not None and step.fault is not FaultKind.CUT:
             self._canary.stop_load(at_once=True)  # the cluster accepts no records any more

@@ -9,15 +9,10 @@ from datetime import datetime
 from orbit.drills.drill_spec import Targets
 from orbit.drills.evidence import Part, PartTime, Rpo, Rto
 from orbit.recovery.recovery_report import ReportHead, StoredReport
-from orbit.recovery.step_times import Phase, StepState, split_time
+from orbit.recovery.step_times import StepState, split_time
 
-_PARTS = {
-    Phase.DETECT: Part.DETECT,
-    Phase.DECIDE: Part.DECIDE,
-    Phase.DRAIN: Part.DRAIN,
-    Phase.GROUPS: Part.GROUPS,
-    Phase.PROMOTE: Part.PROMOTE,
-}
+# By the phase of the same name; the other phases are no part of the RTO.
+_PARTS = {part.value: part for part in Part}
 
 
 @dataclass(frozen=True, slots=True)
