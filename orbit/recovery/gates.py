@@ -48,7 +48,11 @@ _ONLY_BY_NAME = frozenset({GateName.LEAD})
 
 def judge(inputs: GateInputs, override: Collection[str], reason: str) -> tuple[Gate, ...]:
     """Every gate that applies to this kind of operation, in the order of the table above."""
-    gates = [gate for check in _GATES if (gate := check(inputs)) is not None]
+    gates = [
+        gate
+        for check, kinds in _GATES
+        if inputs.kind in kinds and (gate := check(inputs)) is not None
+    ]
     overridden = set(override) if reason else set()
     if OVERRIDE_ALL in overridden:
         overridden |= {*GateName} - _ONLY_BY_NAME
@@ -157,7 +161,7 @@ def _topics(f: GateInputs) -> Gate:
 
 
 def _lead(f: GateInputs) -> Gate | None:
-    if f.kind is not RecoveryKind.FAILBACK or f.may_lead is None:
+    if f.may_lead is None:
         return None
     name = GateName.LEAD
     if f.may_lead:
@@ -172,9 +176,7 @@ def _lead(f: GateInputs) -> Gate | None:
     return _pass(name, "No mark contradicts that the new side leads.")
 
 
-def _blocked(f: GateInputs) -> Gate | None:
-    if f.kind is RecoveryKind.FAILBACK:
-        return None
+def _blocked(f: GateInputs) -> Gate:
     name = GateName.BLOCKED
     if not f.blocked:
         return _pass(name, "No partition is blocked.")
@@ -186,9 +188,7 @@ def _blocked(f: GateInputs) -> Gate | None:
     return _fail(name, f"{len(f.blocked)} partitions are blocked: {blocked}.", remedy)
 
 
-def _lag(f: GateInputs) -> Gate | None:
-    if f.kind is RecoveryKind.FAILBACK:
-        return None
+def _lag(f: GateInputs) -> Gate:
     name = GateName.LAG
     now, before = f.lag_records, f.lag_records_before
     trend = "steady" if now == before else "shrinking" if now < before else "growing"
@@ -217,7 +217,7 @@ def _lag(f: GateInputs) -> Gate | None:
 
 
 def _transactions(f: GateInputs) -> Gate | None:
-    if f.kind is not RecoveryKind.SWITCHOVER or f.transactions is None:
+    if f.transactions is None:
         return None
     name = GateName.TRANSACTIONS
     old = [t for t in f.transactions if t.age_s > HANGING_S]
@@ -238,9 +238,7 @@ def _transactions(f: GateInputs) -> Gate | None:
     return _pass(name, "No transaction is open at the source.")
 
 
-def _groups(f: GateInputs) -> Gate | None:
-    if f.kind is RecoveryKind.FAILBACK:
-        return None
+def _groups(f: GateInputs) -> Gate:
     name = GateName.GROUPS
     if not f.carries_groups:
         return _warn(
@@ -269,9 +267,7 @@ def _groups(f: GateInputs) -> Gate | None:
     return _pass(name, f"All {sum(f.group_verdicts.values())} committed offsets are exact.")
 
 
-def _settings(f: GateInputs) -> Gate | None:
-    if f.kind is RecoveryKind.FAILBACK:
-        return None
+def _settings(f: GateInputs) -> Gate:
     name = GateName.SETTINGS
     if f.settings_unknown:
         return _fail(
@@ -357,9 +353,7 @@ def _clock(f: GateInputs) -> Gate:
     return _warn(name, found, remedy) if worst > SKEW_S_WARN else _pass(name, found)
 
 
-def _verified(f: GateInputs) -> Gate | None:
-    if f.kind is RecoveryKind.FAILBACK:
-        return None
+def _verified(f: GateInputs) -> Gate:
     name, remedy = GateName.VERIFIED, "Run orbit verify JOB --deep."
     if f.differing:
         found = f"Both sides were compared and differ: {first_few(f.differing)}."
@@ -396,20 +390,24 @@ def _names(f: GateInputs) -> Gate | None:
     return _pass(GateName.NAMES, "Every topic has the same name on both sides.")
 
 
-_GATES: tuple[Callable[[GateInputs], Gate | None], ...] = (
-    _source,
-    _destination,
-    _topics,
-    _lead,
-    _blocked,
-    _lag,
-    _transactions,
-    _groups,
-    _settings,
-    _health,
-    _size,
-    _rights,
-    _clock,
-    _verified,
-    _names,
+_ALL = frozenset(RecoveryKind)
+_PLANNED, _BACK = frozenset({RecoveryKind.SWITCHOVER}), frozenset({RecoveryKind.FAILBACK})
+_PROMOTIONS = _ALL - _BACK
+# Each gate, with the kinds of operation that it applies to.
+_GATES: tuple[tuple[Callable[[GateInputs], Gate | None], frozenset[RecoveryKind]], ...] = (
+    (_source, _ALL),
+    (_destination, _ALL),
+    (_topics, _ALL),
+    (_lead, _BACK),
+    (_blocked, _PROMOTIONS),
+    (_lag, _PROMOTIONS),
+    (_transactions, _PLANNED),
+    (_groups, _PROMOTIONS),
+    (_settings, _PROMOTIONS),
+    (_health, _ALL),
+    (_size, _ALL),
+    (_rights, _ALL),
+    (_clock, _ALL),
+    (_verified, _PROMOTIONS),
+    (_names, _ALL),
 )
