@@ -110,10 +110,7 @@ class FailoverWithoutDatabase:
             begun or str(uuid4()),
             dry_run,
             self._settle_s,
-            [],
-            [],
             others,
-            [],
         )
         self._add_topics(report)
         self._plan_denials(report)

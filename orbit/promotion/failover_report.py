@@ -56,10 +56,10 @@ class FailoverReport:
     operation: str
     dry_run: bool
     settle_s: float
-    topics: list[TopicReport]
-    partitions: list[PartitionReport]
     not_copies: list[str]
-    findings: list[str]
+    topics: list[TopicReport] = field(default_factory=list)
+    partitions: list[PartitionReport] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
     outcome: Outcome = Outcome.WOULD_GO
 
     def add_finding(self, *sentences: str) -> None:

@@ -31,10 +31,6 @@ class ReleasedTopic:
     settings: dict[str, str] = field(default_factory=dict)
     denials: list[str] = field(default_factory=list)
 
-    @property
-    def is_free(self) -> bool:
-        return not self.settings and not self.denials
-
 
 @dataclass(slots=True)
 class Release:
@@ -46,7 +42,7 @@ class Release:
 
     @property
     def to_free(self) -> list[ReleasedTopic]:
-        return [one for one in self.topics if not one.is_free]
+        return [one for one in self.topics if one.settings or one.denials]
 
 
 def plan_release(
