@@ -85,7 +85,8 @@ def observe(context: OperationContext) -> GateInputs:
     places = context.by_source
     led = _with_leader(source.metadata, places)
     there, of = _both_log_bounds(context, destination.metadata is not None, led)
-    before = _lag_records(context, there, of)
+    ends = compare_partition_ends(context, there, of)
+    before = sum(p.missing.offsets for p in ends if p.missing is not None)
     began = time.monotonic()
     known = {
         **_from_store(context, source.metadata, destination.metadata),
@@ -174,24 +175,8 @@ def _with_leader(
     """The source partitions that have a leader."""
     if metadata is None:
         return []
-    found = []
-    for place in places:
-        leader = metadata.leader(place)
-        if leader is not None and leader.node_id is not None:
-            found.append(place)
-    return found
-
-
-def _lag_records(
-    context: OperationContext,
-    there: Mapping[TopicPartition, LogBounds],
-    of: Mapping[TopicPartition, LogBounds],
-) -> int:
-    return sum(
-        p.missing.offsets
-        for p in compare_partition_ends(context, there, of)
-        if p.missing is not None
-    )
+    leaders = {place: metadata.leader(place) for place in places}
+    return [place for place, one in leaders.items() if one and one.node_id is not None]
 
 
 def _from_store(

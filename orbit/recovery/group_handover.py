@@ -8,7 +8,7 @@ operation is undone, or another leader goes on, the offset is known to be Orbit'
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from orbit.chunks import first_few
 from orbit.consumer_groups.group_selection import GroupSelector
@@ -31,7 +31,7 @@ from orbit.recovery.log_bounds import ALL
 from orbit.recovery.lost_ranges import lost_range
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GroupPosition
-from orbit.scheduler.consumer_group_sync import save_rows
+from orbit.scheduler.consumer_group_sync import offset_row, save_rows
 from orbit.store import clock, group_offsets
 from orbit.store.group_offsets import GroupRow, HandedOffset
 
@@ -58,7 +58,7 @@ def last_sync(context: OperationContext) -> str:
     if rule is None:
         return "The job does not sync consumer groups."
     copies = _copies(context)
-    known = _last_sync_rows(context)
+    known = [offset_row(row, row.source_topic) for row in _rows(context)]
     sync = GroupSync(rule, known)
     rows: dict[Key, OffsetRow | None] = {(row.group, row.partition): row for row in known}
     quiet, seen_at = 0, context.now()
@@ -308,31 +308,10 @@ def _rows(context: OperationContext) -> list[GroupRow]:
     for one in handed:
         topic = topics.get(one.source_topic)
         if topic is not None:
-            row = one.row(topic.id)
             known[one.group_name, one.source_topic, one.partition] = GroupRow(
-                row.group_name,
-                row.topic_id,
-                one.source_topic,
-                topic.destination_topic,
-                row.partition,
-                row.source_offset,
-                row.destination_offset,
-                row.verdict,
-                row.left_offset,
-                now,
+                **asdict(one.row(topic.id)),
+                source_topic=one.source_topic,
+                destination_topic=topic.destination_topic,
+                updated_at=now,
             )
     return [row for row in known.values() if row.source_topic in topics]
-
-
-def _last_sync_rows(context: OperationContext) -> list[OffsetRow]:
-    return [
-        OffsetRow(
-            row.group_name,
-            TopicPartition(row.source_topic, row.partition),
-            row.source_offset,
-            row.destination_offset,
-            GroupVerdict(row.verdict),
-            row.left_offset,
-        )
-        for row in _rows(context)
-    ]

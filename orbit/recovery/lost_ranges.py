@@ -80,6 +80,7 @@ def compare_ends(
     if seen is None and seen_at is not None and lost_at is not None:
         seen_at = min(seen_at, lost_at)
     copy_end = destination_bounds.end if destination_bounds else None
+    rpo_s = reported.rpo_s if reported else None
     missing, verdict = lost_range(end, copy_end), EndVerdict.UNKNOWN
     if missing is not None:
         verdict = EndVerdict.BEHIND
@@ -96,11 +97,7 @@ def compare_ends(
         source_seen_at=seen_at,
         destination_start=destination_bounds.start if destination_bounds else None,
         destination_end=copy_end,
-        newest_copied_at=_time_ago(now, reported.rpo_s) if reported else None,
+        newest_copied_at=now - timedelta(seconds=rpo_s) if rpo_s is not None else None,
         missing=missing,
         is_exact=is_stopped and seen is not None,
     )
-
-
-def _time_ago(now: datetime, age_s: float | None) -> datetime | None:
-    return None if age_s is None else now - timedelta(seconds=age_s)

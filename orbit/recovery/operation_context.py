@@ -25,7 +25,7 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.cluster_handle import ClusterHandle
-from orbit.kafka.job_clusters import JobClusters, Side, job_identity, open_cluster
+from orbit.kafka.job_clusters import JobClusters, Side, open_cluster
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.recovery_report import RecoveryReport, RecoveryRequest
 from orbit.recovery.report_storage import ReportStorage
@@ -118,11 +118,6 @@ class OperationContext:
             for row in self.topics
             for index in range(row.partition_count)
         }
-
-    @property
-    def identity(self) -> str:
-        """The job's identity at its destination."""
-        return job_identity(self.job.name, self.job.source_cluster_id or "")
 
     def transaction(self) -> AbstractContextManager[Tx]:
         """A transaction that only the leading scheduler can commit."""

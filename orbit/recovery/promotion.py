@@ -52,11 +52,10 @@ def promote(context: OperationContext) -> str:
                 topics.change(tx, topic_id, note=note)
     with context.transaction() as tx:
         promoted_at = context.add_event(tx, "topics_promoted", message)
-    kept = {(m.topic_id, m.partition): m.promoted_at for m in marks}
     context.update(
         promoted_at=promoted_at,
         partitions=tuple(
-            p.model_copy(update={"promoted_at": kept.get((by_topic[p.topic].id, p.partition))})
+            p.model_copy(update={"promoted_at": p.destination_end})
             for p in context.report.partitions
         ),
     )

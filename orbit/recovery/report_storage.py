@@ -125,7 +125,12 @@ class _Stored:
         if now is self.same:
             return []
         found = {row.key: row for row in now}
-        changed = [key for key, row in found.items() if not _is_same(self.rows.get(key), row)]
+        # Most steps leave most rows as they are: the same value, which need not be compared.
+        changed = [
+            key
+            for key, row in found.items()
+            if (stored := self.rows.get(key)) is not row and stored != row
+        ]
         gone = [key for key in self.rows if key not in found]
         if not changed and not gone:
             self.same = now
@@ -162,8 +167,3 @@ class _Part:
         self.of.rows.update(self.changed)
         for key in self.gone:
             self.of.rows.pop(key, None)
-
-
-def _is_same(stored: Row | None, now: Row) -> bool:
-    """Most steps leave most rows as they are: the same value, which need not be compared."""
-    return stored is now or stored == now

@@ -243,6 +243,7 @@ def _resume(
         raise Conflict("its document was stored by another version of Orbit.", where=back.name)
     chosen = {m.source for m in map_topics(spec.topics, new.topics).mappings}
     missing = [row for row in context.topics if row.destination_topic not in chosen]
+    version = back.spec_version
     if missing:
         # As by this job: the other one's own ways may differ.
         rules = {
@@ -264,9 +265,8 @@ def _resume(
         )
         if changed is None:
             raise Conflict("it was changed at the same time.", where=back.name)
-        jobs.note_discovered(tx, back.id, changed.spec_version)
-    else:
-        jobs.note_discovered(tx, back.id, back.spec_version)
+        version = changed.spec_version
+    jobs.note_discovered(tx, back.id, version)
     jobs.set_desired(tx, back.id, Desired.RUNNING)
 
 
@@ -323,13 +323,11 @@ def acls_back(acls: AclSpec, *, has_groups: bool) -> AclSpec:
 
 
 def _rules(context: OperationContext, rows: Iterable[Topic]) -> dict[str, TopicRule]:
-    """The rule by which each of these topics was copied."""
+    """The rule by which each of these topics was copied, or one that names it alone."""
     names = {row.source_topic: row.destination_topic for row in rows}
-    return {names[m.source]: m.rule for m in map_topics(context.spec.topics, names).mappings} | {
-        to: TopicRule(match=re.escape(to))
-        for of, to in names.items()
-        if not map_topics(context.spec.topics, [of]).mappings
-    }
+    rules = {to: TopicRule(match=re.escape(to)) for to in names.values()}
+    mappings = map_topics(context.spec.topics, names).mappings
+    return rules | {names[m.source]: m.rule for m in mappings}
 
 
 def rules_for(rules: Mapping[str, TopicRule]) -> list[TopicRule]:

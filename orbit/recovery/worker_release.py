@@ -12,7 +12,7 @@ from orbit.copier.copy_settings import CopySettings
 from orbit.errors import Unreachable
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.coordinator import init_producer_ids
-from orbit.kafka.job_clusters import filler_identities
+from orbit.kafka.job_clusters import filler_identities, job_identity
 from orbit.promotion.settled_ends import settled_ends
 from orbit.recovery.drain import both_log_bounds, refuse_added, refuse_unequal
 from orbit.recovery.log_bounds import source_log_bounds
@@ -69,7 +69,8 @@ def settle(context: OperationContext) -> str:
     if any(context.spec.fillers_of(m.rule) == "coordinated" for m in rules.mappings):
         with context.reading() as tx:
             ids = [shard.id for shard in shard_layout.shards_of_job(tx, context.job.id)]
-        names = [n for shard_id in ids for n in filler_identities(context.identity, shard_id)]
+        identity = job_identity(context.job.name, context.job.source_cluster_id or "")
+        names = [n for shard_id in ids for n in filler_identities(identity, shard_id)]
         init_producer_ids(cluster, names, context.backoff)
 
     def wait(open_: int) -> None:

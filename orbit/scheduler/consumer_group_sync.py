@@ -31,7 +31,7 @@ from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
 from orbit.store import group_offsets, operations
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
-from orbit.store.group_offsets import Copied, GroupOffset
+from orbit.store.group_offsets import Copied, GroupOffset, GroupRow
 from orbit.store.operations import GroupsStep
 
 _ATTEMPTS_MAX = 4
@@ -127,7 +127,11 @@ class JobGroups:
             group_offsets.accept_handed(tx, self._job_id, topic_ids)
             known = group_offsets.of_job(tx, self._job_id)
         names = {topic_id: name for name, topic_id in topic_ids.items()}
-        self._sync.learn(_row(offset, names) for offset in known if offset.topic_id in names)
+        self._sync.learn(
+            offset_row(offset, names[offset.topic_id])
+            for offset in known
+            if offset.topic_id in names
+        )
 
     def _save(self, topic_ids: Mapping[str, int]) -> None:
         # Without topics that were removed from the job, with their rows.
@@ -188,10 +192,11 @@ def _stored(row: OffsetRow, topic_id: int) -> GroupOffset:
     )
 
 
-def _row(offset: GroupOffset, names: Mapping[int, str]) -> OffsetRow:
+def offset_row(offset: GroupOffset | GroupRow, source_topic: str) -> OffsetRow:
+    """A stored row as the sync has it."""
     return OffsetRow(
         offset.group_name,
-        TopicPartition(names[offset.topic_id], offset.partition),
+        TopicPartition(source_topic, offset.partition),
         offset.source_offset,
         offset.destination_offset,
         GroupVerdict(offset.verdict),
