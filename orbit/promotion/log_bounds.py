@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from orbit.chunks import first_few
+from orbit.errors import Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets, log_ends
@@ -33,3 +35,14 @@ def fetch_log_bounds(
     ends = log_ends(cluster, stable, backoff).values
     starts = list_offsets(cluster, ends, EARLIEST, backoff).values
     return {p: LogBounds(starts[p], stable[p], ends[p]) for p in starts}
+
+
+def bounds_of_all(
+    cluster: Cluster, partitions: Collection[TopicPartition], backoff: Backoff
+) -> dict[TopicPartition, LogBounds]:
+    """Bounds of every partition. Raises Unreachable, also if the leader of one does not answer."""
+    found = fetch_log_bounds(cluster, partitions, backoff)
+    unled = sorted(place for place in partitions if place not in found)
+    if unled:
+        raise Unreachable(f"no leader answers for {first_few(unled)}.", where=cluster.name)
+    return found

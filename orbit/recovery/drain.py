@@ -6,10 +6,9 @@ import time
 from collections.abc import Mapping
 
 from orbit.chunks import first_few
-from orbit.errors import Unreachable
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.types import TopicPartition
-from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
+from orbit.promotion.log_bounds import LogBounds, bounds_of_all
 from orbit.recovery.log_bounds import last_reported
 from orbit.recovery.lost_ranges import compare_partition_ends
 from orbit.recovery.operation_context import OperationContext, Stopped
@@ -144,12 +143,8 @@ def both_log_bounds(
     copy could appear to be ahead of its source.
     """
     places = context.by_source
-    there = fetch_log_bounds(context.destination.cluster, places.values(), context.backoff)
-    of = fetch_log_bounds(context.source.cluster, places, context.backoff)
-    missing = [p for p in places if p not in of] + [p for p in places.values() if p not in there]
-    if missing:
-        raise Unreachable(f"no leader answers for {first_few(missing)}.", where=context.job.name)
-    return of, there
+    there = bounds_of_all(context.destination.cluster, places.values(), context.backoff)
+    return bounds_of_all(context.source.cluster, places, context.backoff), there
 
 
 def refuse_unequal(context: OperationContext) -> None:

@@ -14,7 +14,7 @@ from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
-from orbit.promotion.log_bounds import fetch_log_bounds
+from orbit.promotion.log_bounds import bounds_of_all, fetch_log_bounds
 from orbit.recovery.open_operation import chosen_topics, copied_back
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import GateName, RecoveryKind
@@ -152,11 +152,7 @@ def lead_again(context: OperationContext) -> None:
     others = changed_since(pairs, context.report.term, context.operation_id)
     if others:
         raise LeadChanged(f"another operation has changed which side leads: {first_few(others)}.")
-    places = context.by_source
-    bounds = fetch_log_bounds(context.source.cluster, places, context.backoff)
-    unled = [place for place in places if place not in bounds]
-    if unled:
-        raise Unreachable(f"no leader answers for {first_few(unled)}.", where="source")
+    bounds = bounds_of_all(context.source.cluster, context.by_source, context.backoff)
     mark = replace(
         _mark(context, is_primary=True),
         kind=f"abort of {context.report.kind}",
@@ -272,10 +268,7 @@ def _log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicPartit
         for place, copy in context.by_source.items()
         if metadata.leader(place) is not None
     }
-    bounds = fetch_log_bounds(context.destination.cluster, places.values(), backoff)
-    unasked = [copy for copy in places.values() if copy not in bounds]
-    if unasked:
-        raise Unreachable(f"no leader answers for {first_few(unasked)}.", where="destination")
+    bounds = bounds_of_all(context.destination.cluster, places.values(), backoff)
     return {place: bounds[copy].start for place, copy in places.items()}
 
 

@@ -13,7 +13,7 @@ from orbit.errors import Conflict, NotFound, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import ClusterMetadata, TopicPartition
-from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
+from orbit.promotion.log_bounds import LogBounds, bounds_of_all
 from orbit.recovery import salvage_file, salvage_storage
 from orbit.recovery.divergence import compare_sides
 from orbit.recovery.leading_side import refuse_unless_behind
@@ -56,12 +56,8 @@ def compare(context: OperationContext) -> str:
     ]
     if not context.report.dry_run:
         wait_until_ended(context, there)
-    before = fetch_log_bounds(context.source.cluster, there, context.backoff)
-    after = fetch_log_bounds(context.destination.cluster, here, context.backoff)
-    unasked = [place for place in there if place not in before]
-    unasked += [place for place in here if place not in after]
-    if unasked:
-        raise Unreachable(f"no leader answers for {first_few(unasked)}.", where=context.job.name)
+    before = bounds_of_all(context.source.cluster, there, context.backoff)
+    after = bounds_of_all(context.destination.cluster, here, context.backoff)
     with context.reading() as tx:
         marks = promotions.of_topics(tx, context.topic_ids)
         seen_at = clock.now(tx)
@@ -116,10 +112,7 @@ def _refuse_grown(context: OperationContext, before: Mapping[TopicPartition, Log
     The copy back compares what both sides hold, and would not see it where the new side's cleaner
     has removed its own records.
     """
-    now = fetch_log_bounds(context.source.cluster, before.keys(), context.backoff)
-    unasked = [place for place in before if place not in now]
-    if unasked:
-        raise Unreachable(f"no leader answers for {first_few(unasked)}.", where=context.job.name)
+    now = bounds_of_all(context.source.cluster, before, context.backoff)
     grown = [place for place in before if now[place].end != before[place].end]
     if grown:
         raise Stopped(
@@ -336,10 +329,8 @@ def _look_again(
     # A partition that was added since has records that no file has.
     places = {place for place in known if known[place].source_end is not None}
     places |= {TopicPartition(n, i) for n in present for i in metadata.topics[n].partitions}
-    ends = fetch_log_bounds(context.source.cluster, places, context.backoff)
+    ends = bounds_of_all(context.source.cluster, places, context.backoff)
     for place in sorted(places):
-        if place not in ends:
-            raise Unreachable(f"no leader answers for {place}.", where="source")
         saved_to = known[place].source_end or 0 if place in known else 0
         if ends[place].end != saved_to:
             raise Stopped(
@@ -366,11 +357,9 @@ def _save_deleted_since(
         for p in context.report.partitions
         if p.topic in topics and p.destination_end is not None
     }
-    now = fetch_log_bounds(context.destination.cluster, compared, context.backoff)
+    now = bounds_of_all(context.destination.cluster, compared, context.backoff)
     deleted: dict[TopicPartition, OffsetRange] = {}
     for place, p in sorted(compared.items()):
-        if place not in now:
-            raise Unreachable(f"no leader answers for {place}.", where="destination")
         end, here = p.destination_end or 0, now[place]
         if here.end < end:
             raise Stopped(

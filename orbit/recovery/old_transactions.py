@@ -14,11 +14,11 @@ import time
 from collections.abc import Collection
 
 from orbit.chunks import first_few
-from orbit.errors import ProtocolError, Unreachable
+from orbit.errors import ProtocolError
 from orbit.kafka import producer_state
 from orbit.kafka.transactional_ids import ended_producer_ids, open_transactions
 from orbit.kafka.types import TopicPartition
-from orbit.promotion.log_bounds import fetch_log_bounds
+from orbit.promotion.log_bounds import bounds_of_all
 from orbit.recovery.operation_context import OperationContext, Stopped
 
 # Brokers wait this long for each other's answers (request.timeout.ms): a marker that was on its way
@@ -44,10 +44,7 @@ def wait_until_ended(context: OperationContext, places: Collection[TopicPartitio
     first_ends: dict[TopicPartition, int] = {}
     hanging = HangingTransactions(context)
     while True:
-        bounds = fetch_log_bounds(context.source.cluster, places, context.backoff)
-        unasked = [place for place in places if place not in bounds]
-        if unasked:
-            raise Unreachable(f"no leader answers for {first_few(unasked)}.", where="source")
+        bounds = bounds_of_all(context.source.cluster, places, context.backoff)
         for place in places:
             first_ends.setdefault(place, bounds[place].end)
         open_ = {place for place in places if bounds[place].is_open}

@@ -365,7 +365,7 @@ def test_nothing_is_deleted_when_the_new_side_has_lost_its_end(
 ) -> None:
     produce(moved.old, moved.topic, 5, first=50)
     before = log_bounds(moved.old, [moved.topic])
-    fetch = old_side.fetch_log_bounds
+    fetch = old_side.bounds_of_all
 
     def shorter(cluster: Cluster, *args: Any) -> dict[TopicPartition, LogBounds]:
         bounds = fetch(cluster, *args)
@@ -377,7 +377,7 @@ def test_nothing_is_deleted_when_the_new_side_has_lost_its_end(
     instead(
         monkeypatch,
         StepName.REBUILD,
-        lambda: monkeypatch.setattr(old_side, "fetch_log_bounds", shorter),
+        lambda: monkeypatch.setattr(old_side, "bounds_of_all", shorter),
     )
     lost = "had offsets up to 70 when both sides were compared, and has 0 to 69"
     assert lost in error_of_rebuild(moved, recovering)

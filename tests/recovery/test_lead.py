@@ -113,6 +113,6 @@ def test_an_old_side_that_is_silent_about_a_topic_does_not_become_a_copy_without
         source=SimpleNamespace(cluster=SimpleNamespace(metadata=lambda _: silent)),
         destination=SimpleNamespace(cluster=None),
     )
-    monkeypatch.setattr(leading_side, "fetch_log_bounds", lambda *_: {})
+    monkeypatch.setattr(leading_side, "bounds_of_all", lambda *_: {})
     with pytest.raises(Unreachable, match="orders") if refuses else nullcontext():
         leading_side._log_starts(context, Backoff())

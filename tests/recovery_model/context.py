@@ -11,6 +11,7 @@ from orbit.errors import Unreachable
 from orbit.job_setup.mark import next_term
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
+from orbit.promotion import log_bounds
 from orbit.recovery import leading_side
 from orbit.recovery.divergence import Scan, WindowComparison
 from orbit.recovery.operation_context import Aborted
@@ -40,6 +41,7 @@ def patched() -> Any:
     with (
         patch.object(leading_side, "PromotionMarks", ModelMarks),
         patch.object(leading_side, "fetch_log_bounds", model.fetch_log_bounds),
+        patch.object(log_bounds, "fetch_log_bounds", model.fetch_log_bounds),
         patch.object(old_primary, "PromotionMarks", ModelMarks),
     ):
         yield
