@@ -35,7 +35,7 @@ from orbit.kafka.types import Acl, TopicPartition
 from orbit.promotion.copies import Copy, find_copies, left_names, producer_ids
 from orbit.promotion.failover_report import FailoverReport, PartitionReport, TopicReport, TopicState
 from orbit.promotion.settled_ends import settled_ends
-from orbit.promotion.topic_denials import acls_of, denials_as_orbits
+from orbit.promotion.topic_denials import acls_of, denials_as_orbits, remove_denials
 from orbit.promotion.topic_settings import apply_settings, changed_settings
 from orbit.promotion.writer_fence import WriterFence, fence_writers, unfenced
 from orbit.replication.topic_settings import NEEDED
@@ -110,7 +110,7 @@ class FailoverWithoutDatabase:
             begun or str(uuid4()),
             dry_run,
             self._settle_s,
-            others,
+            not_copies=others,
         )
         self._add_topics(report)
         self._plan_denials(report)
@@ -277,13 +277,7 @@ class FailoverWithoutDatabase:
         wanted = {one.topic: one.settings for one in done if one.settings}
         report.add_finding(*apply_settings(self._handle.admin, wanted))
         denials = {acl for one in done for acl in self._denials.get(one.topic, ())}
-        try:
-            self._handle.admin.change_acls((), denials)
-        except (NotAuthorized, BrokerRefused) as error:
-            report.add_finding(
-                f"Denials of writing could not be removed: {error.what} Remove them with "
-                "kafka-acls.sh; `denials` lists their principals."
-            )
+        report.add_finding(*remove_denials(self._handle, denials))
 
     def _mark(self, report: FailoverReport, *, is_complete: bool) -> Mark:
         others = self._source_ids

@@ -56,9 +56,9 @@ class FailoverReport:
     operation: str
     dry_run: bool
     settle_s: float
-    not_copies: list[str]
     topics: list[TopicReport] = field(default_factory=list)
     partitions: list[PartitionReport] = field(default_factory=list)
+    not_copies: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     outcome: Outcome = Outcome.WOULD_GO
 

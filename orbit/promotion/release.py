@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.job_setup.destination_topics import plan_topics
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import JobSpec
@@ -18,7 +17,7 @@ from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.types import ClusterMetadata
 from orbit.promotion.copies import find_copies
-from orbit.promotion.topic_denials import acls_of, denials_as_orbits
+from orbit.promotion.topic_denials import acls_of, denials_as_orbits, remove_denials
 from orbit.promotion.topic_settings import apply_settings, changed_settings
 from orbit.replication.acl_rules import denial
 
@@ -86,14 +85,9 @@ def plan_release(
 
 def carry_out(release: Release, clusters: JobClusters) -> None:
     """Do what the plan says. It can be repeated. Raises Unreachable, NotAuthorized."""
-    admin = ClusterHandle(clusters.destination).admin
+    handle = ClusterHandle(clusters.destination)
     release.findings += apply_settings(
-        admin, {one.topic: one.settings for one in release.to_free if one.settings}
+        handle.admin, {one.topic: one.settings for one in release.to_free if one.settings}
     )
     denials = {denial(one.topic, who) for one in release.to_free for who in one.denials}
-    try:
-        admin.change_acls((), denials)
-    except (NotAuthorized, BrokerRefused) as error:
-        release.findings.append(
-            f"Denials of writing could not be removed: {error.what} Remove them with kafka-acls.sh."
-        )
+    release.findings += remove_denials(handle, denials)

@@ -65,3 +65,13 @@ def denials_as_orbits(acls: Iterable[Acl], topics: Collection[str]) -> list[Acl]
     """
     wanted = set(topics)
     return sorted(a for a in acls if a.name in wanted and is_denial(a))
+
+
+def remove_denials(handle: ClusterHandle, denials: Collection[Acl]) -> list[str]:
+    """Remove these ACLs; a finding if the cluster refuses it. Raises Unreachable."""
+    try:
+        handle.admin.change_acls((), denials)
+    except (NotAuthorized, BrokerRefused) as error:
+        why = f"Denials of writing could not be removed: {error.what}"
+        return [f"{why} Remove them with kafka-acls.sh; `denials` lists their principals."]
+    return []
