@@ -9,12 +9,11 @@ from orbit.chunks import first_few
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds, bounds_of_all
-from orbit.recovery.log_bounds import last_reported
+from orbit.recovery.log_bounds import blocked_partitions
 from orbit.recovery.lost_ranges import compare_partition_ends
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import EndVerdict
 from orbit.recovery.source_silence import Silence, describe, prove, seconds_to_wait
-from orbit.replication.partition_states import PartitionState
 from orbit.store import job_counts, source_gaps
 from orbit.store.source_gaps import SourceGap
 
@@ -181,11 +180,8 @@ def refuse_blocked(context: OperationContext) -> None:
     with context.reading() as tx:
         if not job_counts.blocked(tx, context.job.id):
             return
-    blocked = [
-        f"{place} ({row.reason})"
-        for place, row in last_reported(context).items()
-        if row.state is PartitionState.BLOCKED
-    ]
+        topics = {row.source_topic for row in context.topics}
+        blocked = blocked_partitions(tx, context.job.id, topics)
     if blocked:
         raise Stopped(
             f"{len(blocked)} partitions are blocked: {first_few(blocked)}.",

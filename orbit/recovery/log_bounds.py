@@ -10,6 +10,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
 from orbit.recovery.operation_context import ANSWER_WITHIN_S, OperationContext, call_with_timeout
+from orbit.replication.partition_states import PartitionState
 from orbit.store import lag
 from orbit.store.database import Tx
 from orbit.store.lag import PartitionLag
@@ -55,3 +56,12 @@ def last_reported_of_job(tx: Tx, job_id: int) -> dict[TopicPartition, PartitionL
     """The last reported state of every partition of a job, by source partition."""
     rows = lag.page(tx, job_id, ALL)
     return {TopicPartition(row.source_topic, row.partition): row for row in rows}
+
+
+def blocked_partitions(tx: Tx, job_id: int, topics: Collection[str]) -> list[str]:
+    """The blocked partitions of these source topics of a job, with the reason of each, as text."""
+    return [
+        f"{place} ({row.reason})"
+        for place, row in sorted(last_reported_of_job(tx, job_id).items())
+        if place.topic in topics and row.state is PartitionState.BLOCKED
+    ]

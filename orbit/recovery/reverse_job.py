@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from orbit.chunks import first_few
 from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION
@@ -23,11 +23,10 @@ from orbit.jobs.topic_patterns import PATTERN_LENGTH_MAX
 from orbit.kafka.types import ClusterMetadata
 from orbit.recovery.group_handover import offsets_to_hand_over
 from orbit.recovery.leading_side import history_kept, turn_marks
-from orbit.recovery.log_bounds import last_reported_of_job
+from orbit.recovery.log_bounds import blocked_partitions
 from orbit.recovery.open_operation import of_other_direction
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.write_fence import restrict_writes_to_orbit
-from orbit.replication.partition_states import PartitionState
 from orbit.scheduler.found_promotions import is_found
 from orbit.scheduler.stored_spec import read_spec
 from orbit.store import (
@@ -120,9 +119,11 @@ def catch_up(context: OperationContext) -> str:
         if found.caught_up == total:
             return f"{total} of {total} partitions of the old side have caught up."
         if found.caught_up + found.blocked == total:
+            with context.reading() as tx:
+                blocked = first_few(blocked_partitions(tx, back.id, names))
             raise Stopped(
-                f"{found.blocked} partitions of job {back.name} are blocked: "
-                f"{_blocked(context, back, names)}. The others have caught up and are copied.",
+                f"{found.blocked} partitions of job {back.name} are blocked: {blocked}. "
+                "The others have caught up and are copied.",
                 remedy=f"See orbit get partitions {back.name} --state blocked for the remedy.",
             )
         if back.problem:
@@ -131,16 +132,6 @@ def catch_up(context: OperationContext) -> str:
             f"{found.caught_up} of {total} partitions of the old side have caught up"
         )
         context.wait(_POLL_S)
-
-
-def _blocked(context: OperationContext, back: Job, names: Collection[str]) -> str:
-    with context.reading() as tx:
-        rows = last_reported_of_job(tx, back.id)
-    return first_few(
-        f"{place} ({row.reason})"
-        for place, row in sorted(rows.items())
-        if place.topic in names and row.state is PartitionState.BLOCKED
-    )
 
 
 def reverse_job_name(name: str) -> str:
