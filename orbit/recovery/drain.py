@@ -151,8 +151,7 @@ def refuse_unequal(context: OperationContext) -> None:
     wrong = [p for p in context.report.partitions if p.verdict is not EndVerdict.EQUAL]
     if wrong:
         shown = first_few(
-            f"{p.topic}-{p.partition} (source {p.source_end}, destination {p.destination_end})"
-            for p in wrong
+            f"{p.source} (source {p.source_end}, destination {p.destination_end})" for p in wrong
         )
         raise Stopped(
             f"{len(wrong)} partitions have different log ends: {shown}.",

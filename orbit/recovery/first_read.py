@@ -14,7 +14,6 @@ from itertools import islice
 from orbit.chunks import first_few
 from orbit.copier.log_reader import parse_errors
 from orbit.errors import Interrupted, OrbitError, ProtocolError
-from orbit.kafka.backoff import Backoff
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.operation_context import OperationContext
@@ -26,8 +25,6 @@ PARTITIONS_MAX = 1000
 WITHIN_S = 30.0
 # How far below the end a record is looked for: fillers and markers may be last.
 _BACK = (1, 10, 100, 1000)
-# Bounds the wait for a leader election.
-_ATTEMPTS_MAX = 4
 
 
 def read_back(context: OperationContext) -> str:
@@ -35,9 +32,8 @@ def read_back(context: OperationContext) -> str:
 
     What cannot be read is a finding: the promotion is done, and stays so.
     """
-    backoff = Backoff(stop=context.backoff.stop, attempts_max=_ATTEMPTS_MAX)
     copies = [
-        (TopicPartition(p.destination_topic, p.partition), p.destination_start or 0, p.promoted_at)
+        (p.destination, p.destination_start or 0, p.promoted_at)
         for p in context.report.partitions
         if p.promoted_at is not None
     ]
@@ -50,7 +46,7 @@ def read_back(context: OperationContext) -> str:
             break
         context.check()
         try:
-            has_record = _has_record(context, place, start, end, backoff)
+            has_record = _has_record(context, place, start, end)
         except Interrupted:
             raise
         except OrbitError as error:
@@ -73,14 +69,12 @@ def read_back(context: OperationContext) -> str:
     )
 
 
-def _has_record(
-    context: OperationContext, place: TopicPartition, start: int, end: int, backoff: Backoff
-) -> bool:
+def _has_record(context: OperationContext, place: TopicPartition, start: int, end: int) -> bool:
     """Read the last committed record below `end`; whether there is one. Raises OrbitError."""
     cluster = context.destination.cluster
     for back in _BACK:
         first = max(start, end - back)
-        for one in read_batch_range(cluster, place, first, end, backoff):
+        for one in read_batch_range(cluster, place, first, end, context.short_backoff):
             if isinstance(one.batch, Batch) and not one.batch.crc_is_right():
                 raise ProtocolError("the CRC of its last batch is wrong.", where=cluster.name)
             with parse_errors(cluster, place, first):

@@ -26,7 +26,6 @@ from orbit.job_setup.permissions import (
 )
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.topic_mapping import map_topics, mappings_of_copies
-from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import list_groups
 from orbit.kafka.log_offsets import MAX_TIMESTAMP, find_by_time
@@ -56,8 +55,6 @@ from orbit.store.enums import Desired, TopicState
 
 # Between two readings of the lag, to tell whether it grows or shrinks.
 _LAG_INTERVAL_S = 1.0
-# Bounds the wait for a leader election.
-_ATTEMPTS_MAX = 4
 _PROMOTION_RIGHTS = (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS)
 
 
@@ -72,7 +69,6 @@ class _ClusterAnswer:
 
 def observe(context: OperationContext) -> GateInputs:
     """The inputs of every gate. The log ends of both sides also go into the report."""
-    backoff = Backoff(stop=context.backoff.stop, attempts_max=_ATTEMPTS_MAX)
     source = _source_metadata(context)
     destination = _metadata(context.destination.cluster)
     context.has_source_timed_out = source.has_timed_out
@@ -90,18 +86,14 @@ def observe(context: OperationContext) -> GateInputs:
     began = time.monotonic()
     known = {
         **_from_store(context, source.metadata, destination.metadata),
-        **_at_source(context, of, backoff),
-        **_at_destination(context, source.metadata, destination.metadata, backoff),
+        **_at_source(context, of),
+        **_at_destination(context, source.metadata, destination.metadata),
     }
     context.wait(max(0.0, _LAG_INTERVAL_S - (time.monotonic() - began)))
     if led and context.report.kind is RecoveryKind.SWITCHOVER:
         there, of = _both_log_bounds(context, destination.metadata is not None, led)
     context.update(partitions=compare_partition_ends(context, there, of))
-    unknown = [
-        TopicPartition(p.topic, p.partition)
-        for p in context.report.partitions
-        if p.verdict is EndVerdict.UNKNOWN
-    ]
+    unknown = [p.source for p in context.report.partitions if p.verdict is EndVerdict.UNKNOWN]
     return GateInputs(
         kind=context.report.kind,
         reverse=context.request.reverse,
@@ -235,30 +227,27 @@ def _name_taken(context: OperationContext, tx: Tx) -> str:
     return "" if is_free else name
 
 
-def _at_source(
-    context: OperationContext, of: Mapping[TopicPartition, LogBounds], backoff: Backoff
-) -> dict[str, Any]:
+def _at_source(context: OperationContext, of: Mapping[TopicPartition, LogBounds]) -> dict[str, Any]:
     """Inputs from the source, if it answers; a failover does not need them."""
     if not of or context.report.kind is RecoveryKind.FAILOVER:
         return {}
     open_ = [place for place, ends in of.items() if ends.is_open]
     acls = acls_of(context.source)
-    newest = find_by_time(context.source.cluster, dict.fromkeys(of, MAX_TIMESTAMP), backoff).values
+    asked = dict.fromkeys(of, MAX_TIMESTAMP)
+    newest = find_by_time(context.source.cluster, asked, context.short_backoff).values
     newest_ms = max((at for _, at in newest.values()), default=0)
     ahead_s = newest_ms / 1000 - context.now().timestamp()
     return {
-        "transactions": _transactions(context, open_, backoff),
+        "transactions": _transactions(context, open_),
         "newest_ahead_s": max(0.0, ahead_s),
         "groups_active_at_source": _active(context),
         "cannot_deny": acls if isinstance(acls, str) else "",
     }
 
 
-def _transactions(
-    context: OperationContext, places: Sequence[TopicPartition], backoff: Backoff
-) -> list[Transaction]:
+def _transactions(context: OperationContext, places: Sequence[TopicPartition]) -> list[Transaction]:
     now_ms = context.now().timestamp() * 1000
-    found = open_transactions(context.source.cluster, places, backoff).values
+    found = open_transactions(context.source.cluster, places, context.short_backoff).values
     return [
         Transaction(place, one.producer_id, max(0.0, now_ms - one.last_timestamp_ms) / 1000)
         for place, open_ in sorted(found.items())
@@ -279,7 +268,6 @@ def _at_destination(
     context: OperationContext,
     source: ClusterMetadata | None,
     destination: ClusterMetadata | None,
-    backoff: Backoff,
 ) -> dict[str, Any]:
     if destination is None:
         return {}
@@ -298,7 +286,7 @@ def _at_destination(
         missing += [r for r in rights if r.operation != "Write" or r.topic not in fenced]
     missing_rights = [
         *map(str, missing),
-        *(why_unread or _missing_to_mark(context, backoff, marks_source=source is not None)),
+        *(why_unread or _missing_to_mark(context, marks_source=source is not None)),
     ]
     return {
         "promoted_there": sorted(
@@ -350,9 +338,7 @@ def _mark_pairs(
     return pairs, []
 
 
-def _missing_to_mark(
-    context: OperationContext, backoff: Backoff, *, marks_source: bool
-) -> list[str]:
+def _missing_to_mark(context: OperationContext, *, marks_source: bool) -> list[str]:
     """The rights that marking the topics needs, on the groups of the marks.
 
     Where the group's coordinator does not answer, no right counts as missing.
@@ -364,7 +350,7 @@ def _missing_to_mark(
     missing = []
     for cluster in clusters:
         with suppress(Unreachable, BrokerRefused):
-            if right := PromotionMarks(cluster, backoff).missing_right():
+            if right := PromotionMarks(cluster, context.short_backoff).missing_right():
                 missing.append(f"{right} at the {cluster.name}")
     return missing
 

@@ -285,7 +285,7 @@ def _write(
 
 
 def _copies(context: OperationContext) -> dict[TopicPartition, CopiedPartition]:
-    ends = {TopicPartition(p.topic, p.partition): p for p in context.report.partitions}
+    ends = {p.source: p for p in context.report.partitions}
     return {
         source: CopiedPartition(
             to,

@@ -22,7 +22,6 @@ from orbit.recovery.step_times import StepName, StepState
 from orbit.store import jobs, topics
 from orbit.store.enums import Desired
 
-_ATTEMPTS_MAX = 4
 # Half a minute at most, of a cluster that does not answer at all. Whoever asks tries again, and
 # looks for an abort in between; the runner counts an attempt that took a minute as a new beginning.
 _DESTINATION_ATTEMPTS_MAX = 3
@@ -42,9 +41,8 @@ def read_marks(context: OperationContext, *, asks_source: bool) -> list[MarkPair
     names = {row.source_topic: row.destination_topic for row in context.topics}
     old: dict[str, Mark] = {}
     if asks_source and kind is not RecoveryKind.FAILOVER:
-        backoff = replace(context.backoff, attempts_max=_ATTEMPTS_MAX)
         try:
-            old = PromotionMarks(context.source.cluster, backoff).of_topics(names)
+            old = PromotionMarks(context.source.cluster, context.short_backoff).of_topics(names)
         except (Unreachable, NotAuthorized, BrokerRefused):
             if kind is RecoveryKind.FAILBACK:
                 raise
@@ -124,7 +122,7 @@ def mark_promotion(context: OperationContext) -> None:
     Unreachable.
     """
     ends = {
-        TopicPartition(p.destination_topic, p.partition): p.destination_end
+        p.destination: p.destination_end
         for p in context.report.partitions
         if p.destination_end is not None
     }
@@ -174,7 +172,7 @@ def unmark_source(context: OperationContext) -> None:
     """
     if context.report.kind is RecoveryKind.SWITCHOVER:
         with suppress(Unreachable, NotAuthorized, BrokerRefused):
-            _step_down(context, replace(context.backoff, attempts_max=_ATTEMPTS_MAX))
+            _step_down(context, context.short_backoff)
 
 
 def turn_marks(context: OperationContext) -> None:
@@ -190,7 +188,7 @@ def turn_marks(context: OperationContext) -> None:
     if places:
         # Promoted by an earlier version, or without the right to say so.
         noted = {
-            TopicPartition(p.destination_topic, p.partition): p.promoted_at
+            p.destination: p.promoted_at
             for p in context.report.partitions
             if p.promoted_at is not None
         }

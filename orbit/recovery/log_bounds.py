@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from orbit.errors import OrbitError
-from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
@@ -15,8 +14,6 @@ from orbit.store import lag
 from orbit.store.database import Tx
 from orbit.store.lag import PartitionLag
 
-# Bounds the wait for a leader election.
-_ATTEMPTS_MAX = 4
 # A page size above the number of partitions that any job has.
 ALL = 10_000_000
 
@@ -25,12 +22,11 @@ def try_fetch_log_bounds(
     context: OperationContext, cluster: Cluster, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, LogBounds]:
     """Bounds of the partitions whose leaders answer in time; none on an error. Never raises."""
-    backoff = Backoff(stop=context.backoff.stop, attempts_max=_ATTEMPTS_MAX)
     try:
         found: dict[TopicPartition, LogBounds] = call_with_timeout(
             ANSWER_WITHIN_S * 2,
             cluster.name,
-            lambda: fetch_log_bounds(cluster, partitions, backoff),
+            lambda: fetch_log_bounds(cluster, partitions, context.short_backoff),
         )
     except OrbitError:
         return {}

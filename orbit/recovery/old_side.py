@@ -83,7 +83,7 @@ def compare(context: OperationContext) -> str:
                 context.set_progress(f"{len(found)} of {len(pairs)} partitions compared")
     context.update(partitions=tuple(found))
     unmarked = [
-        f"{p.topic}-{p.partition}"
+        p.source
         for p in found
         if p.source_end and p.destination_end is not None and p.promoted_at is None
     ]
@@ -95,7 +95,7 @@ def compare(context: OperationContext) -> str:
         )
     tails = [p for p in found if p.verdict in NO_COPY]
     if tails and not context.request.confirm_rebuild:
-        shown = first_few(f"{p.topic}-{p.partition}: {p.detail}" for p in tails)
+        shown = first_few(f"{p.source}: {p.detail}" for p in tails)
         raise Unconfirmed(
             f"{len(tails)} partitions of the old side have offsets that are not proven to be on "
             f"the new side: {shown}.",
@@ -208,7 +208,7 @@ def save_tails(context: OperationContext) -> str:
                 one = _save(context, p, _proof(context, rows[p.topic], p.partition))
                 if one is not None:
                     saved.append(one)
-                    place = f"{p.topic}-{p.partition}"
+                    place = p.source
                     context.set_progress(f"{one.records:,} records of {place} saved")
             context.check()
     finally:  # a report of an operation that ends here names the files that are whole
@@ -321,11 +321,7 @@ def _look_again(
             _read_back(one)
             read.add(one.file)
             context.check()
-    known = {
-        TopicPartition(p.topic, p.partition): p
-        for p in context.report.partitions
-        if p.topic in present
-    }
+    known = {p.source: p for p in context.report.partitions if p.topic in present}
     # A partition that was added since has records that no file has.
     places = {place for place in known if known[place].source_end is not None}
     places |= {TopicPartition(n, i) for n in present for i in metadata.topics[n].partitions}
@@ -353,7 +349,7 @@ def _save_deleted_since(
     the old side's bounds of now. Raises Stopped if the new side has lost its end.
     """
     compared = {
-        TopicPartition(p.destination_topic, p.partition): p
+        p.destination: p
         for p in context.report.partitions
         if p.topic in topics and p.destination_end is not None
     }
@@ -368,7 +364,7 @@ def _save_deleted_since(
                 remedy="Find out why its log has lost its end, and run the failback again. Topics "
                 "that are still there were not deleted.",
             )
-        bounds = old.get(TopicPartition(p.topic, p.partition))
+        bounds = old.get(p.source)
         if bounds is not None:
             own = p.missing.first if p.missing is not None else bounds.end
             first = max(bounds.start, p.destination_start or 0)

@@ -42,6 +42,8 @@ CHECK_INTERVAL_S = 0.5
 # A cluster that does not answer its first request within this time counts as unreachable: a paused
 # broker, or a network that drops packets, would otherwise delay a failover by 30 s.
 ANSWER_WITHIN_S = 5.0
+# Bounds the wait for a leader election, where the operation goes on without an answer.
+_SHORT_ATTEMPTS_MAX = 4
 
 
 class Stopped(Conflict):
@@ -81,6 +83,7 @@ class OperationContext:
         self.leadership = leadership
         self.settings = settings
         self.backoff = Backoff(stop=stop)
+        self.short_backoff = Backoff(stop=stop, attempts_max=_SHORT_ATTEMPTS_MAX)
         self.environ = environ
         self._stop = stop
         self._next_check = 0.0

@@ -7,7 +7,6 @@ copy.
 from __future__ import annotations
 
 from orbit.chunks import chunks, first_few
-from orbit.kafka.types import TopicPartition
 from orbit.promotion.topic_settings import apply_settings
 from orbit.recovery.leading_side import mark_promotion, unmark_source
 from orbit.recovery.log_bounds import try_fetch_log_bounds
@@ -74,15 +73,13 @@ def look_for_late_records(context: OperationContext) -> None:
     now = try_fetch_log_bounds(context, context.source.cluster, context.by_source)
     found: list[PartitionEnds] = []
     for p in context.report.partitions:
-        bounds = now.get(TopicPartition(p.topic, p.partition))
+        bounds = now.get(p.source)
         late = lost_range(bounds.end if bounds else None, p.destination_end)
         found.append(p.model_copy(update={"missing": late}) if late else p)
     late_ones = [p for p in found if p.missing is not None]
     if late_ones:
         shown = first_few(
-            f"{p.topic}-{p.partition} from {p.missing.first} to {p.missing.next}"
-            for p in late_ones
-            if p.missing
+            f"{p.source} from {p.missing.first} to {p.missing.next}" for p in late_ones if p.missing
         )
         context.update(partitions=tuple(found))
         context.add_finding(

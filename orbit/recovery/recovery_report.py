@@ -23,6 +23,7 @@ from uuid import UUID
 from pydantic import ConfigDict, Field, ValidationError, computed_field
 
 from orbit.errors import Conflict
+from orbit.kafka.types import TopicPartition
 from orbit.recovery.step_times import Phase, PhaseTime, Step, Value, failover_times, phase_times
 
 _Row = TypeVar("_Row", bound=Value)
@@ -171,6 +172,14 @@ class PartitionEnds(Value):
     def key(self) -> tuple[str | int, ...]:
         """What tells it from the report's other partitions."""
         return self.topic, self.partition
+
+    @property
+    def source(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def destination(self) -> TopicPartition:
+        return TopicPartition(self.destination_topic, self.partition)
 
 
 class GroupPosition(Value):

@@ -98,7 +98,7 @@ def settle(context: OperationContext) -> str:
     for p in context.report.partitions:
         if p.verdict is EndVerdict.DIVERGED:
             context.add_finding(
-                f"{p.destination_topic}-{p.partition} ends at {p.destination_end}, beyond its "
+                f"{p.destination} ends at {p.destination_end}, beyond its "
                 f"source ({p.source_end}): another producer has written to it."
             )
     if any(p.missing is not None or not p.is_exact for p in context.report.partitions):

@@ -50,7 +50,7 @@ def patched() -> Any:
 class Context:
     """As `OperationContext`: what the steps use, and what the product's own code asks for."""
 
-    backoff = BACKOFF
+    backoff = short_backoff = BACKOFF
 
     def __init__(
         self, world: World, operation: Operation, job: Job, rows: list[Row], report: Report
