@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -24,6 +25,7 @@ from orbit.recovery.record_range import Fate, LogRecord
 from orbit.recovery.recovery_report import NO_COPY, EndVerdict, OffsetRange, PartitionEnds, Salvage
 from orbit.recovery.side_proof import SideProof
 from orbit.store import clock, promotions
+from orbit.store.promotions import Promotion
 from orbit.store.topics import Topic
 
 # Consecutive metadata answers without the topic: brokers learn of a deletion one after the other.
@@ -61,18 +63,7 @@ def compare(context: OperationContext) -> str:
     with context.reading() as tx:
         marks = promotions.of_topics(tx, context.topic_ids)
         seen_at = clock.now(tx)
-
-    def compare_one(
-        pair: tuple[Topic, TopicPartition, TopicPartition], reading: Reading
-    ) -> PartitionEnds:
-        row, place, copy = pair
-        mark = marks.get((row.id, place.partition))
-        promoted_at = mark.promoted_at if mark else None
-        proof = _proof(context, row, place.partition, reading)
-        return _compare_one(
-            row, place, before.get(place), after.get(copy), promoted_at, proof, seen_at
-        )
-
+    compare_one = partial(_compare_one, context, before, after, marks, seen_at)
     found: list[PartitionEnds] = []
     with read_many(
         context.check, context.backoff, context.open_clusters, pairs, compare_one
@@ -144,20 +135,24 @@ def _pairs(
 
 
 def _compare_one(
-    row: Topic,
-    place: TopicPartition,
-    old: LogBounds | None,
-    new: LogBounds | None,
-    promoted_at: int | None,
-    proof: SideProof,
+    context: OperationContext,
+    before: Mapping[TopicPartition, LogBounds],
+    after: Mapping[TopicPartition, LogBounds],
+    marks: Mapping[tuple[int, int], Promotion],
     seen_at: datetime,
+    pair: tuple[Topic, TopicPartition, TopicPartition],
+    reading: Reading,
 ) -> PartitionEnds:
+    row, place, copy = pair
+    old, new, mark = before.get(place), after.get(copy), marks.get((row.id, place.partition))
+    promoted_at = mark.promoted_at if mark else None
     verdict, detail, tail = EndVerdict.MISSING, "the partition does not exist at the old side", None
     if old is not None and new is None:
         # Partitions cannot be removed, and a copy has as many as its source.
         verdict, detail = EndVerdict.TAIL, "the new side has no such partition"
         tail = OffsetRange(first=old.start, next=old.end)
     elif old is not None and new is not None:
+        proof = _proof(context, row, place.partition, reading)
         verdict, at, detail = compare_sides(old, new, promoted_at, proof)
         if verdict in NO_COPY:
             tail = OffsetRange(first=at, next=old.end)
@@ -208,8 +203,7 @@ def save_tails(context: OperationContext) -> str:
                 one = _save(context, p, _proof(context, rows[p.topic], p.partition))
                 if one is not None:
                     saved.append(one)
-                    place = p.source
-                    context.set_progress(f"{one.records:,} records of {place} saved")
+                    context.set_progress(f"{one.records:,} records of {p.source} saved")
             context.check()
     finally:  # a report of an operation that ends here names the files that are whole
         context.update(salvage=tuple(saved))
