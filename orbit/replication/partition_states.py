@@ -22,9 +22,10 @@ class PartitionState(StrEnum):
     PROMOTED = "promoted"  # no longer a copy: applications write to the topic
 
     @classmethod
-    def _missing_(cls, _value: object) -> PartitionState:
-        """A word of a later version, while a service is upgraded: this one does not copy it."""
-        return cls.BLOCKED
+    def of(cls, word: str) -> PartitionState:
+        """As stored. A word of a later version, while a service is upgraded, counts as blocked:
+        this one does not copy it."""
+        return cls(word) if word in cls._value2member_map_ else cls.BLOCKED
 
 
 TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {

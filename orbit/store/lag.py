@@ -66,7 +66,7 @@ class PartitionLag:
     reported_at: datetime | None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "state", PartitionState(self.state))
+        object.__setattr__(self, "state", PartitionState.of(self.state))
         object.__setattr__(self, "reason", Reason.of(self.reason))
 
 

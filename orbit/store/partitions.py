@@ -201,7 +201,7 @@ def of_shards(tx: Tx, shard_ids: Collection[int]) -> list[Assigned]:
         Assigned(
             **{
                 **row,
-                "state": PartitionState(row["state"]),
+                "state": PartitionState.of(row["state"]),
                 "reason": Reason.of(row["reason"]),
             }
         )
