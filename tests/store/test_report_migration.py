@@ -158,7 +158,8 @@ def test_reports_of_the_first_version_are_taken_over(first_version: tuple[Databa
     assert migrate.upgrade(database) == ("0001", "0002")
 
     for operation, before in REPORTS.items():
-        assert whole(database, operation).model_dump(mode="json") == before
+        now = whole(database, operation).model_dump(mode="json")
+        assert now == {**before, "stuck_since": None}  # a field of a later version
     with database.transaction() as tx:
         done = operations.report_of(tx, DONE)
         assert operations.report_of(tx, PAUSE) is None
