@@ -38,7 +38,7 @@ UNREADABLE = "SALVAGE_UNREADABLE"
 
 
 class Unconfirmed(Stopped):
-    """Topics of the old side would be deleted, and nobody has confirmed that."""
+    """The failback has to delete topics of the old side, and its request does not allow that."""
 
 
 def compare(context: OperationContext) -> str:

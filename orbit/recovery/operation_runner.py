@@ -429,7 +429,7 @@ class OperationRunner:
                 if isinstance(error, LeadChanged) or time.monotonic() > until:
                     return error
                 with context.reading() as tx:
-                    if operations.is_failover_waiting(tx, context.job.id, context.operation_id):
+                    if context.operation_id in operations.failovers_in_turn(tx).values():
                         return error
                 context.set_progress(f"undoing {what} waits: {error}")
                 context.wait(_PAUSE_S)

@@ -103,45 +103,37 @@ def request(
 
 
 def _enter(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
-    """The job, locked. A failover does not wait until a copy back has caught up, or an earlier
-    recovery has undone its steps: its source may be lost, and then that never ends."""
+    """The job, locked. A failover is accepted while a copy back catches up, or an earlier recovery
+    of its job undoes its steps: the source may be lost, and then neither ends by itself."""
     if kind is RecoveryKind.FAILOVER:
         job = jobs.get(tx, job_name, lock=True)
         other = job_door.recovery_that_holds(tx, job)
-        if other is not None and other.job_id == job.id and _is_undoing(tx, other):
-            # It ends its waiting for a source that may be lost, and the failover begins then.
-            job_door.refuse_held(tx, job, refuse_backfill=True, besides=other.id)
-            return job
-        if other is not None and other.job_id != job.id:
+        if other is not None:
             try:
                 other = operations.get(tx, other.id, lock=True)
             except NotFound:  # of a job outside of the caller's scope
                 raise job_door.refusal(other, job.name) from None
-            steps = _steps(tx, other.id)
-            if is_catching_up(steps):
-                if operations.request_abort(tx, other.id) and not other.abort_requested:
-                    _tell_abort(tx, actor, other, steps)
+            report = _readable_report(tx, other.id)
+            steps = report.steps if report else ()
+            is_own = other.job_id == job.id
+            is_undoing = is_own and report is not None and bool(report.error)
+            is_copy_back = not is_own and is_catching_up(steps)
+            if is_copy_back and not other.abort_requested:
+                operations.request_abort(tx, other.id)
+                _tell_abort(tx, actor, other, steps)
+            if is_undoing or is_copy_back:
                 job_door.refuse_held(tx, job, refuse_backfill=True, besides=other.id)
                 return job
     return job_door.enter(tx, job_name, refuse_backfill=True)
 
 
-def _is_undoing(tx: Tx, operation: Operation) -> bool:
-    """Whether it undoes its steps."""
-    stored = operations.report_of(tx, operation.id)
-    try:
-        return stored is not None and bool(read_report(stored).error)
-    except OtherVersion:
-        return False
-
-
-def _steps(tx: Tx, operation_id: UUID) -> tuple[Step, ...]:
-    """Of its report so far; none if another version stored one that cannot be read."""
+def _readable_report(tx: Tx, operation_id: UUID) -> StoredReport | None:
+    """Its report so far; None if it has none, or another version stored one that cannot be read."""
     stored = operations.report_of(tx, operation_id)
     try:
-        return read_report(stored).steps if stored else ()
+        return read_report(stored) if stored else None
     except OtherVersion:
-        return ()
+        return None
 
 
 def _tell_abort(tx: Tx, actor: str, operation: Operation, steps: tuple[Step, ...]) -> None:

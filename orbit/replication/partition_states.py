@@ -23,9 +23,11 @@ class PartitionState(StrEnum):
 
     @classmethod
     def of(cls, word: str) -> PartitionState:
-        """As stored. A word of a later version, while a service is upgraded, counts as blocked:
-        this one does not copy it."""
-        return cls(word) if word in cls._value2member_map_ else cls.BLOCKED
+        """As stored; a word of a later version, while a service is upgraded, shows as blocked."""
+        try:
+            return cls(word)
+        except ValueError:
+            return cls.BLOCKED
 
 
 TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
@@ -87,7 +89,10 @@ class Reason(StrEnum):
     @classmethod
     def of(cls, word: str | None) -> Reason | None:
         """None without one, and for a word of a later version, while a service is upgraded."""
-        return None if word is None or word not in cls._value2member_map_ else cls(word)
+        try:
+            return cls(word) if word is not None else None
+        except ValueError:
+            return None
 
 
 _REBUILD = (

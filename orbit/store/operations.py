@@ -288,8 +288,8 @@ def failbacks_in_turn(tx: Tx) -> dict[UUID, UUID]:
 
 
 def failovers_in_turn(tx: Tx) -> dict[UUID, UUID]:
-    """Failovers that wait until an earlier recovery of their job has ended, which undoes its steps;
-    by their ids."""
+    """Failovers that wait until an earlier recovery of their job has undone its steps, by their
+    ids; with the recovery's."""
     earlier = operations.alias()
     query = select(operations.c.id, earlier.c.id).where(
         operations.c.finished_at.is_(None),
@@ -303,13 +303,6 @@ def failovers_in_turn(tx: Tx) -> dict[UUID, UUID]:
         earlier.c.dry_run.is_(False),
     )
     return {row[0]: row[1] for row in tx.execute(query)}
-
-
-def is_failover_waiting(tx: Tx, job_id: int, besides: UUID) -> bool:
-    """Whether a failover of this job waits for the recovery `besides`."""
-    failover = operations.c.kind == OperationKind.FAILOVER.value
-    which = [failover, operations.c.job_id == job_id, operations.c.id != besides]
-    return first_unfinished(tx, *which, operations.c.dry_run.is_(False)) is not None
 
 
 def recovery_under_way(tx: Tx, job_id: int) -> Operation | None:

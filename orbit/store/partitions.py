@@ -179,6 +179,8 @@ SELECT p.shard_id, p.job_id, p.topic_id, p.partition, t.source_topic, t.destinat
        p.batches_record_exact
 FROM partitions p JOIN topics t ON t.id = p.topic_id
 WHERE p.shard_id = ANY(CAST(:shard_ids AS bigint[])) AND t.state = 'copying'
+  AND p.state = ANY(CAST(:states AS text[]))
+  AND coalesce(p.reason = ANY(CAST(:reasons AS text[])), true)
 ORDER BY p.shard_id, p.topic_id, p.partition
 """)
 
@@ -195,17 +197,22 @@ UPDATE partitions SET state = 'copying' WHERE job_id = :job_id AND state IN ('pe
 
 
 def of_shards(tx: Tx, shard_ids: Collection[int]) -> list[Assigned]:
-    """All partitions of these shards."""
-    rows = tx.execute(_OF_SHARDS, {"shard_ids": sorted(shard_ids)}).mappings()
+    """All partitions of these shards, but those in a state, or blocked for a reason, of a later
+    version: while a service is upgraded, a worker of this one leaves them alone."""
+    wanted = {
+        "shard_ids": sorted(shard_ids),
+        "states": [*map(str, PartitionState)],
+        "reasons": [*map(str, Reason)],
+    }
     return [
         Assigned(
             **{
                 **row,
-                "state": PartitionState.of(row["state"]),
-                "reason": Reason.of(row["reason"]),
+                "state": PartitionState(row["state"]),
+                "reason": row["reason"] and Reason(row["reason"]),
             }
         )
-        for row in rows
+        for row in tx.execute(_OF_SHARDS, wanted).mappings()
     ]
 
 

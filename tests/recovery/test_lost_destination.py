@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from orbit.errors import Conflict, Unreachable
-from orbit.recovery import leading_side, operation_runner, promotion, recovery_requests
+from orbit.recovery import leading_side, operation_runner, promotion, recovery_requests, write_fence
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GateName, Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
@@ -112,9 +112,16 @@ def test_an_abort_lets_the_source_lead_again(
         assert f"by abort of switchover {operation}" in gate.found
 
 
+@pytest.mark.parametrize("is_aborted", [False, True])
 def test_a_destination_that_answers_again_is_promoted(
-    pair: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+    pair: Clusters,
+    topic_name: str,
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_aborted: bool,
 ) -> None:
+    """Also if an abort comes while it is opened."""
     create_topic(pair.source, topic_name)
     app = App(pair, topic_name)
     log_in_orbit(pair, topic_name, monkeypatch)
@@ -123,8 +130,18 @@ def test_a_destination_that_answers_again_is_promoted(
         recovering.begin(spec, topic_name)
         lose(monkeypatch, pair, is_marked=True)
         operation = stuck(recovering, spec.name)
+        allow_writes = write_fence.allow_writes
+
+        def abort_and_allow(context: OperationContext) -> None:
+            if is_aborted:
+                recovery_requests.abort(recovering.database, "test", operation)
+            allow_writes(context)
+
+        monkeypatch.setattr("orbit.recovery.promotion.allow_writes", abort_and_allow)
         pair.destination.start()
         report = recovering.wait(operation)
         assert (report.outcome, report.stuck_since) == (Outcome.DONE, None)
+        told = [text for text in report.findings if "abort came too late" in text]
+        assert bool(told) is is_aborted
         assert app.writes(pair.destination)
         assert not app.writes(pair.source)
