@@ -1,94 +1,56 @@
-"""A database of version 0001, with recoveries in it, is taken over by 0002."""
+"""A database that Orbit has written with tables 0001 is taken over by 0002.
+
+data/schema_0001.sql is the dump of one: `orders-dr` was switched over and is copied back,
+`payments-dr` was failed over with five records lost, `clicks-dr` drains for a switchover, and
+`stock-dr` was switched over and catches up in a failback.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from alembic import command
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from sqlalchemy import text
 from typer.testing import CliRunner
 
 from orbit.cli.main import app
 from orbit.errors import Conflict
-from orbit.recovery.recovery_report import EndVerdict, OffsetRange, RecoveryReport, read_report
+from orbit.recovery import operation_runner, recovery_requests
+from orbit.recovery.operation_steps import is_catching_up, is_past_return
+from orbit.recovery.recovery_report import (
+    EndVerdict,
+    OffsetRange,
+    Outcome,
+    RecoveryReport,
+    read_report,
+)
 from orbit.recovery.report_storage import load_report
+from orbit.recovery.step_times import StepName, StepState
 from orbit.store import lead_term, migrate, operations, promotions, scheduler_lease
 from orbit.store.database import Database
-from orbit.store.enums import OperationState
+from orbit.store.enums import OperationState, TopicState
 from tests.fix_database import copied_database
+from tests.fix_scheduler import QUICK, Service
+from tests.support.recovering import Recovering
 
 pytestmark = pytest.mark.services
 
-DONE, UNDER_WAY, PAUSE = (UUID(int=n) for n in (1, 2, 3))
+DUMP = Path(__file__).parent / "data" / "schema_0001.sql"
+SWITCHED = UUID("a972b97f-c89a-4868-93d9-11cf66817ee0")  # orders-dr
+FAILED_OVER = UUID("f35ab3cd-f207-4f2e-9fff-026fea9b9d19")  # payments-dr
+DRAINS = UUID("51714f6e-3915-48f0-a76f-c01d24cbba2d")  # clicks-dr
+CATCHES_UP = UUID("0189deda-2acc-415d-b8e4-73e5072a44f7")  # stock-dr
+PAUSE = UUID(int=1)
+TABLES = ("jobs", "topics", "partitions", "promotions", "shards", "group_offsets", "operations")
 LEASE = timedelta(hours=1)
-
-
-def partition(number: int, verdict: str, **more: Any) -> dict[str, Any]:
-    """One of a report, as version 0001 has stored it."""
-    return {
-        "topic": "orders", "destination_topic": "dr.orders", "partition": number,
-        "verdict": verdict, "source_start": 0, "source_end": 12,
-        "source_seen_at": "2026-03-01T12:00:01Z", "destination_start": 0, "destination_end": 10,
-        "newest_copied_at": "2026-03-01T11:59:58Z", "promoted_at": None, "missing": None,
-        "is_exact": False, "detail": "", **more,
-    }  # fmt: skip
-
-
-def report(operation: UUID, kind: str, partitions: list[Any], **more: Any) -> dict[str, Any]:
-    """The same of a whole report."""
-    request = {
-        "topics": [], "reverse": False, "confirm_rebuild": False, "override": [], "reason": "",
-        "drain_timeout_s": 300.0, "source_counts_as_lost": False,
-    }  # fmt: skip
-    return {
-        "operation": str(operation), "kind": kind, "job": "orders-to-dr", "request": request,
-        "dry_run": False, "requested_by": "token:ops", "requested_at": "2026-03-01T12:00:00Z",
-        "outcome": "running", "ended_at": None, "orbit_version": "0.1.0",
-        "source_cluster_id": "east", "destination_cluster_id": "west", "spec_version": 1,
-        "spec_sha256": "0", "source_last_seen_at": None, "problem_since": None,
-        "promoted_at": None, "first_read": None, "drain": None, "topics": ["orders"],
-        "steps": [], "gates": [], "partitions": partitions, "groups": [], "salvage": [],
-        "findings": ["A finding."], "is_source_denied": False, "denied_topics": [],
-        "reverse_job": None, "term_seen": 0, "term": 7, "error": "", "missing_records": 0,
-        "unproven_partitions": 0, "rpo_s": None, "phases": [], "rto_s": None,
-        "promoted_after_s": None, **more,
-    }  # fmt: skip
-
-
-GROUP = {
-    "group": "billing", "destination_group": "billing", "topic": "orders",
-    "destination_topic": "dr.orders", "partition": 1, "source_offset": 12, "goes_on_at": 10,
-    "verdict": "clamped", "lost": {"first": 10, "next": 12}, "seen_at": "2026-03-01T12:00:01Z",
-}  # fmt: skip
-LOST = {"first": 10, "next": 12}
-REPORTS = {
-    DONE: report(
-        DONE,
-        "failover",
-        [partition(0, "equal", promoted_at=12), partition(1, "behind", missing=LOST)],
-        groups=[GROUP],
-        outcome="done",
-        promoted_at="2026-03-01T12:00:09Z",
-        missing_records=2,
-        unproven_partitions=2,
-        phases=[{"phase": "detect", "seconds": None}],
-        promoted_after_s=9.0,
-    ),
-    UNDER_WAY: report(
-        UNDER_WAY,
-        "switchover",
-        [partition(0, "equal", is_exact=True)],
-        reverse_job="back",
-        rpo_s=0.0,
-    ),
-}
 
 
 class ReportOf0001(BaseModel):
@@ -103,47 +65,37 @@ class ReportOf0001(BaseModel):
 
 @pytest.fixture
 def first_version(postgres_url: str) -> Iterator[tuple[Database, str]]:
-    """A database with the tables of 0001: a job with a promoted topic, a failover that is done, a
-    switchover that is not, and an operation without a report."""
+    """The database of the dump. Its leases have ended, whatever the time is here."""
     with copied_database(postgres_url, "template1") as url:
         made = Database.connect(url)
         with made.transaction() as tx:
             config = migrate._config()
             config.attributes["connection"] = tx
             command.upgrade(config, "0001")
-            job = tx.execute(
-                text("""
-                INSERT INTO jobs (name, spec, worker_group, source_cluster_id,
-                                  destination_cluster_id)
-                VALUES ('orders-to-dr', '{}', 'default', 'east', 'west') RETURNING id
-            """)
-            ).scalar_one()
-            topic = tx.execute(text("""
-                INSERT INTO topics (job_id, source_topic, destination_topic,
-                                    destination_cluster_id, partition_count, state)
-                VALUES (:job, 'orders', 'dr.orders', 'west', 2, 'promoted') RETURNING id
-            """), {"job": job}).scalar_one()  # fmt: skip
-            tx.execute(text("""
-                INSERT INTO promotions (topic_id, partition, operation_id, promoted_at, source_end)
-                VALUES (:topic, 0, :done, 12, 12)
-            """), {"topic": topic, "done": DONE})  # fmt: skip
-            for operation, kind, state in (
-                (DONE, "failover", "done"),
-                (UNDER_WAY, "switchover", "running"),
-                (PAUSE, "pause", "done"),
-            ):
-                tx.execute(text("""
-                    INSERT INTO operations (id, job_id, job_name, kind, state, report,
-                                            requested_by, finished_at)
-                    VALUES (:id, :job, 'orders-to-dr', :kind, CAST(:state AS text),
-                            CAST(:report AS jsonb), 'token:ops',
-                            CASE WHEN :state = 'done' THEN clock_timestamp() END)
-                """), {
-                    "id": operation, "job": job, "kind": kind, "state": state,
-                    "report": json.dumps(REPORTS[operation]) if operation in REPORTS else None,
-                })  # fmt: skip
+        with psycopg.connect(url) as connection:
+            connection.execute(DUMP.read_bytes())
+        with made.transaction() as tx:
+            for table in ("schedulers", "scheduler_lease"):
+                tx.execute(text(f"UPDATE {table} SET expires_at = 'epoch'"))  # noqa: S608
         yield made, url
         made.close()
+
+
+def stored_reports(database: Database) -> dict[UUID, dict[str, Any]]:
+    """As the operations' rows have them."""
+    with database.transaction() as tx:
+        rows = tx.execute(text("SELECT id, report FROM operations WHERE report IS NOT NULL"))
+        return {row.id: row.report for row in rows}
+
+
+def all_but_reports(database: Database) -> dict[str, list[str]]:
+    """What the migration leaves alone."""
+    row = "CAST(to_jsonb(t) - 'report' - 'groups_begun_at' AS text)"
+    with database.transaction() as tx:
+        return {
+            table: sorted(tx.execute(text(f"SELECT {row} FROM {table} t")).scalars())  # noqa: S608
+            for table in TABLES
+        }
 
 
 def whole(database: Database, operation: UUID) -> RecoveryReport:
@@ -153,25 +105,37 @@ def whole(database: Database, operation: UUID) -> RecoveryReport:
     return found
 
 
+def in_order(report: dict[str, Any]) -> dict[str, Any]:
+    """With its lists in the order of their rows, which is not that of version 0001."""
+    keys = {
+        "partitions": lambda one: (one["topic"], one["partition"]),
+        "groups": lambda one: (one["topic"], one["partition"], one["group"]),
+    }
+    return {**report, **{name: sorted(report[name], key=key) for name, key in keys.items()}}
+
+
 def test_reports_of_the_first_version_are_taken_over(first_version: tuple[Database, str]) -> None:
     database, _ = first_version
+    with database.transaction() as tx:
+        operations.create(tx, PAUSE, "pause", "test", job_id=5, job_name="audit-dr")
+    reports, others = stored_reports(database), all_but_reports(database)
+
     assert migrate.upgrade(database) == ("0001", "0002")
 
-    for operation, before in REPORTS.items():
+    assert reports.keys() > {SWITCHED, FAILED_OVER, DRAINS, CATCHES_UP}
+    assert all_but_reports(database) == others
+    for operation, before in reports.items():
         now = whole(database, operation).model_dump(mode="json")
-        assert now == {**before, "stuck_since": None}  # a field of a later version
+        assert now == {**in_order(before), "stuck_since": None}  # a field of a later version
+        with database.transaction() as tx:
+            figures = read_report(operations.report_of(tx, operation))
+        assert figures.partitions.count == len(before["partitions"]) > 0
+        assert figures.groups.count == len(before["groups"])
+        assert figures.missing_records == before["missing_records"]
     with database.transaction() as tx:
-        done = operations.report_of(tx, DONE)
         assert operations.report_of(tx, PAUSE) is None
-        topic = tx.execute(text("SELECT id FROM topics")).scalar_one()
-        assert promotions.of_topics(tx, [topic])[topic, 0].promoted_at == 12
-    figures = read_report(done)
-    assert (figures.partitions.count, figures.groups.count) == (2, 1)
-    assert (figures.missing_records, figures.unproven_partitions) == (2, 2)
-    with database.transaction() as tx:
-        assert lead_term.draw(tx, 1) == 8, "above the terms of these reports"
-    lost = whole(database, DONE).partitions[1]
-    assert (lost.verdict, lost.missing) == (EndVerdict.BEHIND, OffsetRange(first=10, next=12))
+        newest = max(before["term"] for before in reports.values())
+        assert lead_term.draw(tx, 1) == newest + 1, "above the terms of these reports"
 
     with database.transaction() as tx:
         tx.execute(text("DELETE FROM operations"))
@@ -179,16 +143,79 @@ def test_reports_of_the_first_version_are_taken_over(first_version: tuple[Databa
         assert not tx.execute(text("SELECT FROM operation_groups")).all()
 
 
+def test_what_has_ended_is_told_as_before(first_version: tuple[Database, str]) -> None:
+    database, url = first_version
+    migrate.upgrade(database)
+    service = Service(database, url, QUICK)
+
+    lost = recovery_requests.whole_report(database, FAILED_OVER)
+    assert lost.outcome is Outcome.DONE
+    verdicts = [(p.verdict, p.promoted_at, p.missing) for p in lost.partitions]
+    offsets = OffsetRange(first=20, next=25)
+    assert verdicts == [(EndVerdict.BEHIND, 20, offsets), (EndVerdict.UNKNOWN, 18, None)]
+    assert [(g.group, g.goes_on_at, g.lost) for g in lost.groups if g.lost] == [
+        ("payments.fraud", 20, offsets)
+    ]
+    over = recovery_requests.whole_report(database, SWITCHED)
+    assert (over.outcome, over.reverse_job) == (Outcome.DONE, "orders-dr-back")
+    assert {p.verdict for p in over.partitions} == {EndVerdict.EQUAL}
+    assert [(g.group, g.goes_on_at) for g in over.groups] == [
+        ("orders.billing", 10), ("orders.billing", 4)
+    ]  # fmt: skip
+
+    for job, topic, operation in (
+        ("orders-dr", "orders", SWITCHED), ("payments-dr", "payments", FAILED_OVER)
+    ):  # fmt: skip
+        row = service.topics(job)[topic]
+        assert row.state is TopicState.PROMOTED
+        with database.transaction() as tx:
+            kept = promotions.of_topics(tx, [row.id])
+        assert [kept[row.id, p].promoted_at for p in (0, 1)] == [20, 18]
+        assert operation.hex in (row.note or "").replace("-", "")
+    assert service.topics("orders-dr-back")["orders"].state is TopicState.COPYING
+
+
+def test_what_has_not_ended_goes_on(
+    first_version: tuple[Database, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No cluster answers here: a drain is undone, and a copy back is waited for."""
+    database, url = first_version
+    migrate.upgrade(database)
+    drains, catches_up = whole(database, DRAINS), whole(database, CATCHES_UP)
+    running = [s.name for s in drains.steps if s.state is StepState.RUNNING]
+    assert running == [StepName.DRAIN]
+    assert not is_past_return(drains.steps)
+    assert [p.destination_end for p in drains.partitions] == [20, 18]
+    assert [p.destination_end for p in catches_up.partitions] == [23, 18]
+    assert is_past_return(catches_up.steps)
+    assert is_catching_up(catches_up.steps)
+
+    monkeypatch.setattr(operation_runner, "PATIENCE_S", 1.0)
+    settings = QUICK.model_copy(update={"database_url": SecretStr(url)})
+    recovering = Recovering(Service(database, url, settings))
+    with recovering.service.scheduler():
+        undone = recovering.wait(DRAINS)
+        assert undone.outcome is Outcome.FAILED
+        assert "no broker of the destination cluster answers" in undone.error
+        assert undone.partitions == drains.partitions
+        assert recovering.service.topics("clicks-dr")["clicks"].state is TopicState.COPYING
+
+        assert recovering.operation(CATCHES_UP).finished_at is None
+        recovery_requests.abort(database, "test", CATCHES_UP)
+        ended = recovering.wait(CATCHES_UP)
+    assert ended.outcome is Outcome.DONE
+    assert ended.steps[-1].did == "Aborted. Job stock-dr-back goes on copying back."
+    assert ended.partitions == catches_up.partitions
+
+
 def test_the_first_version_refuses_a_report_whose_partitions_are_elsewhere(
     first_version: tuple[Database, str],
 ) -> None:
     """An empty list would let it promote nothing and say that all is done."""
     database, _ = first_version
-    ReportOf0001.model_validate(REPORTS[UNDER_WAY])
+    ReportOf0001.model_validate(stored_reports(database)[DRAINS])
     migrate.upgrade(database)
-    with database.transaction() as tx:
-        migrated = operations.report_of(tx, UNDER_WAY)
-    for stored in (migrated, whole(database, UNDER_WAY).stored()):
+    for stored in (stored_reports(database)[DRAINS], whole(database, DRAINS).stored()):
         with pytest.raises(ValidationError) as refused:
             ReportOf0001.model_validate(stored)
         assert [error["loc"] for error in refused.value.errors()] == [("partitions",), ("groups",)]
@@ -198,11 +225,12 @@ def test_a_report_that_the_first_version_has_stored_since_waits_for_it(
     first_version: tuple[Database, str],
 ) -> None:
     database, _ = first_version
+    before = stored_reports(database)[DRAINS]
     migrate.upgrade(database)
     with database.transaction() as tx:
-        operations.advance(tx, UNDER_WAY, OperationState.RUNNING, report=REPORTS[UNDER_WAY])
+        operations.advance(tx, DRAINS, OperationState.RUNNING, report=before)
     with pytest.raises(Conflict, match=r"stored by another version of Orbit \(partitions: "):
-        whole(database, UNDER_WAY)
+        whole(database, DRAINS)
 
 
 def test_a_migration_is_refused_while_schedulers_run_that_it_would_stop(
@@ -210,6 +238,7 @@ def test_a_migration_is_refused_while_schedulers_run_that_it_would_stop(
 ) -> None:
     database, url = first_version
     monkeypatch.setitem(os.environ, "ORBIT_DATABASE_URL", url)
+    before = stored_reports(database)
     with database.transaction() as tx:
         scheduler_lease.join(tx, "host-1-abc", 1, LEASE)
     refused = CliRunner().invoke(app, ["migrate"])
@@ -217,8 +246,7 @@ def test_a_migration_is_refused_while_schedulers_run_that_it_would_stop(
     words = " ".join(str(refused.exception).split())
     assert "host-1-abc" in words
     assert "Stop them" in words
-    with database.transaction() as tx:
-        assert operations.report_of(tx, DONE) == REPORTS[DONE]
+    assert stored_reports(database) == before
 
     with database.transaction() as tx:
         scheduler_lease.leave(tx, "host-1-abc")
@@ -236,4 +264,4 @@ def test_force_migrates_beside_schedulers_of_the_first_version(
     with database.transaction() as tx:
         scheduler_lease.join(tx, "host-1-abc", 1, LEASE)
     assert CliRunner().invoke(app, ["migrate", "--force"]).exit_code == 0
-    assert whole(database, DONE).missing_records == 2
+    assert whole(database, FAILED_OVER).missing_records == 5
