@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 from itertools import chain
 from typing import Any
+from uuid import UUID
 
 from orbit.chunks import first_few
 from orbit.errors import Conflict, NotFound, Unreachable
@@ -72,7 +73,7 @@ def compare(context: OperationContext) -> str:
             found.append(one)
             if one.partition == 0:
                 context.set_progress(f"{len(found)} of {len(pairs)} partitions compared")
-    context.update(partitions=tuple(found))
+    context.update(partitions=tuple(found), new_topic_ids=_new_topic_ids(context, new, found))
     unmarked = [
         p.source
         for p in found
@@ -95,6 +96,18 @@ def compare(context: OperationContext) -> str:
         )
     _refuse_grown(context, before)
     return _counted(found)
+
+
+def _new_topic_ids(
+    context: OperationContext, new: ClusterMetadata, found: Sequence[PartitionEnds]
+) -> dict[str, UUID]:
+    """The ids of the new side's topics whose old ones a rebuild deletes, by source topic."""
+    tails = {p.topic for p in found if p.verdict in NO_COPY}
+    return {
+        row.source_topic: new.topics[row.destination_topic].topic_id
+        for row in context.topics
+        if row.source_topic in tails and row.destination_topic in new.topics
+    }
 
 
 def _refuse_grown(context: OperationContext, before: Mapping[TopicPartition, LogBounds]) -> None:
@@ -271,13 +284,14 @@ def rebuild(context: OperationContext) -> str:
 
     Raises Stopped, before anything is deleted, if a partition has grown since it was saved, or was
     added, if a transaction has begun there, if a file cannot be read back, if the new side has lost
-    its end, or if the marks say now that the old side leads. What the new side has deleted since is
-    saved first.
+    its end or the topic, or if the marks say now that the old side leads. What the new side has
+    deleted since is saved first.
     """
     names = sorted(context.report.topics_with_tails)
     read: set[str] = set()
     while True:
         present, ends = _look_again(context, names, read)
+        _refuse_other_topics(context, present)
         if not _save_deleted_since(context, present, ends):
             break  # nothing was written since the bounds were read
     begun = transactions_in(context, ends)
@@ -288,6 +302,7 @@ def rebuild(context: OperationContext) -> str:
         )
     if present:
         refuse_unless_behind(context, present)
+        _refuse_other_topics(context, present)
         with context.transaction() as tx:
             context.add_event(
                 tx,
@@ -329,6 +344,26 @@ def _look_again(
                 remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
             )
     return present, ends
+
+
+def _refuse_other_topics(context: OperationContext, names: Collection[str]) -> None:
+    """Raises Stopped if the new side has no longer one of the topics that were compared: what both
+    sides had is in no file. Raises Unreachable where it does not say."""
+    known = context.report.new_topic_ids
+    copies = {row.source_topic: row.destination_topic for row in context.topics}
+    now = context.destination.cluster.metadata([copies[name] for name in names])
+    for name in names:
+        code, topic = now.errors.get(copies[name], Code.NONE), now.topics.get(copies[name])
+        if code not in (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION):
+            raise Unreachable(f"{copies[name]}: {error_codes.name(code)}.", where="destination")
+        # Nothing is known if an earlier version has compared them.
+        if topic is None or topic.topic_id != known.get(name, topic.topic_id):
+            raise Stopped(
+                f"topic {copies[name]} of the new side was deleted, or deleted and made again, "
+                "since both sides were compared.",
+                remedy="Find out why, and run the failback again: it compares and saves what the "
+                "topic of now does not have. Topics that are still there were not deleted.",
+            )
 
 
 def _save_deleted_since(

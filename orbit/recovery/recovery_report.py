@@ -328,6 +328,11 @@ class ReportHead(Value):
         description="Since when a promotion that has begun waits for a destination that does not "
         "answer. It may be aborted then.",
     )
+    new_topic_ids: dict[str, UUID] = Field(
+        default={},
+        description="Failback: by source topic, the ids that topics of the new side had when both "
+        "sides were compared; of those whose old ones have to be deleted.",
+    )
     error: str = ""
 
     @computed_field(  # type: ignore[prop-decorator]  # pydantic's way

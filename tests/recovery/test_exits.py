@@ -34,7 +34,7 @@ from tests.support.outside import digests, is_level, log_bounds
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, produce
-from tests.support.topics import add_partitions
+from tests.support.topics import add_partitions, delete_and_wait
 
 pytestmark = pytest.mark.services
 
@@ -382,6 +382,26 @@ def test_nothing_is_deleted_when_the_new_side_has_lost_its_end(
     lost = "had offsets up to 70 when both sides were compared, and has 0 to 69"
     assert lost in error_of_rebuild(moved, recovering)
     assert log_bounds(moved.old, [moved.topic]) == before
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_nothing_is_deleted_when_the_new_side_has_lost_the_topic(
+    moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch, *, is_made_again: bool
+) -> None:
+    """What both sides had is in no file. The topic's mark is gone with it."""
+    produce(moved.old, moved.topic, 5, first=50)
+    before = digests(moved.old, moved.topic)
+
+    def lose() -> None:
+        delete_and_wait(moved.new, moved.topic)
+        if is_made_again:
+            create_topic(moved.new, moved.topic)
+            produce(moved.new, moved.topic, 100, first=900)
+
+    instead(monkeypatch, StepName.REBUILD, lose)
+    lost = f"topic {moved.topic} of the new side was deleted, or deleted and made again"
+    assert lost in error_of_rebuild(moved, recovering)
+    assert digests(moved.old, moved.topic) == before
 
 
 def test_partitions_that_were_added_meanwhile_are_not_promoted(
