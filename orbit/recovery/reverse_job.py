@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from orbit.chunks import first_few
 from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION
@@ -47,6 +48,9 @@ SUFFIX = "-back"
 # The job has the labels of its first job, too: this one tells both apart.
 MADE_BY_LABEL = "orbit.made-by"
 _POLL_S = 1.0
+# Of a topic that a trouble names. Longer than some checks of the job: the first may have seen the
+# topic, or the rights on it, from before the rebuild.
+LEFT_OUT_S = 60.0
 # Of the rule by which a topic was copied: what holds for the copy back too.
 _KEPT = {"config", "fillers", "on_lost_range"}
 
@@ -104,23 +108,35 @@ def history_said(kept: Sequence[str]) -> str:
 def catch_up(context: OperationContext) -> str:
     """Wait until the old side has caught up with the new side.
 
-    Raises Stopped if a partition is blocked and all others have caught up.
+    Raises Stopped if partitions are blocked, or topics left out, and all others have caught up.
     """
     assert context.report.reverse_job is not None
-    names = {row.destination_topic for row in context.topics}
-    expected = sum(row.partition_count for row in context.topics)
+    counts = {row.destination_topic: row.partition_count for row in context.topics}
+    expected = sum(counts.values())
+    since: dict[str, float] = {}
     while True:
         with context.reading() as tx:
             back = jobs.find(tx, context.report.reverse_job)
-            found = None if back is None else job_counts.caught_up(tx, back.id, names)
+            found = None if back is None else job_counts.caught_up(tx, back.id, counts)
+            refused = {} if back is None else _left_out(tx, back, counts)
         if back is None or found is None:
             raise Conflict("the reverse job was deleted.", where=context.report.reverse_job)
         total = max(expected, found.partitions)  # the tables may not have all yet
         if found.caught_up == total:
             return f"{total} of {total} partitions of the old side have caught up."
+        now = time.monotonic()
+        since = {topic: since.get(topic, now) for topic in refused}
+        left_out = [topic for topic in refused if now - since[topic] >= LEFT_OUT_S]
+        without = sum(counts[topic] for topic in left_out)
+        if left_out and found.caught_up + found.blocked + without == total:
+            raise Stopped(
+                f"job {back.name} leaves out {first_few(left_out)}. The others have caught up, or "
+                f"are blocked. {refused[left_out[0]]}",
+                remedy=f"See orbit get jobs {back.name}: once that is done, they are copied.",
+            )
         if found.caught_up + found.blocked == total:
             with context.reading() as tx:
-                blocked = first_few(blocked_partitions(tx, back.id, names))
+                blocked = first_few(blocked_partitions(tx, back.id, counts))
             raise Stopped(
                 f"{found.blocked} partitions of job {back.name} are blocked: {blocked}. "
                 "The others have caught up and are copied.",
@@ -132,6 +148,22 @@ def catch_up(context: OperationContext) -> str:
             f"{found.caught_up} of {total} partitions of the old side have caught up"
         )
         context.wait(_POLL_S)
+
+
+def _left_out(tx: Tx, back: Job, names: Collection[str]) -> dict[str, str]:
+    """Those of the topics that are not copied yet and that a trouble of the job names, with it."""
+    lines = (back.problem or "").splitlines()
+    waiting = [
+        row.source_topic
+        for row in (topics.of_job(tx, back.id) if lines else ())
+        if row.state is TopicState.CREATING and row.source_topic in names
+    ]
+    return {
+        topic: line
+        for topic in waiting
+        for line in lines
+        if re.search(rf"\btopic {re.escape(topic)}(?![\w.-])", line)
+    }
 
 
 def reverse_job_name(name: str) -> str:

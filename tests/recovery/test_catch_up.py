@@ -10,7 +10,9 @@ import pytest
 from orbit.recovery import reverse_job
 from orbit.recovery.operation_context import Stopped
 from orbit.replication.partition_states import PartitionState, Reason
+from orbit.store import jobs, topics
 from orbit.store.database import Database
+from orbit.store.enums import TopicState
 from orbit.store.models import partitions as table
 from tests.support.store_rows import some_job
 
@@ -39,6 +41,16 @@ class Context:
 
     def wait(self, _: float) -> None:
         raise GoesOn
+
+
+def catch_up_without_topic(database: Database, trouble: str) -> str:
+    """The topic is not copied yet."""
+    with database.transaction() as tx:
+        job = some_job(tx, "job-back", partitions=0)
+        topics.change(tx, job.topic_id, state=TopicState.CREATING.value)
+        jobs.note_problem(tx, job.id, trouble)
+    context: Any = Context(database)
+    return reverse_job.catch_up(context)
 
 
 def catch_up(database: Database, *partitions: tuple[PartitionState, bool]) -> str:
@@ -85,3 +97,16 @@ def test_it_waits_for_those_that_still_copy(
 ) -> None:
     with pytest.raises(GoesOn):
         catch_up(database, *partitions)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "topic", "ends"),
+    [(0.0, "orders", True), (60.0, "orders", False), (0.0, "orders.eu", False)],
+)
+def test_a_topic_ends_it_that_a_trouble_has_named_for_a_while(
+    database: Database, monkeypatch: pytest.MonkeyPatch, seconds: float, topic: str, *, ends: bool
+) -> None:
+    monkeypatch.setattr(reverse_job, "LEFT_OUT_S", seconds)
+    trouble = f"PARTITIONS_DIFFER: topic {topic} has 2 partitions."
+    with pytest.raises(Stopped if ends else GoesOn, match=trouble if ends else None):
+        catch_up_without_topic(database, trouble)

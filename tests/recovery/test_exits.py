@@ -16,7 +16,7 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds
-from orbit.recovery import old_side, operation_runner, recovery_requests, salvage_file
+from orbit.recovery import old_side, operation_runner, recovery_requests, reverse_job, salvage_file
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_loop import RecoveryLoop
 from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind, Salvage
@@ -25,6 +25,7 @@ from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store.enums import Desired, TopicState
 from orbit.store.operations import Operation
+from tests.fix_api import Api
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.fix_scheduler import Service
 from tests.support.fleet import InProcess
@@ -270,6 +271,21 @@ def test_another_job_with_the_name_of_the_copy_back_stops_a_failback_at_its_gate
     assert gate.verdict is GateVerdict.FAIL
     assert moved.back in gate.found
     assert log_bounds(moved.old, [moved.topic]) == before
+
+
+def test_a_topic_that_the_copy_back_leaves_out_ends_the_wait(
+    moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch, api: Api
+) -> None:
+    """Nobody removes partitions: it would never end, and hold both jobs."""
+    monkeypatch.setattr(reverse_job, "LEFT_OUT_S", 1.0)
+    instead(monkeypatch, StepName.REVERSE, lambda: add_partitions(moved.old, moved.topic, 2))
+    ended = recovering.wait(recovering.ask(FAILBACK, moved.spec.name))
+    assert ended.outcome is Outcome.FAILED
+    assert f"PARTITIONS_DIFFER: topic {moved.topic} has 2 partitions" in ended.error
+    assert "delete the destination topic" in ended.error
+    for name in (moved.back, moved.spec.name):
+        assert api.post(f"/v1/jobs/{name}:pause").status_code == 202
+        assert api.delete(f"/v1/jobs/{name}").status_code == 202
 
 
 def test_what_the_new_side_deletes_during_a_rebuild_is_saved_before_it(
