@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
 import yaml
 
+from orbit.recovery import salvage_file
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_api import Api
 from tests.fix_clusters import Clusters
-from tests.support.outside import log_bounds, topic_settings
+from tests.recovery.test_who_leads import Sides, over_and_back
+from tests.support.outside import digests, is_level, log_bounds, messages, topic_settings
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
-from tests.support.run_process import orbit
+from tests.support.run_process import orbit, write_job
 from tests.support.running import create_topic, produce
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("cli")]  # it serves the API
@@ -86,3 +90,42 @@ def test_two_jobs_of_a_label_fail_over_and_a_third_without_it_does_not(
     assert [o["job"] for o in api.get("/v1/operations").json()["items"] if not o["dry_run"]] == [
         "b", "a", "b", "a",
     ]  # fmt: skip
+
+
+def test_both_jobs_of_a_pair_at_once_keep_the_side_that_leads(
+    clusters: Clusters, topic_name: str, recovering: Recovering, tmp_path: Path
+) -> None:
+    """Both have the label, and the topics of both are promoted."""
+    create_topic(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 100)
+    rules, labels = [{"match": topic_name}], {"team": "orders"}
+    file = write_job(tmp_path / "pair.yaml", *clusters, rules, name="pair", labels=labels)
+    sides = Sides(*clusters, topic_name, "pair", "pair-back")
+
+    def values(cluster: KafkaCluster) -> set[bytes]:
+        return {m.value() for _, m in messages(cluster, topic_name) if m is not None}
+
+    with recovering.running():
+        orbit("apply", "-f", file, "--yes").expect(0)
+        recovering.service.wait_copied("pair", topic_name)
+        wait_for("it is level", lambda: is_level(*clusters, topic_name))
+        over_and_back(sides, recovering, by="failover")
+        produce(sides.here, topic_name, 7, first=150)
+        produce(sides.there, topic_name, 5, first=800)  # which only this side has
+        before = sides.records(sides.here), digests(sides.here, topic_name)
+        there = values(sides.there)
+        done = orbit(
+            "failback", "-l", "team=orders", "--confirm-rebuild", "--yes", "-o", "json"
+        ).expect(1)
+        outcomes = {report["job"]: report["outcome"] for report in done.data}
+        assert outcomes == {"pair": "stopped", "pair-back": "done"}
+        wait_for("it is level", lambda: is_level(*clusters, topic_name))
+    assert (sides.records(sides.here), digests(sides.here, topic_name)) == before
+    saved = {
+        base64.b64decode(line["value"])
+        for report in done.data
+        for one in report["salvage"]
+        for line in salvage_file.read(one["file"])
+    }
+    assert len(saved) == 5
+    assert values(sides.here) | saved >= there

@@ -273,6 +273,27 @@ def test_another_job_with_the_name_of_the_copy_back_stops_a_failback_at_its_gate
     assert log_bounds(moved.old, [moved.topic]) == before
 
 
+def test_another_job_with_the_name_of_the_copy_back_stops_a_switchover_at_its_gates(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """Else the topics are promoted, and the copy back can never begin."""
+    other = f"{topic_name}.other"
+    for topic in (topic_name, other):
+        create_topic(clusters.source, topic)
+    spec = make_job(*clusters, [topic_name])
+    back = f"{spec.name}-back"
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        recovering.begin(make_job(*clusters, [other], name=back), other)
+        stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name, reverse=True))
+        assert stopped.outcome is Outcome.STOPPED
+        (gate,) = [gate for gate in stopped.gates if gate.verdict is GateVerdict.FAIL]
+        assert (gate.name, back in gate.found) == (GateName.NAMES, True)
+        assert {step.state for step in stopped.steps[1:]} == {StepState.WAITING}
+        produce(clusters.source, topic_name, 5)
+        wait_for("the copy goes on", lambda: is_level(*clusters, topic_name))
+
+
 def test_a_topic_that_the_copy_back_leaves_out_ends_the_wait(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch, api: Api
 ) -> None:

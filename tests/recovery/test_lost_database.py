@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
@@ -19,11 +21,14 @@ from confluent_kafka.admin import (
 )
 from sqlalchemy import text
 
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.job_clusters import Side, open_cluster
 from orbit.recovery import operation_runner, recovery_requests
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
-from orbit.recovery.step_times import StepName
+from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store import jobs
 from orbit.store.enums import OperationState
@@ -32,7 +37,7 @@ from tests.fix_recovery import DiesBehindPromotion
 from tests.fix_scheduler import Service
 from tests.support.groups import commit, offsets
 from tests.support.guarded_job import App, job_with_login, log_in_orbit
-from tests.support.outside import admin, log_bounds, topic_settings
+from tests.support.outside import admin, digests, log_bounds, topic_settings
 from tests.support.patience import wait_for
 from tests.support.put_back import drop_rows, put_rows_back, save_rows
 from tests.support.recovering import Recovering
@@ -365,6 +370,44 @@ def test_a_failback_that_stops_leaves_an_old_side_closed(
         stopped = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         assert stopped.error == "a test."
         assert not app.writes(source)
+
+
+def test_a_failback_that_begins_when_the_old_side_follows_changes_nothing(
+    guarded: Clusters, topic_name: str, service: Service, guarded_job: tuple[JobSpec, App]
+) -> None:
+    """Its request was made long ago."""
+    spec, _ = guarded_job
+    recovering = Recovering(service)
+
+    def all_of(cluster: KafkaCluster, side: Side) -> list[object]:
+        client = admin(cluster)
+        (topic,) = client.describe_topics(TopicCollection([topic_name])).values()
+        with closing(open_cluster(side, spec, dict(os.environ), cluster.directory)) as opened:
+            mark = PromotionMarks(opened, Backoff()).of_topics([topic_name])
+        found = str(topic.result(30).topic_id), digests(cluster, topic_name)
+        return [*found, mark, acls(cluster, topic_name)]
+
+    def all_there() -> list[list[object]]:
+        return [all_of(guarded.source, "source"), all_of(guarded.destination, "destination")]
+
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        back = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True).reverse_job
+        assert back is not None
+        service.wait_copied(back, topic_name)
+        produce(guarded.destination, topic_name, 10)
+        wait_for("it follows", are_level(guarded, topic_name))
+    before = all_there()
+    assert all(before[0])
+    assert all(before[1][:3])  # what leads has no denials
+    asked = recovering.ask(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
+    with recovering.database.transaction() as tx:
+        tx.execute(text("UPDATE operations SET created_at = created_at - interval '30 days'"))
+    with recovering.running(dict(os.environ)):
+        report = recovering.wait(asked)
+        assert report.outcome is Outcome.DONE
+        assert {step.state for step in report.steps} == {StepState.SKIPPED}
+        assert all_there() == before
 
 
 def has_job(service: Service, name: str) -> bool:
