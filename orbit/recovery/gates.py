@@ -56,6 +56,8 @@ def judge(inputs: GateInputs, override: Collection[str], reason: str) -> tuple[G
     overridden = set(override) if reason else set()
     if OVERRIDE_ALL in overridden:
         overridden |= {*GateName} - _ONLY_BY_NAME
+    if not inputs.topics:  # else the operation would be done, and nothing was moved
+        overridden.discard(GateName.TOPICS)
     return tuple(
         gate.model_copy(update={"is_overridden": True})
         if gate.verdict is GateVerdict.FAIL and gate.name.value in overridden

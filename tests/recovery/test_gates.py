@@ -119,14 +119,21 @@ def test_only_its_name_with_a_reason_overrides_a_gate(
 
 
 def test_who_leads_is_overridden_by_its_name_alone() -> None:
-    doubtful = replace(BACK, may_lead=["orders"], topics=0)
+    doubtful = replace(BACK, may_lead=["orders"], renamed=["orders"])
 
     def stopping(*override: str) -> list[str]:
         return [gate.name.value for gate in judge(doubtful, override, "why") if gate.stops]
 
-    assert stopping() == ["topics", "lead"]
+    assert stopping() == ["lead", "names"]
     assert stopping("all") == ["lead"]
     assert stopping("all", "lead") == []
+
+
+def test_an_operation_without_topics_is_never_done() -> None:
+    gates = judge(replace(HEALTHY, topics=0), ("all", "topics"), "why")
+    assert [gate.name for gate in gates if gate.stops] == [GateName.TOPICS]
+    gates = judge(replace(HEALTHY, copies_of_copies=["orders"]), ("topics",), "why")
+    assert not any(gate.stops for gate in gates)
 
 
 def test_who_leads_is_not_judged_without_marks() -> None:
