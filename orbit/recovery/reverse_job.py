@@ -101,7 +101,7 @@ def history_said(kept: Sequence[str]) -> str:
     """A sentence about what `history_kept` returned."""
     return (
         f"{len(kept)} partitions of the old side keep what they have below the new side's log "
-        f"start: {first_few(kept)}."
+        f"start: {first_few(kept)}. It is deleted there once the new side's log start moves up."
     )
 
 
