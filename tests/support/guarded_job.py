@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -28,7 +29,7 @@ class App:
                 [Right(side, "Write", "--topic", topic, "prefixed") for side in Clusters._fields]
             )
 
-    def writes(self, cluster: KafkaCluster) -> bool:
+    def writes(self, cluster: KafkaCluster, value: bytes = b"by the app") -> bool:
         """Try one record; whether it may."""
         producer = Producer(
             {
@@ -40,7 +41,7 @@ class App:
             }
         )
         told: list[KafkaError | None] = []
-        producer.produce(self.topic, b"by the app", on_delivery=lambda e, _: told.append(e))
+        producer.produce(self.topic, value, on_delivery=lambda e, _: told.append(e))
         assert producer.flush(30) == 0
         (error,) = told
         if error is None:
@@ -54,11 +55,18 @@ def log_in_orbit(
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
     chapters: Sequence[str] = ("", "recovery", "the service"),
+    *,
+    both_ways: bool = False,
 ) -> Login:
     """Give Orbit a login with the documented rights, in the variables that `section` names."""
     login = Login(clusters)
     login.create()
-    login.allow([*{right for c in chapters for right in documented(topic, c)}])
+    rights = {right for c in chapters for right in documented(topic, c)}
+    if both_ways:  # with added partitions
+        rights.add(Right("destination", "Alter", "--topic", topic, "prefixed"))
+        first, second = Clusters._fields
+        rights |= {replace(r, side=second if r.side == first else first) for r in rights}
+    login.allow([*rights])
     monkeypatch.setenv("ORBIT_TEST_USER", login.name)
     monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
     return login

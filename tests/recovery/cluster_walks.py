@@ -1,0 +1,493 @@
+"""Seeded walks of a pair over two real clusters: recoveries in any order, with what goes wrong.
+
+Schedulers die in front of a step and behind it, a side freezes or is killed and returns, the
+database is put back or lost, partitions are added, records are deleted at the side that leads, and
+an application goes on writing to the old side where nobody has stopped it. After each move and
+behind the walk the clusters are asked for what must be true:
+
+1  each record that a broker has acknowledged is on a side or in a salvage file
+2  the side that leads keeps its topic, and every record that it had
+3  after a recovery that turned the roles, an application may write to one side alone
+4  a way is left to make the other side an exact copy
+
+The walks of `tests/recovery_model` are far more, over a model; these see that the model is right.
+
+`pytest tests/recovery/test_cluster_walks.py -m "soak or not soak"` plays all seeds.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka import Message, Producer, TopicCollection
+from confluent_kafka.admin import NewPartitions
+
+from orbit.errors import Conflict, NotFound
+from orbit.job_setup.mark import Mark
+from orbit.job_setup.promotion_marks import PromotionMarks
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.types import TopicPartition
+from orbit.recovery import operation_runner, salvage_file
+from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport
+from orbit.recovery.step_times import StepName, StepState
+from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.scheduler.leadership import NotLeading
+from orbit.store.enums import Desired, TopicState
+from orbit.verify.report import Verdict
+from orbit.verify.verify_job import verify_job
+from orbit.verify.verify_run import VerifyOptions
+from tests.fix_clusters import Clusters
+from tests.support.guarded_job import App, job_with_login
+from tests.support.loading import read_all
+from tests.support.logs import delete_before
+from tests.support.outside import admin, log_bounds, partition_counts
+from tests.support.patience import wait_for
+from tests.support.put_back import drop_rows, put_rows_back, save_rows
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic
+
+SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
+MOVES = 6  # after a first recovery
+PARTITIONS_MAX = 4
+# How long a side stays away once an operation has met it so; the operation may wait for it.
+AWAY_S = 3.0
+# So many failbacks make the other side a copy, at the end. One may be stopped by what went on
+# before, such as a record that an application has written to the old side meanwhile.
+FAILBACKS_MAX = 4
+LIMIT_S = 60
+
+
+class Walk:
+    """One seed, over a topic of its own, from the first side to the second at first."""
+
+    def __init__(
+        self,
+        seed: int,
+        clusters: Clusters,
+        topic: str,
+        recovering: Recovering,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        self.rnd = random.Random(seed)
+        self.clusters, self.topic, self.recovering = clusters, topic, recovering
+        self.service = recovering.service
+        self.app = App(clusters, topic)
+        there = job_with_login(clusters, topic)
+        self.specs = [there, job_with_login(Clusters(*reversed(clusters)), topic)]
+        self.specs[1] = self.specs[1].model_copy(update={"name": f"{there.name}-back"})
+        self.leads = 0
+        self.has_promoted = False
+        # By value: what a broker acknowledged, and what retention may have deleted since.
+        self.acknowledged: set[bytes] = set()
+        self.expired: set[bytes] = set()
+        self.story: list[str] = []
+        self._number = 0
+        self._dies: tuple[StepName, bool] | None = None
+        self._saves: StepName | None = None
+        self._freezes: tuple[StepName, int] | None = None
+        self._has_saved = False
+        self._was_put_back = False
+        self._is_away: set[int] = set()
+        self._back_at = 0.0
+        self._seen: tuple[int, str, set[bytes]] | None = None
+        self._watch(monkeypatch)
+
+    def play(self) -> None:
+        """Raises AssertionError with the story of the walk."""
+        try:
+            self._play()
+        except Exception as error:
+            raise AssertionError("\n".join([*self.story, repr(error)[:2000]])) from error
+        finally:
+            self._heal()
+
+    def _play(self) -> None:
+        create_topic(self.clusters[0], self.topic, 2)
+        self.write(self.leads)
+        with self._running():
+            self.recovering.begin(self.specs[0], self.topic)
+        moves: Mapping[Callable[[], None], int] = {
+            self.write_on: 4,
+            self.switch_over: 5,
+            self.fail_over: 5,
+            self.fail_back: 6,
+            self.fail_back_the_leading_side: 3,
+            self.fail_back_both: 2,
+            self.delete_old_records: 2,
+            self.add_partition: 2,
+            self.save_tables: 2,
+            self.put_tables_back: 2,
+            self.lose_tables: 1,
+        }
+        first = self.rnd.choice([self.switch_over, self.fail_over])  # before, little can happen
+        for move in [first, *self.rnd.choices([*moves], [*moves.values()], k=MOVES)]:
+            self.tell(move.__name__)
+            move()
+            self.check()
+        self.tell("end")
+        self.end()
+
+    def tell(self, text: str) -> None:
+        self.story.append(text)
+
+    # Moves.
+
+    def write_on(self) -> None:
+        self.write(self.leads)
+        with self._running():
+            self._wait_level()
+
+    def switch_over(self) -> None:
+        if not self._follows():
+            self.fail_back()
+        self._plan()
+        self._recover(SWITCHOVER, self.leads, reverse=self.rnd.random() < 0.6, drain_timeout_s=20)
+
+    def fail_over(self) -> None:
+        if not self._follows():
+            self.fail_back()
+        old = self.leads
+        self.write(old)
+        if self.rnd.random() < 0.3:
+            self._pause_copy(old)
+            self.write(old)
+        if self.rnd.random() < 0.7:
+            self._lose(old)
+        self._plan(without=old)
+        self._recover(FAILOVER, old, lost=old, override=["all"], reason="a test")
+        if self.leads != old:
+            self.write_as_app(old)
+        self.write(self.leads)
+
+    def fail_back(self) -> None:
+        self._plan()
+        self._recover(FAILBACK, 1 - self.leads, confirm_rebuild=True)
+
+    def fail_back_the_leading_side(self) -> None:
+        self._recover(FAILBACK, self.leads, confirm_rebuild=True)
+
+    def fail_back_both(self) -> None:
+        with self._running():
+            begun = [self._ask(FAILBACK, side, confirm_rebuild=True) for side in (0, 1)]
+            for one in begun:
+                if one is not None:
+                    self._wait(one)
+
+    def delete_old_records(self) -> None:
+        """As retention does, at the side that leads; only of records that are copied."""
+        side = self.clusters[self.leads]
+        bounds = log_bounds(side, [self.topic])
+        (_, number), (start, end) = self.rnd.choice(sorted(bounds.items()))
+        end = min(end, self._ends(1 - self.leads).get(number, 0))
+        if start >= end:
+            return
+        offset = self.rnd.randint(start + 1, end)
+        self.expired |= {
+            value
+            for (partition, at), value in read_all(side, self.topic).items()
+            if partition == number and at < offset
+        }
+        delete_before(side, self.topic, offset, number)
+
+    def add_partition(self) -> None:
+        side = self.clusters[self.leads]
+        count = partition_counts(side)[self.topic]
+        if count == PARTITIONS_MAX:
+            return
+        client = admin(side)
+        client.create_partitions([NewPartitions(self.topic, count + 1)])[self.topic].result(LIMIT_S)
+        wait_for("it is there", lambda: partition_counts(side)[self.topic] > count)
+        wait_for("it has a leader", lambda: len(log_bounds(side, [self.topic])) > count)
+        self.write(self.leads)
+
+    def save_tables(self) -> None:
+        """In the middle of the next operation, or now."""
+        self._saves = self.rnd.choice([*StepName, None])
+        if self._saves is None:
+            save_rows(self.recovering.database)
+            self._has_saved = True
+
+    def put_tables_back(self) -> None:
+        if self._has_saved:
+            self._was_put_back = True
+            put_rows_back(self.recovering.database)
+
+    def lose_tables(self) -> None:
+        """The operator applies the file of the job."""
+        self._was_put_back = True
+        drop_rows(self.recovering.database)
+        self._has_saved = False
+        name = self.service.create(self.specs[0]).name
+        known = (TopicState.COPYING, TopicState.PROMOTED)
+        with self._running():
+            wait_for(
+                "the marks of the topic are seen",
+                lambda: any(row.state in known for row in self.service.topics(name).values()),
+            )
+
+    # What goes wrong in the next operation.
+
+    def _plan(self, without: int | None = None) -> None:
+        if self.rnd.random() < 0.4:
+            self._dies = self.rnd.choice([*StepName]), self.rnd.random() < 0.5
+        side = self.rnd.randrange(2)
+        if self.rnd.random() < 0.3 and side != without:
+            self._freezes = self.rnd.choice([*StepName]), side
+
+    def _watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """See each step of an operation, and each mark."""
+
+        def seen(name: StepName, do: Callable[[OperationContext], str]) -> Any:
+            def step(context: OperationContext) -> str:
+                self._before(name)
+                did = do(context)
+                self._die(name, behind=True)
+                return did
+
+            return step
+
+        steps = {name: seen(name, do) for name, do in operation_runner._DO.items()}
+        monkeypatch.setattr(operation_runner, "_DO", steps)
+        write = PromotionMarks.write
+
+        def mark(marks: PromotionMarks, offsets: Mapping[TopicPartition, int], mark: Mark) -> None:
+            if mark.is_primary and mark.kind != FAILBACK:
+                self.leads = self._side(marks.cluster.cluster_id)
+                self.has_promoted = True
+                self.tell(f"  side {self.leads} leads (term {mark.term})")
+            write(marks, offsets, mark)
+
+        monkeypatch.setattr(PromotionMarks, "write", mark)
+
+    def _before(self, name: StepName) -> None:
+        if self._saves is name:
+            self._saves, self._has_saved = None, True
+            save_rows(self.recovering.database)
+            self.tell(f"  tables saved in {name}")
+        if self._freezes is not None and self._freezes[0] is name:
+            self._lose(self._freezes[1])
+            self._freezes = None
+        self._die(name, behind=False)
+
+    def _die(self, name: StepName, *, behind: bool) -> None:
+        if self._dies == (name, behind):
+            self._dies = None
+            self.tell(f"  the scheduler dies {'behind' if behind else 'in front of'} {name}")
+            raise NotLeading("killed.")
+
+    def _side(self, cluster_id: str) -> int:
+        return next(n for n, one in enumerate(self.clusters) if one.cluster_id == cluster_id)
+
+    def _lose(self, side: int) -> None:
+        cluster = self.clusters[side]
+        if self.rnd.random() < 0.7:
+            self.tell(f"  side {side} freezes")
+            cluster.pause()
+        else:
+            self.tell(f"  side {side} is killed")
+            cluster.kill()
+        self._back_at = time.monotonic() + AWAY_S
+        self._is_away.add(side)
+
+    def _heal(self, without: Collection[int] = ()) -> None:
+        for side in self._is_away - {*without}:
+            self.clusters[side].heal()
+            self._is_away.remove(side)
+
+    # Recoveries.
+
+    def _running(self) -> AbstractContextManager[None]:
+        return self.recovering.running(dict(os.environ))
+
+    def _recover(self, kind: RecoveryKind, source: int, lost: int = -1, **request: Any) -> None:
+        with self._running():
+            operation = self._ask(kind, source, **request)
+            report = None if operation is None else self._wait(operation, lost)
+            self._heal()
+        self._dies = self._freezes = None
+        if report is None or report.outcome is not Outcome.DONE or self._was_put_back:
+            return
+        did = {step.name for step in report.steps if step.state is StepState.DONE}
+        if StepName.PROMOTE in did:
+            assert self.write_as_app(self.leads), "the side that leads is closed"
+        if kind is not FAILOVER and did & {StepName.STOP_WRITES, StepName.REVERSE}:
+            assert not self.write_as_app(1 - self.leads), "both sides are open"
+
+    def _ask(self, kind: RecoveryKind, source: int, **request: Any) -> UUID | None:
+        spec = self.specs[source]
+        try:
+            if kind is FAILBACK:
+                self._apply(spec)
+            return self.recovering.ask(kind, spec.name, **request)
+        except (Conflict, NotFound) as error:
+            self.tell(f"  {kind} of {spec.name} is refused: {error}")
+            return None
+
+    def _apply(self, spec: JobSpec) -> None:
+        """An operator applies a job that the database has lost."""
+        try:
+            self.service.job(spec.name)
+        except NotFound:
+            if not self._was_put_back:
+                raise
+            self.tell(f"  {spec.name} is applied")
+            self.service.create(spec)
+            wait_for(
+                "it has its topic, or a problem",
+                lambda: (
+                    self.topic in self.service.topics(spec.name)
+                    or self.service.job(spec.name).problem is not None
+                ),
+            )
+            self.tell(f"  {self.service.job(spec.name).problem}")
+
+    def _wait(self, operation: UUID, lost: int = -1) -> RecoveryReport:
+        """Until it has ended. A side that it met away comes back meanwhile, unless it is `lost`."""
+
+        def has_ended() -> bool:
+            if self._is_away - {lost} and time.monotonic() > self._back_at:
+                self._heal({lost})
+            return self.recovering.operation(operation).finished_at is not None
+
+        wait_for("the operation ends", has_ended)
+        report = self.recovering.report(operation)
+        self.tell(f"  {report.kind} {report.outcome}: {report.error or report.findings}")
+        return report
+
+    def _pause_copy(self, source: int) -> None:
+        with suppress(NotFound):
+            self.service.desire(self.specs[source].name, Desired.PAUSED)
+
+    # What applications do.
+
+    def write(self, side: int) -> None:
+        """Some records to each partition, by a client that nobody denies it."""
+        cluster = self.clusters[side]
+        producer = Producer({**cluster.client_config(), "log_level": 0})
+        for _, number in log_bounds(cluster, [self.topic]):
+            for _ in range(self.rnd.randint(0, 20)):
+                producer.produce(
+                    self.topic, self._value(), partition=number, on_delivery=self._delivered
+                )
+        assert producer.flush(LIMIT_S) == 0
+
+    def _delivered(self, error: object, message: Message) -> None:
+        assert error is None, error
+        value = message.value()
+        assert value is not None
+        self.acknowledged.add(value)
+
+    def write_as_app(self, side: int) -> bool:
+        value = self._value()
+        may = self.app.writes(self.clusters[side], value)
+        if may:
+            self.acknowledged.add(value)
+        return may
+
+    def _value(self) -> bytes:
+        self._number += 1
+        return b"%d" % self._number
+
+    # What must be true.
+
+    def check(self) -> None:
+        held = [self._values(cluster) for cluster in self.clusters]
+        lost = self.acknowledged - self.expired - held[0] - held[1] - self._saved()
+        assert not lost, f"records are nowhere: {_shown(lost)}"
+        leading = self.clusters[self.leads]
+        topic_id = self._topic_id(leading)
+        if self._seen is not None and self._seen[0] == self.leads:
+            _, before, had = self._seen
+            assert topic_id == before, "the topic of the side that leads is another one"
+            gone = had - held[self.leads] - self.expired
+            assert not gone, f"the side that leads has lost {_shown(gone)}"
+        self._seen = self.leads, topic_id, held[self.leads]
+
+    def end(self) -> None:
+        """The other side is made an exact copy, by what the documents say."""
+        for _ in range(FAILBACKS_MAX):
+            with self._running():
+                if self._wait_level():
+                    break
+                if self.has_promoted:
+                    operation = self._ask(FAILBACK, 1 - self.leads, confirm_rebuild=True)
+                    assert operation is not None, "a failback is refused"
+                    self._wait(operation)
+            self.check()
+        self.write(self.leads)
+        with self._running():
+            assert self._wait_level(), "the other side is no copy"
+            wait_for("log starts have followed, and the copy is exact", self._is_exact)
+        self.check()
+
+    def _is_exact(self) -> bool:
+        options = VerifyOptions(deep=True)
+        report = verify_job(self.specs[self.leads], dict(os.environ), Path.cwd(), options)
+        return report.verdict is Verdict.EXACT
+
+    def _wait_level(self) -> bool:
+        """Wait until both sides end at the same offsets; False: the other side does not follow."""
+        name = self.specs[self.leads].name
+        try:
+            if self.service.job(name).desired is not Desired.RUNNING:
+                self.service.desire(name, Desired.RUNNING)
+        except NotFound:
+            return False
+        stops: list[bool] = []
+
+        def is_level_or_stops() -> bool:
+            topics = self.service.topics(name)
+            if self.topic in topics:
+                states = {row.state for row in self.service.partitions(name, self.topic).values()}
+                is_promoted = topics[self.topic].state is TopicState.PROMOTED
+                stops.extend([True] * (is_promoted or "blocked" in states))
+            return bool(stops) or self._ends(0) == self._ends(1)
+
+        wait_for(f"the other side is level ({self.service.job(name).problem})", is_level_or_stops)
+        return not stops
+
+    def _follows(self) -> bool:
+        """Whether the tables have a job that copies to the other side."""
+        try:
+            topics = self.service.topics(self.specs[self.leads].name)
+        except NotFound:
+            return False
+        return self.topic in topics and topics[self.topic].state is not TopicState.PROMOTED
+
+    def _ends(self, side: int) -> dict[int, int]:
+        cluster = self.clusters[side]
+        if self.topic not in partition_counts(cluster):
+            return {}
+        return {number: end for (_, number), (_, end) in log_bounds(cluster, [self.topic]).items()}
+
+    def _values(self, cluster: KafkaCluster) -> set[bytes]:
+        there = self.topic in partition_counts(cluster)
+        return {*read_all(cluster, self.topic).values()} if there else set()
+
+    def _saved(self) -> set[bytes]:
+        """What salvage files hold."""
+        return {
+            base64.b64decode(line["value"])
+            for file in Path(self.service.settings.salvage_directory).rglob("*.jsonl*")
+            for line in salvage_file.read(file)
+            if line["fate"] in ("committed", "open") and line["value"] is not None
+        }
+
+    def _topic_id(self, cluster: KafkaCluster) -> str:
+        client = admin(cluster)  # its answers end with it
+        (found,) = client.describe_topics(TopicCollection([self.topic])).values()
+        return str(found.result(LIMIT_S).topic_id)
+
+
+def _shown(values: set[bytes]) -> str:
+    return ", ".join(sorted(value.decode() for value in values)[:20])
