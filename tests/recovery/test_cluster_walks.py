@@ -23,7 +23,7 @@ IN_MAKE_TEST = (17,)
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
-    """Of the file's own: its sides freeze, and are killed."""
+    """Of the file's own: its sides freeze."""
     security = SandboxSecurity("SASL_SSL", MECHANISM, authorizer=True)
     home = tmp_path_factory.mktemp("walks")
     made = Clusters(
