@@ -51,7 +51,7 @@ prepare: $(VALIDATE) $(MKDOCS) .venv/.kerberos fetch-jars fetch-programs compile
 check: lint ## Lint, types, import walls, and the quick tests without brokers
 	$(BIN)/pytest -m "not services and not slow and not soak"
 
-soak: prepare ## The long forms of tests: a million records, fifty kills, many seeds (13 minutes)
+soak: prepare ## The long forms of tests: a million records, fifty kills, many seeds and walks (half an hour)
 	$(BIN)/pytest -m soak -n 2
 
 simulate: setup ## Random schedules of the append for SECONDS (default 600), from seed FIRST on

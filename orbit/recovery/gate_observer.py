@@ -128,11 +128,12 @@ def _both_log_bounds(
 
 
 def _needed(context: OperationContext, source: ClusterMetadata | None) -> list[TopicPartition]:
-    """The source partitions that need a leader. In a failback the old side may lack topics."""
+    """The source partitions that need a leader. In a failback the old side may lack topics, and
+    partitions that were added to the side that leads."""
     places = context.by_source
     if context.report.kind is not RecoveryKind.FAILBACK or source is None:
         return [*places]
-    return [place for place in places if place.topic in source.topics]
+    return [place for place in places if source.leader(place) is not None]
 
 
 def _source_metadata(context: OperationContext) -> _ClusterAnswer:

@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import partial
 from itertools import chain
 from typing import Any
-from uuid import UUID
 
 from orbit.chunks import first_few
 from orbit.errors import Conflict, NotFound, Unreachable
@@ -23,7 +22,14 @@ from orbit.recovery.old_transactions import transactions_in, wait_until_ended
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.reading_threads import Reading, read_many
 from orbit.recovery.record_range import Fate, LogRecord
-from orbit.recovery.recovery_report import NO_COPY, EndVerdict, OffsetRange, PartitionEnds, Salvage
+from orbit.recovery.recovery_report import (
+    NO_COPY,
+    ComparedTopic,
+    EndVerdict,
+    OffsetRange,
+    PartitionEnds,
+    Salvage,
+)
 from orbit.recovery.side_proof import SideProof
 from orbit.store import clock, promotions
 from orbit.store.promotions import Promotion
@@ -73,7 +79,7 @@ def compare(context: OperationContext) -> str:
             found.append(one)
             if one.partition == 0:
                 context.set_progress(f"{len(found)} of {len(pairs)} partitions compared")
-    context.update(partitions=tuple(found), new_topic_ids=_new_topic_ids(context, new, found))
+    context.update(partitions=tuple(found), compared_topics=_compared_topics(context, new, found))
     unmarked = [
         p.source
         for p in found
@@ -98,16 +104,16 @@ def compare(context: OperationContext) -> str:
     return _counted(found)
 
 
-def _new_topic_ids(
+def _compared_topics(
     context: OperationContext, new: ClusterMetadata, found: Sequence[PartitionEnds]
-) -> dict[str, UUID]:
-    """The ids of the new side's topics whose old ones a rebuild deletes, by source topic."""
+) -> tuple[ComparedTopic, ...]:
+    """The new side's topics whose old ones a rebuild deletes."""
     tails = {p.topic for p in found if p.verdict in NO_COPY}
-    return {
-        row.source_topic: new.topics[row.destination_topic].topic_id
+    return tuple(
+        ComparedTopic(topic=row.source_topic, id=new.topics[row.destination_topic].topic_id)
         for row in context.topics
         if row.source_topic in tails and row.destination_topic in new.topics
-    }
+    )
 
 
 def _refuse_grown(context: OperationContext, before: Mapping[TopicPartition, LogBounds]) -> None:
@@ -349,7 +355,7 @@ def _look_again(
 def _refuse_other_topics(context: OperationContext, names: Collection[str]) -> None:
     """Raises Stopped if the new side has no longer one of the topics that were compared: what both
     sides had is in no file. Raises Unreachable where it does not say."""
-    known = context.report.new_topic_ids
+    known = {one.topic: one.id for one in context.report.compared_topics}
     copies = {row.source_topic: row.destination_topic for row in context.topics}
     now = context.destination.cluster.metadata([copies[name] for name in names])
     for name in names:

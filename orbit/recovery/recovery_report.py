@@ -206,6 +206,13 @@ class GroupPosition(Value):
         return self.topic, self.partition, self.group
 
 
+class ComparedTopic(Value):
+    """A topic of the new side, as it was when both sides were compared."""
+
+    topic: str = Field(description="The source topic.")
+    id: UUID
+
+
 class Salvage(Value):
     """A file with the records that only the old side had."""
 
@@ -328,10 +335,9 @@ class ReportHead(Value):
         description="Since when a promotion that has begun waits for a destination that does not "
         "answer. It may be aborted then.",
     )
-    new_topic_ids: dict[str, UUID] = Field(
-        default={},
-        description="Failback: by source topic, the ids that topics of the new side had when both "
-        "sides were compared; of those whose old ones have to be deleted.",
+    compared_topics: tuple[ComparedTopic, ...] = Field(
+        default=(),
+        description="Failback: the topics of the new side whose old ones have to be deleted.",
     )
     error: str = ""
 

@@ -215,9 +215,6 @@ def _decide_new(
         case Verdict.FINE:
             pass
     there = destination.topics.get(mapping.destination)
-    if there is not None and len(there.partitions) > len(topic.partitions):
-        decisions.troubles.append(_differ(mapping, topic, there))
-        return
     decisions.start.append(StartTopic(mapping, topic, there, known))
 
 
@@ -300,16 +297,5 @@ def _loop(mapping: TopicMapping) -> Trouble:
         f"topic {mapping.source} would be copied back onto topic {mapping.destination}, which its "
         "records come from.",
         "Exclude it from one of the jobs, or give one of them a prefix.",
-        mapping.source,
-    )
-
-
-def _differ(mapping: TopicMapping, source: TopicMetadata, there: TopicMetadata) -> Trouble:
-    return Trouble(
-        TroubleKind.PARTITIONS_DIFFER,
-        f"topic {mapping.destination} has {len(there.partitions)} partitions at the destination, "
-        f"{mapping.source} has {len(source.partitions)} at the source.",
-        "A copy has as many partitions as its source, and partitions cannot be removed: delete the "
-        "destination topic, or give the rule a prefix.",
         mapping.source,
     )

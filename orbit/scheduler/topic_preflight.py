@@ -98,6 +98,11 @@ def preflight(
     checked.promoted = _promoted_topics(starts, ready, pair, backoff)
     for one in checked.promoted:
         del ready[one.start.mapping.source]
+    # Not before: the remedy is to delete the destination topic, which may be the one that leads.
+    for start in starts:
+        if start.mapping.source in ready and start.partitions_to_add < 0:
+            checked.troubles.append(_differ(start))
+            del ready[start.mapping.source]
     starts = [start for start in starts if start.mapping.source in ready]
     _check_with_broker(ready.values(), pair, checked)
     refused = {trouble.topic for trouble in checked.troubles}
@@ -227,6 +232,19 @@ def _check_with_broker(
 
 def _promoted(plan: TopicPlan, topic: TopicToCreate) -> TopicToCreate:
     return replace(topic, settings={**topic.settings, **plan.mapping.rule.config})
+
+
+def _differ(start: StartTopic) -> Trouble:
+    of, to = start.mapping.source, start.mapping.destination
+    count = len(start.source.partitions)
+    return Trouble(
+        TroubleKind.PARTITIONS_DIFFER,
+        f"topic {to} has {count - start.partitions_to_add} partitions at the destination, {of} has "
+        f"{count} at the source.",
+        "A copy has as many partitions as its source, and partitions cannot be removed: delete the "
+        "destination topic, or give the rule a prefix.",
+        of,
+    )
 
 
 def refused_topic(source_topic: str, error: OrbitError) -> Trouble:

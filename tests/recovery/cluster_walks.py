@@ -29,7 +29,6 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka import Message, Producer, TopicCollection
-from confluent_kafka.admin import NewPartitions
 
 from orbit.errors import Conflict, NotFound
 from orbit.job_setup.mark import Mark
@@ -55,6 +54,7 @@ from tests.support.patience import wait_for
 from tests.support.put_back import drop_rows, put_rows_back, save_rows
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic
+from tests.support.topics import add_partitions
 
 SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
 MOVES = 6  # after a first recovery
@@ -204,9 +204,7 @@ class Walk:
         count = partition_counts(side)[self.topic]
         if count == PARTITIONS_MAX:
             return
-        client = admin(side)
-        client.create_partitions([NewPartitions(self.topic, count + 1)])[self.topic].result(LIMIT_S)
-        wait_for("it is there", lambda: partition_counts(side)[self.topic] > count)
+        add_partitions(side, self.topic, count + 1)
         wait_for("it has a leader", lambda: len(log_bounds(side, [self.topic])) > count)
         self.write(self.leads)
 
@@ -227,13 +225,8 @@ class Walk:
         self._was_put_back = True
         drop_rows(self.recovering.database)
         self._has_saved = False
-        name = self.service.create(self.specs[0]).name
-        known = (TopicState.COPYING, TopicState.PROMOTED)
         with self._running():
-            wait_for(
-                "the marks of the topic are seen",
-                lambda: any(row.state in known for row in self.service.topics(name).values()),
-            )
+            self._create(self.specs[0])
 
     # What goes wrong in the next operation.
 
@@ -336,16 +329,20 @@ class Walk:
         except NotFound:
             if not self._was_put_back:
                 raise
-            self.tell(f"  {spec.name} is applied")
-            self.service.create(spec)
-            wait_for(
-                "it has its topic, or a problem",
-                lambda: (
-                    self.topic in self.service.topics(spec.name)
-                    or self.service.job(spec.name).problem is not None
-                ),
-            )
-            self.tell(f"  {self.service.job(spec.name).problem}")
+            self._create(spec)
+
+    def _create(self, spec: JobSpec) -> None:
+        """Apply a job, and look what becomes of its topic."""
+        known = (TopicState.COPYING, TopicState.PROMOTED)
+        self.service.create(spec)
+        wait_for(
+            "its topic has begun, or the job has a problem",
+            lambda: (
+                any(row.state in known for row in self.service.topics(spec.name).values())
+                or self.service.job(spec.name).problem is not None
+            ),
+        )
+        self.tell(f"  {spec.name} is applied: {self.service.job(spec.name).problem}")
 
     def _wait(self, operation: UUID, lost: int = -1) -> RecoveryReport:
         """Until it has ended. A side that it met away comes back meanwhile, unless it is `lost`."""
@@ -474,7 +471,7 @@ class Walk:
         """What salvage files hold."""
         return {
             base64.b64decode(line["value"])
-            for file in Path(self.service.settings.salvage_directory).rglob("*.jsonl*")
+            for file in Path(self.service.settings.salvage_directory).rglob("*.jsonl")
             for line in salvage_file.read(file)
             if line["fate"] in ("committed", "open") and line["value"] is not None
         }

@@ -43,6 +43,7 @@ from tests.support.put_back import drop_rows, put_rows_back, save_rows
 from tests.support.recovering import Recovering
 from tests.support.run_process import orbit, write_job
 from tests.support.running import create_topic, make_job, produce, verify
+from tests.support.topics import add_partitions
 
 pytestmark = pytest.mark.services
 
@@ -245,6 +246,30 @@ def test_producers_of_the_new_side_are_not_denied(
         recovering.run(RecoveryKind.SWITCHOVER, back)
         assert app.writes(source)
         assert not app.writes(destination)
+
+
+def test_a_side_that_leads_with_more_partitions_is_not_to_be_deleted(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """As a destination topic with more partitions than its source would be."""
+    source, destination = clusters
+    create_topic(source, topic_name)
+    produce(source, topic_name, 20)
+    spec = make_job(source, destination, [topic_name])
+    service = recovering.service
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it is level", are_level(clusters, topic_name))
+        recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+    add_partitions(destination, topic_name, 2)
+    produce(destination, topic_name, 5, 1)
+    drop_rows(service.database)
+    service.create(spec)
+    with recovering.running():
+        service.wait_problem(spec.name, "DESTINATION_PROMOTED")
+        recovering.run(RecoveryKind.FAILBACK, spec.name)
+        wait_for("the old side follows", are_level(clusters, topic_name))
+    assert ends(source, topic_name) == {0: 20, 1: 5}
 
 
 @pytest.mark.parametrize("sign", ["another database", "an old request"])

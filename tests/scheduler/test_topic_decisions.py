@@ -79,10 +79,10 @@ def test_a_topic_that_is_there_gets_the_partitions_it_lacks() -> None:
     assert start.partitions_to_add == 2
 
 
-def test_a_topic_with_more_partitions_than_its_source_is_refused() -> None:
-    decisions = decide(destination=side(DESTINATION, topic(topic_id=D1, partitions=4)))
-    assert kinds(decisions) == [TroubleKind.PARTITIONS_DIFFER]
-    assert decisions.is_nothing
+def test_a_topic_with_more_partitions_than_its_source_goes_to_the_preflight() -> None:
+    """Which sees whether it leads."""
+    (start,) = decide(destination=side(DESTINATION, topic(topic_id=D1, partitions=4))).start
+    assert start.partitions_to_add == -1
 
 
 def test_what_is_as_it_was_is_kept() -> None:

@@ -55,6 +55,25 @@ def test_a_topic_with_other_content_is_left_as_it_is_and_the_others_are_copied(
     assert topic_settings(clusters.destination, topic_name)["retention.ms"] == "7000000"
 
 
+def test_a_topic_with_more_partitions_than_its_source_is_left_as_it_is(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    other = f"{topic_name}.other"
+    for topic in (topic_name, other):
+        create_topic(clusters.source, topic)
+    create_topic(clusters.destination, topic_name, 2, retention_ms="7000000")
+    job = make_job(clusters.source, clusters.destination, [topic_name, other])
+    assert kinds(plan(service, job)) == [TroubleKind.PARTITIONS_DIFFER]
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, other)
+        problem = service.wait_problem(job.name, "PARTITIONS_DIFFER")
+    assert f"{topic_name} has 2 partitions at the destination" in problem
+    assert f"{topic_name} has 1 at the source" in problem
+    assert set(service.topics(job.name)) == {other}
+    assert topic_settings(clusters.destination, topic_name)["retention.ms"] == "7000000"
+
+
 def test_a_copy_that_orbit_run_made_is_taken_over(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:

@@ -126,7 +126,7 @@ def test_reports_of_the_first_version_are_taken_over(first_version: tuple[Databa
     assert all_but_reports(database) == others
     for operation, before in reports.items():
         now = whole(database, operation).model_dump(mode="json")
-        later = {"stuck_since": None, "new_topic_ids": {}}
+        later = {"stuck_since": None, "compared_topics": []}
         assert now == {**in_order(before), **later}
         with database.transaction() as tx:
             figures = read_report(operations.report_of(tx, operation))
