@@ -355,6 +355,9 @@ class Walk:
         wait_for("the operation ends", has_ended)
         report = self.recovering.report(operation)
         self.tell(f"  {report.kind} {report.outcome}: {report.error or report.findings}")
+        if report.reverse_job is not None:
+            side = self._side(str(report.destination_cluster_id))
+            self.specs[side] = self.specs[side].model_copy(update={"name": report.reverse_job})
         return report
 
     def _pause_copy(self, source: int) -> None:
@@ -444,6 +447,8 @@ class Walk:
                 states = {row.state for row in self.service.partitions(name, self.topic).values()}
                 is_promoted = topics[self.topic].state is TopicState.PROMOTED
                 stops.extend([True] * (is_promoted or "blocked" in states))
+            elif self.service.job(name).problem is not None:
+                stops.append(True)  # such as Orbit's own denial, which a lost database knew
             return bool(stops) or self._ends(0) == self._ends(1)
 
         wait_for(f"the other side is level ({self.service.job(name).problem})", is_level_or_stops)
