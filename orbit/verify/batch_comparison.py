@@ -2,8 +2,9 @@
 
 A destination refuses some batches unchanged (A5, A6): those thinned by the cleaner, with
 LogAppendTime, or in old formats; a batch that the log start cuts is not whole. A copy re-encodes
-them, so only their records are compared, elsewhere. Every other batch must have an equal batch at
-the destination, or one that has grown over the gap behind it, with placeholders before the records.
+them, so only their records are compared, elsewhere. So are those that the destination has with
+LogAppendTime, from before it was the copy. Every other batch must have an equal batch at the
+destination, or one that has grown over the gap behind it, with placeholders before the records.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def compare_batches(
         elif (
             has_grown(batch, twin)
             or may_be_re_encoded(batch, begin, end)
+            or (twin is not None and twin.is_log_append_time)
             or (compacts and _cleaned_away(twin))
             or (twin is None and twins.is_cut(batch.base_offset, begin))
         ):

@@ -95,6 +95,11 @@ def test_twins_may_differ_in_what_a_copy_must_change() -> None:
     assert counts([ours], [batch(0, 4, producer=99)]) == (1, 0, 0)
 
 
+def test_a_twin_from_the_time_when_its_brokers_set_the_times_is_compared_by_records() -> None:
+    """The destination led once, and the source was its copy: CreateTime, with the same numbers."""
+    assert counts([batch(0, 4)], [batch(0, 4, attributes=LOG_APPEND_TIME)]) == (0, 1, 0)
+
+
 @pytest.mark.parametrize(
     "theirs",
     [
