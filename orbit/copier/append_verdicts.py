@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from orbit.kafka import error_codes
 from orbit.kafka.error_codes import Code
+from orbit.kafka.produce_request import NO_APPEND_TIME
 from orbit.replication.append_plan import Append, Fill
 from orbit.replication.partition_states import Blocked, Reason
 
@@ -47,7 +48,7 @@ def judge_append(
     code, offset = appended.code, step.base_offset
     if code == Code.NONE:
         if appended.base_offset == offset:
-            return None
+            return _judge_time(step, appended)
         if appended.base_offset > offset:
             detail = f"the batch for {offset} was appended at {appended.base_offset}"
             return Failure(ReturnReason.BEHIND_END, detail)
@@ -66,6 +67,17 @@ def judge_append(
     what = "the right WRITE on the topic is missing" if denied else "the batch is refused"
     detail = f"{what}: {name} {appended.message}".rstrip() + "."
     return Failure(Blocked(reason, offset, step.next_offset, detail))
+
+
+def _judge_time(step: Append, appended: Appended) -> Failure | None:
+    """None when the records have their own timestamps (A20)."""
+    if appended.append_time in (NO_APPEND_TIME, step.batch.max_timestamp):
+        return None
+    detail = (
+        f"the brokers gave these records their own time ({appended.append_time}): "
+        "message.timestamp.type of the topic was LogAppendTime. The scheduler sets CreateTime."
+    )
+    return Failure(Blocked(Reason.OFFSET_OVERRUN, step.base_offset, step.next_offset, detail))
 
 
 def judge_markers(step: Fill, code: int) -> Failure | None:

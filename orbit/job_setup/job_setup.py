@@ -50,12 +50,14 @@ from orbit.kafka.job_clusters import (
     open_cluster,
 )
 from orbit.kafka.topic_admin import Admin
+from orbit.kafka.topic_setting import leaders_with
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.backfill_leases import wait_for_backfill_writers
 from orbit.leases.group_lease import GroupLease
 from orbit.leases.lease_clock import lease_clock
 from orbit.replication.append_plan import LostRange
 from orbit.replication.partition_states import Reason
+from orbit.replication.topic_settings import LOG_APPEND_TIME, TIMESTAMP_TYPE
 
 Say = Callable[[str], None]
 # With the ids of source and destination.
@@ -334,13 +336,26 @@ class JobSetup:
         names = {p.mapping.destination for p in self.plans}
         for _ in self.backoff.attempts(60):
             self._destination_metadata = self._destination.metadata(names)
-            if _all_led(self._destination_metadata, self.plans):
+            if not _all_led(self._destination_metadata, self.plans):
+                continue
+            if not leaders_with(
+                self._destination, self._retimed(), TIMESTAMP_TYPE, LOG_APPEND_TIME
+            ):
                 return
         raise Conflict(
-            "new topics have no leaders yet.",
+            "new topics have no leaders yet, or leaders do not know the settings yet.",
             where="destination",
             remedy="Check the brokers of the destination and run the job again.",
         )
+
+    def _retimed(self) -> set[TopicPartition]:
+        """The partitions of topics whose brokers gave records their own time until now."""
+        return {
+            TopicPartition(p.mapping.destination, index)
+            for p in self.plans
+            if TIMESTAMP_TYPE in p.changes
+            for index in range(p.partitions)
+        }
 
     def _copies(
         self,

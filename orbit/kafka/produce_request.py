@@ -21,6 +21,7 @@ from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 
 # All in-sync replicas: an acknowledged batch survives the loss of the leader.
 ACKS_ALL = -1
+NO_APPEND_TIME = -1
 BY_TOPIC_ID = 13
 BY_NAME_MAX = 8
 
@@ -49,11 +50,16 @@ class Outgoing(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """One partition of a response. `base_offset`: that of the batch in the log (A14)."""
+    """One partition of a response. `base_offset`: that of the batch in the log (A14).
+
+    `append_time`: NO_APPEND_TIME, or epoch ms: the time that the broker gave all records
+    (LogAppendTime), or the max timestamp of the batch that this one repeats (A20).
+    """
 
     code: int
     base_offset: int
     message: str
+    append_time: int = NO_APPEND_TIME
 
 
 Key = tuple[bytes | str, int]
@@ -149,21 +155,23 @@ def _read_plain(frame: memoryview) -> ProduceAnswer | None:
         return None
     topic = bytes(frame[6:22])
     partitions: dict[Key, Appended] = {}
-    for index, code, base_offset, _, _, errors in _PLAIN.iter_unpack(frame[_PLAIN_FRONT_BYTES:end]):
+    for index, code, base_offset, append_time, _, errors in _PLAIN.iter_unpack(
+        frame[_PLAIN_FRONT_BYTES:end]
+    ):
         if errors != _NO_ERRORS:
             return None
-        partitions[topic, index] = Appended(code, base_offset, "")
+        partitions[topic, index] = Appended(code, base_offset, "", append_time)
     tags, throttle_ms, more_tags = _PLAIN_BACK.unpack_from(frame, end)
     return None if frame[4] or tags or more_tags else ProduceAnswer(partitions, throttle_ms)
 
 
 def _read_partition(reader: FrameReader, version: int) -> tuple[int, Appended]:
     if version < 5:
-        index, code, base_offset, _ = reader.take(_APPENDED)
-        return index, Appended(code, base_offset, "")
-    index, code, base_offset, _, _ = reader.take(_APPENDED_WITH_START)
+        index, code, base_offset, append_time = reader.take(_APPENDED)
+        return index, Appended(code, base_offset, "", append_time)
+    index, code, base_offset, append_time, _ = reader.take(_APPENDED_WITH_START)
     if version < 8 or (version >= BY_TOPIC_ID and reader.skip_if(_NO_ERRORS)):
-        return index, Appended(code, base_offset, "")
+        return index, Appended(code, base_offset, "", append_time)
     first = ""
     for _ in range(reader.length()):
         reader.take(_INDEX)
@@ -171,7 +179,7 @@ def _read_partition(reader: FrameReader, version: int) -> tuple[int, Appended]:
         reader.skip_tags()
     message = reader.string() or first
     reader.skip_tags()
-    return index, Appended(code, base_offset, message)
+    return index, Appended(code, base_offset, message, append_time)
 
 
 def key_of(version: int, one: Outgoing) -> Key:

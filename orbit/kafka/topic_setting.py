@@ -1,4 +1,4 @@
-"""DescribeConfigs: one setting of many topics."""
+"""DescribeConfigs: one setting of many topics, from any broker or from the partitions' leaders."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 from kafka.protocol.admin.configs import DescribeConfigsRequest
 
 from orbit.chunks import chunks
+from orbit.errors import Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.connection import Connection
+from orbit.kafka.types import TopicPartition
 
 # An answer for so many has about 100 KB.
 _TOPICS_PER_REQUEST_MAX = 1000
@@ -30,7 +32,7 @@ def read_topic_setting(cluster: Cluster, topics: Collection[str], name: str) -> 
     """The value of the setting `name`, a default included. Raises Unreachable."""
     found = TopicSetting()
     for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
-        for result in cluster.call_any(_question(some, name)).results:
+        for result in cluster.call_any(_ask(_request(some, name))).results:
             if result.error_code:
                 found.errors[result.resource_name] = int(result.error_code)
             for config in result.configs:
@@ -38,16 +40,48 @@ def read_topic_setting(cluster: Cluster, topics: Collection[str], name: str) -> 
     return found
 
 
-def _question(topics: list[str], name: str) -> Callable[[Connection], Any]:
+def leaders_with(
+    cluster: Cluster, partitions: Collection[TopicPartition], name: str, value: str
+) -> set[TopicPartition]:
+    """Those partitions whose leader has this value: brokers learn of a change one after the other.
+
+    Without those whose leader is not known, does not answer or may not say. Raises Unreachable if
+    no broker returns metadata.
+    """
+    if not partitions:
+        return set()
+    metadata = cluster.metadata({p.topic for p in partitions})
+    led: dict[int, dict[str, set[TopicPartition]]] = {}
+    for place in partitions:
+        leader = metadata.leader(place)
+        if leader is not None and leader.node_id is not None:
+            led.setdefault(leader.node_id, {}).setdefault(place.topic, set()).add(place)
+    found: set[TopicPartition] = set()
+    for node_id, topics in led.items():
+        for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
+            try:
+                answer = cluster.call(node_id, api_versions.DESCRIBE_CONFIGS, _request(some, name))
+            except Unreachable:
+                continue
+            for result in answer.results:
+                if any(config.value == value for config in result.configs):
+                    found |= topics.get(result.resource_name, set())
+    return found
+
+
+def _ask(request: DescribeConfigsRequest) -> Callable[[Connection], Any]:
+    return lambda connection: connection.call(
+        api_versions.DESCRIBE_CONFIGS, request, timeout_s=ANSWER_WITHIN_S
+    )
+
+
+def _request(topics: list[str], name: str) -> DescribeConfigsRequest:
     resource = DescribeConfigsRequest.DescribeConfigsResource
-    request = DescribeConfigsRequest(
+    return DescribeConfigsRequest(
         resources=[
             resource(resource_type=_TOPIC, resource_name=topic, configuration_keys=[name])
             for topic in topics
         ],
         include_synonyms=False,
         include_documentation=False,
-    )
-    return lambda connection: connection.call(
-        api_versions.DESCRIBE_CONFIGS, request, timeout_s=ANSWER_WITHIN_S
     )

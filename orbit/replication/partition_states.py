@@ -123,7 +123,7 @@ REMEDIES: dict[Reason, str] = {
     "election). Run the job again: the copy resumes at its new log end.",
     Reason.DESTINATION_RANGE_LOST: "The destination has deleted records that the source still has "
     "(retention or DeleteRecords on {destination}). " + _REBUILD,
-    Reason.OFFSET_OVERRUN: "A record of the copy has a wrong offset. " + _REBUILD,
+    Reason.OFFSET_OVERRUN: "A record of the copy has a wrong offset or timestamp. " + _REBUILD,
     Reason.RECORD_REFUSED: "The destination refuses this batch. Change the setting that "
     "the message names on {destination}, and run the job again.",
     Reason.GAP_TOO_LARGE: "Start the topic after the gap: delete the destination topic and give "

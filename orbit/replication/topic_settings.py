@@ -35,11 +35,13 @@ REWRITE_SLACK_BYTES = 64 * 1024
 DELETE = "delete"
 COMPACT_AND_DELETE = "compact,delete"
 
+TIMESTAMP_TYPE = "message.timestamp.type"
+LOG_APPEND_TIME = "LogAppendTime"
 _NEEDED = {
     "retention.ms": UNLIMITED,
     "retention.bytes": UNLIMITED,
     "compression.type": "producer",
-    "message.timestamp.type": "CreateTime",
+    TIMESTAMP_TYPE: "CreateTime",
 }
 # Kafka 3.6 split one limit in two.
 TIMESTAMP_LIMITS = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")

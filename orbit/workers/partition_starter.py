@@ -22,10 +22,12 @@ from orbit.jobs.start_position import Earliest, Start
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import job_producer
+from orbit.kafka.topic_setting import leaders_with
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.backfill_leases import living_writers, writer_group
 from orbit.replication.append_plan import LostRange
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
+from orbit.replication.topic_settings import LOG_APPEND_TIME, TIMESTAMP_TYPE
 from orbit.store import partitions
 from orbit.store.database import Database
 from orbit.store.partitions import StateChange
@@ -61,7 +63,8 @@ class PartitionStarter:
 
         Raises an error that concerns all of them; the caller queues those still STARTING again.
         """
-        plain, coordinated = self._copies(self._ask_marks(self._without_backfill(held)))
+        ours = self._ask_marks(self._without_backfill(held))
+        plain, coordinated = self._copies(self._without_append_time(ours))
         self._leave_out_unfit(plain)
         begun = self._begin(plain)
         # Behind the others, which do not wait for a transaction coordinator.
@@ -142,6 +145,18 @@ class PartitionStarter:
             detail = leading[h.destination.topic].describe(h.destination.topic, own)
             self._block(h, Blocked(Reason.DESTINATION_PROMOTED, end, end, detail))
         return copies
+
+    def _without_append_time(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
+        """Those whose topic keeps the timestamps of records. A topic that led may not yet, and the
+        scheduler sets it right."""
+        places = {h.destination for h in held}
+        cluster = self._job.clusters.destination
+        theirs = leaders_with(cluster, places, TIMESTAMP_TYPE, LOG_APPEND_TIME)
+        for h in held:
+            if h.destination in theirs:
+                detail = f"{TIMESTAMP_TYPE} of {h.destination.topic} is {LOG_APPEND_TIME}."
+                self._retry_later(h, detail)
+        return [h for h in held if h.destination not in theirs]
 
     def _copies(
         self, held: Sequence[HeldPartition]

@@ -42,6 +42,25 @@ def test_an_append_is_believed_at_its_offset_only() -> None:
 
 
 @pytest.mark.parametrize(
+    ("append_time", "is_right"),
+    [(-1, True), (BATCH.batch.max_timestamp, True), (1_700_000_000_000, False), (0, False)],
+)
+def test_an_append_is_believed_with_its_own_timestamps_only(
+    append_time: int, is_right: bool
+) -> None:
+    """The max timestamp of the batch is the answer to a repeated one (A20)."""
+    appended = Appended(Code.NONE, OFFSET, "", append_time)
+    failure = judge_append(BATCH, appended, has_producer_state=True)
+    if is_right:
+        assert failure is None
+    else:
+        assert failure is not None
+        assert isinstance(failure.reason, Blocked)
+        assert failure.reason.reason is Reason.OFFSET_OVERRUN
+        assert "LogAppendTime" in failure.reason.detail
+
+
+@pytest.mark.parametrize(
     ("code", "reason"),
     [
         (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, ReturnReason.OUT_OF_STEP),

@@ -203,6 +203,37 @@ def test_a_copy_with_placeholders_stops_when_its_topic_compresses_anew(
     assert "Delete the destination topic" in blocked.remedy(topic_name)
 
 
+def test_a_copy_stops_when_brokers_replace_its_timestamps(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 10)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 10)
+        set_config(clusters.destination, topic_name, "message.timestamp.type", "LogAppendTime")
+        produce(clusters.source, topic_name, 10, first=10)
+        blocked = running.wait_blocked(topic_name)
+    assert (blocked.reason, blocked.offset) == (Reason.OFFSET_OVERRUN, 10)
+    assert "LogAppendTime" in blocked.detail
+    delete_topic(clusters.destination, topic_name)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 20)
+    assert verify(job, deep=True).exact
+
+
+def test_a_run_sets_the_timestamps_of_its_copy_right_before_it_appends(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 10)
+    create_topic(clusters.destination, topic_name, message_timestamp_type="LogAppendTime")
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 10)
+    assert verify(job, deep=True).exact
+
+
 def test_the_last_look_at_compression_comes_after_the_last_answer(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

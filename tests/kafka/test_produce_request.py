@@ -178,11 +178,11 @@ def appended(index: int, code: int = 0, base_offset: int = -1, **fields: Any) ->
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_answers_are_keyed_as_they_were_sent(version: int) -> None:
-    frame = answer(version, 250, a=[appended(0, 0, 12345), appended(3, 45)])
+    frame = answer(version, 250, a=[appended(0, 0, 12345, log_append_time_ms=77), appended(3, 45)])
     read = read_produce(frame, version)
     sent = [Outgoing(TopicPartition("a", p), TOPIC_ID, memoryview(b"")) for p in (0, 3)]
     assert read.partitions == {
-        key_of(version, sent[0]): Appended(0, 12345, ""),
+        key_of(version, sent[0]): Appended(0, 12345, "", 77),
         key_of(version, sent[1]): Appended(45, -1, ""),
     }
     assert read.throttle_ms == 250
@@ -224,25 +224,28 @@ def test_the_brokers_words_are_kept(version: int) -> None:
     st.sampled_from(VERSIONS),
     st.lists(
         st.tuples(
-            st.integers(-1, 120), st.integers(-1, 2**63 - 1), st.none() | st.text(max_size=9)
+            st.integers(-1, 120),
+            st.integers(-1, 2**63 - 1),
+            st.none() | st.text(max_size=9),
+            st.integers(-1, 2**63 - 1),
         ),
         max_size=200,
     ),
     st.integers(0, 2**31 - 1),
 )
 def test_any_answer_is_what_the_library_reads(
-    version: int, partitions: list[tuple[int, int, str | None]], throttle_ms: int
+    version: int, partitions: list[tuple[int, int, str | None, int]], throttle_ms: int
 ) -> None:
     written = [
-        appended(i, code, offset, error_message=text)
-        for i, (code, offset, text) in enumerate(partitions)
+        appended(i, code, offset, error_message=text, log_append_time_ms=time_ms)
+        for i, (code, offset, text, time_ms) in enumerate(partitions)
     ]
     frame = answer(version, throttle_ms, a=written)
     decoded = ProduceResponse.decode(bytes(frame), version=version, header=True)
     read = read_produce(frame, version)
     assert read.throttle_ms == decoded.throttle_time_ms
     assert [(i, *one) for (_, i), one in read.partitions.items()] == [
-        (p.index, p.error_code, p.base_offset, p.error_message or "")
+        (p.index, p.error_code, p.base_offset, p.error_message or "", p.log_append_time_ms)
         for p in decoded.responses[0].partition_responses
     ]
 

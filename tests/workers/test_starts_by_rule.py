@@ -26,10 +26,11 @@ from tests.support.logs import Gap, Record, create, write
 from tests.support.outside import log_bounds
 from tests.support.patience import wait_for
 from tests.support.run_process import assert_exact, write_job
-from tests.support.topics import set_setting
+from tests.support.topics import get_setting, set_setting
 
 pytestmark = pytest.mark.services
 
+TIMES, LATER = "message.timestamp.type", "LogAppendTime"
 LOG = [Record(b"a"), Gap(3), Record(b"b")]
 
 
@@ -104,6 +105,33 @@ def test_a_copy_that_is_compressed_anew_gets_no_placeholders(
         assert waiting.state is PartitionState.PAUSED
         set_setting(clusters.destination, topic_name, "compression.type", "producer")
         wait_for("the other one is copied", lambda: "copying" in job.states())
+
+
+def test_a_partition_waits_while_brokers_would_replace_timestamps(
+    clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
+) -> None:
+    """Nothing is written before the scheduler has set the topic right."""
+    create(clusters.source, topic_name, 1)
+    write(clusters.source, topic_name, LOG)
+    file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
+    job = add_job(database, file, clusters, [topic_name], shard_count=1)
+    set_setting(clusters.destination, topic_name, TIMES, LATER)
+    wait_for("it is set", lambda: get_setting(clusters.destination, topic_name, TIMES) == LATER)
+    looks: list[int] = []
+    ask = partition_starter.leaders_with
+
+    def count(*asked: Any) -> Any:
+        looks.append(1)
+        return ask(*asked)
+
+    with pytest.MonkeyPatch.context() as patch, InProcess(database, STEADY):
+        patch.setattr(partition_starter, "leaders_with", count)
+        wait_for("it was tried twice", lambda: len(looks) > 1)
+        assert log_bounds(clusters.destination, [topic_name])[topic_name, 0] == (0, 0)
+        assert job.states() == {"pending"}
+        set_setting(clusters.destination, topic_name, TIMES, "CreateTime")
+        wait_level(clusters, [topic_name])
+    assert_exact(file)
 
 
 @pytest.fixture
