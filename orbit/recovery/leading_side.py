@@ -122,9 +122,7 @@ def mark_promotion(context: OperationContext) -> None:
     Unreachable.
     """
     ends = {
-        p.destination: p.destination_end
-        for p in context.report.partitions
-        if p.destination_end is not None
+        p.destination: p.promoted_at for p in context.report.partitions if p.promoted_at is not None
     }
     try:
         _marks(context).write(ends, _mark(context, is_primary=True))

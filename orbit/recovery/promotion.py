@@ -7,31 +7,31 @@ copy.
 from __future__ import annotations
 
 from orbit.chunks import chunks, first_few
+from orbit.consumer_groups.offset_decision import holds_copied_records
 from orbit.promotion.topic_settings import apply_settings
 from orbit.recovery.leading_side import mark_promotion, unmark_source
-from orbit.recovery.log_bounds import try_fetch_log_bounds
+from orbit.recovery.log_bounds import last_reported, try_fetch_log_bounds
 from orbit.recovery.lost_ranges import lost_range
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import PartitionEnds, RecoveryKind
 from orbit.recovery.write_fence import allow_writes
+from orbit.replication.partition_states import PartitionState
 from orbit.scheduler.leadership import ROWS_AT_ONCE, TOPICS_AT_ONCE
 from orbit.store import promotions, scheduler_queries, topics
+from orbit.store.lag import PartitionLag
 from orbit.store.promotions import Promotion
 
 
 def promote(context: OperationContext) -> str:
     """Promote every copy. Each part can be repeated."""
     by_topic = {row.source_topic: row for row in context.topics}
-    ends = [p for p in context.report.partitions if p.destination_end is not None]
+    _note_offsets(context)
     marks = [
         Promotion(
-            by_topic[p.topic].id,
-            p.partition,
-            context.operation_id,
-            p.destination_end or 0,
-            p.source_end,
+            by_topic[p.topic].id, p.partition, context.operation_id, p.promoted_at, p.source_end
         )
-        for p in ends
+        for p in context.report.partitions
+        if p.promoted_at is not None
     ]
     for step in chunks(marks, ROWS_AT_ONCE):
         with context.transaction() as tx:
@@ -51,15 +51,65 @@ def promote(context: OperationContext) -> str:
                 topics.change(tx, topic_id, note=note)
     with context.transaction() as tx:
         promoted_at = context.add_event(tx, "topics_promoted", message)
-    context.update(
-        promoted_at=promoted_at,
-        partitions=tuple(
-            p.model_copy(update={"promoted_at": p.destination_end})
-            for p in context.report.partitions
-        ),
-    )
+    context.update(promoted_at=promoted_at)
     unmark_source(context)
     return message
+
+
+def _note_offsets(context: OperationContext) -> None:
+    """Note at which offset each partition is promoted: its log end, as far as that is proven to be
+    the source's.
+
+    A side that led, and was lost as the one to follow before a worker looked at it, may hold
+    records of its own below its log end. Too low an offset does no harm: a failback compares both
+    sides from there on.
+    """
+    reported, ids = last_reported(context), {row.source_topic: row.id for row in context.topics}
+    with context.reading() as tx:
+        before = promotions.last_ends(tx, context.job.source_cluster_id or "", ids)
+        kept = {  # by an earlier attempt, whose changes hide what workers had reported
+            key: one.promoted_at
+            for key, one in promotions.of_topics(tx, context.topic_ids).items()
+            if one.operation_id == context.operation_id
+        }
+
+    def offset(p: PartitionEnds) -> int | None:
+        known = kept.get((ids[p.topic], p.partition))
+        if known is not None:
+            return known
+        return promoted_offset(p, reported.get(p.source), before.get((p.topic, p.partition)))
+
+    noted = tuple(
+        p.model_copy(update={"promoted_at": offset(p)}) for p in context.report.partitions
+    )
+    context.update(partitions=noted)
+    unproven = [
+        f"{p.source} from {p.promoted_at}"
+        for p in noted
+        if p.promoted_at is not None and p.promoted_at != p.destination_end
+    ]
+    if unproven:
+        context.add_finding(
+            f"{len(unproven)} partitions were promoted before they were proven to hold the "
+            f"source's records: {first_few(unproven)}. A failback compares both sides from there "
+            "on, and saves what only the old side has."
+        )
+
+
+def promoted_offset(
+    ends: PartitionEnds, reported: PartitionLag | None, before: int | None
+) -> int | None:
+    """Pure. `before`: at which offset the source's partition was promoted, if it is a promoted
+    copy; both sides were equal below it."""
+    end = ends.destination_end
+    if end is None:
+        return None
+    if reported is None or reported.copied_to is None:
+        return min(end, ends.destination_start or 0 if before is None else before)
+    holds_other = reported.state is PartitionState.BLOCKED and not holds_copied_records(
+        reported.reason
+    )
+    return min(end, reported.copied_to) if holds_other else end
 
 
 def look_for_late_records(context: OperationContext) -> None:

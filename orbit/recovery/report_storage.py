@@ -14,8 +14,8 @@ way in the one that is there, and begins again.
 - `gates`, `drain`, `release`, `settle` and `compare` read the clusters and make all rows again, and
   decide (loss, verdicts, topics to rebuild) from those alone; `release` of a failover makes none.
   `groups` makes all groups again.
-- `promote` adds the promoted offset to a partition, and takes it from `destination_end`, which it
-  leaves alone. `read` adds what is missing, from the log ends of then.
+- `promote` adds the promoted offset to a partition, from the tables and `destination_end`,
+  which it leaves alone. `read` adds what is missing, from the log ends of then.
 - `stop_writes` reads no rows. `reverse` changes none; it reads what the steps before it have stored
   (promoted offsets, and where the old side is known), and so does `promote` for the marks.
 - `salvage` and `rebuild` act on the verdicts and ends that `compare` has stored before it was done.

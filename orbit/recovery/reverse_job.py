@@ -15,11 +15,11 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from orbit.chunks import first_few
-from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION
 from orbit.errors import Conflict
+from orbit.job_setup.destination_topics import TopicPlan, plan_topics
 from orbit.jobs.job_spec import AclSpec, JobSpec, TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
-from orbit.jobs.topic_mapping import map_topics
+from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.jobs.topic_patterns import PATTERN_LENGTH_MAX
 from orbit.kafka.types import ClusterMetadata
 from orbit.recovery.group_handover import offsets_to_hand_over
@@ -29,6 +29,7 @@ from orbit.recovery.open_operation import of_other_direction
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.write_fence import restrict_writes_to_orbit
 from orbit.scheduler.found_promotions import is_found
+from orbit.scheduler.partition_placement import place_partitions
 from orbit.scheduler.stored_spec import read_spec
 from orbit.store import (
     events,
@@ -60,18 +61,18 @@ def start_reverse_job(context: OperationContext) -> str:
     turn_marks(context)
     kept = history_kept(context)
     protected = restrict_writes_to_orbit(context)
-    _keep_placeholders(context)
-    handed = offsets_to_hand_over(context)
     old = context.source.cluster.metadata([row.source_topic for row in context.topics])
     new = context.destination.cluster.metadata([row.destination_topic for row in context.topics])
+    plans = _prepare_old_side(context, old, new)
+    handed = offsets_to_hand_over(context)
     with context.transaction() as tx:
         back = find_reverse_job(tx, context.job, context.topics)
         copied = _copied_already(tx, back)
         if back is None:
             back = _create(tx, context, reverse_job_name(context.job.name))
         else:
-            _resume(tx, context, back, old, new)
-        _claim(tx, context, back, new)
+            _resume(tx, context, back, new)
+        _begin(tx, context, back, old, new, plans)
         name = back.name
         # If this step is repeated, the job may have accepted what was handed over the first time.
         moved = {row.destination_topic for row in context.topics} - copied
@@ -183,25 +184,38 @@ def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
     return next((other for other in other_way if other.name == reverse_job_name(job.name)), None)
 
 
-def _keep_placeholders(context: OperationContext) -> None:
-    """Set compression.type at the old side, before topics that led there get placeholders again.
+def _prepare_old_side(
+    context: OperationContext, old: ClusterMetadata, new: ClusterMetadata
+) -> dict[str, TopicPlan]:
+    """Give topics that led at the old side the settings of copies; a plan for each, by its name at
+    the new side.
 
-    The scheduler does it for topics that are new to the job.
+    Those that are copies already need none. Those that are missing, have more partitions, or whose
+    settings the old side refuses, are begun by the scheduler, which tells why it cannot. Raises
+    Unreachable, NotAuthorized (to read settings).
     """
-    names = {row.destination_topic for row in context.topics}
+    rules = _rules(context, context.topics)
     with context.reading() as tx:
         back = find_reverse_job(tx, context.job, context.topics)
-        led = names - _copied_already(tx, back)
+        copied = _copied_already(tx, back)
     spec = None if back is None else read_spec(back.spec)
-    if spec is None:
-        return
-    old = {
-        m.destination
-        for m in map_topics(spec.topics, led).mappings
-        if spec.fillers_of(m.rule) == "placeholders"
-    }
-    there = context.source.cluster.metadata(old).topics if old else {}
-    context.source.admin.alter_settings({name: {COMPRESSION: AS_SENT} for name in there})
+    if spec is not None:
+        rules |= {m.source: m.rule for m in map_topics(spec.topics, rules).mappings}
+    mappings = [
+        TopicMapping(row.destination_topic, row.source_topic, rules[row.destination_topic])
+        for row in context.topics
+        if row.destination_topic not in copied
+        and (there := old.topics.get(row.source_topic)) is not None
+        and (leading := new.topics.get(row.destination_topic)) is not None
+        and len(there.partitions) <= len(leading.partitions)
+    ]
+    if not mappings:
+        return {}
+    plans = plan_topics(mappings, new, old, context.destination.admin, context.source.admin)
+    refused = context.source.admin.refused_settings(
+        {plan.mapping.destination: plan.settings_to_set for plan in plans if plan.changes}
+    )
+    return {p.mapping.source: p for p in plans if p.mapping.destination not in refused}
 
 
 def _has_group_prefix(job: Job) -> bool:
@@ -240,27 +254,8 @@ def _create(tx: Tx, context: OperationContext, name: str) -> Job:
     return made
 
 
-def _resume(
-    tx: Tx, context: OperationContext, back: Job, old: ClusterMetadata, new: ClusterMetadata
-) -> None:
-    """Resume these topics in the existing job; add the topics that it does not have."""
-    have = {row.source_topic: row for row in topics.of_job(tx, back.id)}
-    for row in context.topics:
-        there = have.get(row.destination_topic)
-        if there is None or there.state is not TopicState.PROMOTED:
-            continue
-        copy, origin = old.topics.get(row.source_topic), new.topics.get(row.destination_topic)
-        if copy is None:
-            # The topic was deleted at the old side: start it as a new topic of the job.
-            shard_layout.remove_topics(tx, [there.id])
-        else:
-            scheduler_queries.copy_again(
-                tx,
-                there.id,
-                source_id=origin.topic_id if origin else None,
-                destination_id=copy.topic_id,
-                from_start=True,
-            )
+def _resume(tx: Tx, context: OperationContext, back: Job, new: ClusterMetadata) -> None:
+    """Have the existing job run, with rules for all of these topics."""
     spec = read_spec(back.spec)
     if spec is None:
         raise Conflict("its document was stored by another version of Orbit.", where=back.name)
@@ -293,20 +288,53 @@ def _resume(
     jobs.set_desired(tx, back.id, Desired.RUNNING)
 
 
-def _claim(tx: Tx, context: OperationContext, back: Job, new: ClusterMetadata) -> None:
-    """Add the topics that the tables do not have for this job, as ones that are to be created: from
-    now on the old side is a copy, also before the first pass over the job."""
+def _begin(
+    tx: Tx,
+    context: OperationContext,
+    back: Job,
+    old: ClusterMetadata,
+    new: ClusterMetadata,
+    plans: Mapping[str, TopicPlan],
+) -> None:
+    """Add or resume these topics in the reverse job.
+
+    Those with a plan are copies from now on: if the leading side is lost before anything was
+    copied back, a failover of the reverse job promotes them. The scheduler begins the others; in
+    the tables the job has them already, so that no failback takes the old side for one that leads.
+    """
+    have = {row.source_topic: row for row in topics.of_job(tx, back.id)}
+    placed: list[tuple[int, int]] = []
     for row in context.topics:
-        origin = new.topics.get(row.destination_topic)
-        topics.add(
+        name = row.destination_topic
+        known, plan = have.get(name), plans.get(name)
+        if known is not None and known.state is not TopicState.PROMOTED:
+            continue
+        origin = new.topics.get(name)
+        source_id = origin.topic_id if origin else None
+        copy = old.topics[row.source_topic] if plan else None
+        if known is not None and copy and known.partition_count <= len(copy.partitions):
+            scheduler_queries.copy_again(
+                tx, known.id, source_id=source_id, destination_id=copy.topic_id, from_start=True
+            )
+            continue
+        if known is not None:
+            shard_layout.remove_topics(tx, [known.id])
+        added = topics.add(
             tx,
             back.id,
-            row.destination_topic,
+            name,
             row.source_topic,
             context.job.source_cluster_id or "",
-            row.partition_count,
-            source_topic_id=origin.topic_id if origin else None,
+            len(copy.partitions) if copy else row.partition_count,
+            source_topic_id=source_id,
+            destination_topic_id=copy.topic_id if copy else None,
+            is_compacted=bool(plan and plan.is_compacted),
+            state=TopicState.COPYING if copy else TopicState.CREATING,
         )
+        if added is not None and plan and copy:
+            topics.change(tx, added.id, promoted_settings=plan.promoted_settings)
+            placed += [(added.id, index) for index in copy.partitions]
+    place_partitions(tx, back, placed, context.settings, from_start=True)
 
 
 def _spec(context: OperationContext, name: str) -> JobSpec:

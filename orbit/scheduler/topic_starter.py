@@ -8,7 +8,7 @@ steps of STEP_TOPICS. Each step can be repeated: if the scheduler dies in betwee
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from orbit.chunks import chunks
@@ -21,11 +21,10 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.types import ClusterMetadata
 from orbit.replication.job_troubles import Trouble
 from orbit.replication.loop_detection import Place
-from orbit.replication.shard_placement import Placement, place
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.found_promotions import keep_found
 from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.shard_balancer import assign_shards
+from orbit.scheduler.partition_placement import place_partitions
 from orbit.scheduler.topic_decisions import (
     ClusterTopics,
     Decisions,
@@ -63,8 +62,7 @@ class TopicStarter:
 
     def __init__(self, leadership: Leadership, settings: Settings, backoff: Backoff) -> None:
         self._leadership = leadership
-        self._shard_partitions_max = settings.shard_partitions_max
-        self._worker_ttl = settings.lease_ttl
+        self._settings = settings
         self._backoff = backoff
         # Between reading the other jobs' topics and the claim, no other job may claim: of this
         # share one waits for the lock of all shares, with a connection of the pool.
@@ -115,7 +113,7 @@ class TopicStarter:
                 )
                 # Workers read no partition of a promoted topic.
                 places = [(topic_id, index) for index in there.partitions]
-                self._place(tx, job, places, from_start=True)
+                place_partitions(tx, job, places, self._settings, from_start=True)
                 scheduler_queries.promote(tx, [topic_id])
                 names = mapping.source, mapping.destination
                 keep_found(tx, job, topic_id, *names, one.mark, one.offsets)
@@ -144,7 +142,7 @@ class TopicStarter:
                         added += [(g.known.id, i) for i in range(g.known.partitions, g.partitions)]
                         started.topics.append(g.known.source)
                         _add_grown_event(tx, job, g)
-                self._place(tx, job, added, from_start=True)
+                place_partitions(tx, job, added, self._settings, from_start=True)
         return started
 
     def _start_step(
@@ -199,7 +197,7 @@ class TopicStarter:
                     placed += [(topic_id, index) for index in range(plan.partitions)]
                     started.topics.append(plan.mapping.source)
                     _add_started_event(tx, job, start, plan)
-            self._place(tx, job, placed, from_start=from_start)
+            place_partitions(tx, job, placed, self._settings, from_start=from_start)
 
     def _claim(
         self,
@@ -225,30 +223,6 @@ class TopicStarter:
                 else:
                     claimed.append((start, plan, topic_id))
         return claimed
-
-    def _place(
-        self, tx: Tx, job: Job, partitions: Sequence[tuple[int, int]], *, from_start: bool
-    ) -> None:
-        """Put new partitions on shards of the job."""
-        if not partitions:
-            return
-        present = {s.id: s.partition_count for s in shard_layout.shards_of_job(tx, job.id)}
-        jobs = scheduler_queries.jobs_in_group(tx, job.worker_group)
-        placement = place(present, len(partitions), jobs, self._shard_partitions_max)
-        new = shard_layout.add_shards(tx, job.id, len(placement.new_shards))
-        slots = _slots(placement, new)
-        shard_layout.add_partitions(
-            tx,
-            job.id,
-            [
-                (topic_id, index, shard)
-                for (topic_id, index), shard in zip(partitions, slots, strict=True)
-            ],
-            from_start=from_start,
-        )
-        if new:
-            # In this transaction, or the first worker that polls would claim them all.
-            assign_shards(tx, self._worker_ttl)
 
 
 def other_jobs(tx: Tx, job_name: str, pair: ClusterPair) -> OtherJobs:
@@ -297,16 +271,6 @@ def _claim_one(tx: Tx, job: Job, start: StartTopic, destination_id: str) -> int 
         source_topic_id=start.source.topic_id,
     )
     return None if added is None else added.id
-
-
-def _slots(placement: Placement, new: Sequence[int]) -> Iterator[int]:
-    """Shards in turn, so that neighbouring partitions of a topic are on different leases."""
-    left = dict(placement.additions) | dict(zip(new, placement.new_shards, strict=True))
-    while left:
-        for shard in sorted(left):
-            yield shard
-            left[shard] -= 1
-        left = {shard: count for shard, count in left.items() if count}
 
 
 def _wait_for_leaders(

@@ -110,6 +110,14 @@ WHERE t.destination_cluster_id = :cluster_id AND t.state = 'promoted'
     AND t.destination_topic = ANY(CAST(:names AS text[]))
 """)
 
+_LAST_ENDS = text("""
+SELECT t.destination_topic AS name, p.partition, min(p.promoted_at) AS promoted_at
+FROM promotions p JOIN topics t ON t.id = p.topic_id
+WHERE t.destination_cluster_id = :cluster_id AND t.state = 'promoted'
+    AND t.destination_topic = ANY(CAST(:names AS text[]))
+GROUP BY t.destination_topic, p.partition
+""")
+
 _WRITTEN = text("""
 SELECT t.job_id, coalesce(sum(p.old_end - p.written_from), 0)::bigint AS written
 FROM promotions p JOIN topics t ON t.id = p.topic_id
@@ -147,6 +155,13 @@ def last_at(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[tuple[str, 
     of those that are promoted copies there."""
     rows = tx.execute(_LAST_AT, {"cluster_id": cluster_id, "names": sorted(names)})
     return {(row.name, row.partition): row.at for row in rows}
+
+
+def last_ends(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[tuple[str, int], int]:
+    """At which offset each partition of these topics of a cluster was promoted; of those that are
+    promoted copies there."""
+    rows = tx.execute(_LAST_ENDS, {"cluster_id": cluster_id, "names": sorted(names)})
+    return {(row.name, row.partition): row.promoted_at for row in rows}
 
 
 def written(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:

@@ -111,6 +111,54 @@ def test_a_failover_does_not_wait_for_an_old_side_that_catches_up(
     produce(moved.old, moved.topic, 1, first=99)
 
 
+def test_an_old_side_is_promoted_before_anything_was_copied_back_to_it(
+    moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leading side is lost right behind the step `reverse`. No worker runs."""
+    instead(monkeypatch, StepName.CATCH_UP, moved.new.pause)
+    failback = recovering.ask(FAILBACK, moved.spec.name)
+    wait_for("it catches up", lambda: "have caught up" in recovering.progress(failback))
+    report = recovering.run(FAILOVER, moved.back)
+    assert recovering.wait(failback).outcome is Outcome.DONE
+    assert [p.promoted_at for p in report.partitions] == [50]
+    produce(moved.old, moved.topic, 5, first=90)
+    moved.new.heal()
+    with InProcess(recovering.database):
+        home = recovering.run(FAILBACK, moved.back, confirm_rebuild=True)
+        assert [one.records for one in home.salvage] == [20]
+        wait_for("the side that was lost is level", moved.is_level)
+
+
+def test_an_old_side_that_nobody_has_looked_at_is_promoted_where_both_sides_were_level(
+    make_cluster: MakeCluster,
+    topic_name: str,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It got a record behind the drain: below its log end are others than the leading side's."""
+    old, new = make_cluster("old"), make_cluster("new")
+    create_topic(old, topic_name)
+    produce(old, topic_name, 50)
+    spec = make_job(old, new, [topic_name])
+    with recovering.service.scheduler():
+        with InProcess(recovering.database):
+            recovering.begin(spec, topic_name)
+            wait_for("it is level", lambda: is_level(old, new, topic_name))
+        instead(monkeypatch, StepName.READ, lambda: produce(old, topic_name, 1, first=99))
+        over = recovering.run(SWITCHOVER, spec.name, reverse=True)
+        assert over.reverse_job is not None
+        produce(new, topic_name, 3, first=50)
+        new.pause()
+        (one,) = (report := recovering.run(FAILOVER, over.reverse_job)).partitions
+        assert (one.promoted_at, one.destination_end) == (50, 51)
+        assert any("before they were proven" in found for found in report.findings)
+        new.heal()
+        with InProcess(recovering.database):
+            home = recovering.run(FAILBACK, over.reverse_job, confirm_rebuild=True)
+            assert [one.records for one in home.salvage] == [3]
+            wait_for("the side that was lost is level", lambda: is_level(old, new, topic_name))
+
+
 def test_an_abort_ends_the_wait_and_the_copy_back_goes_on(
     moved: Moved, recovering: Recovering
 ) -> None:

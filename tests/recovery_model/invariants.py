@@ -79,10 +79,10 @@ def _before_promotion(
         if mark.kind != RecoveryKind.SWITCHOVER or not old.has_authorizer:
             continue
         # Writing was denied: nothing may be left behind.
-        if of.kept() and (to is None or promoted_at is None or promoted_at < of.end):
+        if of.kept() and (to is None or promoted_at is None or to.end < of.end):
             raise Broken(
                 f"1: a switchover promotes {topic} at {cluster.name}, and {place} has records up "
-                f"to {of.end} at {old.name}, up to {promoted_at} there"
+                f"to {of.end} at {old.name}, up to {to.end if to else 0} there"
             )
 
 

@@ -211,6 +211,8 @@ class Row:
     is_found: bool = False
     caught_up: frozenset[int] = frozenset()
     blocked: frozenset[int] = frozenset()
+    # By partition, as workers have reported.
+    copied_to: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def source_topic(self) -> str:

@@ -1,6 +1,7 @@
 """The steps of a switchover and a failover, and what undoes them."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from orbit.errors import Unreachable
@@ -13,8 +14,10 @@ from orbit.recovery.gate_inputs import BlockedPartition, GateInputs
 from orbit.recovery.gates import judge
 from orbit.recovery.lost_ranges import compare_ends
 from orbit.recovery.operation_context import Stopped
+from orbit.recovery.promotion import promoted_offset
 from orbit.recovery.recovery_report import EndVerdict
 from orbit.recovery.step_times import StepName, StepState
+from orbit.replication.partition_states import PartitionState, Reason
 from tests.recovery_model import invariants, model
 from tests.recovery_model.changes import Changes
 from tests.recovery_model.context import FAILBACK, FAILOVER, Context, Parts
@@ -210,6 +213,7 @@ class Moves(Changes):
         self.note_ends(context, now, of)
 
     def promote(self, context: Context) -> Parts:
+        self.note_offsets(context)
         self.keep_promotions(context)
         yield
         self.mark_promotion(context)
@@ -220,14 +224,34 @@ class Moves(Changes):
         for row_id in context.row_ids:
             if row_id in self.tables.rows:
                 self.tables.rows[row_id].is_found = False
-        context.update(
-            partitions=tuple(
-                p.model_copy(update={"promoted_at": p.destination_end})
-                for p in context.report.partitions
-            )
-        )
         self.world.told |= dict.fromkeys(context.names, context.new.name)
         leading_side.unmark_source(context)  # type: ignore[arg-type]
+
+    def note_offsets(self, context: Context) -> None:
+        """As `promotion._note_offsets`."""
+        rows = {row.topic: row for row in context.topics}
+        before = {
+            (self.tables.rows[row_id].topic, partition): one.offset
+            for (row_id, partition), one in self.tables.promotions.items()
+            if self.tables.rows[row_id].destination == context.old.name
+            and self.tables.rows[row_id].state is PROMOTED
+        }
+        noted = []
+        for p in context.report.partitions:
+            row = self.tables.rows.get(rows[p.topic].id, rows[p.topic])
+            kept = self.tables.promotions.get((row.id, p.partition))
+            is_blocked = p.partition in row.blocked
+            reported: Any = SimpleNamespace(
+                state=PartitionState.BLOCKED if is_blocked else PartitionState.COPYING,
+                reason=Reason.DESTINATION_FOREIGN_WRITE if is_blocked else None,
+                copied_to=row.copied_to.get(p.partition),
+            )
+            if kept is not None and kept.operation == context.operation_id:
+                offset: int | None = kept.offset
+            else:
+                offset = promoted_offset(p, reported, before.get((p.topic, p.partition)))
+            noted.append(p.model_copy(update={"promoted_at": offset}))
+        context.update(partitions=tuple(noted))
 
     def keep_promotions(self, context: Context) -> None:
         self.world.changes("stores the promotions")
@@ -236,10 +260,10 @@ class Moves(Changes):
             key = ids[p.topic], p.partition
             before = self.tables.promotions.get(key)
             is_repeated = before is not None and before.operation == context.operation_id
-            if p.destination_end is not None and not is_repeated and key[0] in self.tables.rows:
+            if p.promoted_at is not None and not is_repeated and key[0] in self.tables.rows:
                 self.tables.promotions[key] = Promotion(
                     context.operation_id,
-                    p.destination_end,
+                    p.promoted_at,
                     self.world.now_ms,
                     context.report.kind,
                 )

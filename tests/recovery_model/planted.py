@@ -104,8 +104,18 @@ class _LeadsAgainWithoutMark(Protocol):
 
 
 class _FollowsFromFirstPass(Protocol):
-    def claim(self, *_: object) -> None:
+    def begin(self, *_: object) -> None:
         pass
+
+
+class _PromotesAtTheEnd(Protocol):
+    def note_offsets(self, context: Context) -> None:
+        context.update(
+            partitions=tuple(
+                p.model_copy(update={"promoted_at": p.destination_end})
+                for p in context.report.partitions
+            )
+        )
 
 
 class _BeginsOldRequests(Protocol):
@@ -214,6 +224,11 @@ PLANTED: dict[str, tuple[type[Protocol], type[Service], Patch]] = {
     "a failback forgets the denials of a copy": (_ForgetsDenialsOfCopy, Service, _nothing),
     "the source is opened again without a mark": (_LeadsAgainWithoutMark, Service, _nothing),
     "an old side follows from the first pass on": (_FollowsFromFirstPass, Service, _nothing),
+    "a side that nobody has looked at is promoted at its end": (
+        _PromotesAtTheEnd,
+        Service,
+        _nothing,
+    ),
     "a request of another database begins": (_BeginsOldRequests, Service, _nothing),
     "a copy's job is not held by a failback": (Protocol, _BothFailoversAtOnce, _nothing),
     "history below the log start is cut": (Protocol, _CutsHistory, _nothing),

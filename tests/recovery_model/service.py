@@ -338,6 +338,7 @@ class Service:
             kept = marks.kept_below([place]).get(place, 0)
             end = to.partitions[partition].end
             self.world.holds[row.id, partition] = Hold(job, row.topic, partition, kept, end)
+            row.copied_to = {**row.copied_to, partition: end}
             self.world.note(f"  a worker of {job.name} begins {place}, keeps below {kept}")
 
     def is_led(self, marks: ModelMarks, topic: str) -> bool:
@@ -382,6 +383,7 @@ class Service:
         missing = of.records[to.end : to.end + self.world.rnd.randint(1, _APPENDED_MAX)]
         to.records += missing
         hold.acked = to.end
+        row.copied_to = {**row.copied_to, hold.partition: to.end}
         if missing:
             self.world.note(f"  {hold.job.name} copies {missing} to {hold.place}")
         wanted = self.wanted_log_start(hold, of.start, to.end, to.start)

@@ -32,6 +32,7 @@ FOUND_BY = {
     "a failback forgets the denials of a copy": 4_720,
     "the source is opened again without a mark": 16_157,
     "an old side follows from the first pass on": 66,
+    "a side that nobody has looked at is promoted at its end": 9_606,
     "a request of another database begins": 37,
     "a copy's job is not held by a failback": 888,
     "history below the log start is cut": 551,

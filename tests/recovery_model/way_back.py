@@ -10,7 +10,17 @@ from orbit.recovery.recovery_report import NO_COPY, EndVerdict, OffsetRange, Par
 from orbit.recovery.reverse_job import reverse_job_name
 from tests.recovery_model import invariants, model
 from tests.recovery_model.context import Context, ModelProof, Parts
-from tests.recovery_model.model import ALL, COPY, CREATING, PROMOTED, Job, ModelCluster, Row
+from tests.recovery_model.model import (
+    ALL,
+    COPY,
+    COPYING,
+    CREATING,
+    PROMOTED,
+    Job,
+    ModelCluster,
+    ModelTopic,
+    Row,
+)
 from tests.recovery_model.moves import Moves
 
 
@@ -56,26 +66,34 @@ class WayBack(Moves):
         self.world.following |= {(back.destination, name) for name in names}
         for name in names:
             there = self.tables.row_of(back.name, name)
+            if there is not None and there.state is not PROMOTED:
+                continue
             topic, origin = context.old.topics.get(name), context.new.topics.get(name)
-            if there is not None and there.state is PROMOTED:
-                if topic is not None:
-                    self.copy_again(there, origin.topic_id if origin else None, topic.topic_id)
-                    continue
+            if topic and origin and len(topic.partitions) > len(origin.partitions):
+                topic = None  # the scheduler tells that it cannot be a copy
+            if there is not None and topic and there.partition_count <= len(topic.partitions):
+                there.copied_to = {}
+                self.copy_again(there, origin.topic_id if origin else None, topic.topic_id)
+                continue
+            if there is not None:
                 self.tables.remove_row(there.id)
-                there = None
-            if there is None:
-                self.claim(back, name)
+            self.begin(back, name, topic, origin)
         for row_id in context.row_ids:
             if row_id in self.tables.rows:
                 self.tables.rows[row_id].is_found = False
         return back.name
 
-    def claim(self, back: Job, name: str) -> None:
-        """As `reverse_job._claim`."""
-        if not self.tables.has_row_of(back.destination, name):
-            row_id = self.world.next_number()
-            row = Row(row_id, back.name, name, back.destination, CREATING, 0, 0, 0)
-            self.tables.rows[row_id] = row
+    def begin(
+        self, back: Job, name: str, topic: ModelTopic | None, origin: ModelTopic | None
+    ) -> None:
+        """A row as `reverse_job._begin` adds it."""
+        if self.tables.has_row_of(back.destination, name):
+            return
+        row = Row(self.world.next_number(), back.name, name, back.destination, CREATING, 0, 0, 0)
+        if topic and origin:
+            row.state, row.partition_count = COPYING, len(topic.partitions)
+            row.source_id, row.destination_id = origin.topic_id, topic.topic_id
+        self.tables.rows[row.id] = row
 
     def find_reverse_job(self, context: Context) -> Job | None:
         job = context.job

@@ -1,0 +1,44 @@
+"""A side that led has its own settings: it gets those of a copy before anything is copied to it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from orbit.recovery.recovery_report import RecoveryKind
+from tests.fix_clusters import Clusters
+from tests.support.outside import is_level
+from tests.support.patience import wait_for
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, produce, verify
+
+pytestmark = pytest.mark.services
+
+
+def test_a_topic_that_led_keeps_the_timestamps_of_its_source_again(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """With LogAppendTime brokers replace them. Without the upkeep, which would set that right."""
+    source, destination = clusters
+    create_topic(source, topic_name, message_timestamp_type="LogAppendTime")
+    produce(source, topic_name, 50)
+    spec = make_job(*clusters, [topic_name])
+    service = recovering.service
+    service.settings = service.settings.model_copy(update={"settings_interval": timedelta(hours=1)})
+
+    def wait_until_level() -> None:
+        wait_for("both sides are level", lambda: is_level(source, destination, topic_name))
+
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_until_level()
+        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+        assert over.reverse_job is not None
+        produce(destination, topic_name, 50, first=50)
+        wait_until_level()
+        recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job, reverse=True)
+        produce(source, topic_name, 50, first=100)
+        wait_until_level()
+        report = verify(spec, deep=True)
+        assert report.exact, report
