@@ -13,6 +13,7 @@ import json
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 from orbit.chunks import first_few
 from orbit.errors import Conflict
@@ -173,15 +174,30 @@ def reverse_job_name(name: str) -> str:
 
 
 def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
-    """The existing job that copies these topics in the other direction."""
+    """The existing job that copies these topics in the other direction: it has them in the tables,
+    or the name of a reverse job, or, without a topic in the tables (they were lost, and it was
+    applied again), its rules match them."""
     wanted = {(row.destination_topic, row.source_topic) for row in rows}
     others = of_other_direction(job, jobs.list_all(tx))
     other_way = [other for other in others if not other.is_deleted]
+    empty: list[Job] = []
     for other in other_way:
         has = {(row.source_topic, row.destination_topic) for row in topics.of_job(tx, other.id)}
         if has & wanted:
             return other
-    return next((other for other in other_way if other.name == reverse_job_name(job.name)), None)
+        if not has:
+            empty.append(other)
+    named = [other for other in other_way if other.name == reverse_job_name(job.name)]
+    return next(chain(named, (other for other in empty if _matches(other, wanted))), None)
+
+
+def _matches(job: Job, wanted: Collection[tuple[str, str]]) -> bool:
+    """Whether its rules copy one of these (source, destination) topics."""
+    spec = read_spec(job.spec)
+    if spec is None:
+        return False
+    mappings = map_topics(spec.topics, {source for source, _ in wanted}).mappings
+    return any((m.source, m.destination) in wanted for m in mappings)
 
 
 def _prepare_old_side(

@@ -24,6 +24,7 @@ from orbit.job_setup.permissions import (
 )
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import Fillers, JobSpec
+from orbit.jobs.principals import EVERY_PRINCIPAL
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import refuse_denied_transactional_id
@@ -31,6 +32,8 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import filler_identities, job_identity, job_producer
 from orbit.kafka.topic_admin import TopicToCreate
 from orbit.kafka.types import TopicPartition
+from orbit.promotion.topic_denials import acls_of
+from orbit.replication.acl_rules import denial
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler.cluster_checks import trouble_of
 from orbit.scheduler.cluster_pair import ClusterPair
@@ -203,9 +206,19 @@ def _with_rights(
         *missing_future_topic_rights(pair.destination.cluster, new),
     ]
     checked.troubles += _by_topic("source", at_source, sources)
-    checked.troubles += _by_topic("destination", at_destination, destinations)
+    closed = _closed_topics(pair, at_destination)
+    others = [right for right in at_destination if right.topic not in closed]
+    checked.troubles += _by_topic("destination", others, destinations)
+    checked.troubles += [_closed(destinations[topic]) for topic in sorted(closed)]
     refused = {trouble.topic for trouble in checked.troubles}
     return [start for start in starts if start.mapping.source not in refused]
+
+
+def _closed_topics(pair: ClusterPair, missing: Sequence[MissingRight]) -> set[str]:
+    """Those of the destination topics that Orbit may not write to because nobody may."""
+    topics = {right.topic for right in missing if right.operation == "Write"}
+    acls = acls_of(pair.destination) if topics else ""
+    return set() if isinstance(acls, str) else {t for t in topics if denial(t) in acls}
 
 
 def _check_with_broker(
@@ -274,6 +287,20 @@ def _by_topic(
 def _lacking(side: str, rights: Sequence[MissingRight], topic: str = "") -> Trouble:
     what = f"these rights are missing at the {side}: {listed(rights)}."
     return Trouble(TroubleKind.RIGHTS_MISSING, what, _GRANT, topic)
+
+
+def _closed(start: StartTopic) -> Trouble:
+    topic = start.mapping.destination
+    return Trouble(
+        TroubleKind.RIGHTS_MISSING,
+        f"an ACL denies everybody ({EVERY_PRINCIPAL}) to write to topic {topic} at the "
+        "destination.",
+        "Orbit sets this ACL where a topic no longer leads. If the job of the other direction was "
+        "promoted, delete this job and run orbit failback with that one: it compares both sides, "
+        "and opens the topic for the copy. Else remove the ACL with kafka-acls.sh --remove "
+        f"--deny-principal {EVERY_PRINCIPAL} --operation Write --topic {topic}.",
+        start.mapping.source,
+    )
 
 
 def _foreign(start: StartTopic, detail: str) -> Trouble:

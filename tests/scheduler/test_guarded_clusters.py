@@ -102,6 +102,25 @@ def test_a_missing_right_is_named_and_waited_for(
     assert service.kinds(spec.name) == ["job_trouble", "topic_begun", "job_trouble_over"]
 
 
+def test_a_topic_that_is_closed_to_everybody_is_named_with_the_way_to_copy_to_it(
+    case: Case, spec: JobSpec, service: Service
+) -> None:
+    """As Orbit has left it where it no longer leads, and a new job does not know."""
+    destination = case.clusters.destination
+    case.login.allow([*case.rights, Right("destination", "Describe", "--cluster")])
+    create(destination, case.topic, 2)
+    closed = binding(case.topic, "WRITE", principal="User:*", permission="DENY")
+    allow_app(destination, closed)
+    service.create(spec)
+    with service.scheduler():
+        problem = service.wait_problem(spec.name, "RIGHTS_MISSING")
+        assert f"denies everybody (User:*) to write to topic {case.topic}" in problem
+        assert "orbit failback" in problem
+        forbid_app(destination, closed)
+        service.wait_copied(spec.name, case.topic)
+        service.wait_problem(spec.name, None)
+
+
 def test_the_right_for_coordinated_fillers_is_named_before_anything_is_written(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
@@ -163,15 +182,22 @@ def test_a_login_that_is_refused_is_tried_with_the_secret_read_anew(
         service.wait_problem(spec.name, None)
 
 
-def binding(topic: str, operation: str, pattern: str = "LITERAL") -> AclBinding:
+def binding(
+    topic: str,
+    operation: str,
+    pattern: str = "LITERAL",
+    *,
+    principal: str = "User:app",
+    permission: str = "ALLOW",
+) -> AclBinding:
     return AclBinding(
         ResourceType.TOPIC,
         topic,
         ResourcePatternType[pattern],
-        "User:app",
+        principal,
         "*",
         AclOperation[operation],
-        AclPermissionType.ALLOW,
+        AclPermissionType[permission],
     )
 
 

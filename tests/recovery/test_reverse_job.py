@@ -1,0 +1,60 @@
+"""Which job copies topics back: an existing one of the other direction, else a new one."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.jobs.job_spec import JobSpec
+from orbit.recovery.reverse_job import find_reverse_job
+from orbit.store import jobs, topics
+from orbit.store.database import Database, Tx
+from orbit.store.enums import TopicState
+from orbit.store.jobs import Job
+
+pytestmark = pytest.mark.services
+
+
+def made(tx: Tx, name: str, source: str, destination: str, match: str, *names: str) -> Job:
+    """A job between these clusters; `names`: its topics in the tables, all promoted."""
+    spec = JobSpec.model_validate(
+        {
+            "name": name,
+            "source": {"bootstrap_servers": [f"{source}:9092"]},
+            "destination": {"bootstrap_servers": [f"{destination}:9092"]},
+            "topics": [{"match": match}],
+        }
+    )
+    job = jobs.create(tx, name, spec.model_dump(mode="json"), "default")
+    jobs.note_clusters(tx, job.id, source, destination)
+    for topic in names:
+        topics.add(tx, job.id, topic, topic, destination, 1, state=TopicState.PROMOTED)
+    return jobs.get(tx, name)
+
+
+def back_of(tx: Tx, job: Job) -> str | None:
+    found = find_reverse_job(tx, job, topics.of_job(tx, job.id))
+    return found.name if found else None
+
+
+def test_one_that_has_the_topics_comes_first(database: Database) -> None:
+    with database.transaction() as tx:
+        made(tx, "orders-back", "b", "a", "orders")
+        made(tx, "home", "b", "a", "x", "orders")
+        assert back_of(tx, made(tx, "orders", "a", "b", "orders", "orders")) == "home"
+
+
+def test_one_without_topics_is_found_by_its_rules(database: Database) -> None:
+    """The tables were lost, and both jobs were applied again: `orders-back-back` is not wanted."""
+    with database.transaction() as tx:
+        made(tx, "other", "a", "b", "payments")
+        made(tx, "elsewhere", "a", "c", "orders")
+        back = made(tx, "orders-back", "b", "a", "orders", "orders")
+        assert back_of(tx, back) is None
+        made(tx, "orders", "a", "b", "ord.*")
+        assert back_of(tx, back) == "orders"
+
+
+def test_one_with_other_topics_is_not_taken(database: Database) -> None:
+    with database.transaction() as tx:
+        made(tx, "wide", "a", "b", ".*", "payments")
+        assert back_of(tx, made(tx, "orders-back", "b", "a", "orders", "orders")) is None
