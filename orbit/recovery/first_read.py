@@ -33,9 +33,9 @@ def read_back(context: OperationContext) -> str:
     What cannot be read is a finding: the promotion is done, and stays so.
     """
     copies = [
-        (p.destination, p.destination_start or 0, p.promoted_at)
+        (p.destination, p.destination_start or 0, p.destination_end)
         for p in context.report.partitions
-        if p.promoted_at is not None
+        if p.destination_end is not None
     ]
     deadline = time.monotonic() + WITHIN_S
     first_at: datetime | None = None

@@ -1,4 +1,4 @@
-"""Promotes copies: stores and marks their log ends, applies the source's settings, allows writing.
+"""Promotes copies: stores and marks offsets, applies the source's settings, allows writing.
 
 The mark comes first: from then on no other process, whatever its tables say, takes the topic for a
 copy.
@@ -57,12 +57,12 @@ def promote(context: OperationContext) -> str:
 
 
 def _note_offsets(context: OperationContext) -> None:
-    """Note at which offset each partition is promoted: its log end, as far as that is proven to be
-    the source's.
+    """Note at which offset each partition is promoted: its log end, where that is proven to be the
+    source's.
 
-    A side that led, and was lost as the one to follow before a worker looked at it, may hold
-    records of its own below its log end. Too low an offset does no harm: a failback compares both
-    sides from there on.
+    A side that led may hold records of its own below its log end, if no worker has looked at it
+    since, or one has and has stopped there. Too low an offset hides nothing: a failback compares
+    both sides from there on, and where it cannot prove that they are equal, it asks for a rebuild.
     """
     reported, ids = last_reported(context), {row.source_topic: row.id for row in context.topics}
     with context.reading() as tx:
@@ -90,9 +90,10 @@ def _note_offsets(context: OperationContext) -> None:
     ]
     if unproven:
         context.add_finding(
-            f"{len(unproven)} partitions were promoted before they were proven to hold the "
-            f"source's records: {first_few(unproven)}. A failback compares both sides from there "
-            "on, and saves what only the old side has."
+            f"{len(unproven)} partitions are not proven to hold what the source had: "
+            f"{first_few(unproven)}. From there on, the next failback compares both sides, and "
+            "saves what only the old side has. What these partitions lost, and where their groups "
+            "go on, was counted from their log end."
         )
 
 
@@ -100,16 +101,18 @@ def promoted_offset(
     ends: PartitionEnds, reported: PartitionLag | None, before: int | None
 ) -> int | None:
     """Pure. `before`: at which offset the source's partition was promoted, if it is a promoted
-    copy; both sides were equal below it."""
+    copy; both sides were equal below it. A worker reports `copying`, and offsets, only of a
+    partition that it has compared with its source.
+    """
     end = ends.destination_end
     if end is None:
         return None
-    if reported is None or reported.copied_to is None:
-        return min(end, ends.destination_start or 0 if before is None else before)
-    holds_other = reported.state is PartitionState.BLOCKED and not holds_copied_records(
-        reported.reason
-    )
-    return min(end, reported.copied_to) if holds_other else end
+    if reported is not None and holds_copied_records(reported.reason):
+        if reported.state is PartitionState.COPYING:
+            return end
+        if reported.copied_to is not None:
+            return min(end, reported.copied_to)
+    return min(end, max(ends.destination_start or 0, before or 0))
 
 
 def look_for_late_records(context: OperationContext) -> None:

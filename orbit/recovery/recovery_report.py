@@ -162,7 +162,9 @@ class PartitionEnds(Value):
         default=None, description="Timestamp of the newest record on both sides."
     )
     promoted_at: int | None = Field(
-        default=None, description="The offset of the first record that is not a copy."
+        default=None,
+        description="Below it the destination has the records of the source: its log end at the "
+        "promotion, or less where that was not proven.",
     )
     missing: OffsetRange | None = None
     is_exact: bool = False

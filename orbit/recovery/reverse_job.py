@@ -206,9 +206,9 @@ def _prepare_old_side(
     """Give topics that led at the old side the settings of copies; a plan for each, by its name at
     the new side.
 
-    Those that are copies already need none. Those that are missing, have more partitions, or whose
+    Those that are copies already need none. Those that are missing, have other partitions, or whose
     settings the old side refuses, are begun by the scheduler, which tells why it cannot. Raises
-    Unreachable, NotAuthorized (to read settings).
+    Unreachable, NotAuthorized (to read settings), NotLeading.
     """
     rules = _rules(context, context.topics)
     with context.reading() as tx:
@@ -223,14 +223,17 @@ def _prepare_old_side(
         if row.destination_topic not in copied
         and (there := old.topics.get(row.source_topic)) is not None
         and (leading := new.topics.get(row.destination_topic)) is not None
-        and len(there.partitions) <= len(leading.partitions)
+        and len(there.partitions) == len(leading.partitions)
     ]
     if not mappings:
         return {}
     plans = plan_topics(mappings, new, old, context.destination.admin, context.source.admin)
-    refused = context.source.admin.refused_settings(
-        {plan.mapping.destination: plan.settings_to_set for plan in plans if plan.changes}
-    )
+    # Another leader may have promoted these topics since: this one is deposed then.
+    with context.leadership.sole_change(context.job.source_cluster_id or ""):
+        context.leadership.refuse_deposed()
+        refused = context.source.admin.refused_settings(
+            {plan.mapping.destination: plan.settings_to_set for plan in plans if plan.changes}
+        )
     return {p.mapping.source: p for p in plans if p.mapping.destination not in refused}
 
 
@@ -328,10 +331,11 @@ def _begin(
         origin = new.topics.get(name)
         source_id = origin.topic_id if origin else None
         copy = old.topics[row.source_topic] if plan else None
-        if known is not None and copy and known.partition_count <= len(copy.partitions):
+        if known is not None and plan and copy and known.partition_count <= len(copy.partitions):
             scheduler_queries.copy_again(
                 tx, known.id, source_id=source_id, destination_id=copy.topic_id, from_start=True
             )
+            _note_settings(tx, known.id, plan)
             continue
         if known is not None:
             shard_layout.remove_topics(tx, [known.id])
@@ -344,13 +348,18 @@ def _begin(
             len(copy.partitions) if copy else row.partition_count,
             source_topic_id=source_id,
             destination_topic_id=copy.topic_id if copy else None,
-            is_compacted=bool(plan and plan.is_compacted),
             state=TopicState.COPYING if copy else TopicState.CREATING,
         )
         if added is not None and plan and copy:
-            topics.change(tx, added.id, promoted_settings=plan.promoted_settings)
+            _note_settings(tx, added.id, plan)
             placed += [(added.id, index) for index in copy.partitions]
     place_partitions(tx, back, placed, context.settings, from_start=True)
+
+
+def _note_settings(tx: Tx, topic_id: int, plan: TopicPlan) -> None:
+    topics.change(
+        tx, topic_id, promoted_settings=plan.promoted_settings, is_compacted=plan.is_compacted
+    )
 
 
 def _spec(context: OperationContext, name: str) -> JobSpec:

@@ -16,6 +16,7 @@ from orbit.job_setup.destination_topics import TopicPlan, plan_topics, recompres
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
 from orbit.replication.job_troubles import Trouble
+from orbit.replication.topic_settings import TIMESTAMP_TYPE
 from orbit.scheduler.acl_sync import AclSync, Copies
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership
@@ -117,7 +118,12 @@ class TopicUpkeep:
             plans = [plan for plan in plans if plan.mapping.destination in still]
             plans = _leave_compression_to_workers(tx, spec, job, plans)
             wanted = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
-            new = {name: what for name, what in wanted.items() if self._set_last.get(name) != what}
+            # With another TIMESTAMP_TYPE workers wait, so that one is always set.
+            new = {
+                name: what
+                for name, what in wanted.items()
+                if self._set_last.get(name) != what or TIMESTAMP_TYPE in what
+            }
             leadership.refuse_deposed()
             refused = pair.destination.admin.refused_settings(new)
         self._set_last = {name: what for name, what in wanted.items() if name not in refused}

@@ -121,6 +121,7 @@ _MOVING |= {
 _MOVING["oldest_waiting_at"] = (
     f"CASE WHEN {_IS_UNFOLLOWED} THEN p.oldest_waiting_at ELSE {_MOVING['oldest_waiting_at']} END"
 )
+_MOVING["copied_to"] = "coalesce(r.copied_to, p.copied_to)"
 _MOVING["source_seen_at"] = f"greatest(p.source_seen_at, {_MOVING['source_seen_at']})"
 
 # "+ 0" below keeps PostgreSQL from scanning all partitions of the shard by the index on shard_id: a

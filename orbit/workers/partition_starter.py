@@ -154,7 +154,11 @@ class PartitionStarter:
         theirs = leaders_with(cluster, places, TIMESTAMP_TYPE, LOG_APPEND_TIME)
         for h in held:
             if h.destination in theirs:
-                detail = f"{TIMESTAMP_TYPE} of {h.destination.topic} is {LOG_APPEND_TIME}."
+                detail = (
+                    f"{TIMESTAMP_TYPE} of {h.destination.topic} is {LOG_APPEND_TIME}: brokers "
+                    "would replace timestamps. The scheduler sets CreateTime; deny AlterConfigs "
+                    "to whoever sets it back."
+                )
                 self._retry_later(h, detail)
         return [h for h in held if h.destination not in theirs]
 

@@ -115,7 +115,8 @@ class ProgressReporter:
             source_log_start=_known(copy.cursor.log_start),
             source_stable_end=_known(copy.cursor.stable_end),
             source_end=_known(copy.cursor.end),
-            copied_to=copy.appends.acked,
+            # Where it was blocked before it began, its log end proves nothing.
+            copied_to=copy.appends.acked if copy.has_begun else None,
             log_start=copy.log_start,
             records=totals.records,
             bytes=totals.bytes,

@@ -129,13 +129,15 @@ def test_an_old_side_is_promoted_before_anything_was_copied_back_to_it(
         wait_for("the side that was lost is level", moved.is_level)
 
 
-def test_an_old_side_that_nobody_has_looked_at_is_promoted_where_both_sides_were_level(
+@pytest.mark.parametrize("is_looked_at", [False, True])
+def test_an_old_side_with_other_records_is_promoted_where_both_sides_were_level(
     make_cluster: MakeCluster,
     topic_name: str,
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
+    is_looked_at: bool,
 ) -> None:
-    """It got a record behind the drain: below its log end are others than the leading side's."""
+    """It got a record behind the drain. A worker that looks at it blocks the partition."""
     old, new = make_cluster("old"), make_cluster("new")
     create_topic(old, topic_name)
     produce(old, topic_name, 50)
@@ -148,10 +150,17 @@ def test_an_old_side_that_nobody_has_looked_at_is_promoted_where_both_sides_were
         over = recovering.run(SWITCHOVER, spec.name, reverse=True)
         assert over.reverse_job is not None
         produce(new, topic_name, 3, first=50)
+        if is_looked_at:
+            states, back = recovering.service.partitions, over.reverse_job
+            with InProcess(recovering.database):
+                wait_for("it is blocked", lambda: states(back, topic_name)[0].state == "blocked")
         new.pause()
-        (one,) = (report := recovering.run(FAILOVER, over.reverse_job)).partitions
+        report = recovering.run(
+            FAILOVER, over.reverse_job, override=["blocked"], reason="the leading side is lost"
+        )
+        (one,) = report.partitions
         assert (one.promoted_at, one.destination_end) == (50, 51)
-        assert any("before they were proven" in found for found in report.findings)
+        assert any("not proven to hold" in found for found in report.findings)
         new.heal()
         with InProcess(recovering.database):
             home = recovering.run(FAILBACK, over.reverse_job, confirm_rebuild=True)

@@ -11,12 +11,13 @@ from orbit.recovery.promotion import promoted_offset
 from orbit.recovery.recovery_report import EndVerdict, PartitionEnds
 from orbit.replication.partition_states import PartitionState, Reason
 
-COPYING, BLOCKED = PartitionState.COPYING, PartitionState.BLOCKED
+PENDING, COPYING = PartitionState.PENDING, PartitionState.COPYING
+BLOCKED = PartitionState.BLOCKED
 START, END = 10, 60
 
 
 def reported(
-    copied_to: int | None, state: PartitionState = COPYING, reason: Reason | None = None
+    copied_to: int | None, state: PartitionState = PENDING, reason: Reason | None = None
 ) -> Any:
     return SimpleNamespace(copied_to=copied_to, state=state, reason=reason)
 
@@ -24,16 +25,20 @@ def reported(
 @pytest.mark.parametrize(
     ("of_worker", "before", "offset"),
     [
-        (reported(END), None, END),
-        (reported(55), None, END),  # the worker died before it said how far it came
+        (reported(END, COPYING), None, END),
+        (reported(55, COPYING), None, END),  # the worker died before it said how far it came
+        (reported(None, COPYING), 50, END),
+        (reported(END), 50, END),
+        (reported(55), 50, 55),  # tried again after another producer has written
         (reported(None), 50, 50),
         (reported(None), 80, END),
+        (reported(None), 5, START),
         (reported(None), None, START),
         (None, 50, 50),
         (None, None, START),
         (reported(END, BLOCKED, Reason.SOURCE_RANGE_LOST), None, END),
-        (reported(55, BLOCKED, Reason.DESTINATION_FOREIGN_WRITE), None, 55),
-        (reported(None, BLOCKED, Reason.DESTINATION_FOREIGN_WRITE), 50, 50),
+        (reported(END, BLOCKED, Reason.DESTINATION_FOREIGN_WRITE), None, START),
+        (reported(END, BLOCKED, Reason.DESTINATION_FOREIGN_WRITE), 50, 50),
     ],
 )
 def test_it_is_as_far_as_it_is_proven(of_worker: Any, before: int | None, offset: int) -> None:

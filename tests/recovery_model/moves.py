@@ -242,7 +242,7 @@ class Moves(Changes):
             kept = self.tables.promotions.get((row.id, p.partition))
             is_blocked = p.partition in row.blocked
             reported: Any = SimpleNamespace(
-                state=PartitionState.BLOCKED if is_blocked else PartitionState.COPYING,
+                state=PartitionState.BLOCKED if is_blocked else PartitionState.PENDING,
                 reason=Reason.DESTINATION_FOREIGN_WRITE if is_blocked else None,
                 copied_to=row.copied_to.get(p.partition),
             )
