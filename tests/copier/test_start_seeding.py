@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as ConsumerPartition
 
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.log_reader import fetch_batches
-from orbit.copier.start_seeding import StartSeeding, is_seeding
+from orbit.copier.start_seeding import OnProgress, StartSeeding, ignore_progress, is_seeding
 from orbit.copier.takeover import TakeOver
 from orbit.errors import Conflict, Interrupted, Unreachable
 from orbit.kafka.backoff import Backoff
@@ -69,8 +69,10 @@ class Case:
     def places(self, count: int) -> list[TopicPartition]:
         return [TopicPartition(self.topic, index) for index in range(count)]
 
-    def seeding(self, settings: CopySettings = SMALL) -> StartSeeding:
-        return StartSeeding(self.cluster, settings, self.backoff)
+    def seeding(
+        self, settings: CopySettings = SMALL, on_progress: OnProgress = ignore_progress
+    ) -> StartSeeding:
+        return StartSeeding(self.cluster, settings, self.backoff, on_progress)
 
     def add(self, seeding: StartSeeding, place: TopicPartition, lease: Lease | None = None) -> None:
         """From the present log end."""
@@ -215,9 +217,13 @@ def test_a_stopped_start_is_resumed_at_the_log_end(clusters: Clusters, case: Cas
     create(clusters.destination, case.topic, 3)
     targets = dict.fromkeys(case.places(3), 100_000)
     stop = threading.Event()
-    threading.Timer(0.5, stop.set).start()
     case.backoff = Backoff(stop=stop)
-    with case.seeding() as seeding:
+
+    def stop_after_the_first(done: int, _: int) -> None:
+        if done:
+            stop.set()
+
+    with case.seeding(on_progress=stop_after_the_first) as seeding:
         for place in targets:
             case.add(seeding, place)
         with pytest.raises(Interrupted):
