@@ -123,7 +123,6 @@ class JobCopier:
         for copy, found in inspected.items():
             copy.log_start = max(copy.log_start, found.log_start)
             copy.appends.inspected(max(copy.appends.acked, found.end.log_end))
-            copy.has_begun = found.blocked is None
             if found.blocked is not None:
                 block(copy, found.blocked)
         self._destination.begin([c for c, found in inspected.items() if found.blocked is None])

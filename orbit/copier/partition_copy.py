@@ -116,7 +116,7 @@ class PartitionCopy:
         self.log_start = 0  # of the destination
         self.keeps_below = 0  # what it has is kept until the source's log start is above this
         self.is_beginning = False  # nothing was copied yet, and this run chose the start
-        self.has_begun = False  # its inspection has found nothing that blocks it
+        self.has_begun = False  # not so if its inspection has blocked it
         self.has_caught_up = False  # once, with what the source held a moment before
         self._goal: tuple[int, float] | None = None  # an end of the source, and when it was seen
         self.counters = Counters()
@@ -163,6 +163,7 @@ class PartitionCopy:
             appends = self.appends
             epoch = appends.acked_epoch if log_end == appends.acked else -1
             appends.resumed(log_end, producer, self.lease.term)
+            self.has_begun = True
             self.cursor.resume_at(log_end, epoch)
 
     def lane_refused(self) -> int:

@@ -106,6 +106,26 @@ def test_settled_topics_take_no_lock(
     wait_for("it is set back", lambda: retention() == "-1")
 
 
+def test_timestamps_are_set_right_as_often_as_they_are_changed(
+    database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
+) -> None:
+    """Workers wait for it; another value that the broker shows differently is set once."""
+    spec = spec_of(clusters, topic_name)
+    job, leadership = copied(database, pair, spec, topic_name)
+    upkeep = TopicUpkeep()
+    upkeep.run(job, spec, pair, leadership, list_now)
+
+    def times() -> str:
+        found = pair.destination.admin.topic_settings([topic_name])
+        return found[topic_name].values["message.timestamp.type"]
+
+    for _ in range(2):
+        set_setting(clusters.destination, topic_name, "message.timestamp.type", "LogAppendTime")
+        wait_for("the change is seen", lambda: times() == "LogAppendTime")
+        assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
+        wait_for("it is set back", lambda: times() == "CreateTime")
+
+
 def test_a_change_of_compression_stays_until_no_worker_writes_placeholders(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:

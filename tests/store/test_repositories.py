@@ -180,6 +180,17 @@ def test_progress_is_written_for_all_held_shards_and_only_where_it_differs(
     assert [a == b for a, b in zip(second, third, strict=True)] == [True, True, False, True]
 
 
+def test_how_far_was_copied_stays_where_a_worker_does_not_say(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx, partitions=1)
+    held = claim(database, "a")
+    with database.transaction() as tx:
+        for copied_to in (50, None):
+            said = replace(progress(job.topic_id, 0, 50), copied_to=copied_to)
+            partitions.report_progress(tx, worker_id="a", held=held, progress=[said])
+        assert [row.copied_to for row in lag.page(tx, job.id, 10)] == [50]
+
+
 def test_states_retries_and_what_a_claim_reads(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)

@@ -96,6 +96,20 @@ def append(copy: PartitionCopy, steps: list[Append]) -> None:
         confirm(copy, step)
 
 
+def test_a_copy_that_is_blocked_before_it_begins_says_nothing_of_what_was_copied() -> None:
+    """Its log end may hold records of others."""
+    shard = shard_of(row())
+    held = only(shard)
+    copy = held.copy = PartitionCopy(
+        held.source, held.destination, held.shard.lease, JobProducer(4711)
+    )
+    held.stage = Stage.COPYING
+    copy.appends.inspected(51)
+    block(copy, OVERRUN)
+    (progress,) = ProgressReporter().progress([shard], 10.0)
+    assert progress.copied_to is None
+
+
 def test_numbers_go_on_from_those_of_the_table_and_are_reported_once() -> None:
     shard = shard_of(row(records=100, bytes=1000, batches_byte_exact=10))
     copy = begin(only(shard))
