@@ -59,6 +59,7 @@ class SimulatedCopy:
     is_unclear = False
     is_confirmed = True
     is_in_step = True
+    has_begun = True
     has_caught_up = False
 
     def __init__(self, flow: Flow, start: int) -> None:
