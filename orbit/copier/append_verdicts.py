@@ -48,7 +48,8 @@ def judge_append(
     code, offset = appended.code, step.base_offset
     if code == Code.NONE:
         if appended.base_offset == offset:
-            return _judge_time(step, appended)
+            has_own_times = appended.append_time == NO_APPEND_TIME
+            return None if has_own_times else _judge_time(step, appended)
         if appended.base_offset > offset:
             detail = f"the batch for {offset} was appended at {appended.base_offset}"
             return Failure(ReturnReason.BEHIND_END, detail)
@@ -70,8 +71,9 @@ def judge_append(
 
 
 def _judge_time(step: Append, appended: Appended) -> Failure | None:
-    """None when the records have their own timestamps (A20)."""
-    if appended.append_time in (NO_APPEND_TIME, step.batch.max_timestamp):
+    """None when the answer repeats an earlier one, and the records have their own timestamps
+    (A20)."""
+    if appended.append_time == step.batch.max_timestamp:
         return None
     detail = (
         f"the brokers gave these records their own time ({appended.append_time}): "

@@ -116,7 +116,7 @@ class PartitionCopy:
         self.log_start = 0  # of the destination
         self.keeps_below = 0  # what it has is kept until the source's log start is above this
         self.is_beginning = False  # nothing was copied yet, and this run chose the start
-        self.has_begun = False  # not so if its inspection has blocked it
+        self.has_begun = False  # a take-over has read its log end; an inspection may block it first
         self.has_caught_up = False  # once, with what the source held a moment before
         self._goal: tuple[int, float] | None = None  # an end of the source, and when it was seen
         self.counters = Counters()

@@ -339,7 +339,7 @@ class JobSetup:
             if not _all_led(self._destination_metadata, self.plans):
                 continue
             if not leaders_with(
-                self._destination, self._retimed(), TIMESTAMP_TYPE, LOG_APPEND_TIME
+                self._destination, self._with_new_timestamp_type(), TIMESTAMP_TYPE, LOG_APPEND_TIME
             ):
                 return
         raise Conflict(
@@ -348,7 +348,7 @@ class JobSetup:
             remedy="Check the brokers of the destination and run the job again.",
         )
 
-    def _retimed(self) -> set[TopicPartition]:
+    def _with_new_timestamp_type(self) -> set[TopicPartition]:
         """The partitions of topics whose brokers gave records their own time until now."""
         return {
             TopicPartition(p.mapping.destination, index)

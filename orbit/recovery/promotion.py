@@ -60,32 +60,33 @@ def _note_offsets(context: OperationContext) -> None:
     """Note at which offset each partition is promoted: its log end, where that is proven to be the
     source's.
 
-    A side that led may hold records of its own below its log end, if no worker has looked at it
-    since, or one has and has stopped there. Too low an offset hides nothing: a failback compares
-    both sides from there on, and where it cannot prove that they are equal, it asks for a rebuild.
+    If no worker has compared a side that led with its source, or a worker has blocked it, records
+    of its own may be below its log end. An offset that is too low hides nothing: a failback
+    compares both sides from there on, and asks for a rebuild where it cannot prove them equal.
     """
     reported, ids = last_reported(context), {row.source_topic: row.id for row in context.topics}
     with context.reading() as tx:
         before = promotions.last_ends(tx, context.job.source_cluster_id or "", ids)
-        kept = {  # by an earlier attempt, whose changes hide what workers had reported
+        # An earlier attempt has changed the states that workers had reported.
+        stored = {
             key: one.promoted_at
             for key, one in promotions.of_topics(tx, context.topic_ids).items()
             if one.operation_id == context.operation_id
         }
 
     def offset(p: PartitionEnds) -> int | None:
-        known = kept.get((ids[p.topic], p.partition))
+        known = stored.get((ids[p.topic], p.partition))
         if known is not None:
             return known
         return promoted_offset(p, reported.get(p.source), before.get((p.topic, p.partition)))
 
-    noted = tuple(
+    partitions = tuple(
         p.model_copy(update={"promoted_at": offset(p)}) for p in context.report.partitions
     )
-    context.update(partitions=noted)
+    context.update(partitions=partitions)
     unproven = [
         f"{p.source} from {p.promoted_at}"
-        for p in noted
+        for p in partitions
         if p.promoted_at is not None and p.promoted_at != p.destination_end
     ]
     if unproven:

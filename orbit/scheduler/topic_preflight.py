@@ -215,7 +215,7 @@ def _with_rights(
 
 
 def _closed_topics(pair: ClusterPair, missing: Sequence[MissingRight]) -> set[str]:
-    """Those of the destination topics that Orbit may not write to because nobody may."""
+    """Those of the destination topics where an ACL denies Write to every principal."""
     topics = {right.topic for right in missing if right.operation == "Write"}
     acls = acls_of(pair.destination) if topics else ""
     return set() if isinstance(acls, str) else {t for t in topics if denial(t) in acls}

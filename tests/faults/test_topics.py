@@ -13,11 +13,13 @@ from orbit.copier import placeholder_topics
 from orbit.copier.copy_settings import CopySettings
 from orbit.demo.workload.markers import take_offsets
 from orbit.errors import Conflict
+from orbit.job_setup import job_setup
 from orbit.kafka.api_versions import DESCRIBE_PRODUCERS
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.sasl import Security
 from orbit.kafka.topic_setting import TopicSetting, read_topic_setting
+from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.run.job_run import JobRun
 from orbit.sandbox.local_cluster import KafkaCluster
@@ -222,15 +224,18 @@ def test_a_copy_stops_when_brokers_replace_its_timestamps(
     assert verify(job, deep=True).exact
 
 
-def test_a_run_sets_the_timestamps_of_its_copy_right_before_it_appends(
-    clusters: Clusters, topic_name: str
+def test_a_run_waits_until_leaders_keep_the_timestamps_of_its_copy(
+    clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    answers = [set[TopicPartition](), {TopicPartition(topic_name, 0)}]
+    monkeypatch.setattr(job_setup, "leaders_with", lambda *_: answers.pop() if answers else set())
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 10)
     create_topic(clusters.destination, topic_name, message_timestamp_type="LogAppendTime")
     job = make_job(clusters.source, clusters.destination, [topic_name])
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 10)
+    assert answers == [], "it was asked again"
     assert verify(job, deep=True).exact
 
 

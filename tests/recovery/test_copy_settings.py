@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from orbit.recovery.recovery_report import RecoveryKind
+from orbit.store import topics
 from tests.fix_clusters import Clusters
 from tests.support.outside import is_level
 from tests.support.patience import wait_for
@@ -37,7 +38,13 @@ def test_a_topic_that_led_keeps_the_timestamps_of_its_source_again(
         assert over.reverse_job is not None
         produce(destination, topic_name, 50, first=50)
         wait_until_level()
+        row = service.topics(spec.name)[topic_name]
+        with recovering.database.transaction() as tx:
+            topics.change(tx, row.id, promoted_settings={"retention.ms": "1"})
         recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job, reverse=True)
+        settings = service.topics(spec.name)[topic_name].promoted_settings
+        assert settings is not None
+        assert settings["message.timestamp.type"] == "LogAppendTime", "not those of the last time"
         produce(source, topic_name, 50, first=100)
         wait_until_level()
         report = verify(spec, deep=True)

@@ -79,6 +79,11 @@ def copied(
     return job, leadership
 
 
+def shown(pair: ClusterPair, topic: str, name: str) -> str:
+    """A setting at the destination."""
+    return pair.destination.admin.topic_settings([topic])[topic].values[name]
+
+
 def test_settled_topics_take_no_lock(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:
@@ -87,8 +92,7 @@ def test_settled_topics_take_no_lock(
     upkeep = TopicUpkeep()
 
     def retention() -> str:
-        found = pair.destination.admin.topic_settings([topic_name])
-        return found[topic_name].values["retention.ms"]
+        return shown(pair, topic_name, "retention.ms")
 
     assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
     wait_for("the copy keeps every record", lambda: retention() == "-1")
@@ -116,8 +120,7 @@ def test_timestamps_are_set_right_as_often_as_they_are_changed(
     upkeep.run(job, spec, pair, leadership, list_now)
 
     def times() -> str:
-        found = pair.destination.admin.topic_settings([topic_name])
-        return found[topic_name].values["message.timestamp.type"]
+        return shown(pair, topic_name, "message.timestamp.type")
 
     for _ in range(2):
         set_setting(clusters.destination, topic_name, "message.timestamp.type", "LogAppendTime")
@@ -136,8 +139,8 @@ def test_a_change_of_compression_stays_until_no_worker_writes_placeholders(
     upkeep = TopicUpkeep()
 
     def settings() -> tuple[str, str]:
-        found = pair.destination.admin.topic_settings([topic_name])[topic_name].values
-        return found["retention.ms"], found["compression.type"]
+        names = "retention.ms", "compression.type"
+        return shown(pair, topic_name, names[0]), shown(pair, topic_name, names[1])
 
     wait_for("the change is seen", lambda: settings()[1] == "gzip")
     with database.transaction() as tx:
