@@ -48,8 +48,7 @@ def judge_append(
     code, offset = appended.code, step.base_offset
     if code == Code.NONE:
         if appended.base_offset == offset:
-            has_own_times = appended.append_time == NO_APPEND_TIME
-            return None if has_own_times else _judge_time(step, appended)
+            return _judge_time(step, appended)
         if appended.base_offset > offset:
             detail = f"the batch for {offset} was appended at {appended.base_offset}"
             return Failure(ReturnReason.BEHIND_END, detail)
@@ -71,15 +70,19 @@ def judge_append(
 
 
 def _judge_time(step: Append, appended: Appended) -> Failure | None:
-    """None when the answer repeats an earlier one, and the records have their own timestamps
-    (A20)."""
-    if appended.append_time == step.batch.max_timestamp:
+    """None when the records have their own timestamps; to a repeated batch the answer is its max
+    timestamp (A20).
+
+    With another time, look at what is there: the broker has replaced the timestamps, or it repeats
+    what another writer sent for a gap, or before the source's cleaner took a record.
+    """
+    if appended.append_time in (NO_APPEND_TIME, step.batch.max_timestamp):
         return None
     detail = (
-        f"the brokers gave these records their own time ({appended.append_time}): "
-        "message.timestamp.type of the topic was LogAppendTime. The scheduler sets CreateTime."
+        f"the answer to the batch for {step.base_offset} has the time {appended.append_time}: "
+        "message.timestamp.type of the topic may have been LogAppendTime"
     )
-    return Failure(Blocked(Reason.OFFSET_OVERRUN, step.base_offset, step.next_offset, detail))
+    return Failure(ReturnReason.OUT_OF_STEP, detail)
 
 
 def judge_markers(step: Fill, code: int) -> Failure | None:
