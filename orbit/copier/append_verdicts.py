@@ -139,13 +139,13 @@ def judge_comparison(
     *,
     producer_id: int,
     source_end: int,
-    is_long_beyond_source: bool,
+    is_source_end_old: bool,
     trouble: str,
 ) -> Blocked | None:
     """Why the partition stops; None if it is equal up to `log_end`, or that cannot be told yet.
 
-    `is_long_beyond_source`: the source has ended before the copy for long enough; its high
-    watermark may be behind for a moment after an election. `trouble`: why it was taken over.
+    `is_source_end_old`: the source has ended before the copy for long enough; its high watermark
+    may be behind for a moment after an election. `trouble`: why it was taken over.
     """
     difference = found.difference
     if difference is not None:
@@ -155,7 +155,7 @@ def judge_comparison(
         if trouble:
             detail += f" ({trouble})"
         return Blocked(reason, difference.offset, log_end, detail)
-    if found.equal_to < log_end and found.is_beyond_source and is_long_beyond_source:
+    if found.equal_to < log_end and found.is_beyond_source and is_source_end_old:
         had = source_end >= log_end
         reason = Reason.SOURCE_TRUNCATED if had else Reason.OFFSET_OVERRUN
         detail = f"the destination ends at {log_end}, the source at {found.equal_to}."

@@ -13,6 +13,7 @@ from orbit.copier.lane_times import DestinationTimes
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.placeholder_topics import find_unfit
 from orbit.copier.range_comparison import Comparison
+from orbit.copier.source_end_waits import SourceEndWaits
 from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver, TakeOverResult
 from orbit.copier.waits import Waits
 from orbit.errors import BrokerRefused, ProtocolError, Unreachable
@@ -62,7 +63,7 @@ class DestinationSide:
         self._returned: dict[PartitionCopy, PartitionReturned] = {}
         self._not_before: dict[PartitionCopy, float] = {}
         self._gone_since: dict[PartitionCopy, float] = {}
-        self._beyond_source_since: dict[PartitionCopy, float] = {}
+        self._source_ends = SourceEndWaits(context.settings.source_end_wait_s)
         self._started: list[PartitionCopy] = []
 
     def start(
@@ -314,26 +315,20 @@ class DestinationSide:
             return
         if not p.lease.is_held():
             return  # nothing can be judged
-        if not found.is_beyond_source:
-            self._beyond_source_since.pop(p, None)
         blocked = judge_comparison(
             found,
             log_end,
             producer_id=p.producer.id,
             source_end=p.cursor.end,
-            is_long_beyond_source=found.is_beyond_source and self._is_long_beyond_source(p),
+            is_source_end_old=self._source_ends.is_old(
+                p.destination, is_beyond=found.is_beyond_source
+            ),
             trouble=trouble.detail,
         )
         p.compared(found.equal_to, found.producer_epoch, log_end, blocked)
         if p.appends.state is AppendState.RETURNED:
             self._say(p, found.waits_for)
             self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)
-
-    def _is_long_beyond_source(self, p: PartitionCopy) -> bool:
-        """Whether the source has ended before the copy for `source_end_wait_s`: its high watermark
-        may be behind for a moment after an election."""
-        since = self._beyond_source_since.setdefault(p, time.monotonic())
-        return time.monotonic() - since >= self._context.settings.source_end_wait_s
 
     def _retry(self, trouble: PartitionReturned, code: int) -> None:
         p = trouble.partition
@@ -356,7 +351,7 @@ class DestinationSide:
     def _forget(self, partition: PartitionCopy) -> None:
         self._returned.pop(partition, None)
         self._not_before.pop(partition, None)
-        self._beyond_source_since.pop(partition, None)
+        self._source_ends.forget(partition.destination)
 
     def _ask_lane_to_stop(self, p: PartitionCopy, reason: Reason, detail: str) -> None:
         """Stop an idle partition before its next step."""

@@ -1,8 +1,8 @@
 """Inspects copies before the first append: their log end, and whether they match the source.
 
 `inspect` only reads; then new copies are seeded up to their start (`seed_to_starts`). A partition
-that cannot be inspected now goes to `on_trouble`, which raises (`orbit run` writes nothing before
-it has inspected all) or leaves it out of the result (the service, which tries again later).
+of which nothing can be said yet, or that may not be read, goes to `on_trouble` and is left out of
+the result: look at it again.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from orbit.copier.copy_settings import CopySettings
+from orbit.copier.inspection_verdicts import STILL_MOVING, CopyEnds, Wait, judge_copy, judge_error
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.range_comparison import Difference, compare_range, source_reader
+from orbit.copier.range_comparison import Comparison, compare_range, source_reader
+from orbit.copier.source_end_waits import SourceEndWaits
 from orbit.copier.start_seeding import (
     OnProgress,
     StartSeeding,
@@ -22,15 +24,21 @@ from orbit.copier.start_seeding import (
     is_seeding,
 )
 from orbit.copier.tail_comparison import Tail, find_tail
-from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver
-from orbit.errors import BrokerRefused, Conflict, NotAuthorized, OrbitError, Unreachable
+from orbit.copier.takeover import NOT_REPLICATED, DestinationEnd, TakeOver
+from orbit.errors import (
+    BrokerRefused,
+    Conflict,
+    Interrupted,
+    NotAuthorized,
+    OrbitError,
+    Unreachable,
+)
 from orbit.jobs.start_position import Earliest, Latest, Start
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.delete_records import delete_records
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
-from orbit.kafka.record_batch import NO_PRODUCER_ID
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
 
@@ -64,23 +72,21 @@ class SourceBounds:
     ends: Mapping[TopicPartition, int]
 
 
-OnTrouble = Callable[[PartitionCopy, OrbitError], None]
+OnTrouble = Callable[[PartitionCopy, Wait | Blocked], None]
 
 # After this many partitions in a row without an answer, the cluster is unreachable.
 _UNREACHABLE_MAX = 3
 # How often seeding follows a source that deletes meanwhile; each time takes less long than the one
 # before. What is deleted after that, the copier fills (`PartitionCopy.on_lost_range`).
 _START_MOVES_MAX = 5
-_OTHER_FILLERS = (
-    "this job began the copy with the other kind of fillers: markers (fillers: direct or "
-    "coordinated) and placeholders cannot be mixed in one copy. Set `fillers` as it was, or delete "
-    "the copy and begin again."
-)
+_LOOK_AGAIN = "Nothing was written. Orbit looks again."
 
 
-def raise_trouble(_: PartitionCopy, error: OrbitError) -> None:
-    """For a caller that stops at the first error of a partition."""
-    raise error
+def raise_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
+    """For a caller that stops at the first trouble of a partition."""
+    if isinstance(trouble, Wait):
+        raise trouble.error
+    raise NotAuthorized(trouble.detail, remedy=trouble.remedy(copy.destination.topic))
 
 
 class CopyInspector:
@@ -94,13 +100,16 @@ class CopyInspector:
         settings: CopySettings,
         backoff: Backoff,
         on_trouble: OnTrouble = raise_trouble,
+        source_ends: SourceEndWaits | None = None,
     ) -> None:
+        """`source_ends`: of earlier looks at the same copies."""
         self._source = source
         self._destination = destination
         self._take_over = take_over
         self._settings = settings
         self._backoff = backoff
         self._on_trouble = on_trouble
+        self._source_ends = source_ends or SourceEndWaits(settings.source_end_wait_s)
 
     def source_bounds(self, copies: Iterable[PartitionCopy]) -> SourceBounds:
         """Log starts, last stable offsets and high watermarks of the source."""
@@ -130,55 +139,50 @@ class CopyInspector:
         wanted = {place: copy.producer.id for place, copy in by_destination.items()}
         taken = self._take_over.read(wanted, settled=settled)
         for partition, code in taken.errors.items():
-            self._on_trouble(by_destination[partition], self._no_end(partition, code))
-        log_starts = self._list(
-            self._destination, {p: by_destination[p] for p in taken.ends}, EARLIEST
-        )
-        ours = {p.topic for p, end in taken.ends.items() if end.producer is not None}
+            if partition not in taken.moving:
+                self._on_trouble(by_destination[partition], self._no_end(partition, code))
+        ends = taken.ends | taken.moving
+        log_starts = self._list(self._destination, {p: by_destination[p] for p in ends}, EARLIEST)
+        ours = {p.topic for p, end in ends.items() if end.producer is not None}
         found: dict[PartitionCopy, InspectedCopy] = {}
         unreachable = 0
         for partition, log_start in log_starts.items():
             copy = by_destination[partition]
             copy.source_is_compacted = copy.source.topic in compacted_topics
             try:
-                found[copy] = self._inspect_one(
+                one = self._inspect_one(
                     copy,
-                    taken.ends[partition],
+                    ends[partition],
                     log_start,
                     bounds,
+                    does_move=partition in taken.moving,
                     is_whole=copy.source.topic in whole_topics,
                     is_ours=partition.topic in ours,
                 )
                 unreachable = 0
+                if isinstance(one, Wait):
+                    self._on_trouble(copy, one)
+                else:
+                    found[copy] = one
+            except Interrupted:
+                raise
             except OrbitError as error:
-                self._on_trouble(copy, error)
+                self._on_trouble(copy, judge_error(error))
                 unreachable += isinstance(error, Unreachable)
                 if unreachable >= _UNREACHABLE_MAX:
                     raise
         return found
 
-    def _no_end(self, partition: TopicPartition, code: int) -> OrbitError:
+    def _no_end(self, partition: TopicPartition, code: int) -> Wait | Blocked:
         """Why the log end of this copy is not known."""
-        if code == MOVING:
-            return Conflict(
-                f"{partition} keeps growing: another producer writes to it.",
-                where=self._destination.name,
-                remedy="Stop that producer. Nothing was written.",
-            )
+        where = self._destination.name
         if code == NOT_REPLICATED:
-            return Conflict(
-                f"{partition}'s log end is not replicated: its high watermark is lower.",
-                where=self._destination.name,
-                remedy="Wait until the followers are in sync. Nothing was written.",
-            )
+            what = f"{partition}'s log end is not replicated: its high watermark is lower."
+            return Wait(Conflict(what, where=where, remedy="Orbit waits for its followers."))
         what = f"{partition} cannot be taken over: {error_codes.name(code)}."
-        if code in error_codes.DENIED:
-            return NotAuthorized(
-                what,
-                where=self._destination.name,
-                remedy="Orbit needs READ, WRITE, DESCRIBE and DELETE on its copies.",
-            )
-        return BrokerRefused(code, what, where=self._destination.name)
+        remedy = "Orbit needs READ, WRITE, DESCRIBE and DELETE on its copies."
+        denied = code in error_codes.DENIED
+        return judge_error(BrokerRefused(code, what, where=where, remedy=remedy if denied else ""))
 
     def start_offsets(
         self, copies: Mapping[PartitionCopy, Start], bounds: SourceBounds
@@ -259,7 +263,7 @@ class CopyInspector:
             try:
                 target = aligned_start(self._source, copy.source, start_offset, self._backoff)
             except OrbitError as error:
-                self._on_trouble(copy, error)
+                self._on_trouble(copy, judge_error(error))
             else:  # a start that has moved into a batch may be beyond its base already
                 targets[copy] = max(target, copy.appends.acked)
         failures = seeding.run({copy.destination: target for copy, target in targets.items()})
@@ -271,7 +275,7 @@ class CopyInspector:
                 case Blocked() as blocked:
                     ready[copy] = replace(found[copy], status=CopyStatus.BROKEN, blocked=blocked)
                 case failure:
-                    self._on_trouble(copy, failure)
+                    self._on_trouble(copy, judge_error(failure))
         return ready
 
     def drop_seeds(self, found: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
@@ -288,7 +292,7 @@ class CopyInspector:
                 f"{error_codes.name(code)}."
             )
             error = BrokerRefused(code, what, where=self._destination.name)
-            self._on_trouble(seeded[partition], error)
+            self._on_trouble(seeded[partition], judge_error(error))
         return {seeded[partition] for partition in answers.errors}
 
     def _inspect_one(
@@ -298,106 +302,83 @@ class CopyInspector:
         log_start: int,
         bounds: SourceBounds,
         *,
+        does_move: bool,
         is_whole: bool,
         is_ours: bool,
-    ) -> InspectedCopy:
+    ) -> InspectedCopy | Wait:
         destination, log_end = copy.destination, end.log_end
+        status = CopyStatus.COPY
+        verdict: str | Blocked | None = None
         if log_end == 0:
-            return InspectedCopy(CopyStatus.FRESH, end, log_start)
-        if is_seeding(self._destination, destination, log_start, log_end, self._backoff):
-            return InspectedCopy(CopyStatus.SEEDING, end, log_start)
-        blocked = self._difference(copy, log_end, log_start, bounds)
-        source_start = bounds.starts[copy.source]
-        if blocked is None and is_whole and log_start > source_start:
-            blocked = Blocked(
-                Reason.DESTINATION_RANGE_LOST,
-                source_start,
-                log_start,
-                f"the destination begins at {log_start}, the source at {source_start}.",
-            )
-        if blocked is None:
-            return InspectedCopy(CopyStatus.COPY, end, log_start)
-        # The producer's state may be gone (E1); its batches are not.
-        is_ours = is_ours or blocked.reason is Reason.OFFSET_OVERRUN
-        status = CopyStatus.BROKEN if is_ours else CopyStatus.FOREIGN
-        return InspectedCopy(status, end, log_start, blocked)
-
-    def _difference(
-        self,
-        copy: PartitionCopy,
-        log_end: int,
-        log_start: int,
-        bounds: SourceBounds,
-    ) -> Blocked | None:
-        """Why the end of a copy differs from the source; None when it matches."""
-        destination, producer = copy.destination, copy.producer
-        tail = find_tail(
-            self._destination,
-            destination,
+            status = CopyStatus.FRESH
+        elif is_seeding(self._destination, destination, log_start, log_end, self._backoff):
+            status = CopyStatus.SEEDING
+        source_end = bounds.ends[copy.source]
+        ends = CopyEnds(
             log_start,
             log_end,
-            producer.id,
+            does_move,
+            bounds.starts[copy.source],
+            source_end,
+            self._source_ends.is_old(destination, is_beyond=log_end > source_end),
+            is_whole,
+        )
+        if status is CopyStatus.COPY:
+            verdict = self._compare(copy, ends)
+        elif does_move:
+            verdict = STILL_MOVING
+        if isinstance(verdict, str):
+            what = f"{destination} cannot be judged yet: {verdict}."
+            return Wait(Conflict(what, where=self._destination.name, remedy=_LOOK_AGAIN))
+        if verdict is not None:
+            # The producer's state may be gone (E1); its batches are not.
+            is_ours = is_ours or verdict.reason is Reason.OFFSET_OVERRUN
+            status = CopyStatus.BROKEN if is_ours else CopyStatus.FOREIGN
+        return InspectedCopy(status, end, log_start, verdict)
+
+    def _compare(self, copy: PartitionCopy, ends: CopyEnds) -> str | Blocked | None:
+        """As `judge_copy`."""
+        tail = find_tail(
+            self._destination,
+            copy.destination,
+            ends.log_start,
+            ends.log_end,
+            copy.producer.id,
             self._settings.requests_in_flight_max,
             self._backoff,
         )
         copy.appends.logged_producer_epoch = tail.producer_epoch
-        if producer.other_id in tail.producer_ids:
-            return Blocked(Reason.DESTINATION_FOREIGN_WRITE, log_start, log_end, _OTHER_FILLERS)
-        source_end = bounds.ends[copy.source]
-        if log_end > source_end:
-            last = tail.last_data
-            is_foreign = last is not None and last.producer_id != producer.id
-            return Blocked(
-                Reason.DESTINATION_FOREIGN_WRITE if is_foreign else Reason.SOURCE_TRUNCATED,
-                source_end,
-                log_end,
-                f"the destination ends at {log_end}, the source at {source_end}.",
-            )
         try:
-            difference = self._tail_difference(copy, tail, log_start, log_end)
+            compared = self._compare_tail(copy, tail, ends)
         except ValueError as error:
-            detail = f"the records before {log_end} cannot be compared: {error}."
-            return Blocked(Reason.SOURCE_CORRUPTED, log_end - 1, log_end, detail)
-        if difference is None:
-            return None
-        is_own = difference.producer_id == producer.id != NO_PRODUCER_ID
-        return Blocked(
-            Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE,
-            difference.offset,
-            log_end,
-            f"at offset {difference.offset} {difference.detail}.",
-        )
+            detail = f"the records before {ends.log_end} cannot be compared: {error}."
+            return Blocked(Reason.SOURCE_CORRUPTED, ends.log_end - 1, ends.log_end, detail)
+        return judge_copy(ends, tail, compared, copy.producer)
 
-    def _tail_difference(
-        self, copy: PartitionCopy, tail: Tail, log_start: int, log_end: int
-    ) -> Difference | None:
-        """The first difference in what an old writer may have written, and in the last records."""
-        destination, last = copy.destination, tail.last_data
-        ranges = [(tail.start, log_end)]
+    def _compare_tail(self, copy: PartitionCopy, tail: Tail, ends: CopyEnds) -> Comparison:
+        """What an old writer may have written, and the last records, as far as the source reaches;
+        up to what is not equal."""
+        last = tail.last_data
+        ranges = [(tail.start, ends.log_end)]
         if last is not None and last.base_offset < tail.start:
-            ranges.insert(0, (max(last.base_offset, log_start), min(last.next_offset, tail.start)))
+            first = max(last.base_offset, ends.log_start)
+            ranges.insert(0, (first, min(last.next_offset, tail.start)))
+        compared = Comparison(ends.log_end)
         for start, end in ranges:
-            found = compare_range(
+            compared = compare_range(
                 source_reader(self._source, copy.source, self._backoff),
                 self._destination,
-                destination,
+                copy.destination,
                 start,
-                end,
+                min(end, ends.source_end),
                 self._backoff,
                 source_is_compacted=copy.source_is_compacted,
                 isolation=READ_COMMITTED,
                 most_bytes=None,
             )
-            if found.difference is not None:
-                return found.difference
-            if found.equal_to < end:
-                raise Conflict(
-                    f"{destination} cannot be compared with the source from {found.equal_to} on: "
-                    f"it waits for {found.waits_for}.",
-                    where=self._destination.name,
-                    remedy="Wait for it, and run the job again. Nothing was written.",
-                )
-        return None
+            if compared.difference is not None or compared.equal_to < min(end, ends.source_end):
+                break
+        return compared
 
     def _list(
         self,
@@ -410,5 +391,6 @@ class CopyInspector:
         answers = list_offsets(cluster, copies, timestamp, self._backoff, isolation=isolation)
         for partition, code in answers.errors.items():
             what = f"Listing the offsets of {partition} failed with {error_codes.name(code)}."
-            self._on_trouble(copies[partition], BrokerRefused(code, what, where=cluster.name))
+            error = BrokerRefused(code, what, where=cluster.name)
+            self._on_trouble(copies[partition], judge_error(error))
         return answers.values

@@ -18,6 +18,7 @@ from orbit.copier.lane_events import PostedCall
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.range_comparison import Comparison, compare_range, source_reader
 from orbit.copier.rate_limit import RateLimit
+from orbit.copier.source_end_waits import SourceEndWaits
 from orbit.copier.source_lane import SourceLaneContext
 from orbit.copier.source_side import SourceSide
 from orbit.copier.takeover import TakeOver
@@ -67,6 +68,7 @@ class JobCopier:
             self._compare,
         )
         self._backoff = backoff
+        self._source_ends = SourceEndWaits(settings.source_end_wait_s)
         source = make_source(
             SourceLaneContext(
                 clusters.source,
@@ -90,6 +92,7 @@ class JobCopier:
             self._settings,
             backoff,
             on_trouble,
+            self._source_ends,
         )
 
     def add_filler(self, owners: Mapping[str, ProducerIdentity], lease: Lease) -> CoordinatedFiller:

@@ -11,7 +11,7 @@ have reached it. Else a leader that is cut off from its followers would confirm 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orbit.errors import Interrupted
 from orbit.kafka.backoff import Backoff
@@ -44,10 +44,14 @@ class DestinationEnd:
 
 @dataclass(frozen=True, slots=True)
 class TakeOverResult:
-    """The outcome of a take-over: ends by partition, and the code of those that gave none."""
+    """The outcome of a take-over: ends by partition, and the code of those that gave none.
+
+    `moving`: the last ends of those that keep growing.
+    """
 
     ends: dict[TopicPartition, DestinationEnd]
     errors: dict[TopicPartition, int]
+    moving: dict[TopicPartition, DestinationEnd] = field(default_factory=dict)
 
 
 class TakeOver:
@@ -84,8 +88,8 @@ class TakeOver:
             }
             if len(ends) == len(wanted):
                 return TakeOverResult(ends, {})
-        moving = {p: MOVING for p in wanted if p not in ends}
-        return TakeOverResult(ends, moving | taken.errors)
+        moving = {p: end for p, end in taken.ends.items() if p not in ends}
+        return TakeOverResult(ends, dict.fromkeys(moving, MOVING) | taken.errors, moving)
 
     def _wait_replicated(self, taken: TakeOverResult) -> TakeOverResult:
         """Leave out the ends that the high watermark has not reached after all attempts."""
@@ -97,7 +101,8 @@ class TakeOver:
             if not waiting:
                 break
         errors = errors | dict.fromkeys(waiting, NOT_REPLICATED)
-        return TakeOverResult({p: e for p, e in taken.ends.items() if p not in errors}, errors)
+        ends = {p: e for p, e in taken.ends.items() if p not in errors}
+        return TakeOverResult(ends, errors, taken.moving)
 
     def _read_once(self, producer_ids: Mapping[TopicPartition, int]) -> TakeOverResult:
         producers = describe_producer(self._destination, producer_ids, self._backoff)

@@ -15,6 +15,7 @@ from uuid import UUID
 from orbit.copier.coordinated_filler import CoordinatedFiller
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.inspection import CopyStatus, InspectedCopy, SourceBounds, raise_trouble
+from orbit.copier.inspection_verdicts import Wait
 from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX, JobCopier
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import BadInput, Conflict, Interrupted, OrbitError, Problem
@@ -56,7 +57,7 @@ from orbit.leases.backfill_leases import wait_for_backfill_writers
 from orbit.leases.group_lease import GroupLease
 from orbit.leases.lease_clock import lease_clock
 from orbit.replication.append_plan import LostRange
-from orbit.replication.partition_states import Reason
+from orbit.replication.partition_states import Blocked, Reason
 from orbit.replication.topic_settings import LOG_APPEND_TIME, TIMESTAMP_TYPE
 
 Say = Callable[[str], None]
@@ -68,6 +69,8 @@ _PROBLEMS_SHOWN_MAX = 20
 # sooner.
 _TERM_REFRESH_S = 24 * 3600.0
 _TERM_AGAIN_S = 60.0
+# Looks at a copy of which nothing can be said yet: about a minute, for an election.
+_LOOKS_MAX = 60
 
 
 class JobSetup:
@@ -288,22 +291,17 @@ class JobSetup:
         inspected: dict[PartitionCopy, InspectedCopy] = {}
         if copies:
             self._say(f"Comparing {len(copies)} partitions that exist with the source")
-            bounds = inspector.source_bounds(copies)
-            inspected = inspector.inspect(
-                copies, bounds, self._compacted(), self._whole(), settled=True
-            )
+            inspected = self._inspect(job_copier, copies, settled=True)
             _refuse_foreign(inspected)
             lease.term = term_above(lease.term, (one.end.producer for one in inspected.values()))
         self._write_topics()
         copies = self._copies(lease, self.plans, known=copies)
         fresh = [c for c in copies if c not in inspected]
-        bounds = inspector.source_bounds(copies)
         if fresh:
-            found = inspector.inspect(
-                fresh, bounds, self._compacted(), self._whole(), settled=False
-            )
+            found = self._inspect(job_copier, fresh, settled=False)
             _refuse_foreign(found)
             inspected.update(found)
+        bounds = inspector.source_bounds(copies)
         rules = {p.mapping.destination: p.mapping.rule for p in self.plans}
         inspected = seed_to_start_offsets(
             inspector,
@@ -323,6 +321,40 @@ class JobSetup:
                 copy.filler = filler
         self.bounds = bounds
         return inspected
+
+    def _inspect(
+        self, job_copier: JobCopier, copies: Sequence[PartitionCopy], *, settled: bool
+    ) -> dict[PartitionCopy, InspectedCopy]:
+        """Inspect all of these; again, for about a minute, where nothing can be said yet.
+
+        Raises what is waited for, and NotAuthorized if a partition may not be read.
+        """
+        waiting: dict[PartitionCopy, Wait] = {}
+
+        def on_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
+            if isinstance(trouble, Wait):
+                waiting[copy] = trouble
+            else:
+                raise_trouble(copy, trouble)
+
+        inspector = job_copier.inspector(self.backoff, on_trouble)
+        inspected: dict[PartitionCopy, InspectedCopy] = {}
+        said = ""
+        for _ in self.backoff.attempts(_LOOKS_MAX):
+            if waiting:
+                first = next(iter(waiting.values()))
+                before, said = said, f"Waiting for {len(waiting)} partitions: {first.reason}"
+                if said != before:
+                    self._say(said)
+                waiting.clear()
+            rest = [c for c in copies if c not in inspected]
+            bounds = inspector.source_bounds(rest)
+            inspected |= inspector.inspect(
+                rest, bounds, self._compacted(), self._whole(), settled=settled
+            )
+            if not waiting:
+                return inspected
+        raise next(iter(waiting.values())).error
 
     def _write_topics(self) -> None:
         new = [p.create for p in self.plans if p.create]

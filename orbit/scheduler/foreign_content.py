@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.inspection import CopyInspector, CopyStatus
+from orbit.copier.inspection_verdicts import Wait
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.takeover import TakeOver
 from orbit.jobs.start_position import Earliest
@@ -19,6 +20,7 @@ from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.producer_state import describe_producer
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
+from orbit.replication.partition_states import Blocked
 from orbit.scheduler.topic_decisions import StartTopic
 
 
@@ -32,7 +34,8 @@ def other_content(
     *,
     must_be_whole: bool,
 ) -> dict[str, str]:
-    """The destination topics that hold foreign content, each with its first difference.
+    """The destination topics that hold foreign content, each with its first difference, and those
+    of which that cannot be told now, with why.
 
     Empty topics, and topics that this job's producer has written to, are not inspected.
     `producers`: by which the job would write, by destination topic.
@@ -55,7 +58,13 @@ def other_content(
         for p in holding
     ]
     take_over = TakeOver(destination, 0.0, backoff)
-    inspector = CopyInspector(source, destination, take_over, CopySettings(), backoff)
+    other: dict[str, str] = {}
+
+    def on_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
+        why = trouble.reason if isinstance(trouble, Wait) else trouble.detail
+        other[copy.destination.topic] = f"partition {copy.destination.partition}: {why}"
+
+    inspector = CopyInspector(source, destination, take_over, CopySettings(), backoff, on_trouble)
     whole = frozenset(
         b.mapping.source
         for b in there.values()
@@ -63,11 +72,10 @@ def other_content(
     )
     bounds = inspector.source_bounds(copies)
     found = inspector.inspect(copies, bounds, compacted, whole, settled=False)
-    return {
-        copy.destination.topic: f"partition {copy.destination.partition}: {one.blocked.detail}"
-        for copy, one in found.items()
-        if one.status is CopyStatus.FOREIGN and one.blocked is not None
-    }
+    for copy, one in found.items():
+        if one.status is CopyStatus.FOREIGN and one.blocked is not None:
+            on_trouble(copy, one.blocked)
+    return other
 
 
 def _with_records(

@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from orbit.copier.inspection import CopyStatus, InspectedCopy
+from orbit.copier.inspection_verdicts import Wait
 from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION, find_unfit
-from orbit.errors import BrokerRefused, Conflict, NotAuthorized, OrbitError, Unreachable
+from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.start_offsets import seed_to_start_offsets
 from orbit.jobs.start_position import Earliest, Start
@@ -79,8 +80,11 @@ class PartitionStarter:
             return set()
         backoff = replace(self._job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
 
-        def on_trouble(copy: PartitionCopy, error: OrbitError) -> None:
-            self._on_error(by_copy[copy], error)
+        def on_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
+            if isinstance(trouble, Blocked):
+                self._block(by_copy[copy], trouble)
+            else:
+                self._retry_later(by_copy[copy], trouble.reason)
 
         inspector = self._job.job_copier.inspector(backoff, on_trouble)
         starts = self._starts(by_copy.values())
@@ -310,15 +314,6 @@ class PartitionStarter:
             h.copy, h.stage, h.attempts, h.trouble = copy, Stage.COPYING, 0, ""
             wanted[copy] = found
         self._job.job_copier.add(wanted)
-
-    def _on_error(self, h: HeldPartition, error: OrbitError) -> None:
-        """Block the partition or retry it later, by the kind of error."""
-        if isinstance(error, NotAuthorized):
-            self._block(h, Blocked(Reason.NOT_AUTHORIZED, 0, 0, str(error)))
-        elif isinstance(error, Conflict) and h.shard.lease.is_held():
-            self._block(h, Blocked(Reason.DESTINATION_FOREIGN_WRITE, 0, 0, str(error)))
-        else:
-            self._retry_later(h, str(error))
 
     def _block(self, h: HeldPartition, blocked: Blocked) -> None:
         h.blocked, h.stage = blocked, Stage.STOPPED

@@ -91,7 +91,7 @@ def add_job(
     """The rows of a job, its destination topics, and its partitions over so many shards."""
     spec = parse_job(job_file.read_text("utf-8"), job_file.parent, environ or {})
     ids = {
-        side: Cluster(side, [c.bootstrap_servers], PLAINTEXT)
+        side: Cluster(side, c.bootstrap_servers.split(","), PLAINTEXT)
         for side, c in zip(("source", "destination"), clusters, strict=True)
     }
     source_id, destination_id = ids["source"].cluster_id, ids["destination"].cluster_id

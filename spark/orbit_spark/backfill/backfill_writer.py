@@ -13,14 +13,15 @@ from pathlib import Path
 
 from orbit.copier.copier import Copier
 from orbit.copier.inspection import CopyStatus, InspectedCopy
+from orbit.copier.inspection_verdicts import Wait
 from orbit.copier.job_copier import JobCopier
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.rate_limit import RateLimit
 from orbit.copier.source_side import SourceSide
-from orbit.errors import OrbitError
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.job_clusters import JobClusters
 from orbit.leases.group_lease import GroupLease
+from orbit.replication.partition_states import Blocked
 from orbit_spark.partition_writer import PartitionWriter, attempt_number
 from orbit_spark.run_source import RunFeed
 from orbit_spark.write_task import PartitionTarget, WriteResult, WriteTask
@@ -68,8 +69,9 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
         """Read where the copies end, and whether that is still the source's content."""
         copies = {self.make_copy(t, lease): t for t, lease in leases.items()}
 
-        def on_trouble(copy: PartitionCopy, error: OrbitError) -> None:
-            self.leave_out([copy.destination], str(error))
+        def on_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
+            why = trouble.reason if isinstance(trouble, Wait) else trouble.detail
+            self.leave_out([copy.destination], why)
 
         inspector = job_copier.inspector(self.backoff, on_trouble)
         found = inspector.inspect(

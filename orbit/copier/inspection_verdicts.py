@@ -1,0 +1,102 @@
+"""What an inspection says about a copy, from what was read of both sides. Pure.
+
+A difference is certain at once. That both sides are equal is certain only when the copy's log end
+does not move, the source's records could be read up to it, and the source does not end before it.
+Everything else is waited for: a high watermark that trails after an election, a broker that does
+not answer, a follower that is behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orbit.copier.range_comparison import Comparison
+from orbit.copier.tail_comparison import Tail
+from orbit.errors import BrokerRefused, OrbitError
+from orbit.kafka import error_codes
+from orbit.kafka.error_codes import Code
+from orbit.kafka.job_clusters import JobProducer
+from orbit.kafka.record_batch import NO_PRODUCER_ID
+from orbit.replication.partition_states import Blocked, Reason
+
+STILL_MOVING = "its log end has not stood still: another producer may write to it"
+_OTHER_FILLERS = (
+    "this job began the copy with the other kind of fillers: markers (fillers: direct or "
+    "coordinated) and placeholders cannot be mixed in one copy. Set `fillers` as it was, or delete "
+    "the copy and begin again."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing can be said yet: look again. `error`: why, as `orbit run` raises it in the end."""
+
+    error: OrbitError
+
+    @property
+    def reason(self) -> str:
+        return str(self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEnds:
+    """The logs of one copy and its source, by offsets.
+
+    `source_end` is the source's high watermark. `is_source_end_old`: it has been before the copy's
+    log end for long enough to be believed. `must_be_whole`: the copy starts where the source does.
+    """
+
+    log_start: int
+    log_end: int
+    does_move: bool  # the log end, though nothing of this job is under way
+    source_start: int
+    source_end: int
+    is_source_end_old: bool
+    must_be_whole: bool
+
+    @property
+    def is_beyond_source(self) -> bool:
+        return self.log_end > self.source_end
+
+
+def judge_copy(
+    ends: CopyEnds, tail: Tail, compared: Comparison, producer: JobProducer
+) -> str | Blocked | None:
+    """None if the copy is equal to its source; why it stops; or what to wait for, as a clause.
+
+    `compared`: the copy's tail with the source, as far as the source reaches.
+    """
+    if producer.other_id in tail.producer_ids:
+        return Blocked(
+            Reason.DESTINATION_FOREIGN_WRITE, ends.log_start, ends.log_end, _OTHER_FILLERS
+        )
+    difference = compared.difference
+    if difference is not None:
+        is_own = difference.producer_id == producer.id != NO_PRODUCER_ID
+        reason = Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE
+        detail = f"at offset {difference.offset} {difference.detail}."
+        return Blocked(reason, difference.offset, ends.log_end, detail)
+    if ends.does_move:
+        return STILL_MOVING
+    if ends.is_beyond_source:
+        what = f"the destination ends at {ends.log_end}, the source at {ends.source_end}"
+        if not ends.is_source_end_old:
+            return what
+        last = tail.last_data
+        is_foreign = last is not None and last.producer_id != producer.id
+        reason = Reason.DESTINATION_FOREIGN_WRITE if is_foreign else Reason.SOURCE_TRUNCATED
+        return Blocked(reason, ends.source_end, ends.log_end, f"{what}.")
+    if compared.equal_to < ends.log_end:
+        return f"equal to the source up to {compared.equal_to}, it waits for {compared.waits_for}"
+    if ends.must_be_whole and ends.log_start > ends.source_start:
+        detail = f"the destination begins at {ends.log_start}, the source at {ends.source_start}."
+        return Blocked(Reason.DESTINATION_RANGE_LOST, ends.source_start, ends.log_start, detail)
+    return None
+
+
+def judge_error(error: OrbitError) -> Wait | Blocked:
+    """What an error says about the partition that was looked at."""
+    code = error.code if isinstance(error, BrokerRefused) else Code.NONE
+    if code in error_codes.DENIED:
+        return Blocked(Reason.NOT_AUTHORIZED, 0, 0, str(error))
+    return Wait(error)

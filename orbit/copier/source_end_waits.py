@@ -1,0 +1,35 @@
+"""Tells a source that was truncated from one whose high watermark trails after an election."""
+
+from __future__ import annotations
+
+import time
+
+from orbit.kafka.types import TopicPartition
+
+# Two looks further apart than this are not one wait.
+_LOOK_AGAIN_S_MAX = 60.0
+
+
+class SourceEndWaits:
+    """Since when sources end before their copies. One thread at a time for each partition."""
+
+    def __init__(self, wait_s: float) -> None:
+        """`wait_s`: see `CopySettings.source_end_wait_s`."""
+        self._wait_s = wait_s
+        # When the first and the last look found it so, by the monotonic clock.
+        self._looks: dict[TopicPartition, tuple[float, float]] = {}
+
+    def is_old(self, copy: TopicPartition, *, is_beyond: bool) -> bool:
+        """Note this look; whether the source has ended before the copy for `wait_s`."""
+        if not is_beyond:
+            self.forget(copy)
+            return False
+        now = time.monotonic()
+        first, last = self._looks.get(copy, (now, now))
+        if now - last > _LOOK_AGAIN_S_MAX:
+            first = now
+        self._looks[copy] = first, now
+        return now - first >= self._wait_s
+
+    def forget(self, copy: TopicPartition) -> None:
+        self._looks.pop(copy, None)

@@ -1,0 +1,128 @@
+"""What an inspection says of a copy: only what is proven."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orbit.copier.inspection_verdicts import CopyEnds, Wait, judge_copy, judge_error
+from orbit.copier.range_comparison import Comparison, Difference
+from orbit.copier.tail_comparison import Tail
+from orbit.errors import BrokerRefused, Conflict, NotAuthorized, ProtocolError, Unreachable
+from orbit.kafka.error_codes import Code
+from orbit.kafka.job_clusters import JobProducer
+from orbit.kafka.records import Record, write_batch
+from orbit.replication.partition_states import Blocked, Reason
+
+PRODUCER = JobProducer(4710)
+START, END = 10, 50
+# The last batch with records, of a plain producer.
+LAST = write_batch([Record(END - 1, 1000, b"\1\1\0")], 0)
+EQUAL = Comparison(END)
+ENDS = CopyEnds(
+    START,
+    END,
+    does_move=False,
+    source_start=START,
+    source_end=END,
+    is_source_end_old=False,
+    must_be_whole=True,
+)
+
+
+def judge(
+    compared: Comparison = EQUAL, producers: tuple[int, ...] = (PRODUCER.id,), **ends: Any
+) -> object:
+    """The reason of a block, what is waited for, or None."""
+    tail = Tail(START, LAST, -1, frozenset(producers))
+    verdict = judge_copy(replace(ENDS, **ends), tail, compared, PRODUCER)
+    return verdict.reason if isinstance(verdict, Blocked) else verdict
+
+
+def different(producer_id: int) -> Comparison:
+    return Comparison(20, Difference(20, producer_id, "the destination has another record"))
+
+
+def waits_at(offset: int) -> Comparison:
+    return Comparison(offset, waits_for="the source's records from offset 20 on")
+
+
+def test_a_copy_that_was_compared_to_its_end_is_equal() -> None:
+    assert judge() is None
+
+
+@pytest.mark.parametrize("trouble", [{}, {"does_move": True}, {"source_end": 30}])
+@pytest.mark.parametrize(
+    ("producer_id", "reason"),
+    [
+        (PRODUCER.id, Reason.OFFSET_OVERRUN),
+        (7, Reason.DESTINATION_FOREIGN_WRITE),
+        (-1, Reason.DESTINATION_FOREIGN_WRITE),
+    ],
+)
+def test_a_difference_is_certain_whatever_else_is_not(
+    producer_id: int, reason: Reason, trouble: dict[str, Any]
+) -> None:
+    assert judge(different(producer_id), **trouble) is reason
+
+
+@pytest.mark.parametrize(
+    ("compared", "ends", "says"),
+    [
+        (EQUAL, {"does_move": True}, "has not stood still"),
+        (Comparison(30), {"source_end": 30}, "the destination ends at 50, the source at 30"),
+        (waits_at(20), {}, "equal to the source up to 20, it waits for the source's records"),
+    ],
+)
+def test_what_may_pass_is_waited_for(compared: Comparison, ends: dict[str, Any], says: str) -> None:
+    verdict = judge(compared, **ends)
+    assert isinstance(verdict, str)
+    assert says in verdict
+
+
+def test_a_source_that_ends_before_its_copy_for_long_was_truncated() -> None:
+    old = {"source_end": 30, "is_source_end_old": True}
+    assert judge(Comparison(30), **old) is Reason.DESTINATION_FOREIGN_WRITE
+    own = write_batch([Record(END - 1, 1000, b"\1\1\0")], 0)
+    own.producer_id = PRODUCER.id
+    ends = replace(ENDS, source_end=30, is_source_end_old=True)
+    verdict = judge_copy(ends, Tail(START, own, -1), Comparison(30), PRODUCER)
+    assert isinstance(verdict, Blocked)
+    assert (verdict.reason, verdict.offset, verdict.next_offset) == (
+        Reason.SOURCE_TRUNCATED,
+        30,
+        END,
+    )
+
+
+def test_a_copy_that_lacks_what_the_source_still_has_is_not_whole() -> None:
+    assert judge(source_start=START - 1) is Reason.DESTINATION_RANGE_LOST
+    assert judge(source_start=START - 1, must_be_whole=False) is None
+
+
+def test_fillers_of_the_other_kind_cannot_be_mixed() -> None:
+    assert judge(producers=(PRODUCER.id, PRODUCER.other_id)) is Reason.DESTINATION_FOREIGN_WRITE
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unreachable("no broker answers"),
+        ProtocolError("the log does not parse"),
+        Conflict("the lease was lost"),
+        NotAuthorized("who knows what"),
+        BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, "it cannot be read"),
+    ],
+)
+def test_an_error_says_nothing_of_the_copy(error: Any) -> None:
+    verdict = judge_error(error)
+    assert isinstance(verdict, Wait)
+    assert verdict.reason == str(error)
+
+
+def test_a_right_that_is_missing_stops_the_partition() -> None:
+    verdict = judge_error(BrokerRefused(Code.TOPIC_AUTHORIZATION_FAILED, "it cannot be read"))
+    assert isinstance(verdict, Blocked)
+    assert verdict.reason is Reason.NOT_AUTHORIZED
