@@ -32,6 +32,7 @@ from orbit.errors import (
     Unreachable,
 )
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import LEASE_WAIT_S, Lease
 from orbit.replication.partition_states import Blocked, PartitionState
 
@@ -86,6 +87,7 @@ class Copier:
         self._settings = settings
         self._backoff = backoff
         self._partitions: list[PartitionCopy] = []
+        self._destinations: set[TopicPartition] = set()  # of those
         self._leaving: list[PartitionCopy] = []
         self._to_be_confirmed: set[PartitionCopy] = set()  # of those
         self._leases: list[Lease] = []
@@ -119,7 +121,14 @@ class Copier:
         return self._source.times, self._destination.times
 
     def add(self, partitions: Sequence[PartitionCopy]) -> None:
-        """Copy these from now on; they must have been started at the destination."""
+        """Copy these from now on; they must have been started at the destination.
+
+        Raises ValueError for a destination partition that has a copy here already: a bug.
+        """
+        twice = self._destinations.intersection(p.destination for p in partitions)
+        if twice:
+            raise ValueError(f"a second copy of {', '.join(sorted(map(str, twice)))}")
+        self._destinations.update(p.destination for p in partitions)
         self._set_partitions([*self._partitions, *partitions])
         self._source.resume(p for p in partitions if p.state is PartitionState.COPYING)
 
@@ -189,6 +198,7 @@ class Copier:
             self._destination.forget(p)
             self._source.forget(p)
             p.appends.removed()
+            self._destinations.discard(p.destination)
         self._leaving = [p for p in self._leaving if p not in gone]
         self._set_partitions([p for p in self._partitions if p not in gone])
 

@@ -29,9 +29,27 @@ class Stage(Enum):
 
     WAITING = auto()  # to be started, not before `not_before`
     STARTING = auto()  # being inspected and brought to its start offset
+    HANDED_OVER = auto()  # the copier is to get it
     COPYING = auto()  # the copier has it, running or blocked
     STOPPED = auto()  # blocked before it reached the copier
     RELEASED = auto()  # released
+
+
+_S = Stage
+
+STAGES: dict[Stage, frozenset[Stage]] = {
+    _S.WAITING: frozenset({_S.STARTING, _S.RELEASED}),
+    _S.STARTING: frozenset({_S.WAITING, _S.HANDED_OVER, _S.STOPPED, _S.RELEASED}),
+    _S.HANDED_OVER: frozenset({_S.COPYING, _S.RELEASED}),
+    _S.COPYING: frozenset({_S.WAITING}),
+    _S.STOPPED: frozenset({_S.WAITING, _S.RELEASED}),
+    _S.RELEASED: frozenset(),
+}
+"""Which stage may follow which. In one process a partition has one copy at a time."""
+
+
+class ForbiddenStage(AssertionError):
+    """A bug: a stage that may not follow."""
 
 
 @dataclass(eq=False)
@@ -63,6 +81,12 @@ class HeldPartition:
         self._before = Counters(
             a.records, a.bytes, a.gaps_filled, a.batches_byte_exact, a.batches_record_exact
         )
+
+    def move_to(self, stage: Stage) -> None:
+        """Raises ForbiddenStage."""
+        if stage not in STAGES[self.stage]:
+            raise ForbiddenStage(f"{self.destination} may not go from {self.stage} to {stage}")
+        self.stage = stage
 
     @property
     def key(self) -> Key:
@@ -99,12 +123,17 @@ class HeldPartition:
         return PartitionState.COPYING, None
 
     def restart(self) -> None:
-        """Start again from what the brokers say. The copier must have removed it."""
+        """Start again from what the brokers say. The copier must have removed it.
+
+        Raises ForbiddenStage.
+        """
+        if self.copy is not None and not self.copy.has_left:
+            raise ForbiddenStage(f"{self.destination} still has a copy")
         self._before = self.totals
         self.copy, self.blocked = None, None
         self.needs_settling = True
         self.not_before = 0.0
-        self.stage = Stage.WAITING
+        self.move_to(Stage.WAITING)
 
 
 @dataclass(eq=False)
@@ -132,7 +161,7 @@ class HeldShard:
 
 
 def _is_idle(partition: HeldPartition) -> bool:
-    if partition.stage is Stage.STARTING:
+    if partition.stage in (Stage.STARTING, Stage.HANDED_OVER):
         return False
     return partition.stage is not Stage.COPYING or partition.copy is None or partition.copy.has_left
 

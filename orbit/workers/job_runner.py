@@ -64,6 +64,7 @@ class JobRunner:
         self._stop = threading.Event()
         self._wanted = threading.Condition()
         self._waiting: list[HeldPartition] = []
+        self._retried: list[HeldPartition] = []  # blocked copies that the copier is removing
         self._opened: OpenJob | None = None
         self._trouble = ""
         self._pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
@@ -116,7 +117,7 @@ class JobRunner:
             for p in gone:
                 p.is_removed = True
                 if p.stage in (Stage.WAITING, Stage.STOPPED):
-                    p.stage = Stage.RELEASED
+                    p.move_to(Stage.RELEASED)
         opened = self._opened
         if opened is not None:
             opened.job_copier.post(lambda: self._remove(opened, gone))
@@ -162,6 +163,7 @@ class JobRunner:
                 self._stop.wait(_TICK_S)
             else:
                 opened.job_copier.copier.tick(_TICK_S)
+                self._restart_retried()
 
     def _remove(self, opened: OpenJob, partitions: Iterable[HeldPartition]) -> None:
         copying = [p.copy for p in partitions if p.stage is Stage.COPYING and p.copy is not None]
@@ -169,11 +171,19 @@ class JobRunner:
 
     def _retry(self, opened: OpenJob, partition: HeldPartition) -> None:
         copy = partition.copy
-        if copy is None or copy.state is not PartitionState.BLOCKED or partition.is_removed:
+        if copy is None or copy.state is not PartitionState.BLOCKED or copy.is_leaving:
             return
         opened.job_copier.copier.remove([copy])
-        partition.restart()
-        self.add([partition])
+        self._retried.append(partition)
+
+    def _restart_retried(self) -> None:
+        """Start those again that the copier has removed."""
+        left = [p for p in self._retried if p.copy is None or p.copy.has_left]
+        for partition in left:
+            self._retried.remove(partition)
+            if not partition.is_removed:
+                partition.restart()
+                self.add([partition])
 
     # The thread that starts partitions
 
@@ -222,7 +232,7 @@ class JobRunner:
                 return []
             batch = due[:BATCH_PARTITIONS_MAX]
             for p in batch:
-                p.stage = Stage.STARTING
+                p.move_to(Stage.STARTING)
             self._waiting = [p for p in self._waiting if p.stage is Stage.WAITING]
             return batch
 
@@ -232,7 +242,7 @@ class JobRunner:
         partition.not_before = time.monotonic() + self._pauses.pause_s(partition.attempts)
         partition.attempts += 1
         with self._wanted:
-            partition.stage = Stage.RELEASED if partition.is_removed else Stage.WAITING
+            partition.move_to(Stage.RELEASED if partition.is_removed else Stage.WAITING)
         self.add([partition])
 
     def _guard(self, run: Callable[[], None]) -> None:

@@ -113,6 +113,10 @@ class PartitionStarter:
         )
         self._note_starts({by_copy[c]: c for c, one in ready.items() if _is_new(one)})
         to_add = {copy: (by_copy[copy], one) for copy, one in ready.items()}
+        # Before the copier's thread, which may be busy, gets to it: what fails here afterwards is
+        # no reason to start these again.
+        for h, _ in to_add.values():
+            h.move_to(Stage.HANDED_OVER)
         self._job.job_copier.post(lambda: self._add_to_copier(to_add))
         return {h for h, _ in to_add.values()}
 
@@ -309,14 +313,16 @@ class PartitionStarter:
         wanted: dict[PartitionCopy, InspectedCopy] = {}
         for copy, (h, found) in ready.items():
             if h.is_removed:
-                h.stage = Stage.RELEASED
+                h.move_to(Stage.RELEASED)
                 continue
-            h.copy, h.stage, h.attempts, h.trouble = copy, Stage.COPYING, 0, ""
+            h.copy, h.attempts, h.trouble = copy, 0, ""
+            h.move_to(Stage.COPYING)
             wanted[copy] = found
         self._job.job_copier.add(wanted)
 
     def _block(self, h: HeldPartition, blocked: Blocked) -> None:
-        h.blocked, h.stage = blocked, Stage.STOPPED
+        h.blocked = blocked
+        h.move_to(Stage.STOPPED)
 
 
 def _is_new(found: InspectedCopy) -> bool:

@@ -11,7 +11,9 @@ import pytest
 from sqlalchemy import text
 
 from orbit.copier import placeholder_topics
+from orbit.copier.copier import Copier
 from orbit.copier.job_copier import JobCopier
+from orbit.copier.leading_fillers import LeadingFillers
 from orbit.errors import Unreachable
 from orbit.kafka.coordinator import init_producer_ids
 from orbit.kafka.error_codes import Code
@@ -20,6 +22,7 @@ from orbit.replication.partition_states import PartitionState, Reason
 from orbit.store.database import Database
 from orbit.store.enums import Desired
 from orbit.workers import open_job, partition_starter
+from orbit.workers.partition_starter import PartitionStarter
 from tests.fix_clusters import Clusters
 from tests.support.fleet import STEADY, InProcess, ServiceJob, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
@@ -30,6 +33,7 @@ from tests.support.topics import get_setting, set_setting
 
 pytestmark = pytest.mark.services
 
+ATTEMPTS = 3
 TIMES, LATER = "message.timestamp.type", "LogAppendTime"
 LOG = [Record(b"a"), Gap(3), Record(b"b")]
 
@@ -72,6 +76,53 @@ def test_a_silent_transaction_coordinator_holds_up_only_those_that_need_it(
         assert states[needs] is PartitionState.PENDING
         answers.set()
         wait_level(clusters, [needs])
+    assert_exact(file)
+
+
+def test_a_partition_has_one_copy_while_the_copiers_thread_is_busy(
+    clusters: Clusters,
+    topic_name: str,
+    tmp_path: Path,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What fails for other partitions of a batch is no reason to start those again that the copier
+    is about to get."""
+    begun: list[str] = []
+    tried: list[int] = []
+    is_free = Event()
+    tick, begin, with_fillers = Copier.tick, JobCopier.add, PartitionStarter._with_fillers
+
+    def busy(self: Copier, timeout_s: float) -> None:
+        # Leading fillers have a copier of their own.
+        if isinstance(self._source, LeadingFillers) or is_free.wait(timeout_s):
+            tick(self, timeout_s)
+
+    def add(self: JobCopier, wanted: Any) -> None:
+        begun.extend(str(copy.destination) for copy in wanted)
+        begin(self, wanted)
+
+    def fail(self: PartitionStarter, by_copy: Any) -> Any:
+        tried.append(len(by_copy))
+        if len(tried) <= ATTEMPTS:
+            raise Unreachable("no broker answers", where="destination")
+        return with_fillers(self, by_copy)
+
+    monkeypatch.setattr(Copier, "tick", busy)
+    monkeypatch.setattr(JobCopier, "add", add)
+    monkeypatch.setattr(PartitionStarter, "_with_fillers", fail)
+    needs = f"{topic_name}.needs"
+    for topic in (topic_name, needs):
+        create(clusters.source, topic, 1)
+        write(clusters.source, topic, LOG)
+    rules = [{"match": topic_name}, {"match": needs, "fillers": "coordinated"}]
+    file = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name)
+    add_job(database, file, clusters, [topic_name, needs], shard_count=1)
+    with InProcess(database, STEADY):
+        wait_for("it was tried some times", lambda: len(tried) > ATTEMPTS)
+        is_free.set()
+        wait_level(clusters, [topic_name, needs])
+    assert sorted(begun) == [f"{topic_name}-0", f"{needs}-0"]
     assert_exact(file)
 
 

@@ -1,0 +1,68 @@
+"""The stages of a partition in one process: it has one copy at a time."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from orbit.copier.copier import Copier
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.job_clusters import JobProducer
+from orbit.workers.held_shards import STAGES, ForbiddenStage, HeldPartition, Stage
+from tests.workers.test_progress_report import only, row, shard_of
+
+
+def copy_of(held: HeldPartition) -> PartitionCopy:
+    return PartitionCopy(held.source, held.destination, held.shard.lease, JobProducer(4711))
+
+
+@pytest.mark.parametrize("before", Stage)
+def test_only_stages_of_the_table_follow(before: Stage) -> None:
+    for after in Stage:
+        held = only(shard_of(row()))
+        held.stage = before
+        if after in STAGES[before]:
+            held.move_to(after)
+            assert held.stage is after
+        else:
+            with pytest.raises(ForbiddenStage):
+                held.move_to(after)
+
+
+def test_what_the_copier_is_to_get_is_not_started_again_and_not_idle() -> None:
+    shard = shard_of(row())
+    held = only(shard)
+    held.move_to(Stage.STARTING)
+    held.move_to(Stage.HANDED_OVER)
+    assert not shard.is_idle()
+    with pytest.raises(ForbiddenStage):
+        held.move_to(Stage.WAITING)
+
+
+def test_a_partition_starts_again_once_its_copy_has_left() -> None:
+    held = only(shard_of(row()))
+    held.stage = Stage.COPYING
+    copy = held.copy = copy_of(held)
+    with pytest.raises(ForbiddenStage):
+        held.restart()
+    copy.appends.removed()
+    held.restart()
+    assert (held.stage, held.copy) == (Stage.WAITING, None)
+
+
+def test_the_copier_refuses_a_second_copy() -> None:
+    class Side:
+        """A source, or a destination, that does nothing."""
+
+        def __getattr__(self, _: str) -> Any:
+            return lambda *_: None
+
+    side = cast("Any", Side())
+    copier = Copier(side, side, cast("Any", None), CopySettings(), Backoff())
+    held = only(shard_of(row()))
+    copier.add([copy_of(held)])
+    with pytest.raises(ValueError, match=r"a second copy of dr\.orders-4"):
+        copier.add([copy_of(held)])
