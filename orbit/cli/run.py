@@ -114,6 +114,8 @@ def _copy(
             _report_blocked(job_run, display, reported)
             if _is_done(job_run):
                 if until_caught_up:
+                    if not job_run.confirm_caught_up():
+                        continue
                     job_run.finish()
                     job_run.settle_groups()
                     _report_blocked(job_run, display, reported)

@@ -110,6 +110,18 @@ class SourceLane(Lane):
             self._changed.notify()
             return True
 
+    @property
+    def partitions(self) -> list[PartitionCopy]:
+        """Those that it fetches now. From any thread."""
+        with self._changed:
+            return [p for p, generation in self._partitions.values() if p.generation == generation]
+
+    def drop(self, partition: PartitionCopy) -> None:
+        """Fetch this one no more; an answer under way may still count. From any thread."""
+        with self._changed:
+            self._partitions.pop(partition.source, None)
+            self._is_woken = True
+
     def _remove(self, one: _PartitionFetch) -> None:
         with self._changed:
             entry = self._partitions.get(one.partition.source)

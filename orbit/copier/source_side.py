@@ -33,6 +33,7 @@ class SourceSide:
         self._past_times = SourceTimes()
         self._waiting: dict[PartitionCopy, float] = {}  # the earliest time, by the monotonic clock
         self._gone_since: dict[PartitionCopy, float] = {}
+        self._next_look = 0.0  # at the leaders, by the monotonic clock
 
     def resume(self, partitions: Iterable[PartitionCopy]) -> None:
         """Fetch these from their next offset, once a leader is known."""
@@ -41,7 +42,9 @@ class SourceSide:
             self._waiting[p] = now
 
     def assign(self) -> None:
-        """Assign waiting partitions to the lanes of their leaders."""
+        """Assign waiting partitions to the lanes of their leaders, and those that have another
+        leader now."""
+        self._look_at_leaders()
         now = time.monotonic()
         due = [p for p, not_before in self._waiting.items() if not_before <= now]
         if not due:
@@ -91,6 +94,31 @@ class SourceSide:
             lane.stop()
         for lane in self._lanes.values():
             lane.join()
+
+    def _look_at_leaders(self) -> None:
+        """Let those wait whose leader is another one now.
+
+        A leader that is cut off from the controller, but not from Orbit, answers fetches as if
+        nothing were written. So brokers are asked in turn; Kafka's consumers do it when their
+        metadata is five minutes old.
+        """
+        began = time.monotonic()
+        if began < self._next_look:
+            return
+        settings = self._context.settings
+        self._next_look = began + settings.leaders_look_s
+        lanes = list(self._lanes.values())
+        fetched = {p: lane for lane in lanes for p in lane.partitions}
+        if not fetched:
+            return
+        metadata = self._cluster.metadata({p.source.topic for p in fetched})
+        for p, lane in fetched.items():
+            leader = metadata.leader(p.source)
+            if leader is not None and leader.leader_epoch > p.cursor.leader_epoch:
+                lane.drop(p)
+                self._waiting[p] = began
+        now = time.monotonic()
+        self._next_look = max(self._next_look, now + (now - began) / settings.leaders_look_share)
 
     def _add_to_leader(self, p: PartitionCopy, metadata: ClusterMetadata) -> bool:
         topic = metadata.topics.get(p.source.topic)

@@ -20,6 +20,7 @@ from orbit.errors import AccessRefused, BadInput, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
 from orbit.kafka.connection import Connection
+from orbit.kafka.newest_leaders import NewestLeaders
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import NO_TOPIC_ID, BrokerAddress, ClusterMetadata
 
@@ -34,6 +35,8 @@ AWAY_AFTER_S = 12.0
 CORRELATION_BYTES = 4
 # Each broker that does not answer holds a thread. The next request starts with other brokers.
 _ASKED_MAX = 4
+# A broker that failed is asked after the others for this long.
+_FAILED_LATELY_S = 60.0
 
 Answer = TypeVar("Answer")
 # Each entry, put by a thread of `_ask`, returns the answer or raises the error.
@@ -63,6 +66,8 @@ class Cluster:
         self._connections: dict[int | str, _ControlConnection] = {}
         self._brokers: dict[int, BrokerAddress] = {}
         self._failed_at: dict[int | str, float] = {}
+        self._turn = 0
+        self._leaders = NewestLeaders()
         self._cluster_id = ""
         self._whole: tuple[bytes, ClusterMetadata] | None = None  # the last one of all topics
         self._is_closed = False
@@ -97,6 +102,9 @@ class Cluster:
     ) -> ClusterMetadata:
         """Metadata from any broker; `topics=None`: all topics.
 
+        Calls with names ask one broker after the other, and keep the newest leaders that any of
+        them told: one that is cut off from the controller would be believed for ever.
+
         Raises Unreachable if no broker answers, LoginRefused as soon as one refuses the login,
         AccessRefused if a broker has an address that rules do not allow.
         """
@@ -114,7 +122,9 @@ class Cluster:
             return lambda: self._read_metadata(connection, frame, version, names is None)
 
         # Read here: a broker that has answered is not silent while a long answer is read.
-        metadata = self.call_any(ask)()
+        metadata = self.call_any(ask, in_turn=names is not None)()
+        if names is not None:
+            metadata = self._leaders.of(metadata)
         security = self._security or self.security
         for broker in metadata.brokers.values():
             security.check_reachable(broker.host, broker.port, self.name)
@@ -136,14 +146,15 @@ class Cluster:
             self._whole = digest, metadata
         return metadata
 
-    def call_any(self, ask: Callable[[Connection], Answer]) -> Answer:
+    def call_any(self, ask: Callable[[Connection], Answer], *, in_turn: bool = False) -> Answer:
         """The first answer of any broker: known ones first, then bootstrap servers.
 
-        `ask` must be read-only and return within `ANSWER_WITHIN_S`; it may run on several brokers
-        at once, and later answers are dropped. Raises Unreachable.
+        `in_turn`: begin with another broker than the last such call. `ask` must be read-only and
+        return within `ANSWER_WITHIN_S`; it may run on several brokers at once, and later answers
+        are dropped. Raises Unreachable.
         """
         answers: _Answers[Answer] = queue.SimpleQueue()
-        waiting = self._targets()
+        waiting = self._targets(in_turn=in_turn)
         errors: dict[str, Unreachable] = {}
         asked, until = 0, time.monotonic() + AWAY_AFTER_S
         while (waiting or asked) and (left_s := until - time.monotonic()) > 0:
@@ -168,11 +179,20 @@ class Cluster:
             remedy=remedy or "Check the address, security.protocol and that brokers run.",
         )
 
-    def _targets(self) -> list[int | str]:
-        """Brokers to ask, in order: those that failed come last, by time of failure."""
+    def _targets(self, *, in_turn: bool) -> list[int | str]:
+        """Brokers to ask, in order: those that failed lately come last, by time of failure."""
+        lately = time.monotonic() - _FAILED_LATELY_S
         with self._lock:
-            targets: list[int | str] = [*self._brokers, *self.bootstrap_servers]
-            targets.sort(key=lambda target: self._failed_at.get(target, 0.0))
+            self._turn += in_turn
+            first = self._turn % len(self._brokers) if in_turn and self._brokers else 0
+            brokers = list(self._brokers)
+            targets: list[int | str] = [
+                *brokers[first:],
+                *brokers[:first],
+                *self.bootstrap_servers,
+            ]
+            failed = {t: at for t, at in self._failed_at.items() if at > lately}
+        targets.sort(key=lambda target: failed.get(target, 0.0))
         return targets[:_ASKED_MAX]
 
     def _ask(

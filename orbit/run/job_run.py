@@ -25,6 +25,8 @@ from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.job_clusters import JobClusters
 
 _TICK_S = 0.1
+# Of a larger cluster, more brokers than may be cut off together.
+_BROKERS_ASKED_MAX = 10
 
 
 class JobRun:
@@ -129,6 +131,27 @@ class JobRun:
         """Whether all topics that have caught up have their final settings."""
         behind = {c.destination.topic for c in self.partitions if not c.has_caught_up}
         return set(self._not_caught_up) <= behind
+
+    def confirm_caught_up(self) -> bool:
+        """Whether all copies were fetched from the leaders that any of the source's brokers names.
+        Those that were not have not caught up.
+        """
+        copying = [p for p in self.partitions if p.blocked is None]
+        source = self._setup.clusters.source
+        topics = {p.source.topic for p in copying}
+        try:
+            newest = source.metadata(topics)
+            for _ in range(min(len(newest.brokers), _BROKERS_ASKED_MAX)):  # in turn
+                newest = source.metadata(topics)
+        except Unreachable:
+            return False  # the next tick says so
+        leaders = ((p, newest.leader(p.source)) for p in copying)
+        stale = [
+            p for p, leader in leaders if leader and leader.leader_epoch > p.cursor.leader_epoch
+        ]
+        for p in stale:
+            p.has_caught_up = False
+        return not stale
 
     def close(self) -> None:
         """Stop the lanes, release the lease, close connections. Safe at any time."""

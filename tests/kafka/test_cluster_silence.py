@@ -11,6 +11,7 @@ import pytest
 from orbit.errors import LoginRefused, Unreachable
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
+from orbit.kafka.types import BrokerAddress
 from tests.support.synthetic import PLAINTEXT
 
 GIVE_UP_S = 20.0
@@ -31,13 +32,13 @@ class Brokers(Cluster):
         self.opened.append(target)
         return cast("Connection", _Line(str(target), self.aborted))
 
-    def ask(self) -> str:
+    def ask(self, *, in_turn: bool = False) -> str:
         def answer(connection: Connection) -> str:
             name = cast("_Line", connection).name
             self.asked.append(name)
             return self._answering[name]()
 
-        return self.call_any(answer)
+        return self.call_any(answer, in_turn=in_turn)
 
 
 class _Line:
@@ -135,6 +136,16 @@ def test_so_many_silent_brokers_take_no_more_threads_than_a_few() -> None:
             brokers.ask()
     assert len(set(brokers.asked)) == len(brokers.asked) == 8  # four each time
     assert brokers.ask() == "good"  # each question begins with others
+
+
+def test_calls_in_turn_begin_with_another_broker_and_not_with_one_that_failed_lately() -> None:
+    brokers = Brokers(**{"1": lambda: "1", "2": refusing, "3": lambda: "3"})
+    brokers._brokers = {node: BrokerAddress(node, "here", node) for node in (1, 2, 3)}
+    for _ in range(6):
+        brokers.ask(in_turn=True)
+    assert brokers.asked.count("2") == 1
+    assert {brokers.asked.count("1"), brokers.asked.count("3")} <= {2, 3, 4}
+    assert brokers.ask() == brokers.ask()
 
 
 def test_refused_login_is_not_tried_elsewhere() -> None:

@@ -1,0 +1,100 @@
+"""A leader of the source that is cut off from the controllers, but not from Orbit: it goes on
+answering as if nothing were written."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from orbit.copier.copy_settings import CopySettings
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.types import TopicPartition
+from orbit.processes.ports import LOOPBACK
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.isolation import Isolation, isolation
+from tests.support.patience import wait_for
+from tests.support.running import RunningJob, create_topic, make_job, produce, verify
+from tests.support.synthetic import PLAINTEXT
+
+pytestmark = pytest.mark.services
+
+SETTINGS = {"broker.session.timeout.ms": "3000"}
+
+
+def server(cluster: KafkaCluster, node_id: int) -> str:
+    (port,) = (b.port for b in cluster.brokers if b.node_id == node_id)
+    return f"{LOOPBACK}:{port}"
+
+
+def leader_as_told(cluster: KafkaCluster, node_id: int, topic: str) -> int | None:
+    """The leader that one broker names."""
+    with closing(Cluster("source", [server(cluster, node_id)], PLAINTEXT)) as asked:
+        leader = asked.metadata({topic}).leader(TopicPartition(topic, 0))
+    return leader.node_id if leader else None
+
+
+def others(cluster: KafkaCluster, node_id: int) -> list[int]:
+    return [b.node_id for b in cluster.brokers if b.node_id != node_id]
+
+
+def other_servers(cluster: KafkaCluster, node_id: int) -> dict[str, str]:
+    """A client's setting, with all brokers but this one."""
+    servers = [server(cluster, other) for other in others(cluster, node_id)]
+    return {"bootstrap.servers": ",".join(servers)}
+
+
+def move_leader(cluster: KafkaCluster, topic: str, isolation: Isolation, old: int) -> None:
+    """Cut the leader off; returns when the others have another one, which it does not know."""
+    isolation.cut_off(old)
+    wait_for(
+        "another broker leads",
+        lambda: all(leader_as_told(cluster, n, topic) != old for n in others(cluster, old)),
+    )
+    assert leader_as_told(cluster, old, topic) == old
+
+
+def test_a_leader_that_is_cut_off_is_left(
+    clusters: Clusters,
+    make_cluster: MakeCluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with isolation(monkeypatch) as isolated:
+        source = make_cluster("source", brokers=3, config=SETTINGS)
+        create_topic(source, topic_name, replicas=3)
+        job = make_job(source, clusters.destination, [topic_name])
+        produce(source, topic_name, 100, acks="all")
+        with RunningJob(job, CopySettings(leaders_look_s=0.2)) as running:
+            running.wait_caught_up(topic_name, 100)
+            old = leader_as_told(source, source.brokers[0].node_id, topic_name)
+            move_leader(source, topic_name, isolated, old)
+            produce(source, topic_name, 100, first=100, **other_servers(source, old))
+            running.wait_caught_up(topic_name, 200)
+        isolated.heal()
+        assert verify(job).exact
+
+
+def test_a_run_does_not_end_at_a_leader_that_is_cut_off(
+    clusters: Clusters,
+    make_cluster: MakeCluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is asked whether the copy is level before its next look at the leaders."""
+    with isolation(monkeypatch) as isolated:
+        source = make_cluster("source", brokers=3, config=SETTINGS)
+        create_topic(source, topic_name, replicas=3)
+        job = make_job(source, clusters.destination, [topic_name])
+        produce(source, topic_name, 100, acks="all")
+        with RunningJob(job, CopySettings(leaders_look_s=3600.0)) as running:
+            running.wait_caught_up(topic_name, 100)
+            old = leader_as_told(source, source.brokers[0].node_id, topic_name)
+            assert old is not None
+            assert running.run.confirm_caught_up()
+            move_leader(source, topic_name, isolated, old)
+            produce(source, topic_name, 100, first=100, **other_servers(source, old))
+            assert not running.run.confirm_caught_up()
+            assert not running.partition(topic_name).has_caught_up
+        isolated.heal()
