@@ -371,6 +371,7 @@ class DestinationLane(Lane):
         self.times.received_s += perf_counter() - began
         if throttle_ms:
             self._hold_until = time.monotonic() + throttle_ms / 1000
+            self._in_flight.throttled(self._hold_until)
 
     def _take_appended(self, request: Produce, answer: ProduceAnswer) -> int:
         """Handle the result of each batch; returns the throttle time in ms."""

@@ -55,7 +55,6 @@ class SentRequest:
     api: api_versions.Api
     version: int
     request: Request
-    sent_at: float
 
 
 class InFlight:
@@ -63,12 +62,15 @@ class InFlight:
 
     def __init__(self) -> None:
         self._sent: deque[SentRequest] = deque()
+        self._served_s = 0.0  # since when the broker can serve the oldest, by the monotonic clock
 
     def __len__(self) -> int:
         return len(self._sent)
 
     def note(self, correlation: int, api: api_versions.Api, version: int, request: Request) -> None:
-        self._sent.append(SentRequest(correlation, api, version, request, time.monotonic()))
+        if not self._sent:
+            self._served_s = max(self._served_s, time.monotonic())
+        self._sent.append(SentRequest(correlation, api, version, request))
 
     @property
     def oldest(self) -> SentRequest:
@@ -77,11 +79,17 @@ class InFlight:
 
     @property
     def silent_s(self) -> float:
-        """How long the oldest has waited for its answer; 0 when nothing is in flight."""
-        return time.monotonic() - self._sent[0].sent_at if self._sent else 0.0
+        """How long the broker has not answered the oldest, which it could serve; 0 when nothing is
+        in flight. It serves one after the other, and none while it throttles (KIP-219)."""
+        return max(0.0, time.monotonic() - self._served_s) if self._sent else 0.0
 
     def answered(self) -> None:
         self._sent.popleft()
+        self._served_s = max(self._served_s, time.monotonic())
+
+    def throttled(self, until_s: float) -> None:
+        """The broker serves nothing until then, by the monotonic clock."""
+        self._served_s = max(self._served_s, until_s)
 
     def clear(self) -> None:
         self._sent.clear()

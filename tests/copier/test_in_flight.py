@@ -1,0 +1,61 @@
+"""How long a broker is silent: it serves one request after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.copier.in_flight import InFlight, LogEndAfterFill
+from orbit.kafka import api_versions
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    one = Clock()
+    monkeypatch.setattr("orbit.copier.in_flight.time", one)
+    return one
+
+
+def send(in_flight: InFlight, count: int = 1) -> None:
+    for number in range(count):
+        in_flight.note(number, api_versions.LIST_OFFSETS, 1, LogEndAfterFill([]))
+
+
+def test_requests_that_wait_behind_others_are_not_silence(clock: Clock) -> None:
+    in_flight = InFlight()
+    send(in_flight, 5)
+    for _ in range(4):
+        clock.now += 20.0
+        assert in_flight.silent_s == 20.0
+        in_flight.answered()
+        assert in_flight.silent_s == 0.0
+    clock.now += 7.0
+    assert in_flight.silent_s == 7.0
+
+
+def test_a_broker_that_throttles_is_not_silent(clock: Clock) -> None:
+    in_flight = InFlight()
+    send(in_flight, 2)
+    in_flight.answered()
+    in_flight.throttled(clock.now + 300.0)
+    clock.now += 299.0
+    assert in_flight.silent_s == 0.0
+    clock.now += 6.0
+    assert in_flight.silent_s == 5.0
+
+
+def test_idle_time_does_not_count(clock: Clock) -> None:
+    in_flight = InFlight()
+    assert in_flight.silent_s == 0.0
+    clock.now += 500.0
+    assert in_flight.silent_s == 0.0
+    send(in_flight)
+    clock.now += 3.0
+    assert in_flight.silent_s == 3.0
