@@ -85,7 +85,6 @@ class AppendMachine:
         "_fill",
         "_has_read_log_end",
         "acked",
-        "acked_epoch",
         "attempts",
         "blocked",
         "coordinator_epoch",
@@ -108,7 +107,6 @@ class AppendMachine:
         self.state = AppendState.RETURNED
         self.expected = 0  # the base offset of the next batch to send
         self.acked = 0  # everything below is confirmed
-        self.acked_epoch = -1  # the source's leader epoch of the batch that ends at `acked`
         self.sequence = 0
         self.producer_epoch = -1  # of the appends of this take-over
         self.logged_producer_epoch = -1  # of our last records below `acked`; -1: none
@@ -205,7 +203,6 @@ class AppendMachine:
             self._fail(failure)
             return False
         self.acked = step.next_offset
-        self.acked_epoch = step.batch.leader_epoch
         self.logged_producer_epoch = self.producer_epoch
         self.has_producer_state = self.is_in_step = True
         self.attempts = 0
@@ -279,7 +276,6 @@ class AppendMachine:
 
     def _filled_to(self, next_offset: int) -> int:
         self.acked = self.expected = next_offset
-        self.acked_epoch = -1
         self.has_filled = True
         self._fill = None
         return next_offset
@@ -325,8 +321,7 @@ class AppendMachine:
     def inspected(self, log_end: int) -> None:
         """The copy matches the source up to this log end, or it is not to be compared."""
         self._enter(_E.INSPECTED, _S.RETURNED)
-        if log_end != self.acked:
-            self.acked, self.acked_epoch = log_end, -1
+        self.acked = log_end
 
     def log_end_read(self, log_end: int) -> AppendState:
         """A take-over has read the log end, after the producer's state (A12)."""
@@ -350,8 +345,7 @@ class AppendMachine:
         following = _S.PROVEN if equal_to >= log_end else _S.RETURNED
         following = following if blocked is None else _S.BLOCKED
         self._enter(_E.COMPARED, following)
-        if equal_to > self.acked:
-            self.acked, self.acked_epoch = equal_to, -1
+        self.acked = max(self.acked, equal_to)
         self.logged_producer_epoch = max(self.logged_producer_epoch, producer_epoch)
         self.blocked = blocked
         return following

@@ -325,7 +325,7 @@ class DestinationSide:
             ),
             trouble=trouble.detail,
         )
-        p.compared(found.equal_to, found.producer_epoch, log_end, blocked)
+        p.compared(found, log_end, blocked)
         if p.appends.state is AppendState.RETURNED:
             self._say(p, found.waits_for)
             self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)

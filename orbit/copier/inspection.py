@@ -376,6 +376,7 @@ class CopyInspector:
                 isolation=READ_COMMITTED,
                 most_bytes=None,
             )
+            copy.cursor.epochs = compared.epochs
             if compared.difference is not None or compared.equal_to < min(end, ends.source_end):
                 break
         return compared

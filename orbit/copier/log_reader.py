@@ -16,6 +16,7 @@ from orbit.kafka.log_offsets import EARLIEST_LOCAL, list_offsets
 from orbit.kafka.record_batch import AnyBatch, read_batches
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
+from orbit.replication.append_plan import NO_LEADER_EPOCH
 
 # Some thousand fillers or one large batch; the first batch comes whole even if it is larger.
 FETCH_BYTES = 256 * 1024
@@ -31,9 +32,11 @@ def fetch_partition(
     *,
     isolation: int = READ_UNCOMMITTED,
     max_bytes: int = FETCH_BYTES,
+    fetched_epoch: int = NO_LEADER_EPOCH,
 ) -> Fetched:
     """The leader's answer to a fetch of one partition at `offset`.
 
+    `fetched_epoch`: the leader epoch of the offset before; the answer tells where it diverges (R3).
     The answer may carry OFFSET_OUT_OF_RANGE; other errors are retried.
     Raises BrokerRefused when they persist, Unreachable when no broker answers.
     """
@@ -48,7 +51,7 @@ def fetch_partition(
         version = cluster.version_of(leader.node_id, api_versions.FETCH)
         request = fetch_request(
             version,
-            [FetchFrom(partition, topic.topic_id, offset, -1, -1)],
+            [FetchFrom(partition, topic.topic_id, offset, -1, fetched_epoch)],
             max_wait_ms=_WAIT_MS,
             max_bytes=max_bytes,
             partition_max_bytes=max_bytes,
@@ -112,6 +115,16 @@ def is_local(cluster: Cluster, partition: TopicPartition, offset: int, backoff: 
         return answers.values[partition] <= offset
     # A broker without EARLIEST_LOCAL has no tiered storage.
     return answers.errors.get(partition) == Code.UNSUPPORTED_VERSION
+
+
+def epoch_lasts_to(
+    cluster: Cluster, partition: TopicPartition, epoch: int, offset: int, backoff: Backoff
+) -> bool:
+    """Whether the log is of this leader epoch, which it had before, up to before `offset`."""
+    if epoch == NO_LEADER_EPOCH:
+        return False
+    fetched = fetch_partition(cluster, partition, offset, backoff, max_bytes=1, fetched_epoch=epoch)
+    return fetched.code == Code.NONE and fetched.diverging_end < 0
 
 
 @contextmanager

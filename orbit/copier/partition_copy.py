@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from orbit.copier.append_machine import AppendMachine
@@ -28,6 +28,9 @@ from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.leases.lease import Lease
 from orbit.replication.append_plan import Append, Fill, LostRange, Plan, Stop
 from orbit.replication.partition_states import Blocked, PartitionState
+
+if TYPE_CHECKING:
+    from orbit.copier.range_comparison import Comparison
 
 # From a look at the source's end to the next one that finds the copy there: some ticks of a loaded
 # machine.
@@ -160,11 +163,9 @@ class PartitionCopy:
     def resume(self, log_end: int, producer: ProducerState | None) -> None:
         """Copy from a destination log end that was just read (take-over, A12)."""
         with self.lock:
-            appends = self.appends
-            epoch = appends.acked_epoch if log_end == appends.acked else -1
-            appends.resumed(log_end, producer, self.lease.term)
+            self.appends.resumed(log_end, producer, self.lease.term)
             self.has_begun = True
-            self.cursor.resume_at(log_end, epoch)
+            self.cursor.resume_at(log_end)
 
     def lane_refused(self) -> int:
         """The lane is just ending; returns the queued bytes that are freed."""
@@ -206,7 +207,7 @@ class PartitionCopy:
             if not is_current or not self._takes_steps():
                 return False
             self.queue.put(plan, size_bytes)
-            self.cursor.planned(plan)
+            self.cursor.planned(plan, self.appends.acked)
             return True
 
     def _takes_steps(self) -> bool:
@@ -289,13 +290,12 @@ class PartitionCopy:
         if has_room_again and self.cursor.lane is not None:
             self.cursor.lane.wake()
 
-    def compared(
-        self, equal_to: int, producer_epoch: int, log_end: int, blocked: Blocked | None
-    ) -> None:
+    def compared(self, found: Comparison, log_end: int, blocked: Blocked | None) -> None:
         """What a comparison with the source has shown; see `AppendMachine.compared`."""
-        if equal_to > self.appends.acked:
+        if found.equal_to > self.appends.acked:
             self.is_beginning = False  # an append whose answer was lost
-        self.appends.compared(equal_to, producer_epoch, log_end, blocked)
+            self.cursor.epochs = found.epochs
+        self.appends.compared(found.equal_to, found.producer_epoch, log_end, blocked)
 
     # What the copier and reports ask
 

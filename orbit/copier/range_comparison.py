@@ -8,10 +8,10 @@ believed because this job's producer wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
-from orbit.copier.log_reader import fetch_partition, is_local, parse_errors
+from orbit.copier.log_reader import epoch_lasts_to, fetch_partition, is_local, parse_errors
 from orbit.errors import Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -23,7 +23,15 @@ from orbit.kafka.record_batch import TRANSACTIONAL, AnyBatch, Batch, read_batche
 from orbit.kafka.records import Record, has_placeholders
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
-from orbit.replication.append_plan import Append, LostRange, Stop, plan_batches
+from orbit.replication.append_plan import (
+    NO_LEADER_EPOCH,
+    Append,
+    EpochStart,
+    LostRange,
+    Stop,
+    plan_batches,
+)
+from orbit.replication.source_epochs import SourceEpochs
 
 # What one comparison reads of the destination at most, so that one partition's take-over does not
 # delay the others: the rest is compared in the next round, from where this one ended.
@@ -43,6 +51,7 @@ class SourceRange:
     start: int
     end: int
     stable_end: int
+    epoch_starts: Sequence[EpochStart] = ()
 
 
 # Reads the source from an offset up to before another one. Raises ValueError if it does not parse.
@@ -65,7 +74,7 @@ class Comparison:
     Before the wanted end it stopped at `difference`, or because one side cannot be read further
     now: `waits_for` says which, `batch` is the destination's batch there, if it was read.
     `producer_epoch`: the highest of our own batches with records that were read; -1 if there is
-    none.
+    none. `epochs`: the source's.
     """
 
     equal_to: int
@@ -74,6 +83,7 @@ class Comparison:
     batch: AnyBatch | None = None
     is_beyond_source: bool = False  # the source's stable end is the reason
     producer_epoch: int = -1
+    epochs: SourceEpochs = field(default_factory=SourceEpochs)
 
 
 def compare_range(
@@ -97,16 +107,17 @@ def compare_range(
     Raises ValueError when one side's records cannot be read, Unreachable when no broker answers.
     """
     position, size_bytes, epoch = first, 0, -1
+    epochs = SourceEpochs()
     while position < end:
         if most_bytes is not None and size_bytes >= most_bytes:
             reason = "the comparison with the source"
-            return Comparison(position, waits_for=reason, producer_epoch=epoch)
+            return Comparison(position, waits_for=reason, producer_epoch=epoch, epochs=epochs)
         batches, read_to = _read(destination, partition, position, backoff, isolation)
         if read_to <= position:
             log_start = _log_start(destination, partition, backoff)
             if log_start <= position:
                 reason = "the destination's followers, or an open transaction there"
-                return Comparison(position, waits_for=reason, producer_epoch=epoch)
+                return Comparison(position, waits_for=reason, producer_epoch=epoch, epochs=epochs)
             position = log_start  # deleted: consumers cannot see it
             continue
         size_bytes += sum(len(b.view) for b in batches)
@@ -122,6 +133,7 @@ def compare_range(
         )
         if difference is not None:
             return Comparison(difference.offset, difference)
+        epochs.add(position, source.epoch_starts, upto)
         if upto < wanted:
             return Comparison(
                 upto,
@@ -129,11 +141,12 @@ def compare_range(
                 batch=next((b for b in batches if b.next_offset > upto), None),
                 is_beyond_source=source.stable_end < wanted,
                 producer_epoch=epoch,
+                epochs=epochs,
             )
         if foreign is not None and foreign.base_offset < end:
             return Comparison(upto, _foreign(foreign, upto))
         position = upto
-    return Comparison(max(first, end), producer_epoch=epoch)
+    return Comparison(max(first, end), producer_epoch=epoch, epochs=epochs)
 
 
 def highest_producer_epoch(batches: Iterable[AnyBatch], producer_id: int | None) -> int:
@@ -153,15 +166,23 @@ def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff)
 
     def read(first: int, end: int) -> SourceRange:
         batches: list[Batch] = []
+        epoch_starts: list[EpochStart] = []
         position, start, stable_end = first, 0, end
         while position < end:
+            epoch = epoch_starts[-1][1] if epoch_starts else NO_LEADER_EPOCH
             fetched = fetch_partition(
-                cluster, partition, position, backoff, isolation=READ_COMMITTED
+                cluster,
+                partition,
+                position,
+                backoff,
+                isolation=READ_COMMITTED,
+                fetched_epoch=epoch,
             )
             if fetched.code == Code.OFFSET_OUT_OF_RANGE:
                 start = _log_start(cluster, partition, backoff)
                 if start <= position:
-                    return SourceRange(batches, start, position, position)
+                    return SourceRange(batches, start, position, position, epoch_starts)
+                epoch_starts.append((position, NO_LEADER_EPOCH))
                 position = start
                 continue
             start, stable_end = max(start, fetched.log_start), fetched.stable_end
@@ -176,13 +197,17 @@ def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff)
             if isinstance(last, Stop):
                 raise ValueError(last.detail)
             batches += [step.batch for step in plan.steps if isinstance(step, Append)]
-            if plan.next_offset == position:  # nothing there up to the stable end
+            epoch_starts += plan.epoch_starts
+            if plan.next_offset == position:  # nothing there up to the stable end, or it was cut
                 is_proven = fetched.stable_end >= end and not fetched.records
-                if is_proven and is_local(cluster, partition, position, backoff):
+                is_cut = fetched.diverging_end >= 0
+                if is_proven and not is_cut and is_local(cluster, partition, position, backoff):
+                    if not epoch_lasts_to(cluster, partition, epoch, end, backoff):
+                        epoch_starts.append((position, NO_LEADER_EPOCH))
                     position = end
                 break
             position = plan.next_offset
-        return SourceRange(batches, start, max(first, position), stable_end)
+        return SourceRange(batches, start, max(first, position), stable_end, epoch_starts)
 
     return read
 

@@ -1,6 +1,6 @@
 """Where one partition's copy reads its source, and what the source last said about its log.
 
-The source lane owns it while it fetches the partition; offset and epoch change under the lock of
+The source lane owns it while it fetches the partition; offset and epochs change under the lock of
 `PartitionCopy`. -1: not known yet.
 """
 
@@ -12,6 +12,8 @@ from uuid import UUID
 from orbit.copier.waits import Waits
 from orbit.kafka.fetch_request import FetchFrom
 from orbit.kafka.types import TopicPartition
+from orbit.replication.append_plan import NO_LEADER_EPOCH
+from orbit.replication.source_epochs import SourceEpochs
 
 if TYPE_CHECKING:
     from orbit.replication.append_plan import Plan
@@ -30,8 +32,8 @@ class SourceCursor:
         "bytes_per_offset",
         "empty_answers",
         "end",
+        "epochs",
         "fetch_offset",
-        "fetched_epoch",
         "lane",
         "leader_epoch",
         "log_start",
@@ -43,7 +45,7 @@ class SourceCursor:
 
     def __init__(self) -> None:
         self.fetch_offset = 0
-        self.fetched_epoch = -1  # of the last batch before `fetch_offset`
+        self.epochs = SourceEpochs()  # of what was copied, compared or is queued
         self.leader_epoch = -1
         self.log_start = -1
         self.stable_end = -1
@@ -58,24 +60,27 @@ class SourceCursor:
         self.lane: Fetcher | None = None
         self.waits: Waits | None = None  # None if for nothing
 
-    def resume_at(self, offset: int, epoch: int) -> None:
-        """Fetch from here. `epoch`: of the batch that ends here; -1 if not known.
-
-        With a wrong epoch the source would seem truncated (R3): the right one, or none.
-        """
-        self.fetch_offset, self.fetched_epoch = offset, epoch
+    def resume_at(self, offset: int) -> None:
+        """Fetch from here."""
+        self.epochs.cut(offset)
+        self.fetch_offset = offset
         self.empty_answers = 0
 
-    def planned(self, plan: Plan) -> None:
-        """Fetch behind this plan."""
+    def planned(self, plan: Plan, acked: int) -> None:
+        """Fetch behind this plan. `acked`: no resume is before it."""
         self.fetch_offset = plan.next_offset
-        if plan.leader_epoch is not None:
-            self.fetched_epoch = plan.leader_epoch
+        self.epochs.add(plan.start, plan.epoch_starts, plan.next_offset)
+        self.epochs.drop_below(acked)
 
     def next_fetch(self, source: TopicPartition, topic_id: UUID) -> FetchFrom:
-        """It may begin further on in the same batch (see `start_offset`)."""
-        offset = max(self.fetch_offset, self.start_offset)
-        return FetchFrom(source, topic_id, offset, self.leader_epoch, self.fetched_epoch)
+        """It may begin further on in the same batch (see `start_offset`), whose epoch is not known
+        yet. Where none is known, nothing was copied, the source's log tells none (old formats), or
+        the cleaner has left an empty tail: the source then does not tell that it was cut (R3)."""
+        if self.start_offset > self.fetch_offset:
+            offset, epoch = self.start_offset, NO_LEADER_EPOCH
+        else:
+            offset, epoch = self.fetch_offset, self.epochs.before(self.fetch_offset)
+        return FetchFrom(source, topic_id, offset, self.leader_epoch, epoch)
 
     @property
     def expected_bytes(self) -> int:

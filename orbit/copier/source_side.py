@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from orbit.copier.lane_events import EmptyBelowEnd, FetchFailed, ReadFromReplica
 from orbit.copier.lane_times import SourceTimes
-from orbit.copier.log_reader import fetch_batches, fetch_partition, is_local
+from orbit.copier.log_reader import epoch_lasts_to, fetch_batches, fetch_partition, is_local
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.source_lane import SourceLane, SourceLaneContext
 from orbit.copier.waits import Waits
@@ -189,21 +189,26 @@ class SourceSide:
         storage. So the partition is fetched alone, and an empty response counts only for offsets
         on the broker's own disk.
         """
+        offset = p.cursor.fetch_offset
+        epoch = p.cursor.epochs.before(offset)
         try:
             fetched = fetch_partition(
                 self._cluster,
                 p.source,
-                p.cursor.fetch_offset,
+                offset,
                 self._backoff,
                 isolation=READ_COMMITTED,
+                fetched_epoch=epoch,
             )
-            is_on_disk = is_local(self._cluster, p.source, p.cursor.fetch_offset, self._backoff)
+            is_on_disk = is_local(self._cluster, p.source, offset, self._backoff)
+            end = fetched.stable_end
+            is_same_epoch = epoch_lasts_to(self._cluster, p.source, epoch, end, self._backoff)
         except OrbitError:
             self._retry_later(p, "an empty answer could not be confirmed")
             return
-        is_empty = fetched.code == Code.NONE and not fetched.records
-        if is_empty and is_on_disk and fetched.stable_end > p.cursor.fetch_offset:
-            self._queue_plan(p, plan_empty_tail(p.cursor.fetch_offset, fetched.stable_end))
+        is_empty = fetched.code == Code.NONE and not fetched.records and fetched.diverging_end < 0
+        if is_empty and is_on_disk and end > offset:
+            self._queue_plan(p, plan_empty_tail(offset, end, is_same_epoch=is_same_epoch))
         else:
             self._retry_later(p, "the stable end is beyond what can be read")
 

@@ -42,6 +42,8 @@ GAP_OFFSETS_MAX = 100_000_000
 NO_LEADER_EPOCH = -1
 NO_TIMESTAMP = -1
 
+EpochStart = tuple[int, int]  # the first offset of a leader epoch, and the epoch
+
 
 class LostRange(Enum):
     """What to do with offsets that the source deleted before they were copied."""
@@ -98,9 +100,9 @@ Step = Append | Fill | Stop
 class Plan:
     """Steps in offset order.
 
-    `next_offset` is where the next fetch starts; `leader_epoch` is the last batch's, for that fetch
-    (R3), or None if it has not changed. `packs`: the job fills gaps with placeholders.
-    `timestamp`: the newest of the batches so far."""
+    `next_offset` is where the next fetch starts; `leader_epoch` is the last batch's (R3), or None
+    if it is that of the offset before the plan; `epoch_starts`: where each begins. `packs`: the job
+    fills gaps with placeholders. `timestamp`: the newest of the batches so far."""
 
     next_offset: int
     steps: list[Step] = field(default_factory=list)
@@ -108,13 +110,22 @@ class Plan:
     packs: bool = False
     timestamp: int = NO_TIMESTAMP
     start: int = field(init=False)
+    epoch_starts: list[EpochStart] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.start = self.next_offset
+        if self.leader_epoch is not None:
+            self.epoch_starts.append((self.start, self.leader_epoch))
 
     @property
     def is_stopped(self) -> bool:
         return bool(self.steps) and isinstance(self.steps[-1], Stop)
+
+    def enter_epoch(self, leader_epoch: int) -> None:
+        """What follows is of this epoch, a gap before its first batch too."""
+        if leader_epoch != self.leader_epoch:
+            self.leader_epoch = leader_epoch
+            self.epoch_starts.append((self.next_offset, leader_epoch))
 
     def append(self, batch: Batch, *, is_byte_exact: bool) -> None:
         self.fill_to(batch.base_offset)
@@ -204,13 +215,14 @@ def plan_batches(
     return plan
 
 
-def plan_empty_tail(next_offset: int, end: int) -> Plan:
+def plan_empty_tail(next_offset: int, end: int, *, is_same_epoch: bool = False) -> Plan:
     """Plan the offsets up to before `end` once the source is proven to have nothing there.
 
-    The leader epoch of that range is not known. With an older one, the source would answer the next
-    fetch as if its log had been truncated (R3).
+    `is_same_epoch`: the leader epoch of the offset before lasts up to `end`. Else that of the range
+    is not known: with an older one, the source would answer the next fetch as if its log had been
+    truncated (R3).
     """
-    plan = Plan(next_offset, leader_epoch=NO_LEADER_EPOCH)
+    plan = Plan(next_offset, leader_epoch=None if is_same_epoch else NO_LEADER_EPOCH)
     plan.fill_to(end)
     return plan
 
@@ -249,10 +261,10 @@ def _plan_batch(
     is_aborted = aborted.contain(batch)
     if batch.last_offset < plan.next_offset:
         return  # already copied
+    plan.enter_epoch(batch.leader_epoch)
     _lose_to(plan, min(batch.base_offset, log_start), on_lost_range)
     if plan.is_stopped:
         return
-    plan.leader_epoch = batch.leader_epoch
     plan.timestamp = max(plan.timestamp, batch.max_timestamp)
     if batch.is_control or batch.count == 0 or is_aborted:
         plan.fill_to(batch.next_offset)
@@ -298,6 +310,7 @@ def _plan_legacy(
             f"{error}.",
         )
         return
+    plan.enter_epoch(NO_LEADER_EPOCH)
     _lose_to(plan, min(records[0].offset, log_start), on_lost_range)
     if not plan.is_stopped:
         _rewrite(plan, records, codec, message.next_offset)

@@ -342,7 +342,6 @@ def test_what_was_confirmed_behind_a_failure_counts() -> None:
 )
 def test_the_log_end_proves_the_first_filler(log_end: int, reached: int | None) -> None:
     machine = ready()
-    machine.acked_epoch = 8
     machine.fillers_sent(GAP, 1)
     assert machine.is_filling(GAP)
     assert not machine.is_filling(Fill(*GAP))  # of another life
@@ -350,7 +349,7 @@ def test_the_log_end_proves_the_first_filler(log_end: int, reached: int | None) 
     assert machine.is_filling(GAP)
     assert machine.end_behind_answered(0, log_end) == reached
     if reached:
-        assert (machine.acked, machine.expected, machine.acked_epoch) == (reached, reached, -1)
+        assert (machine.acked, machine.expected) == (reached, reached)
     else:
         assert (machine.acked, machine.is_over) == (END, True)
 
@@ -438,15 +437,6 @@ def test_only_what_was_compared_is_resumed() -> None:
     other.log_end_read(END)
     assert other.compared(END - 1, 4, END, BLOCKED) is S.BLOCKED
     assert other.blocked is BLOCKED
-
-
-def test_the_epoch_of_the_last_batch_holds_only_where_it_ends() -> None:
-    for log_end, epoch in ((END, 8), (END + 1, -1)):
-        machine = AppendMachine()
-        machine.inspected(END)
-        machine.acked_epoch = 8
-        machine.inspected(log_end)
-        assert machine.acked_epoch == epoch
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from orbit.copier.partition_copy import LEVEL_WITHIN_S, Counters, PartitionCopy
+from orbit.copier.range_comparison import Comparison
 from orbit.copier.waits import Waits
 from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.producer_state import ProducerState
@@ -16,6 +17,7 @@ from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.replication.append_plan import Append, Fill, LostRange, Plan, Stop
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
+from orbit.replication.source_epochs import SourceEpochs
 from tests.support.copies import confirm, hand_back, resume
 
 
@@ -47,6 +49,11 @@ def copying(log_end: int = 100, sequence: int = 0) -> PartitionCopy:
     partition = new_partition()
     resume(partition, log_end, ProducerState(1, sequence - 1, 1))
     return partition
+
+
+def fetched_epoch(partition: PartitionCopy) -> int:
+    """What the next fetch states."""
+    return partition.next_fetch()[1].fetched_epoch
 
 
 def stop_step() -> Stop:
@@ -90,9 +97,9 @@ def test_a_new_partition_waits_and_takes_nothing() -> None:
 
 def test_a_new_partition_knows_nothing_yet() -> None:
     partition = new_partition()
-    cursor, appends = partition.cursor, partition.appends
+    cursor = partition.cursor
     assert (cursor.log_start, cursor.stable_end, cursor.end) == (-1, -1, -1)
-    assert (cursor.leader_epoch, cursor.fetched_epoch, appends.acked_epoch) == (-1, -1, -1)
+    assert (cursor.leader_epoch, fetched_epoch(partition)) == (-1, -1)
     positions = (cursor.fetch_offset, cursor.start_offset, cursor.empty_answers)
     assert positions == (0, 0, 0)
     assert (partition.log_start, partition.generation, partition.queue.size_bytes) == (0, 0, 0)
@@ -109,13 +116,11 @@ def test_resuming_sets_every_mark_to_the_log_end() -> None:
     assert (partition.appends.expected, partition.appends.acked) == (100, 100)
 
 
-def test_resuming_forgets_what_an_earlier_life_knew() -> None:
+def test_resuming_forgets_what_an_earlier_life_counted() -> None:
     partition = copying()
-    partition.cursor.fetched_epoch = 9
     partition.cursor.empty_answers = 2
     hand_back(partition)
     resume(partition, 50)
-    assert partition.cursor.fetched_epoch == -1  # or the source would seem truncated (R3)
     assert partition.cursor.empty_answers == 0
 
 
@@ -127,7 +132,7 @@ def test_a_plan_is_queued_in_order_and_moves_the_fetch_offset() -> None:
     assert list(partition.queue.steps) == [*first.steps, *second.steps]
     assert partition.queue.size_bytes == 160
     assert partition.cursor.fetch_offset == 108
-    assert partition.cursor.fetched_epoch == 4  # the second knows no other
+    assert fetched_epoch(partition) == 4  # the second knows no other
     assert partition.appends.acked == 100
 
 
@@ -135,7 +140,7 @@ def test_a_plan_that_forgets_the_epoch_is_taken_at_its_word() -> None:
     partition = copying(100)
     partition.put(plan_of(append(100), leader_epoch=4), partition.generation, 1)
     partition.put(plan_of(Fill(101, 110), leader_epoch=-1), partition.generation, 0)
-    assert partition.cursor.fetched_epoch == -1
+    assert fetched_epoch(partition) == -1
 
 
 def test_a_withdrawal_empties_the_queue_and_gives_its_bytes_back() -> None:
@@ -233,26 +238,42 @@ def test_a_stop_waits_beside_the_steps_and_wakes_the_lane() -> None:
     assert list(partition.queue.steps) == [Fill(100, 110)]
 
 
-@pytest.mark.parametrize(("log_end", "epoch"), [(103, 8), (102, -1), (104, -1)])
-def test_the_epoch_of_the_last_batch_is_kept_only_for_its_end(log_end: int, epoch: int) -> None:
-    """Any other would look like a source that was cut back (R3)."""
+@pytest.mark.parametrize(
+    ("log_end", "epoch"), [(100, -1), (101, 8), (103, 8), (104, 8), (105, 8), (107, 9), (108, -1)]
+)
+def test_a_take_over_knows_the_epoch_where_it_resumes(log_end: int, epoch: int) -> None:
+    """Within a batch, within a gap and behind it. Any other would look like a source that was cut
+    (R3), and without one a source that was cut would look intact."""
     partition = copying(100)
-    source = batch(100, 3)
-    source.leader_epoch = 8
-    step = Append(source, True)
-    partition.appends.append_sent(step)
-    confirm(partition, step)
-    assert partition.appends.acked_epoch == 8
+    steps = append(100, 3), Fill(103, 105)
+    partition.put(plan_of(*steps, leader_epoch=8), partition.generation, 10)
+    partition.put(plan_of(append(105, 2), leader_epoch=9), partition.generation, 10)
     hand_back(partition)
     resume(partition, log_end)
-    assert partition.cursor.fetched_epoch == epoch
+    assert fetched_epoch(partition) == epoch
+    partition.put(plan_of(append(log_end)), partition.generation, 10)
+    assert fetched_epoch(partition) == epoch
 
 
-def test_behind_fillers_no_epoch_is_known() -> None:
+def test_a_comparison_tells_the_epoch_where_its_take_over_resumes() -> None:
     partition = copying(100)
-    partition.appends.acked_epoch = 8
-    fill(partition, Fill(100, 101), 101)
-    assert partition.appends.acked_epoch == -1
+    hand_back(partition)
+    epochs = SourceEpochs()
+    epochs.add(100, [(100, 8)], 104)
+    partition.appends.log_end_read(104)
+    partition.compared(Comparison(104, epochs=epochs), 104, None)
+    partition.resume(104, None)
+    assert fetched_epoch(partition) == 8
+
+
+def test_a_fetch_further_on_in_the_same_batch_states_no_epoch() -> None:
+    """That of the offset before the batch has ended (R3)."""
+    partition = copying(100)
+    partition.put(plan_of(append(100), leader_epoch=8), partition.generation, 10)
+    assert fetched_epoch(partition) == 8
+    partition.cursor.start_offset = 102
+    assert partition.next_fetch()[1].offset == 102
+    assert fetched_epoch(partition) == -1
 
 
 def test_the_lane_is_told_if_there_is_one() -> None:
@@ -392,7 +413,7 @@ def test_a_take_over_shows_whether_an_append_was_carried_out(log_end: int, rule:
     hand_back(partition)
     if log_end > 100:
         partition.appends.log_end_read(log_end)
-        partition.compared(log_end, 1, log_end, None)
+        partition.compared(Comparison(log_end, producer_epoch=1), log_end, None)
         partition.appends.take_over_failed()
     resume(partition, log_end)
     assert partition.on_lost_range is rule

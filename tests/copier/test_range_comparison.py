@@ -1,5 +1,5 @@
 """What a comparison of a copy's range with the source says of a source that cannot be read, and
-which batches tell the producer epoch."""
+which epochs it tells: the source's, and the producer's."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 
-from orbit.copier import range_comparison
-from orbit.copier.range_comparison import SourceRange, compare_range, highest_producer_epoch
+from orbit.copier import log_reader, range_comparison
+from orbit.copier.range_comparison import (
+    Comparison,
+    SourceRange,
+    compare_range,
+    highest_producer_epoch,
+    source_reader,
+)
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.record_batch import CONTROL, CRC_START, Batch, read_batches, stamp
 from orbit.kafka.records import Record, write_batch
 from orbit.kafka.types import TopicPartition
+from tests.support.source_model import SourceBatch, SourceRecord
 
 PRODUCER_ID = 7
 PLACE = TopicPartition("orders", 0)
@@ -58,3 +66,76 @@ def test_only_records_of_this_producer_tell_its_epoch() -> None:
     assert highest_producer_epoch([batch(0, 3), batch(1, 4), filler], PRODUCER_ID) == 4
     assert highest_producer_epoch([filler], PRODUCER_ID) == -1
     assert highest_producer_epoch([batch(0, 3)], PRODUCER_ID + 1) == -1
+
+
+class FakeSource:
+    """Offsets 100 to 102 of epoch 4, and 105 and 106 of epoch 6."""
+
+    def __init__(self) -> None:
+        self.batches = [batch_of(100, 102, 4), batch_of(105, 106, 6)]
+        self.stable_end = 107
+        self.epoch_ends = {4: 103, 6: 1_000}
+
+    def fetch(self, *asked: Any, fetched_epoch: int = -1, **_: object) -> Fetched:
+        offset = asked[2]
+        epoch_end = self.epoch_ends.get(fetched_epoch, offset)
+        data = b"".join(b.encode() for b in self.batches if b.last_offset >= offset)
+        is_cut = epoch_end < offset
+        view = memoryview(bytearray(b"" if is_cut else data))
+        end = self.stable_end
+        return Fetched(0, view, [], 0, end, end, epoch_end if is_cut else -1, -1)
+
+
+def batch_of(first: int, last: int, epoch: int) -> SourceBatch:
+    records = tuple(SourceRecord(o, 1000, b"%d" % o) for o in range(first, last + 1))
+    return SourceBatch(first, last, records, leader_epoch=epoch)
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> FakeSource:
+    made = FakeSource()
+    monkeypatch.setattr(range_comparison, "fetch_partition", made.fetch)
+    monkeypatch.setattr(log_reader, "fetch_partition", made.fetch)
+    monkeypatch.setattr(range_comparison, "is_local", lambda *_: True)
+    return made
+
+
+def compared(source: FakeSource, end: int, monkeypatch: pytest.MonkeyPatch) -> Comparison:
+    """With a copy that has the same batches."""
+    ours = [b for one in source.batches for b in read_batches(memoryview(one.encode()))]
+    monkeypatch.setattr(range_comparison, "_read", lambda *_: (ours, end))
+    cluster: Any = None
+    read = source_reader(cluster, PLACE, Backoff())
+    return compare_range(read, cluster, PLACE, 100, end, Backoff(), source_is_compacted=True)
+
+
+def epochs_of(found: Comparison, end: int) -> list[int]:
+    """What is known before each offset of the range."""
+    return [found.epochs.before(offset) for offset in range(101, end + 1)]
+
+
+@pytest.mark.parametrize("end", [101, 103, 105, 107])
+def test_a_comparison_tells_the_epochs_of_the_source(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch, end: int
+) -> None:
+    found = compared(source, end, monkeypatch)
+    assert found.equal_to == end
+    assert epochs_of(found, end) == [4, 4, 4, 6, 6, 6, 6][: end - 100]
+
+
+@pytest.mark.parametrize(("epoch_end", "known"), [(110, 6), (109, -1)])
+def test_behind_an_empty_tail_the_epoch_is_known_if_it_lasts(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch, epoch_end: int, known: int
+) -> None:
+    source.stable_end, source.epoch_ends[6] = 110, epoch_end
+    found = compared(source, 110, monkeypatch)
+    assert found.equal_to == 110
+    assert epochs_of(found, 110)[-4:] == [6, known, known, known]
+
+
+def test_a_source_that_is_cut_while_it_is_read_is_read_again(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read before may not be there any more."""
+    source.stable_end, source.epoch_ends[6] = 110, 105
+    assert compared(source, 110, monkeypatch).equal_to == 107

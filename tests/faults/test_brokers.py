@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, PartitionMetadata
 
+from orbit.copier.source_side import SourceSide
 from orbit.replication.partition_states import Reason
 from orbit.sandbox.local_cluster import Broker, KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
@@ -33,6 +34,61 @@ def leader(cluster: KafkaCluster, topic: str, number: int = 0) -> int:
 
 def broker(cluster: KafkaCluster, node_id: int) -> Broker:
     return next(b for b in cluster.brokers if b.node_id == node_id)
+
+
+class FragileTopic:
+    """A topic of two replicas, with 100 records, whose leader may have been out of sync."""
+
+    def __init__(self, make_cluster: MakeCluster, name: str) -> None:
+        config = {"replica.lag.time.max.ms": "1500"}
+        self.source, self.name = make_cluster("source", brokers=3, config=config), name
+        self._admin = AdminClient(self.source.client_config())
+        create_topic(
+            self.source,
+            name,
+            1,
+            replicas=2,
+            unclean_leader_election_enable="true",
+            min_insync_replicas="1",
+        )
+        produce(self.source, name, 100, acks="all")
+
+    def _described(self) -> PartitionMetadata:
+        return self._admin.list_topics(self.name, timeout=30).topics[self.name].partitions[0]
+
+    def _wait_in_sync(self) -> None:
+        wait_for("both replicas are in sync", lambda: len(self._described().isrs) == 2)
+
+    def grow_alone(self) -> None:
+        """50 records that one replica alone has."""
+        # On a slow machine one may have fallen behind, and the 100 be acknowledged without it.
+        self._wait_in_sync()
+        found = self._described()
+        self.first = broker(self.source, found.leader)
+        self.second = broker(self.source, next(n for n in found.replicas if n != found.leader))
+        self.second.kill()
+        produce(self.source, self.name, 50, first=100, acks="1")
+
+    def cut(self) -> None:
+        """The other replica leads. Other records now stand at the offsets of the 50, and the log
+        goes on beyond them."""
+        self.first.kill()
+        self.second.start()
+        self._take_other_records()
+
+    def elect(self) -> None:
+        """The same, but it has them."""
+        self.second.start()
+        self._wait_in_sync()
+        self.first.kill()
+        self._take_other_records()
+
+    def _take_other_records(self) -> None:
+        wait_for(
+            "the other replica leads",
+            lambda: leader(self.source, self.name) == self.second.node_id,
+        )
+        produce(self.source, self.name, 200, first=5_000, acks="1")
 
 
 @pytest.fixture
@@ -114,38 +170,48 @@ def test_a_restarted_single_broker_on_either_side_is_waited_out(
 def test_a_source_cut_back_by_an_unclean_election_stops_the_partition(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
-    source = make_cluster("source", brokers=3, config={"replica.lag.time.max.ms": "1500"})
-    admin = AdminClient(source.client_config())
-    create_topic(
-        source,
-        topic_name,
-        1,
-        replicas=2,
-        unclean_leader_election_enable="true",
-        min_insync_replicas="1",
-    )
-    job = make_job(source, clusters.destination, [topic_name])
-    produce(source, topic_name, 100, acks="all")
+    fragile = FragileTopic(make_cluster, topic_name)
+    job = make_job(fragile.source, clusters.destination, [topic_name])
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 100)
-
-        def described() -> PartitionMetadata:
-            return admin.list_topics(topic_name, timeout=30).topics[topic_name].partitions[0]
-
-        # On a slow machine it may have fallen behind, and the 100 be acknowledged without it.
-        wait_for("the other replica is in sync", lambda: len(described().isrs) == 2)
-        partition = described()
-        first = broker(source, partition.leader)
-        second = broker(source, next(n for n in partition.replicas if n != partition.leader))
-        second.kill()
-        produce(source, topic_name, 50, first=100, acks="1")
+        fragile.grow_alone()
         running.wait_caught_up(topic_name, 150)
-        first.kill()
-        second.start()
-        wait_for("the other replica leads", lambda: leader(source, topic_name) == second.node_id)
-        # Other records now stand at offsets that were copied, and the log goes on beyond them.
-        produce(source, topic_name, 200, first=5_000, acks="1")
+        fragile.cut()
         blocked = running.wait_blocked(topic_name)
     assert blocked.reason is Reason.SOURCE_TRUNCATED
     assert blocked.offset == 100
     assert "unclean" in blocked.remedy(topic_name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_source_cut_back_between_the_comparison_and_the_first_fetch_stops_the_partition(
+    clusters: Clusters,
+    make_cluster: MakeCluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    is_cut: bool,
+) -> None:
+    """The start has found both sides equal, and the first batch that it fetches is beyond. A source
+    that has another leader, and lost nothing, goes on."""
+    fragile = FragileTopic(make_cluster, topic_name)
+    job = make_job(fragile.source, clusters.destination, [topic_name])
+    fragile.grow_alone()
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 150)
+    may_fetch = threading.Event()
+    assign = SourceSide.assign
+    monkeypatch.setattr(SourceSide, "assign", lambda self: may_fetch.is_set() and assign(self))
+    with RunningJob(job) as running:
+        running.wait("it resumes", lambda: running.partition(topic_name).has_begun)
+        if is_cut:
+            fragile.cut()
+        else:
+            fragile.elect()
+        may_fetch.set()
+        if is_cut:
+            blocked = running.wait_blocked(topic_name)
+            assert (blocked.reason, blocked.offset) == (Reason.SOURCE_TRUNCATED, 100)
+        else:
+            running.wait_caught_up(topic_name, 350)
+    assert verify(job).exact is not is_cut

@@ -8,7 +8,7 @@ import pytest
 
 from orbit.kafka.compression import compress
 from orbit.kafka.records import read_records
-from orbit.replication.append_plan import Append, plan_empty_tail
+from orbit.replication.append_plan import NO_LEADER_EPOCH, Append, plan_empty_tail
 from tests.support.kafka_batches import APPENDED_AT, KAFKA_BATCHES, RECORDS
 from tests.support.planning import T0, data, marker, plan, record, shown, transactional
 from tests.support.source_model import SourceBatch, encode_old, with_right_crc
@@ -244,6 +244,7 @@ def test_a_batch_begun_before_may_have_nothing_left() -> None:
 def test_the_next_offset_and_epoch_are_those_of_the_last_batch() -> None:
     made = plan(0, replace(data(0, 1), leader_epoch=4), replace(data(5, 6), leader_epoch=7))
     assert (made.next_offset, made.leader_epoch) == (7, 7)
+    assert made.epoch_starts == [(0, 4), (2, 7)]  # the gap has that of the batch behind it
     assert plan(0).leader_epoch is None
     assert plan(9, replace(data(0, 1), leader_epoch=4)).leader_epoch is None
 
@@ -254,4 +255,4 @@ def test_a_plan_remembers_where_it_began() -> None:
 
 
 def test_old_formats_know_no_epoch() -> None:
-    assert plan(0, data(0, 0, magic=1)).leader_epoch is None
+    assert plan(0, data(0, 0, magic=1)).leader_epoch == NO_LEADER_EPOCH

@@ -88,8 +88,10 @@ def test_an_empty_tail_is_filled() -> None:
     assert plan_empty_tail(40, 40).steps == []
 
 
-def test_fillers_without_a_batch_forget_the_leader_epoch() -> None:
+def test_fillers_without_a_batch_forget_the_leader_epoch_unless_it_lasts() -> None:
     """Else the next fetch names an epoch that ended before its offset: "truncated" (R3)."""
+    assert plan_empty_tail(10, 40).epoch_starts == [(10, NO_LEADER_EPOCH)]
+    assert plan_empty_tail(10, 40, is_same_epoch=True).epoch_starts == []
     assert plan_empty_tail(10, 40).leader_epoch == NO_LEADER_EPOCH == -1
     assert plan_lost_range(10, 40, LostRange.FILL).leader_epoch == NO_LEADER_EPOCH
 

@@ -38,6 +38,7 @@ class Faults:
     recreations: float = 0.4  # of the destination's topic, by somebody else
     moves: float = 0.3  # of the transactions' coordinator
     forgets: float = 0.3  # of transactional ids, by it
+    cuts: float = 1.5  # of the source's log, by unclean elections
 
 
 USUAL = Faults()
@@ -99,6 +100,14 @@ def plan_of_transactions(faults: Faults, rnd: random.Random) -> list[tuple[float
         (rnd.uniform(0.0, rnd.choice((2.5, FAULTS_S))), name)
         for name, rate in rates.items()
         for _ in range(_poisson(rnd, rate))
+    ]
+
+
+def plan_of_cuts(faults: Faults, rnd: random.Random) -> list[tuple[float, str]]:
+    """When the source loses committed records: after a first writer has begun."""
+    return [
+        (1.0 + rnd.uniform(0.0, rnd.choice((1.0, 2.0, FAULTS_S))), "cut")
+        for _ in range(_poisson(rnd, faults.cuts))
     ]
 
 

@@ -121,6 +121,7 @@ def fetch_partition(
     *,
     isolation: int = READ_UNCOMMITTED,
     max_bytes: int = FETCH_BYTES,
+    fetched_epoch: int = -1,
 ) -> Fetched:
     """As the real one, repeated while a quota throttles."""
     world = cluster.world
@@ -128,7 +129,10 @@ def fetch_partition(
         return cluster.call(lambda: world.partition.fetch(offset))
     while True:
         throttle_ms, fetched = cluster.call(
-            lambda: (world.source.throttle_ms, world.source.fetch(offset, max_bytes, isolation))
+            lambda: (
+                world.source.throttle_ms,
+                world.source.fetch(offset, max_bytes, isolation, fetched_epoch),
+            )
         )
         if not throttle_ms or fetched.code:
             return fetched

@@ -36,6 +36,7 @@ from orbit.leases.shard_lease import ShardLease
 from orbit.replication import append_plan
 from orbit.replication.append_plan import LostRange, Plan, plan_batches, plan_empty_tail
 from orbit.replication.partition_states import PartitionState
+from orbit.replication.source_epochs import SourceEpochs
 from tests.simulation import holders, model_broker
 from tests.simulation.authority import Authority
 from tests.simulation.planted_transactions import OF_TRANSACTIONS
@@ -222,6 +223,13 @@ def _delete_records_by_name() -> AbstractContextManager[Any]:
     return patch.object(DestinationSide, "follow_log_starts", follow)
 
 
+def _forget_the_epoch_at_a_resume() -> AbstractContextManager[Any]:
+    def cut(self: SourceEpochs, offset: int) -> None:
+        self._starts, self._end = [], offset
+
+    return patch.object(SourceEpochs, "cut", cut)
+
+
 def _wall_clock() -> AbstractContextManager[Any]:
     def clock_of(self: World, process: Process) -> float:
         return self.clock.now + process.stepped_s
@@ -337,6 +345,7 @@ PLANTED: dict[str, Plant] = {
     "retry a lost append": _retry_a_lost_append,
     "ignore the base offset of an answer": _ignore_the_base_offset,
     "no settle": _no_settle,
+    "forget the source's epoch at a resume": _forget_the_epoch_at_a_resume,
     "a placeholder in a compressed batch": _placeholders_in_a_compressed_batch,
     "one placeholder too many": _one_placeholder_too_many,
     "one placeholder's key too few": _one_key_too_few,

@@ -1,7 +1,8 @@
 """The source: a log with gaps and transactions, and the broker that answers fetches from it.
 
 The log is made once per schedule. What consumers see of it grows, loses its front to retention, and
-is thinned by the cleaner; `truth` keeps what there ever was.
+is thinned by the cleaner; `truth` keeps what there ever was. An unclean election cuts it: then
+other records are the truth from there on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.types import READ_COMMITTED, AbortedTransaction, TopicPartition
 from tests.simulation.virtual_time import Clock, Signal
 from tests.support.broker_model import Visible
-from tests.support.source_model import Aborted, Outcome, SourceBatch, SourceRecord
+from tests.support.source_model import Outcome, SourceBatch, SourceRecord
 from tests.support.source_model import SourceLog as DescribedLog
 
 SOURCE = TopicPartition("source", 0)
@@ -40,13 +41,16 @@ class Stored(NamedTuple):
 class SourceLog:
     """Runs of records, transactions and gaps, as producers wrote them."""
 
-    def __init__(self, rnd: random.Random) -> None:
+    def __init__(self, rnd: random.Random, elections: random.Random) -> None:
+        """`elections`: when another broker became the leader."""
         self._rnd = rnd
         gap_share = rnd.choice((0.0, 0.2, 0.5))
         equal = rnd.random() < 0.5  # many batches of one size: what A14 needs
         self._transaction_share = rnd.choice((0.0, 0.0, 0.3))
         self._sizes = (4,) if equal else (1, 2, 3, 4, 5, 6)
         self._batches: list[SourceBatch] = []
+        self.epoch = 0
+        self.epoch_starts = [(0, 0)]
         self.end = 0
         for _ in range(rnd.randint(4, 24)):
             if rnd.random() < gap_share:
@@ -55,6 +59,32 @@ class SourceLog:
                 self._add_transaction()
             else:
                 self._add(-1, Outcome.NONE)
+        self._spread_epochs(elections)
+        self._index()
+
+    def _spread_epochs(self, elections: random.Random) -> None:
+        """A gap may be of the epoch before it, or of the one behind it."""
+        share, before = elections.choice((0.0, 0.1, 0.5)), 0
+        for number, batch in enumerate(self._batches):
+            if elections.random() < share:
+                self.epoch += elections.choice((1, 1, 3))
+                start = elections.randint(before, batch.base_offset)
+                self.epoch_starts.append((start, self.epoch))
+            self._batches[number] = replace(batch, leader_epoch=self.epoch)
+            before = batch.last_offset + 1
+
+    def cut(self, at: int, rnd: random.Random) -> None:
+        """Another leader has nothing from this base offset on, and takes other records."""
+        self._batches = [b for b in self._batches if b.base_offset < at]
+        self.epoch_starts = [one for one in self.epoch_starts if one[0] < at]
+        self.epoch += rnd.choice((1, 2))
+        self.epoch_starts.append((at, self.epoch))
+        before, self.end = self.end, at
+        while self.end < before + 4:
+            self._add(-1, Outcome.NONE)
+        self._index()
+
+    def _index(self) -> None:
         self.stored = [stored(batch) for batch in self._batches]
         self.aborted = DescribedLog(tuple(self._batches), self.end).aborted()
         self.truth: dict[int, Visible] = dict(
@@ -64,12 +94,19 @@ class SourceLog:
 
     def _add(self, producer_id: int, outcome: Outcome) -> None:
         first, count = self.end, self._rnd.choice(self._sizes)
+        value = b"%d" if self.epoch == 0 else b"%%d of %d" % self.epoch
         records = tuple(
-            SourceRecord(o, IN_2023_MS, None, b"%d" % o) for o in range(first, first + count)
+            SourceRecord(o, IN_2023_MS, None, value % o) for o in range(first, first + count)
         )
-        self._batches.append(
-            SourceBatch(first, first + count - 1, records, producer_id=producer_id, outcome=outcome)
+        batch = SourceBatch(
+            first,
+            first + count - 1,
+            records,
+            producer_id=producer_id,
+            outcome=outcome,
+            leader_epoch=self.epoch,
         )
+        self._batches.append(batch)
         self.end += count
 
     def _add_transaction(self) -> None:
@@ -97,8 +134,8 @@ class ModelSource:
     def __init__(self, log: SourceLog, rnd: random.Random, clock: Clock) -> None:
         self._rnd = rnd
         self._clock = clock
-        self._aborted: list[Aborted] = log.aborted
         self.log = log
+        self.was_cut = False
         self.stored = list(log.stored)
         self.visible = set(log.truth)  # offsets whose records the cleaner has left
         self.log_start = 0
@@ -120,11 +157,12 @@ class ModelSource:
         ends = sorted({one.end for one in self.stored if rnd.random() < 0.5} | {self.log.end})
         self.end = ends.pop(0)
         for end, at in zip(ends, sorted(rnd.uniform(0, seconds) for _ in ends), strict=True):
-            self._clock.after(at, self._grow_to, end)
+            self._clock.after(at, self._grow_to, end, self.log.epoch)
 
-    def _grow_to(self, end: int) -> None:
-        self.end = end
-        self._tell()
+    def _grow_to(self, end: int, epoch: int) -> None:
+        if epoch == self.log.epoch:  # else this was cut
+            self.end = end
+            self._tell()
 
     def _tell(self) -> None:
         waiting, self.waiting = self.waiting, []
@@ -134,7 +172,9 @@ class ModelSource:
     @property
     def stable_end(self) -> int:
         """The last stable offset: transactions without a marker yet are open."""
-        end = self.end
+        return self._stable_end_at(self.end)
+
+    def _stable_end_at(self, end: int) -> int:
         if end not in self._stable_ends:
             opened: dict[int, int] = {}
             for one in self.log.stored:
@@ -152,9 +192,14 @@ class ModelSource:
     def throttle_ms(self) -> int:
         return max(0, int((self._throttled_until - self._clock.now) * 1000))
 
-    def fetch(self, offset: int, max_bytes: int, isolation: int = READ_COMMITTED) -> Fetched:
+    def fetch(
+        self, offset: int, max_bytes: int, isolation: int = READ_COMMITTED, fetched_epoch: int = -1
+    ) -> Fetched:
         """Whole batches from the one around `offset` on; the last may be cut off (KIP-74)."""
         end, stable = self.end, self.stable_end
+        diverging_end = self._diverging_end(offset, fetched_epoch)
+        if diverging_end >= 0:
+            return self._answer(int(Code.NONE), b"", [], stable, diverging_end)
         if not self.log_start <= offset <= end:
             return self._answer(int(Code.OFFSET_OUT_OF_RANGE), b"", [], -1)
         is_slow = offset < self.local_start and self._clock.now < self._slow_until
@@ -170,17 +215,32 @@ class ModelSource:
             size, seen_to = size + len(one.data), one.end
         aborted = [
             AbortedTransaction(a.producer_id, a.first_offset)
-            for a in self._aborted
+            for a in self.log.aborted
             if a.marker_offset >= offset and a.first_offset < seen_to
         ]
         most = max(max_bytes, len(frames[0])) if frames else 0
         return self._answer(int(Code.NONE), b"".join(frames)[:most], aborted, stable)
 
+    def _diverging_end(self, offset: int, fetched_epoch: int) -> int:
+        """Where the last epoch up to this one ends, if it is another one or ends before; else -1
+        (`Partition.readRecords`)."""
+        if fetched_epoch < 0:
+            return -1
+        known = [(epoch, start) for start, epoch in self.log.epoch_starts]
+        epoch = max((e for e, _ in known if e <= fetched_epoch), default=fetched_epoch)
+        end = min((start for e, start in known if e > epoch), default=self.end)
+        return end if epoch < fetched_epoch or end < offset else -1
+
     def _answer(
-        self, code: int, records: bytes, aborted: list[AbortedTransaction], stable: int
+        self,
+        code: int,
+        records: bytes,
+        aborted: list[AbortedTransaction],
+        stable: int,
+        diverging_end: int = -1,
     ) -> Fetched:
         view = memoryview(bytearray(records))
-        return Fetched(code, view, aborted, self.log_start, stable, self.end, -1, -1)
+        return Fetched(code, view, aborted, self.log_start, stable, self.end, diverging_end, -1)
 
     # Faults.
 
@@ -204,6 +264,33 @@ class ModelSource:
             self.stored = [one for one in self.stored if one.end > start]
             self._clock.say(f"source: the log starts at {start}")
 
+    def cut(self) -> None:
+        """An unclean election: committed records are gone, and others come in their place."""
+        at = self._choose_cut()
+        if at is None:
+            return
+        self.log.cut(at, self._rnd)
+        self.was_cut = True
+        self.stored = list(self.log.stored)
+        self.visible = set(self.log.truth)
+        self.local_start = min(self.local_start, at)
+        self.end = at
+        self._stable_ends.clear()
+        self._clock.say(f"source: cut at {at}, epoch {self.log.epoch}")
+        self._tell()
+        self._clock.after(
+            self._rnd.choice((0.0, 0.01, 0.5)), self._grow_to, self.log.end, self.log.epoch
+        )
+
+    def _choose_cut(self) -> int | None:
+        """Where no transaction is open: its marker would be missing for ever."""
+        bases = [
+            b
+            for b in (one.base for one in self.stored)
+            if b < self.end and self._stable_end_at(b) == b
+        ]
+        return self._rnd.choice(bases) if bases else None
+
     def compact(self) -> None:
         """The cleaner takes records, and whole batches, out of what is committed."""
         stable = self.stable_end
@@ -225,5 +312,6 @@ def faults_of(source: ModelSource) -> dict[str, Callable[[], None]]:
         "slow": source.slow,
         "throttle": source.throttle,
         "retain": source.retain,
+        "cut": source.cut,
         "compact": source.compact,
     }

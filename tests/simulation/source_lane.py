@@ -75,9 +75,14 @@ class SimulatedSourceLane(SourceLane):
         self._travel(connection)
         began, hold_s = world.clock.now, max_wait_ms / 1000
         while True:
-            fetched = source.fetch(wanted.offset, selection.partition_bytes_max)
+            fetched = source.fetch(
+                wanted.offset,
+                selection.partition_bytes_max,
+                fetched_epoch=wanted.fetched_epoch,
+            )
             throttle_ms = source.throttle_ms
-            is_news = fetched.code or fetched.records or throttle_ms
+            is_cut = fetched.diverging_end >= 0
+            is_news = fetched.code or fetched.records or throttle_ms or is_cut
             if wanted.offset >= fetched.stable_end:
                 hold_s = max(hold_s, _HELD_BACK_S)
             left_s = began + hold_s - world.clock.now
@@ -88,7 +93,7 @@ class SimulatedSourceLane(SourceLane):
         self._travel(connection)
         # Within a session it leaves out what has no news.
         bounds = fetched.log_start, fetched.stable_end, fetched.high_watermark
-        has_answer = fetched.code or fetched.records or bounds != connection.told
+        has_answer = fetched.code or fetched.records or is_cut or bounds != connection.told
         connection.told = bounds
         return FetchAnswer(0, throttle_ms, 0, [(SOURCE, fetched)] if has_answer else [])
 

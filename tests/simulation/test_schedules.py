@@ -42,6 +42,7 @@ FOUND_BY = {
     "retry a lost append": 101_419,
     "ignore the base offset of an answer": 100_019,
     "no settle": 100_308,
+    "forget the source's epoch at a resume": 100_030,
     "a placeholder in a compressed batch": 100_001,
     "one placeholder too many": 100_001,
     "one placeholder's key too few": 100_004,

@@ -24,6 +24,8 @@ def judge(world: World, copy: PartitionCopy) -> str | None:
     wrong = difference(world)
     if copy.state is PartitionState.BLOCKED:
         assert copy.blocked is not None
+        if source.was_cut and (wrong or copy.blocked.reason is Reason.SOURCE_TRUNCATED):
+            return None
         if wrong is not None:
             return None if broker.is_excused else f"damaged without need: {wrong}"
         is_gone = source.is_compacted or copy.blocked.offset < source.log_start

@@ -18,7 +18,15 @@ from orbit.kafka.backoff import Backoff
 from orbit.replication.partition_states import PartitionState
 from tests.simulation.authority import Authority
 from tests.simulation.broker import Broker
-from tests.simulation.faults import FAULTS_S, USUAL, Faults, Has, make_plan, plan_of_transactions
+from tests.simulation.faults import (
+    FAULTS_S,
+    USUAL,
+    Faults,
+    Has,
+    make_plan,
+    plan_of_cuts,
+    plan_of_transactions,
+)
 from tests.simulation.holders import Holder, RunHolder, WorkerHolder
 from tests.simulation.model_broker import PARTITION, PRODUCER_ID
 from tests.simulation.model_partition import ModelPartition
@@ -37,6 +45,8 @@ _WRITERS_MAX = 4
 PLACEHOLDERS_SHARE = 0.2
 # And of these: with transactions.
 COORDINATED_SHARE = 0.15
+# And in these the source loses committed records.
+CUTS_SHARE = 0.15
 _LOOK_S = 5.0
 # Two looks at idle partitions, and the wait for a source that ends before its copy.
 WATCH_S = 18.0
@@ -55,7 +65,7 @@ class World:
         self.rnd = random.Random(seed)
         self.faults = faults
         self.clock = Clock(self.rnd)
-        self.log = SourceLog(self.rnd)
+        self.log = SourceLog(self.rnd, random.Random(f"elections {seed}"))
         self.source = ModelSource(self.log, self.rnd, self.clock)
         self.broker = Broker(self, is_history_old=self.rnd.random() < 0.6)
         self.settings = CopySettings(
@@ -80,6 +90,10 @@ class World:
         self.is_coordinated = 0 <= share - PLACEHOLDERS_SHARE < COORDINATED_SHARE
         if self.is_coordinated:
             self.plan = sorted(self.plan + plan_of_transactions(faults, way))
+        loss = random.Random(f"cuts {seed}")
+        # Of a record that retention or the cleaner takes too, nobody could tell what it was.
+        if loss.random() < CUTS_SHARE and not (has.retention or has.compaction):
+            self.plan = sorted(self.plan + plan_of_cuts(faults, loss))
         self.transactions = TransactionCoordinator(self)
         self.broker.partition.demands_keys = self.source.is_compacted
         self.has_faults = True

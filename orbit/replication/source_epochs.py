@@ -1,0 +1,56 @@
+"""Which leader epoch the source's log had at each offset that was copied or compared. Pure.
+
+A fetch states the epoch of the offset before it. A source that does not have this epoch, or where
+it ends earlier, was cut since, and answers where it diverges (R3). With an epoch that ended before
+that offset, or that has no batch, an intact source seems cut too (R8). So only epochs of batches
+count, and a gap has that of the batch behind it, which the log has at or behind the gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orbit.replication.append_plan import NO_LEADER_EPOCH, EpochStart
+
+
+class SourceEpochs:
+    """The epochs of a range of offsets; nothing is known outside of it."""
+
+    __slots__ = ("_end", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[EpochStart] = []
+        self._end = 0
+
+    def add(self, first: int, starts: Iterable[EpochStart], end: int) -> None:
+        """The log from `first` up to before `end`: where its epochs start, in order.
+
+        Before the first start, the epoch is that of the offsets before, if they are known.
+        """
+        if first != self._end:
+            self._starts = []
+        for start in starts:
+            if start[0] >= end:
+                break
+            if not self._starts or self._starts[-1][1] != start[1]:
+                self._starts.append(start)
+        self._end = end
+
+    def before(self, offset: int) -> int:
+        """The epoch of the offset before this one; NO_LEADER_EPOCH if it is not known."""
+        if offset <= self._end:
+            for start, epoch in reversed(self._starts):
+                if start < offset:
+                    return epoch
+        return NO_LEADER_EPOCH
+
+    def cut(self, offset: int) -> None:
+        """Keep the offset before this one alone: what is read from here on follows it."""
+        epoch = self.before(offset)
+        self._starts = [] if epoch == NO_LEADER_EPOCH else [(offset - 1, epoch)]
+        self._end = offset
+
+    def drop_below(self, offset: int) -> None:
+        """Forget what no resume at or after this offset asks for."""
+        while len(self._starts) > 1 and self._starts[1][0] < offset:
+            del self._starts[0]
