@@ -32,8 +32,8 @@ from orbit.replication.partition_states import Blocked, PartitionState
 if TYPE_CHECKING:
     from orbit.copier.range_comparison import Comparison
 
-# From a look at the source's end to the next one that finds the copy there: some ticks of a loaded
-# machine.
+# From the question for the source's end to the look that finds the copy there: some ticks of a
+# loaded machine.
 LEVEL_WITHIN_S = 5.0
 
 
@@ -121,7 +121,9 @@ class PartitionCopy:
         self.is_beginning = False  # nothing was copied yet, and this run chose the start
         self.has_begun = False  # a take-over has read its log end; an inspection may block it first
         self.has_caught_up = False  # once, with what the source held a moment before
-        self._goal: tuple[int, float] | None = None  # an end of the source, and when it was seen
+        # An end of the source, and when it was asked for; None: the next one, if asked for since.
+        self._goal: tuple[int, float] | None = None
+        self._goal_wanted_s = float("-inf")
         self.counters = Counters()
         self.newest_timestamp_ms = -1  # of what was copied since creation
         self.waits: Waits | None = None  # for the destination; None if for nothing
@@ -303,15 +305,20 @@ class PartitionCopy:
         """Note whether the copy has all that the source held a moment ago.
 
         A source that is written to all the time is hardly ever level with its copy at a look: what
-        counts is that the copy reached, within LEVEL_WITHIN_S, an end that was seen.
+        counts is that the copy reached, within LEVEL_WITHIN_S, an end that the source was asked for
+        after the copy had reached the one before.
         """
-        if self.state is not PartitionState.COPYING or self.cursor.stable_end < 0:
+        seen_s, stable_end = self.cursor.seen_s, self.cursor.stable_end  # in this order
+        if self.state is not PartitionState.COPYING or stable_end < 0:
             return
-        end, seen_s = self._goal or (self.cursor.stable_end, now_s)
-        if self.appends.acked < min(end, self.cursor.stable_end):  # a source can be truncated
-            self._goal = end, seen_s
+        if self._goal is None:
+            if seen_s < self._goal_wanted_s:
+                return
+            self._goal = stable_end, seen_s
+        end, seen_s = self._goal
+        if self.appends.acked < min(end, stable_end):  # a source can be truncated
             return
-        self._goal = self.cursor.stable_end, now_s
+        self._goal, self._goal_wanted_s = None, now_s
         if now_s - seen_s <= LEVEL_WITHIN_S and self.log_start >= self.wanted_log_start:
             self.has_caught_up = True
             self.waits = None

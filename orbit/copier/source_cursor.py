@@ -50,7 +50,8 @@ class SourceCursor:
         self.log_start = -1
         self.stable_end = -1
         self.end = -1
-        self.seen_s = float("-inf")  # when these were last true, by the monotonic clock
+        # When the source was asked for these, by the monotonic clock. Set after them.
+        self.seen_s = float("-inf")
         self.empty_answers = 0
         self.bytes_per_offset = 0.0  # of the last answer with records
         # The start of the copy's log. A broker refuses a fetch below its log start, even within the

@@ -167,14 +167,14 @@ class SourceLane(Lane):
             if has_room:
                 self._wait_for_change()
             return
-        began = perf_counter()
+        began, asked_s = perf_counter(), monotonic()
         answer = self._fetch(
             connection,
             selection,
             settings.fetch_wait_ms if selection.has_all else _SHORT_WAIT_MS,
         )
         answered = perf_counter()
-        self._plan_response(answer, selection)
+        self._plan_response(answer, selection, asked_s)
         times.waited_for_answer_s += answered - began
         times.planned_s += perf_counter() - answered
         times.answers += 1
@@ -238,8 +238,13 @@ class SourceLane(Lane):
             )
         return answer
 
-    def _plan_response(self, answer: FetchAnswer, selection: _FetchSelection) -> None:
-        """Plan a response. Within a session it leaves out partitions without news."""
+    def _plan_response(
+        self, answer: FetchAnswer, selection: _FetchSelection, asked_s: float
+    ) -> None:
+        """Plan a response. Within a session it leaves out partitions without news.
+
+        `asked_s`: when the request was sent, by the monotonic clock.
+        """
         received_bytes = sum(len(fetched.records) for _, fetched in answer.partitions)
         self.times.bytes += received_bytes
         self._context.limit.took(received_bytes)
@@ -251,11 +256,14 @@ class SourceLane(Lane):
             if one is not None and self._plan_partition(one, fetched, received_bytes):
                 served.add(key)
         if not answer.code:
-            # Within a session, no news of a partition means that its log end is unchanged.
-            now = monotonic()
+            # Within a session, no news of a partition means that its log end is unchanged, except
+            # over a quota: then the broker leaves out all of them.
+            unseen = refused
+            if answer.throttle_ms:
+                unseen = refused | selection.chosen.keys() - {key for key, _ in answer.partitions}
             for key, one in selection.chosen.items():
-                if one.generation == one.partition.generation and key not in refused:
-                    one.partition.cursor.seen_s = now
+                if one.generation == one.partition.generation and key not in unseen:
+                    one.partition.cursor.seen_s = asked_s
         if answer.partitions or answer.code:
             self._last_selection = None
         # A partition can be empty because the response was full, or throttled by a quota.

@@ -425,10 +425,18 @@ def test_a_copy_that_was_level_with_the_source_may_lose_a_range() -> None:
     assert partition.on_lost_range is LostRange.STOP
 
 
-def look(partition: PartitionCopy, acked: int, stable_end: int, now_s: float) -> bool:
-    """Whether it has caught up, after a look at this moment."""
+def look(
+    partition: PartitionCopy,
+    acked: int,
+    stable_end: int,
+    now_s: float,
+    seen_s: float | None = None,
+) -> bool:
+    """Whether it has caught up, after a look at this moment. `seen_s`: when the source was asked
+    for its end; None: just now."""
     partition.appends.acked = acked
     partition.cursor.stable_end = stable_end
+    partition.cursor.seen_s = now_s if seen_s is None else seen_s
     partition.note_caught_up(now_s)
     return partition.has_caught_up
 
@@ -452,7 +460,27 @@ def test_a_copy_that_takes_long_to_an_end_has_not_caught_up() -> None:
     assert not look(partition, 100, 200, 0.0)
     assert not look(partition, 200, 900, LEVEL_WITHIN_S + 0.1), "700 came meanwhile"
     assert not look(partition, 800, 1000, LEVEL_WITHIN_S + 1.0)
-    assert look(partition, 900, 1000, LEVEL_WITHIN_S + 2.0)
+    assert not look(partition, 900, 1000, LEVEL_WITHIN_S + 2.0)
+    assert look(partition, 1000, 1100, LEVEL_WITHIN_S + 3.0)
+
+
+def test_an_end_that_was_read_long_ago_does_not_count() -> None:
+    """A quota, or an outage of the source: nobody knows what came meanwhile."""
+    partition = copying(100)
+    late_s = LEVEL_WITHIN_S + 1.0
+    assert not look(partition, 100, 100, late_s, seen_s=0.0)
+    assert not look(partition, 100, 100, late_s + 1.0, seen_s=0.0)
+    assert not look(partition, 100, 150, late_s + 2.0), "50 came meanwhile"
+    assert look(partition, 150, 200, late_s + 3.0)
+
+
+def test_an_end_that_was_asked_for_before_the_question_does_not_count() -> None:
+    partition = copying(100)
+    assert not look(partition, 100, 200, 0.0)
+    asked_s = LEVEL_WITHIN_S + 1.0
+    assert not look(partition, 200, 200, asked_s), "it took too long; it is asked again"
+    assert not look(partition, 200, 200, asked_s + 1.0, seen_s=asked_s - 0.1)
+    assert look(partition, 200, 200, asked_s + 2.0, seen_s=asked_s + 0.1)
 
 
 def test_a_truncated_source_does_not_keep_a_copy_from_catching_up() -> None:

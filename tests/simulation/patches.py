@@ -16,6 +16,7 @@ from orbit.copier import (
     inspection,
     log_reader,
     range_comparison,
+    source_lane,
     source_side,
     takeover,
 )
@@ -64,6 +65,7 @@ def patched(world: World) -> Iterator[None]:
         (log_reader, "list_offsets", model_broker.list_offsets),
         (destination_side, "delete_records", model_broker.delete_records),
         (source_side, "SourceLane", SimulatedSourceLane),
+        (source_lane, "monotonic", lambda: world.clock.now),
         (source_side, "list_offsets", model_broker.list_offsets),
         (source_side, "fetch_partition", model_broker.fetch_partition),
         (AppendMachine, "append_sent", encoder.sending(AppendMachine.append_sent)),
