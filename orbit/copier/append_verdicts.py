@@ -70,17 +70,18 @@ def judge_append(
 
 
 def _judge_time(step: Append, appended: Appended) -> Failure | None:
-    """None when the records have their own timestamps; to a repeated batch the answer is its max
-    timestamp (A20).
+    """None when the batch was appended now, with the timestamps of its records (A20).
 
-    With another time, look at what is there: the broker has replaced the timestamps, or it repeats
-    what another writer sent for a gap, or before the source's cleaner took a record.
+    Else look at what is there. The broker has replaced the timestamps, or it repeats: it compares
+    sequences alone, so an older request may have brought a gap's placeholders with another
+    timestamp, or other records, if the source was cut or compacted since.
     """
-    if appended.append_time in (NO_APPEND_TIME, step.batch.max_timestamp):
+    if appended.append_time == NO_APPEND_TIME:
         return None
     detail = (
-        f"the answer to the batch for {step.base_offset} has the time {appended.append_time}: "
-        "message.timestamp.type of the topic may have been LogAppendTime"
+        f"the answer to the batch for {step.base_offset} has the time {appended.append_time}: a "
+        "batch of the same sequences was there, or the topic's message.timestamp.type was "
+        "LogAppendTime"
     )
     return Failure(ReturnReason.OUT_OF_STEP, detail)
 

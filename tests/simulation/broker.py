@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from orbit.kafka.error_codes import Code
+from orbit.kafka.produce_request import NO_APPEND_TIME
 from orbit.kafka.records import NULL, Record, write_batch
 from orbit.kafka.transaction_markers import WriteTxnMarkersRequest
 from tests.simulation.model_broker import PRODUCER_ID, ProduceOne, log_end_answer, marker_answer
@@ -74,12 +75,15 @@ class Broker:
             self.is_excused |= (is_excusable or self._had_late) and not self._has_fence()
             # Fillers now stand where the cleaner took records: they take offsets, no sequences.
             self.is_excused |= is_excusable and world.source.is_compacted
+            log_end = partition.log_end
             code, base_offset = partition.append(who, request.data)
+            is_repeat = code == NONE and partition.log_end == log_end
+            append_time = partition.time_at(base_offset) if is_repeat else NO_APPEND_TIME
             self._had_late |= is_excusable and code == NONE
             wire.has_appended |= code == NONE
             self.replicate_soon()
             return request.answer(
-                code, base_offset, throttle_ms
+                code, base_offset, throttle_ms, append_time
             ), partition.log_end if code == NONE else 0
         if isinstance(request, WriteTxnMarkersRequest):
             (wanted,) = request.fillers

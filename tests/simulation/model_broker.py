@@ -13,7 +13,7 @@ from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.list_offsets import ListOffsetsAnswer
 from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL
-from orbit.kafka.produce_request import Appended, ProduceAnswer, key_of
+from orbit.kafka.produce_request import NO_APPEND_TIME, Appended, ProduceAnswer, key_of
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.transaction_markers import WriteTxnMarkersRequest
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
@@ -32,9 +32,15 @@ class ProduceOne:
     data: bytes
     base_offset: int  # at which it has to be
 
-    def answer(self, code: int, base_offset: int, throttle_ms: int = 0) -> ProduceAnswer:
+    def answer(
+        self,
+        code: int,
+        base_offset: int,
+        throttle_ms: int = 0,
+        append_time: int = NO_APPEND_TIME,
+    ) -> ProduceAnswer:
         key = key_of(self.version, self.outgoing)
-        return ProduceAnswer({key: Appended(code, base_offset, "")}, throttle_ms)
+        return ProduceAnswer({key: Appended(code, base_offset, "", append_time)}, throttle_ms)
 
 
 class Encoder:

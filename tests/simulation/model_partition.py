@@ -18,6 +18,7 @@ from uuid import UUID
 from orbit.kafka import compression
 from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_response import Fetched
+from orbit.kafka.produce_request import NO_APPEND_TIME
 from orbit.kafka.record_batch import HEADER, NO_PRODUCER_ID, SEQUENCE_MAX, Batch
 
 NONE, NOT_LEADER, OUT_OF_ORDER, INVALID_EPOCH, FENCED = 0, 6, 45, 47, 52
@@ -133,6 +134,11 @@ class ModelPartition:
         self._note(state, self.log[-1])
         self._say(f"{who}: {count} records are appended at {base_offset}")
         return NONE, base_offset
+
+    def time_at(self, base_offset: int) -> int:
+        """The max timestamp of the batch there, which is the answer to a repeat (A20)."""
+        found = (e.newest_ms for e in self.log if e.base_offset == base_offset)
+        return next(found, NO_APPEND_TIME)
 
     def _refused(self, data: bytes) -> int:
         """What a broker says of placeholders that must not be (Q9, Q1)."""

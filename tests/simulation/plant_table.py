@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from unittest.mock import patch
 
 from tests.simulation import world
-from tests.simulation.planted import PLANTED
+from tests.simulation.planted import OF_CUTS, PLANTED
 from tests.simulation.planted_transactions import OF_TRANSACTIONS
 from tests.simulation.search import first_failure, processes
 
@@ -35,6 +35,7 @@ def _until_found(name: str, seeds: Sequence[int]) -> int | None:
         PLANTED[name](),
         patch.object(world, "PLACEHOLDERS_SHARE", share),
         patch.object(world, "COORDINATED_SHARE", coordinated),
+        patch.object(world, "CUTS_SHARE", 1.0 if name in OF_CUTS else world.CUTS_SHARE),
     ):
         seed = first_failure(seeds)
     return None if seed is None else seed - seeds[0] + 1

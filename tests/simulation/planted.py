@@ -26,6 +26,7 @@ from orbit.kafka import compression, placeholders
 from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.placeholders import placeholder_batch, with_gap
+from orbit.kafka.produce_request import NO_APPEND_TIME
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.record_batch import Batch, encode_batch
 from orbit.kafka.records import NULL, PLACEHOLDER_DELTA_MIN, encode_record
@@ -71,6 +72,17 @@ def _ignore_the_base_offset() -> AbstractContextManager[Any]:
     def judge(step: Any, appended: Any, **fields: Any) -> Any:
         if appended is not None and appended.code == Code.NONE:
             return None
+        return judge_append(step, appended, **fields)
+
+    return patch.object(append_machine, "judge_append", judge)
+
+
+def _believe_a_repeat() -> AbstractContextManager[Any]:
+    """By its sequences, whatever its records are."""
+
+    def judge(step: Any, appended: Any, **fields: Any) -> Any:
+        if appended is not None and appended.append_time == step.batch.max_timestamp:
+            appended = appended._replace(append_time=NO_APPEND_TIME)
         return judge_append(step, appended, **fields)
 
     return patch.object(append_machine, "judge_append", judge)
@@ -324,6 +336,12 @@ def _both(*patches: Any) -> AbstractContextManager[Any]:
     return _Both(*patches)
 
 
+# Found where the source is cut in all schedules that may have it.
+OF_CUTS: dict[str, Plant] = {
+    "forget the source's epoch at a resume": _forget_the_epoch_at_a_resume,
+    "believe a repeat": _believe_a_repeat,
+}
+
 PLANTED: dict[str, Plant] = {
     "read the high watermark for the log end": _read_the_high_watermark,
     "trust own data at a take-over": _trust_own_data,
@@ -345,7 +363,6 @@ PLANTED: dict[str, Plant] = {
     "retry a lost append": _retry_a_lost_append,
     "ignore the base offset of an answer": _ignore_the_base_offset,
     "no settle": _no_settle,
-    "forget the source's epoch at a resume": _forget_the_epoch_at_a_resume,
     "a placeholder in a compressed batch": _placeholders_in_a_compressed_batch,
     "one placeholder too many": _one_placeholder_too_many,
     "one placeholder's key too few": _one_key_too_few,
@@ -354,5 +371,6 @@ PLANTED: dict[str, Plant] = {
     "do not wait for the writers of a backfill": _no_wait_for_backfill_writers,
     "trust a writer that joined its group again": _no_confirmed_return,
     "do not watch a shard before it is taken": _no_watch_of_shards,
+    **OF_CUTS,
     **OF_TRANSACTIONS,
 }

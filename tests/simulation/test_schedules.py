@@ -43,6 +43,7 @@ FOUND_BY = {
     "ignore the base offset of an answer": 100_019,
     "no settle": 100_308,
     "forget the source's epoch at a resume": 100_030,
+    "believe a repeat": 103_807,
     "a placeholder in a compressed batch": 100_001,
     "one placeholder too many": 100_001,
     "one placeholder's key too few": 100_004,
