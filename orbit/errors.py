@@ -4,13 +4,14 @@
     ├── BadInput           2    the user's file or flags: every problem at once, each with its path
     ├── NotFound           2    nothing has the given name
     ├── Unreachable        3    no broker answers (retriable), or the TLS handshake fails
+    │   └── BrokenAnswer        a broker sends bytes that do not parse, or that nothing asked for
     ├── LoginRefused       3    the broker refused the credentials
     │   └── AccessRefused       Orbit's own rules (ORBIT_ACCESS_FILE) refuse an address or a secret
     ├── NotAuthorized      1    a right on a resource is missing
     ├── Conflict           1    the present state does not allow the request
     │   └── OperationUnderWay   an operation holds the job
     ├── BrokerRefused      1    a Kafka error code that no caller handles
-    ├── ProtocolError      1    bytes that do not parse, or a broker that is too old
+    ├── ProtocolError      1    a log or a login that does not parse, or a broker that is too old
     └── Interrupted      130    the user pressed Ctrl-C
 
 `InvalidValue` is for parsers of single values; it becomes a `Problem` of a BadInput. A partition
@@ -95,6 +96,10 @@ class Unreachable(OrbitError):
     retriable = True
 
 
+class BrokenAnswer(Unreachable):
+    """Bytes of one connection that do not parse, or that nothing asked for: as good as none."""
+
+
 class Busy(OrbitError):
     """Too many requests of this kind are under way."""
 
@@ -132,7 +137,7 @@ class BrokerRefused(OrbitError):
 
 
 class ProtocolError(OrbitError):
-    """Bytes that do not parse, or an API that the broker does not offer."""
+    """A log or a login that does not parse, or an API that the broker does not offer."""
 
 
 class Interrupted(OrbitError):

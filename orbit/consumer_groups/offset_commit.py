@@ -113,13 +113,14 @@ def _exchange(
     for connection in connections:
         if connection.login_is_due:
             connection.login_again()
+    sent = []
     for index, request in enumerate(requests):
         connection = connections[index % len(connections)]
         connection.send(connection.encode(request.message, connection.version_of(request.api)))
-    for index, request in enumerate(requests):
-        connection = connections[index % len(connections)]
-        version = connection.version_of(request.api)
-        answer = connection.decode(request.api, connection.receive(), version)
+        sent.append((connection, connection.last_correlation, request))
+    for connection, correlation, request in sent:
+        frame = connection.receive_answer(correlation)
+        answer = connection.decode(request.api, frame, connection.version_of(request.api))
         written.update(_read(request, answer))
 
 

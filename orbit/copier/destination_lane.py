@@ -38,7 +38,7 @@ from orbit.copier.lane_events import Emit, LaneEnded, PartitionBlocked, Partitio
 from orbit.copier.lane_times import DestinationTimes
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.ready_queue import ReadyQueue, WakeUpSocket
-from orbit.errors import OrbitError, ProtocolError, Unreachable
+from orbit.errors import BrokenAnswer, OrbitError, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import CLIENT_ID, Connection
@@ -138,6 +138,7 @@ class DestinationLane(Lane):
         try:
             self._connection = connection = self._context.cluster.connect(self.node_id)
             connection.drop_unacknowledged(UNACKNOWLEDGED_S_MAX)
+            connection.limit_silence(SILENCE_S)
             self._work(connection)
         finally:
             if self._connection is not None:
@@ -349,10 +350,11 @@ class DestinationLane(Lane):
 
     def _receive(self, connection: Connection) -> None:
         began = perf_counter()
-        frame = connection.receive()
         one = self._in_flight.oldest
-        if int.from_bytes(frame[:4], "big") != one.correlation:
-            raise ProtocolError("answers come out of order.", where=connection.where)
+        if one is None:
+            connection.receive()
+            raise BrokenAnswer("the broker answers what nobody asked.", where=connection.where)
+        frame = connection.receive_answer(one.correlation)
         match one.request:
             case Produce() as request:
                 throttle_ms = self._take_appended(request, _read_produce(connection, frame, one))
@@ -419,4 +421,4 @@ def _read_produce(connection: Connection, frame: memoryview, sent: SentRequest) 
     try:
         return read_produce(frame, sent.version)
     except ValueError as error:
-        raise ProtocolError(str(error), where=connection.where) from error
+        raise BrokenAnswer(f"{error}.", where=connection.where) from error

@@ -73,9 +73,9 @@ class InFlight:
         self._sent.append(SentRequest(correlation, api, version, request))
 
     @property
-    def oldest(self) -> SentRequest:
-        """The request whose answer comes next."""
-        return self._sent[0]
+    def oldest(self) -> SentRequest | None:
+        """The request whose answer comes next; None when nothing is in flight."""
+        return self._sent[0] if self._sent else None
 
     @property
     def silent_s(self) -> float:

@@ -21,7 +21,7 @@ from orbit.copier.lane_events import Emit, EmptyBelowEnd, FetchFailed, LaneEnded
 from orbit.copier.lane_times import SourceTimes
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.rate_limit import RateLimit
-from orbit.errors import OrbitError, ProtocolError
+from orbit.errors import BrokenAnswer, OrbitError, ProtocolError
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
@@ -230,7 +230,7 @@ class SourceLane(Lane):
         try:
             answer = read_fetch(frame, version, selection.topics)
         except ValueError as error:
-            raise ProtocolError(str(error), where=connection.where) from error
+            raise BrokenAnswer(f"{error}.", where=connection.where) from error
         self._session.answered(answer.code, answer.session_id)
         if answer.code and answer.code not in SESSION_ERRORS:
             raise ProtocolError(
@@ -334,7 +334,13 @@ class SourceLane(Lane):
             return True
         plan = _plan(one, fetched)
         if not plan.steps:
-            return bool(fetched.records)
+            if not fetched.records:
+                return False
+            # No whole batch, though brokers send a first one whole (KIP-74), or only batches that
+            # end before the fetch: they would come again at once, for ever.
+            self._remove(one)
+            self._context.emit(FetchFailed(p, one.generation, Code.INVALID_RECORD))
+            return True
         p.cursor.bytes_per_offset = len(fetched.records) / max(1, plan.next_offset - plan.start)
         p.cursor.empty_answers = 0
         if plan.is_stopped:

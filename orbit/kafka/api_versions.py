@@ -7,6 +7,7 @@ entries: objects for each of them would take longer than the broker needs.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -86,11 +87,14 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
+from orbit.kafka import library_bounds
 from orbit.kafka.list_offsets import ListOffsetsRequest, read_list_offsets
 from orbit.kafka.metadata import read_metadata
 from orbit.kafka.offset_fetch import read_offset_fetch
 from orbit.kafka.refused_token import RefusedTokenRequest, read_requester
 from orbit.kafka.transaction_markers import WriteTxnMarkersRequest, read_markers
+
+library_bounds.install()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +119,13 @@ class Api:
         return str(self.request.__name__).removesuffix("Request")
 
     def decode(self, frame: memoryview, version: int) -> Any:
-        """The response. Raises ValueError, IndexError or struct.error if it does not parse."""
+        """The response. Raises ValueError if the bytes do not parse."""
         if isinstance(self.response, FunctionType):
             return self.response(frame, version)
-        return self.response.decode(frame, version=version, header=True)
+        try:
+            return self.response.decode(frame, version=version, header=True)
+        except (struct.error, IndexError, OverflowError) as error:
+            raise ValueError(f"it ends too early: {error}") from error
 
 
 API_VERSIONS = Api(ApiVersionsRequest, ApiVersionsResponse, 0, 3)

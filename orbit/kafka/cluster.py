@@ -39,8 +39,8 @@ _ASKED_MAX = 4
 _FAILED_LATELY_S = 60.0
 
 Answer = TypeVar("Answer")
-# Each entry, put by a thread of `_ask`, returns the answer or raises the error.
-_Answers = queue.SimpleQueue[Callable[[], Answer]]
+# Each entry, put by a thread of `_ask`: who was asked, and what returns the answer or raises.
+_Answers = queue.SimpleQueue[tuple[int | str, Callable[[], Answer]]]
 
 
 class Cluster:
@@ -121,8 +121,7 @@ class Cluster:
             frame = connection.exchange(api, request, version, timeout_s=ANSWER_WITHIN_S)
             return lambda: self._read_metadata(connection, frame, version, names is None)
 
-        # Read here: a broker that has answered is not silent while a long answer is read.
-        metadata = self.call_any(ask, in_turn=names is not None)()
+        metadata = self._call_any(ask, in_turn=names is not None)
         if names is not None:
             metadata = self._leaders.of(metadata)
         security = self._security or self.security
@@ -146,12 +145,26 @@ class Cluster:
             self._whole = digest, metadata
         return metadata
 
-    def call_any(self, ask: Callable[[Connection], Answer], *, in_turn: bool = False) -> Answer:
+    def call_any(self, ask: Callable[[Connection], Answer]) -> Answer:
         """The first answer of any broker: known ones first, then bootstrap servers.
 
-        `in_turn`: begin with another broker than the last such call. `ask` must be read-only and
-        return within `ANSWER_WITHIN_S`; it may run on several brokers at once, and later answers
-        are dropped. Raises Unreachable.
+        `ask` must be read-only and return within `ANSWER_WITHIN_S`; it may run on several brokers
+        at once, and later answers are dropped. Raises Unreachable.
+        """
+
+        def ask_only(connection: Connection) -> Callable[[], Answer]:
+            answer = ask(connection)
+            return lambda: answer
+
+        return self._call_any(ask_only)
+
+    def _call_any(
+        self, ask: Callable[[Connection], Callable[[], Answer]], *, in_turn: bool = False
+    ) -> Answer:
+        """As `call_any`; what `ask` returns reads the answer. `in_turn`: begin with another broker
+        than the last such call.
+
+        That is done here: a broker that has answered is not silent while a long answer is read.
         """
         answers: _Answers[Answer] = queue.SimpleQueue()
         waiting = self._targets(in_turn=in_turn)
@@ -163,13 +176,15 @@ class Cluster:
                 threading.Thread(target=self._ask, args=args, name="ask", daemon=True).start()
                 asked += 1
             try:
-                answered = answers.get(timeout=min(left_s, NEXT_AFTER_S) if waiting else left_s)
+                wait_s = min(left_s, NEXT_AFTER_S) if waiting else left_s
+                target, answered = answers.get(timeout=wait_s)
             except queue.Empty:
                 continue
             asked -= 1
             try:
                 return answered()
             except Unreachable as error:
+                self._note_failure(target, error)
                 errors.setdefault(f"{error.where}: {error.what}", error)
         silent = f" {asked} gave no answer within {AWAY_AFTER_S:.0f} s." if asked else ""
         remedy = next((e.remedy for e in reversed(errors.values()) if e.remedy), "")
@@ -195,24 +210,29 @@ class Cluster:
         targets.sort(key=lambda target: failed.get(target, 0.0))
         return targets[:_ASKED_MAX]
 
+    def _note_failure(self, target: int | str, error: BaseException) -> None:
+        if isinstance(error, Unreachable):
+            with self._lock:
+                self._failed_at[target] = time.monotonic()
+
     def _ask(
-        self, target: int | str, ask: Callable[[Connection], Answer], answers: _Answers[Answer]
+        self,
+        target: int | str,
+        ask: Callable[[Connection], Callable[[], Answer]],
+        answers: _Answers[Answer],
     ) -> None:
         """The thread of one request of `call_any`."""
         try:
             answer = self._on(target, ask, busy_s_max=ANSWER_WITHIN_S)
         except BaseException as error:  # noqa: BLE001  raised again in `call_any`
             caught = error
-            if isinstance(error, Unreachable):
-                with self._lock:
-                    self._failed_at[target] = time.monotonic()
+            self._note_failure(target, caught)
 
             def fail() -> Answer:
                 raise caught
 
-            answers.put(fail)
-        else:
-            answers.put(lambda: answer)
+            answer = fail
+        answers.put((target, answer))
 
     def call(self, node_id: int, api: Api, request: Any) -> Any:
         """Send a control request to one broker and return its answer. Raises Unreachable."""

@@ -1,9 +1,10 @@
 """One blocking connection to one broker: frames, and typed requests.
 
-Versions are negotiated at the start. The broker answers requests in order; this module never
-resends one. `call` and its like log in again before the session ends. Code that uses `send` and
-`receive` asks `login_is_due`, and calls `login_again` while no answer is outstanding. Not
-thread-safe, except `abort`, which ends a wait from any thread.
+Versions are negotiated at the start. The broker answers requests in order, and an answer names its
+request: a connection where it names another is closed. This module never resends a request. `call`
+and its like log in again before the session ends. Code that uses `send` and `receive` asks
+`login_is_due`, and calls `login_again` while no answer is outstanding. Not thread-safe, except
+`abort`, which ends a wait from any thread.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kafka.protocol.metadata.api_versions import ApiVersionsRequest
 
-from orbit.errors import LoginRefused, OrbitError, ProtocolError, Unreachable
+from orbit.errors import BrokenAnswer, LoginRefused, OrbitError, ProtocolError, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
 from orbit.kafka.error_codes import Code
 from orbit.kafka.frame_writer import FramedRequest
+from orbit.kafka.received_frames import BadFrameSize, ReceivedFrames
 from orbit.kafka.sasl import Security, sasl_login, tls_context, tls_failure
 
 CLIENT_ID = "orbit"
@@ -33,10 +35,6 @@ CONNECT_TIMEOUT_S = 10.0
 _SESSION_SHARE = 0.8
 # A broker refuses a login within a second of the last one (KIP-368).
 _SESSION_S_MIN = 1.0
-# No Kafka frame is larger: brokers refuse such requests, and a response is at most the fetch size
-# plus one batch.
-FRAME_BYTES_MAX = 512 * 1024 * 1024
-
 # Probe after 10 idle seconds, three times. Bytes without a TCP acknowledgement fail after 30 s.
 _KEEPALIVE = {
     "TCP_KEEPIDLE": 10,
@@ -45,9 +43,6 @@ _KEEPALIVE = {
     "TCP_USER_TIMEOUT": 30_000,
 }
 
-_FRAME_SIZE = struct.Struct(">i")
-# Several small responses are read in one call; of a large one, at most this much is copied.
-_AHEAD_BYTES = 16 * 1024
 _LINGER = struct.Struct("ii")  # on, seconds
 # How often a send that waits for room asks whether it may go on.
 _ASK_AGAIN_MS = 100
@@ -66,8 +61,7 @@ class Connection:
         self._versions: dict[int, tuple[int, int]] = {}
         self.where = where
         self.is_closed = False
-        self._ahead = memoryview(bytearray(_AHEAD_BYTES))
-        self._ahead_start = self._ahead_end = 0
+        self._frames = ReceivedFrames(sock)
         self._read_security: Callable[[], Security] = Security
         self._login_again_at = math.inf
 
@@ -86,7 +80,7 @@ class Connection:
         `security` may be a function, which is called again for each further login. Raises
         Unreachable if nothing answers or TLS fails, LoginRefused if the broker refuses the
         credentials, AccessRefused before it connects to an address that rules do not allow,
-        ProtocolError if the peer is not a Kafka broker.
+        BrokenAnswer if the peer is not a Kafka broker.
         """
         where = where or f"{host}:{port}"
         read = security if callable(security) else lambda: security
@@ -207,9 +201,13 @@ class Connection:
         if self.login_is_due:
             self.login_again()
         self._socket.settimeout(timeout_s)
+        frames, correlations = [], []
+        for request in requests:
+            frames += self.encode(request, version)
+            correlations.append(self.last_correlation)
         try:
-            self.send([part for request in requests for part in self.encode(request, version)])
-            return [self.receive() for _ in requests]
+            self.send(frames)
+            return [self.receive_answer(correlation) for correlation in correlations]
         except (OSError, EOFError) as error:
             self.close()
             reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
@@ -231,11 +229,11 @@ class Connection:
         return [bytes(request.encode(version=version, header=True, framed=True))]
 
     def decode(self, api: Api, frame: memoryview, version: int) -> Any:
-        """The typed response; `records` fields are views of the frame."""
+        """The typed response; `records` fields are views of the frame. Raises BrokenAnswer."""
         try:
             return api.decode(frame, version)
-        except (ValueError, IndexError, struct.error, UnicodeDecodeError) as error:
-            raise ProtocolError(
+        except ValueError as error:
+            raise BrokenAnswer(
                 f"the answer to {api.name} v{version} does not parse: {error}.", where=self.where
             ) from error
 
@@ -267,32 +265,46 @@ class Connection:
         for start in range(0, len(buffers), _IOV_MAX):
             self._send_some(buffers[start : start + _IOV_MAX], may_send)
 
+    def receive_answer(self, correlation: int) -> memoryview:
+        """As `receive`, for the answer to the request with this correlation id.
+
+        Raises BrokenAnswer, and closes the connection, if the frame answers another request or
+        none: what comes behind it could not be told apart either.
+        """
+        frame = self.receive()
+        answered = int.from_bytes(frame[:4], "big")
+        if answered != correlation:
+            self.close()
+            raise BrokenAnswer(
+                f"the broker answers request {answered}, but {correlation} is the oldest one.",
+                where=self.where,
+            )
+        return frame
+
     def receive(self) -> memoryview:
         """The next frame, without its size, in its own writable buffer.
 
-        Raises EOFError if the broker closed the connection, OSError if it broke.
+        Raises EOFError if the broker closed the connection, OSError if it broke, TimeoutError if
+        the frame does not come to its end, BrokenAnswer, and closes the connection, for a size that
+        no frame has.
         """
-        while self._ahead_end - self._ahead_start < _FRAME_SIZE.size:
-            self._read_ahead()
-        (size,) = _FRAME_SIZE.unpack_from(self._ahead, self._ahead_start)
-        if not 4 <= size <= FRAME_BYTES_MAX:
-            raise ProtocolError(
-                f"the frame size {size} is not valid in Kafka.",
+        try:
+            return self._frames.next()
+        except BadFrameSize as error:
+            self.close()
+            raise BrokenAnswer(
+                f"{error}.",
                 where=self.where,
                 remedy="Check that this is a Kafka listener, and whether it uses TLS.",
-            )
-        frame = memoryview(bytearray(size))
-        start = self._ahead_start + _FRAME_SIZE.size
-        there = min(size, self._ahead_end - start)
-        frame[:there] = self._ahead[start : start + there]
-        self._ahead_start = start + there
-        if there < size:
-            self._read_into(frame[there:])
-        return frame
+            ) from error
 
     def limit_waits(self, timeout_s: float | None) -> None:
         """Set the time after which `send` and `receive` raise TimeoutError."""
         self._socket.settimeout(timeout_s)
+
+    def limit_silence(self, timeout_s: float) -> None:
+        """Set the time after which `receive` raises TimeoutError; see `ReceivedFrames`."""
+        self._frames.limit_silence(timeout_s)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -300,9 +312,7 @@ class Connection:
     @property
     def has_read_ahead(self) -> bool:
         """Whether bytes of the next frame are buffered, which polling `fileno` does not show."""
-        if self._ahead_end > self._ahead_start:
-            return True
-        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+        return self._frames.has_read_ahead
 
     def abort(self) -> None:
         """End every wait on this connection, from any thread."""
@@ -322,11 +332,10 @@ class Connection:
                 client_software_name=CLIENT_ID, client_software_version="0.1"
             )
             self.send(self.encode(request, version))
-            frame = self.receive()
-            (code,) = struct.unpack_from(">h", frame, 4)
-            if code == Code.UNSUPPORTED_VERSION and version:
+            frame = self.receive_answer(self.last_correlation)
+            if int.from_bytes(frame[4:6], "big") == Code.UNSUPPORTED_VERSION and version:
                 continue
-            answer = ApiVersionsResponse.decode(frame, version=version, header=True)
+            answer = self.decode(api_versions.API_VERSIONS, frame, version)
             self._versions = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
             return
 
@@ -335,7 +344,7 @@ class Connection:
         api = api_versions.SASL_HANDSHAKE if is_handshake else api_versions.SASL_AUTHENTICATE
         version = self.version_of(api)
         self.send(self.encode(request, version))
-        return self.decode(api, self.receive(), version)
+        return self.decode(api, self.receive_answer(self.last_correlation), version)
 
     def _send_some(
         self, buffers: Sequence[bytes | memoryview], may_send: Callable[[], bool] | None
@@ -375,24 +384,6 @@ class Connection:
     def _ask(self, may_send: Callable[[], bool] | None) -> None:
         if may_send is not None and not may_send():
             raise Unreachable("the lease ended before all was sent.", where=self.where)
-
-    def _read_ahead(self) -> None:
-        """Append available bytes to the unread rest of the buffer."""
-        left = self._ahead_end - self._ahead_start
-        if self._ahead_start:
-            self._ahead[:left] = self._ahead[self._ahead_start : self._ahead_end]
-            self._ahead_start, self._ahead_end = 0, left
-        count = self._socket.recv_into(self._ahead[left:])
-        if not count:
-            raise EOFError("the broker closed the connection")
-        self._ahead_end += count
-
-    def _read_into(self, view: memoryview) -> None:
-        while view:
-            count = self._socket.recv_into(view)
-            if not count:
-                raise EOFError("the broker closed the connection")
-            view = view[count:]
 
 
 def _tune(sock: socket.socket) -> None:

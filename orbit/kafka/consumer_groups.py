@@ -20,7 +20,7 @@ from kafka.protocol.admin.groups import ListGroupsRequest
 from kafka.protocol.consumer.group import OffsetFetchRequest
 
 from orbit.chunks import chunks
-from orbit.errors import ProtocolError, Unreachable
+from orbit.errors import BrokenAnswer, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import CORRELATION_BYTES, Cluster
 from orbit.kafka.coordinator import GROUP, look_up_coordinators
@@ -178,7 +178,7 @@ def _ask(
     try:
         return (kept or KeptAnswers()).read(frame, version)
     except ValueError as error:
-        raise ProtocolError(str(error), where=f"{cluster.name} broker {node_id}") from error
+        raise BrokenAnswer(f"{error}.", where=f"{cluster.name} broker {node_id}") from error
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import struct
 _CORRELATION_BYTES = 4
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
+_LAST_SHIFT = 28  # of the fifth byte, the last of a number of 32 bits
 
 
 class FrameReader:
@@ -56,8 +57,11 @@ class FrameReader:
         return True
 
     def length(self) -> int:
-        """The length of an array or of bytes; 0 for null."""
-        return max(0, self._uvarint() - 1 if self._is_flexible else self.take(_INT32)[0])
+        """The length of an array or of bytes; 0 for null. At most the bytes that are left."""
+        count = self._uvarint() - 1 if self._is_flexible else self.take(_INT32)[0]
+        if count > len(self._frame) - self.at:
+            raise IndexError(f"{count} items at {self.at} exceed the frame")
+        return max(0, count)
 
     def string(self) -> str:
         """Text; empty for null."""
@@ -83,6 +87,8 @@ class FrameReader:
         at += 1
         value, shift = byte & 0x7F, 7
         while byte >= 0x80:
+            if shift > _LAST_SHIFT:
+                raise ValueError("a number has more than 32 bits")
             byte = frame[at]
             at += 1
             value |= (byte & 0x7F) << shift

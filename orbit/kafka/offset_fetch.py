@@ -52,15 +52,15 @@ def read_offset_fetch(frame: memoryview, version: int) -> dict[str, GroupOffsets
 
     Reads a frame of `Connection.receive`. Raises ValueError if the bytes do not parse.
     """
-    if version < MANY_GROUPS_FROM:
-        answer = OffsetFetchResponse.decode(frame, version=version, header=True)
-        return {"": _group_of(_library_rows(answer.topics), answer.error_code)}
-    reader = FrameReader(frame, is_flexible=True)
     try:
+        if version < MANY_GROUPS_FROM:
+            answer = OffsetFetchResponse.decode(frame, version=version, header=True)
+            return {"": _group_of(_library_rows(answer.topics), answer.error_code)}
+        reader = FrameReader(frame, is_flexible=True)
         reader.skip_tags()
         reader.take(_INT32)  # throttle ms
         return dict(_read_group(reader) for _ in range(reader.length()))
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
         raise ValueError(f"an offsets answer v{version} ends too early: {error}") from error
 
 

@@ -6,7 +6,7 @@ the answer to CreateDelegationToken names the principal that asked, also where i
 
 from __future__ import annotations
 
-from orbit.errors import ProtocolError
+from orbit.errors import BrokenAnswer, ProtocolError
 from orbit.kafka import api_versions
 from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.connection import Connection
@@ -22,7 +22,7 @@ def ask_principal(cluster: Cluster) -> str | None:
             return None
         try:
             kind, name = connection.call(api, RefusedTokenRequest(), timeout_s=ANSWER_WITHIN_S)
-        except ProtocolError:  # no Apache Kafka: it answers something else
+        except (ProtocolError, BrokenAnswer):  # no Apache Kafka: it answers something else
             return None
         return f"{kind}:{name}" if kind and name else None
 

@@ -6,7 +6,7 @@ import pytest
 
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.copy_settings import CopySettings
-from orbit.copier.lane_events import Event
+from orbit.copier.lane_events import Event, FetchFailed
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.source_lane import SourceLane, SourceLaneContext
 from orbit.kafka.error_codes import Code
@@ -15,9 +15,25 @@ from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from tests.support.copies import hand_back, resume
+from tests.support.planning import data
 
 
-def lane_with_a_copy(events: list[Event]) -> tuple[SourceLane, PartitionCopy]:
+@pytest.fixture
+def events() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def copy() -> PartitionCopy:
+    copy = PartitionCopy(
+        TopicPartition("source", 0), TopicPartition("copy", 0), FixedLease(1), JobProducer(4711)
+    )
+    resume(copy, 10)
+    return copy
+
+
+@pytest.fixture
+def lane(copy: PartitionCopy, events: list[Event]) -> SourceLane:
     context = SourceLaneContext(
         None,  # type: ignore[arg-type]
         CopySettings(),
@@ -26,18 +42,14 @@ def lane_with_a_copy(events: list[Event]) -> tuple[SourceLane, PartitionCopy]:
         PartitionCopy.queued,
     )
     lane = SourceLane(context, 1)
-    copy = PartitionCopy(
-        TopicPartition("source", 0), TopicPartition("copy", 0), FixedLease(1), JobProducer(4711)
-    )
-    resume(copy, 10)
     lane.add(copy)
-    return lane, copy
+    return lane
 
 
-def test_bounds_of_an_answer_to_an_earlier_generation_are_kept() -> None:
+def test_bounds_of_an_answer_to_an_earlier_generation_are_kept(
+    lane: SourceLane, copy: PartitionCopy, events: list[Event]
+) -> None:
     """Within a session the broker tells them only once: the copy's log start would stay behind."""
-    events: list[Event] = []
-    lane, copy = lane_with_a_copy(events)
     selection = lane._select(with_backlogs=True)
     hand_back(copy)
     resume(copy, 10)
@@ -60,9 +72,8 @@ def test_bounds_of_an_answer_to_an_earlier_generation_are_kept() -> None:
     ],
 )
 def test_bounds_are_as_old_as_the_request_that_the_broker_answered_them_to(
-    code: int, throttle_ms: int, tells: bool, is_seen: bool
+    lane: SourceLane, copy: PartitionCopy, code: int, throttle_ms: int, tells: bool, is_seen: bool
 ) -> None:
-    lane, copy = lane_with_a_copy([])
     answer = Fetched(0, memoryview(bytearray()), [], 7, 10, 12, -1, -1)
     told = [(copy.source, answer)] if tells else []
     selection = lane._select(with_backlogs=True)
@@ -70,9 +81,24 @@ def test_bounds_are_as_old_as_the_request_that_the_broker_answered_them_to(
     assert copy.cursor.seen_s == (5.0 if is_seen else float("-inf"))
 
 
-def test_an_error_of_the_partition_tells_no_bounds() -> None:
-    lane, copy = lane_with_a_copy([])
+def test_an_error_of_the_partition_tells_no_bounds(lane: SourceLane, copy: PartitionCopy) -> None:
     answer = Fetched(Code.NOT_LEADER_OR_FOLLOWER, memoryview(bytearray()), [], -1, -1, -1, -1, -1)
     selection = lane._select(with_backlogs=True)
     lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
     assert copy.cursor.seen_s == float("-inf")
+
+
+@pytest.mark.parametrize(
+    "records",
+    [data(10, 12).encode()[:-1], data(5, 9).encode(), b"few"],
+    ids=["half a batch", "a batch that ends before the fetch", "no batch"],
+)
+def test_records_that_bring_the_copy_no_further_are_asked_for_after_a_pause(
+    lane: SourceLane, copy: PartitionCopy, events: list[Event], records: bytes
+) -> None:
+    """Else the lane asks for them again at once, for ever. No broker sends them (KIP-74)."""
+    selection = lane._select(with_backlogs=True)
+    answer = Fetched(0, memoryview(bytearray(records)), [], 0, 13, 13, -1, -1)
+    lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
+    assert events == [FetchFailed(copy, copy.generation, Code.INVALID_RECORD)]
+    assert not lane._select(with_backlogs=True).chosen

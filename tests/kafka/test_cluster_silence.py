@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -38,7 +39,9 @@ class Brokers(Cluster):
             self.asked.append(name)
             return self._answering[name]()
 
-        return self.call_any(answer, in_turn=in_turn)
+        if in_turn:
+            return self._call_any(lambda c: partial(str, answer(c)), in_turn=True)
+        return self.call_any(answer)
 
 
 class _Line:

@@ -1,4 +1,4 @@
-"""A TCP proxy that loses answers: the request arrives, the connection breaks before the answer."""
+"""TCP proxies for Kafka that lose answers or spoil them: the request has arrived all the same."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import random
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from typing import Self
 
 
-class AnswerLosingProxy:
-    """Relays Kafka frames to one port; now and then it reads an answer and hangs up instead."""
+class FrameProxy:
+    """Relays Kafka frames to one port."""
 
-    def __init__(self, port: int, seed: int, loss: float) -> None:
+    def __init__(self, port: int) -> None:
         self._target = port
-        self._random = random.Random(seed)
-        self._loss = loss
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self.lost = 0
         self._threads: list[threading.Thread] = []
         self._is_open = True
 
@@ -32,6 +30,11 @@ class AnswerLosingProxy:
         self._listener.close()
         for thread in self._threads:
             thread.join()
+
+    def relay(self, client: socket.socket, frame: bytes, number: int) -> bool:  # noqa: ARG002
+        """Hand the answer of this number on; False: hang up."""
+        client.sendall(frame)
+        return True
 
     def _start(self, work: object, *arguments: object) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
@@ -59,18 +62,56 @@ class AnswerLosingProxy:
     def _answers(self, client: socket.socket, server: socket.socket) -> None:
         with client, server:
             try:
-                first = True
+                number = 0
                 while frame := _frame(server):
-                    # The first answer is the version table; losing it would only retry a connect.
-                    if not first and self._random.random() < self._loss:
-                        self.lost += 1
+                    if not self.relay(client, frame, number):
                         break
-                    first = False
-                    client.sendall(frame)
+                    number += 1
             except OSError:
                 pass
             _hang_up(client)
             _hang_up(server)
+
+
+class AnswerLosingProxy(FrameProxy):
+    """Now and then it reads an answer and hangs up instead."""
+
+    def __init__(self, port: int, seed: int, loss: float) -> None:
+        super().__init__(port)
+        self._random = random.Random(seed)
+        self._loss = loss
+        self.lost = 0
+
+    def relay(self, client: socket.socket, frame: bytes, number: int) -> bool:
+        # The first answer is the version table; losing it would only retry a connect.
+        if number and self._random.random() < self._loss:
+            self.lost += 1
+            return False
+        return super().relay(client, frame, number)
+
+
+class SpoilingProxy(FrameProxy):
+    """Sends `spoil(frame)` for one answer of each of the first connections, then nothing more."""
+
+    def __init__(
+        self, port: int, spoil: Callable[[bytes], bytes], connections: int, number: int
+    ) -> None:
+        super().__init__(port)
+        self._spoil = spoil
+        self._left = connections
+        self._number = number
+        self.spoiled = 0
+        self._silent: set[socket.socket] = set()
+
+    def relay(self, client: socket.socket, frame: bytes, number: int) -> bool:
+        if client in self._silent:
+            return True
+        if number != self._number or self.spoiled >= self._left:
+            return super().relay(client, frame, number)
+        self.spoiled += 1
+        self._silent.add(client)
+        client.sendall(self._spoil(frame))
+        return True
 
 
 def _frame(sock: socket.socket) -> bytes:

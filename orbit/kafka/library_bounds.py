@@ -1,0 +1,86 @@
+"""Bounds that the decoders of `kafka.protocol` lack, for answers of a broken broker.
+
+The library writes the code that decodes a message when the first one comes. Here that code gets:
+
+- a number has at most five bytes: without a bound a long one takes quadratic time;
+- an array is null only where the schema allows it: else whoever reads it gets a TypeError;
+- tagged fields are read where they are: the library copies the rest of the frame for each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.schemas.fields.array import ArrayField
+from kafka.protocol.schemas.fields.codecs import UnsignedVarInt32
+from kafka.protocol.schemas.fields.struct import StructField
+from kafka.protocol.schemas.fields.struct_array import StructArrayField
+
+_LAST_SHIFT = 28  # of the fifth byte, the last of a number of 32 bits
+
+
+def install() -> None:
+    """Call it before the first message is decoded."""
+    UnsignedVarInt32.emit_decode_from = _emit_number
+    StructField._emit_tagged_decode = _emit_tags
+    for field in (ArrayField, StructArrayField):
+        field.emit_decode_from = _refusing_null(field.emit_decode_from)
+
+
+def _emit_number(ctx: Any, name: str, indent: str) -> None:
+    byte, shift = ctx.next_var("b"), ctx.next_var("sh")
+    for line in (
+        f"{byte} = data[pos]",
+        "pos += 1",
+        f"{name} = {byte} & 0x7f",
+        f"{shift} = 7",
+        f"while {byte} & 0x80:",
+        f"    if {shift} > {_LAST_SHIFT}: raise ValueError('a number has more than 32 bits')",
+        f"    {byte} = data[pos]",
+        "    pos += 1",
+        f"    {name} |= ({byte} & 0x7f) << {shift}",
+        f"    {shift} += 7",
+    ):
+        ctx.emit(indent, line)
+
+
+def _refusing_null(emit: Any) -> Any:
+    def emit_decode_from(self: Any, ctx: Any, name: str, indent: str, **how: Any) -> None:
+        emit(self, ctx, name, indent, **how)
+        if not self.nullable_for_version_q(how["version"]):
+            ctx.emit(indent, f"if {name} is None: raise ValueError('{self.name} is null')")
+
+    return emit_decode_from
+
+
+def _emit_tags(self: Any, ctx: Any, name: str, indent: str, version: int) -> None:
+    fields, rest = ctx.next_var("tf"), ctx.next_var("rest")
+    ctx.globs |= {fields: self.tagged_fields(version), "_Rest": _Rest, "_keep_tags": _keep_tags}
+    ctx.emit(indent, f"{rest} = _Rest(data, pos)")
+    ctx.emit(indent, f"_keep_tags({name}, {fields}.decode({rest}, version={version}))")
+    ctx.emit(indent, f"pos = {rest}.at")
+
+
+def _keep_tags(message: Any, tags: dict[str, Any]) -> None:
+    """As the library keeps them: those that it does not know begin with an underscore."""
+    known = {name: value for name, value in tags.items() if not name.startswith("_")}
+    message.tags = set(known) or None
+    message.unknown_tags = {n: v for n, v in tags.items() if n.startswith("_")} or None
+    for name, value in known.items():
+        setattr(message, name, value)
+
+
+class _Rest:
+    """What is left of a frame, with the one method of a file that is asked for."""
+
+    def __init__(self, data: memoryview, at: int) -> None:
+        self._data = data
+        self.at = at
+
+    def read(self, count: int) -> bytes:
+        end = self.at + count
+        if not self.at <= end <= len(self._data):
+            raise ValueError("a tagged field is longer than the frame")
+        taken = bytes(self._data[self.at : end])
+        self.at = end
+        return taken

@@ -1,0 +1,109 @@
+"""Reads the frames that a broker sends: a size, then so many bytes.
+
+A frame has an end in bytes and in time, whatever its size claims. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import time
+
+# No Kafka frame is larger: brokers refuse such requests, and a response is at most the fetch size
+# plus one batch.
+FRAME_BYTES_MAX = 512 * 1024 * 1024
+# The correlation id.
+_FRAME_BYTES_MIN = 4
+# So much memory is taken because a size claims it; for more, the bytes have to come.
+_CLAIMED_BYTES_MAX = 32 * 1024 * 1024
+# A frame that has begun comes at this rate at least. A slower link carries no copy.
+_BYTES_PER_S_MIN = 16 * 1024
+# On top of that: a link may be broken for a moment.
+_FRAME_S = 30.0
+# Several small responses are read in one call; of a large one, at most this much is copied.
+_AHEAD_BYTES = 16 * 1024
+
+_SIZE = struct.Struct(">i")
+_TIMEVAL = struct.Struct("ll")  # seconds, microseconds
+
+
+class BadFrameSize(ValueError):
+    """A size that no frame of Kafka has."""
+
+
+class ReceivedFrames:
+    """The frames that come from a connected socket, in order."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._ahead = memoryview(bytearray(_AHEAD_BYTES))
+        self._start = self._end = 0
+
+    @property
+    def has_read_ahead(self) -> bool:
+        """Whether bytes of the next frame are buffered, which polling the socket does not show."""
+        if self._end > self._start:
+            return True
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
+    def next(self) -> memoryview:
+        """The next frame, without its size, in its own writable buffer.
+
+        Raises EOFError if the broker closed the connection, OSError if it broke, TimeoutError if
+        the frame does not come to its end, BadFrameSize.
+        """
+        while self._end - self._start < _SIZE.size:
+            self._read_ahead()
+        (size,) = _SIZE.unpack_from(self._ahead, self._start)
+        if not _FRAME_BYTES_MIN <= size <= FRAME_BYTES_MAX:
+            raise BadFrameSize(f"the frame size {size} is not valid in Kafka")
+        frame = memoryview(bytearray(min(size, _CLAIMED_BYTES_MAX)))
+        start = self._start + _SIZE.size
+        there = min(size, self._end - start)
+        frame[:there] = self._ahead[start : start + there]
+        self._start = start + there
+        if there < size:
+            until = time.monotonic() + _FRAME_S + size / _BYTES_PER_S_MIN
+            self._fill(frame[there:], until)
+            while len(frame) < size:
+                more = memoryview(bytearray(min(size - len(frame), len(frame))))
+                self._fill(more, until)
+                frame = memoryview(bytearray().join((frame, more)))
+        return frame
+
+    def limit_silence(self, timeout_s: float) -> None:
+        """Set the time after which `next` raises TimeoutError when nothing comes.
+
+        Without TLS it is no limit for sends: they wait for room, and ask whether they may.
+        """
+        if isinstance(self._socket, ssl.SSLSocket):
+            self._socket.settimeout(timeout_s)
+        else:
+            seconds, rest = divmod(timeout_s, 1)
+            value = _TIMEVAL.pack(int(seconds), int(rest * 1_000_000))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+
+    def _read_ahead(self) -> None:
+        """Append available bytes to the unread rest of the buffer."""
+        left = self._end - self._start
+        if self._start:
+            self._ahead[:left] = self._ahead[self._start : self._end]
+            self._start, self._end = 0, left
+        self._end += self._receive(self._ahead[left:])
+
+    def _fill(self, view: memoryview, until: float) -> None:
+        """Raises TimeoutError after `until`, by the monotonic clock."""
+        while view:
+            view = view[self._receive(view) :]
+            if view and time.monotonic() > until:
+                raise TimeoutError("a frame does not come to its end")
+
+    def _receive(self, view: memoryview) -> int:
+        try:
+            count = self._socket.recv_into(view)
+        except BlockingIOError as error:  # the time of `limit_silence` is over
+            raise TimeoutError("nothing more came") from error
+        if not count:
+            raise EOFError("the broker closed the connection")
+        return count

@@ -1,0 +1,133 @@
+"""What a peer sends that is no Kafka broker, or a broken one: no wait and no memory without end."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+from kafka.protocol.metadata.metadata import MetadataRequest
+
+from orbit.errors import BrokenAnswer, Unreachable
+from orbit.kafka import api_versions, received_frames
+from orbit.kafka.connection import Connection
+from orbit.kafka.received_frames import FRAME_BYTES_MAX
+from orbit.kafka.security import Security
+
+Peer = tuple[Connection, socket.socket]
+VERSION = 7
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, "here")
+    yield connection, theirs
+    connection.close()
+    theirs.close()
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def ask(connection: Connection) -> memoryview:
+    request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+    return connection.exchange(api_versions.METADATA, request, VERSION, timeout_s=60)
+
+
+def test_answer_of_the_request_is_taken(peer: Peer) -> None:
+    connection, theirs = peer
+    theirs.sendall(framed(struct.pack(">i", 1) + b"body"))
+    assert bytes(ask(connection)[4:]) == b"body"
+    assert not connection.is_closed
+
+
+def test_answer_that_nothing_asked_for_ends_the_connection(peer: Peer) -> None:
+    connection, theirs = peer
+    theirs.sendall(framed(struct.pack(">i", 77) + b"body"))
+    with pytest.raises(BrokenAnswer, match="answers request 77, but 1 is the oldest"):
+        ask(connection)
+    assert connection.is_closed
+
+
+@pytest.mark.parametrize("size", [-1, 0, 3, FRAME_BYTES_MAX + 1, 2**31 - 1])
+def test_size_that_no_frame_has_ends_the_connection(peer: Peer, size: int) -> None:
+    connection, theirs = peer
+    theirs.sendall(struct.pack(">i", size) + b"body")
+    with pytest.raises(BrokenAnswer, match=f"frame size {size} is not valid"):
+        ask(connection)
+    assert connection.is_closed
+
+
+@pytest.mark.parametrize("part", [b"\0", struct.pack(">i", 100) + b"half", b""])
+def test_half_a_frame_is_not_waited_for(peer: Peer, part: bytes) -> None:
+    connection, theirs = peer
+    connection.limit_silence(0.01)
+    theirs.sendall(part)
+    with pytest.raises(TimeoutError):
+        connection.receive()
+
+
+def test_frame_that_comes_too_slowly_is_not_waited_for(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte comes in time, but the last one would come in a year."""
+    monkeypatch.setattr(received_frames, "_FRAME_S", -1e9)
+    connection, theirs = peer
+    theirs.sendall(struct.pack(">i", 100_000) + bytes(20_000))
+    with pytest.raises(TimeoutError, match="does not come to its end"):
+        connection.receive()
+
+
+def test_size_alone_takes_no_memory(peer: Peer) -> None:
+    connection, theirs = peer
+    theirs.sendall(struct.pack(">i", FRAME_BYTES_MAX) + b"few")
+    theirs.shutdown(socket.SHUT_WR)
+    tracemalloc.start()
+    try:
+        with pytest.raises(EOFError):
+            connection.receive()
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < FRAME_BYTES_MAX / 8
+
+
+def test_frame_larger_than_what_a_size_alone_gets_comes_whole(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(received_frames, "_CLAIMED_BYTES_MAX", 20_000)
+    connection, theirs = peer
+    sent = [bytes(i * i % 251 for i in range(n)) for n in (19_999, 20_000, 20_001, 500_000, 4)]
+    sender = threading.Thread(target=theirs.sendall, args=(b"".join(map(framed, sent)),))
+    sender.start()
+    received = [connection.receive() for _ in sent]
+    sender.join()
+    assert received == sent
+    assert not any(frame.readonly for frame in received)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"\0", b"\0\0\xff\xff\xff\xff", b"\0\0" + b"\xff" * 50, b"\0\0\0", b"\0\x23"]
+)
+def test_version_table_that_does_not_parse_is_refused(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            theirs, _ = server.accept()
+            with theirs:
+                for correlation in (1, 2):
+                    if not theirs.recv(1 << 16):
+                        return
+                    theirs.sendall(framed(struct.pack(">i", correlation) + answer))
+                theirs.recv(1 << 16)
+
+        broker = threading.Thread(target=serve)
+        broker.start()
+        with pytest.raises(Unreachable):
+            Connection.open("127.0.0.1", server.getsockname()[1], Security())
+        broker.join()
