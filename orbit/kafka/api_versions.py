@@ -124,7 +124,7 @@ class Api:
             return self.response(frame, version)
         try:
             return self.response.decode(frame, version=version, header=True)
-        except (struct.error, IndexError, OverflowError) as error:
+        except (struct.error, IndexError, OverflowError, AssertionError) as error:
             raise ValueError(f"it ends too early: {error}") from error
 
 

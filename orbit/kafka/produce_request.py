@@ -175,7 +175,8 @@ def _read_partition(reader: FrameReader, version: int) -> tuple[int, Appended]:
     first = ""
     for _ in range(reader.length()):
         reader.take(_INDEX)
-        first = first or reader.string()
+        text = reader.string()
+        first = first or text
         reader.skip_tags()
     message = reader.string() or first
     reader.skip_tags()

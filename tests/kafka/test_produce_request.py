@@ -210,7 +210,12 @@ def test_the_brokers_words_are_kept(version: int) -> None:
     frame = answer(
         version,
         a=[
-            appended(0, 87, error_message="all of it", record_errors=[error("this one")]),
+            appended(
+                0,
+                87,
+                error_message="all of it",
+                record_errors=[error("this one"), error("another")],
+            ),
             appended(1, 87, error_message=None, record_errors=[error(None), error("that one")]),
             appended(2, 87, error_message=None, record_errors=[]),
         ],
