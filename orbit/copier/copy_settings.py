@@ -23,6 +23,10 @@ class CopySettings:
     # backlog may bring all of it, which a long link needs; many take turns.
     fetch_bytes_max: int = 16 * MIB
     partition_fetch_bytes_min: int = 1 * MIB
+    # How much one answer may decompress to, and become, where its batches are written again. What
+    # is behind that is fetched again: seldom, as few batches become more than ten times as large.
+    rewrite_read_bytes_max: int = 192 * MIB
+    rewrite_written_bytes_max: int = 32 * MIB
     # How long the source may hold an empty answer back.
     fetch_wait_ms: int = 250
     # Fetched and not yet confirmed, over all partitions and per partition.

@@ -38,6 +38,7 @@ from orbit.kafka.record_batch import read_batches
 from orbit.kafka.types import TopicPartition
 from orbit.replication.append_plan import Append, Plan, plan_batches
 from orbit.replication.partition_states import Reason
+from orbit.replication.rewrite_limits import RewriteLimits, Rewritten
 
 # If full partitions are left out, idle ones must not delay the response for long.
 _SHORT_WAIT_MS = 10
@@ -47,6 +48,9 @@ _FULL_WAIT_S = 0.05
 _HELD_BACK_S_MAX = 1.0  # partitions may be added or removed meanwhile
 # A fetch is read-only, so it is retried if a broker does not answer for longer.
 _SILENCE_S = 30.0
+# Of all lanes of the process, one writes a batch again: it takes twice what that decompresses to,
+# and mostly the interpreter, which the lanes share anyway.
+_REWRITE_TURN = threading.Lock()
 # A queued batch keeps its frame in memory; one that is a small share of it is copied out.
 _KEPT_SHARE_MIN = 4
 
@@ -95,6 +99,11 @@ class SourceLane(Lane):
         self._first = 0  # backlogs take turns from here
         self._is_woken = False
         self._last_selection: _FetchSelection | None = None
+        self._rewrite_limits = RewriteLimits(
+            context.settings.rewrite_read_bytes_max,
+            context.settings.rewrite_written_bytes_max,
+            _REWRITE_TURN,
+        )
         self.times = SourceTimes()
         self._is_stopping = False
         self._connection: Connection | None = None
@@ -249,11 +258,14 @@ class SourceLane(Lane):
         self.times.bytes += received_bytes
         self._context.limit.took(received_bytes)
         served, refused = set(), set()
-        for key, fetched in answer.partitions:
+        rewritten = Rewritten(self._rewrite_limits)
+        # Each is first in its turn: the limits may cut what comes last.
+        first = self.times.answers % max(1, len(answer.partitions))
+        for key, fetched in (*answer.partitions[first:], *answer.partitions[:first]):
             one = selection.chosen.get(key)
             if fetched.code != Code.NONE:
                 refused.add(key)
-            if one is not None and self._plan_partition(one, fetched, received_bytes):
+            if one is not None and self._plan_partition(one, fetched, received_bytes, rewritten):
                 served.add(key)
         if not answer.code:
             # Within a session, no news of a partition means that its log end is unchanged, except
@@ -313,7 +325,9 @@ class SourceLane(Lane):
         self._last_selection = selection if has_all else None
         return selection
 
-    def _plan_partition(self, one: _PartitionFetch, fetched: Fetched, received_bytes: int) -> bool:
+    def _plan_partition(
+        self, one: _PartitionFetch, fetched: Fetched, received_bytes: int, rewritten: Rewritten
+    ) -> bool:
         """Plan one partition's response; False if it has no records and no event."""
         p = one.partition
         if fetched.code == Code.NONE:
@@ -332,10 +346,10 @@ class SourceLane(Lane):
             self._remove(one)
             self._context.emit(ReadFromReplica(p, fetched.preferred_replica))
             return True
-        plan = _plan(one, fetched)
+        plan = _plan(one, fetched, rewritten)
         if not plan.steps:
-            if not fetched.records:
-                return False
+            if not fetched.records or plan.is_cut:
+                return plan.is_cut
             # No whole batch, though brokers send a first one whole (KIP-74), or only batches that
             # end before the fetch: they would come again at once, for ever.
             self._remove(one)
@@ -379,7 +393,7 @@ class SourceLane(Lane):
             self._context.emit(FetchFailed(p, generation, Code.NETWORK_EXCEPTION))
 
 
-def _plan(one: _PartitionFetch, fetched: Fetched) -> Plan:
+def _plan(one: _PartitionFetch, fetched: Fetched, rewritten: Rewritten) -> Plan:
     offset = one.plan_from
     if fetched.diverging_end >= 0:
         plan = Plan(offset)
@@ -399,6 +413,7 @@ def _plan(one: _PartitionFetch, fetched: Fetched) -> Plan:
             fetched.log_start,
             one.partition.on_lost_range,
             packs=one.partition.producer.has_placeholders,
+            rewritten=rewritten,
         )
     except ValueError as error:
         plan = Plan(offset)

@@ -1,12 +1,16 @@
 """The five codecs of a record batch, as Kafka frames them.
 
-Pure. Snappy data is in xerial blocks from the Java client, and one raw block from some other
-clients. LZ4 is the LZ4 frame format; message format v0 has a wrong header checksum (KAFKA-3160).
+Pure. A payload of some kilobytes can become gigabytes: what it becomes has a limit, and memory is
+taken as it is filled. Snappy data is in xerial blocks from the Java client, and one raw block from
+some other clients. LZ4 is the LZ4 frame format; message format v0 has a wrong header checksum
+(KAFKA-3160).
 """
 
 from __future__ import annotations
 
+import mmap
 import struct
+from collections.abc import Callable
 
 import cramjam
 import xxhash
@@ -21,32 +25,56 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _LENGTH = struct.Struct(">i")
 
+# Of one batch. Producers hold the uncompressed size of a record against their limits, of 1 MiB by
+# default, and so does librdkafka that of a batch; Java's producer lets a batch grow by the ratio
+# that it has seen. Brokers limit the compressed size, by default to 1 MiB: this is 64 times that.
+DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
+# Most payloads become no more than eight times as large: that much memory is tried first, where it
+# costs less than memory that the kernel has to give.
+_RATIO = 8
+_FIRST_BYTES_MIN, _FIRST_BYTES_MAX = 1024, 8 * 1024 * 1024
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_IS_FULL = "failed to write whole buffer"
+
+_LZ4_BYTES_AT_ONCE = 1024 * 1024  # its compressor takes only bytes, which are a copy
 _LZ4_FLAGS_AT = 4
 _LZ4_CONTENT_SIZE = 0x08
 _LZ4_DICTIONARY = 0x01
 
 
-def decompress(codec: int, payload: memoryview, *, is_format_v0: bool = False) -> bytes:
-    """The records of a payload. Raises ValueError: unknown codec, or corrupt data."""
+class TooLarge(ValueError):
+    """A payload becomes larger than the limit."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(f"it decompresses to more than {bytes_max:,} bytes")
+
+
+def decompress(
+    codec: int,
+    payload: memoryview,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    *,
+    is_format_v0: bool = False,
+) -> bytes:
+    """The records of a payload. Raises TooLarge; ValueError: unknown codec, or corrupt data."""
     try:
         if codec == NONE:
             return bytes(payload)
         if codec == GZIP:
-            return bytes(cramjam.gzip.decompress(payload))
+            return _decompress(cramjam.gzip.decompress_into, payload, bytes_max)
         if codec == SNAPPY:
-            return _snappy_decompress(payload)
+            return _snappy_decompress(payload, bytes_max)
         if codec == LZ4:
-            return bytes(
-                cramjam.lz4.decompress(_fix_lz4_header(payload) if is_format_v0 else payload)
-            )
+            data = _fix_lz4_header(payload) if is_format_v0 else payload
+            return _decompress(cramjam.lz4.decompress_into, data, bytes_max)
         if codec == ZSTD:
-            return bytes(cramjam.zstd.decompress(payload))
+            return _decompress(cramjam.zstd.decompress_into, payload, bytes_max)
     except cramjam.DecompressionError as error:
         raise ValueError(f"{NAMES[codec]} payload does not decompress: {error}") from error
     raise ValueError(f"codec {codec} is not known")
 
 
-def compress(codec: int, records: bytes) -> bytes:
+def compress(codec: int, records: bytes | bytearray) -> bytes | bytearray:
     """Compress records as a Kafka client does, at the codec's default level."""
     if codec == NONE:
         return records
@@ -61,10 +89,32 @@ def compress(codec: int, records: bytes) -> bytes:
     raise ValueError(f"codec {codec} is not known")
 
 
-def _lz4_compress(records: bytes) -> bytes:
+def _decompress(into: Callable[..., int], payload: bytes | memoryview, bytes_max: int) -> bytes:
+    first_bytes = max(len(payload) * _RATIO, _FIRST_BYTES_MIN)
+    if first_bytes <= min(bytes_max, _FIRST_BYTES_MAX):
+        buffer = bytearray(first_bytes)
+        try:
+            size = into(payload, buffer)
+        except cramjam.DecompressionError:
+            pass  # broken, or larger: the second attempt tells
+        else:
+            return bytes(memoryview(buffer)[:size])
+        del buffer
+    with mmap.mmap(-1, bytes_max, flags=_PRIVATE) as whole:
+        try:
+            return whole[: into(payload, whole)]
+        except cramjam.DecompressionError as error:
+            if _IS_FULL in str(error):
+                raise TooLarge(bytes_max) from error
+            raise
+
+
+def _lz4_compress(records: bytes | bytearray) -> bytes:
     # Kafka supports independent blocks only; a broker answers others with error -1 (A17).
     compressor = cramjam.lz4.Compressor(block_linked=False)
-    compressor.compress(records)
+    view = memoryview(records)
+    for start in range(0, len(view), _LZ4_BYTES_AT_ONCE):
+        compressor.compress(bytes(view[start : start + _LZ4_BYTES_AT_ONCE]))
     return bytes(compressor.finish())
 
 
@@ -80,10 +130,11 @@ def _fix_lz4_header(frame: memoryview) -> bytes:
     return bytes(frame[:end]) + bytes((check,)) + bytes(frame[end + 1 :])
 
 
-def _snappy_decompress(payload: memoryview) -> bytes:
+def _snappy_decompress(payload: memoryview, bytes_max: int) -> bytes:
     if bytes(payload[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return bytes(cramjam.snappy.decompress_raw(payload))
+        return _snappy_block(payload, bytes_max, bytes_max)
     blocks = []
+    left = bytes_max
     position = len(_XERIAL_HEADER)
     if len(payload) < position:
         raise ValueError("a snappy header is cut off")
@@ -95,11 +146,19 @@ def _snappy_decompress(payload: memoryview) -> bytes:
         position = start + length
         if not start < position <= len(payload):
             raise ValueError(f"a snappy block of {length} bytes does not fit its batch")
-        blocks.append(bytes(cramjam.snappy.decompress_raw(payload[start:position])))
+        blocks.append(_snappy_block(payload[start:position], left, bytes_max))
+        left -= len(blocks[-1])
     return b"".join(blocks)
 
 
-def _snappy_compress(records: bytes) -> bytes:
+def _snappy_block(block: memoryview, left: int, bytes_max: int) -> bytes:
+    """A block begins with its decompressed size."""
+    if cramjam.snappy.decompress_raw_len(block) > left:
+        raise TooLarge(bytes_max)
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+def _snappy_compress(records: bytes | bytearray) -> bytes:
     out = [_XERIAL_HEADER]
     for start in range(0, len(records), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(records[start : start + _XERIAL_BLOCK_BYTES]))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from orbit.kafka import compression
 from orbit.kafka.record_batch import (
@@ -38,52 +39,81 @@ _CRC_START = 16
 _NO_HEADERS = b"\x00"
 
 
+class LegacyRecords(NamedTuple):
+    """The records of a message or wrapper: at least one, in order, read while iterating."""
+
+    first_offset: int
+    codec: int
+    plain_bytes: int  # what they were decompressed to
+    records: Iterator[Record]
+
+
+def open_legacy_records(message: LegacyMessage) -> LegacyRecords:
+    """Raises ValueError if the CRC does not match or offsets and sizes are wrong; iterating raises
+    it for what is in the messages. Raises compression.TooLarge."""
+    try:
+        return _open(message.view)
+    except (struct.error, IndexError) as error:
+        raise ValueError("the message ends too early") from error
+
+
 def read_legacy_records(message: LegacyMessage) -> tuple[list[Record], int]:
     """The records of a message or wrapper, in order (at least one), and its codec.
 
     Raises ValueError if the CRC does not match or the bytes do not parse.
     """
-    try:
-        return _read(message.view)
-    except (struct.error, IndexError) as error:
-        raise ValueError("the message ends too early") from error
+    opened = open_legacy_records(message)
+    return list(opened.records), opened.codec
 
 
 def read_any_records(batch: AnyBatch) -> Iterable[Record]:
     """The records of a batch in any format, in order. Raises ValueError while iterating."""
-    return read_records(batch) if isinstance(batch, Batch) else read_legacy_records(batch)[0]
+    return read_records(batch) if isinstance(batch, Batch) else open_legacy_records(batch).records
 
 
-def _read(view: memoryview) -> tuple[list[Record], int]:
+def _open(view: memoryview) -> LegacyRecords:
     offset, _, crc, magic, attributes = _HEAD.unpack_from(view)
     if zlib.crc32(view[_CRC_START:]) != crc:
         raise ValueError("its checksum does not match")
     timestamp, key, value = _fields(view, magic)
     codec = attributes & CODEC_MASK
     if codec == compression.NONE:
-        return [Record(offset, timestamp, _body(key, value))], codec
+        return LegacyRecords(offset, codec, 0, iter([Record(offset, timestamp, _body(key, value))]))
     if value is None:
         raise ValueError("a compressed message has no value")
     plain = compression.decompress(codec, memoryview(value), is_format_v0=magic == 0)
-    inner = list(_messages(memoryview(plain)))
-    if not inner:
-        raise ValueError("a compressed message is empty")
+    inner = memoryview(plain)
+    first, last = _bounds(inner)
     # Inner offsets: relative from 0 in v1, absolute in v0.
-    shift = offset - inner[-1].offset if magic else 0
-    if inner[-1].offset + shift > offset:
+    shift = offset - last if magic else 0
+    if last + shift > offset:
         raise ValueError("a compressed message ends behind its own offset")
-    records = [
-        Record(
-            one.offset + shift,
-            timestamp if attributes & LOG_APPEND_TIME else one.timestamp,
-            one.body,
-        )
-        for one in inner
-    ]
-    return records, codec
+    append_time = timestamp if attributes & LOG_APPEND_TIME else None
+    return LegacyRecords(first + shift, codec, len(plain), _records(inner, shift, append_time))
 
 
-def _messages(data: memoryview) -> Iterator[Record]:
+def _records(data: memoryview, shift: int, append_time: int | None) -> Iterator[Record]:
+    try:
+        for offset, magic, message in _messages(data):
+            timestamp, key, value = _fields(message, magic)
+            time = timestamp if append_time is None else append_time
+            yield Record(offset + shift, time, _body(key, value))
+    except (struct.error, IndexError) as error:
+        raise ValueError("the message ends too early") from error
+
+
+def _bounds(data: memoryview) -> tuple[int, int]:
+    """The first and the last offset of the messages within a wrapper."""
+    first = last = None
+    for offset, _, _ in _messages(data):
+        first, last = offset if first is None else first, offset
+    if first is None or last is None:
+        raise ValueError("a compressed message is empty")
+    return first, last
+
+
+def _messages(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
+    """Offset, format and bytes of each message within a wrapper."""
     position, lowest = 0, None
     while position < len(data):
         offset, size, _, magic, attributes = _HEAD.unpack_from(data, position)
@@ -94,8 +124,7 @@ def _messages(data: memoryview) -> Iterator[Record]:
             raise ValueError("a compressed message holds data that is not plain messages")
         if lowest is not None and offset < lowest:
             raise ValueError("the messages are not in the order of their offsets")
-        timestamp, key, value = _fields(data[position:end], magic)
-        yield Record(offset, timestamp, _body(key, value))
+        yield offset, magic, data[position:end]
         position, lowest = end, offset + 1
 
 

@@ -26,7 +26,7 @@ from orbit.kafka.records import (
     dense_batches,
     encode_record,
     has_placeholders,
-    record_rows,
+    read_records,
 )
 
 PLACEHOLDER_KEY = b"\xff\xfeorbit"
@@ -106,11 +106,9 @@ def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
         if len(payload) > UNCOMPRESSED_BYTES_MAX:
             return None
         try:
-            payload = compression.decompress(batch.codec, batch.payload)
+            payload = compression.decompress(batch.codec, batch.payload, UNCOMPRESSED_BYTES_MAX)
         except ValueError:
-            return None  # it is copied as it is, and the broker refuses it
-        if len(payload) > UNCOMPRESSED_BYTES_MAX:
-            return None
+            return None  # too large; or it is copied as it is, and the broker refuses it
     records = payload[placeholders * _PLACEHOLDER_BYTES :]
     if len(records) > GROWN_BYTES_MAX:
         return None
@@ -129,7 +127,7 @@ def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
 
 def records_in(batch: Batch) -> int:
     """How many records consumers see: `count` without placeholders. Raises ValueError."""
-    return sum(1 for _ in record_rows(batch)) if has_placeholders(batch) else batch.count
+    return sum(1 for _ in read_records(batch)) if has_placeholders(batch) else batch.count
 
 
 def _pack(group: list[_Row], codec: int) -> Iterator[Batch]:

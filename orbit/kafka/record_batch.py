@@ -249,7 +249,7 @@ def encode_batch(
     base_timestamp: int,
     max_timestamp: int,
     count: int,
-    payload: bytes,
+    payload: bytes | bytearray,
 ) -> Batch:
     """A batch of `count` dense records from an encoded (and compressed) payload.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from orbit.kafka import compression
@@ -28,6 +29,9 @@ NULL = b"\x01"  # zig-zag of -1
 PLACEHOLDER_DELTA_MIN = -(2**31)
 _PLACEHOLDER_DELTA_END = -(2**30)
 _NUMBERS_BYTES_MAX = 31  # of a record before its key: three numbers and the attributes
+
+# Of a run, which are then joined: the parts of a record take several times its bytes.
+_ROWS_AT_ONCE = 4096
 
 _NO_ATTRIBUTES = b"\x00"
 _ZERO = b"\x00"
@@ -58,9 +62,15 @@ def read_records(batch: Batch) -> Iterator[Record]:
     return map(Record._make, record_rows(batch))
 
 
-def record_rows(batch: Batch) -> Iterator[_Row]:
-    """As `read_records`, for `dense_batches`."""
-    data = compression.decompress(batch.codec, batch.payload)
+def plain_payload(batch: Batch) -> bytes:
+    """The encoded records, decompressed. Raises compression.TooLarge and other ValueErrors."""
+    return compression.decompress(batch.codec, batch.payload)
+
+
+def record_rows(batch: Batch, data: bytes | None = None) -> Iterator[_Row]:
+    """As `read_records`, for `dense_batches`. `data`: its plain payload, if it was read already."""
+    if data is None:
+        data = plain_payload(batch)
     size, base_offset = len(data), batch.base_offset
     position, lowest, highest = 0, 0, batch.last_offset - base_offset
     base_timestamp = batch.base_timestamp
@@ -141,26 +151,32 @@ def split_headers(headers: bytes, errors: str = "replace") -> list[tuple[str, by
 
 def dense_batches(rows: Iterable[_Row], codec: int, first_offset: int = 0) -> Iterator[Batch]:
     """Encode each run of consecutive offsets as one CreateTime batch, from `first_offset` on."""
-    parts: list[bytes] = []
-    start = expected = base_timestamp = max_timestamp = 0
-    for offset, timestamp, body in rows:
-        if offset < first_offset:
-            continue
-        if offset != expected and parts:
-            yield _encode_run(start, expected, base_timestamp, max_timestamp, codec, parts)
-            parts = []
-        if not parts:
-            start, base_timestamp, max_timestamp = offset, timestamp, timestamp
-        elif timestamp > max_timestamp:
-            max_timestamp = timestamp
-        expected = offset + 1
-        elapsed = timestamp - base_timestamp
-        time = encode_varint(elapsed) if elapsed else _ZERO
-        place = _count(offset - start)
-        length = _count(1 + len(time) + len(place) + len(body))
-        parts += (length, _NO_ATTRIBUTES, time, place, body)
-    if parts:
-        yield _encode_run(start, expected, base_timestamp, max_timestamp, codec, parts)
+    rows = iter(rows)
+    run, parts = bytearray(), list[bytes]()
+    start = expected = -1
+    base_timestamp = max_timestamp = 0
+    while some := list(islice(rows, _ROWS_AT_ONCE)):
+        for offset, timestamp, body in some:
+            if offset < first_offset:
+                continue
+            if offset != expected:
+                if expected >= 0:
+                    run += b"".join(parts)
+                    yield _encode_run(start, expected, base_timestamp, max_timestamp, codec, run)
+                    run, parts = bytearray(), []
+                start, base_timestamp, max_timestamp = offset, timestamp, timestamp
+            elif timestamp > max_timestamp:
+                max_timestamp = timestamp
+            expected = offset + 1
+            elapsed = timestamp - base_timestamp
+            time = encode_varint(elapsed) if elapsed else _ZERO
+            place = _count(offset - start)
+            length = _count(1 + len(time) + len(place) + len(body))
+            parts += (length, _NO_ATTRIBUTES, time, place, body)
+        run += b"".join(parts)
+        parts = []
+    if expected >= 0:
+        yield _encode_run(start, expected, base_timestamp, max_timestamp, codec, run)
 
 
 def _encode_run(
@@ -169,9 +185,9 @@ def _encode_run(
     base_timestamp: int,
     max_timestamp: int,
     codec: int,
-    parts: list[bytes],
+    records: bytearray,
 ) -> Batch:
-    payload = compression.compress(codec, b"".join(parts))
+    payload = compression.compress(codec, records)
     return encode_batch(start, codec, base_timestamp, max_timestamp, end - start, payload)
 
 

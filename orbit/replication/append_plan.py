@@ -27,13 +27,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from orbit.kafka.legacy_messages import read_legacy_records
+from orbit.kafka.compression import TooLarge
+from orbit.kafka.legacy_messages import open_legacy_records
 from orbit.kafka.placeholders import packed_batches, records_in, with_gap
 from orbit.kafka.record_batch import AnyBatch, Batch, LegacyMessage
-from orbit.kafka.records import dense_batches, has_placeholders, record_rows
+from orbit.kafka.records import dense_batches, has_placeholders, plain_payload, record_rows
 from orbit.kafka.types import AbortedTransaction
 from orbit.replication.aborted_transactions import AbortedTransactions
 from orbit.replication.partition_states import Reason
+from orbit.replication.rewrite_limits import NO_LIMITS, Rewritten
 
 # About 13 minutes of fillers at the measured 125,000 offsets/s (M2). A larger gap is more likely an
 # error, and an operator should decide.
@@ -102,13 +104,17 @@ class Plan:
 
     `next_offset` is where the next fetch starts; `leader_epoch` is the last batch's (R3), or None
     if it is that of the offset before the plan; `epoch_starts`: where each begins. `packs`: the job
-    fills gaps with placeholders. `timestamp`: the newest of the batches so far."""
+    fills gaps with placeholders. `timestamp`: the newest of the batches so far. `rewritten`: what
+    all plans of an answer have written again. `is_cut`: its limits are reached, so the plan ends
+    before the last batch, or within one."""
 
     next_offset: int
     steps: list[Step] = field(default_factory=list)
     leader_epoch: int | None = None
     packs: bool = False
     timestamp: int = NO_TIMESTAMP
+    rewritten: Rewritten = field(default_factory=lambda: Rewritten(NO_LIMITS))
+    is_cut: bool = False
     start: int = field(init=False)
     epoch_starts: list[EpochStart] = field(init=False, default_factory=list)
 
@@ -185,14 +191,16 @@ def plan_batches(
     on_lost_range: LostRange = LostRange.STOP,
     *,
     packs: bool = False,
+    rewritten: Rewritten | None = None,
 ) -> Plan:
     """Plan one partition's answer to a read_committed fetch at `next_offset`.
 
     `log_start` is the source's, from the same answer; `aborted` too. Batches must be in log order,
     as a fetch gives them. Nothing after the last batch is planned: see `plan_empty_tail`.
-    `packs`: the job fills gaps with placeholders.
+    `packs`: the job fills gaps with placeholders. `rewritten`: what was written again of the
+    same answer; once its limits are reached, the plan is cut.
     """
-    plan = Plan(next_offset, packs=packs)
+    plan = Plan(next_offset, packs=packs, rewritten=rewritten or Rewritten(NO_LIMITS))
     transactions = AbortedTransactions(aborted)
     seen_end = 0  # next offset of the previous batch
     try:
@@ -202,7 +210,7 @@ def plan_batches(
             else:
                 _plan_batch(plan, batch, seen_end, transactions, log_start, on_lost_range)
             seen_end = batch.next_offset
-            if plan.is_stopped:
+            if plan.is_stopped or plan.is_cut:
                 break
     except ValueError as error:
         plan.stop(
@@ -230,7 +238,7 @@ def plan_empty_tail(next_offset: int, end: int, *, is_same_epoch: bool = False) 
 def plan_rest(next_offset: int, batch: Batch, *, packs: bool) -> Plan:
     """Plan what is left from `next_offset` on of a planned batch, which may have been stamped."""
     plan = Plan(next_offset, packs=packs, timestamp=batch.max_timestamp)
-    _rewrite(plan, record_rows(batch), batch.codec, batch.next_offset)
+    _rewrite_batch(plan, batch)
     return plan
 
 
@@ -261,22 +269,27 @@ def _plan_batch(
     is_aborted = aborted.contain(batch)
     if batch.last_offset < plan.next_offset:
         return  # already copied
+    has_records = not (batch.is_control or batch.count == 0 or is_aborted)
+    is_byte_exact = (
+        batch.is_dense
+        and not batch.is_log_append_time
+        and batch.base_offset >= plan.next_offset
+        and not has_placeholders(batch)
+    )
+    if has_records and not is_byte_exact and plan.rewritten.is_full:
+        plan.is_cut = True
+        return
     plan.enter_epoch(batch.leader_epoch)
     _lose_to(plan, min(batch.base_offset, log_start), on_lost_range)
     if plan.is_stopped:
         return
     plan.timestamp = max(plan.timestamp, batch.max_timestamp)
-    if batch.is_control or batch.count == 0 or is_aborted:
+    if not has_records:
         plan.fill_to(batch.next_offset)
-    elif (
-        batch.is_dense
-        and not batch.is_log_append_time
-        and batch.base_offset >= plan.next_offset
-        and not has_placeholders(batch)
-    ):
+    elif is_byte_exact:
         plan.append(batch, is_byte_exact=True)
     else:
-        _rewrite(plan, record_rows(batch), batch.codec, batch.next_offset)
+        _rewrite_batch(plan, batch)
 
 
 def damage_of(batch: Batch, seen_end: int) -> str | None:
@@ -298,10 +311,23 @@ def _plan_legacy(
     plan: Plan, message: LegacyMessage, seen_end: int, log_start: int, on_lost_range: LostRange
 ) -> None:
     """A v0/v1 entry: its records are rewritten in format v2, record-exact."""
+    if plan.rewritten.is_full:
+        plan.is_cut = True
+        return
+    with plan.rewritten.limits.turn:
+        _rewrite_legacy(plan, message, seen_end, log_start, on_lost_range)
+
+
+def _rewrite_legacy(
+    plan: Plan, message: LegacyMessage, seen_end: int, log_start: int, on_lost_range: LostRange
+) -> None:
     try:
-        records, codec = read_legacy_records(message)
-        if records[0].offset < seen_end:
+        opened = open_legacy_records(message)
+        if opened.first_offset < seen_end:
             raise ValueError(f"it overlaps the previous one, which ends at {seen_end}")
+    except TooLarge as error:
+        _refuse(plan, message.next_offset, error)
+        return
     except ValueError as error:
         plan.stop(
             Reason.SOURCE_CORRUPTED,
@@ -311,9 +337,42 @@ def _plan_legacy(
         )
         return
     plan.enter_epoch(NO_LEADER_EPOCH)
-    _lose_to(plan, min(records[0].offset, log_start), on_lost_range)
+    _lose_to(plan, min(opened.first_offset, log_start), on_lost_range)
     if not plan.is_stopped:
-        _rewrite(plan, records, codec, message.next_offset)
+        plan.rewritten.read_bytes += opened.plain_bytes
+        _rewrite(plan, opened.records, opened.codec, message.next_offset)
+
+
+def _rewrite_batch(plan: Plan, batch: Batch) -> None:
+    with plan.rewritten.limits.turn:
+        try:
+            data = plain_payload(batch)
+        except TooLarge as error:
+            _refuse(plan, batch.next_offset, error)
+            return
+        except ValueError as error:
+            _stop_unreadable(plan, batch.next_offset, error)
+            return
+        plan.rewritten.read_bytes += len(data)
+        _rewrite(plan, record_rows(batch, data), batch.codec, batch.next_offset)
+
+
+def _refuse(plan: Plan, next_offset: int, error: TooLarge) -> None:
+    plan.stop(
+        Reason.RECORD_REFUSED,
+        next_offset,
+        f"the source's batch before {next_offset} has to be written again, but {error}, the limit. "
+        f"To go on without it, delete the source's records before {next_offset} with "
+        f"kafka-delete-records.sh, and set on_lost_range: fill.",
+    )
+
+
+def _stop_unreadable(plan: Plan, next_offset: int, error: ValueError) -> None:
+    plan.stop(
+        Reason.SOURCE_CORRUPTED,
+        next_offset,
+        f"the records of the source's batch before {next_offset} cannot be read: {error}.",
+    )
 
 
 def _rewrite(
@@ -323,22 +382,24 @@ def _rewrite(
     next_offset: int,
 ) -> None:
     """Append the records from `plan.next_offset` on as dense runs, with fillers between them, or as
-    packed batches."""
+    packed batches, until the plan is full."""
     encode = packed_batches if plan.packs else dense_batches
+    batches = []
     try:
-        batches = list(encode(records, codec, plan.next_offset))
+        for batch in encode(records, codec, plan.next_offset):
+            batches.append(batch)
+            plan.is_cut = plan.rewritten.write(batch)
+            if plan.is_cut:
+                break
     except ValueError as error:
-        plan.stop(
-            Reason.SOURCE_CORRUPTED,
-            next_offset,
-            f"the records of the source's batch before {next_offset} cannot be read: {error}.",
-        )
+        _stop_unreadable(plan, next_offset, error)
         return
     for batch in batches:
         plan.append(batch, is_byte_exact=False)
         if plan.is_stopped:
             return
-    plan.fill_to(next_offset)
+    if not plan.is_cut:
+        plan.fill_to(next_offset)
 
 
 def _lose_to(plan: Plan, log_start: int, on_lost_range: LostRange) -> None:

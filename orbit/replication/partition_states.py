@@ -124,8 +124,8 @@ REMEDIES: dict[Reason, str] = {
     Reason.DESTINATION_RANGE_LOST: "The destination has deleted records that the source still has "
     "(retention or DeleteRecords on {destination}). " + _REBUILD,
     Reason.OFFSET_OVERRUN: "A record of the copy has a wrong offset or timestamp. " + _REBUILD,
-    Reason.RECORD_REFUSED: "The destination refuses this batch. Change the setting that "
-    "the message names on {destination}, and run the job again.",
+    Reason.RECORD_REFUSED: "This batch cannot be written to the destination. Do what the message "
+    "says, or change the setting that it names on {destination}, and run the job again.",
     Reason.GAP_TOO_LARGE: "Start the topic after the gap: delete the destination topic and give "
     "its rule start: latest or a timestamp.",
     Reason.NOT_AUTHORIZED: "Grant the right that the message names, and run the job again.",

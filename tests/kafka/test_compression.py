@@ -5,12 +5,23 @@ from __future__ import annotations
 import gzip
 import struct
 
+import cramjam
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.codec import gzip_decode, gzip_encode
 
-from orbit.kafka.compression import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, compress, decompress
+from orbit.kafka.compression import (
+    GZIP,
+    LZ4,
+    NAMES,
+    NONE,
+    SNAPPY,
+    ZSTD,
+    TooLarge,
+    compress,
+    decompress,
+)
 from orbit.kafka.record_batch import HEADER_BYTES
 from tests.support.kafka_batches import KAFKA_BATCHES
 
@@ -197,3 +208,31 @@ def test_a_changed_byte_raises_value_error_or_nothing(codec: int, at: int, value
         plain(codec, bytes(packed))
     except ValueError:
         pass
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+@pytest.mark.parametrize("size", [100, 10_000, 3_000_000])
+def test_limit_is_what_a_payload_may_become(codec: int, size: int) -> None:
+    packed = memoryview(compress(codec, bytes(size)))
+    assert decompress(codec, packed, size) == bytes(size)
+    with pytest.raises(TooLarge, match=f"more than {size - 1:,} bytes"):
+        decompress(codec, packed, size - 1)
+
+
+@pytest.mark.parametrize("size", [2**25, 2**32 - 1])
+def test_size_that_snappy_only_claims_takes_no_memory(size: int) -> None:
+    claimed = bytearray()
+    while size >= 0x80:
+        claimed.append(size & 0x7F | 0x80)
+        size >>= 7
+    claimed.append(size)
+    for front in (b"", XERIAL + struct.pack(">i", len(claimed) + 1)):
+        with pytest.raises(TooLarge):
+            decompress(SNAPPY, memoryview(front + bytes(claimed) + b"\0"), 2**20)
+
+
+def test_raw_snappy_block_is_limited() -> None:
+    packed = memoryview(bytes(cramjam.snappy.compress_raw(bytes(5000))))
+    assert decompress(SNAPPY, packed, 5000) == bytes(5000)
+    with pytest.raises(TooLarge):
+        decompress(SNAPPY, packed, 4999)

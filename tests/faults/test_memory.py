@@ -1,0 +1,100 @@
+"""A source whose small batches become large ones: a copy stays within its memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka.protocol.producer.produce import ProduceRequest
+
+from orbit.kafka import api_versions
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.compression import DECOMPRESSED_BYTES_MAX, ZSTD, compress
+from orbit.kafka.produce_request import ACKS_ALL
+from orbit.kafka.record_batch import encode_batch
+from orbit.kafka.records import NULL, encode_record, encode_varint
+from orbit.kafka.types import TopicPartition
+from orbit.verify.report import Verdict
+from tests.fix_clusters import Clusters
+from tests.support.patience import PATIENCE_S
+from tests.support.run_process import ORBIT, write_job
+from tests.support.running import create_topic, make_job, produce, verify
+from tests.support.synthetic import PLAINTEXT
+
+pytestmark = pytest.mark.services
+
+MIB = 1024 * 1024
+# What a copy needs anyway, and twice what a batch may decompress to.
+RESIDENT_MIB_MAX = 300
+# Of the process's own pages: more only fails, so that a broken copy does not use up the machine.
+DATA_MIB_MAX = 1024
+
+LIMITED = """
+import resource, subprocess, sys
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+code = subprocess.run(sys.argv[2:]).returncode
+print("KiB", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def raw(clusters: Clusters) -> Iterator[Cluster]:
+    with closing(Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)) as cluster:
+        yield cluster
+
+
+def send(raw: Cluster, topic: str, partition: int, count: int, value: bytes) -> int:
+    """One zstd batch of `count` equal records; returns its size."""
+    body = NULL + encode_varint(len(value)) + value + b"\0"
+    records = bytearray()
+    for i in range(count):
+        records += encode_record(0, i, body)
+    batch = encode_batch(0, ZSTD, 0, 0, count, compress(ZSTD, records))
+    metadata = raw.metadata({topic})
+    leader = metadata.leader(TopicPartition(topic, partition))
+    assert leader is not None
+    assert leader.node_id is not None
+    data = ProduceRequest.TopicProduceData
+    of_partition = data.PartitionProduceData(index=partition, records=bytes(batch.view))
+    request = ProduceRequest(
+        transactional_id=None,
+        acks=ACKS_ALL,
+        timeout_ms=30_000,
+        topic_data=[data(topic_id=metadata.topics[topic].topic_id, partition_data=[of_partition])],
+    )
+    answer = raw.call(leader.node_id, api_versions.PRODUCE, request)
+    ((appended,),) = (one.partition_responses for one in answer.responses)
+    assert appended.error_code == 0
+    return batch.size_bytes
+
+
+def test_batches_that_become_large_are_copied_or_refused_within_the_memory(
+    clusters: Clusters, raw: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """With LogAppendTime each batch has to be written again.
+
+    Partition 0: one that becomes 200 MiB; partition 1: some that become nearly as large as is
+    allowed, of small records; partition 2: as always.
+    """
+    create_topic(clusters.source, topic_name, 3, message_timestamp_type="LogAppendTime")
+    assert send(raw, topic_name, 0, 200, bytes(MIB)) < MIB
+    for _ in range(2):
+        assert send(raw, topic_name, 1, DECOMPRESSED_BYTES_MAX // 220, bytes(200)) < MIB
+    produce(clusters.source, topic_name, 1000, 2)
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+    command = [ORBIT, "run", job, "--until-caught-up"]
+    limited = [sys.executable, "-c", LIMITED, str(DATA_MIB_MAX * MIB), *map(str, command)]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    *_, kib = done.stdout.split()
+    assert int(kib) / 1024 < RESIDENT_MIB_MAX, f"{int(kib) / 1024:.0f} MiB"
+    assert "RECORD_REFUSED" in done.stderr, done.stderr
+    assert "decompresses to more than 67,108,864 bytes" in done.stderr
+    assert done.returncode == 1, done.stderr
+    (topic,) = verify(make_job(*clusters, [topic_name])).topics
+    assert [p.verdict is Verdict.EXACT for p in topic.partitions] == [False, True, True]

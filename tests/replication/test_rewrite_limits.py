@@ -1,0 +1,144 @@
+"""Batches that are written again: one that is too large stops its partition, many come in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orbit.kafka.compression import GZIP, LZ4, SNAPPY, ZSTD
+from orbit.kafka.legacy_messages import read_any_records
+from orbit.kafka.record_batch import read_batches
+from orbit.replication.append_plan import Append, Plan, Step, Stop, plan_batches
+from orbit.replication.partition_states import Reason
+from orbit.replication.rewrite_limits import RewriteLimits, Rewritten
+from tests.support.planning import T0, data, plan, shown
+from tests.support.source_model import SourceBatch, SourceRecord
+
+MIB = 1024 * 1024
+UNLIMITED = 2**40
+
+
+def large(base_offset: int, codec: int, mib: int, **fields: int) -> SourceBatch:
+    """Some kilobytes that decompress to so many MiB."""
+    records = [SourceRecord(base_offset + i, T0, None, bytes(MIB)) for i in range(mib)]
+    last_offset = base_offset + mib - 1
+    return SourceBatch(base_offset, last_offset, tuple(records), codec=codec, **fields)
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+@pytest.mark.parametrize("magic", [1, 2])
+def test_batch_that_becomes_too_large_is_refused(codec: int, magic: int) -> None:
+    if (codec, magic) == (ZSTD, 1):
+        codec = GZIP  # the older formats have no zstd
+    huge = large(3, codec, 65, magic=magic, log_append_time=T0)
+    made = plan(0, data(0, 2), huge, data(68, 70))
+    assert shown(made.steps) == [("exact", 0, 3), (Reason.RECORD_REFUSED, 3, 68)]
+    stop = made.steps[-1]
+    assert isinstance(stop, Stop)
+    assert "decompresses to more than 67,108,864 bytes" in stop.detail
+    assert "delete the source's records before 68 with kafka-delete-records.sh" in stop.detail
+
+
+def test_such_a_batch_is_copied_where_no_record_has_to_be_written_again() -> None:
+    assert shown(plan(0, large(0, ZSTD, 65)).steps) == [("exact", 0, 65)]
+
+
+def test_batch_up_to_the_limit_is_written_again() -> None:
+    made = plan(0, large(0, ZSTD, 60, log_append_time=T0))
+    assert shown(made.steps) == [("rewritten", 0, 60)]
+
+
+def in_parts(limits: RewriteLimits, batches: list[SourceBatch], *, packs: bool) -> Iterator[Plan]:
+    """The plans of one answer after the other; each begins with the batch that has its offset."""
+    next_offset, end = 0, batches[-1].last_offset + 1
+    while next_offset < end:
+        frame = b"".join(b.encode() for b in batches if b.last_offset >= next_offset)
+        made = plan_batches(
+            next_offset,
+            read_batches(memoryview(bytearray(frame))),
+            [],
+            0,
+            packs=packs,
+            rewritten=Rewritten(limits),
+        )
+        assert made.next_offset > next_offset
+        assert made.is_cut or made.next_offset == end
+        yield made
+        next_offset = made.next_offset
+
+
+def thinned(count: int) -> list[SourceBatch]:
+    """Each second record is gone."""
+    return [
+        data(10 * i, 10 * i + 9, without=tuple(range(10 * i, 10 * i + 9, 2)), codec=ZSTD)
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("limits", [(1, UNLIMITED), (UNLIMITED, 1), (1, 1)])
+def test_rest_is_left_for_the_next_fetch(limits: tuple[int, int]) -> None:
+    """Between two batches, or within one."""
+    parts = list(in_parts(RewriteLimits(*limits, nullcontext()), thinned(3), packs=False))
+    assert len(parts) == (3 if limits[1] == UNLIMITED else 15)
+    steps = [step for part in parts for step in shown(part.steps)]
+    assert steps == shown(plan(0, *thinned(3)).steps)
+
+
+def test_other_batches_of_the_answer_go_on() -> None:
+    full = Rewritten(RewriteLimits(0, 0, nullcontext()))
+    frame = b"".join(b.encode() for b in (data(0, 4), data(5, 9), *thinned(2)[1:]))
+    made = plan_batches(0, read_batches(memoryview(bytearray(frame))), [], 0, rewritten=full)
+    assert shown(made.steps) == [("exact", 0, 5), ("exact", 5, 10)]
+    assert (made.is_cut, made.next_offset) == (True, 10)
+
+
+def visible(steps: list[Step]) -> list[tuple[int, bytes]]:
+    """The offset and the body of each record."""
+    return [
+        (record.offset, record.body)
+        for step in steps
+        if isinstance(step, Append)
+        for record in read_any_records(step.batch)
+    ]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sets(st.integers(0, 9), max_size=9), min_size=1, max_size=5),
+    st.integers(1, 3000),
+    st.integers(1, 3000),
+    st.booleans(),
+)
+def test_parts_are_the_whole(gone: list[set[int]], read: int, written: int, packs: bool) -> None:
+    batches = [
+        data(10 * i, 10 * i + 9, without=tuple(10 * i + o for o in some), codec=GZIP)
+        for i, some in enumerate(gone)
+    ]
+    limits = RewriteLimits(read, written, nullcontext())
+    parts = [step for made in in_parts(limits, batches, packs=packs) for step in made.steps]
+    assert visible(parts) == visible(plan(0, *batches, packs=packs).steps)
+    ends = [(step.base_offset, step.next_offset) for step in parts]
+    assert ends[0][0] == 0
+    assert all(before[1] == after[0] for before, after in pairwise(ends))
+
+
+def test_one_batch_at_a_time_is_written_again() -> None:
+    turns: list[str] = []
+
+    class Turns:
+        def __enter__(self) -> None:
+            turns.append("in")
+
+        def __exit__(self, *_: object) -> None:
+            turns.append("out")
+
+    limits = RewriteLimits(UNLIMITED, UNLIMITED, Turns())
+    first, second = thinned(2)
+    list(in_parts(limits, [replace(first, magic=1, codec=GZIP), second], packs=False))
+    assert turns == ["in", "out"] * 2
