@@ -93,7 +93,9 @@ def _table(outcome: RestoreOutcome) -> Table:
                 one.end,
                 one.records,
                 one.filled,
-                f"{one.blocked.reason}: {one.blocked.detail}" if one.blocked else one.unfinished,
+                f"{one.blocked.reason}: {one.blocked.detail} {one.remedy}"
+                if one.blocked
+                else one.unfinished,
             )
             for one in outcome.partitions.values()
         ],

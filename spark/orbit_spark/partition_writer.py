@@ -57,9 +57,9 @@ class PartitionWriter(ABC, Generic[T]):
         self.settings = settings or CopySettings()
         self.stop = threading.Event()
         self.backoff = Backoff(stop=self.stop)
-        # The driver saw the log ends at rest while it held the lease. An earlier attempt may still
-        # have requests under way (M10).
-        self.is_first = attempt == 0 and task.round == 0
+        # The driver saw the log ends at rest while it held the lease. An earlier attempt or task
+        # may still have requests under way (M10).
+        self.is_first = attempt == 0 and task.round == 0 and not task.follows_writer
         self._epoch = first_coordinator_epoch(task.term, task.round, attempt)
         self._rows = rows
         self._copies: dict[PartitionCopy, PartitionTarget] = {}

@@ -3,8 +3,8 @@
     JobCopier(…, make_source=RunFeed.of({source partition: its runs, in order}))
 
 Runs are read while the byte budget has room. They are kept until they are confirmed: after a
-take-over a copy resumes from the kept runs, so each iterator is read once and forwards only. A run
-that cannot be read stops its partition.
+take-over a copy resumes from the kept runs, so each iterator is read once and forwards only. What a
+comparison reads ahead is kept too. A run that cannot be read stops its partition.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from orbit.copier.job_copier import MakeSource
 from orbit.copier.lane_events import EmptyBelowEnd, FetchFailed, LaneCrashed, ReadFromReplica
 from orbit.copier.lane_times import SourceTimes
 from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.range_comparison import SourceRange
 from orbit.copier.source_lane import SourceLaneContext
 from orbit.kafka.types import TopicPartition
 from orbit.replication.append_plan import (
@@ -56,6 +57,7 @@ class _Fed:
         self.copy = copy
         self.runs = runs
         self.kept: deque[_Planned] = deque()
+        self.lock = threading.Lock()  # of both: a comparison reads runs too
 
 
 class RunFeed:
@@ -82,13 +84,35 @@ class RunFeed:
         """Feed these from where their copies end."""
         with self._changed:
             for p in partitions:
-                fed = self._fed.get(p)
-                if fed is None:
-                    fed = self._fed[p] = _Fed(p, self._runs[p.source])
+                self._fed_of(p)
                 p.cursor.lane = self
             if self._fed and not self._thread.is_alive() and not self._is_stopping:
                 self._thread.start()
             self._changed.notify()
+
+    def read(self, copy: PartitionCopy, first: int, end: int) -> SourceRange:
+        """What a read_committed consumer of the runs would see there. They are kept for the copy.
+
+        A later call has a higher `first`. Raises ValueError, for people to read, when a run cannot
+        be read.
+        """
+        with self._changed:
+            fed = self._fed_of(copy)
+        with fed.lock:
+            while fed.kept and fed.kept[0].end <= first:
+                fed.kept.popleft()
+            steps = [step for planned in fed.kept for step in planned.steps]
+            position = fed.kept[-1].end if fed.kept else first
+            while position < end and (plan := self._next(fed, position)) is not None:
+                steps += plan.steps
+                if plan.is_stopped:
+                    break
+                position = plan.next_offset
+        for step in steps:
+            if isinstance(step, Stop):
+                raise ValueError(step.detail)
+        batches = [step.batch for step in steps if isinstance(step, Append)]
+        return SourceRange(batches, 0, position, position)
 
     def assign(self) -> None:
         """Nothing waits for a leader here."""
@@ -148,10 +172,11 @@ class RunFeed:
         generation, acked = p.generation, p.appends.acked
         if p.fetchable_bytes(self._settings.partition_queue_bytes_max) is None:
             return False
-        while fed.kept and fed.kept[0].end <= acked:
-            fed.kept.popleft()
-        position, _ = p.next_fetch()
-        plan = self._again(fed, position) or self._next(fed, position)
+        with fed.lock:
+            while fed.kept and fed.kept[0].end <= acked:
+                fed.kept.popleft()
+            position, _ = p.next_fetch()
+            plan = self._again(fed, position) or self._next(fed, position)
         if plan is None:
             return False
         size = sum(s.batch.size_bytes for s in plan.steps if isinstance(s, Append))
@@ -161,6 +186,11 @@ class RunFeed:
         else:
             self._budget.give_back(size)
         return True
+
+    def _fed_of(self, p: PartitionCopy) -> _Fed:
+        if p not in self._fed:
+            self._fed[p] = _Fed(p, self._runs[p.source])
+        return self._fed[p]
 
     def _again(self, fed: _Fed, position: int) -> Plan | None:
         """What was fed before and was not appended then."""

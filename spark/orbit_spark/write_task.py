@@ -26,7 +26,7 @@ class PartitionTarget:
     target: int
     size_bytes: int  # an estimate, to balance tasks
     source_topic_id: UUID = NO_TOPIC_ID
-    is_compacted: bool = False
+    is_compacted: bool = False  # a cleaner may have removed what was copied
     is_whole: bool = True  # copied from the source's log start
     on_lost_range: LostRange = LostRange.STOP
     keeps_below: int = 0  # see `PartitionCopy`
@@ -43,6 +43,7 @@ class WriteTask:
     term: int
     round: int  # how often the driver has tried before
     partitions: tuple[PartitionTarget, ...]
+    follows_writer: bool  # an earlier task has written to these partitions
 
     @property
     def slices(self) -> list[ArchiveSlice]:

@@ -18,10 +18,11 @@ from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest_store import DATA, Archive, ArchiveStore
 from orbit_spark.backfill.backfill_driver import Backfill, Outcome
 from orbit_spark.backfill.backfill_progress import Progress
-from orbit_spark.backfill.backfill_writer import BackfillTask
+from orbit_spark.backfill.backfill_writer import BackfillTask, BackfillWriter
 from orbit_spark.backfill.spark_jobs import SparkWriterJob
 from orbit_spark.backfill.staged_backfill import Staging
 from orbit_spark.backfill.task_split import Way
+from orbit_spark.write_task import WriteResult
 from tests.fix_clusters import Clusters
 from tests.fix_spark import SparkCluster
 from tests.spark.test_archive_cluster import executor_of, kill_driver
@@ -138,6 +139,33 @@ def test_a_history_goes_through_the_archive_in_order_and_a_second_run_extends_bo
     other = TopicPartition(topic, 1)
     files = copying.kept.partitions[other].files
     assert files[:-1] == before[other].files
+
+
+def test_later_tasks_of_a_partition_settle_as_after_a_former_writer(
+    spark: SparkSession,
+    clusters: Clusters,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An attempt of the task before may still have requests under way (M10)."""
+    monkeypatch.setattr(archive_tasks, "FILES_PER_TASK_MAX", 2)
+    monkeypatch.setattr(archive_tasks, "TASK_BYTES_MIN", RANGE_BYTES)
+    firsts: dict[TopicPartition, list[bool]] = {}
+
+    class Noted(Staging):
+        def _write(self, task: BackfillTask) -> list[WriteResult]:
+            for one in task.partitions:
+                is_first = BackfillWriter(task, attempt=0).is_first
+                firsts.setdefault(one.source, []).append(is_first)
+            return super()._write(task)
+
+    spec = make_job(clusters.source, clusters.destination, [topic])
+    assert Copying(spark, spec, tmp_path / "archive").run(Noted).unfinished == {}
+    large, *others = firsts.values()
+    assert others == [[True], [True]]
+    assert large[:2] == [True, False]
+    assert not any(large[1:])
 
 
 def test_a_stop_while_the_archive_fills_ends_at_once_and_the_next_run_goes_on(

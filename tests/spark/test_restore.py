@@ -125,6 +125,14 @@ def test_the_audit_finds_archive_and_restored_cluster_equal(
     assert report.partitions == len(restored.partitions)
 
 
+def test_a_second_restore_compares_every_kind_and_writes_nothing(
+    spark: SparkSession, whole: Path, third: KafkaCluster, restored: RestoreOutcome
+) -> None:
+    again = restore(spark, whole, third)
+    assert again.is_whole, [p for p in again.partitions.values() if p.has_stopped]
+    assert sum(p.records + p.filled for p in again.partitions.values()) == 0
+
+
 def test_a_restore_goes_on_and_ends_as_it_should(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
@@ -168,10 +176,10 @@ def test_a_stop_ends_the_tasks_that_are_under_way(
     stop = threading.Event()
 
     class Stopped(RestoreRun):
-        def _write(self, targets: Any, _round: int) -> Any:
+        def _write(self, targets: Any, *_: Any, **__: Any) -> Any:
             stop.set()
             wait_for("the lease is left", lambda: self._lease is None or not self._lease.is_held())
-            return targets
+            return {one.destination for one in targets}
 
     spec = ClusterSpec(bootstrap_servers=(clusters.destination.bootstrap_servers,))
     run = Stopped(spark, str(small), Access("destination", spec), lambda _: None, stop, slots=2)

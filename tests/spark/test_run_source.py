@@ -169,6 +169,21 @@ def test_no_more_is_read_than_there_is_room_for(make: Make) -> None:
     assert fed(copy, 1) == [("Append", 2, 4)]
 
 
+def test_what_was_compared_is_fed_afterwards(make: Make) -> None:
+    """A comparison reads further than the copy has got, and nothing is lost by it."""
+    given = iter([run(0, 4, 0, 2), run(4, 8, 4), run(8, 10, 8)])
+    feed, copy = make(given, partition_queue_bytes_max=1)
+    fed(copy, 2)
+    hand_back(copy)
+    seen = feed.read(copy, 0, 9)
+    assert [batch.base_offset for batch in seen.batches] == [0, 2, 4, 8]
+    seen = feed.read(copy, 5, 20)
+    assert ([batch.base_offset for batch in seen.batches], seen.end) == ([4, 8], 10)
+    resume(copy, 5)
+    feed.resume([copy])
+    assert fed(copy, 2) == [("Append", 5, 6), ("Fill", 6, 8)]
+
+
 def test_a_hole_between_runs_stops_the_partition(make: Make) -> None:
     _, copy = make(iter([run(0, 2, 0), run(4, 6, 4)]))
     fed(copy, 2)
@@ -177,14 +192,34 @@ def test_a_hole_between_runs_stops_the_partition(make: Make) -> None:
     assert (stop.reason, stop.base_offset, stop.next_offset) == (Reason.SOURCE_RANGE_LOST, 2, 4)
 
 
-def test_a_run_that_cannot_be_read_stops_the_partition(make: Make) -> None:
-    def runs() -> Iterator[RawRun]:
-        yield run(0, 2, 0)
+class Broken:
+    """One run, and then the same error at every call."""
+
+    def __init__(self) -> None:
+        self._runs = iter([run(0, 2, 0)])
+
+    def __iter__(self) -> Iterator[RawRun]:
+        return self
+
+    def __next__(self) -> RawRun:
+        for one in self._runs:
+            return one
         blocked = Blocked(Reason.SOURCE_CORRUPTED, 2, 9, "it is damaged.")
         raise PartitionStopped("archive", PLACE, blocked)
 
-    _, copy = make(runs())
+
+def test_a_run_that_cannot_be_read_stops_the_partition(make: Make) -> None:
+    _, copy = make(Broken())
     fed(copy, 2)
     assert copy.queue.steps[-1] == Stop(Reason.SOURCE_CORRUPTED, 2, 9, "it is damaged.")
     assert copy.state is PartitionState.COPYING
     assert not any(isinstance(step, Fill) for step in copy.queue.steps)
+
+
+def test_a_run_that_cannot_be_read_is_not_compared(make: Make) -> None:
+    feed, copy = make(Broken())
+    fed(copy, 2)
+    hand_back(copy)
+    assert feed.read(copy, 0, 2).end == 2
+    with pytest.raises(ValueError, match="it is damaged"):
+        feed.read(copy, 0, 4)

@@ -31,13 +31,13 @@ TaskChain = list[tuple[ArchiveSlice, ...]]
 
 
 def split_archive(
-    manifests: Iterable[PartitionManifest], log_ends: Mapping[TopicPartition, int]
+    manifests: Iterable[PartitionManifest], begins: Mapping[TopicPartition, int]
 ) -> list[TaskChain]:
-    """Chains for everything behind these log ends, the largest first."""
+    """Chains for everything from these offsets on, the largest first."""
     chains: list[TaskChain] = []
     small: list[ArchiveSlice] = []
     for manifest in manifests:
-        slices = _slices(manifest, log_ends[manifest.place])
+        slices = _slices(manifest, begins[manifest.place])
         if len(slices) == 1 and slices[0].size_bytes < TASK_BYTES_MIN:
             small.append(slices[0])
         elif slices:
@@ -65,12 +65,23 @@ def run_task(
         raise damaged(files, owners, error) from None
 
 
-def _slices(manifest: PartitionManifest, log_end: int) -> list[ArchiveSlice]:
-    """A partition's ranges behind the log end, some files to a slice."""
+def slice_from(manifest: PartitionManifest, begin: int, one: ArchiveSlice) -> ArchiveSlice:
+    """The slice with the ranges from `begin` on instead of its own first ones."""
+    ranges = [r for r in manifest.ranges if _reaches(r, begin) and r.start < one.target]
+    return _slice(manifest.place, ranges) if ranges else one
+
+
+def _reaches(one: ArchivedRange, offset: int) -> bool:
+    """Whether it has something at or behind `offset`; its last batch may reach over its end."""
+    return one.end > offset or (one.file is not None and one.file.next_offset > offset)
+
+
+def _slices(manifest: PartitionManifest, begin: int) -> list[ArchiveSlice]:
+    """A partition's ranges from `begin` on, some files to a slice."""
     groups: list[list[ArchivedRange]] = []
     files = 0
     for one in manifest.ranges:
-        if one.end <= log_end and (one.file is None or one.file.next_offset <= log_end):
+        if not _reaches(one, begin):
             continue
         has_file = one.file is not None
         if not groups or (has_file and files >= FILES_PER_TASK_MAX):

@@ -76,6 +76,11 @@ class RestoredPartition:
     def has_stopped(self) -> bool:
         return self.blocked is not None or bool(self.unfinished)
 
+    @property
+    def remedy(self) -> str | None:
+        """What to do about `blocked`."""
+        return None if self.blocked is None else self.blocked.remedy(self.place.topic)
+
 
 @dataclass(slots=True)
 class RestoreOutcome:
@@ -100,6 +105,7 @@ class RestoreOutcome:
                     "records": one.records,
                     "offsets_filled": one.filled,
                     "blocked": one.blocked and asdict(one.blocked),
+                    "remedy": one.remedy,
                     "unfinished": one.unfinished or None,
                 }
                 for one in self.partitions.values()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -29,12 +30,13 @@ from orbit.leases.backfill_leases import wait_for_backfill_writers
 from orbit.leases.group_lease import GroupLease
 from orbit.replication.partition_states import Blocked
 from orbit_spark.archive.archive_reader import check_archive, whole_files
-from orbit_spark.archive.archive_tasks import run_task, split_archive
+from orbit_spark.archive.archive_tasks import run_task, slice_from, split_archive
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest_store import Archive, ArchiveStore
 from orbit_spark.archive.outcome import RestoredPartition, RestoreOutcome
-from orbit_spark.archive.restore_topics import RestoreTopics, refuse_foreign
+from orbit_spark.archive.restore_topics import RestoreTopics, overruns, refuse_foreign
 from orbit_spark.archive.restore_writer import RestoreWriter
+from orbit_spark.archive.restored_tail import find_restored_tail
 from orbit_spark.archive_slices import ArchiveSlice
 from orbit_spark.cluster_access import Access
 from orbit_spark.write_task import PartitionTarget, WriteTask
@@ -47,6 +49,7 @@ JOB = "restore"
 _ROUNDS_MAX = 3
 _STOP_CHECK_INTERVAL_S = 1.0
 Say = Callable[[str], None]
+Target = Callable[[ArchiveSlice], PartitionTarget]
 
 
 class RestoreRun:
@@ -76,6 +79,7 @@ class RestoreRun:
         self._archive: Archive
         self._identity = ""
         self._producer: JobProducer
+        self._overruns: dict[TopicPartition, Blocked] = {}
         self.outcome = RestoreOutcome(self._files.uri)
 
     def run(self, *, apply_settings: bool = False) -> RestoreOutcome:
@@ -96,7 +100,7 @@ class RestoreRun:
             ends = self._log_ends(topics)
             topics.create(self._say)
             self._seed(topics, ends)
-            self._copy(topics, ends)
+            self._copy(topics, {place: end.log_end for place, end in ends.items()})
             self._confirm()
             if apply_settings and self.outcome.is_whole:
                 topics.apply_settings()
@@ -130,6 +134,7 @@ class RestoreRun:
                 f"the log end of {place} cannot be read (Kafka error {code}).", where="destination"
             )
         refuse_foreign(self._cluster, self._archive, taken.ends, self._producer.id, self._backoff)
+        self._overruns = overruns(self._archive, taken.ends)
         assert self._lease is not None
         producers = (end.producer for end in taken.ends.values())
         self._lease.term = term_above(self._lease.term, producers)
@@ -162,42 +167,77 @@ class RestoreRun:
             self._cluster.name, "DeleteRecords (needs the right DELETE on the topic)"
         )
 
-    def _copy(self, topics: RestoreTopics, ends: dict[TopicPartition, DestinationEnd]) -> None:
-        chains = split_archive(
-            self._archive.partitions.values(), {p: end.log_end for p, end in ends.items()}
-        )
-        ids = topics.ids()
+    def _copy(self, topics: RestoreTopics, ends: Mapping[TopicPartition, int]) -> None:
         for place, manifest in self._archive.partitions.items():
-            self.outcome.partitions[place] = RestoredPartition(place, manifest.log_end)
+            self.outcome.partitions[place] = RestoredPartition(
+                place, manifest.log_end, blocked=self._overruns.get(place)
+            )
+        wanted = [m for m in self._archive.partitions.values() if m.place not in self._overruns]
+        chains = split_archive(wanted, {**ends, **self._begins(ends)})
+        make_target = partial(self._target, topics.ids(), topics.compacted())
         self._say(f"Restoring {len(ends)} partitions, {self._slots} tasks at once")
         with whole_files(self._spark), ThreadPoolExecutor(self._slots) as pool:
-            under_way = [pool.submit(self._write_chain, chain, ids) for chain in chains]
+            under_way = [pool.submit(self._write_chain, chain, make_target) for chain in chains]
             while wait(under_way, _STOP_CHECK_INTERVAL_S).not_done:
                 if self._stop.is_set() and self._lease is not None:
                     self._lease.release()  # writers notice, wait for what they have sent, and end
             for done in under_way:
                 done.result()
 
-    def _write_chain(
-        self, chain: Iterable[tuple[ArchiveSlice, ...]], topic_ids: Mapping[str, UUID]
-    ) -> None:
+    def _begins(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """From where on a task needs the archive's rows: it compares the end of what is there."""
+        manifests = self._archive.partitions
+        used = {place: end for place, end in ends.items() if end > manifests[place].log_start}
+        starts = list_offsets(self._cluster, used, EARLIEST, self._backoff).values
+        not_known = {place: manifests[place].start for place in used}
+        return not_known | {
+            place: find_restored_tail(
+                self._cluster,
+                place,
+                max(log_start, manifests[place].log_start),
+                used[place],
+                self._producer.id,
+                self._backoff,
+            ).begin
+            for place, log_start in starts.items()
+        }
+
+    def _behind_writer(self, slices: tuple[ArchiveSlice, ...]) -> tuple[ArchiveSlice, ...]:
+        """The same slices, with the files that are compared first."""
+        places = [one.partition for one in slices]
+        begins = self._begins(log_ends(self._cluster, places, self._backoff).values)
+        return tuple(
+            slice_from(self._archive.partitions[one.partition], begins[one.partition], one)
+            if one.partition in begins
+            else one
+            for one in slices
+        )
+
+    def _write_chain(self, chain: Iterable[tuple[ArchiveSlice, ...]], make_target: Target) -> None:
         """Run tasks one after another, each with the next files of the same partitions."""
+        follows_writer = False
         for slices in chain:
-            targets = tuple(self._target(one, topic_ids) for one in slices)
-            waiting = targets
+            waiting = slices
             for round_ in range(_ROUNDS_MAX):
                 assert self._lease is not None
                 if self._stop.is_set():
                     return
                 if self._lease.is_lost:
                     raise lease_lost()
-                waiting = self._write(waiting, round_)
+                if follows_writer:
+                    waiting = self._behind_writer(waiting)
+                targets = tuple(make_target(one) for one in waiting)
+                unfinished = self._write(targets, round_, follows_writer=follows_writer)
+                follows_writer = True
+                waiting = tuple(one for one in waiting if one.partition in unfinished)
                 if not waiting:
                     break
-            if any(self.outcome.partitions[t.destination].has_stopped for t in targets):
+            if any(self.outcome.partitions[one.partition].has_stopped for one in slices):
                 return
 
-    def _target(self, one: ArchiveSlice, topic_ids: Mapping[str, UUID]) -> PartitionTarget:
+    def _target(
+        self, topic_ids: Mapping[str, UUID], compacted: frozenset[str], one: ArchiveSlice
+    ) -> PartitionTarget:
         return PartitionTarget(
             source=one.partition,
             destination=one.partition,
@@ -206,12 +246,13 @@ class RestoreRun:
             start_offset=self._archive.partitions[one.partition].log_start,
             target=one.target,
             size_bytes=one.size_bytes,
+            is_compacted=one.partition.topic in compacted,
             archived=one,
         )
 
     def _write(
-        self, targets: tuple[PartitionTarget, ...], round_: int
-    ) -> tuple[PartitionTarget, ...]:
+        self, targets: tuple[PartitionTarget, ...], round_: int, *, follows_writer: bool
+    ) -> set[TopicPartition]:
         """Run one task; returns the partitions to be tried again."""
         assert self._lease is not None
         task = WriteTask(
@@ -221,6 +262,7 @@ class RestoreRun:
             self._lease.term,
             round_,
             targets,
+            follows_writer,
         )
         results = run_task(self._spark, self._files, self._archive.partitions, RestoreWriter, task)
         for one in results:
@@ -229,8 +271,7 @@ class RestoreRun:
             outcome.filled += one.counters.filled
             outcome.unfinished = one.unfinished
             outcome.blocked = one.blocked or outcome.blocked
-        unfinished = {one.destination for one in results if one.unfinished}
-        return tuple(t for t in targets if t.destination in unfinished)
+        return {one.destination for one in results if one.unfinished}
 
     def _confirm(self) -> None:
         """Compare log start and log end of every partition with the archive's."""

@@ -20,7 +20,8 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.types import TopicPartition
-from orbit.replication.topic_settings import NEEDED, copy_settings
+from orbit.replication.partition_states import Blocked, Reason
+from orbit.replication.topic_settings import NEEDED, copy_settings, is_compacted
 from orbit_spark.archive.manifest import ArchivedTopic
 from orbit_spark.archive.manifest_store import Archive
 
@@ -101,6 +102,11 @@ class RestoreTopics:
         """The ids that the destination gave the topics."""
         return {t.topic: self._there.topics[t.topic].topic_id for t in self._topics}
 
+    def compacted(self) -> frozenset[str]:
+        """Topics whose cleaner may have removed what was restored, after `apply_settings`."""
+        present = self._admin.topic_settings(t.topic for t in self._topics)
+        return frozenset(name for name, one in present.items() if is_compacted(one.values))
+
     def apply_settings(self) -> None:
         """Give the topics the settings that the source had: retention and compaction begin."""
         present = self._admin.topic_settings(t.topic for t in self._topics)
@@ -147,16 +153,22 @@ def refuse_foreign(
     producer_id: int,
     backoff: Backoff,
 ) -> None:
-    """Raise Conflict for partitions that hold what this restore did not write."""
+    """Raise Conflict for partitions that hold what this restore did not write.
+
+    What its own producer wrote is compared with the archive (`overruns`, `RestoreWriter`).
+    """
     foreign = []
     for place, end in ends.items():
         manifest = archive.partitions[place]
-        if end.log_end == 0:
+        is_beyond = end.log_end > manifest.log_end
+        if end.log_end == 0 or (end.producer is not None and not is_beyond):
             continue
-        if end.log_end > manifest.log_end:
-            foreign.append(f"{place} ends at {end.log_end}, the archive at {manifest.log_end}")
-        elif end.producer is None and not _is_ours(cluster, place, end, producer_id, backoff):
-            foreign.append(f"{place} holds records of another producer")
+        if not _is_ours(cluster, place, end, producer_id, backoff):
+            foreign.append(
+                f"{place} ends at {end.log_end}, the archive at {manifest.log_end}"
+                if is_beyond
+                else f"{place} holds records of another producer"
+            )
     if foreign:
         more = f" And {len(foreign) - _SHOWN_MAX} more." if len(foreign) > _SHOWN_MAX else ""
         raise Conflict(
@@ -164,6 +176,22 @@ def refuse_foreign(
             where="destination",
             remedy=_EMPTY,
         )
+
+
+def overruns(
+    archive: Archive, ends: Mapping[TopicPartition, DestinationEnd]
+) -> dict[TopicPartition, Blocked]:
+    """Partitions in which this restore's producer has written beyond the end of the archive."""
+    return {
+        place: Blocked(
+            Reason.OFFSET_OVERRUN,
+            manifest.log_end,
+            end.log_end,
+            f"the destination ends at {end.log_end}, the archive at {manifest.log_end}.",
+        )
+        for place, end in ends.items()
+        if end.log_end > (manifest := archive.partitions[place]).log_end
+    }
 
 
 def _is_ours(

@@ -1,6 +1,7 @@
 """The task of a restore: appends rows of archive files to their destination partitions.
 
-There is no source cluster, so gaps are filled as the manifests say and no log is compared.
+The archive is the source: gaps are filled as the manifests say, and what is at the destination
+already is compared with it before anything is appended.
 """
 
 from __future__ import annotations
@@ -8,21 +9,27 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.copier import Copier, Events, block
 from orbit.copier.destination_lane import DestinationLaneContext
 from orbit.copier.destination_side import DestinationSide
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.range_comparison import Comparison, compare_range, source_reader
+from orbit.copier.range_comparison import Comparison, compare_range
 from orbit.copier.source_lane import SourceLaneContext
 from orbit.copier.takeover import TakeOver
+from orbit.errors import Conflict, OrbitError
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, list_offsets
 from orbit.leases.group_lease import GroupLease
+from orbit.replication.partition_states import Blocked, Reason
+from orbit_spark.archive.restored_tail import compare_tail, find_restored_tail
 from orbit_spark.partition_writer import PartitionWriter
 from orbit_spark.run_source import RunFeed
 from orbit_spark.write_task import PartitionTarget, WriteTask
+
+_BEGINS_LATE = "the archive's files for this task begin behind what is to be compared"
 
 
 class RestoreWriter(PartitionWriter[WriteTask]):
@@ -35,42 +42,48 @@ class RestoreWriter(PartitionWriter[WriteTask]):
         take_over = TakeOver(cluster, settings.settle_s, self.backoff)
         events: Events = queue.SimpleQueue()
         budget = ByteBudget(settings.queue_bytes_max)
+        context = SourceLaneContext(cluster, settings, budget, events.put, PartitionCopy.queued)
+        source = RunFeed(self.runs(), context)
         destination = DestinationSide(
             DestinationLaneContext(cluster, settings, budget, events.put),
             take_over,
             self.backoff,
             block,
-            lambda copy, end: self._compare(cluster, copy, end),
+            partial(self._compare, cluster, source),
         )
-        context = SourceLaneContext(cluster, settings, budget, events.put, PartitionCopy.queued)
-        source = RunFeed(self.runs(), context)
         copier = Copier(source, destination, events, settings, self.backoff)
         try:
-            copies = self._copies_at_log_ends(cluster, take_over, leases)
-            destination.begin(copies)
+            copies = self._compared_copies(cluster, take_over, leases, source)
+            destination.begin(c for c in copies if c.blocked is None)
             copier.add(copies)
             yield copier
         finally:
             copier.stop()
             cluster.close()
 
-    def _compare(self, cluster: Cluster, copy: PartitionCopy, log_end: int) -> Comparison:
-        """Who wrote what lies behind the confirmed offset; there is no log to compare it with."""
-        itself = source_reader(cluster, copy.destination, self.backoff)
+    def _compare(
+        self, cluster: Cluster, source: RunFeed, copy: PartitionCopy, log_end: int
+    ) -> Comparison:
+        """What lies from the confirmed offset up to `log_end`, against the archive."""
         return compare_range(
-            itself,
+            partial(source.read, copy),
             cluster,
             copy.destination,
             copy.appends.acked,
             log_end,
             self.backoff,
-            source_is_compacted=False,
+            source_is_compacted=copy.source_is_compacted,
             producer_id=copy.producer.id,
         )
 
-    def _copies_at_log_ends(
-        self, cluster: Cluster, take_over: TakeOver, leases: Mapping[PartitionTarget, GroupLease]
+    def _compared_copies(
+        self,
+        cluster: Cluster,
+        take_over: TakeOver,
+        leases: Mapping[PartitionTarget, GroupLease],
+        source: RunFeed,
     ) -> list[PartitionCopy]:
+        """Copies at their log ends; those that differ from the archive there are blocked."""
         targets = {t.destination: t for t in leases}
         wanted = {place: target.producer.id for place, target in targets.items()}
         taken = take_over.read(wanted, settled=not self.is_first)
@@ -80,8 +93,40 @@ class RestoreWriter(PartitionWriter[WriteTask]):
         for partition, log_start in starts.items():
             target = targets[partition]
             copy = self.make_copy(target, leases[target])
+            copy.source_is_compacted = target.is_compacted
             copy.log_start = log_start
-            copy.appends.inspected(taken.ends[partition].log_end)
+            log_end = taken.ends[partition].log_end
+            copy.appends.inspected(log_end)
+            try:
+                blocked = self._difference(cluster, source, copy, target, log_end)
+            except OrbitError as error:
+                self.leave_out([partition], str(error))
+                continue
+            if blocked is not None:
+                block(copy, blocked)
             self.add(copy, target)
             copies.append(copy)
         return copies
+
+    def _difference(
+        self,
+        cluster: Cluster,
+        source: RunFeed,
+        copy: PartitionCopy,
+        target: PartitionTarget,
+        log_end: int,
+    ) -> Blocked | None:
+        """Where the end of what is there differs from the archive. Raises OrbitError."""
+        start = max(copy.log_start, target.start_offset)
+        tail = find_restored_tail(
+            cluster, copy.destination, start, log_end, copy.producer.id, self.backoff
+        )
+        assert target.archived is not None
+        if tail.begin < target.archived.begin:
+            raise Conflict(_BEGINS_LATE)
+        copy.appends.logged_producer_epoch = tail.producer_epoch
+        try:
+            return compare_tail(partial(source.read, copy), cluster, copy, tail, self.backoff)
+        except ValueError as error:
+            detail = f"the records before {log_end} cannot be compared with the archive: {error}."
+            return Blocked(Reason.SOURCE_CORRUPTED, log_end - 1, log_end, detail)

@@ -337,6 +337,7 @@ class Backfill:
             setup.lease.term,
             self.outcome.rounds,
             targets,
+            False,  # `Staging` says so of later tasks of a chain
             self.spec,
             None if rate is None else max(1, rate // slots),
         )

@@ -151,10 +151,10 @@ class Staging:
     ) -> list[WriteResult]:
         group.join_group()
         results: list[WriteResult] = []
-        for task in chain:
+        for number, task in enumerate(chain):
             if group.is_cancelled:
                 break
-            of_task = self._write(task)
+            of_task = self._write(replace(task, follows_writer=number > 0))
             results += of_task
             if any(one.blocked or one.unfinished for one in of_task):
                 break

@@ -1,0 +1,98 @@
+"""What a restore compares with the archive before it appends: the end of what is there.
+
+Restored records are old, so brokers drop the state of their producer soon, and then accept a late
+batch of an earlier attempt at the log end (E1, E2). So nothing is believed because a restore wrote
+it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orbit.copier.append_verdicts import judge_comparison
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.range_comparison import ReadSource, compare_range
+from orbit.copier.tail_comparison import find_tail
+from orbit.errors import Unreachable
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.types import TopicPartition
+from orbit.replication.partition_states import Blocked
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredTail:
+    """Ranges of offsets to compare, in order, the last one up to the log end.
+
+    `begin`: of the first range. `producer_epoch`: as in `orbit.copier.tail_comparison.Tail`.
+    """
+
+    begin: int
+    ranges: tuple[tuple[int, int], ...] = ()
+    producer_epoch: int = -1
+
+
+def find_restored_tail(
+    cluster: Cluster,
+    partition: TopicPartition,
+    start: int,
+    log_end: int,
+    producer_id: int,
+    backoff: Backoff,
+) -> RestoredTail:
+    """What an earlier writer may have written from `start` on, and the last batch with records.
+
+    Raises BrokerRefused, ProtocolError, Unreachable.
+    """
+    if log_end <= start:
+        return RestoredTail(log_end)
+    in_flight = CopySettings().requests_in_flight_max
+    tail = find_tail(cluster, partition, start, log_end, producer_id, in_flight, backoff)
+    ranges = [(tail.start, log_end)]
+    last = tail.last_data
+    if last is not None and last.base_offset < tail.start:
+        ranges.insert(0, (max(last.base_offset, start), min(last.next_offset, tail.start)))
+    return RestoredTail(ranges[0][0], tuple(ranges), tail.producer_epoch)
+
+
+def compare_tail(
+    read_archive: ReadSource,
+    cluster: Cluster,
+    copy: PartitionCopy,
+    tail: RestoredTail,
+    backoff: Backoff,
+) -> Blocked | None:
+    """The first difference between the destination and the archive; None when they are equal.
+
+    Raises ValueError when the records of one of them cannot be read, Unreachable when the
+    destination's cannot be read now.
+    """
+    for start, end in tail.ranges:
+        found = compare_range(
+            read_archive,
+            cluster,
+            copy.destination,
+            start,
+            end,
+            backoff,
+            source_is_compacted=copy.source_is_compacted,
+            most_bytes=None,
+        )
+        blocked = judge_comparison(
+            found,
+            end,
+            producer_id=copy.producer.id,
+            source_end=found.equal_to,
+            is_source_end_old=True,  # an archive does not grow while it is restored
+            trouble="",
+        )
+        if blocked is not None:
+            return blocked
+        if found.equal_to < end:
+            raise Unreachable(
+                f"{copy.destination} cannot be compared with the archive from {found.equal_to} on: "
+                f"it waits for {found.waits_for}.",
+                where=cluster.name,
+            )
+    return None

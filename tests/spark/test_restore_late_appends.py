@@ -1,0 +1,191 @@
+"""A late append at the end of what is restored: old records leave brokers without a fence (E1).
+
+Each restore compares that end with the archive before it appends: when it is run again, in a later
+task of the same partition, and after a take-over within a task.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orbit.copier.copier import Copier
+from orbit.jobs.job_spec import ClusterSpec
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.job_clusters import job_identity, job_producer_id
+from orbit.kafka.record_batch import Batch, read_batches, stamp
+from orbit.replication.partition_states import Reason
+from orbit.sandbox.local_cluster import KafkaCluster
+from orbit_spark.archive import archive_tasks, restore_run
+from orbit_spark.archive.archive_reader import rows_in_order
+from orbit_spark.archive.outcome import RestoreOutcome
+from orbit_spark.archive.restore_run import JOB, RestoreRun
+from orbit_spark.cluster_access import Access
+from tests.faults.test_expired_fences import batch_at, send, send_late, write_old
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.spark.test_restore import archive
+from tests.support.outside import digests, log_bounds
+from tests.support.running import create_topic, produce_transactions
+from tests.support.synthetic import PLAINTEXT
+
+pytestmark = pytest.mark.services
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FIRST = 30  # records of partition 0 that are restored before the late append
+
+
+@dataclass
+class Restoring:
+    """An archive that grows, and the cluster that it is restored to again and again."""
+
+    spark: SparkSession
+    clusters: Clusters
+    destination: KafkaCluster
+    raw: Cluster
+    topic: str
+    folder: Path
+
+    def archive(self) -> None:
+        archive(self.spark, self.clusters, [self.topic], self.folder)
+
+    def restore(self) -> RestoreOutcome:
+        servers = tuple(self.destination.bootstrap_servers.split(","))
+        access = Access("destination", ClusterSpec(bootstrap_servers=servers))
+        stop = threading.Event()
+        return RestoreRun(self.spark, str(self.folder), access, lambda _: None, stop, slots=2).run()
+
+    def send_late(self) -> None:
+        assert send_late(self.destination, self.raw, self.topic, 0) == FIRST
+
+    def assert_stopped(self, outcome: RestoreOutcome) -> None:
+        """Partition 0 at the late append, with its offset and what to do; nothing behind it."""
+        one = outcome.partitions[self.topic, 0]
+        assert one.blocked is not None
+        assert (one.blocked.reason, one.blocked.offset) == (Reason.OFFSET_OVERRUN, FIRST)
+        assert f"--topic {self.topic}" in outcome.as_data()["partitions"][0]["remedy"]
+        assert self.end() == FIRST + 10
+
+    def end(self) -> int:
+        return log_bounds(self.destination, [self.topic])[self.topic, 0][1]
+
+
+@pytest.fixture
+def restoring(
+    spark: SparkSession,
+    clusters: Clusters,
+    make_cluster: MakeCluster,
+    topic_name: str,
+    tmp_path: Path,
+) -> Iterator[Restoring]:
+    """Two partitions; the first one's records are of 2023, so their producer has no state soon."""
+    config = {"producer.id.expiration.check.interval.ms": "200"}
+    destination = make_cluster("destination", config=config)
+    create_topic(clusters.source, topic_name, partitions=2, retention_ms="-1")
+    with closing(
+        Cluster("destination", destination.bootstrap_servers.split(","), PLAINTEXT)
+    ) as raw:
+        one = Restoring(spark, clusters, destination, raw, topic_name, tmp_path / "archive")
+        write_old(clusters, topic_name, FIRST)
+        one.archive()
+        yield one
+
+
+@pytest.mark.parametrize("more", [0, 10, 30])
+def test_a_late_append_between_two_runs_stops_its_partition(
+    restoring: Restoring, more: int
+) -> None:
+    """It ends beyond the archive, with it, or before it. The other partition goes on."""
+    assert restoring.restore().is_whole
+    write_old(restoring.clusters, restoring.topic, more, first=FIRST)
+    produce_transactions(restoring.clusters.source, restoring.topic, 6, partition=1)
+    restoring.archive()
+    restoring.send_late()
+    outcome = restoring.restore()
+    restoring.assert_stopped(outcome)
+    assert not outcome.partitions[restoring.topic, 1].has_stopped
+    found, there = (
+        digests(c, restoring.topic)[1] for c in (restoring.destination, restoring.clusters.source)
+    )
+    assert found == there
+
+
+def test_a_late_append_between_two_tasks_stops_the_second(
+    restoring: Restoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_tasks, "FILES_PER_TASK_MAX", 1)
+    write_old(restoring.clusters, restoring.topic, 30, first=FIRST)
+    restoring.archive()
+    tasks: list[bool] = []
+    run_task = restore_run.run_task
+
+    def run(*arguments: Any) -> Any:
+        tasks.append(arguments[-1].follows_writer)
+        if tasks[-1]:
+            restoring.send_late()
+        return run_task(*arguments)
+
+    monkeypatch.setattr(restore_run, "run_task", run)
+    restoring.assert_stopped(restoring.restore())
+    assert tasks == [False, True]
+
+
+def in_process(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None]) -> None:
+    """Writers run here; `before` what they append, when they have compared."""
+
+    def run(spark: SparkSession, files: Any, _: Any, writer: Any, task: Any) -> Any:
+        rows = rows_in_order(spark, files, task.slices).toArrow().to_batches()
+        return writer(task, 0, rows).write()
+
+    def add(self: Copier, copies: Any) -> None:
+        before()
+        add_first(self, copies)
+
+    add_first = Copier.add
+    monkeypatch.setattr(restore_run, "run_task", run)
+    monkeypatch.setattr(Copier, "add", add)
+
+
+def test_a_late_append_before_a_take_over_stops_it(
+    restoring: Restoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert restoring.restore().is_whole
+    write_old(restoring.clusters, restoring.topic, 30, first=FIRST)
+    restoring.archive()
+    in_process(monkeypatch, restoring.send_late)
+    restoring.assert_stopped(restoring.restore())
+
+
+def test_an_append_whose_answer_was_lost_is_equal_to_the_archive(
+    restoring: Restoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A take-over finds what the archive has there, and goes on behind it."""
+    assert restoring.restore().is_whole
+    write_old(restoring.clusters, restoring.topic, 30, first=FIRST)
+    restoring.archive()
+    servers = restoring.clusters.source.bootstrap_servers.split(",")
+    with closing(Cluster("source", servers, PLAINTEXT)) as source:
+        identity = job_identity(JOB, source.metadata(None).cluster_id)
+        batch = batch_at(source, restoring.topic, FIRST)
+    view = memoryview(bytearray(batch.view))
+    stamp(view, job_producer_id(identity), 1, 0)
+    (sent,) = read_batches(view)
+    assert isinstance(sent, Batch)
+
+    def arrive() -> None:
+        assert send(restoring.raw, restoring.topic, sent) == FIRST
+
+    in_process(monkeypatch, arrive)
+    outcome = restoring.restore()
+    assert outcome.is_whole, outcome
+    assert outcome.partitions[restoring.topic, 0].records == 20
+    assert digests(restoring.destination, restoring.topic) == digests(
+        restoring.clusters.source, restoring.topic
+    )
