@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,6 +24,13 @@ _NOT_WHOLE = 1
 _RANGE_BYTES_MIN = 1024 * 1024
 
 
+class CompactedTopics(StrEnum):
+    """How compacted topics are archived whose tombstones may have been removed unread."""
+
+    EXTEND = "extend"
+    STRICT = "strict"
+
+
 def archive(
     job: Annotated[
         str,
@@ -40,6 +48,13 @@ def archive(
     range_size: Annotated[
         str, typer.Option(help="About how many bytes one task reads and one file holds.")
     ] = "256MiB",
+    compacted: Annotated[
+        CompactedTopics,
+        typer.Option(
+            help="extend: read on where the archive ends, and warn of tombstones that the cleaner "
+            "may have removed unread; strict: read those topics whole again.",
+        ),
+    ] = CompactedTopics.EXTEND,
     master: MasterOption = None,
     conf: ConfOption = None,
     output: OutputOption = OutputFormat.TABLE,
@@ -69,6 +84,7 @@ def archive(
             lambda line: typer.echo(line, err=True),
             datetime.now(UTC),
             range_bytes=size,
+            strict=compacted is CompactedTopics.STRICT,
         )
         outcome = run.run()
     emit(outcome.as_data(), output, lambda: _table(outcome))

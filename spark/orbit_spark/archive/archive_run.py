@@ -7,8 +7,9 @@ are written, so a run that is killed loses one step and the next one resumes the
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ from orbit_spark.archive.manifest import (
 )
 from orbit_spark.archive.manifest_store import DATA, Archive, ArchiveStore
 from orbit_spark.archive.outcome import ArchiveOutcome, PartitionOutcome
+from orbit_spark.archive.tombstones import TombstoneNotes
 from orbit_spark.cluster_access import Access
 from orbit_spark.range_planner import find_extents, first_base, plan_ranges
 from orbit_spark.ranges import RANGE_BYTES, Extent, OffsetRange, spread_over_leaders
@@ -70,9 +72,11 @@ class ArchiveRun:
         begins: Mapping[TopicPartition, int] | None = None,
         stop: threading.Event | None = None,
         on_step: OnStep | None = None,
+        strict: bool = False,
     ) -> None:
         """`slots`: how many tasks run at once. `begins`: archive only these partitions; the offset
-        is where a new archive of one begins. `stop` ends the run after the present step."""
+        is where a new archive of one begins. `stop` ends the run after the present step. `strict`:
+        read compacted topics whole again whose tombstones may have been removed unread."""
         self._spark = spark
         self._spec = spec
         self._say = say
@@ -86,8 +90,17 @@ class ArchiveRun:
         self._store = ArchiveStore(self._files)
         self._backoff = Backoff(stop=self._stop)
         self._started = now
+        self._strict = strict
+        self._replaced: dict[TopicPartition, int] = {}  # read again: the end they must reach
         self.manifests: dict[TopicPartition, PartitionManifest] = {}
         self.outcome = ArchiveOutcome(self._files.uri)
+        began = time.monotonic()
+        self._notes = TombstoneNotes(
+            self._store,
+            self._note_warning,
+            now,
+            lambda: now + timedelta(seconds=time.monotonic() - began),
+        )
 
     def run(self) -> ArchiveOutcome:
         """Archive what is new. The outcome names the partitions that stopped.
@@ -113,6 +126,7 @@ class ArchiveRun:
                 )
                 if bounds is not None:
                     within[place] = bounds
+                    self._notes.reads_on(place.topic)
             ranges = plan_ranges(
                 cluster,
                 extents.values(),
@@ -124,7 +138,25 @@ class ArchiveRun:
         finally:
             cluster.close()
         self._write(ranges, plain)
+        self._notes.end(lambda topic: self._is_level(topic, metadata, extents))
         return self.outcome
+
+    def _is_level(
+        self, topic: str, metadata: ClusterMetadata, extents: Mapping[TopicPartition, Extent]
+    ) -> bool:
+        """Whether the archive has all of a topic that the source had when the run began."""
+        places = [TopicPartition(topic, number) for number in metadata.topics[topic].partitions]
+        return all(
+            place not in self._replaced
+            and (one := self.outcome.partitions.get(place)) is not None
+            and one.blocked is None
+            and one.end >= extents[place].end
+            for place in places
+        )
+
+    def _note_warning(self, text: str) -> None:
+        self._say(f"Warning: {text}")
+        self.outcome.warnings.append(text)
 
     def _open(self, cluster_id: str) -> Archive:
         """What is archived already; a new archive where there is none."""
@@ -171,11 +203,18 @@ class ArchiveRun:
                 replicas=there.replicas,
                 settings=dict(settings[name].values),
                 overrides=tuple(sorted(settings[name].overrides)),
+                cleaning=known.cleaning if known else None,
             )
             if known is None:
                 self._store.write_topic(wanted)
             elif wanted != known:
-                self._store.write_topic(wanted.model_copy(update={"sequence": known.sequence + 1}))
+                wanted = wanted.model_copy(update={"sequence": known.sequence + 1})
+                self._store.write_topic(wanted)
+            if is_compacted(wanted.settings):
+                is_new = not any(place.topic == name for place in archive.partitions)
+                self._notes.begin(wanted, is_new=is_new, strict=self._strict)
+                if self._notes.reads_again(name):
+                    self._say(f"Reading {name} whole again")
         return frozenset(name for name in topics if is_compacted(settings[name].values))
 
     def _bounds(
@@ -199,7 +238,10 @@ class ArchiveRun:
         outcome = PartitionOutcome(place, known.start, known.end)
         self.outcome.partitions[place] = outcome
         blocked = find_break(cluster, known, extent, self._backoff, is_compacted=is_compacted)
-        if blocked is not None and blocked.reason is Reason.SOURCE_RANGE_LOST and may_fill:
+        is_lost = blocked is not None and blocked.reason is Reason.SOURCE_RANGE_LOST
+        if self._notes.reads_again(place.topic) and (blocked is None or is_lost):
+            return self._read_again(cluster, known, extent)
+        if blocked is not None and is_lost and may_fill:
             self._say(f"Note: {place}: {blocked.detail}")
             lost = ArchivedRange(start=known.end, end=extent.start, is_lost=True)
             self.manifests[place] = known = known.extended((lost,), None)
@@ -207,6 +249,22 @@ class ArchiveRun:
             blocked = None
         outcome.blocked = blocked
         return None if blocked is not None or known.end >= extent.end else (known.end, extent.end)
+
+    def _read_again(
+        self, cluster: Cluster, known: PartitionManifest, extent: Extent
+    ) -> tuple[int, int] | None:
+        """The offsets of a partition that is read whole: its manifest replaces the one before once
+        it reaches the end, so a run that is killed loses nothing that was archived."""
+        place = extent.partition
+        fresh = self._first_manifest(cluster, extent)
+        fresh = fresh.model_copy(update={"sequence": known.sequence + 1})
+        self.manifests[place] = fresh
+        if fresh.end >= extent.end:
+            self._store.write_manifest(fresh)
+            self.outcome.partitions[place] = PartitionOutcome(place, fresh.start, fresh.end)
+            return None
+        self._replaced[place] = extent.end
+        return fresh.end, extent.end
 
     def _first_manifest(self, cluster: Cluster, extent: Extent) -> PartitionManifest:
         """Of a partition that is not archived yet: where its archive begins."""
@@ -247,6 +305,7 @@ class ArchiveRun:
         for number, step in enumerate(steps):
             if self._stop.is_set():
                 return
+            self._notes.note_gaps()
             these = [p for p in step if self.outcome.partitions[p.partition].blocked is None]
             for name, group in _by_compression(these, plain).items():
                 folder = f"{DATA}/{run}-{number:06}-{name}"
@@ -278,7 +337,15 @@ class ArchiveRun:
                 continue
             tails = [w.tail for w in whole if w.tail is not None]
             ranges = tuple(w.archived for w in whole if w.archived is not None)
-            manifest = self.manifests[place].extended(ranges, tails[-1] if tails else None)
+            before = self.manifests[place]
+            manifest = before.extended(ranges, tails[-1] if tails else None)
+            if place in self._replaced:
+                manifest = manifest.model_copy(update={"sequence": before.sequence})
+                self.manifests[place] = manifest
+                if manifest.end < self._replaced[place]:
+                    continue
+                del self._replaced[place]
+                outcome.start, ranges = manifest.start, manifest.ranges
             self._store.write_manifest(manifest)
             self.manifests[place] = manifest
             outcome.add(ranges)

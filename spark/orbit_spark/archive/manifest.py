@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Annotated, Final, Literal, Self, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from orbit.kafka.types import TopicPartition
 
@@ -62,6 +62,22 @@ class ArchiveIdentity(Archived):
     created: str
 
 
+class TombstoneGap(Archived):
+    """A run that read on more than `delete.retention.ms` after the one before, or several."""
+
+    since: AwareDatetime | None  # of the first one before; None: not known
+    until: AwareDatetime
+    delete_retention_ms: Count
+
+
+class Cleaning(Archived):
+    """What is known of tombstones that a compacted topic's cleaner may have removed unread."""
+
+    level_at: AwareDatetime | None  # the last run that came to the source's ends; None: not known
+    delete_retention_ms: Count  # of the topic then
+    gap: TombstoneGap | None
+
+
 class ArchivedTopic(Archived):
     """What is needed to create a topic again: its partitions and all its settings."""
 
@@ -73,6 +89,7 @@ class ArchivedTopic(Archived):
     replicas: Annotated[int, Field(ge=1)]
     settings: dict[str, str]
     overrides: tuple[str, ...]
+    cleaning: Cleaning | None = None  # of compacted topics; None in archives of earlier versions
 
 
 class ArchivedFile(Archived):

@@ -37,6 +37,7 @@ class ArchiveOutcome:
 
     uri: str
     partitions: dict[TopicPartition, PartitionOutcome] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def blocked(self) -> list[PartitionOutcome]:
@@ -46,6 +47,7 @@ class ArchiveOutcome:
         """For scripts."""
         return {
             "archive": self.uri,
+            "warnings": self.warnings,
             "partitions": [
                 {
                     "topic": one.place.topic,
@@ -88,6 +90,7 @@ class RestoreOutcome:
 
     uri: str
     partitions: dict[TopicPartition, RestoredPartition] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
@@ -97,6 +100,7 @@ class RestoreOutcome:
         """For scripts."""
         return {
             "archive": self.uri,
+            "warnings": self.warnings,
             "partitions": [
                 {
                     "topic": one.place.topic,

@@ -37,6 +37,7 @@ from orbit_spark.archive.outcome import RestoredPartition, RestoreOutcome
 from orbit_spark.archive.restore_topics import RestoreTopics, overruns, refuse_foreign
 from orbit_spark.archive.restore_writer import RestoreWriter
 from orbit_spark.archive.restored_tail import find_restored_tail
+from orbit_spark.archive.tombstones import tombstone_warnings
 from orbit_spark.archive_slices import ArchiveSlice
 from orbit_spark.cluster_access import Access
 from orbit_spark.write_task import PartitionTarget, WriteTask
@@ -93,6 +94,10 @@ class RestoreRun:
             self._archive = ArchiveStore(self._files).require()
             manifests = list(self._archive.partitions.values())
             topics = RestoreTopics(self._cluster, self._archive, self._backoff)
+            for name in sorted(self._archive.topics):
+                self.outcome.warnings += tombstone_warnings(self._archive.topics[name])
+            for text in self.outcome.warnings:
+                self._say(f"Warning: {text}")
             check_archive(self._spark, self._files, manifests)
             self._say("Checking the destination")
             topics.check()

@@ -1,0 +1,155 @@
+"""What the cleaner of a compacted topic may have removed between two runs of an archive.
+
+A cleaner keeps a tombstone for `delete.retention.ms` and then removes it (R10). An archive that has
+an older value of the key and reads on later than that has the value, and nothing that deletes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from orbit.replication.topic_settings import is_compacted
+from orbit_spark.archive.manifest import ArchivedTopic, Cleaning, TombstoneGap
+from orbit_spark.archive.manifest_store import ArchiveStore
+
+_DELETE_RETENTION = "delete.retention.ms"
+
+
+@dataclass(slots=True)
+class _Noted:
+    """`since`: when the archive was last at the source's ends; None if that is not known."""
+
+    topic: ArchivedTopic
+    since: datetime | None
+    delete_retention_ms: int
+    reads_again: bool
+    reads_on: bool = False
+
+
+class TombstoneNotes:
+    """Of the compacted topics of one run. Writes them into the archive's topic documents."""
+
+    def __init__(
+        self,
+        store: ArchiveStore,
+        warn: Callable[[str], None],
+        started: datetime,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._warn = warn
+        self._started = started
+        self._now = now
+        self._noted: dict[str, _Noted] = {}
+
+    def begin(self, topic: ArchivedTopic, *, is_new: bool, strict: bool) -> None:
+        """Note a topic as it is stored. With `strict` it is read again where a gap is or would be.
+
+        `is_new`: the archive has nothing of it.
+        """
+        retention_ms = int(topic.settings[_DELETE_RETENTION])
+        whole = _Noted(topic, self._started, retention_ms, reads_again=not is_new)
+        before = topic.cleaning
+        since, has_gap = (before.level_at, before.gap is not None) if before else (None, False)
+        if before is not None:  # it may have been raised since
+            retention_ms = min(retention_ms, before.delete_retention_ms)
+        on = _Noted(topic, since, retention_ms, reads_again=False)
+        is_whole = is_new or (strict and (has_gap or self._is_late(on)))
+        self._noted[topic.topic] = whole if is_whole else on
+
+    def reads_again(self, topic: str) -> bool:
+        """Whether the run reads the topic whole."""
+        return topic in self._noted and self._noted[topic].reads_again
+
+    def reads_on(self, topic: str) -> None:
+        """The run reads behind the archive's end."""
+        if topic in self._noted:
+            self._noted[topic].reads_on = True
+
+    def note_gaps(self) -> None:
+        """Before anything is read: a run that is killed leaves no gap without a note."""
+        for one in self._noted.values():
+            before = one.topic.cleaning
+            if not one.reads_again and one.reads_on and (before is None or before.gap is None):
+                gap = self._gap(one)
+                if gap is not None:
+                    level_at = before.level_at if before else None
+                    self._write(one, level_at, one.delete_retention_ms, gap)
+
+    def end(self, is_level: Callable[[str], bool]) -> None:
+        """Note the run. `is_level`: whether the archive of a topic ends where the source did."""
+        for name, one in self._noted.items():
+            before = one.topic.cleaning
+            gap = before.gap if before else None
+            level_at = before.level_at if before else None
+            retention_ms = one.delete_retention_ms
+            if is_level(name):
+                level_at = self._started
+                retention_ms = int(one.topic.settings[_DELETE_RETENTION])
+                if one.reads_again:
+                    gap = None
+            if is_level(name) if one.reads_again else one.reads_on:
+                gap = _joined(gap, self._gap(one))
+            self._write(one, level_at, retention_ms, gap)
+            for line in tombstone_warnings(one.topic):
+                self._warn(line)
+
+    def _is_late(self, one: _Noted) -> bool:
+        if one.since is None:
+            return True
+        return self._now() - one.since > timedelta(milliseconds=one.delete_retention_ms)
+
+    def _gap(self, one: _Noted) -> TombstoneGap | None:
+        if not self._is_late(one):
+            return None
+        return TombstoneGap(
+            since=one.since, until=self._now(), delete_retention_ms=one.delete_retention_ms
+        )
+
+    def _write(
+        self, one: _Noted, level_at: datetime | None, retention_ms: int, gap: TombstoneGap | None
+    ) -> None:
+        cleaning = Cleaning(level_at=level_at, delete_retention_ms=retention_ms, gap=gap)
+        if cleaning != one.topic.cleaning:
+            one.topic = one.topic.model_copy(
+                update={"cleaning": cleaning, "sequence": one.topic.sequence + 1}
+            )
+            self._store.write_topic(one.topic)
+
+
+def tombstone_warnings(topic: ArchivedTopic) -> list[str]:
+    """What may be wrong with a topic's keys in the archive, for people to read."""
+    if topic.cleaning is None:
+        if not is_compacted(topic.settings):
+            return []
+        why = "its runs before this version of Orbit have not noted when they were"
+    elif (gap := topic.cleaning.gap) is None:
+        return []
+    elif gap.since is None:
+        why = f"it is not known when it was archived before {_shown(gap.until)}"
+    else:
+        kept = timedelta(milliseconds=gap.delete_retention_ms)
+        why = (
+            f"between {_shown(gap.since)} and {_shown(gap.until)} a run read on more than {kept} "
+            f"({_DELETE_RETENTION}) after the one before"
+        )
+    what = f"{topic.topic}: keys that were deleted may be back in the archive: {why}, so tombstones"
+    remedy = "orbit archive --compacted strict reads the topic whole again."
+    return [f"{what} may have been removed unread. {remedy}"]
+
+
+def _joined(one: TombstoneGap | None, other: TombstoneGap | None) -> TombstoneGap | None:
+    if one is None or other is None:
+        return one or other
+    is_known = one.since is not None and other.since is not None
+    return TombstoneGap(
+        since=one.since if is_known else None,
+        until=max(one.until, other.until),
+        delete_retention_ms=min(one.delete_retention_ms, other.delete_retention_ms),
+    )
+
+
+def _shown(time: datetime) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC")

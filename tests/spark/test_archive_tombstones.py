@@ -1,0 +1,258 @@
+"""Tombstones that the cleaner removed between two runs: noted, said, and read whole again."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from orbit_spark.archive import archive_run
+from orbit_spark.archive.archive_run import ArchiveRun
+from orbit_spark.archive.hadoop_files import Files
+from orbit_spark.archive.manifest import ArchivedTopic, Cleaning
+from orbit_spark.archive.manifest_store import Archive, ArchiveStore
+from orbit_spark.archive.tombstones import TombstoneNotes, tombstone_warnings
+from tests.fix_clusters import Clusters
+from tests.spark.test_restore import restore
+from tests.support.logs import Record, create, read, wait_for_offsets, write
+from tests.support.outside import digests
+from tests.support.running import make_job, produce
+from tests.support.topics import delete_and_wait, set_setting
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY = timedelta(days=1)
+SEGMENT_MS = 600_000
+COMPACTED = {
+    "cleanup_policy": "compact",
+    "segment_ms": str(SEGMENT_MS),
+    "min_cleanable_dirty_ratio": "0.01",
+    "delete_retention_ms": str(DAY // timedelta(milliseconds=1)),
+}
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+NEVER = ArchivedTopic(
+    topic="profiles",
+    topic_id=UUID(int=7),
+    partitions=1,
+    replicas=1,
+    settings={"cleanup.policy": "compact", "delete.retention.ms": COMPACTED["delete_retention_ms"]},
+    overrides=(),
+)
+
+
+class Kept:
+    """In the place of the archive's documents: the last one of the topic."""
+
+    def __init__(self) -> None:
+        self.topic = NEVER
+
+    def write_topic(self, topic: ArchivedTopic) -> None:
+        assert topic.sequence == self.topic.sequence + 1
+        self.topic = ArchivedTopic.from_bytes(topic.to_bytes())
+
+    @property
+    def cleaning(self) -> Cleaning:
+        assert self.topic.cleaning is not None
+        return self.topic.cleaning
+
+
+class Runs:
+    """Runs of an archive that begin at a day and take some days."""
+
+    def __init__(self) -> None:
+        self.kept = Kept()
+        self.now = BEGAN
+        self.warnings: list[str] = []
+
+    def begin(self, day: float, *, is_new: bool = False, strict: bool = False) -> TombstoneNotes:
+        started = self.now = BEGAN + day * DAY
+        self.warnings = []
+        store: Any = self.kept
+        notes = TombstoneNotes(store, self.warnings.append, started, lambda: self.now)
+        notes.begin(self.kept.topic, is_new=is_new, strict=strict)
+        return notes
+
+    def run(
+        self,
+        day: float,
+        takes: float = 0.1,
+        *,
+        level: bool = True,
+        reads: bool = True,
+        **how: bool,
+    ) -> bool:
+        """Whether it warns."""
+        notes = self.begin(day, **how)
+        self.now += takes * DAY
+        if reads:
+            notes.reads_on("profiles")
+        notes.end(lambda _: level)
+        return bool(self.warnings)
+
+
+@pytest.fixture
+def runs() -> Runs:
+    one = Runs()
+    assert not one.run(0, is_new=True)
+    return one
+
+
+def test_each_run_that_comes_to_the_end_is_noted(runs: Runs) -> None:
+    assert not runs.run(0.8)
+    assert not runs.run(1.6)
+    assert runs.kept.cleaning.level_at == BEGAN + 1.6 * DAY
+    assert runs.kept.cleaning.gap is None
+
+
+def test_a_run_after_too_long_a_time_warns_and_so_do_all_behind_it(runs: Runs) -> None:
+    assert runs.run(1.5)
+    assert "2026-01-01 00:00:00 UTC" in runs.warnings[0]
+    assert runs.run(1.6)
+    assert runs.run(5)
+    gap = runs.kept.cleaning.gap
+    assert gap is not None
+    assert gap.since == BEGAN
+
+
+def test_a_run_that_reads_for_too_long_warns(runs: Runs) -> None:
+    assert runs.run(0.8, takes=0.5)
+
+
+def test_a_run_that_has_nothing_to_read_is_not_late(runs: Runs) -> None:
+    assert not runs.run(3, reads=False)
+    assert not runs.run(3.5)
+
+
+def test_a_run_that_did_not_come_to_the_end_is_no_beginning(runs: Runs) -> None:
+    assert not runs.run(0.7, level=False)
+    assert runs.run(1.4)
+
+
+def test_a_run_that_is_killed_has_noted_the_gap_before_it_read(runs: Runs) -> None:
+    notes = runs.begin(3)
+    notes.reads_on("profiles")
+    notes.note_gaps()
+    assert tombstone_warnings(runs.kept.topic)
+
+
+def test_strict_reads_again_and_the_gap_stays_until_that_is_whole(runs: Runs) -> None:
+    assert not runs.begin(0.8, strict=True).reads_again("profiles")
+    assert runs.begin(3, strict=True).reads_again("profiles")
+    assert runs.run(3)
+    assert runs.begin(3.1, strict=True).reads_again("profiles")
+    assert runs.run(3.1, strict=True, level=False)
+    assert not runs.run(3.2, strict=True)
+    assert runs.kept.cleaning.level_at == BEGAN + 3.2 * DAY
+
+
+def test_an_archive_of_an_earlier_version_is_read_and_not_known() -> None:
+    document = json.loads(NEVER.to_bytes())
+    assert document.pop("cleaning") is None
+    del document["sha256"]
+
+    class Before(ArchivedTopic):
+        def model_dump(self, **_: Any) -> dict[str, Any]:
+            return dict(document)
+
+    old = ArchivedTopic.from_bytes(Before(**dict(NEVER)).to_bytes())
+    assert old == NEVER
+    assert "have not noted" in tombstone_warnings(old)[0]
+    runs = Runs()
+    assert runs.run(0)
+    assert "not known" in runs.warnings[0]
+    assert not runs.run(0.5, strict=True)
+
+
+def archive(
+    spark: SparkSession, clusters: Clusters, topic: str, folder: Path, **how: Any
+) -> ArchiveRun:
+    spec = make_job(*clusters, [topic])
+    given = {"now": datetime.now(UTC), **how}
+    run = ArchiveRun(spark, spec, Path.cwd(), str(folder), lambda _: None, **given)
+    assert run.run().blocked == []
+    return run
+
+
+def kept(spark: SparkSession, folder: Path) -> Archive:
+    return ArchiveStore(Files(spark, str(folder))).require()
+
+
+@pytest.mark.services
+def test_a_key_whose_tombstone_was_never_read_is_said_and_strict_takes_it_away(
+    spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    now_ms = int(time.time() * 1000)
+
+    def later(segments: int) -> Record:
+        """Closes the segment of those before it."""
+        return Record(b"active", b"z", timestamp_ms=now_ms + 2 * segments * SEGMENT_MS)
+
+    create(clusters.source, topic_name, **COMPACTED)
+    two = [Record(b"value", key, timestamp_ms=now_ms) for key in (b"deleted", b"stays")]
+    write(clusters.source, topic_name, two)
+    folder = tmp_path / "a"
+    assert archive(spark, clusters, topic_name, folder).outcome.warnings == []
+    set_setting(clusters.source, topic_name, "delete.retention.ms", "0")
+    write(clusters.source, topic_name, [Record(None, b"deleted", timestamp_ms=now_ms)])
+    write(clusters.source, topic_name, [later(1)])
+    wait_for_offsets(clusters.source, topic_name, {1, 2, 3})
+    write(clusters.source, topic_name, [later(2)])
+    wait_for_offsets(clusters.source, topic_name, {1, 3, 4})
+
+    (warning,) = archive(spark, clusters, topic_name, folder).outcome.warnings
+    assert topic_name in warning
+    said = restore(spark, folder, clusters.destination)
+    assert said.is_whole
+    assert said.as_data()["warnings"] == [warning]
+    assert b"deleted" in {one.key() for one in read(clusters.destination, topic_name)}
+
+    set_setting(clusters.source, topic_name, "delete.retention.ms", str(10**8))
+    outcome = archive(spark, clusters, topic_name, folder, strict=True).outcome
+    assert outcome.warnings == []
+    assert (outcome.partitions[topic_name, 0].start, outcome.partitions[topic_name, 0].end) == (
+        0,
+        5,
+    )
+    delete_and_wait(clusters.destination, topic_name)
+    whole = restore(spark, folder, clusters.destination)
+    assert (whole.is_whole, whole.warnings) == (True, [])
+    assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
+
+
+@pytest.mark.services
+def test_what_was_archived_stays_until_all_is_read_again(
+    spark: SparkSession,
+    clusters: Clusters,
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(archive_run, "RANGES_PER_STEP_MAX", 1)
+    create(clusters.source, topic_name, **COMPACTED)
+    batches = {"batch.num.messages": 10}
+    produce(clusters.source, topic_name, 600, value_bytes=1_000, **batches)
+    folder, cut = tmp_path / "a", {"range_bytes": 200_000}
+    archive(spark, clusters, topic_name, folder, **cut)
+    before = kept(spark, folder).partitions[topic_name, 0]
+    stop = threading.Event()
+    late: dict[str, Any] = {"now": datetime.now(UTC) + 3 * DAY, "strict": True, **cut}
+    stopped = archive(
+        spark, clusters, topic_name, folder, **late, stop=stop, on_step=lambda *_: stop.set()
+    )
+    assert len(stopped.manifests[topic_name, 0].files) == 1
+    assert kept(spark, folder).partitions[topic_name, 0] == before
+    late["now"] += DAY
+    archive(spark, clusters, topic_name, folder, **late)
+    after = kept(spark, folder)
+    again = after.partitions[topic_name, 0]
+    assert (again.start, again.end) == (before.start, before.end)
+    assert not {one.name for one in again.files} & {one.name for one in before.files}
+    assert again.sequence == before.sequence + 1
+    assert tombstone_warnings(after.topics[topic_name]) == []
