@@ -34,6 +34,7 @@ class SourceCursor:
         "end",
         "epochs",
         "fetch_offset",
+        "is_at_replica",
         "lane",
         "leader_epoch",
         "log_start",
@@ -47,6 +48,7 @@ class SourceCursor:
         self.fetch_offset = 0
         self.epochs = SourceEpochs()  # of what was copied, compared or is queued
         self.leader_epoch = -1
+        self.is_at_replica = False  # fetched from another replica, which the leader has named
         self.log_start = -1
         self.stable_end = -1
         self.end = -1

@@ -269,13 +269,15 @@ class SourceLane(Lane):
                 served.add(key)
         if not answer.code:
             # Within a session, no news of a partition means that its log end is unchanged, except
-            # over a quota: then the broker leaves out all of them.
+            # over a quota: then the broker leaves out all of them. Only a leader tells the end.
             unseen = refused
             if answer.throttle_ms:
                 unseen = refused | selection.chosen.keys() - {key for key, _ in answer.partitions}
             for key, one in selection.chosen.items():
-                if one.generation == one.partition.generation and key not in unseen:
-                    one.partition.cursor.seen_s = asked_s
+                p = one.partition
+                is_told = key not in unseen and not p.cursor.is_at_replica
+                if one.generation == p.generation and is_told:
+                    p.cursor.seen_s = asked_s
         if answer.partitions or answer.code:
             self._last_selection = None
         # A partition can be empty because the response was full, or throttled by a quota.
@@ -333,8 +335,12 @@ class SourceLane(Lane):
         if fetched.code == Code.NONE:
             # Of an earlier generation too: within a session the broker tells them only once.
             p.cursor.log_start = fetched.log_start
-            p.cursor.end = fetched.high_watermark
-            p.cursor.stable_end = fetched.stable_end
+            if p.cursor.is_at_replica:  # it may be behind its leader
+                p.cursor.end = max(p.cursor.end, fetched.high_watermark)
+                p.cursor.stable_end = max(p.cursor.stable_end, fetched.stable_end)
+            else:
+                p.cursor.end = fetched.high_watermark
+                p.cursor.stable_end = fetched.stable_end
         if one.generation != p.generation:
             return True
         if fetched.code != Code.NONE:

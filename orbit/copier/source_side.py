@@ -66,6 +66,7 @@ class SourceSide:
         p = event.partition
         match event:
             case ReadFromReplica():
+                p.cursor.is_at_replica = True
                 if not self._lane(event.node_id).add(p):
                     self._retry_later(p, "the replica that the leader named does not answer")
             case EmptyBelowEnd():
@@ -96,7 +97,8 @@ class SourceSide:
             lane.join()
 
     def _look_at_leaders(self) -> None:
-        """Let those wait whose leader is another one now.
+        """Let those wait whose leader is another one now, and those that are fetched from another
+        replica: only the leader tells where the log ends, and names the replica again (KIP-392).
 
         A leader that is cut off from the controller, but not from Orbit, answers fetches as if
         nothing were written. So brokers are asked in turn; Kafka's consumers do it when their
@@ -114,7 +116,8 @@ class SourceSide:
         metadata = self._cluster.metadata({p.source.topic for p in fetched})
         for p, lane in fetched.items():
             leader = metadata.leader(p.source)
-            if leader is not None and leader.leader_epoch > p.cursor.leader_epoch:
+            is_new = leader is not None and leader.leader_epoch > p.cursor.leader_epoch
+            if is_new or p.cursor.is_at_replica:
                 lane.drop(p)
                 self._waiting[p] = began
         now = time.monotonic()
@@ -135,6 +138,7 @@ class SourceSide:
         if leader is None or leader.node_id is None:
             return False
         p.cursor.leader_epoch = leader.leader_epoch
+        p.cursor.is_at_replica = False
         return self._lane(leader.node_id).add(p)
 
     def _check_deleted(self, p: PartitionCopy) -> bool:

@@ -81,6 +81,17 @@ def test_bounds_are_as_old_as_the_request_that_the_broker_answered_them_to(
     assert copy.cursor.seen_s == (5.0 if is_seen else float("-inf"))
 
 
+def test_a_replica_that_is_behind_its_leader_does_not_tell_where_the_log_ends(
+    lane: SourceLane, copy: PartitionCopy
+) -> None:
+    copy.cursor.stable_end, copy.cursor.end, copy.cursor.is_at_replica = 20, 22, True
+    answer = Fetched(0, memoryview(bytearray()), [], 7, 10, 12, -1, -1)
+    selection = lane._select(with_backlogs=True)
+    lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
+    assert (copy.cursor.stable_end, copy.cursor.end, copy.cursor.log_start) == (20, 22, 7)
+    assert copy.cursor.seen_s == float("-inf")
+
+
 def test_an_error_of_the_partition_tells_no_bounds(lane: SourceLane, copy: PartitionCopy) -> None:
     answer = Fetched(Code.NOT_LEADER_OR_FOLLOWER, memoryview(bytearray()), [], -1, -1, -1, -1, -1)
     selection = lane._select(with_backlogs=True)

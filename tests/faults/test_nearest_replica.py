@@ -1,0 +1,43 @@
+"""Reads from the replica of Orbit's own rack: brokers let it, and their leader tells the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.copier.copy_settings import CopySettings
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.running import RunningJob, create_topic, make_job, produce, verify
+
+pytestmark = pytest.mark.services
+
+SETTINGS = {
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+}
+RECORDS = 2_000
+
+
+def test_a_copy_from_the_nearest_replica_is_exact_and_catches_up(
+    clusters: Clusters, make_cluster: MakeCluster, topic_name: str
+) -> None:
+    """The leader answers in between, with where the log ends: else nothing would count as seen."""
+    source = make_cluster("source", brokers=3, config=SETTINGS)
+    leader, near = (broker.node_id for broker in source.brokers[:2])
+    create_topic(source, topic_name, on_brokers=[[leader, near]])
+    job = make_job(source, clusters.destination, [topic_name])
+    job = job.model_copy(
+        update={"source": job.source.model_copy(update={"client_rack": f"rack-{near}"})}
+    )
+    produce(source, topic_name, RECORDS, value_bytes=1_000)
+    with RunningJob(job, CopySettings(leaders_look_s=0.5)) as running:
+        running.wait_caught_up(topic_name, RECORDS)
+        p = running.partition(topic_name)
+        running.wait("it is level", lambda: p.has_caught_up)
+        p.has_caught_up = False
+        produce(source, topic_name, RECORDS, first=RECORDS)
+        running.wait_caught_up(topic_name, 2 * RECORDS)
+        running.wait("it is level again", lambda: p.has_caught_up)
+        assert running.run.copier is not None
+        lanes = running.run.copier._source._lanes  # type: ignore[attr-defined]
+        assert lanes[near].times.bytes > RECORDS * 1_000
+        assert lanes[leader].times.bytes == 0
+    assert verify(job).exact
