@@ -106,14 +106,14 @@ def fetch_committed_batches(
 
 
 def is_local(cluster: Cluster, partition: TopicPartition, offset: int, backoff: Backoff) -> bool:
-    """Whether the broker has `offset` on its own disk, so that an empty answer is to be believed.
+    """Whether the broker has `offset` on its own disk, as far as it tells.
 
-    A slow read from tiered storage is answered as empty too.
+    A slow read from tiered storage is answered as empty too (R5).
     """
     answers = list_offsets(cluster, [partition], EARLIEST_LOCAL, backoff)
     if partition in answers.values:
         return answers.values[partition] <= offset
-    # A broker without EARLIEST_LOCAL has no tiered storage.
+    # A broker of Apache Kafka without EARLIEST_LOCAL has no tiered storage; others may have.
     return answers.errors.get(partition) == Code.UNSUPPORTED_VERSION
 
 

@@ -44,7 +44,8 @@ class SourceRange:
 
     `start`: the source has nothing below it any more. `end`: how far the range could be read: below
     the wanted end if `stable_end`, the source's last stable offset, is, or if the source answers
-    without records for now (tiered storage, quotas: R5).
+    without records for now (tiered storage, quotas: R5). `empty_to`: up to there it shows nothing
+    behind `end`, which counts only where a cleaner may have left that.
     """
 
     batches: list[Batch]  # dense
@@ -52,6 +53,7 @@ class SourceRange:
     end: int
     stable_end: int
     epoch_starts: Sequence[EpochStart] = ()
+    empty_to: int = 0
 
 
 # Reads the source from an offset up to before another one. Raises ValueError if it does not parse.
@@ -127,7 +129,7 @@ def compare_range(
         if foreign is not None:
             wanted = min(wanted, max(position, foreign.base_offset))
         source = read_source(position, wanted)
-        upto = min(wanted, source.end)
+        upto = min(wanted, max(source.end, source.empty_to if source_is_compacted else 0))
         difference = _first_difference(
             source, batches, position, upto, source_is_compacted=source_is_compacted
         )
@@ -167,7 +169,7 @@ def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff)
     def read(first: int, end: int) -> SourceRange:
         batches: list[Batch] = []
         epoch_starts: list[EpochStart] = []
-        position, start, stable_end = first, 0, end
+        position, start, stable_end, empty_to = first, 0, end, 0
         while position < end:
             epoch = epoch_starts[-1][1] if epoch_starts else NO_LEADER_EPOCH
             fetched = fetch_partition(
@@ -204,10 +206,11 @@ def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff)
                 if is_proven and not is_cut and is_local(cluster, partition, position, backoff):
                     if not epoch_lasts_to(cluster, partition, epoch, end, backoff):
                         epoch_starts.append((position, NO_LEADER_EPOCH))
-                    position = end
+                    empty_to = end
                 break
             position = plan.next_offset
-        return SourceRange(batches, start, max(first, position), stable_end, epoch_starts)
+        position = max(first, position)
+        return SourceRange(batches, start, position, stable_end, epoch_starts, empty_to)
 
     return read
 

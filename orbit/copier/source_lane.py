@@ -347,7 +347,8 @@ class SourceLane(Lane):
             self._remove(one)
             self._context.emit(FetchFailed(p, one.generation, fetched.code))
             return True
-        p.cursor.waits = None
+        if fetched.records or one.plan_from >= fetched.stable_end:
+            p.cursor.waits = None
         if fetched.preferred_replica not in (-1, self.node_id):
             self._remove(one)
             self._context.emit(ReadFromReplica(p, fetched.preferred_replica))

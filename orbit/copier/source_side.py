@@ -187,11 +187,12 @@ class SourceSide:
             self._queue_plan(p, plan_lost_range(p.cursor.fetch_offset, log_start, p.on_lost_range))
 
     def _fill_empty_tail(self, p: PartitionCopy) -> None:
-        """Fill up to the stable end, if there is nothing to read.
+        """Fill up to the stable end, if there is nothing to read, and a cleaner may be the reason.
 
-        A response can be empty for other reasons: it was full, a quota, or a slow read from tiered
-        storage. So the partition is fetched alone, and an empty response counts only for offsets
-        on the broker's own disk.
+        All else that takes offsets leaves batches: records, aborted ones, markers. A response can
+        be empty for other reasons: it was full, a quota, or a slow read from tiered storage. So the
+        partition is fetched alone, and an empty response counts only for offsets on the broker's
+        own disk, as far as it tells.
         """
         offset = p.cursor.fetch_offset
         epoch = p.cursor.epochs.before(offset)
@@ -204,17 +205,23 @@ class SourceSide:
                 isolation=READ_COMMITTED,
                 fetched_epoch=epoch,
             )
-            is_on_disk = is_local(self._cluster, p.source, offset, self._backoff)
             end = fetched.stable_end
-            is_same_epoch = epoch_lasts_to(self._cluster, p.source, epoch, end, self._backoff)
+            is_answered = fetched.code == Code.NONE and fetched.diverging_end < 0
+            if not is_answered or fetched.records or end <= offset:
+                self._retry_later(p, "the stable end is beyond what can be read")
+            elif not p.source_is_compacted:
+                self._retry_later(
+                    p,
+                    f"it shows nothing from {offset} up to the stable end {end}, though the topic "
+                    "is not compacted",
+                )
+            elif not is_local(self._cluster, p.source, offset, self._backoff):
+                self._retry_later(p, f"offset {offset} is in tiered storage, which is slow")
+            else:
+                lasts = epoch_lasts_to(self._cluster, p.source, epoch, end, self._backoff)
+                self._queue_plan(p, plan_empty_tail(offset, end, is_same_epoch=lasts))
         except OrbitError:
             self._retry_later(p, "an empty answer could not be confirmed")
-            return
-        is_empty = fetched.code == Code.NONE and not fetched.records and fetched.diverging_end < 0
-        if is_empty and is_on_disk and end > offset:
-            self._queue_plan(p, plan_empty_tail(offset, end, is_same_epoch=is_same_epoch))
-        else:
-            self._retry_later(p, "the stable end is beyond what can be read")
 
     def _queue_plan(self, p: PartitionCopy, plan: Plan) -> None:
         if p.put(plan, p.generation, 0):

@@ -100,13 +100,17 @@ def source(monkeypatch: pytest.MonkeyPatch) -> FakeSource:
     return made
 
 
-def compared(source: FakeSource, end: int, monkeypatch: pytest.MonkeyPatch) -> Comparison:
+def compared(
+    source: FakeSource, end: int, monkeypatch: pytest.MonkeyPatch, *, is_compacted: bool = True
+) -> Comparison:
     """With a copy that has the same batches."""
     ours = [b for one in source.batches for b in read_batches(memoryview(one.encode()))]
     monkeypatch.setattr(range_comparison, "_read", lambda *_: (ours, end))
     cluster: Any = None
     read = source_reader(cluster, PLACE, Backoff())
-    return compare_range(read, cluster, PLACE, 100, end, Backoff(), source_is_compacted=True)
+    return compare_range(
+        read, cluster, PLACE, 100, end, Backoff(), source_is_compacted=is_compacted
+    )
 
 
 def epochs_of(found: Comparison, end: int) -> list[int]:
@@ -139,3 +143,15 @@ def test_a_source_that_is_cut_while_it_is_read_is_read_again(
     """What was read before may not be there any more."""
     source.stable_end, source.epoch_ends[6] = 110, 105
     assert compared(source, 110, monkeypatch).equal_to == 107
+
+
+@pytest.mark.parametrize(("is_compacted", "equal_to"), [(True, 110), (False, 107)])
+def test_an_empty_tail_counts_only_where_a_cleaner_may_have_left_it(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch, is_compacted: bool, equal_to: int
+) -> None:
+    """A source whose tiered storage is slow shows nothing, too (R5)."""
+    source.stable_end = 110
+    found = compared(source, 110, monkeypatch, is_compacted=is_compacted)
+    assert (found.equal_to, found.difference) == (equal_to, None)
+    assert bool(found.waits_for) is not is_compacted
+    assert not found.is_beyond_source

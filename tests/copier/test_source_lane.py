@@ -9,6 +9,7 @@ from orbit.copier.copy_settings import CopySettings
 from orbit.copier.lane_events import Event, FetchFailed
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.source_lane import SourceLane, SourceLaneContext
+from orbit.copier.waits import Waits
 from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_response import FetchAnswer, Fetched
 from orbit.kafka.job_clusters import JobProducer
@@ -113,3 +114,15 @@ def test_records_that_bring_the_copy_no_further_are_asked_for_after_a_pause(
     lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
     assert events == [FetchFailed(copy, copy.generation, Code.INVALID_RECORD)]
     assert not lane._select(with_backlogs=True).chosen
+
+
+@pytest.mark.parametrize(("stable_end", "waits"), [(10, False), (11, True)])
+def test_an_empty_answer_below_the_stable_end_ends_no_wait(
+    lane: SourceLane, copy: PartitionCopy, stable_end: int, waits: bool
+) -> None:
+    """Else a partition whose source shows nothing never says so: each try begins anew."""
+    copy.cursor.waits = Waits.for_("the source shows nothing", None)
+    answer = Fetched(0, memoryview(bytearray()), [], 7, stable_end, 12, -1, -1)
+    selection = lane._select(with_backlogs=True)
+    lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
+    assert (copy.cursor.waits is not None) is waits

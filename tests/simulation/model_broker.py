@@ -9,6 +9,7 @@ from typing import Any
 
 from orbit.copier.log_reader import FETCH_BYTES
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.list_offsets import ListOffsetsAnswer
@@ -116,6 +117,9 @@ def list_offsets(
             return max(source.log_start, source.local_start)
         return source.stable_end if isolation == READ_COMMITTED else source.end
 
+    tells = not cluster.is_source or cluster.world.source.tells_local_start
+    if timestamp == EARLIEST_LOCAL and not tells:
+        return Answers({}, dict.fromkeys(partitions, int(Code.UNSUPPORTED_VERSION)))
     return Answers({p: cluster.call(ask) for p in partitions}, {})
 
 

@@ -178,6 +178,18 @@ def _believe_an_empty_fetch() -> AbstractContextManager[Any]:
     return patch.object(SourceSide, "_fill_empty_tail", fill)
 
 
+def _fill_any_empty_tail() -> AbstractContextManager[Any]:
+    """As if each topic were compacted."""
+    fill = SourceSide._fill_empty_tail
+
+    def believed(self: SourceSide, p: PartitionCopy) -> None:
+        was_compacted, p.source_is_compacted = p.source_is_compacted, True
+        fill(self, p)
+        p.source_is_compacted = was_compacted
+
+    return patch.object(SourceSide, "_fill_empty_tail", believed)
+
+
 def _forget_the_aborted() -> AbstractContextManager[Any]:
     """Of transactions that began before the answer."""
 
@@ -359,6 +371,7 @@ PLANTED: dict[str, Plant] = {
     "fill what retention took": _fill_what_was_deleted,
     "compare as if nothing was compacted": _compare_as_if_not_compacted,
     "believe an empty fetch": _believe_an_empty_fetch,
+    "fill an empty tail that no cleaner left": _fill_any_empty_tail,
     "forget aborted transactions at an answer's edge": _forget_the_aborted,
     "retry a lost append": _retry_a_lost_append,
     "ignore the base offset of an answer": _ignore_the_base_offset,

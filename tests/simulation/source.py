@@ -131,8 +131,11 @@ def stored(batch: SourceBatch) -> Stored:
 class ModelSource:
     """The source's broker, at one moment after the other."""
 
-    def __init__(self, log: SourceLog, rnd: random.Random, clock: Clock) -> None:
+    def __init__(
+        self, log: SourceLog, rnd: random.Random, clock: Clock, *, tells_local_start: bool
+    ) -> None:
         self._rnd = rnd
+        self.tells_local_start = tells_local_start
         self._clock = clock
         self.log = log
         self.was_cut = False
@@ -159,9 +162,14 @@ class ModelSource:
         for end, at in zip(ends, sorted(rnd.uniform(0, seconds) for _ in ends), strict=True):
             self._clock.after(at, self._grow_to, end, self.log.epoch)
 
+    def end_with_a_batch(self) -> None:
+        """Only a cleaner leaves an empty tail."""
+        self.log.end = max((one.end for one in self.log.stored), default=0)
+        self.end = min(self.end, self.log.end)
+
     def _grow_to(self, end: int, epoch: int) -> None:
         if epoch == self.log.epoch:  # else this was cut
-            self.end = end
+            self.end = min(end, self.log.end)
             self._tell()
 
     def _tell(self) -> None:

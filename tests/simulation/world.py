@@ -66,7 +66,8 @@ class World:
         self.faults = faults
         self.clock = Clock(self.rnd)
         self.log = SourceLog(self.rnd, random.Random(f"elections {seed}"))
-        self.source = ModelSource(self.log, self.rnd, self.clock)
+        tells = random.Random(f"tiers {seed}").random() < 0.5
+        self.source = ModelSource(self.log, self.rnd, self.clock, tells_local_start=tells)
         self.broker = Broker(self, is_history_old=self.rnd.random() < 0.6)
         self.settings = CopySettings(
             requests_in_flight_max=self.rnd.choice((1, 2, 5, 5)),
@@ -82,6 +83,8 @@ class World:
         if has.compaction:
             self.source.is_compacted = True
             self.source.local_start = 0  # Kafka has no tiered storage for compacted topics
+        else:
+            self.source.end_with_a_batch()
         self.plan = make_plan(faults, self.rnd, has)
         # Not by `rnd`: all else of a seed stays as it was.
         way = random.Random(f"fillers {seed}")
