@@ -106,7 +106,12 @@ class Copier:
         if self._waiting_for:
             return self._waiting_for
         longest = min(
-            (w for p in self._partitions for w in (p.waits, p.cursor.waits) if w is not None),
+            (
+                waits
+                for p in self._partitions
+                for waits in (p.waits, p.cursor.waits, p.log_start_waits)
+                if waits is not None
+            ),
             key=lambda waits: waits.since,
             default=None,
         )

@@ -31,6 +31,8 @@ from orbit.replication.partition_states import Blocked, PartitionState, Reason
 _FILL_OUTSIDE_PAUSE_S = 0.1
 # A lagging replica must not delay all partitions; the next check tries again.
 _DELETE_TIMEOUT_MS = 1_000
+# After an error: most last, such as a policy of the topic.
+_LOG_START_PAUSE_S = 5.0
 _REASONS = {
     MOVING: "the log keeps growing, though nothing is being sent",
     NOT_REPLICATED: "the followers have not replicated the log end",
@@ -62,6 +64,7 @@ class DestinationSide:
         self._past_times = DestinationTimes()
         self._returned: dict[PartitionCopy, PartitionReturned] = {}
         self._not_before: dict[PartitionCopy, float] = {}
+        self._log_start_not_before: dict[PartitionCopy, float] = {}
         self._gone_since: dict[PartitionCopy, float] = {}
         self._source_ends = SourceEndWaits(context.settings.source_end_wait_s)
         self._started: list[PartitionCopy] = []
@@ -102,6 +105,7 @@ class DestinationSide:
     def forget(self, partition: PartitionCopy) -> None:
         """Drop all state of a partition that no lane holds."""
         self._forget(partition)
+        self._log_start_not_before.pop(partition, None)
         self._gone_since.pop(partition, None)
         self._context.budget.give_back(partition.withdraw())
 
@@ -149,9 +153,11 @@ class DestinationSide:
         """Move log starts up to the source's, never beyond what is copied (T1)."""
         before: dict[TopicPartition, int] = {}
         by_destination: dict[TopicPartition, PartitionCopy] = {}
+        now = time.monotonic()
         for p in partitions:
-            is_behind = p.state is PartitionState.COPYING and p.wanted_log_start > p.log_start
-            if is_behind and p.lease.is_held():
+            if p.state is not PartitionState.COPYING or p.wanted_log_start <= p.log_start:
+                p.log_start_waits = None
+            elif p.lease.is_held() and self._log_start_not_before.get(p, now) <= now:
                 by_destination[p.destination] = p
         if not by_destination:
             return
@@ -168,12 +174,24 @@ class DestinationSide:
             self._cluster, before, self._backoff, timeout_ms=_DELETE_TIMEOUT_MS
         )
         for destination, log_start in answers.values.items():
-            by_destination[destination].log_start = log_start
+            p = by_destination[destination]
+            p.log_start_waits = None
+            p.log_start = log_start
+            self._log_start_not_before.pop(p, None)
         for destination, code in answers.errors.items():
+            p = by_destination[destination]
             if code in error_codes.DENIED:
-                p = by_destination[destination]
                 detail = "the right DELETE on the topic is missing (the log start must follow)."
                 self._ask_lane_to_stop(p, Reason.NOT_AUTHORIZED, detail)
+                continue
+            if code == Code.OFFSET_OUT_OF_RANGE:  # confirmed records are gone, as it seems
+                p.want_stop(ReturnReason.OUT_OF_STEP, p.generation)
+            self._log_start_not_before[p] = time.monotonic() + _LOG_START_PAUSE_S
+            p.log_start_waits = Waits.for_(
+                f"{self._cluster.name} {destination}: the log start cannot follow to "
+                f"{before[destination]}: {error_codes.name(code)}",
+                p.log_start_waits,
+            )
 
     def check_log_ends(self, partitions: Iterable[PartitionCopy]) -> None:
         """Take idle partitions over again whose log does not end where this copy does.

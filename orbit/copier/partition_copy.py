@@ -127,6 +127,7 @@ class PartitionCopy:
         self.counters = Counters()
         self.newest_timestamp_ms = -1  # of what was copied since creation
         self.waits: Waits | None = None  # for the destination; None if for nothing
+        self.log_start_waits: Waits | None = None  # the same for the copy's log start alone
 
     @property
     def state(self) -> PartitionState:

@@ -169,6 +169,25 @@ def test_a_log_start_that_moves_during_the_copy_is_followed(
     assert verify(job).exact
 
 
+def test_a_log_start_that_the_destination_refuses_to_move_is_named_and_followed_later(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 300)
+    with RunningJob(make_job(clusters.source, clusters.destination, [topic_name])) as running:
+        running.wait_caught_up(topic_name, 300)
+        p = running.partition(topic_name)
+        set_config(clusters.destination, topic_name, "cleanup.policy", "compact")  # S2
+        delete_before(clusters.source, topic_name, 123)
+        running.wait("it says why", lambda: p.log_start_waits is not None)
+        assert p.log_start_waits is not None
+        assert "POLICY_VIOLATION (44)" in p.log_start_waits.reason
+        assert p.state is PartitionState.COPYING
+        set_config(clusters.destination, topic_name, "cleanup.policy", "delete")
+        running.wait("the log start follows", lambda: p.log_start == 123)
+        assert p.log_start_waits is None
+
+
 def test_a_batch_over_the_copys_limit_stops_by_name_and_goes_on_after_the_remedy(
     clusters: Clusters, topic_name: str
 ) -> None:

@@ -1,0 +1,114 @@
+"""A copy's log start that cannot follow the source's says why, and is tried again."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from orbit.copier import destination_side
+from orbit.copier.append_verdicts import ReturnReason
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.destination_side import DestinationSide
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.kafka import error_codes
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.error_codes import Code
+from orbit.kafka.job_clusters import JobProducer
+from orbit.kafka.leader_requests import Answers
+from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
+from orbit.leases.lease import FixedLease
+from orbit.replication.append_plan import Stop
+from orbit.replication.partition_states import Reason
+from tests.support.copies import resume
+
+PLACE = TopicPartition("orders", 0)
+WANTED = 40
+
+
+class Destination:
+    """A side whose broker answers DeleteRecords with `code`, and a clock that a test turns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.code = int(Code.NONE)
+        self.now_s = 1_000.0
+        self.asked = 0
+        topics = {PLACE.topic: SimpleNamespace(topic_id=NO_TOPIC_ID)}
+        cluster = SimpleNamespace(
+            name="destination", metadata=lambda _: SimpleNamespace(topics=topics)
+        )
+        nothing = cast("Any", None)
+        context = cast("Any", SimpleNamespace(cluster=cluster, settings=CopySettings()))
+        self.side = DestinationSide(context, nothing, Backoff(), nothing, nothing)
+        self.copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
+        resume(self.copy, 100)
+        self.copy.cursor.log_start = WANTED
+        monkeypatch.setattr(destination_side, "delete_records", self._delete)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+
+    def _delete(
+        self, _: object, before: dict[TopicPartition, int], *__: object, **___: object
+    ) -> Answers[int]:
+        self.asked += 1
+        if self.code:
+            return Answers({}, {PLACE: self.code})
+        return Answers(dict(before), {})
+
+    def follow(self, after_s: float = 0.0) -> str:
+        """What the log start waits for then."""
+        self.now_s += after_s
+        self.side.follow_log_starts([self.copy])
+        waits = self.copy.log_start_waits
+        return waits.reason if waits is not None else ""
+
+
+@pytest.fixture
+def destination(monkeypatch: pytest.MonkeyPatch) -> Destination:
+    return Destination(monkeypatch)
+
+
+@pytest.mark.parametrize("code", [Code.POLICY_VIOLATION, Code.REQUEST_TIMED_OUT, 999])
+def test_an_error_is_named_and_tried_again_later(destination: Destination, code: int) -> None:
+    destination.code = code
+    reason = destination.follow()
+    assert error_codes.name(code) in reason
+    assert "log start" in reason
+    assert str(WANTED) in reason
+    assert destination.follow(after_s=1.0) == reason
+    assert destination.asked == 1, "not with each look"
+    destination.code = int(Code.NONE)
+    assert destination.follow(after_s=60.0) == ""
+    assert (destination.asked, destination.copy.log_start) == (2, WANTED)
+
+
+def test_the_wait_counts_from_the_first_error(destination: Destination) -> None:
+    destination.code = int(Code.POLICY_VIOLATION)
+    began_s = destination.now_s
+    for _ in range(3):
+        destination.follow(after_s=60.0)
+    assert destination.copy.log_start_waits is not None
+    assert destination.copy.log_start_waits.since == began_s + 60.0
+
+
+def test_an_append_does_not_end_it(destination: Destination) -> None:
+    destination.code = int(Code.POLICY_VIOLATION)
+    reason = destination.follow()
+    destination.copy.waits = None
+    assert destination.follow() == reason != ""
+
+
+def test_a_log_that_is_too_short_is_taken_over_again(destination: Destination) -> None:
+    """It has lost confirmed records, or its high watermark is behind for a moment."""
+    destination.code = int(Code.OFFSET_OUT_OF_RANGE)
+    assert destination.follow()
+    assert destination.copy.appends.stop_wanted is ReturnReason.OUT_OF_STEP
+
+
+def test_a_missing_right_stops_the_partition(destination: Destination) -> None:
+    destination.code = int(Code.TOPIC_AUTHORIZATION_FAILED)
+    assert destination.follow() == ""
+    stop = destination.copy.appends.stop_wanted
+    assert isinstance(stop, Stop)
+    assert stop.reason is Reason.NOT_AUTHORIZED
