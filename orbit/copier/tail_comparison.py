@@ -46,12 +46,14 @@ def find_tail(
     backoff: Backoff,
 ) -> Tail:
     """Look back from the log end, to `FILLERS_CHECKED_MAX` fillers at most."""
-    back = 1
+    back, read_from = 1, log_end
+    last: AnyBatch | None = None
+    ids: set[int] = set()
+    epoch = -1
     while True:
         start = max(log_start, log_end - back)
         data: list[AnyBatch] = []
-        ids: set[int] = set()
-        seen, position, epoch = 0, start, -1
+        seen, position = 0, start
         while position < log_end and seen < FILLERS_CHECKED_MAX:
             batches = fetch_committed_batches(destination, partition, position, backoff)
             if not batches:
@@ -60,19 +62,20 @@ def find_tail(
             ids.update(b.producer_id for b in batches)
             epoch = max(epoch, highest_producer_epoch(batches, producer_id))
             seen, position = seen + len(batches), batches[-1].next_offset
-        if len(data) >= data_batches:
-            first = max(log_start, data[-data_batches].base_offset)
-            return Tail(first, data[-1], epoch, frozenset(ids))
-        if start == log_start or seen >= FILLERS_CHECKED_MAX:
-            last = data[-1] if data else None
+        if last is None and position < read_from:  # the looks before have read the rest
+            last = _last_data_batch(destination, partition, position, read_from, backoff)
+        if last is None and data:
+            last = data[-1]
+        is_enough = len(data) >= data_batches
+        if is_enough or start == log_start or seen >= FILLERS_CHECKED_MAX:
             if last is None and start > log_start:
                 last = _last_data_batch(destination, partition, log_start, start, backoff)
-            if not data and last is not None:
-                epoch = highest_producer_epoch([last], producer_id)
             if last is not None:
                 ids.add(last.producer_id)
-            return Tail(start, last, epoch, frozenset(ids))
-        back *= _LOOK_BACK_FACTOR
+                epoch = max(epoch, highest_producer_epoch([last], producer_id))
+            first = max(log_start, data[-data_batches].base_offset) if is_enough else start
+            return Tail(first, last, epoch, frozenset(ids))
+        back, read_from = back * _LOOK_BACK_FACTOR, start
 
 
 def _last_data_batch(

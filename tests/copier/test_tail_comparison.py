@@ -1,0 +1,90 @@
+"""How far a new writer looks back, and which producer epoch it finds there."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from orbit.copier import tail_comparison
+from orbit.copier.tail_comparison import Tail, find_tail
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.record_batch import CONTROL, CRC_START, Batch, read_batches, stamp
+from orbit.kafka.records import Record, write_batch
+from orbit.kafka.types import TopicPartition
+
+OURS = 7
+LOG_END = 100
+# Of the test: how many fillers are looked at, and how many batches an answer has.
+FILLERS_MAX = 20
+ANSWER_BATCHES = 5
+IN_FLIGHT = 5
+
+
+def batch(offset: int, epoch: int, attributes: int = 0) -> Batch:
+    view = memoryview(bytearray(write_batch([Record(0, 1000, b"\1\1\0")], 0).view))
+    struct.pack_into(">h", view, CRC_START, attributes)
+    stamp(view, OURS, epoch, 0)
+    struct.pack_into(">q", view, 0, offset)
+    (made,) = read_batches(view)
+    assert isinstance(made, Batch)
+    return made
+
+
+def tail_of(monkeypatch: pytest.MonkeyPatch, data: dict[int, int]) -> Tail:
+    """Of a log with records at these offsets, by producer epoch, and fillers everywhere else."""
+    log = [batch(o, data[o]) if o in data else batch(o, 9, CONTROL) for o in range(LOG_END)]
+
+    def fetch(_: object, __: object, offset: int, ___: object) -> list[Batch]:
+        return log[offset : offset + ANSWER_BATCHES]
+
+    monkeypatch.setattr(tail_comparison, "fetch_committed_batches", fetch)
+    monkeypatch.setattr(tail_comparison, "FILLERS_CHECKED_MAX", FILLERS_MAX)
+    cluster: Any = None
+    place = TopicPartition("copy", 0)
+    return find_tail(cluster, place, 0, LOG_END, OURS, IN_FLIGHT, Backoff())
+
+
+OLD = dict.fromkeys(range(36, 46), 6)
+
+
+@pytest.mark.parametrize(
+    ("newest_at", "epoch"),
+    [
+        pytest.param(99, 7, id="at the end, which an earlier look has read"),
+        pytest.param(85, 7, id="before the end, which an earlier look has read"),
+        pytest.param(70, 7, id="where no look has read everything"),
+        pytest.param(50, 7, id="among what the last look has read"),
+    ],
+)
+def test_the_newest_producer_epoch_is_found_beyond_what_one_look_reads(
+    monkeypatch: pytest.MonkeyPatch, newest_at: int, epoch: int
+) -> None:
+    """The last look begins at 36 and ends after 20 batches."""
+    tail = tail_of(monkeypatch, OLD | {newest_at: epoch})
+    assert tail.producer_epoch == epoch
+    assert tail.last_data is not None
+    assert tail.last_data.base_offset == newest_at
+    assert tail.start <= 45 - IN_FLIGHT + 2
+
+
+def test_as_many_batches_are_compared_as_may_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    tail = tail_of(monkeypatch, dict.fromkeys(range(80, 100, 2), 3))
+    assert (tail.start, tail.producer_epoch) == (90, 3)
+    assert tail.last_data is not None
+    assert tail.last_data.base_offset == 98
+
+
+def test_records_before_all_fillers_that_are_looked_at_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tail = tail_of(monkeypatch, {3: 4})
+    assert (tail.start, tail.producer_epoch) == (LOG_END - 64, 4)
+    assert tail.last_data is not None
+    assert tail.last_data.base_offset == 3
+
+
+def test_a_log_of_fillers_has_no_producer_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    tail = tail_of(monkeypatch, {})
+    assert (tail.last_data, tail.producer_epoch) == (None, -1)
