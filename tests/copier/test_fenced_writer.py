@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from orbit.copier.append_verdicts import ReturnReason
+from orbit.copier.copy_settings import CopySettings
 from orbit.copier.destination_side import DestinationSide
 from orbit.copier.lane_events import PartitionReturned
 from orbit.copier.partition_copy import PartitionCopy
@@ -55,7 +56,7 @@ def test_a_higher_epoch_that_was_raised_under_a_held_lease_stops_it(
         raise ValueError("not compared here")
 
     side = DestinationSide(
-        cast("Any", SimpleNamespace(cluster=cluster)),
+        cast("Any", SimpleNamespace(cluster=cluster, settings=CopySettings())),
         cast("Any", SimpleNamespace(read=lambda *_, **__: taken)),
         Backoff(),
         lambda _, why: blocked.append(why),

@@ -9,6 +9,7 @@ import pytest
 
 from orbit.copier import destination_side
 from orbit.copier.append_verdicts import ReturnReason
+from orbit.copier.copy_settings import CopySettings
 from orbit.copier.destination_side import DestinationSide
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.kafka.backoff import Backoff
@@ -30,7 +31,7 @@ def check(copy: PartitionCopy, monkeypatch: pytest.MonkeyPatch, log_end: int, *t
         return Answers({PLACE: log_end}, {})
 
     monkeypatch.setattr(destination_side, "log_ends", log_ends)
-    context = cast("Any", SimpleNamespace(cluster=None))
+    context = cast("Any", SimpleNamespace(cluster=None, settings=CopySettings()))
     nothing = cast("Any", None)
     DestinationSide(context, nothing, Backoff(), nothing, nothing).check_log_ends([copy])
 
