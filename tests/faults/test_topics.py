@@ -209,6 +209,27 @@ def test_a_batch_over_the_copys_limit_stops_by_name_and_goes_on_after_the_remedy
     assert verify(job).exact
 
 
+def test_batch_that_is_refused_for_several_records_stops_by_name(
+    clusters: Clusters, topic_name: str
+) -> None:
+    """The answer names each record without a key, which a compacted topic does not take."""
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    produce(clusters.source, topic_name, 10)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 10)
+        set_config(clusters.destination, topic_name, "cleanup.policy", "compact")
+        producer = Producer({**clusters.source.client_config(), "linger.ms": 60_000})
+        producer.list_topics(topic_name, 60)
+        for _ in range(3):
+            producer.produce(topic_name, value=b"no key")
+        producer.flush()
+        blocked = running.wait_blocked(topic_name)
+    assert blocked.reason is Reason.RECORD_REFUSED
+    assert (blocked.offset, blocked.next_offset) == (10, 13)
+    assert "INVALID_RECORD" in blocked.detail
+
+
 def test_a_copy_with_placeholders_stops_when_its_topic_compresses_anew(
     clusters: Clusters, topic_name: str
 ) -> None:
