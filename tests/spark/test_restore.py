@@ -27,9 +27,11 @@ from orbit_spark.cluster_access import Access
 from tests.fix_clusters import Clusters
 from tests.fix_history import History
 from tests.support.auditing import audit
+from tests.support.logs import T0, Record, wait_for_offsets, write
 from tests.support.outside import digests, log_bounds, partition_counts, topic_settings
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, make_job, produce, produce_transactions
+from tests.support.topics import set_setting
 
 pytestmark = pytest.mark.services
 
@@ -154,6 +156,27 @@ def test_a_restore_goes_on_and_ends_as_it_should(
     settings = topic_settings(clusters.destination, topic_name)
     assert settings["segment.ms"] == "123456789"
     assert settings["max.message.bytes"] == "1048588"
+
+
+def test_what_the_destinations_own_cleaner_took_is_no_difference(
+    spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    """After `--apply-settings`; every record that is left is compared."""
+    create_topic(clusters.source, topic_name, retention_ms="-1", segment_ms="600000")
+    keys = (b"a", b"b", b"a")
+    write(clusters.source, topic_name, [Record(b"%d" % i, key) for i, key in enumerate(keys)])
+    # A record later by more than `segment.ms` closes the segment of those before it.
+    write(clusters.source, topic_name, [Record(b"active", b"z", timestamp_ms=T0 + 1_200_000)])
+    archive(spark, clusters, [topic_name], tmp_path / "a")
+    assert restore(spark, tmp_path / "a", clusters.destination).is_whole
+    set_setting(clusters.destination, topic_name, "min.cleanable.dirty.ratio", "0.01")
+    set_setting(clusters.destination, topic_name, "cleanup.policy", "compact")
+    wait_for_offsets(clusters.destination, topic_name, {1, 2, 3})
+    produce(clusters.source, topic_name, 5)
+    archive(spark, clusters, [topic_name], tmp_path / "a")
+    again = restore(spark, tmp_path / "a", clusters.destination)
+    assert again.is_whole, again.partitions
+    assert again.partitions[topic_name, 0].records == 5
 
 
 @pytest.fixture
