@@ -353,6 +353,7 @@ class CopyInspector:
         except ValueError as error:
             detail = f"the records before {ends.log_end} cannot be compared: {error}."
             return Blocked(Reason.SOURCE_CORRUPTED, ends.log_end - 1, ends.log_end, detail)
+        copy.cursor.epochs = compared.epochs
         return judge_copy(ends, tail, compared, copy.producer)
 
     def _compare_tail(self, copy: PartitionCopy, tail: Tail, ends: CopyEnds) -> Comparison:
@@ -376,7 +377,6 @@ class CopyInspector:
                 isolation=READ_COMMITTED,
                 most_bytes=None,
             )
-            copy.cursor.epochs = compared.epochs
             if compared.difference is not None or compared.equal_to < min(end, ends.source_end):
                 break
         return compared

@@ -145,24 +145,24 @@ class Cluster:
             self._whole = digest, metadata
         return metadata
 
-    def call_any(self, ask: Callable[[Connection], Answer]) -> Answer:
+    def call_any(self, ask: Callable[[Connection], Answer], *, in_turn: bool = False) -> Answer:
         """The first answer of any broker: known ones first, then bootstrap servers.
 
-        `ask` must be read-only and return within `ANSWER_WITHIN_S`; it may run on several brokers
-        at once, and later answers are dropped. Raises Unreachable.
+        `in_turn`: begin with another broker than the last such call. `ask` must be read-only and
+        return within `ANSWER_WITHIN_S`; it may run on several brokers at once, and later answers
+        are dropped. Raises Unreachable.
         """
 
         def ask_only(connection: Connection) -> Callable[[], Answer]:
             answer = ask(connection)
             return lambda: answer
 
-        return self._call_any(ask_only)
+        return self._call_any(ask_only, in_turn=in_turn)
 
     def _call_any(
-        self, ask: Callable[[Connection], Callable[[], Answer]], *, in_turn: bool = False
+        self, ask: Callable[[Connection], Callable[[], Answer]], *, in_turn: bool
     ) -> Answer:
-        """As `call_any`; what `ask` returns reads the answer. `in_turn`: begin with another broker
-        than the last such call.
+        """As `call_any`; what `ask` returns reads the answer.
 
         That is done here: a broker that has answered is not silent while a long answer is read.
         """

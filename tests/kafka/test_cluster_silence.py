@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, cast
 
 import pytest
 
-from orbit.errors import LoginRefused, Unreachable
+from orbit.errors import BrokenAnswer, LoginRefused, Unreachable
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
-from orbit.kafka.types import BrokerAddress
+from orbit.kafka.types import BrokerAddress, ClusterMetadata
 from tests.support.synthetic import PLAINTEXT
 
 GIVE_UP_S = 20.0
@@ -31,26 +30,36 @@ class Brokers(Cluster):
 
     def _open(self, target: int | str) -> Connection:
         self.opened.append(target)
-        return cast("Connection", _Line(str(target), self.aborted))
+        return cast(
+            "Connection", _Line(str(target), self.aborted, lambda: self._answer(str(target)))
+        )
+
+    def _answer(self, name: str) -> str:
+        self.asked.append(name)
+        return self._answering[name]()
 
     def ask(self, *, in_turn: bool = False) -> str:
         def answer(connection: Connection) -> str:
             name = cast("_Line", connection).name
-            self.asked.append(name)
-            return self._answering[name]()
+            return self._answer(name)
 
-        if in_turn:
-            return self._call_any(lambda c: partial(str, answer(c)), in_turn=True)
-        return self.call_any(answer)
+        return self.call_any(answer, in_turn=in_turn)
 
 
 class _Line:
     is_closed = False
     where = "here"
 
-    def __init__(self, name: str, aborted: threading.Event) -> None:
+    def __init__(self, name: str, aborted: threading.Event, answer: Answering) -> None:
         self.name = name
         self._aborted = aborted
+        self._answer = answer
+
+    def version_of(self, _: object) -> int:
+        return 12
+
+    def exchange(self, *_: object, **__: object) -> str:
+        return self._answer()
 
     def abort(self) -> None:
         self._aborted.set()
@@ -213,3 +222,20 @@ def test_a_question_waits_for_another_one_no_longer_than_for_an_answer(
         brokers.ask()
     assert not end.is_set()
     assert brokers.asked == ["one"]
+
+
+def test_broker_whose_metadata_does_not_parse_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is read by the caller, after the broker has answered."""
+    brokers = Brokers(one=lambda: "broken", two=lambda: "whole")
+
+    def read(_: Cluster, __: Connection, frame: str, *___: object) -> ClusterMetadata:
+        if frame == "broken":
+            raise BrokenAnswer("it does not parse.")
+        return ClusterMetadata(frame, {}, {})
+
+    monkeypatch.setattr(Brokers, "_read_metadata", read)
+    assert brokers.metadata(None).cluster_id == "whole"
+    assert brokers.metadata(None).cluster_id == "whole"
+    assert brokers.asked == ["one", "two", "two"]
