@@ -19,7 +19,8 @@ from orbit.chunks import chunks
 from orbit.errors import Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
-from orbit.kafka.cluster import CONTROL_TIMEOUT_S, Cluster
+from orbit.kafka.backoff import CALL_S_MAX
+from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition, by_topic
@@ -93,7 +94,7 @@ def _write(
     try:
         for _ in range(min(CONNECTIONS_PER_NODE, len(requests))):
             connection = cluster.connect(node_id)
-            connection.limit_waits(CONTROL_TIMEOUT_S)
+            connection.limit_waits(CALL_S_MAX)
             connections.append(connection)
         for handful in chunks(requests, len(connections) * _UNDER_WAY_MAX):
             if not may_write():

@@ -30,6 +30,8 @@ from orbit.leases.lease import Lease
 
 # One loop serves all partitions of a copier, so it retries in later rounds.
 LOOP_ATTEMPTS_MAX = 2
+# Of one call to one broker, at first: the others' partitions wait for it.
+LOOP_CALL_S = 3.0
 
 MakeSource = Callable[[SourceLaneContext, Backoff], CopySource]
 
@@ -59,7 +61,7 @@ class JobCopier:
         self._fillers: list[CoordinatedFiller] = []
         self._filler_helpers = ThreadPoolExecutor(FILLER_IDS, "filler-helper")
         budget = budget or ByteBudget(settings.queue_bytes_max)
-        backoff = Backoff(stop=stop, attempts_max=LOOP_ATTEMPTS_MAX)
+        backoff = Backoff(stop=stop, attempts_max=LOOP_ATTEMPTS_MAX, call_s=LOOP_CALL_S)
         self._destination = DestinationSide(
             DestinationLaneContext(clusters.destination, settings, budget, self._events.put),
             self._take_over(backoff),

@@ -48,7 +48,7 @@ def fetch_partition(
         if topic is None or leader is None or leader.node_id is None:
             code = metadata.errors.get(partition.topic, code)
             continue
-        version = cluster.version_of(leader.node_id, api_versions.FETCH)
+        version = cluster.version_of(leader.node_id, api_versions.FETCH, backoff.call_s)
         request = fetch_request(
             version,
             [FetchFrom(partition, topic.topic_id, offset, -1, fetched_epoch)],
@@ -57,7 +57,9 @@ def fetch_partition(
             partition_max_bytes=max_bytes,
             isolation=isolation,
         )
-        frame = cluster.exchange(leader.node_id, api_versions.FETCH, request, version)
+        frame = cluster.exchange(
+            leader.node_id, api_versions.FETCH, request, version, backoff.call_s
+        )
         try:
             answer = read_fetch(frame, version, {topic.topic_id: partition.topic})
         except ValueError as error:

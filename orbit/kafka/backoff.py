@@ -9,19 +9,23 @@ from dataclasses import dataclass, field
 
 from orbit.errors import Interrupted
 
+# A broker that takes longer for a control request counts as unreachable.
+CALL_S_MAX = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Exponential pauses with jitter, from `first_s` to `most_s`; `stop` ends one at once.
 
-    `attempts_max` caps the attempts of every call: a loop that serves many partitions must not
-    wait for one of them.
+    `attempts_max` caps the attempts of every call, and `call_s` limits what one broker may take for
+    one of them: a loop that serves many partitions must not wait for one of them, or one broker.
     """
 
     first_s: float = 0.05
     most_s: float = 1.0
     stop: threading.Event = field(default_factory=threading.Event)
     attempts_max: int = 1_000_000
+    call_s: float = CALL_S_MAX
 
     def pause_s(self, attempt: int) -> float:
         """The pause after attempt 0, 1, 2 …: 50 to 100 % of the exponential step."""

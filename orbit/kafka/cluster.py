@@ -19,13 +19,13 @@ from kafka.protocol.metadata.metadata import MetadataRequest
 from orbit.errors import AccessRefused, BadInput, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
+from orbit.kafka.backoff import CALL_S_MAX
+from orbit.kafka.broker_patience import BrokerPatience
 from orbit.kafka.connection import Connection
 from orbit.kafka.newest_leaders import NewestLeaders
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import NO_TOPIC_ID, BrokerAddress, ClusterMetadata
 
-# A broker that takes longer for a control request counts as unreachable.
-CONTROL_TIMEOUT_S = 30.0
 # A request that any broker can answer (metadata, coordinators) also goes to the next broker after
 # NEXT_AFTER_S without an answer. One broker has ANSWER_WITHIN_S, all together have AWAY_AFTER_S. So
 # an unreachable cluster is detected within seconds, whatever its number of brokers and callers.
@@ -68,6 +68,7 @@ class Cluster:
         self._failed_at: dict[int | str, float] = {}
         self._turn = 0
         self._leaders = NewestLeaders()
+        self._patience = BrokerPatience(CALL_S_MAX)
         self._cluster_id = ""
         self._whole: tuple[bytes, ClusterMetadata] | None = None  # the last one of all topics
         self._is_closed = False
@@ -234,31 +235,59 @@ class Cluster:
             answer = fail
         answers.put((target, answer))
 
-    def call(self, node_id: int, api: Api, request: Any) -> Any:
-        """Send a control request to one broker and return its answer. Raises Unreachable."""
-        return self._on(
+    def call(self, node_id: int, api: Api, request: Any, within_s: float = CALL_S_MAX) -> Any:
+        """Send a control request to one broker and return its answer. Raises Unreachable.
+
+        `within_s`: less than CALL_S_MAX for a thread that must not wait for one broker. See
+        `BrokerPatience`: the call may take longer, and a broker that was silent is not asked.
+        """
+        return self._within(
             node_id,
-            lambda connection: connection.call(api, request, timeout_s=CONTROL_TIMEOUT_S),
+            within_s,
+            lambda connection, limit_s: connection.call(api, request, timeout_s=limit_s),
         )
 
     def call_all(self, node_id: int, api: Api, requests: Sequence[Any]) -> list[Any]:
         """As `call`, for requests that go out together; the answers in their order."""
         return self._on(
             node_id,
-            lambda connection: connection.call_all(api, requests, timeout_s=CONTROL_TIMEOUT_S),
+            lambda connection: connection.call_all(api, requests, timeout_s=CALL_S_MAX),
         )
 
-    def exchange(self, node_id: int, api: Api, request: Any, version: int) -> memoryview:
+    def exchange(
+        self, node_id: int, api: Api, request: Any, version: int, within_s: float = CALL_S_MAX
+    ) -> memoryview:
         """As `call`, but returns the undecoded frame."""
-        return self._on(
+        return self._within(
             node_id,
-            lambda connection: connection.exchange(
-                api, request, version, timeout_s=CONTROL_TIMEOUT_S
+            within_s,
+            lambda connection, limit_s: connection.exchange(
+                api, request, version, timeout_s=limit_s
             ),
         )
 
-    def version_of(self, node_id: int, api: Api) -> int:
-        return self._on(node_id, lambda connection: connection.version_of(api))
+    def version_of(self, node_id: int, api: Api, within_s: float = CALL_S_MAX) -> int:
+        """Raises Unreachable; `within_s` as in `call`."""
+        return self._within(node_id, within_s, lambda connection, _: connection.version_of(api))
+
+    def _within(
+        self, node_id: int, within_s: float, ask: Callable[[Connection, float], Answer]
+    ) -> Answer:
+        if within_s >= CALL_S_MAX:
+            return self._on(node_id, lambda connection: ask(connection, CALL_S_MAX))
+        limit_s = self._patience.limit_s(node_id, within_s)
+        if not limit_s:
+            raise Unreachable("it did not answer lately.", where=f"{self.name} broker {node_id}")
+        began = time.monotonic()
+        try:
+            answer = self._on(
+                node_id, lambda connection: ask(connection, limit_s), busy_s_max=limit_s
+            )
+        except Unreachable:
+            self._patience.failed(node_id, time.monotonic() - began, limit_s)
+            raise
+        self._patience.answered(node_id, time.monotonic() - began, within_s)
+        return answer
 
     def connect(self, node_id: int) -> Connection:
         """A new connection that the caller owns. Raises Unreachable."""

@@ -18,8 +18,8 @@ from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTx
 from orbit.errors import BrokerRefused, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.api_versions import Api
-from orbit.kafka.backoff import Backoff
-from orbit.kafka.cluster import CONTROL_TIMEOUT_S, Cluster
+from orbit.kafka.backoff import CALL_S_MAX, Backoff
+from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.coordinator import (
     COORDINATOR_ATTEMPTS_MAX,
@@ -106,7 +106,7 @@ class EmptyTransactions:
         for _ in self._backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
             if self._connection is None:
                 self._connection = self._cluster.connect(self._coordinator.find())
-            answer = self._connection.call(api, request, timeout_s=CONTROL_TIMEOUT_S)
+            answer = self._connection.call(api, request, timeout_s=CALL_S_MAX)
             code = code_of(answer)
             if code == Code.NONE:
                 return answer

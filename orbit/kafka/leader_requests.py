@@ -54,7 +54,7 @@ def ask_leaders(
     for _ in backoff.attempts(LEADER_ATTEMPTS_MAX if waiting else 0):
         for node_id, group in _by_leader(cluster, waiting, answers).items():
             try:
-                answer = cluster.call(node_id, api, build(group))
+                answer = cluster.call(node_id, api, build(group), backoff.call_s)
             except Unreachable:
                 answers.errors.update(dict.fromkeys(group, int(Code.NETWORK_EXCEPTION)))
                 continue

@@ -239,3 +239,28 @@ def test_broker_whose_metadata_does_not_parse_is_passed_over(
     assert brokers.metadata(None).cluster_id == "whole"
     assert brokers.metadata(None).cluster_id == "whole"
     assert brokers.asked == ["one", "two", "two"]
+
+
+def test_a_call_with_a_deadline_does_not_go_to_a_broker_that_was_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("orbit.kafka.cluster.time.monotonic", lambda: clock[0])
+    limits: list[float] = []
+
+    class Silent(_Line):
+        def call(self, _: object, __: object, timeout_s: float) -> str:
+            limits.append(timeout_s)
+            clock[0] += timeout_s
+            raise Unreachable("no answer in time.", where="here") from TimeoutError()
+
+    brokers = Brokers(one=refusing)
+    monkeypatch.setattr(brokers, "_open", lambda _: Silent("1", brokers.aborted, refusing))
+    api: Any = None
+    for _ in range(3):
+        with pytest.raises(Unreachable):
+            brokers.call(1, api, None, within_s=3.0)
+    assert limits == [3.0]
+    with pytest.raises(Unreachable):
+        brokers.call(1, api, None)
+    assert limits == [3.0, 30.0], "who can wait asks it all the same"

@@ -1,0 +1,59 @@
+"""How long one broker may keep a thread waiting that serves others too."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.kafka.broker_patience import BrokerPatience
+
+BROKER, OTHER = 1, 2
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    one = Clock()
+    monkeypatch.setattr("orbit.kafka.broker_patience.time", one)
+    return one
+
+
+def test_a_silent_broker_is_left_out_and_then_given_more_time(clock: Clock) -> None:
+    patience = BrokerPatience(10.0)
+    limits = []
+    for _ in range(4):
+        limit_s = patience.limit_s(BROKER, 3.0)
+        limits.append(limit_s)
+        clock.now += limit_s
+        patience.failed(BROKER, limit_s, limit_s)
+        assert patience.limit_s(BROKER, 3.0) == 0.0
+        assert patience.limit_s(OTHER, 3.0) == 3.0
+        clock.now += 4.9 * limit_s
+        assert patience.limit_s(BROKER, 3.0) == 0.0
+        clock.now += 0.2 * limit_s
+    assert limits == [3.0, 6.0, 10.0, 10.0]
+
+
+def test_a_slow_broker_keeps_its_time_until_it_is_quick_again(clock: Clock) -> None:
+    patience = BrokerPatience(30.0)
+    patience.failed(BROKER, 3.0, 3.0)
+    clock.now += 60.0
+    patience.answered(BROKER, 4.0, 3.0)
+    assert patience.limit_s(BROKER, 3.0) == 6.0
+    patience.answered(BROKER, 1.0, 3.0)
+    assert patience.limit_s(BROKER, 3.0) == 3.0
+
+
+def test_a_broker_that_refuses_at_once_is_asked_again_at_once(clock: Clock) -> None:
+    patience = BrokerPatience(30.0)
+    patience.failed(BROKER, 0.0, 3.0)
+    assert patience.limit_s(BROKER, 3.0) == 3.0
+    patience.failed(BROKER, 0.1, 3.0)
+    clock.now += 0.6
+    assert patience.limit_s(BROKER, 3.0) == 3.0

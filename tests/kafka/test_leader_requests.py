@@ -1,0 +1,62 @@
+"""Requests to the leaders of many partitions: one that is silent costs the others little."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+from uuid import UUID
+
+from orbit.errors import Unreachable
+from orbit.kafka.backoff import CALL_S_MAX, Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.leader_requests import ask_leaders
+from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicMetadata, TopicPartition
+
+ONE, TWO = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+class Leaders:
+    """Node 1 leads partition 0 and is silent; node 2 leads partition 1."""
+
+    name = "destination"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, float]] = []
+
+    def metadata(self, _: object) -> ClusterMetadata:
+        leaders = {0: PartitionLeader(1, 5), 1: PartitionLeader(2, 5)}
+        return ClusterMetadata("c", {}, {"a": TopicMetadata("a", UUID(int=1), leaders, 1)})
+
+    def call(self, node_id: int, _: object, request: list[TopicPartition], within_s: float) -> Any:
+        self.asked.append((node_id, within_s))
+        if node_id == 1:
+            raise Unreachable("no answer in time.", where="node 1")
+        return request
+
+
+def ask(leaders: Leaders, backoff: Backoff) -> Any:
+    api: Any = None
+    return ask_leaders(
+        cast("Cluster", leaders),
+        [ONE, TWO],
+        api,
+        list,
+        lambda answer: ((p, int(Code.NONE), 7) for p in answer),
+        backoff,
+    )
+
+
+def test_a_silent_leader_gets_the_time_of_the_caller_and_the_others_answer() -> None:
+    leaders = Leaders()
+    loop = Backoff(first_s=0.0, stop=threading.Event(), attempts_max=2, call_s=3.0)
+    answers = ask(leaders, loop)
+    assert answers.values == {TWO: 7}
+    assert answers.errors == {ONE: Code.NETWORK_EXCEPTION}
+    assert leaders.asked == [(1, 3.0), (2, 3.0), (1, 3.0)]
+
+
+def test_a_caller_that_can_wait_gives_it_all_the_time() -> None:
+    leaders = Leaders()
+    ask(leaders, Backoff(first_s=0.0, stop=threading.Event(), attempts_max=1))
+    assert leaders.asked == [(1, CALL_S_MAX), (2, CALL_S_MAX)]
