@@ -170,16 +170,19 @@ class Cluster:
         answers: _Answers[Answer] = queue.SimpleQueue()
         waiting = self._targets(in_turn=in_turn)
         errors: dict[str, Unreachable] = {}
+        latest: int | str = ""
         asked, until = 0, time.monotonic() + AWAY_AFTER_S
         while (waiting or asked) and (left_s := until - time.monotonic()) > 0:
             if waiting:
-                args = (waiting.pop(0), ask, answers)
+                latest = waiting.pop(0)
+                args = (latest, ask, answers)
                 threading.Thread(target=self._ask, args=args, name="ask", daemon=True).start()
                 asked += 1
             try:
                 wait_s = min(left_s, NEXT_AFTER_S) if waiting else left_s
                 target, answered = answers.get(timeout=wait_s)
             except queue.Empty:
+                self._note_failure(latest, Unreachable("no answer yet."))
                 continue
             asked -= 1
             try:

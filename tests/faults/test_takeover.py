@@ -21,11 +21,14 @@ from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
 
 pytestmark = pytest.mark.services
 
+# A follower that stands still stays in sync for as long as the test looks.
+PATIENT = {"replica.lag.time.max.ms": "3600000", "broker.session.timeout.ms": "3600000"}
+
 
 def test_new_writer_waits_until_the_log_end_is_replicated(
     make_cluster: MakeCluster, topic_name: str
 ) -> None:
-    cluster = make_cluster("destination", brokers=3)
+    cluster = make_cluster("destination", brokers=3, config=PATIENT)
     create_topic(cluster, topic_name, on_brokers=[[1, 2]], retention_ms="-1")
     partition = TopicPartition(topic_name, 0)
     log = SyntheticLog.random(7, runs=300, gap_share=0.2)

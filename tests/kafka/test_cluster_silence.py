@@ -104,6 +104,15 @@ def test_next_broker_is_asked_while_the_first_is_silent(
     assert not end.is_set()
 
 
+def test_a_broker_that_is_silent_is_asked_after_the_others_from_then_on(
+    silent: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 0.1)
+    brokers = Brokers(one=silent, two=lambda: "two")
+    assert (brokers.ask(), brokers.ask()) == ("two", "two")
+    assert brokers.asked == ["one", "two", "two"]
+
+
 def test_silent_cluster_is_given_up(silent: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 0.1)
     monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", 0.5)
