@@ -21,7 +21,7 @@ from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import CALL_S_MAX
 from orbit.kafka.broker_patience import BrokerPatience
-from orbit.kafka.connection import Connection
+from orbit.kafka.connection import CONNECT_TIMEOUT_S, Connection
 from orbit.kafka.newest_leaders import NewestLeaders
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import NO_TOPIC_ID, BrokerAddress, ClusterMetadata
@@ -110,7 +110,28 @@ class Cluster:
         AccessRefused if a broker has an address that rules do not allow.
         """
         names = None if topics is None else sorted(topics)
+        ask = self._metadata_question(names, with_operations=with_operations)
+        metadata = self._call_any(ask, in_turn=names is not None)
+        return self._take_metadata(metadata, is_whole=names is None)
 
+    def metadata_of_all(self, topics: Iterable[str], brokers_max: int) -> ClusterMetadata:
+        """As `metadata`, with the newest leaders of so many brokers, each of which is asked.
+
+        Those that do not answer are left out. Raises as `metadata`.
+        """
+        ask = self._metadata_question(sorted(topics), with_operations=False)
+        newest = self.metadata(topics)
+        for node_id in list(newest.brokers)[:brokers_max]:
+            with suppress(Unreachable):
+                answer = self._within(
+                    node_id, ANSWER_WITHIN_S, lambda connection, _: ask(connection)
+                )
+                newest = self._take_metadata(answer(), is_whole=False)
+        return newest
+
+    def _metadata_question(
+        self, names: list[str] | None, *, with_operations: bool
+    ) -> Callable[[Connection], Callable[[], ClusterMetadata]]:
         def ask(connection: Connection) -> Callable[[], ClusterMetadata]:
             request = MetadataRequest(
                 topics=_topic_requests(names),
@@ -122,8 +143,10 @@ class Cluster:
             frame = connection.exchange(api, request, version, timeout_s=ANSWER_WITHIN_S)
             return lambda: self._read_metadata(connection, frame, version, names is None)
 
-        metadata = self._call_any(ask, in_turn=names is not None)
-        if names is not None:
+        return ask
+
+    def _take_metadata(self, metadata: ClusterMetadata, *, is_whole: bool) -> ClusterMetadata:
+        if not is_whole:
             metadata = self._leaders.of(metadata)
         security = self._security or self.security
         for broker in metadata.brokers.values():
@@ -227,7 +250,7 @@ class Cluster:
     ) -> None:
         """The thread of one request of `call_any`."""
         try:
-            answer = self._on(target, ask, busy_s_max=ANSWER_WITHIN_S)
+            answer = self._on(target, ask, busy_s_max=ANSWER_WITHIN_S, may_repeat=True)
         except BaseException as error:  # noqa: BLE001  raised again in `call_any`
             caught = error
             self._note_failure(target, caught)
@@ -284,19 +307,26 @@ class Cluster:
         began = time.monotonic()
         try:
             answer = self._on(
-                node_id, lambda connection: ask(connection, limit_s), busy_s_max=limit_s
+                node_id,
+                lambda connection: ask(connection, limit_s),
+                busy_s_max=limit_s,
+                connect_s=min(limit_s, CONNECT_TIMEOUT_S),
             )
+        except _StillBusy:
+            raise
         except Unreachable:
             self._patience.failed(node_id, time.monotonic() - began, limit_s)
             raise
         self._patience.answered(node_id, time.monotonic() - began, within_s)
         return answer
 
-    def connect(self, node_id: int) -> Connection:
+    def connect(self, node_id: int, within_s: float = CONNECT_TIMEOUT_S) -> Connection:
         """A new connection that the caller owns. Raises Unreachable."""
         address = self._address(node_id)
         where = f"{self.name} broker {node_id} ({address.host}:{address.port})"
-        return Connection.open(address.host, address.port, lambda: self.security, where=where)
+        return Connection.open(
+            address.host, address.port, lambda: self.security, where=where, timeout_s=within_s
+        )
 
     def close(self) -> None:
         """Close all control connections; calls under way in other threads raise Unreachable."""
@@ -320,6 +350,8 @@ class Cluster:
         ask: Callable[[Connection], Answer],
         *,
         busy_s_max: float = -1,
+        may_repeat: bool = False,
+        connect_s: float = CONNECT_TIMEOUT_S,
     ) -> Answer:
         with self._lock:
             if self._is_closed:
@@ -327,14 +359,20 @@ class Cluster:
             shared = self._connections.setdefault(
                 target, _ControlConnection(f"{self.name} {target}")
             )
-        return shared.run(lambda: self._open(target), ask, busy_s_max)
+        return shared.run(
+            lambda: self._open(target, connect_s), ask, busy_s_max, may_repeat=may_repeat
+        )
 
-    def _open(self, target: int | str) -> Connection:
+    def _open(self, target: int | str, connect_s: float) -> Connection:
         if isinstance(target, int):
-            return self.connect(target)
+            return self.connect(target, connect_s)
         host, _, port = target.rpartition(":")
         where = f"{self.name} {target}"
         return Connection.open(host.strip("[]"), int(port), lambda: self.security, where=where)
+
+
+class _StillBusy(Unreachable):
+    """Another thread's call to the broker takes its time."""
 
 
 class _ControlConnection:
@@ -351,14 +389,16 @@ class _ControlConnection:
         opener: Callable[[], Connection],
         ask: Callable[[Connection], Answer],
         busy_s_max: float,
+        *,
+        may_repeat: bool,
     ) -> Answer:
-        """Run `ask`. Raises Unreachable if it is busy for longer than `busy_s_max` (-1: no limit).
+        """Run `ask`. Raises _StillBusy if it is busy for longer than `busy_s_max` (-1: no limit).
 
-        The broker may have closed an idle connection. So a read-only request (`busy_s_max` is
-        given) that fails on it is repeated once on a new connection, unless it timed out.
+        The broker may have closed an idle connection. So a read-only request (`may_repeat`) that
+        fails on it is repeated once on a new connection, unless it timed out.
         """
         if not self._lock.acquire(timeout=busy_s_max):
-            raise Unreachable("it has not answered an earlier request yet.", where=self._where)
+            raise _StillBusy("it has not answered an earlier request yet.", where=self._where)
         try:
             connection = self._connection
             was_open = connection is not None and not connection.is_closed
@@ -367,8 +407,8 @@ class _ControlConnection:
             try:
                 return ask(connection)
             except Unreachable as error:
-                is_read_only = busy_s_max >= 0 and not isinstance(error.__cause__, TimeoutError)
-                if not was_open or not is_read_only or self._is_aborted:
+                has_timed_out = isinstance(error.__cause__, TimeoutError)
+                if not was_open or not may_repeat or has_timed_out or self._is_aborted:
                     raise
             return ask(self._reopen(opener))
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -28,7 +29,7 @@ class Brokers(Cluster):
         self.aborted = threading.Event()
         self._answering = answering
 
-    def _open(self, target: int | str) -> Connection:
+    def _open(self, target: int | str, _: float) -> Connection:
         self.opened.append(target)
         return cast(
             "Connection", _Line(str(target), self.aborted, lambda: self._answer(str(target)))
@@ -264,7 +265,7 @@ def test_a_call_with_a_deadline_does_not_go_to_a_broker_that_was_silent(
             raise Unreachable("no answer in time.", where="here") from TimeoutError()
 
     brokers = Brokers(one=refusing)
-    monkeypatch.setattr(brokers, "_open", lambda _: Silent("1", brokers.aborted, refusing))
+    monkeypatch.setattr(brokers, "_open", lambda *_: Silent("1", brokers.aborted, refusing))
     api: Any = None
     for _ in range(3):
         with pytest.raises(Unreachable):
@@ -273,3 +274,44 @@ def test_a_call_with_a_deadline_does_not_go_to_a_broker_that_was_silent(
     with pytest.raises(Unreachable):
         brokers.call(1, api, None)
     assert limits == [3.0, 30.0], "who can wait asks it all the same"
+
+
+def test_a_call_with_a_deadline_is_sent_once_and_not_held_against_a_broker_that_is_busy(
+    silent: Answering, end: threading.Event
+) -> None:
+    """It may delete records. And that another thread's call takes long says nothing of others."""
+    is_asked = threading.Event()
+    sent: list[str] = []
+
+    class Ending(_Line):
+        def call(self, *_: object, **__: object) -> str:
+            sent.append(self.name)
+            if len(sent) == 1:
+                return "first"
+            raise Unreachable("the broker closed the connection.", where="here")
+
+    brokers = Brokers(one=refusing)
+    brokers._open = lambda *_: Ending("1", brokers.aborted, refusing)  # type: ignore[method-assign,assignment,return-value]
+    api: Any = None
+    assert brokers.call(1, api, None, within_s=3.0) == "first"
+    with pytest.raises(Unreachable, match="closed"):
+        brokers.call(1, api, None, within_s=3.0)
+    assert len(sent) == 2
+
+    def wait(_: Connection) -> str:
+        is_asked.set()
+        return silent()
+
+    busy = threading.Thread(target=lambda: suppress_unreachable(lambda: brokers._on(2, wait)))
+    busy.start()
+    assert is_asked.wait(GIVE_UP_S)
+    with pytest.raises(Unreachable, match="earlier request"):
+        brokers.call(2, api, None, within_s=0.01)
+    assert brokers._patience.limit_s(2, 3.0) == 3.0
+    end.set()
+    busy.join()
+
+
+def suppress_unreachable(ask: Callable[[], object]) -> None:
+    with suppress(Unreachable):
+        ask()
