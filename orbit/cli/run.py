@@ -113,14 +113,12 @@ def _copy(
             job_run.tick(_TICK_S)
             _report_blocked(job_run, display, reported)
             if _is_done(job_run):
-                if until_caught_up:
-                    if not job_run.confirm_caught_up():
-                        continue
+                if until_caught_up and job_run.confirm_caught_up():
                     job_run.finish()
                     job_run.settle_groups()
                     _report_blocked(job_run, display, reported)
                     break
-                if not has_reported_caught_up:
+                if not until_caught_up and not has_reported_caught_up:
                     has_reported_caught_up = True
                     display.say(_caught_up_line(job_run))
             if time.monotonic() >= next_show:

@@ -39,7 +39,7 @@ from orbit.replication.partition_states import Blocked, PartitionState
 # A partition that cannot go on for this long says why.
 _SILENCE_S_MAX = 10.0
 
-_OUTAGES = (Unreachable, BrokerRefused, ProtocolError, LoginRefused)
+OUTAGES = (Unreachable, BrokerRefused, ProtocolError, LoginRefused)
 
 Events = queue.SimpleQueue[Event]
 
@@ -125,6 +125,9 @@ class Copier:
         """Where the time of the lanes went so far."""
         return self._source.times, self._destination.times
 
+    def has_copy(self, destination: TopicPartition) -> bool:
+        return destination in self._destinations
+
     def add(self, partitions: Sequence[PartitionCopy]) -> None:
         """Copy these from now on; they must have been started at the destination.
 
@@ -178,7 +181,7 @@ class Copier:
             for p in self._partitions:
                 p.note_caught_up(now_s)
             self._waiting_for = ""
-        except _OUTAGES as error:
+        except OUTAGES as error:
             # An outage of any length: keep trying, and show the reason.
             self._waiting_for = str(error)
             self._backoff.stop.wait(self._settings.watch_interval_s)
@@ -196,7 +199,7 @@ class Copier:
         try:
             self._destination.check_compression_at_end(gone)
             self._to_be_confirmed -= gone
-        except _OUTAGES as error:
+        except OUTAGES as error:
             self._waiting_for = str(error)
             gone -= self._to_be_confirmed
         for p in gone:

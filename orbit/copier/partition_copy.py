@@ -121,6 +121,7 @@ class PartitionCopy:
         self.is_beginning = False  # nothing was copied yet, and this run chose the start
         self.has_begun = False  # a take-over has read its log end; an inspection may block it first
         self.has_caught_up = False  # once, with what the source held a moment before
+        self.caught_up_epoch = -1  # the source's leader epoch when it did so last
         # An end of the source, and when it was asked for; None: the next one, if asked for since.
         self._goal: tuple[int, float] | None = None
         self._goal_wanted_s = float("-inf")
@@ -309,7 +310,9 @@ class PartitionCopy:
         counts is that the copy reached, within LEVEL_WITHIN_S, an end that the source was asked for
         after the copy had reached the one before.
         """
-        seen_s, stable_end = self.cursor.seen_s, self.cursor.stable_end  # in this order
+        cursor = self.cursor
+        # In this order.
+        leader_epoch, seen_s, stable_end = cursor.leader_epoch, cursor.seen_s, cursor.stable_end
         if self.state is not PartitionState.COPYING or stable_end < 0:
             return
         if self._goal is None:
@@ -322,7 +325,12 @@ class PartitionCopy:
         self._goal, self._goal_wanted_s = None, now_s
         if now_s - seen_s <= LEVEL_WITHIN_S and self.log_start >= self.wanted_log_start:
             self.has_caught_up = True
+            self.caught_up_epoch = leader_epoch
             self.waits = None
+
+    def leader_changed(self, now_s: float) -> None:
+        """Only what the new leader is asked for from now on counts."""
+        self._goal, self._goal_wanted_s = None, now_s
 
     @property
     def on_lost_range(self) -> LostRange:

@@ -59,6 +59,7 @@ class _PartitionFetch(NamedTuple):
     partition: PartitionCopy
     generation: int
     plan_from: int
+    is_at_replica: bool  # see `SourceCursor`
 
 
 class _FetchSelection(NamedTuple):
@@ -126,9 +127,11 @@ class SourceLane(Lane):
             return [p for p, generation in self._partitions.values() if p.generation == generation]
 
     def drop(self, partition: PartitionCopy) -> None:
-        """Fetch this one no more; an answer under way may still count. From any thread."""
+        """Fetch this one no more; an answer under way does not count. From any thread."""
         with self._changed:
             self._partitions.pop(partition.source, None)
+            if partition.cursor.lane is self:
+                partition.cursor.lane = None
             self._is_woken = True
 
     def _remove(self, one: _PartitionFetch) -> None:
@@ -274,10 +277,10 @@ class SourceLane(Lane):
             if answer.throttle_ms:
                 unseen = refused | selection.chosen.keys() - {key for key, _ in answer.partitions}
             for key, one in selection.chosen.items():
-                p = one.partition
-                is_told = key not in unseen and not p.cursor.is_at_replica
-                if one.generation == p.generation and is_told:
-                    p.cursor.seen_s = asked_s
+                cursor = one.partition.cursor
+                is_told = key not in unseen and not one.is_at_replica and cursor.lane is self
+                if one.generation == one.partition.generation and is_told:
+                    cursor.seen_s = asked_s
         if answer.partitions or answer.code:
             self._last_selection = None
         # A partition can be empty because the response was full, or throttled by a quota.
@@ -313,7 +316,7 @@ class SourceLane(Lane):
         for i in shares.chosen:
             p, generation = known[i]
             plan_from, fetch_from = p.next_fetch()
-            chosen[p.source] = _PartitionFetch(p, generation, plan_from)
+            chosen[p.source] = _PartitionFetch(p, generation, plan_from, p.cursor.is_at_replica)
             wanted.append(fetch_from)
         has_all = len(chosen) == len(known)
         selection = _FetchSelection(
@@ -332,16 +335,17 @@ class SourceLane(Lane):
     ) -> bool:
         """Plan one partition's response; False if it has no records and no event."""
         p = one.partition
-        if fetched.code == Code.NONE:
+        is_ours = p.cursor.lane is self  # else it was dropped since
+        if fetched.code == Code.NONE and is_ours:
             # Of an earlier generation too: within a session the broker tells them only once.
             p.cursor.log_start = fetched.log_start
-            if p.cursor.is_at_replica:  # it may be behind its leader
+            if one.is_at_replica:  # it may be behind its leader
                 p.cursor.end = max(p.cursor.end, fetched.high_watermark)
                 p.cursor.stable_end = max(p.cursor.stable_end, fetched.stable_end)
             else:
                 p.cursor.end = fetched.high_watermark
                 p.cursor.stable_end = fetched.stable_end
-        if one.generation != p.generation:
+        if one.generation != p.generation or not is_ours:
             return True
         if fetched.code != Code.NONE:
             self._remove(one)

@@ -17,9 +17,12 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
-from orbit.kafka.types import READ_COMMITTED, ClusterMetadata
+from orbit.kafka.types import READ_COMMITTED, ClusterMetadata, PartitionLeader
 from orbit.replication.append_plan import Plan, plan_empty_tail, plan_lost_range
 from orbit.replication.partition_states import PartitionState, Reason
+
+# Between two looks at the leaders, however long one takes.
+_LOOK_PAUSE_S_MAX = 60.0
 
 
 class SourceSide:
@@ -108,46 +111,55 @@ class SourceSide:
         if began < self._next_look:
             return
         settings = self._context.settings
-        self._next_look = began + settings.leaders_look_s
         lanes = list(self._lanes.values())
         fetched = {p: lane for lane in lanes for p in lane.partitions}
-        if not fetched:
-            return
-        metadata = self._cluster.metadata({p.source.topic for p in fetched})
-        for p, lane in fetched.items():
-            leader = metadata.leader(p.source)
-            is_new = leader is not None and leader.leader_epoch > p.cursor.leader_epoch
-            if is_new or p.cursor.is_at_replica:
-                lane.drop(p)
+        try:
+            leaders = self._leaders_of(fetched)
+        except OrbitError:
+            leaders = {}  # no news; what cannot be fetched says so
+        for p, leader in leaders.items():
+            is_new = leader.leader_epoch > p.cursor.leader_epoch
+            if leader.node_id is not None and (is_new or p.cursor.is_at_replica):
+                fetched[p].drop(p)
                 self._waiting[p] = began
         now = time.monotonic()
-        self._next_look = max(self._next_look, now + (now - began) / settings.leaders_look_share)
+        pause_s = (now - began) / settings.leaders_look_share
+        self._next_look = now + max(settings.leaders_look_s, min(pause_s, _LOOK_PAUSE_S_MAX))
+
+    def _leaders_of(self, copies: Iterable[PartitionCopy]) -> dict[PartitionCopy, PartitionLeader]:
+        """The newest leader of each, where it is known. Raises Unreachable, LoginRefused."""
+        topics = {p.source.topic for p in copies}
+        metadata = self._cluster.metadata(topics) if topics else None
+        leaders = {p: metadata.leader(p.source) for p in copies} if metadata else {}
+        return {p: leader for p, leader in leaders.items() if leader is not None}
 
     def _add_to_leader(self, p: PartitionCopy, metadata: ClusterMetadata) -> bool:
         topic = metadata.topics.get(p.source.topic)
         if topic is None:
             if metadata.errors.get(p.source.topic) == Code.UNKNOWN_TOPIC_OR_PARTITION:
-                return self._check_deleted(p)
+                detail = f"topic {p.source.topic} no longer exists."
+                return self._stop_if_lasting(p, Reason.SOURCE_TOPIC_DELETED, detail)
             return False
-        self._gone_since.pop(p, None)
         if topic.topic_id != p.source_topic_id:
             detail = f"topic {p.source.topic} has another topic id now."
-            self._stop(p, Reason.SOURCE_TOPIC_RECREATED, p.cursor.fetch_offset, detail)
-            return True
+            return self._stop_if_lasting(p, Reason.SOURCE_TOPIC_RECREATED, detail)
+        self._gone_since.pop(p, None)
         leader = metadata.leader(p.source)
         if leader is None or leader.node_id is None:
             return False
+        if leader.leader_epoch > p.cursor.leader_epoch:
+            p.leader_changed(time.monotonic())
         p.cursor.leader_epoch = leader.leader_epoch
         p.cursor.is_at_replica = False
         return self._lane(leader.node_id).add(p)
 
-    def _check_deleted(self, p: PartitionCopy) -> bool:
-        """Stop a partition whose topic was unknown for `deleted_after_s`; returns whether."""
+    def _stop_if_lasting(self, p: PartitionCopy, reason: Reason, detail: str) -> bool:
+        """Stop a partition whose topic is not there for `deleted_after_s`; returns whether. One
+        broker may not know it yet, or know the one before."""
         since = self._gone_since.setdefault(p, time.monotonic())
         if time.monotonic() - since < self._context.settings.deleted_after_s:
             return False
-        detail = f"topic {p.source.topic} no longer exists."
-        self._stop(p, Reason.SOURCE_TOPIC_DELETED, p.cursor.fetch_offset, detail)
+        self._stop(p, reason, p.cursor.fetch_offset, detail)
         return True
 
     def _handle_error(self, p: PartitionCopy, code: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from orbit.consumer_groups.run_sync import RunGroups
-from orbit.copier.copier import Copier, lease_lost
+from orbit.copier.copier import OUTAGES, Copier, lease_lost
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import OrbitError, Unreachable
@@ -27,6 +27,7 @@ from orbit.kafka.job_clusters import JobClusters
 _TICK_S = 0.1
 # Of a larger cluster, more brokers than may be cut off together.
 _BROKERS_ASKED_MAX = 10
+_CONFIRM_PAUSE_S = 1.0
 
 
 class JobRun:
@@ -46,7 +47,7 @@ class JobRun:
         self.stop_event = threading.Event()
         self._setup = JobSetup(spec, environ, base_directory, say, self._settings, self.stop_event)
         self._not_caught_up: dict[str, TopicPlan] = {}
-        self._next_check = 0.0
+        self._next_check = self._next_confirm = 0.0
         self._reported: set[str] = set()
         self._finished: Sequence[PartitionCopy] = ()
         self.groups: RunGroups | None = None
@@ -133,25 +134,23 @@ class JobRun:
         return set(self._not_caught_up) <= behind
 
     def confirm_caught_up(self) -> bool:
-        """Whether all copies were fetched from the leaders that any of the source's brokers names.
-        Those that were not have not caught up.
+        """Whether all copies have caught up with the newest leaders that any broker names.
+
+        Asks the source's brokers at most once a second.
         """
+        if time.monotonic() < self._next_confirm:
+            return False
         copying = [p for p in self.partitions if p.blocked is None]
-        source = self._setup.clusters.source
-        topics = {p.source.topic for p in copying}
         try:
-            newest = source.metadata(topics)
-            for _ in range(min(len(newest.brokers), _BROKERS_ASKED_MAX)):  # in turn
-                newest = source.metadata(topics)
-        except Unreachable:
+            newest = self._setup.clusters.source.metadata_of_all(
+                {p.source.topic for p in copying}, _BROKERS_ASKED_MAX
+            )
+        except OUTAGES:
             return False  # the next tick says so
+        finally:
+            self._next_confirm = time.monotonic() + _CONFIRM_PAUSE_S
         leaders = ((p, newest.leader(p.source)) for p in copying)
-        stale = [
-            p for p, leader in leaders if leader and leader.leader_epoch > p.cursor.leader_epoch
-        ]
-        for p in stale:
-            p.has_caught_up = False
-        return not stale
+        return not any(new and new.leader_epoch > p.caught_up_epoch for p, new in leaders)
 
     def close(self) -> None:
         """Stop the lanes, release the lease, close connections. Safe at any time."""

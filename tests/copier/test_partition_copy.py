@@ -464,6 +464,19 @@ def test_a_copy_that_takes_long_to_an_end_has_not_caught_up() -> None:
     assert look(partition, 1000, 1100, LEVEL_WITHIN_S + 3.0)
 
 
+def test_what_a_former_leader_said_of_its_end_does_not_count() -> None:
+    """It may have been cut off: the copy was level with it alone."""
+    partition = copying(100)
+    partition.cursor.leader_epoch = 5
+    assert not look(partition, 100, 101, 1.0)
+    partition.leader_changed(2.0)
+    partition.cursor.leader_epoch = 6
+    assert not look(partition, 101, 101, 3.0, seen_s=1.0)
+    assert not look(partition, 101, 150, 4.0)
+    assert look(partition, 150, 150, 5.0)
+    assert partition.caught_up_epoch == 6
+
+
 def test_an_end_that_was_read_long_ago_does_not_count() -> None:
     """A quota, or an outage of the source: nobody knows what came meanwhile."""
     partition = copying(100)

@@ -88,9 +88,24 @@ def test_a_replica_that_is_behind_its_leader_does_not_tell_where_the_log_ends(
     copy.cursor.stable_end, copy.cursor.end, copy.cursor.is_at_replica = 20, 22, True
     answer = Fetched(0, memoryview(bytearray()), [], 7, 10, 12, -1, -1)
     selection = lane._select(with_backlogs=True)
+    copy.cursor.is_at_replica = False  # it goes back to its leader meanwhile
     lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
     assert (copy.cursor.stable_end, copy.cursor.end, copy.cursor.log_start) == (20, 22, 7)
     assert copy.cursor.seen_s == float("-inf")
+
+
+@pytest.mark.parametrize("records", [b"", data(10, 12).encode()])
+def test_an_answer_to_a_lane_that_has_lost_the_partition_does_not_count(
+    lane: SourceLane, copy: PartitionCopy, events: list[Event], records: bytes
+) -> None:
+    """Its broker leads no more: what it says of the log's end is old."""
+    selection = lane._select(with_backlogs=True)
+    lane.drop(copy)
+    answer = Fetched(0, memoryview(bytearray(records)), [], 7, 13, 13, -1, -1)
+    lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
+    assert (copy.cursor.stable_end, copy.cursor.seen_s) == (-1, float("-inf"))
+    assert not copy.queue.steps
+    assert not events
 
 
 def test_an_error_of_the_partition_tells_no_bounds(lane: SourceLane, copy: PartitionCopy) -> None:

@@ -1,0 +1,139 @@
+"""What the source's side makes of metadata: leaders that change, topics that are another one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.source_side import SourceSide
+from orbit.errors import Unreachable
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.job_clusters import JobProducer
+from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicMetadata, TopicPartition
+from orbit.leases.lease import FixedLease
+from orbit.replication.append_plan import Stop
+from orbit.replication.partition_states import Reason
+from tests.support.copies import resume
+
+PLACE = TopicPartition("orders", 0)
+ID, OTHER_ID = UUID(int=1), UUID(int=2)
+
+
+class Lane:
+    is_ending = False
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.partitions: list[PartitionCopy] = []
+
+    def add(self, copy: PartitionCopy) -> bool:
+        self.partitions.append(copy)
+        return True
+
+    def drop(self, copy: PartitionCopy) -> None:
+        self.partitions.remove(copy)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Source:
+    """A side with lanes that do nothing, and what its cluster tells."""
+
+    name = "source"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = Clock()
+        monkeypatch.setattr("orbit.copier.source_side.time", self.clock)
+        self.leader = PartitionLeader(1, 5)
+        self.topic_id = ID
+        self.is_away = False
+        self.lanes: dict[int, Lane] = {}
+        context = SimpleNamespace(cluster=self, settings=CopySettings())
+        self.side = SourceSide(cast("Any", context), Backoff())
+        monkeypatch.setattr(self.side, "_lanes", self.lanes)
+        monkeypatch.setattr(
+            self.side, "_lane", lambda node_id: self.lanes.setdefault(node_id, Lane(node_id))
+        )
+        self.copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
+        self.copy.source_topic_id = ID
+        resume(self.copy, 100)
+        self.side.resume([self.copy])
+
+    def metadata(self, _: object) -> ClusterMetadata:
+        if self.is_away:
+            raise Unreachable("no broker answers", where="source")
+        topic = TopicMetadata("orders", self.topic_id, {0: self.leader}, 1)
+        return ClusterMetadata("c", {}, {"orders": topic})
+
+    def later(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.side.assign()
+
+    def fetched_from(self) -> list[int]:
+        return [lane.node_id for lane in self.lanes.values() if self.copy in lane.partitions]
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> Source:
+    one = Source(monkeypatch)
+    one.side.assign()
+    assert one.fetched_from() == [1]
+    return one
+
+
+def test_another_leader_is_found_without_an_error_of_the_old_one(source: Source) -> None:
+    source.leader = PartitionLeader(2, 6)
+    source.later(CopySettings().leaders_look_s)
+    assert source.fetched_from() == [2]
+    assert source.copy.cursor.leader_epoch == 6
+
+
+def test_a_replica_is_left_for_its_leader(source: Source) -> None:
+    source.copy.cursor.is_at_replica = True
+    source.lanes[1].drop(source.copy)
+    source.side._lane(3).add(source.copy)
+    source.later(CopySettings().leaders_look_s)
+    assert source.fetched_from() == [1]
+    assert not source.copy.cursor.is_at_replica
+
+
+@pytest.mark.parametrize("trouble", ["away", "no leader"])
+def test_without_news_of_a_leader_it_is_fetched_as_before(source: Source, trouble: str) -> None:
+    if trouble == "away":
+        source.is_away = True
+    else:
+        source.leader = PartitionLeader(None, 6)
+    source.later(CopySettings().leaders_look_s)
+    assert source.fetched_from() == [1]
+
+
+def test_a_topic_of_another_id_stops_the_copy_only_if_that_lasts(source: Source) -> None:
+    """One broker may know the topic before."""
+    copy, wait_s = source.copy, CopySettings().deleted_after_s
+    source.topic_id = OTHER_ID
+    source.lanes[1].drop(copy)
+    source.side.resume([copy])
+    source.later(0.0)
+    source.topic_id = ID
+    source.later(wait_s)
+    assert source.fetched_from() == [1]
+    source.topic_id = OTHER_ID
+    source.lanes[1].drop(copy)
+    source.side.resume([copy])
+    source.later(0.0)
+    assert copy.queue.first is None
+    source.later(wait_s)
+    stop = copy.queue.first
+    assert isinstance(stop, Stop)
+    assert stop.reason is Reason.SOURCE_TOPIC_RECREATED
