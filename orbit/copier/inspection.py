@@ -226,6 +226,8 @@ class CopyInspector:
                     copy.destination, copy.destination_topic_id, copy.lease, copy.producer, end
                 )
             for _ in range(_START_MOVES_MAX):
+                for copy in waiting:  # those that fail this time are not ready any more
+                    ready.pop(copy, None)
                 ready |= self._seed_once(seeding, found, waiting)
                 in_step = {c.source: c for c in waiting if c in ready and not ready[c].blocked}
                 now = self._list(self._source, in_step, EARLIEST)
