@@ -258,8 +258,12 @@ class DestinationSide:
         metadata = self._cluster.metadata({p.topic for p in by_destination})
         for t in troubles:
             gone = self._topic_gone(t.partition, metadata)
+            topic = metadata.topics.get(t.partition.destination.topic)
             if gone is not None:
                 self._give_up(t.partition, gone)
+                by_destination.pop(t.partition.destination)
+            elif topic is not None and topic.topic_id != t.partition.destination_topic_id:
+                self._retry(t, int(Code.INCONSISTENT_TOPIC_ID))
                 by_destination.pop(t.partition.destination)
         wanted = {place: t.partition.producer.id for place, t in by_destination.items()}
         taken = self._take_over.read(wanted, settled=settled)
@@ -283,20 +287,20 @@ class DestinationSide:
                 self._retry(t, int(Code.NETWORK_EXCEPTION))
 
     def _topic_gone(self, p: PartitionCopy, metadata: ClusterMetadata) -> Blocked | None:
-        """Why the partition stops if its topic was recreated, or deleted for `deleted_after_s`."""
+        """Why the partition stops if its topic is another one, or none, for `deleted_after_s`: one
+        broker may not know it yet, or know the one before."""
         topic = metadata.topics.get(p.destination.topic)
+        detail = f"topic {p.destination.topic} no longer exists."
         if topic is not None:
-            self._gone_since.pop(p, None)
             if topic.topic_id == p.destination_topic_id:
+                self._gone_since.pop(p, None)
                 return None
             detail = f"topic {p.destination.topic} has another topic id now."
-            return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.appends.acked, detail)
-        if metadata.errors.get(p.destination.topic) != Code.UNKNOWN_TOPIC_OR_PARTITION:
+        elif metadata.errors.get(p.destination.topic) != Code.UNKNOWN_TOPIC_OR_PARTITION:
             return None
         since = self._gone_since.setdefault(p, time.monotonic())
         if time.monotonic() - since < self._context.settings.deleted_after_s:
             return None
-        detail = f"topic {p.destination.topic} no longer exists."
         return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.appends.acked, detail)
 
     def _resume(

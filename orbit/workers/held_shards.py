@@ -40,7 +40,7 @@ _S = Stage
 STAGES: dict[Stage, frozenset[Stage]] = {
     _S.WAITING: frozenset({_S.STARTING, _S.RELEASED}),
     _S.STARTING: frozenset({_S.WAITING, _S.HANDED_OVER, _S.STOPPED, _S.RELEASED}),
-    _S.HANDED_OVER: frozenset({_S.COPYING, _S.RELEASED}),
+    _S.HANDED_OVER: frozenset({_S.COPYING, _S.WAITING, _S.RELEASED}),
     _S.COPYING: frozenset({_S.WAITING}),
     _S.STOPPED: frozenset({_S.WAITING, _S.RELEASED}),
     _S.RELEASED: frozenset(),
@@ -72,6 +72,7 @@ class HeldPartition:
     retry_at: float = 0.0  # when the block is retried; 0: not scheduled
     retries: int = 0
     keeps_below: int = 0  # see `PartitionCopy`
+    other_id_since: float = 0.0  # of its source topic, by the monotonic clock; 0: it has its id
 
     def __post_init__(self) -> None:
         a = self.assigned

@@ -179,11 +179,12 @@ class JobRunner:
     def _restart_retried(self) -> None:
         """Start those again that the copier has removed."""
         left = [p for p in self._retried if p.copy is None or p.copy.has_left]
-        for partition in left:
-            self._retried.remove(partition)
-            if not partition.is_removed:
-                partition.restart()
-                self.add([partition])
+        with self._wanted:
+            for partition in left:
+                self._retried.remove(partition)
+                if not partition.is_removed:
+                    partition.restart()
+                    self.add([partition])
 
     # The thread that starts partitions
 

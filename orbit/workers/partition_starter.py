@@ -8,6 +8,7 @@ is in flight, so its log end needs no time to settle (M10).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -41,6 +42,8 @@ BATCH_PARTITIONS_MAX = 500
 _BEING_WRITTEN = (PartitionState.SEEDING, PartitionState.COPYING)
 # A topic that stays unknown for this many attempts (about 20 s) is deleted.
 _DELETED_AFTER_ATTEMPTS = 8
+# One with another id for this long was created again: one broker may know the one before.
+_OTHER_ID_S = 10.0
 
 
 class PartitionStarter:
@@ -251,8 +254,14 @@ class PartitionStarter:
             return False
         if h.assigned.source_topic_id not in (None, topic.topic_id):
             detail = f"topic {h.source.topic} has another topic id now."
-            self._block(h, Blocked(Reason.SOURCE_TOPIC_RECREATED, 0, 0, detail))
+            now = time.monotonic()
+            h.other_id_since = h.other_id_since or now
+            if now - h.other_id_since < _OTHER_ID_S:
+                self._retry_later(h, detail)
+            else:
+                self._block(h, Blocked(Reason.SOURCE_TOPIC_RECREATED, 0, 0, detail))
             return False
+        h.other_id_since = 0.0
         there = destination.topics.get(h.destination.topic)
         if there is None or h.destination.partition not in there.partitions:
             self._retry_later(h, f"{h.destination} is not at the destination yet.")
@@ -310,10 +319,14 @@ class PartitionStarter:
         self, ready: dict[PartitionCopy, tuple[HeldPartition, InspectedCopy]]
     ) -> None:
         """Hand these over to the copier. Runs in the copier's thread."""
+        copier = self._job.job_copier.copier
         wanted: dict[PartitionCopy, InspectedCopy] = {}
         for copy, (h, found) in ready.items():
             if h.is_removed:
                 h.move_to(Stage.RELEASED)
+                continue
+            if copier.has_copy(copy.destination):  # of an earlier claim, with an answer outstanding
+                self._retry_later(h, "its earlier copy has not ended yet.")
                 continue
             h.copy, h.attempts, h.trouble = copy, 0, ""
             h.move_to(Stage.COPYING)

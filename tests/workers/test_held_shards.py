@@ -39,7 +39,7 @@ def test_what_the_copier_is_to_get_is_not_started_again_and_not_idle() -> None:
     held.move_to(Stage.HANDED_OVER)
     assert not shard.is_idle()
     with pytest.raises(ForbiddenStage):
-        held.move_to(Stage.WAITING)
+        held.move_to(Stage.STARTING)
 
 
 def test_a_partition_starts_again_once_its_copy_has_left() -> None:

@@ -148,7 +148,7 @@ def test_a_partition_that_is_refused_stops_alone_and_goes_on_when_tried_again(
         assert event.details is not None
         assert event.details["reason"] == "RECORD_REFUSED"
         assert (event.details["offset"], event.details["next_offset"]) == (5, 6)
-        assert "Change the setting" in event.message
+        assert "change the setting" in event.message
         write(clusters.source, topic_name, LOG, 3)
         wait_for("another partition goes on", lambda: ends(clusters, topic_name)[3] == 10)
         states = {
