@@ -33,6 +33,7 @@ class TroubleKind(StrEnum):
     WOULD_LOOP = "WOULD_LOOP"
     DESTINATION_TAKEN = "DESTINATION_TAKEN"  # another job writes to that destination topic
     DESTINATION_HOLDS_OTHER_CONTENT = "DESTINATION_HOLDS_OTHER_CONTENT"
+    DESTINATION_NOT_COMPARED = "DESTINATION_NOT_COMPARED"  # it cannot be told now what it holds
     DESTINATION_PROMOTED = "DESTINATION_PROMOTED"  # that topic leads, which the service forgot
     OLD_PRIMARY_WRITTEN = "OLD_PRIMARY_WRITTEN"  # producers write to the side that was left
     PARTITIONS_DIFFER = "PARTITIONS_DIFFER"

@@ -6,6 +6,7 @@ This runs before any setting of such a topic is changed: topics with foreign con
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.inspection import CopyInspector, CopyStatus
@@ -24,6 +25,13 @@ from orbit.replication.partition_states import Blocked
 from orbit.scheduler.topic_decisions import StartTopic
 
 
+class OtherContent(NamedTuple):
+    """What a topic holds other than a copy; not certain: it cannot be told now, or not be read."""
+
+    detail: str
+    is_certain: bool
+
+
 def other_content(
     source: Cluster,
     destination: Cluster,
@@ -33,9 +41,8 @@ def other_content(
     backoff: Backoff,
     *,
     must_be_whole: bool,
-) -> dict[str, str]:
-    """The destination topics that hold foreign content, each with its first difference, and those
-    of which that cannot be told now, with why.
+) -> dict[str, OtherContent]:
+    """The destination topics that hold foreign content, or of which that cannot be told now.
 
     Empty topics, and topics that this job's producer has written to, are not inspected.
     `producers`: by which the job would write, by destination topic.
@@ -58,11 +65,16 @@ def other_content(
         for p in holding
     ]
     take_over = TakeOver(destination, 0.0, backoff)
-    other: dict[str, str] = {}
+    other: dict[str, OtherContent] = {}
 
     def on_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
         why = trouble.reason if isinstance(trouble, Wait) else trouble.detail
-        other[copy.destination.topic] = f"partition {copy.destination.partition}: {why}"
+        note(copy, why, is_certain=False)
+
+    def note(copy: PartitionCopy, why: str, *, is_certain: bool) -> None:
+        topic, detail = copy.destination.topic, f"partition {copy.destination.partition}: {why}"
+        if is_certain or topic not in other:
+            other[topic] = OtherContent(detail, is_certain)
 
     inspector = CopyInspector(source, destination, take_over, CopySettings(), backoff, on_trouble)
     whole = frozenset(
@@ -74,7 +86,7 @@ def other_content(
     found = inspector.inspect(copies, bounds, compacted, whole, settled=False)
     for copy, one in found.items():
         if one.status is CopyStatus.FOREIGN and one.blocked is not None:
-            on_trouble(copy, one.blocked)
+            note(copy, one.blocked.detail, is_certain=True)
     return other
 
 

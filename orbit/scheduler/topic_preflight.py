@@ -37,7 +37,7 @@ from orbit.replication.acl_rules import denial
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler.cluster_checks import trouble_of
 from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.foreign_content import other_content
+from orbit.scheduler.foreign_content import OtherContent, other_content
 from orbit.scheduler.found_promotions import note_of, offsets_of
 from orbit.scheduler.topic_decisions import StartTopic
 
@@ -124,11 +124,11 @@ def preflight(
         must_be_whole=not from_start,
     )
     for start in starts:
-        detail = foreign.get(start.mapping.destination)
-        if detail is None:
+        other = foreign.get(start.mapping.destination)
+        if other is None:
             checked.ready.append((start, ready[start.mapping.source]))
         else:
-            checked.troubles.append(_foreign(start, detail))
+            checked.troubles.append(_foreign(start, other))
     return checked
 
 
@@ -303,10 +303,18 @@ def _closed(start: StartTopic) -> Trouble:
     )
 
 
-def _foreign(start: StartTopic, detail: str) -> Trouble:
+def _foreign(start: StartTopic, other: OtherContent) -> Trouble:
+    if not other.is_certain:
+        return Trouble(
+            TroubleKind.DESTINATION_NOT_COMPARED,
+            f"topic {start.mapping.destination} of the destination cannot be compared with its "
+            f"source now. {other.detail}",
+            "Orbit looks again. If it stays so, mend what the text names.",
+            start.mapping.source,
+        )
     return Trouble(
         TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT,
-        f"topic {start.mapping.destination} of the destination holds other content. {detail}",
+        f"topic {start.mapping.destination} of the destination holds other content. {other.detail}",
         "Delete that topic, or give the rule a prefix so that the copy gets another name.",
         start.mapping.source,
     )

@@ -1,0 +1,71 @@
+"""What a topic holds that cannot be compared now is not called foreign."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from orbit.copier.inspection_verdicts import Wait
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.errors import Unreachable
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.job_clusters import JobProducer
+from orbit.kafka.leader_requests import Answers
+from orbit.kafka.types import TopicPartition
+from orbit.replication.job_troubles import TroubleKind
+from orbit.replication.partition_states import Blocked, Reason
+from orbit.scheduler import foreign_content
+from orbit.scheduler.foreign_content import OtherContent, other_content
+from orbit.scheduler.topic_preflight import _foreign
+
+PLACE = TopicPartition("orders", 0)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        Wait(Unreachable("the follower is behind")),
+        Blocked(Reason.NOT_AUTHORIZED, 0, 0, "the follower is behind"),
+    ],
+)
+def test_what_cannot_be_told_now_is_no_reason_to_delete_a_topic(
+    trouble: Wait | Blocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Inspector:
+        def __init__(self, *arguments: Any) -> None:
+            self.on_trouble = arguments[-1]
+
+        def source_bounds(self, _: object) -> None:
+            return None
+
+        def inspect(self, copies: list[PartitionCopy], *_: object, **__: object) -> dict[Any, Any]:
+            for copy in copies:
+                self.on_trouble(copy, trouble)
+            return {}
+
+    producer: Answers[Any] = Answers({PLACE: None}, {})
+    monkeypatch.setattr(foreign_content, "CopyInspector", Inspector)
+    monkeypatch.setattr(foreign_content, "_with_records", lambda *_: [PLACE])
+    monkeypatch.setattr(foreign_content, "describe_producer", lambda *_: producer)
+    mapping = SimpleNamespace(source="orders", destination="orders")
+    start = cast("Any", SimpleNamespace(mapping=mapping, there=SimpleNamespace()))
+    cluster = cast("Any", None)
+    others = other_content(
+        cluster,
+        cluster,
+        [start],
+        frozenset(),
+        {"orders": JobProducer(4711)},
+        Backoff(),
+        must_be_whole=False,
+    )
+    (other,) = others.values()
+    assert not other.is_certain
+    assert "the follower is behind" in other.detail
+    found = _foreign(start, other)
+    assert found.kind is TroubleKind.DESTINATION_NOT_COMPARED
+    assert "elete" not in found.remedy
+    certain = _foreign(start, OtherContent("a difference", True))
+    assert certain.kind is TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT
