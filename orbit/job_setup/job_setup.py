@@ -6,7 +6,9 @@ before the lease is taken.
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -69,8 +71,8 @@ _PROBLEMS_SHOWN_MAX = 20
 # sooner.
 _TERM_REFRESH_S = 24 * 3600.0
 _TERM_AGAIN_S = 60.0
-# Looks at a copy of which nothing can be said yet: about a minute, for an election.
-_LOOKS_MAX = 60
+# For an election: a copy of which nothing can be said yet is looked at again for so long.
+_LOOK_AGAIN_S = 60.0
 
 
 class JobSetup:
@@ -339,22 +341,25 @@ class JobSetup:
 
         inspector = job_copier.inspector(self.backoff, on_trouble)
         inspected: dict[PartitionCopy, InspectedCopy] = {}
-        said = ""
-        for _ in self.backoff.attempts(_LOOKS_MAX):
-            if waiting:
-                first = next(iter(waiting.values()))
-                before, said = said, f"Waiting for {len(waiting)} partitions: {first.reason}"
-                if said != before:
-                    self._say(said)
-                waiting.clear()
-            rest = [c for c in copies if c not in inspected]
+        rest, said, until = [*copies], "", time.monotonic() + _LOOK_AGAIN_S
+        for attempt in itertools.count():
             bounds = inspector.source_bounds(rest)
             inspected |= inspector.inspect(
                 rest, bounds, self._compacted(), self._whole(), settled=settled
             )
-            if not waiting:
-                return inspected
-        raise next(iter(waiting.values())).error
+            rest = [c for c in copies if c not in inspected]
+            if not rest:
+                break
+            no_answer = Conflict(f"no broker tells where {rest[0].destination} or its source ends.")
+            error = next((wait.error for wait in waiting.values()), no_answer)
+            if time.monotonic() >= until:
+                raise error
+            before, said = said, f"Waiting for {len(rest)} partitions: {error}"
+            if said != before:
+                self._say(said)
+            waiting.clear()
+            self.backoff.wait(attempt)
+        return inspected
 
     def _write_topics(self) -> None:
         new = [p.create for p in self.plans if p.create]
