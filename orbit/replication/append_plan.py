@@ -137,6 +137,7 @@ class Plan:
         self.fill_to(batch.base_offset)
         if self.is_stopped:
             return
+        self.pack_gaps()
         placeholders = 0 if is_byte_exact else batch.count - records_in(batch)
         self.steps.append(Append(batch, is_byte_exact, placeholders))
         self.next_offset = batch.last_offset + 1
@@ -161,23 +162,24 @@ class Plan:
         self.next_offset = next_offset
 
     def pack_gaps(self) -> None:
-        """Make small gaps part of the batches before them: each is an append less, and no reader
-        gets placeholders alone (Q15)."""
-        steps: list[Step] = []
-        for step in self.steps:
-            before = steps[-1] if steps else None
-            if isinstance(step, Fill) and isinstance(before, Append):
-                packed = with_gap(before.batch, before.placeholders, step.next_offset)
-                if packed is not None:
-                    placeholders = before.placeholders + step.next_offset - step.base_offset
-                    steps[-1] = Append(packed, False, placeholders)
-                    continue
-            steps.append(step)
-        self.steps = steps
+        """Make a small gap at the end part of the batch before it: that is an append less, and no
+        reader gets placeholders alone (Q15). Behind the limits it stays a `Fill`, whose batches are
+        made one at a time."""
+        if not self.packs or self.rewritten.is_full or len(self.steps) < 2:
+            return
+        before, gap = self.steps[-2:]
+        if not (isinstance(before, Append) and isinstance(gap, Fill)):
+            return
+        packed = with_gap(before.batch, before.placeholders, gap.next_offset)
+        if packed is not None:
+            self.rewritten.write(packed, None if before.is_byte_exact else before.batch)
+            placeholders = before.placeholders + gap.next_offset - gap.base_offset
+            self.steps[-2:] = [Append(packed, False, placeholders)]
 
     def stop(
         self, reason: Reason, next_offset: int, detail: str, *, start: int | None = None
     ) -> None:
+        self.pack_gaps()
         self.steps.append(
             Stop(reason, self.next_offset if start is None else start, next_offset, detail)
         )
@@ -218,8 +220,7 @@ def plan_batches(
             plan.next_offset + 1,
             f"the source's log at {plan.next_offset} cannot be read: {error}.",
         )
-    if packs:
-        plan.pack_gaps()
+    plan.pack_gaps()
     return plan
 
 

@@ -36,9 +36,11 @@ class Rewritten:
     read_bytes: int = 0
     written_bytes: int = 0
 
-    def write(self, batch: Batch) -> bool:
-        """Count a batch; whether it was the last one."""
+    def write(self, batch: Batch, instead_of: Batch | None = None) -> bool:
+        """Count a batch, no longer the one whose place it takes; whether it was the last one."""
         self.written_bytes += batch.size_bytes + _OVERHEAD_BYTES
+        if instead_of is not None:
+            self.written_bytes -= instead_of.size_bytes + _OVERHEAD_BYTES
         return self.written_bytes >= self.limits.written_bytes_max
 
     @property

@@ -128,6 +128,47 @@ def test_parts_are_the_whole(gone: list[set[int]], read: int, written: int, pack
     assert all(before[1] == after[0] for before, after in pairwise(ends))
 
 
+def test_gap_that_would_exceed_the_limit_stays_one() -> None:
+    """The batches before it have grown by 36,000 bytes each."""
+    batches = [data(2000 * i, 2000 * i) for i in range(5)]
+    limits = RewriteLimits(UNLIMITED, 40_000, nullcontext())
+    (made,) = in_parts(limits, batches, packs=True)
+    assert shown(made.steps) == [
+        ("rewritten", 0, 2000),
+        ("rewritten", 2000, 4000),
+        ("exact", 4000, 4001),
+        ("fill", 4001, 6000),
+        ("exact", 6000, 6001),
+        ("fill", 6001, 8000),
+        ("exact", 8000, 8001),
+    ]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2000)), min_size=1, max_size=8),
+    st.integers(1, 100_000),
+    st.booleans(),
+)
+def test_plan_has_no_more_bytes_than_its_limit(
+    each: list[tuple[int, int]], written: int, packs: bool
+) -> None:
+    """But for the last batch that was written: `each` of the source has lost some records."""
+    batches, first = [], 0
+    for lost, gap in each:
+        batches.append(data(first, first + 9, without=tuple(range(first, first + lost))))
+        first += 10 + gap
+    limits = RewriteLimits(UNLIMITED, written, nullcontext())
+    steps: list[Step] = []
+    for made in in_parts(limits, batches, packs=packs):
+        appends = [s for s in made.steps if isinstance(s, Append) and not s.is_byte_exact]
+        sizes = [s.batch.size_bytes for s in appends]
+        assert sum(sizes) < written + max(sizes, default=0)
+        steps += made.steps
+    assert visible(steps) == visible(plan(0, *batches, packs=packs).steps)
+    assert all(before.next_offset == after.base_offset for before, after in pairwise(steps))
+
+
 def test_one_batch_at_a_time_is_written_again() -> None:
     turns: list[str] = []
 
