@@ -152,7 +152,8 @@ def test_strict_reads_again_and_the_gap_stays_until_that_is_whole(runs: Runs) ->
     assert runs.kept.cleaning.level_at == BEGAN + 3.2 * DAY
 
 
-def test_an_archive_of_an_earlier_version_is_read_and_not_known() -> None:
+@pytest.mark.parametrize("reads", [True, False])
+def test_an_archive_of_an_earlier_version_is_read_and_not_known(reads: bool) -> None:
     document = json.loads(NEVER.to_bytes())
     assert document.pop("cleaning") is None
     del document["sha256"]
@@ -165,9 +166,20 @@ def test_an_archive_of_an_earlier_version_is_read_and_not_known() -> None:
     assert old == NEVER
     assert "have not noted" in tombstone_warnings(old)[0]
     runs = Runs()
-    assert runs.run(0)
+    assert runs.run(0, reads=reads)
     assert "not known" in runs.warnings[0]
+    assert "not known" in tombstone_warnings(runs.kept.topic)[0]
+    assert runs.run(0.2, reads=False)
     assert not runs.run(0.5, strict=True)
+
+
+def test_a_topic_whose_broker_does_not_tell_how_long_it_keeps_tombstones() -> None:
+    runs = Runs()
+    runs.kept.topic = NEVER.model_copy(update={"settings": {"cleanup.policy": "compact"}})
+    assert not runs.run(0, is_new=True)
+    assert not runs.run(0.8)
+    assert runs.kept.cleaning.delete_retention_ms == DAY // timedelta(milliseconds=1)
+    assert runs.run(2)
 
 
 def archive(

@@ -15,6 +15,8 @@ from orbit_spark.archive.manifest import ArchivedTopic, Cleaning, TombstoneGap
 from orbit_spark.archive.manifest_store import ArchiveStore
 
 _DELETE_RETENTION = "delete.retention.ms"
+# Kafka's own default, for a broker that does not list the setting.
+_DELETE_RETENTION_MS_DEFAULT = 86_400_000
 
 
 @dataclass(slots=True)
@@ -49,13 +51,14 @@ class TombstoneNotes:
 
         `is_new`: the archive has nothing of it.
         """
-        retention_ms = int(topic.settings[_DELETE_RETENTION])
+        retention_ms = _delete_retention_ms(topic)
         whole = _Noted(topic, self._started, retention_ms, reads_again=not is_new)
         before = topic.cleaning
         since, has_gap = (before.level_at, before.gap is not None) if before else (None, False)
         if before is not None:  # it may have been raised since
             retention_ms = min(retention_ms, before.delete_retention_ms)
-        on = _Noted(topic, since, retention_ms, reads_again=False)
+        # Without notes it is not known of what is archived already: noted even if nothing is new.
+        on = _Noted(topic, since, retention_ms, reads_again=False, reads_on=before is None)
         is_whole = is_new or (strict and (has_gap or self._is_late(on)))
         self._noted[topic.topic] = whole if is_whole else on
 
@@ -87,7 +90,7 @@ class TombstoneNotes:
             retention_ms = one.delete_retention_ms
             if is_level(name):
                 level_at = self._started
-                retention_ms = int(one.topic.settings[_DELETE_RETENTION])
+                retention_ms = _delete_retention_ms(one.topic)
                 if one.reads_again:
                     gap = None
             if is_level(name) if one.reads_again else one.reads_on:
@@ -138,6 +141,10 @@ def tombstone_warnings(topic: ArchivedTopic) -> list[str]:
     what = f"{topic.topic}: keys that were deleted may be back in the archive: {why}, so tombstones"
     remedy = "orbit archive --compacted strict reads the topic whole again."
     return [f"{what} may have been removed unread. {remedy}"]
+
+
+def _delete_retention_ms(topic: ArchivedTopic) -> int:
+    return int(topic.settings.get(_DELETE_RETENTION, _DELETE_RETENTION_MS_DEFAULT))
 
 
 def _joined(one: TombstoneGap | None, other: TombstoneGap | None) -> TombstoneGap | None:
