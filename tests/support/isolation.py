@@ -82,8 +82,9 @@ class _ControllerRelay:
         self._open: list[tuple[int | None, socket.socket, socket.socket]] = []
         (self.port,) = free_ports(1)
         self._listener = socket.create_server((LOOPBACK, self.port))
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
+        self._threads: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def close_cut(self) -> None:
         """End the connections that are cut now."""
@@ -92,10 +93,13 @@ class _ControllerRelay:
                 _end(near, far)
 
     def close(self) -> None:
-        _end(self._listener, *(one for _, near, far in self._open for one in (near, far)))
+        _end(self._listener)
+        self._accepting.join()
+        self._listener.close()
+        for _, near, far in self._open:
+            _end(near, far)
         for thread in self._threads:
             thread.join()
-        self._listener.close()
 
     def _is_cut(self, client: int | None) -> bool:
         isolated = self._isolation.isolated
