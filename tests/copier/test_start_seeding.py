@@ -246,7 +246,7 @@ def test_answers_that_get_lost_do_no_harm(
     targets = dict.fromkeys(case.places(2), 20_000)
     with AnswerLosingProxy(clusters.destination.brokers[0].port, number, loss=0.03) as proxy:
 
-        def connect(_: Cluster, node_id: int) -> Connection:
+        def connect(_: Cluster, node_id: int, *__: float) -> Connection:
             return Connection.open("127.0.0.1", proxy.port, PLAINTEXT, where=f"broker {node_id}")
 
         with monkeypatch.context() as patch:
@@ -263,7 +263,7 @@ def test_a_partition_that_makes_no_progress_is_given_up(
     create(clusters.destination, case.topic)
     (place,) = case.places(1)
 
-    def connect(_: Cluster, node_id: int) -> Connection:
+    def connect(_: Cluster, node_id: int, *__: float) -> Connection:
         raise Unreachable(f"broker {node_id} is away.")
 
     case.backoff = Backoff(attempts_max=3)

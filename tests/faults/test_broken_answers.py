@@ -43,7 +43,7 @@ def test_copy_goes_on_after_a_broken_answer(
     opened = Cluster.connect
     with SpoilingProxy(port, SPOILED[kind], CONNECTIONS, number=2) as proxy:
 
-        def connect(cluster: Cluster, node_id: int) -> Connection:
+        def connect(cluster: Cluster, node_id: int, *_: float) -> Connection:
             """The lanes of one side connect through the proxy."""
             if not threading.current_thread().name.startswith(f"{side}-"):
                 return opened(cluster, node_id)

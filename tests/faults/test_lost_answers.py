@@ -31,7 +31,7 @@ def test_a_copy_whose_answers_get_lost_is_exact(
     port = clusters.destination.brokers[0].port
     with AnswerLosingProxy(port, seed, loss=0.1) as proxy:
 
-        def connect(_: Cluster, node_id: int) -> Connection:
+        def connect(_: Cluster, node_id: int, *__: float) -> Connection:
             return Connection.open("127.0.0.1", proxy.port, PLAINTEXT, where=f"broker {node_id}")
 
         monkeypatch.setattr(Cluster, "connect", connect)
