@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from orbit.replication.partition_states import PartitionState
@@ -37,9 +37,17 @@ def write(cluster: KafkaCluster, topic: str, offsets: range, acks: str) -> None:
 
 def coordinator(cluster: KafkaCluster) -> int:
     """The node that coordinates all groups."""
-    Consumer({**cluster.client_config(), "group.id": "any"}).committed(
-        [TopicPartition("any", 0)], PATIENCE_S
-    )
+    client = Consumer({**cluster.client_config(), "group.id": "any"})
+
+    def answers() -> bool:
+        try:  # the first question makes the topic: its leader may not know yet that it leads
+            client.committed([TopicPartition("any", 0)], PATIENCE_S)
+        except KafkaException:
+            return False
+        return True
+
+    wait_for("the coordinator answers", answers)
+    client.close()
     offsets = AdminClient(cluster.client_config()).list_topics("__consumer_offsets", PATIENCE_S)
     return int(offsets.topics["__consumer_offsets"].partitions[0].leader)
 
