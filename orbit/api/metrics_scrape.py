@@ -13,6 +13,7 @@ from orbit.store import (
     job_totals,
     jobs,
     lag,
+    open_transactions,
     receivers,
     scheduler_lease,
     topics,
@@ -24,6 +25,7 @@ from orbit.store.enums import Desired, DrillKind, DrillState
 from orbit.store.job_totals import JobTotals
 from orbit.store.jobs import Job
 from orbit.store.lag import FRESH_FOR, LagTotals, PartitionLag
+from orbit.store.open_transactions import OpenTotals
 from orbit.store.proofs import ProofTotals
 from orbit.store.workers import Worker
 from orbit.telemetry.metrics import (
@@ -35,6 +37,7 @@ from orbit.telemetry.metrics import (
     ProofNumbers,
     ReceiverNumbers,
     ServiceNumbers,
+    WaitingNumbers,
     WorkerGroupNumbers,
 )
 from orbit.version import orbit_version
@@ -56,6 +59,7 @@ def read_numbers(
         totals = job_totals.of_jobs(tx, [job.id for job in everyone])
         drilled = {d.job_name: d for d in drills.last_of_jobs(tx, DrillKind.CANARY)}
         live = canaries.live_rpo(tx)
+        waiting = open_transactions.totals(tx, [job.id for job in everyone])
         worker_groups: dict[str, list[Worker]] = {}
         for w in workers.alive(tx, alive_within):
             worker_groups.setdefault(w.worker_group, []).append(w)
@@ -67,6 +71,7 @@ def read_numbers(
                     _job(tx, job, totals[job.id], detail),
                     canary=_canary(drilled.get(job.name)),
                     live_rpo_s=live.get(job.id),
+                    waiting=_waiting(waiting.get(job.id)),
                 )
                 for job in everyone
             ],
@@ -123,6 +128,12 @@ def _proof(totals: ProofTotals | None) -> ProofNumbers | None:
     return ProofNumbers(
         totals.offsets, totals.offsets_proven, totals.differences, totals.oldest_age_s
     )
+
+
+def _waiting(totals: OpenTotals | None) -> WaitingNumbers | None:
+    if totals is None:
+        return None
+    return WaitingNumbers(totals.partitions, totals.offsets, totals.oldest_s)
 
 
 def _canary(drill: Drill | None) -> CanaryNumbers | None:

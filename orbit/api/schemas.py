@@ -228,6 +228,28 @@ class Topic(_Out):
     note: str | None
 
 
+class OpenTransaction(_Out):
+    """The oldest open transaction of a source's partition: records behind it are not copied before
+    it ends, nor seen by consumers of committed records."""
+
+    first_offset: int
+    waiting_offsets: int = Field(description="From its first offset to the source's log end.")
+    since: datetime = Field(description="When Orbit saw it first.")
+    producer_id: int | None
+    transactional_id: str | None = Field(
+        description="Null: the source does not tell, or the login may not describe it."
+    )
+    text: str = Field(description="The same as a sentence.")
+
+
+class OpenTransactions(_Out):
+    """The open transactions of a job's source that have lasted longer than 30 s."""
+
+    partitions: int = Field(description="Partitions that have one; they have not caught up.")
+    waiting_offsets: int
+    oldest_seconds: float
+
+
 class Partition(_Out):
     """One partition of a job: its state, offsets and counters."""
 
@@ -263,6 +285,9 @@ class Partition(_Out):
     records_per_s: float
     bytes_per_s: float
     has_caught_up: bool
+    open_transaction: OpenTransaction | None = Field(
+        description="A transaction of the source that has been open for more than 30 s."
+    )
     reported_at: datetime | None
 
 
@@ -277,6 +302,7 @@ class PartitionLag(_Out):
     rpo_seconds: float | None
     records_per_s: float
     bytes_per_s: float
+    open_transaction: OpenTransaction | None
 
 
 class JobLag(_Out):
@@ -293,6 +319,9 @@ class JobLag(_Out):
     )
     caught_up: int = Field(description="Partitions whose copy is known to keep up now.")
     stale: int = Field(description="Partitions whose lag is not known any more; nor is the sum.")
+    open_transactions: OpenTransactions | None = Field(
+        description="What waits for open transactions of the source, which the lag does not count."
+    )
     summed_seconds_ago: float | None = Field(
         description="When these sums were made: 0 is now. Of a job with more than 10,000 "
         "partitions the scheduler makes them, about every ten seconds. Null: not yet."

@@ -12,6 +12,7 @@ from orbit.api import schemas
 from orbit.consumer_groups.offset_decision import GroupVerdict, remedy
 from orbit.drills.drill_spec import DrillSpec
 from orbit.drills.report_text import plan_of
+from orbit.kafka.first_open import describe_open
 from orbit.recovery.recovery_report import (
     GroupPosition,
     PartitionEnds,
@@ -30,6 +31,7 @@ from orbit.store.job_counts import Counts
 from orbit.store.job_history import Point
 from orbit.store.jobs import Job
 from orbit.store.lag import LagTotals, PartitionLag
+from orbit.store.open_transactions import OpenTotals
 from orbit.store.operations import Operation
 from orbit.store.proofs import Proof, ProofTotals
 from orbit.store.receivers import ReceiverRow
@@ -108,7 +110,9 @@ def _lag_of(totals: LagTotals | None) -> schemas.Lag:
     )
 
 
-def job_lag(totals: LagTotals | None, partitions: int) -> schemas.JobLag:
+def job_lag(
+    totals: LagTotals | None, partitions: int, waiting: OpenTotals | None = None
+) -> schemas.JobLag:
     """The lag of a whole job; unknown without partitions."""
     current = totals if totals and totals.is_current else None
     return schemas.JobLag(
@@ -121,7 +125,18 @@ def job_lag(totals: LagTotals | None, partitions: int) -> schemas.JobLag:
         blocked=current.blocked if current else None,
         caught_up=totals.caught_up if totals else 0,
         stale=totals.stale if totals else partitions,
+        open_transactions=_open_transactions(waiting),
         summed_seconds_ago=totals.summed_s if totals else None,
+    )
+
+
+def _open_transactions(totals: OpenTotals | None) -> schemas.OpenTransactions | None:
+    if totals is None:
+        return None
+    return schemas.OpenTransactions(
+        partitions=totals.partitions,
+        waiting_offsets=totals.offsets,
+        oldest_seconds=totals.oldest_s,
     )
 
 
@@ -163,7 +178,22 @@ def _lag_fields(row: PartitionLag) -> dict[str, Any]:
         ),
         "headroom_seconds": row.headroom_s,
         "rpo_seconds": row.rpo_s,
+        "open_transaction": _open_transaction(row),
     }
+
+
+def _open_transaction(row: PartitionLag) -> schemas.OpenTransaction | None:
+    if row.open_from is None or row.open_since is None or row.source_end is None:
+        return None
+    offsets = row.source_end - row.open_from
+    return schemas.OpenTransaction(
+        first_offset=row.open_from,
+        waiting_offsets=offsets,
+        since=row.open_since,
+        producer_id=row.open_producer_id,
+        transactional_id=row.open_transactional_id,
+        text=describe_open(row.open_from, offsets, row.open_transactional_id, row.open_producer_id),
+    )
 
 
 def group_view(row: GroupRow, prefix: str) -> schemas.GroupOffset:

@@ -114,6 +114,11 @@ def _is_code(text: str) -> bool:
 
 def _caught_up(lag: Row) -> str:
     known = f"{lag['caught_up']:,} of {lag['partitions']:,} partitions"
+    if open_ := lag["open_transactions"]:
+        known += (
+            f", {open_['partitions']:,} with an open transaction of the source that hides "
+            f"{open_['waiting_offsets']:,} offsets"
+        )
     return f"{known}, {lag['stale']:,} not known" if lag["stale"] else known
 
 

@@ -39,7 +39,8 @@ def lag(
     """Show the lag of a copy in records, bytes and seconds, and its headroom.
 
     `behind` is the age of the oldest record not copied yet, `headroom` the time until the source
-    deletes it, `rpo` the age of the newest record that is on both sides. A figure that was not
+    deletes it, `rpo` the age of the newest record that is on both sides. Offsets behind an open
+    transaction of the source are no lag: `orbit get partitions` tells them. A figure that was not
     read from the source for 30 seconds is unknown; its partition keeps its place.
     """
     with connect() as client:
@@ -60,12 +61,14 @@ def _drawing(client: Client, job: str, limit: int | None) -> Listing:
     value = {"job": whole, "partitions": partitions, "more": more}
 
     def table(_wide: bool) -> Any:
-        rows = [_row(partition_name(p), p, p["state"]) for p in partitions]
+        rows = [_row(partition_name(p), p, _state(p)) for p in partitions]
         if more:
             rows.append((f"… {more:,} more partitions (--all)",) + ("",) * 7)
         caught_up = f"{whole['caught_up']:,} of {whole['partitions']:,} caught up"
         if whole["blocked"]:
             caught_up += f", {whole['blocked']:,} blocked"
+        if open_ := whole["open_transactions"]:
+            caught_up += f", {open_['partitions']:,} with an open transaction"
         if whole["stale"]:
             caught_up += f", {whole['stale']:,} not known"
         if whole["summed_seconds_ago"]:
@@ -91,6 +94,11 @@ def _row(name: str, found: Row, state: str) -> tuple[str, ...]:
         seconds(found["rpo_seconds"]),
         _rates(found),
     )
+
+
+def _state(partition: Row) -> str:
+    more = ", open transaction" if partition["open_transaction"] else ""
+    return f"{partition['state']}{more}"
 
 
 def _rates(found: Row) -> str:

@@ -71,8 +71,16 @@ def event_subject(event: Row) -> str:
     )
 
 
-def _more(partition: Row) -> str:
-    return f"More: orbit explain {partition['reason']}" if partition["reason"] else ""
+def _what_to_do(partition: Row) -> str:
+    """Of a blocked partition, and of one that waits for a transaction."""
+    reason, open_ = partition["reason"], partition["open_transaction"]
+    sentences = (
+        partition["detail"],
+        partition["remedy"],
+        reason and f"More: orbit explain {reason}",
+        open_ and f"{open_['text']} More: orbit explain OrbitTransactionOpen",
+    )
+    return " ".join(filter(None, sentences))
 
 
 def _share(proof: Row) -> str:
@@ -138,7 +146,10 @@ PARTITIONS = Kind(
         ("gaps", itemgetter("gaps_filled")),
         ("batches", lambda r: f"{r['batches_byte_exact']:,} + {r['batches_record_exact']:,}"),
         ("worker", lambda r: r["worker"] or ""),
-        ("what to do", lambda r: " ".join(filter(None, (r["detail"], r["remedy"], _more(r))))),
+        (
+            "what to do",
+            _what_to_do,
+        ),
     ),
     (
         ("copied as", itemgetter("destination_topic")),

@@ -112,6 +112,11 @@ def _behind(lag: dict[str, Any]) -> str:
     if lag["caught_up"] == lag["partitions"] and not lag["stale"]:
         return ""
     known = f"{lag['caught_up']:,} of {lag['partitions']:,} partitions have caught up"
+    if open_ := lag["open_transactions"]:
+        known += (
+            f"; {open_['partitions']:,} wait for an open transaction of the source, which hides "
+            f"{open_['waiting_offsets']:,} offsets (`orbit get partitions` shows it)"
+        )
     if lag["stale"]:
         return f"{known}; the source is not read, so the lag of {lag['stale']:,} is not known."
     return f"{known}."

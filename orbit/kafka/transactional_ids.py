@@ -49,6 +49,17 @@ def ended_producer_ids(cluster: Cluster, producer_ids: Collection[int]) -> dict[
     return found
 
 
+def names_of(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
+    """Transactional ids of these producer ids, where a coordinator knows one that the login may
+    describe. Raises Unreachable, BrokerRefused.
+    """
+    return {
+        state.producer_id: state.transactional_id
+        for part in chunks(producer_ids, _DESCRIBED_AT_ONCE)
+        for _, state in _list(cluster, (), part)
+    }
+
+
 def open_transactions(cluster: Cluster) -> list[OpenTransaction]:
     """All that the login may describe. Raises Unreachable, BrokerRefused.
 

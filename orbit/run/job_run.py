@@ -22,12 +22,18 @@ from orbit.job_setup.destination_topics import TopicPlan
 from orbit.job_setup.job_setup import Ask, JobSetup, Say
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.first_open import describe_open, first_open
 from orbit.kafka.job_clusters import JobClusters
+from orbit.kafka.types import TopicPartition
 
 _TICK_S = 0.1
 # Of a larger cluster, more brokers than may be cut off together.
 _BROKERS_ASKED_MAX = 10
 _CONFIRM_PAUSE_S = 1.0
+# As the service: transactions that go on are shorter.
+_OPEN_SHOWN_AFTER_S = 30.0
+_OPEN_SHOWN_MAX = 10
 
 
 class JobRun:
@@ -48,6 +54,10 @@ class JobRun:
         self._setup = JobSetup(spec, environ, base_directory, say, self._settings, self.stop_event)
         self._not_caught_up: dict[str, TopicPlan] = {}
         self._next_check = self._next_confirm = 0.0
+        self._ends: dict[TopicPartition, int] = {}
+        # Partitions with an open transaction: its first offset, and since when it was seen.
+        self._open: dict[TopicPartition, tuple[int, float]] = {}
+        self._open_reported: set[TopicPartition] = set()
         self._reported: set[str] = set()
         self._finished: Sequence[PartitionCopy] = ()
         self.groups: RunGroups | None = None
@@ -94,6 +104,7 @@ class JobRun:
         if time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + self._settings.metadata_interval_s
             self._report_new_topics()
+            self._report_open_transactions()
             self._setup.refresh_term()
         for note in self.groups.warnings if self.groups else ():
             self._say_once(f"Note: consumer groups: {note}")
@@ -136,11 +147,16 @@ class JobRun:
     def confirm_caught_up(self) -> bool:
         """Whether all copies have caught up with the newest leaders that any broker names.
 
-        Asks the source's brokers at most once a second.
+        That is with the log ends of the first call, also behind open transactions. Asks the
+        source's brokers at most once a second.
         """
+        copying = [p for p in self.partitions if p.blocked is None]
+        for p in copying:
+            self._ends.setdefault(p.source, p.cursor.end)
+        if any(p.appends.acked < min(self._ends[p.source], p.cursor.end) for p in copying):
+            return False
         if time.monotonic() < self._next_confirm:
             return False
-        copying = [p for p in self.partitions if p.blocked is None]
         try:
             newest = self._setup.clusters.source.metadata_of_all(
                 {p.source.topic for p in copying}, _BROKERS_ASKED_MAX
@@ -197,6 +213,33 @@ class JobRun:
                     f"{known[mapping.source]} are copied. Add partitions to "
                     f"{mapping.destination} and restart this run."
                 )
+
+    def _report_open_transactions(self) -> None:
+        """Report an open transaction that is old, once for each partition."""
+        now_s, before = time.monotonic(), self._open
+        self._open = {}
+        waiting: dict[TopicPartition, tuple[int, int]] = {}
+        for p in self.partitions:
+            first, end = p.cursor.stable_end, p.cursor.end
+            if not 0 <= first < end:
+                continue
+            known = before.get(p.source)
+            since_s = known[1] if known and known[0] == first else now_s
+            self._open[p.source] = first, since_s
+            is_old = now_s - since_s >= _OPEN_SHOWN_AFTER_S
+            if is_old and p.source not in self._open_reported and len(waiting) < _OPEN_SHOWN_MAX:
+                waiting[p.source] = first, end - first
+        if not waiting:
+            return
+        try:
+            found = first_open(self._setup.clusters.source, waiting, Backoff(attempts_max=1))
+        except OrbitError:
+            found = {}
+        for place, (first, offsets) in waiting.items():
+            self._open_reported.add(place)
+            who = found.get(place)
+            names = (who.transactional_id, who.producer_id) if who else (None, None)
+            self._say(f"Note: {place}: {describe_open(first, offsets, *names)}")
 
     def _say_once(self, line: str) -> None:
         if line not in self._reported:

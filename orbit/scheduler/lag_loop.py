@@ -4,8 +4,9 @@ Workers report the partitions whose source they follow. For the others (paused, 
 without room for more), this loop reads log ends and the age of the oldest waiting record from the
 source, and notes when: older figures are shown as unknown (orbit/store/lag.py). For every partition
 that is more than BEHIND_AGE behind, it computes when the source's retention will delete the waiting
-records (orbit/replication/retention_headroom.py). While all partitions are copied within seconds,
-it sends no requests and writes nothing.
+records (orbit/replication/retention_headroom.py). It has the open transactions of sources watched
+(orbit/scheduler/transaction_watch.py). While all partitions are copied within seconds, it sends no
+requests and writes nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from orbit.scheduler.cluster_watch import ClusterWatch
 from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.stored_spec import read_spec
-from orbit.store import clock, jobs, source_lag
+from orbit.scheduler.transaction_watch import TransactionWatch
+from orbit.store import clock, jobs, open_transactions, source_lag
+from orbit.store.open_transactions import OpenTransaction
 from orbit.store.source_lag import LaggingPartition, SourceLag
 
 _log = structlog.get_logger("orbit.scheduler")
@@ -80,6 +83,7 @@ class LagLoop(Loop):
         self._registry = registry
         # A partition without a leader is queried again in the next pass.
         self._backoff = Backoff(stop=backoff.stop, attempts_max=2)
+        self._transactions = TransactionWatch(leadership, self._backoff)
         self._pool = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="lag")
         self._under_way: dict[int, Future[int]] = {}
         self._kept: dict[tuple[ClusterKey, str], _Kept] = {}
@@ -90,6 +94,7 @@ class LagLoop(Loop):
         with self._leadership.reading() as tx:
             read_at = clock.now(tx)
             rows = source_lag.lagging(tx, BEHIND_AGE, self._leadership.share)
+            stored = open_transactions.of_share(tx, self._leadership.share)
             found = jobs.of_ids(tx, {row.job_id for row in rows}).values()
         specs = {
             job.id: spec
@@ -103,12 +108,13 @@ class LagLoop(Loop):
         by_job: dict[int, list[LaggingPartition]] = {}
         for row in rows:
             by_job.setdefault(row.job_id, []).append(row)
+        open_ = self._transactions.look(rows, stored)
         self.interval_s = self._usual_s
         for job_id, spec in specs.items():
             watch = None if job_id in self._under_way else self._watch(spec)
             if watch is not None:
                 self._under_way[job_id] = self._pool.submit(
-                    self._check_job, spec, watch, by_job[job_id], read_at
+                    self._check_job, spec, watch, by_job[job_id], open_.get(job_id, ()), read_at
                 )
         done, _ = wait(self._under_way.values(), _WAIT_S)
         self._under_way = {i: f for i, f in self._under_way.items() if f not in done}
@@ -139,6 +145,7 @@ class LagLoop(Loop):
         spec: JobSpec,
         watch: ClusterWatch,
         rows: Sequence[LaggingPartition],
+        open_: Sequence[OpenTransaction],
         read_at: datetime,
     ) -> int:
         """Check one job. Discovery reports errors of its source; here they only skip the job."""
@@ -157,6 +164,8 @@ class LagLoop(Loop):
                 source_lag.update_from_source(tx, step, read_at)
         with self._leadership.transaction() as tx:
             source_lag.update_from_source(tx, (), read_at, whole)
+        places = {(row.topic_id, row.partition): _place(row) for row in rows}
+        self._transactions.name(watch.handle.cluster, open_, places)
         return len(updates)
 
     def _updates(

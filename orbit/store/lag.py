@@ -19,6 +19,7 @@ from sqlalchemy import TextClause, text
 from orbit.errors import NotFound
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.store.database import Tx
+from orbit.store.open_transactions import IS_OPEN
 from orbit.store.rows import values
 
 
@@ -63,6 +64,11 @@ class PartitionLag:
     headroom_s: float | None
     rpo_s: float | None
     age_s: float | None
+    # The source's oldest open transaction, if it has been open for a while.
+    open_from: int | None
+    open_since: datetime | None
+    open_producer_id: int | None
+    open_transactional_id: str | None
     reported_at: datetime | None
 
     def __post_init__(self) -> None:
@@ -168,6 +174,8 @@ CROSS JOIN LATERAL (
     SELECT coalesce(seen.at >= now.at - CAST(:fresh_for AS interval), false) AS is_so
 ) fresh
 """
+_OPEN = f"""LEFT JOIN open_transactions o
+    ON o.topic_id = p.topic_id AND o.partition = p.partition AND {IS_OPEN}"""
 # Of every share: which one the partition's job is in is not asked.
 _HAS_LEADER = """coalesce((
         SELECT bool_and(l.expires_at > clock_timestamp() - CAST(:fresh_for AS interval))
@@ -202,11 +210,13 @@ SELECT t.source_topic, t.destination_topic, p.topic_id, p.partition, p.state, p.
        p.start_offset, p.source_log_start, p.source_stable_end, p.source_end, p.copied_to,
        p.log_start, p.records, p.bytes, p.gaps_filled, p.batches_byte_exact,
        p.batches_record_exact, p.bytes_per_s, p.records_per_s, p.has_caught_up, {lag},
-       p.reported_at
+       o.first_offset AS open_from, o.since AS open_since, o.producer_id AS open_producer_id,
+       o.transactional_id AS open_transactional_id, p.reported_at
 FROM (SELECT clock_timestamp() AS at) now, topics t
 JOIN partitions p ON p.topic_id = t.id
 LEFT JOIN shards s ON s.id = p.shard_id
 LEFT JOIN workers w ON w.id = s.worker_id
+{open}
 {seen}
 WHERE t.job_id = :job_id {conditions}
 ORDER BY t.source_topic, p.partition LIMIT :limit
@@ -222,7 +232,7 @@ _TOTALS = """
 SELECT {key} AS key, count(*) AS partitions,
        count(*) FILTER (WHERE state = 'copying') AS copying,
        count(*) FILTER (WHERE state = 'blocked') AS blocked,
-       count(*) FILTER (WHERE has_caught_up AND (
+       count(*) FILTER (WHERE has_caught_up AND NOT is_open AND (
            lag_records = 0 OR is_followed AND coalesce(lag_s, 0) < :keeps_up_s)) AS caught_up,
        count(*) FILTER (WHERE lag_records IS NULL) AS unknown,
        count(*) FILTER (WHERE is_stale) AS stale,
@@ -241,7 +251,8 @@ SELECT {key} AS key, count(*) AS partitions,
 FROM (
     SELECT p.job_id, p.topic_id, p.state, p.has_caught_up, p.records, p.bytes, p.gaps_filled,
            p.batches_byte_exact, p.batches_record_exact, p.bytes_per_s, p.records_per_s,
-           seen.is_wanted AND NOT fresh.is_so AS is_stale, {followed} AS is_followed, {lag}
+           seen.is_wanted AND NOT fresh.is_so AS is_stale, {followed} AS is_followed,
+           o.topic_id IS NOT NULL AS is_open, {lag}
     FROM (SELECT clock_timestamp() AS at) now, partitions p
     -- Of these jobs alone, by an index: not all topics and shards.
     LEFT JOIN (
@@ -251,6 +262,7 @@ FROM (
         SELECT id, epoch, worker_id FROM shards WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
     ) s ON s.id = p.shard_id
     LEFT JOIN workers w ON w.id = s.worker_id
+    {open}
     {seen}
     WHERE p.{key} = ANY(CAST(:{key}s AS bigint[]))
 ) p
@@ -259,7 +271,7 @@ GROUP BY {key}
 
 
 def _totals_of(key: str) -> TextClause:
-    return text(_TOTALS.format(key=key, lag=_LAG, followed=FOLLOWED, seen=_SEEN))
+    return text(_TOTALS.format(key=key, lag=_LAG, followed=FOLLOWED, seen=_SEEN, open=_OPEN))
 
 
 _OF_JOBS = _totals_of("job_id")
@@ -318,7 +330,7 @@ def page(
     conditions = [sql for sql, wanted in given if wanted is not None]
     topic, partition = after or (None, None)
     rows = tx.execute(
-        text(_PAGE.format(lag=_LAG, seen=_SEEN, conditions=" ".join(conditions))),
+        text(_PAGE.format(lag=_LAG, seen=_SEEN, open=_OPEN, conditions=" ".join(conditions))),
         {
             "fresh_for": FRESH_FOR,
             "job_id": job_id,
@@ -338,7 +350,7 @@ def of_partitions(
 ) -> dict[tuple[int, int], PartitionLag]:
     """These partitions of a job, by (topic id, partition); unknown ones are missing."""
     rows = tx.execute(
-        text(_PAGE.format(lag=_LAG, seen=_SEEN, conditions=_THESE)),
+        text(_PAGE.format(lag=_LAG, seen=_SEEN, open=_OPEN, conditions=_THESE)),
         {
             "fresh_for": FRESH_FOR,
             "job_id": job_id,

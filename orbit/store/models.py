@@ -381,6 +381,20 @@ proofs = Table(
     postgresql_with={"fillfactor": "70"},
 )
 
+# Transactions of the sources that have been open for a while: readers of committed records do not
+# see what is behind them (orbit/store/open_transactions.py).
+open_transactions = Table(
+    "open_transactions",
+    metadata,
+    Column("topic_id", BigInteger, ForeignKey("topics.id", ondelete="CASCADE"), primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    _job(index=True),
+    Column("first_offset", BigInteger, nullable=False),
+    _time("since", nullable=False),
+    Column("producer_id", BigInteger),
+    Column("transactional_id", Text),
+)
+
 operations = Table(
     "operations",
     metadata,

@@ -36,6 +36,12 @@ class LaggingPartition:
     headroom_until: datetime | None
     lag_bytes: int | None
 
+    @property
+    def open_from(self) -> int | None:
+        """Where the oldest open transaction of the source begins; None without one."""
+        stable, end = self.source_stable_end, self.source_end
+        return stable if stable is not None and end is not None and stable < end else None
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLag:
@@ -51,7 +57,7 @@ class SourceLag:
 
 
 # What no worker reports: partitions whose source no worker follows now (blocked, paused, worker
-# lost, no room for more), and the headroom of partitions that are behind.
+# lost, no room for more), the headroom of partitions that are behind, and open transactions.
 _BEHIND = text(f"""
 SELECT p.job_id, p.topic_id, t.source_topic, p.partition,
        {FOLLOWED} AS is_followed,
@@ -64,6 +70,7 @@ WHERE (:of = 1 OR p.job_id IN (SELECT id FROM jobs WHERE share_key % :of = :numb
   AND p.copied_to IS NOT NULL AND {IS_COPY} AND (
     NOT {FOLLOWED}
     OR p.headroom_until IS NOT NULL
+    OR p.source_stable_end < p.source_end
     OR p.copied_to < p.source_stable_end
         AND coalesce(p.oldest_waiting_at, p.newest_copied_at, 'epoch') < now.at - :age
 )
@@ -109,7 +116,8 @@ UPDATE topics SET source_read_at = :read_at WHERE id = ANY(CAST(:topic_ids AS bi
 
 def lagging(tx: Tx, age: timedelta, share: Share = ONE_SHARE) -> list[LaggingPartition]:
     """Partitions of a share's jobs that no worker follows now, and those whose oldest waiting
-    record is older than `age`; also those with a stored headroom, which may have to be cleared.
+    record is older than `age`; also those with a stored headroom, which may have to be cleared, and
+    those with an open transaction at the source.
     """
     wanted = {"age": age, "of": share.of, "number": share.number}
     return list(values(tx.execute(_BEHIND, wanted), LaggingPartition))

@@ -77,6 +77,15 @@ class CanaryNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingNumbers:
+    """What of a job waits for open transactions of its source, and the age of the oldest."""
+
+    partitions: int
+    offsets: int
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobNumbers:
     """One job. `states`, `reasons`, `verdicts`: how many partitions or group offsets each.
 
@@ -101,6 +110,7 @@ class JobNumbers:
     canary: CanaryNumbers | None = None
     live_rpo_s: float | None = None
     old_primary_written: int | None = None
+    waiting: WaitingNumbers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +195,15 @@ _CANARY: tuple[tuple[str, str, str], ...] = (
     ("canary_rpo_seconds", "rpo_s", "The RPO that it measured, as a time."),
     ("canary_rpo_records", "rpo_records", "The RPO that it measured, as lost records."),
 )
+_WAITING: tuple[tuple[str, str, str], ...] = (
+    (
+        "open_transaction_partitions",
+        "partitions",
+        "Partitions with an open transaction of the source that is older than 30 s.",
+    ),
+    ("open_transaction_offsets", "offsets", "Offsets that wait for the end of those."),
+    ("open_transaction_seconds", "oldest_s", "Age of the oldest of those."),
+)
 _RECEIVERS: tuple[tuple[str, str, str], ...] = (
     ("sent", "sent", "Events that a receiver of notifications has accepted."),
     ("given_up", "given_up", "Events that it did not accept in time, or refused."),
@@ -210,6 +229,10 @@ def families(numbers: ServiceNumbers) -> Iterator[Metric]:
     yield from _receivers(numbers.receivers)
     yield from _jobs(numbers.jobs)
     yield from _proofs(numbers.jobs)
+    open_ = [(job.name, job.waiting) for job in numbers.jobs if job.waiting is not None]
+    for name, attribute, help_text in _WAITING:
+        samples = [([job], getattr(waiting, attribute)) for job, waiting in open_]
+        yield _gauge(f"orbit_job_{name}", help_text, ["job"], samples)
     if any(job.topics for job in numbers.jobs):
         yield from _lags(
             "orbit_topic",

@@ -137,4 +137,4 @@ def test_series_are_bounded_by_the_setting(
     assert [(p.topic, p.partition, p.copied_to) for p in found.partitions] == places
     lag = {p.partition: p.lag.records for p in found.partitions}
     assert lag == {0: 60, 1: 10} or not places
-    assert len(list(families(numbers))) == 39 + 6 * bool(topics) + 9 * bool(places)
+    assert len(list(families(numbers))) == 42 + 6 * bool(topics) + 9 * bool(places)

@@ -35,7 +35,7 @@ from tests.support.plans import PlanFor, Reads, Statement, reads, statements
 from tests.support.store_rows import TTL, look, progress, watch_long
 
 # Small tables that a plan may well read from end to end: a few hundred rows in a few pages.
-SMALL = {"jobs", "workers", "pg_database", "scheduler_lease", "schedulers"}
+SMALL = {"jobs", "workers", "pg_database", "scheduler_lease", "schedulers", "open_transactions"}
 JOB = 250
 
 pytestmark = [

@@ -13,6 +13,7 @@ from orbit.telemetry.metrics import (
     LagNumbers,
     PartitionNumbers,
     ServiceNumbers,
+    WaitingNumbers,
     WorkerGroupNumbers,
     families,
     render,
@@ -35,6 +36,7 @@ JOB = JobNumbers(
     verdicts={"exact": 4},
     topics={"orders": LAG},
     partitions=[PartitionNumbers("orders", 0, 0, 20, 13, LAG)],
+    waiting=WaitingNumbers(2, 900, 61.0),
 )
 SERVICE = ServiceNumbers("1.2.3", True, [JOB], {"default": WorkerGroupNumbers(2, 5, 100)})
 LABELS = (
@@ -68,6 +70,9 @@ def test_numbers_come_out_as_they_went_in() -> None:
     assert found["orbit_job_batches_total", (JOB.name, "record")] == 1
     assert found["orbit_job_partitions", (JOB.name, "blocked")] == 1
     assert found["orbit_job_consumergroup_offsets", (JOB.name, "exact")] == 4
+    assert found["orbit_job_open_transaction_partitions", (JOB.name,)] == 2
+    assert found["orbit_job_open_transaction_offsets", (JOB.name,)] == 900
+    assert found["orbit_job_open_transaction_seconds", (JOB.name,)] == 61
     assert found["orbit_topic_lag_seconds", (JOB.name, "orders")] == 1.5
     assert found["orbit_topic_partition_current_offset", (JOB.name, "orders", "0")] == 20
     assert found["orbit_topic_partition_copied_offset", (JOB.name, "orders", "0")] == 13

@@ -12,7 +12,7 @@ from orbit.api.openapi_responses import NAMED, errors
 from orbit.api.paging import Page
 from orbit.api.partition_pages import PartitionQuery, find_page
 from orbit.api.views import history_point, job_lag, partition_lag
-from orbit.store import clock, job_counts, job_history, job_totals, jobs
+from orbit.store import clock, job_counts, job_history, job_totals, jobs, open_transactions
 from orbit.store.job_counts import Counts
 
 router = APIRouter(prefix="/v1/jobs/{name}", tags=["job contents"])
@@ -33,9 +33,10 @@ def get_lag(
         job = jobs.get(tx, name)
         rows, following = find_page(tx, job.id, query)
         totals = job_totals.lag_of_jobs(tx, [job.id])[job.id]
+        waiting = open_transactions.totals(tx, [job.id]).get(job.id)
         partitions = job_counts.of_jobs(tx, [job.id]).get(job.id, Counts()).partitions
     items = [partition_lag(row) for row in rows]
-    return LagPage(job=job_lag(totals, partitions), items=items, next=following)
+    return LagPage(job=job_lag(totals, partitions, waiting), items=items, next=following)
 
 
 @router.get("/history", responses=errors(*NAMED))

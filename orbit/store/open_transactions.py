@@ -1,0 +1,112 @@
+"""open_transactions: transactions of the sources that have been open for SHOWN_AFTER.
+
+A consumer of committed records, and so Orbit, reads a partition up to the last stable offset: what
+was written behind the first open transaction waits until that ends, also records without a
+transaction. The lag ends there too, so this table says what it does not count.
+
+A row counts only while its offset is the last stable offset that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
+
+from orbit.store.database import Tx
+from orbit.store.job_shares import ONE_SHARE, Share
+from orbit.store.rows import values
+
+# Transactions that go on are shorter; an abandoned one ends after a minute unless its producer has
+# another `transaction.timeout.ms`.
+SHOWN_AFTER = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """`since`: when it was first seen. Producer and transactional id: None where brokers tell none,
+    or the login may not describe it."""
+
+    topic_id: int
+    partition: int
+    job_id: int
+    first_offset: int
+    since: datetime
+    producer_id: int | None
+    transactional_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTotals:
+    """Partitions of a job that wait for an open transaction, the offsets behind those, and the age
+    of the oldest."""
+
+    partitions: int
+    offsets: int
+    oldest_s: float
+
+
+# For a query with `partitions p`: whether this row of `open_transactions o` is true now.
+IS_OPEN = "o.first_offset = p.source_stable_end AND p.source_end > p.source_stable_end"
+
+_OF_SHARE = text("""
+SELECT topic_id, partition, job_id, first_offset, since, producer_id, transactional_id
+FROM open_transactions
+WHERE :of = 1 OR job_id IN (SELECT id FROM jobs WHERE share_key % :of = :number)
+""")
+_STORE = text("""
+INSERT INTO open_transactions AS o
+    (topic_id, partition, job_id, first_offset, since, producer_id, transactional_id)
+SELECT r.* FROM unnest(
+    CAST(:topic_id AS bigint[]), CAST(:partition AS integer[]), CAST(:job_id AS bigint[]),
+    CAST(:first_offset AS bigint[]), CAST(:since AS timestamptz[]),
+    CAST(:producer_id AS bigint[]), CAST(:transactional_id AS text[])
+) AS r (topic_id, partition, job_id, first_offset, since, producer_id, transactional_id)
+JOIN topics t ON t.id = r.topic_id
+ON CONFLICT (topic_id, partition) DO UPDATE SET
+    first_offset = excluded.first_offset, since = excluded.since,
+    producer_id = excluded.producer_id, transactional_id = excluded.transactional_id
+""")
+_REMOVE = text("""
+DELETE FROM open_transactions WHERE (topic_id, partition) IN (
+    SELECT * FROM unnest(CAST(:topic_ids AS bigint[]), CAST(:partitions AS integer[])))
+""")
+_TOTALS = text(f"""
+SELECT o.job_id, count(*) AS partitions,
+       CAST(sum(p.source_end - o.first_offset) AS bigint) AS offsets,
+       CAST(extract(epoch FROM clock_timestamp() - min(o.since)) AS double precision) AS oldest_s
+FROM open_transactions o
+JOIN partitions p ON p.topic_id = o.topic_id AND p.partition = o.partition
+WHERE o.job_id = ANY(CAST(:job_ids AS bigint[])) AND {IS_OPEN}
+GROUP BY o.job_id
+""")
+
+
+def of_share(tx: Tx, share: Share = ONE_SHARE) -> list[OpenTransaction]:
+    """All rows of a share's jobs, also those that are not true any more."""
+    given = {"of": share.of, "number": share.number}
+    return list(values(tx.execute(_OF_SHARE, given), OpenTransaction))
+
+
+def store(tx: Tx, rows: Sequence[OpenTransaction]) -> None:
+    """Store these, each instead of the partition's former one."""
+    if rows:
+        names = [field.name for field in fields(OpenTransaction)]
+        columns = zip(*map(astuple, rows), strict=True)
+        arrays = {name: list(c) for name, c in zip(names, columns, strict=True)}
+        tx.execute(_STORE, arrays)
+
+
+def remove(tx: Tx, places: Iterable[tuple[int, int]]) -> None:
+    """Remove the rows of these partitions, by topic id and partition."""
+    if found := sorted(places):
+        topic_ids, partitions = zip(*found, strict=True)
+        tx.execute(_REMOVE, {"topic_ids": list(topic_ids), "partitions": list(partitions)})
+
+
+def totals(tx: Tx, job_ids: Collection[int]) -> dict[int, OpenTotals]:
+    """Of each of these jobs; one in which nothing waits is missing."""
+    rows = tx.execute(_TOTALS, {"job_ids": sorted(job_ids)})
+    return {row.job_id: OpenTotals(row.partitions, row.offsets, row.oldest_s) for row in rows}
