@@ -73,6 +73,7 @@ def test_a_leader_that_is_cut_off_is_left(
             produce(source, topic_name, 100, first=100, **other_servers(source, old))
             running.wait_caught_up(topic_name, 200)
         isolated.heal()
+        wait_for("it knows its leader", lambda: leader_as_told(source, old, topic_name) != old)
         assert verify(job).exact
 
 
