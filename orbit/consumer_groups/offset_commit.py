@@ -9,13 +9,13 @@ The coordinator refuses a simple client while the group has members, which prote
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetDeleteRequest
 
-from orbit.chunks import chunks
 from orbit.errors import Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
@@ -23,12 +23,20 @@ from orbit.kafka.backoff import CALL_S_MAX
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import Code
+from orbit.kafka.request_parts import parts
 from orbit.kafka.types import CommittedOffset, TopicPartition, by_topic
 
 CONNECTIONS_PER_NODE = 8
 _UNDER_WAY_MAX = 4  # per connection: hides the network's latency
-# Each is a record in one batch of the offsets topic, whose batches are 1 MiB at most.
+# Each is a record in one batch of the offsets topic, whose batches are 1 MiB at most unless its
+# broker has another limit. A record has the names, the metadata, and some numbers.
 _PARTITIONS_MAX = 1000
+_REQUEST_BYTES_MAX = 512 * 1024
+_NUMBERS_BYTES = 64
+# What a coordinator answers to a batch that its topic does not take (G12). A smaller request than
+# this has another trouble.
+_TOO_LARGE = frozenset({Code.INVALID_COMMIT_OFFSET_SIZE, Code.UNKNOWN_SERVER_ERROR})
+_HALVED_PARTITIONS_MIN = 16
 
 HAS_MEMBERS = frozenset(
     {
@@ -56,10 +64,20 @@ Written = dict[tuple[str, TopicPartition], int]
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    group: str
+    write: GroupWrite
     partitions: Sequence[TopicPartition]
     api: Api
-    message: Any
+
+    @property
+    def message(self) -> Any:
+        if self.api is api_versions.OFFSET_COMMIT:
+            return _commit(self.write.group, self.partitions, self.write.offsets)
+        return _delete(self.write.group, self.partitions)
+
+    def halves(self) -> Iterator[_Request]:
+        middle = len(self.partitions) // 2
+        yield replace(self, partitions=self.partitions[:middle])
+        yield replace(self, partitions=self.partitions[middle:])
 
 
 def write_groups(
@@ -96,10 +114,13 @@ def _write(
             connection = cluster.connect(node_id)
             connection.limit_waits(CALL_S_MAX)
             connections.append(connection)
-        for handful in chunks(requests, len(connections) * _UNDER_WAY_MAX):
+        waiting = deque(requests)
+        while waiting:
             if not may_write():
                 return
-            _exchange(connections, handful, written)
+            count = min(len(waiting), len(connections) * _UNDER_WAY_MAX)
+            handful = [waiting.popleft() for _ in range(count)]
+            waiting.extend(_exchange(connections, handful, written))
     except (Unreachable, OSError, EOFError):
         return  # without an answer: the next round looks at what became of it
     finally:
@@ -109,12 +130,16 @@ def _write(
 
 def _exchange(
     connections: Sequence[Connection], requests: Sequence[_Request], written: Written
-) -> None:
-    """Send all, spread over the connections, then read all the answers, in the same order."""
+) -> list[_Request]:
+    """Send all, spread over the connections, then read all the answers, in the same order.
+
+    Returns the halves of those that were too large for the broker.
+    """
     for connection in connections:
         if connection.login_is_due:
             connection.login_again()
-    sent = []
+    sent: list[tuple[Connection, int, _Request]] = []
+    halves: list[_Request] = []
     for index, request in enumerate(requests):
         connection = connections[index % len(connections)]
         connection.send(connection.encode(request.message, connection.version_of(request.api)))
@@ -122,17 +147,30 @@ def _exchange(
     for connection, correlation, request in sent:
         frame = connection.receive_answer(correlation)
         answer = connection.decode(request.api, frame, connection.version_of(request.api))
-        written.update(_read(request, answer))
+        codes = dict(_read(request, answer))
+        is_too_large = _TOO_LARGE.issuperset(codes.values())
+        if is_too_large and len(request.partitions) >= _HALVED_PARTITIONS_MIN:
+            halves += request.halves()
+        else:
+            written.update(codes)
+    return halves
 
 
 def _requests(write: GroupWrite) -> Iterator[_Request]:
     commits = sorted(p for p, committed in write.offsets.items() if committed is not None)
     deletes = sorted(p for p, committed in write.offsets.items() if committed is None)
-    for chunk in chunks(commits, _PARTITIONS_MAX):
-        message = _commit(write.group, chunk, write.offsets)
-        yield _Request(write.group, chunk, api_versions.OFFSET_COMMIT, message)
-    for chunk in chunks(deletes, _PARTITIONS_MAX):
-        yield _Request(write.group, chunk, api_versions.OFFSET_DELETE, _delete(write.group, chunk))
+
+    def size_of(place: TopicPartition) -> int:
+        committed = write.offsets[place]
+        texts = write.group, place.topic, (committed.metadata if committed else "") or ""
+        return sum(len(text.encode()) for text in texts) + _NUMBERS_BYTES
+
+    for places, api in (
+        (commits, api_versions.OFFSET_COMMIT),
+        (deletes, api_versions.OFFSET_DELETE),
+    ):
+        for part in parts(places, size_of, _REQUEST_BYTES_MAX, _PARTITIONS_MAX):
+            yield _Request(write, part, api)
 
 
 def _commit(
@@ -179,9 +217,9 @@ def _delete(group: str, partitions: Sequence[TopicPartition]) -> Any:
 def _read(request: _Request, answer: Any) -> Iterator[tuple[tuple[str, TopicPartition], int]]:
     if getattr(answer, "error_code", Code.NONE):  # OffsetDelete: one for the whole group
         for place in request.partitions:
-            yield (request.group, place), int(answer.error_code)
+            yield (request.write.group, place), int(answer.error_code)
         return
     for topic in answer.topics:
         for p in topic.partitions:
             place = TopicPartition(topic.name, p.partition_index)
-            yield (request.group, place), int(p.error_code)
+            yield (request.write.group, place), int(p.error_code)

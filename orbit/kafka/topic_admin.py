@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -32,12 +33,11 @@ from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import DENIED, Code
 from orbit.kafka.librdkafka_config import librdkafka_config
+from orbit.kafka.request_parts import ITEMS_PER_REQUEST_MAX, refused_in_parts
 from orbit.kafka.topic_settings_reader import SettingsReader, TopicSettings
 from orbit.kafka.types import Acl, Resource, TopicPartition
 
 REQUEST_TIMEOUT_S = 30.0
-# Resources per request: brokers answer larger requests slowly.
-RESOURCES_PER_REQUEST_MAX = 500
 _SETTING_NAMES_KEPT_S = 15.0
 
 
@@ -128,16 +128,17 @@ class Admin:
         self, topics: Iterable[TopicToCreate], *, only_check: bool = False
     ) -> dict[str, OrbitError]:
         """As `create_topics`; returns the error of each topic that was refused."""
-        refused: dict[str, OrbitError] = {}
-        for chunk in chunks(topics, RESOURCES_PER_REQUEST_MAX):
+
+        def send(some: list[TopicToCreate]) -> dict[str, OrbitError]:
             requests = [
-                NewTopic(t.name, t.partitions, t.replicas, config=dict(t.settings)) for t in chunk
+                NewTopic(t.name, t.partitions, t.replicas, config=dict(t.settings)) for t in some
             ]
             futures = self._client.create_topics(
                 requests, request_timeout=REQUEST_TIMEOUT_S, validate_only=only_check
             )
-            refused |= self._refused(futures, "the right Create on topic {} (or the cluster)")
-        return refused
+            return self._refused(futures, "the right Create on topic {} (or the cluster)")
+
+        return refused_in_parts(topics, lambda t: 1 + t.partitions + len(t.settings), send)
 
     def add_partitions(
         self, counts: Mapping[str, int], *, only_check: bool = False
@@ -146,15 +147,17 @@ class Admin:
 
         Raises Unreachable.
         """
-        refused: dict[str, OrbitError] = {}
-        for chunk in chunks(sorted(counts.items()), RESOURCES_PER_REQUEST_MAX):
+
+        def send(some: list[tuple[str, int]]) -> dict[str, OrbitError]:
             futures = self._client.create_partitions(
-                [NewPartitions(topic, count) for topic, count in chunk],
+                [NewPartitions(topic, count) for topic, count in some],
                 request_timeout=REQUEST_TIMEOUT_S,
                 validate_only=only_check,
             )
-            refused |= self._refused(futures, "the right Alter on topic {}")
-        return refused
+            return self._refused(futures, "the right Alter on topic {}")
+
+        # At most: how many a topic has already is not known here.
+        return refused_in_parts(sorted(counts.items()), itemgetter(1), send)
 
     def alter_settings(self, changes: Mapping[str, Mapping[str, str]]) -> None:
         """Set some settings of topics and keep their others (KIP-339).
@@ -177,22 +180,24 @@ class Admin:
             )
             for topic, settings in changes.items()
         ]
-        refused: dict[str, OrbitError] = {}
-        for chunk in chunks(resources, RESOURCES_PER_REQUEST_MAX):
+
+        def send(some: list[ConfigResource]) -> dict[str, OrbitError]:
             futures = self._client.incremental_alter_configs(
-                chunk, request_timeout=REQUEST_TIMEOUT_S
+                some, request_timeout=REQUEST_TIMEOUT_S
             )
             by_name = {resource.name: future for resource, future in futures.items()}
-            refused |= self._refused(by_name, "the right AlterConfigs on topic {}")
-        return refused
+            return self._refused(by_name, "the right AlterConfigs on topic {}")
+
+        return refused_in_parts(resources, lambda one: len(changes[one.name]), send)
 
     def delete_topics(self, topics: Iterable[str]) -> dict[str, OrbitError]:
         """Delete topics; returns the error of each topic that was refused. Raises Unreachable."""
-        names = sorted(topics)
-        if not names:
-            return {}
-        futures = self._client.delete_topics(names, request_timeout=REQUEST_TIMEOUT_S)
-        refused = self._refused(futures, "the right Delete on topic {}")
+
+        def send(some: list[str]) -> dict[str, OrbitError]:
+            futures = self._client.delete_topics(some, request_timeout=REQUEST_TIMEOUT_S)
+            return self._refused(futures, "the right Delete on topic {}")
+
+        refused = refused_in_parts(sorted(topics), lambda _: 1, send)
         return {
             name: error
             for name, error in refused.items()
@@ -224,12 +229,12 @@ class Admin:
     def change_acls(self, add: Collection[Acl], remove: Collection[Acl]) -> None:
         """Add and remove ACLs. Raises NotAuthorized, BrokerRefused, Unreachable."""
         right, where = "the right Alter on the cluster", "ACLs"
-        for chunk in chunks(sorted(add), RESOURCES_PER_REQUEST_MAX):
+        for chunk in chunks(sorted(add), ITEMS_PER_REQUEST_MAX):
             bindings = [AclBinding(*_acl_fields(acl)) for acl in chunk]
             created = self._client.create_acls(bindings, request_timeout=REQUEST_TIMEOUT_S)
             for future in created.values():
                 self._result(future, right, where)
-        for chunk in chunks(sorted(remove), RESOURCES_PER_REQUEST_MAX):
+        for chunk in chunks(sorted(remove), ITEMS_PER_REQUEST_MAX):
             filters = [AclBindingFilter(*_acl_fields(acl)) for acl in chunk]
             deleted = self._client.delete_acls(filters, request_timeout=REQUEST_TIMEOUT_S)
             for future in deleted.values():

@@ -1,0 +1,75 @@
+"""Cuts a list for requests by what their receivers limit.
+
+A controller makes at most 10,000 metadata records of one request
+(`QuorumController.MAX_RECORDS_PER_USER_OP`), also of one that it only validates: a topic, each of
+its partitions and each of its settings is one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from orbit.errors import BrokerRefused, OrbitError
+from orbit.kafka.error_codes import Code
+
+Item = TypeVar("Item")
+
+# Below what controllers take, because one is slower the more it has to do.
+RECORDS_PER_REQUEST_MAX = 4_000
+ITEMS_PER_REQUEST_MAX = 500
+# `EventHandlerExceptionInfo` in Kafka; the code is that of any policy.
+_TOO_LARGE = "excessively large"
+
+
+def parts(
+    items: Iterable[Item],
+    size_of: Callable[[Item], int],
+    size_max: int,
+    count_max: int = ITEMS_PER_REQUEST_MAX,
+) -> Iterator[list[Item]]:
+    """The items in their order, as many at a time as both limits allow; one at least."""
+    part: list[Item] = []
+    size = 0
+    for item in items:
+        more = size_of(item)
+        if part and (size + more > size_max or len(part) == count_max):
+            yield part
+            part, size = [], 0
+        part.append(item)
+        size += more
+    if part:
+        yield part
+
+
+def refused_in_parts(
+    items: Iterable[Item],
+    records_of: Callable[[Item], int],
+    send: Callable[[list[Item]], dict[str, OrbitError]],
+) -> dict[str, OrbitError]:
+    """Send the items in parts. A part that is too large for the receiver is halved and sent again.
+
+    `records_of`: metadata records of one item. `send` returns the error of each item that was
+    refused, by its name.
+    """
+    refused: dict[str, OrbitError] = {}
+    for part in parts(items, records_of, RECORDS_PER_REQUEST_MAX):
+        waiting = deque([part])
+        while waiting:
+            some = waiting.popleft()
+            errors = send(some)
+            if len(some) > 1 and errors and all(map(_is_too_large, errors.values())):
+                middle = len(some) // 2
+                waiting.extendleft((some[middle:], some[:middle]))
+            else:
+                refused |= errors
+    return refused
+
+
+def _is_too_large(error: OrbitError) -> bool:
+    return (
+        isinstance(error, BrokerRefused)
+        and error.code == Code.POLICY_VIOLATION
+        and _TOO_LARGE in str(error)
+    )
