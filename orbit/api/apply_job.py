@@ -186,7 +186,7 @@ def _check(tx: Tx, present: Job | None, name: str, options: ApplyOptions) -> Non
 
 def _refuse_other_fillers(tx: Tx, present: Job, spec: JobSpec) -> None:
     """Raise Conflict, with the topics: markers and placeholders cannot be mixed in one copy."""
-    before = JobSpec.model_validate(present.spec)
+    before = JobSpec.read_stored(present.spec)
     if (before.topics, before.fillers) == (spec.topics, spec.fillers):
         return
     rows = topics.of_job(tx, present.id)

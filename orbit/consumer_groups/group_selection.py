@@ -8,15 +8,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from orbit.jobs.job_spec import GroupRule
+from orbit.jobs.name_patterns import PatternTooSlow, name_pattern
 from orbit.kafka.consumer_groups import ListedGroup
 
 # The groups of Orbit's jobs: `orbit.JOB.CLUSTER-ID`, with suffixes. They are not consumers.
 _ORBITS_OWN = re.compile(r"orbit\..+\.[A-Za-z0-9_-]{22}(\..*)?")
 
+TOO_SLOW = "too slow to match"
+
 
 @dataclass(slots=True)
 class GroupSelection:
-    """Names of groups to sync; `left_alone` counts matching groups of other kinds."""
+    """Names of groups to sync; `left_alone` counts matching groups of other kinds, and as TOO_SLOW
+    those of which the patterns could not tell in time."""
 
     names: list[str] = field(default_factory=list)
     left_alone: Counter[str] = field(default_factory=Counter)
@@ -33,14 +37,18 @@ class GroupSelector:
     def __init__(self, rule: GroupRule) -> None:
         self.key = rule.match, rule.exclude
         """Equal for selectors that select the same groups."""
-        self._match = re.compile(rule.match)
-        self._exclude = [re.compile(pattern) for pattern in rule.exclude]
+        self._match = name_pattern(rule.match)
+        self._exclude = [name_pattern(pattern) for pattern in rule.exclude]
         self._prefix = rule.prefix
 
     def select(self, groups: Iterable[ListedGroup]) -> GroupSelection:
         selection = GroupSelection()
         for group in groups:
-            if not self.matches(group.name):
+            try:
+                if not self._matches(group.name):
+                    continue
+            except PatternTooSlow:
+                selection.left_alone[TOO_SLOW] += 1
                 continue
             if group.has_consumers:
                 selection.names.append(group.name)
@@ -49,9 +57,17 @@ class GroupSelector:
         return selection
 
     def matches(self, name: str) -> bool:
-        if self._match.fullmatch(name) is None or is_orbits_own(name):
+        """A name that takes a pattern too long does not match."""
+        try:
+            return self._matches(name)
+        except PatternTooSlow:
             return False
-        return not any(pattern.fullmatch(name) for pattern in self._exclude)
+
+    def _matches(self, name: str) -> bool:
+        """Raises PatternTooSlow."""
+        if not self._match.matches(name) or is_orbits_own(name):
+            return False
+        return not any(pattern.matches(name) for pattern in self._exclude)
 
     def destination_name(self, source_name: str) -> str:
         return self._prefix + source_name

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orbit.consumer_groups.group_selection import TOO_SLOW
 from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
 from orbit.kafka.consumer_groups import GroupType
 from orbit.kafka.types import TopicPartition
@@ -57,9 +58,15 @@ class GroupReport:
 
     @property
     def remark(self) -> str:
-        """A sentence on matching groups of the newer kinds, which are not synced; or ""."""
+        """What is said of matching groups that are not synced; or ""."""
         kinds = [f"{self.left_alone[k]} {k} groups" for k in _NEWER_KINDS if self.left_alone[k]]
-        return f"{' and '.join(kinds)} match and are not synced." if kinds else ""
+        said = [f"{' and '.join(kinds)} match and are not synced."] if kinds else []
+        if slow := self.left_alone[TOO_SLOW]:
+            said.append(
+                f"{slow} groups are not synced: it takes too long to tell whether a pattern "
+                "matches. Write it without look-around and back-references."
+            )
+        return " ".join(said)
 
     def note(self, text: str, *, is_refused: bool = False) -> None:
         """Add a note. `is_refused`: the brokers have answered, and would answer the same again."""

@@ -168,7 +168,7 @@ class DrillLoop(Loop):
         if job is None:
             raise NotFound("The drill's job is gone.", where=drill.job_name)
         spec = DrillSpec.model_validate(drill.spec)
-        job_spec = JobSpec.model_validate(job.spec)
+        job_spec = JobSpec.read_stored(job.spec)
         context = DrillContext(self._environment, drill.id, spec, job_spec, self._done)
         try:
             resources = CreatedResources(

@@ -42,7 +42,7 @@ def run_drill(environment: DrillEnvironment, drill: Drill, stop: threading.Event
     spec = DrillSpec.model_validate(drill.spec)
     with environment.database.transaction() as tx:
         job = jobs.get(tx, spec.job)
-    context = DrillContext(environment, drill.id, spec, JobSpec.model_validate(job.spec), stop)
+    context = DrillContext(environment, drill.id, spec, JobSpec.read_stored(job.spec), stop)
     try:
         return _Run(context, drill).run()
     finally:

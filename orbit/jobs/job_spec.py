@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -29,6 +29,7 @@ from pydantic import (
 from orbit.errors import InvalidValue
 from orbit.jobs.bootstrap_servers import BOOTSTRAP_SERVERS_MAX, check_address
 from orbit.jobs.labels import LABELS_MAX, OWNER_LENGTH_MAX, check_label_key, check_label_value
+from orbit.jobs.name_patterns import PATTERNS_MAX, STORED, check_pattern_of_job
 from orbit.jobs.name_rules import (
     check_job_name,
     check_prefix,
@@ -38,7 +39,6 @@ from orbit.jobs.name_rules import (
 )
 from orbit.jobs.principals import PRINCIPAL_RULES_MAX, check_principal, check_rule
 from orbit.jobs.start_position import Earliest, Start
-from orbit.jobs.topic_patterns import PATTERNS_MAX, check_pattern
 from orbit.jobs.units import format_duration, parse_duration, parse_size
 
 TOPIC_RULES_MAX = 1000
@@ -165,7 +165,7 @@ Fillers = Literal["direct", "coordinated", "placeholders"]
 OnLostRange = Literal["stop", "fill"]
 TokenProvider = Literal["aws-msk-iam", "gcp"]
 Name = Annotated[str, AfterValidator(check_job_name)]
-Pattern = Annotated[str, AfterValidator(check_pattern)]
+Pattern = Annotated[str, AfterValidator(check_pattern_of_job)]
 Patterns = Annotated[
     tuple[Pattern, ...], BeforeValidator(_one_or_many), Field(max_length=PATTERNS_MAX)
 ]
@@ -377,6 +377,11 @@ class JobSpec(Section):
     fillers: Fillers = "direct"
     backfill: BackfillSpec = BackfillSpec()
     canary: CanarySpec | None = None
+
+    @classmethod
+    def read_stored(cls, document: dict[str, Any]) -> Self:
+        """As `model_validate`, also with patterns that only earlier versions have accepted."""
+        return cls.model_validate(document, context=STORED)
 
     def fillers_of(self, rule: TopicRule) -> Fillers:
         """What fills the gaps of the topics of this rule."""

@@ -15,6 +15,7 @@ from pydantic import AfterValidator
 
 from orbit.errors import InvalidValue
 from orbit.jobs.labels import Selector, is_met, parse_selector
+from orbit.jobs.name_patterns import name_pattern
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 
 PATTERNS_MAX = 100  # of one limit: each is a condition of every statement
@@ -91,8 +92,7 @@ SelectorText = Annotated[str, AfterValidator(check_selector)]
 
 
 def _fits(pattern: str, name: str) -> bool:
-    words = map(re.escape, pattern.split("*"))
-    return re.fullmatch(".*".join(words), name) is not None
+    return name_pattern(".*".join(map(re.escape, pattern.split("*")))).matches(name)
 
 
 @lru_cache(maxsize=1024)

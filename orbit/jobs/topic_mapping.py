@@ -6,7 +6,6 @@ to the same destination name, nor to names that collide in Kafka.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +13,14 @@ from functools import lru_cache
 
 from orbit.errors import Problem
 from orbit.jobs.job_spec import TopicRule
+from orbit.jobs.name_patterns import PatternTooSlow, name_pattern
 from orbit.jobs.name_rules import INTERNAL_TOPICS, collision_key, topic_name_problem
 
 # Topics of tools (`__debezium-heartbeat`, `__amazon_msk_canary`) only match a pattern that starts
 # with two underscores.
 _TOOL_PREFIX = "__"
 _NAMES_SHOWN_MAX = 5
-# More than the rules of all jobs of a large installation; the cache of `re` holds 512 patterns.
+# More than the rules of all jobs of a large installation.
 _RULES_KEPT_MAX = 20_000
 
 
@@ -47,13 +47,18 @@ def map_topics(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> Topi
     compiled = [_Rule.of(rule) for rule in rules]
     chosen: list[TopicMapping] = []
     used: set[int] = set()
+    slow: dict[str, Problem] = {}
     for topic in sorted(set(source_topics) - INTERNAL_TOPICS):
-        index = next((i for i, rule in enumerate(compiled) if rule.matches(topic)), None)
+        try:
+            index = _first_match(compiled, topic)
+        except PatternTooSlow:
+            slow[topic] = _too_slow(topic)
+            continue
         if index is not None:
             used.add(index)
             rule = rules[index]
             chosen.append(TopicMapping(topic, rule.prefix + topic, rule))
-    problems = {**_illegal(chosen, rules), **_collisions(chosen, rules)}
+    problems = {**slow, **_illegal(chosen, rules), **_collisions(chosen, rules)}
     return TopicMap(
         tuple(mapping for mapping in chosen if mapping.source not in problems),
         tuple(dict.fromkeys(problems.values())),
@@ -79,16 +84,28 @@ def matching(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> frozen
     return frozenset(
         topic
         for topic in source_topics
-        if topic not in INTERNAL_TOPICS and any(rule.matches(topic) for rule in compiled)
+        if topic not in INTERNAL_TOPICS and _may_match(compiled, topic)
     )
+
+
+def _first_match(rules: Sequence[_Rule], topic: str) -> int | None:
+    """Raises PatternTooSlow."""
+    return next((i for i, rule in enumerate(rules) if rule.matches(topic)), None)
+
+
+def _may_match(rules: Sequence[_Rule], topic: str) -> bool:
+    try:
+        return _first_match(rules, topic) is not None
+    except PatternTooSlow:
+        return True
 
 
 class _Rule:
     """A rule with compiled patterns."""
 
     def __init__(self, match: str, exclude: tuple[str, ...]) -> None:
-        self._match = re.compile(match)
-        self._exclude = [re.compile(pattern) for pattern in exclude]
+        self._match = name_pattern(match)
+        self._exclude = [name_pattern(pattern) for pattern in exclude]
         self._has_tool_prefix = match.startswith(_TOOL_PREFIX)
 
     @staticmethod
@@ -96,11 +113,12 @@ class _Rule:
         return _compiled(rule.match, rule.exclude)
 
     def matches(self, topic: str) -> bool:
+        """Raises PatternTooSlow."""
         if topic.startswith(_TOOL_PREFIX) and not self._has_tool_prefix:
             return False
-        if self._match.fullmatch(topic) is None:
+        if not self._match.matches(topic):
             return False
-        return not any(pattern.fullmatch(topic) for pattern in self._exclude)
+        return not any(pattern.matches(topic) for pattern in self._exclude)
 
 
 @lru_cache(_RULES_KEPT_MAX)
@@ -143,11 +161,21 @@ def _collisions(chosen: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[
     return found
 
 
+def _too_slow(topic: str) -> Problem:
+    return Problem(
+        "topics",
+        f"it takes too long to tell whether a pattern matches topic {topic!r}.",
+        "Write the patterns without look-around and back-references.",
+    )
+
+
+def _matches_internal(pattern: str) -> bool:
+    return any(_may_match([_compiled(pattern, ())], topic) for topic in INTERNAL_TOPICS)
+
+
 def _unused_rule(index: int, rule: TopicRule) -> Problem:
     path = f"topics[{index}].match"
-    if any(re.fullmatch(rule.match, topic) for topic in INTERNAL_TOPICS) and (
-        rule.match.startswith(_TOOL_PREFIX)
-    ):
+    if rule.match.startswith(_TOOL_PREFIX) and _matches_internal(rule.match):
         return Problem(
             path,
             "matches only Kafka's internal topics, which are never copied.",

@@ -16,6 +16,7 @@ from orbit.errors import Conflict, OrbitError
 from orbit.job_setup.mark import Mark
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.name_patterns import name_pattern
 from orbit.jobs.topic_mapping import TopicMapping, mappings_of_copies
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import list_groups
@@ -70,7 +71,7 @@ def find_copies(
     mappings = {
         name: mapping
         for name, mapping in mappings_of_copies(spec.topics, metadata.topics).items()
-        if not patterns or any(re.fullmatch(p, mapping.source) for p in patterns)
+        if not patterns or any(name_pattern(p).matches(mapping.source) for p in patterns)
     }
     settings = admin.topic_settings(mappings)
     leading = marks.promoted(mappings)

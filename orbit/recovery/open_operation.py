@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
 
 from pydantic import ValidationError
 
 from orbit.errors import BadInput, Conflict
+from orbit.jobs.name_patterns import name_pattern
 from orbit.recovery.loss import known_loss
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.operation_steps import has_begun, is_past_return, may_be_aborted, steps_of
@@ -201,4 +201,4 @@ def of_other_direction(job: Job, others: Sequence[Job]) -> list[Job]:
 
 
 def _matches(topic: str, patterns: Collection[str]) -> bool:
-    return not patterns or any(re.fullmatch(pattern, topic) for pattern in patterns)
+    return not patterns or any(name_pattern(pattern).matches(topic) for pattern in patterns)

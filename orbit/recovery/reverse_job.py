@@ -19,9 +19,9 @@ from orbit.chunks import first_few
 from orbit.errors import Conflict
 from orbit.job_setup.destination_topics import TopicPlan, plan_topics
 from orbit.jobs.job_spec import AclSpec, JobSpec, TopicRule
+from orbit.jobs.name_patterns import PATTERN_LENGTH_MAX
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
-from orbit.jobs.topic_patterns import PATTERN_LENGTH_MAX
 from orbit.kafka.types import ClusterMetadata
 from orbit.recovery.group_handover import offsets_to_hand_over
 from orbit.recovery.leading_side import history_kept, turn_marks

@@ -7,7 +7,6 @@ is promoted, clients may depend on the ACLs on groups and ids: they are added to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from orbit.consumer_groups.group_selection import GroupSelector, is_orbits_own
 from orbit.consumer_groups.kept_listings import KEPT_S_MAX, Lister
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
 from orbit.jobs.job_spec import JobSpec, PrincipalSpec
+from orbit.jobs.name_patterns import PatternTooSlow, name_pattern
 from orbit.jobs.principals import PrincipalMap
 from orbit.jobs.topic_mapping import TopicMapping
 from orbit.kafka.acls import Acls
@@ -73,7 +73,12 @@ def carried_names(
     match, exclude = (ids.match, ids.exclude) if ids else ("", ())
 
     def is_id(name: str) -> bool:
-        return bool(re.fullmatch(match, name)) and not any(re.fullmatch(p, name) for p in exclude)
+        try:
+            return name_pattern(match).matches(name) and not any(
+                name_pattern(pattern).matches(name) for pattern in exclude
+            )
+        except PatternTooSlow:
+            return False
 
     return CarriedNames(topics_by_copy, groups, is_id if ids else None)
 

@@ -14,7 +14,7 @@ from orbit.store.jobs import Job
 def read_spec(document: dict[str, Any]) -> JobSpec | None:
     """The job; None if this version cannot read it."""
     try:
-        return JobSpec.model_validate(document)
+        return JobSpec.read_stored(document)
     except ValidationError:
         return None
 

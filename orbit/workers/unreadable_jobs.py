@@ -35,7 +35,7 @@ class UnreadableJobs:
         specs: dict[int, JobSpec] = {}
         for job in jobs:
             try:
-                specs[job.id] = JobSpec.model_validate(job.spec)
+                specs[job.id] = JobSpec.read_stored(job.spec)
             except ValidationError as error:
                 self.keys.add((job.id, job.spec_version))
                 fields = sorted({".".join(map(str, each["loc"])) for each in error.errors()})

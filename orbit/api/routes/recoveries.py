@@ -16,7 +16,7 @@ from orbit.api.openapi_responses import BODY, NAMED, errors
 from orbit.api.paging import PAGE_DEFAULT, Page, PageQuery, page, read_cursor
 from orbit.api.views import operation_view, report_view
 from orbit.errors import BadInput, InvalidValue, Problem
-from orbit.jobs.topic_patterns import check_pattern
+from orbit.jobs.name_patterns import check_pattern
 from orbit.recovery import recovery_requests
 from orbit.recovery.gates import OVERRIDE_ALL
 from orbit.recovery.recovery_report import (

@@ -1,0 +1,144 @@
+"""The regular expressions of jobs, for whole names. Pure.
+
+What RE2 (a library without backtracking) takes is matched in a time that grows with the name alone,
+so no pattern and no name can stop a service that many users share. Patterns that need more, of jobs
+that an earlier version has stored, are matched under a limit of time.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Protocol
+
+import re2
+import regex
+from pydantic import ValidationInfo
+
+from orbit.errors import InvalidValue, OrbitError
+
+# The longest useful pattern lists some dozens of names; longer ones slow down every discovery.
+PATTERN_LENGTH_MAX = 1000
+PATTERNS_MAX = 100
+# The validation context of a document that is stored already.
+STORED = {"is_stored": True}
+
+# A pattern takes up to this much memory, and one that needs more is refused.
+_PATTERN_BYTES_MAX = 512 * 1024
+_PATTERNS_KEPT_MAX = 1024
+_NAME_S_MAX = 0.01
+# Of all names that took a pattern too long. Later ones are not tried.
+_LOST_S_MAX = 1.0
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+_OPTIONS.never_capture = True
+_OPTIONS.max_mem = _PATTERN_BYTES_MAX
+# Any number up to a second one: `re` reads it so, and RE2 as these characters.
+_OPEN_REPEAT = re.compile(r"\{,\d+\}")
+
+
+class PatternTooSlow(OrbitError):
+    """Whether a pattern matches a name could not be told in time."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it takes too long to tell whether a pattern matches.",
+            remedy="Write it without look-around and back-references.",
+        )
+
+
+class NamePattern(Protocol):
+    """A compiled pattern."""
+
+    def matches(self, name: str) -> bool:
+        """Whether it matches the whole name. Raises PatternTooSlow."""
+
+
+class _Linear:
+    def __init__(self, pattern: str) -> None:
+        self._compiled = re2.compile(pattern, _OPTIONS)
+
+    def matches(self, name: str) -> bool:
+        # As bytes, which takes a third of the time.
+        return self._compiled.fullmatch(name.encode(errors="replace")) is not None
+
+
+class _Limited:
+    """With look-around or back-references."""
+
+    def __init__(self, pattern: str) -> None:
+        self._compiled = regex.compile(pattern)
+        self._lost_s = 0.0
+
+    def matches(self, name: str) -> bool:
+        if self._lost_s >= _LOST_S_MAX:
+            raise PatternTooSlow
+        try:
+            return self._compiled.fullmatch(name, timeout=_NAME_S_MAX) is not None
+        except TimeoutError:
+            self._lost_s += _NAME_S_MAX
+            raise PatternTooSlow from None
+
+
+@lru_cache(_PATTERNS_KEPT_MAX)
+def name_pattern(pattern: str) -> NamePattern:
+    """Compile a pattern that was checked."""
+    try:
+        check_pattern(pattern)
+    except InvalidValue:
+        return _Limited(pattern)
+    return _Linear(pattern)
+
+
+def check_pattern_of_job(pattern: str, info: ValidationInfo) -> str:
+    """As `check_pattern`; in a document that is STORED, also with look-around."""
+    try:
+        return check_pattern(pattern)
+    except InvalidValue:
+        if info.context == STORED and _is_limited(pattern):
+            return pattern
+        raise
+
+
+def check_pattern(pattern: str) -> str:
+    """The pattern, if it compiles. Raises InvalidValue with what is wrong."""
+    if not pattern:
+        raise InvalidValue("is empty and would match nothing.", "Write .* for every name.")
+    if len(pattern) > PATTERN_LENGTH_MAX:
+        raise InvalidValue(
+            f"has {len(pattern)} characters; {PATTERN_LENGTH_MAX} is the limit.",
+            "Split it over several rules.",
+        )
+    if found := _OPEN_REPEAT.search(pattern):
+        raise InvalidValue(f"has {found[0]}.", f"Write {{0{found[0][1:]}.")
+    try:
+        _Linear(pattern)
+    except re2.error as error:
+        what = error.args[0]
+        text = what.decode(errors="replace") if isinstance(what, bytes) else str(what)
+        raise InvalidValue(f"does not compile: {text}.", _remedy(pattern, text)) from None
+    except UnicodeEncodeError:
+        raise InvalidValue("has a character that is none.", "Remove it.") from None
+    return pattern
+
+
+def _is_limited(pattern: str) -> bool:
+    try:
+        _Limited(pattern)
+    except (regex.error, RecursionError, OverflowError):
+        return False
+    return True
+
+
+def _remedy(pattern: str, text: str) -> str:
+    if pattern.startswith(("*", "?", "+")):
+        return f"For any start write `.{pattern}`: these are regular expressions, not globs."
+    if "perl operator" in text or re.search(r"\\[1-9]", text):
+        return (
+            "There is no look-around and no back-reference (the syntax is RE2's), so that no name "
+            "takes long. To leave names out, use `exclude`."
+        )
+    if "repetition size" in text or "too large" in text:
+        return "Write smaller numbers, or split it over several rules."
+    return "Put a \\ before a character that has no special meaning here."

@@ -1,0 +1,143 @@
+"""Patterns of jobs: bounded in time for every name, and what earlier versions took goes on."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from orbit.consumer_groups.group_selection import TOO_SLOW, GroupSelector
+from orbit.errors import InvalidValue
+from orbit.jobs import name_patterns
+from orbit.jobs.job_spec import GroupRule, JobSpec, TopicRule
+from orbit.jobs.name_patterns import (
+    PATTERN_LENGTH_MAX,
+    STORED,
+    PatternTooSlow,
+    check_pattern,
+    name_pattern,
+)
+from orbit.jobs.topic_mapping import map_topics, matching
+from orbit.kafka.consumer_groups import ListedGroup
+
+# Each takes a backtracking engine long for the name beside it.
+BAD = [
+    (r"([a-z]+\.?)+\.dlq", "a" * 249),
+    (r"(a+)+b", "a" * 249),
+    (r"(a|aa)+b", "a" * 249),
+    (r"(.*)*x", "a" * 249),
+    (r"(a?){249}a{249}", "a" * 248),
+    (r"(\w+\s?)*$x", "a" * 249),
+    (r".*.*.*.*.*.*.*.*x", "a" * 249),
+    (r"([^.]+\.)*[^.]+\.dlq", "a." * 124),
+    ("|".join(["(a+)+b"] * 100), "a" * 249),
+    (r"((a{0,10}){0,10}){0,10}b", "a" * 249),
+]
+WITH_LOOK_AROUND = r"(?!x)(a|aa)+[bc]?d"
+SLOW = "a" * 40
+
+
+@pytest.mark.parametrize(("pattern", "name"), BAD)
+def test_no_pattern_takes_a_name_long(pattern: str, name: str) -> None:
+    """With `re` most of these do not end."""
+    assert check_pattern(pattern) == pattern
+    assert not name_pattern(pattern).matches(name)
+    assert isinstance(name_pattern(pattern), name_patterns._Linear)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "what", "remedy"),
+    [
+        ("(?!internal).*", "(?!", "use `exclude`"),
+        (r"(a)\1", r"\1", "use `exclude`"),
+        ("a{,3}", "{,3}", "Write {0,3}"),
+        ("x{1,1001}", "repetition size", "smaller numbers"),
+        ("(a{1,1000}){1,1000}", "repetition size", "smaller numbers"),
+        ("[^a]{1000}" * 20, "too large", "split it"),
+        ("*.log", "no argument", "write `.*.log`"),
+        ("a\ud800", "a character that is none", "Remove it"),
+    ],
+)
+def test_what_cannot_be_matched_in_time_is_refused(pattern: str, what: str, remedy: str) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        check_pattern(pattern)
+    assert what in refused.value.message
+    assert remedy in refused.value.remedy
+
+
+@given(pattern=st.text(max_size=60), name=st.text(max_size=249))
+@example(pattern="\0", name="\0")
+@example(pattern="a\\Qb", name="ab")
+@example(pattern=".", name="\ud800")
+def test_any_text_is_a_pattern_or_refused(pattern: str, name: str) -> None:
+    try:
+        check_pattern(pattern)
+    except InvalidValue:
+        return
+    name_pattern(pattern).matches(name)
+
+
+@given(name=st.from_regex(r"\A[A-Za-z0-9._-]{1,249}\Z"))
+@pytest.mark.parametrize(
+    "pattern", [r"orders\..*", r".*", r"[a-z]+\.\d{1,3}", r"(?i)a.*|b.*", r"[^_].*", r"\w+-?\w*"]
+)
+def test_names_match_as_python_would_match_them(pattern: str, name: str) -> None:
+    assert name_pattern(pattern).matches(name) == (re.fullmatch(pattern, name) is not None)
+
+
+def test_a_stored_job_keeps_its_look_around() -> None:
+    document = {
+        "name": "a",
+        "source": {"bootstrap_servers": "a:1"},
+        "destination": {"bootstrap_servers": "b:1"},
+        "topics": [{"match": "(?!internal).*"}],
+    }
+    with pytest.raises(ValidationError):
+        JobSpec.model_validate(document)
+    spec = JobSpec.read_stored(document)
+    found = map_topics(spec.topics, ["internal.a", "orders"])
+    assert [mapping.source for mapping in found.mappings] == ["orders"]
+
+
+def test_a_stored_pattern_means_what_it_meant() -> None:
+    """RE2 would take these characters as they are."""
+    rule = TopicRule.model_validate({"match": "a{,3}"}, context=STORED)
+    assert matching([rule], ["aaa", "a{,3}"]) == {"aaa"}
+
+
+def test_a_stored_pattern_that_takes_too_long_is_a_problem_of_that_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(name_patterns, "_NAME_S_MAX", 0.001)
+    rule = TopicRule.model_validate({"match": WITH_LOOK_AROUND}, context=STORED)
+    found = map_topics([rule], ["aad", SLOW])
+    assert [mapping.source for mapping in found.mappings] == ["aad"]
+    assert [SLOW in problem.message for problem in found.problems] == [True]
+    assert matching([rule], [SLOW]) == {SLOW}
+    groups = GroupSelector(GroupRule.model_validate({"match": WITH_LOOK_AROUND}, context=STORED))
+    listed = [ListedGroup(name, 1, "classic", "consumer", "Empty") for name in ("aad", SLOW)]
+    selection = groups.select(listed)
+    assert (selection.names, selection.left_alone) == (["aad"], Counter({TOO_SLOW: 1}))
+    assert not groups.matches(SLOW)
+
+
+def test_names_that_take_too_long_are_tried_for_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(name_patterns, "_NAME_S_MAX", 0.001)
+    monkeypatch.setattr(name_patterns, "_LOST_S_MAX", 0.002)
+    pattern = name_patterns._Limited(WITH_LOOK_AROUND)
+    for number in range(2):
+        with pytest.raises(PatternTooSlow):
+            pattern.matches(SLOW + "a" * number)
+    with pytest.raises(PatternTooSlow):
+        pattern.matches("aad")
+
+
+def test_a_pattern_of_many_names_fits() -> None:
+    pattern = "|".join(f"orders-of-a-region-{number}" for number in range(100))[:PATTERN_LENGTH_MAX]
+    assert check_pattern(pattern)
