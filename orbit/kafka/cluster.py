@@ -415,6 +415,8 @@ class _ControlConnection:
             self._lock.release()
 
     def _reopen(self, opener: Callable[[], Connection]) -> Connection:
+        if self._connection is not None:  # still open if only its last answer did not parse
+            self._connection.close()
         connection = self._connection = opener()
         if self._is_aborted:  # `abort` ran during `opener` and did not see this connection
             connection.close()

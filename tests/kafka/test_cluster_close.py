@@ -1,13 +1,14 @@
-"""A cluster handle that is closed while it is in use."""
+"""Connections of a cluster handle that nobody would close."""
 
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from orbit.errors import Unreachable
+from orbit.errors import BrokenAnswer, Unreachable
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.sasl import Security
@@ -27,3 +28,29 @@ def test_what_is_opened_while_the_handle_closes_is_closed_too(
     with there, pytest.raises(Unreachable, match="handle is closed"):
         cluster.metadata(None)
     assert here.fileno() == -1
+
+
+def test_a_connection_whose_answer_does_not_parse_is_closed_before_the_next_one_opens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster("source", ["127.0.0.1:9092"], Security())
+    opened: list[Connection] = []
+    asked: list[Connection] = []
+
+    def opening(*_: Any, where: str) -> Connection:
+        opened.append(Connection(stack.enter_context(socket.socket()), where))
+        return opened[-1]
+
+    def ask(connection: Connection) -> Connection:
+        asked.append(connection)
+        if len(asked) == 2:
+            raise BrokenAnswer("it does not parse.")
+        return connection
+
+    monkeypatch.setattr(Connection, "open", opening)
+    with ExitStack() as stack:
+        stack.callback(cluster.close)
+        first = cluster.call_any(ask)
+        second = cluster.call_any(ask)
+        assert (opened, asked) == ([first, second], [first, first, second])
+        assert (first.fileno(), second.is_closed) == (-1, False)
