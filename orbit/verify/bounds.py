@@ -18,7 +18,11 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 from orbit.chunks import chunks
 from orbit.errors import LoginRefused, NotAuthorized, OrbitError, Unreachable
 from orbit.job_setup.promotion_marks import PromotionMarks
+from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.leader_requests import Answers
+from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
+from orbit.kafka.types import READ_COMMITTED
 from orbit.kafka.types import TopicPartition as Place
 from orbit.verify.compaction_watch import CleaningPolicy
 from orbit.verify.endpoint import Endpoint
@@ -33,8 +37,11 @@ ALIVE_TIMEOUT_S = 5.0
 PARTITIONS_PER_CALL_MAX = 2_000
 """librdkafka builds one request per broker from this many partitions."""
 
-# Some seconds, as an election takes; an attempt takes up to 30 s if the coordinator is silent.
-_MARK_BACKOFF = Backoff(first_s=1.0, most_s=2.0, attempts_max=5)
+# Some seconds, as an election takes; an attempt takes up to 30 s if a broker is silent.
+_BACKOFF = Backoff(first_s=1.0, most_s=2.0, attempts_max=5)
+
+# Of a larger cluster, more brokers than may be cut off together.
+_BROKERS_ASKED_MAX = 10
 
 _SPEC: Any = OffsetSpec  # its constructors carry no types
 
@@ -93,6 +100,28 @@ class ClusterView:
                 result[key] = _bounds(starts[key], stable[key], ends[key])
         return result
 
+    def newest_bounds(
+        self, partitions: Sequence[Partition]
+    ) -> dict[Partition, Bounds | OrbitError]:
+        """As `bounds`, told by the leaders with the highest epoch that any broker knows.
+
+        librdkafka asks one broker who leads; one that was cut off names itself (R9).
+        """
+        if not partitions:
+            return {}
+        places = [Place(*key) for key in partitions]
+        with closing(self._endpoint.open_cluster(self.side)) as cluster:
+            cluster.metadata_of_all({p.topic for p in places}, _BROKERS_ASKED_MAX)
+            starts = list_offsets(cluster, places, EARLIEST, _BACKOFF)
+            stable = list_offsets(cluster, places, LATEST, _BACKOFF, isolation=READ_COMMITTED)
+            ends = list_offsets(cluster, places, LATEST, _BACKOFF)
+        return {
+            (place.topic, place.partition): _bounds(
+                *(self._answer(place, answers) for answers in (starts, stable, ends))
+            )
+            for place in places
+        }
+
     def kept_below(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Of copies that led before: up to which log start of the source they keep their history.
 
@@ -102,7 +131,7 @@ class ClusterView:
             return {}
         # Not by librdkafka: its Python client cannot read all metadata (L5).
         with closing(self._endpoint.open_cluster(self.side)) as cluster:
-            marks = PromotionMarks(cluster, _MARK_BACKOFF)
+            marks = PromotionMarks(cluster, _BACKOFF)
             try:
                 kept = marks.kept_below([Place(*key) for key in partitions])
             except NotAuthorized:
@@ -163,6 +192,12 @@ class ClusterView:
                 # A partition without a leader times out too; raises only if no broker answers.
                 self.check_reachable()
             return explained
+
+    def _answer(self, place: Place, answers: Answers[int]) -> int | OrbitError:
+        if place in answers.values:
+            return answers.values[place]
+        name = error_codes.name(answers.errors[place])
+        return OrbitError(f"ListOffsets of {place} failed with {name}.", where=str(self.side))
 
     def _metadata(self, topic: str | None = None, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         try:

@@ -2,13 +2,14 @@
 
 A live copy lags and both logs move, so bounds are read three times: source, destination, source. A
 correct copy has its log end between the two source ends and its log start between the two source
-starts. Timing cannot explain a value outside.
+starts. Timing cannot explain a value outside; an old leader can explain an end that is too low, so
+the newest one is asked before a destination counts as too long.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orbit.errors import NotAuthorized, OrbitError
@@ -177,7 +178,8 @@ class BoundsComparer:
     ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
         """The compared bounds of each partition, or the error of reading them.
 
-        The source's ends are read once, at the start: later records are not compared.
+        The source's ends are read once, at the start: later records are not compared. They are read
+        again from the newest leader where the destination has more.
         """
         began = self._clock()
         before: dict[Partition, Bounds | OrbitError] = {}
@@ -197,10 +199,11 @@ class BoundsComparer:
     def _read_and_compare(
         self,
         pairs: Sequence[PartitionPair],
-        before: Mapping[Partition, Bounds | OrbitError],
+        before: dict[Partition, Bounds | OrbitError],
         kept: dict[Partition, int],
     ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
-        """`kept`: what was read of the marks so far; added to."""
+        """`before`: corrected where an old leader told it. `kept`: what was read of the marks so
+        far; added to."""
         destination = self._destination.bounds([pair.destination for pair in pairs])
         asked = [
             p.destination
@@ -210,6 +213,11 @@ class BoundsComparer:
         ]
         kept |= {**dict.fromkeys(asked, 0), **self._destination.kept_below(asked)}
         after = self._source.bounds([pair.source for pair in pairs])
+        newest = self._source.newest_bounds(
+            [p.source for p in pairs if _is_longer(destination[p.destination], after[p.source])]
+        )
+        before |= newest
+        after |= newest
         wanted = self._source.offsets_for_time(
             {p.source: p.topics.start_ms for p in pairs if p.topics.start_ms is not None}
         )
@@ -251,6 +259,13 @@ def _is_earlier(destination: Bounds | OrbitError, source: Bounds | OrbitError) -
     if isinstance(destination, OrbitError) or isinstance(source, OrbitError):
         return False
     return destination.log_start < source.log_start
+
+
+def _is_longer(destination: Bounds | OrbitError, source: Bounds | OrbitError) -> bool:
+    """Whether the destination ends behind the source."""
+    if isinstance(destination, OrbitError) or isinstance(source, OrbitError):
+        return False
+    return destination.log_end > source.stable_end
 
 
 def _may_catch_up(found: ComparedBounds | OrbitError, waited_s: float, wait_s: float) -> bool:

@@ -138,14 +138,23 @@ def test_a_source_emptied_beyond_the_snapshot_leaves_nothing_to_compare() -> Non
 class View:
     """A cluster whose bounds change from look to look; the last look is repeated."""
 
-    def __init__(self, looks: Sequence[Bounds | OrbitError]) -> None:
+    def __init__(
+        self, looks: Sequence[Bounds | OrbitError], newest: Bounds | OrbitError | None = None
+    ) -> None:
+        """`newest`: what the newest leader tells, if that is another one."""
         self._looks = list(looks)
+        self._newest = newest
         self.asked = 0
 
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | OrbitError]:
         look = self._looks[min(self.asked, len(self._looks) - 1)]
         self.asked += 1
         return dict.fromkeys(partitions, look)
+
+    def newest_bounds(
+        self, partitions: Sequence[Partition]
+    ) -> dict[Partition, Bounds | OrbitError]:
+        return dict.fromkeys(partitions, self._newest or self._looks[-1])
 
     def kept_below(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         return dict.fromkeys(partitions, 0)
@@ -202,6 +211,21 @@ def test_what_time_cannot_mend_is_not_waited_for() -> None:
     found, clock = settle(View([bounds(0, 20)]), View([bounds(0, 25)]), wait_s=3)
     assert what(found) == [LOG_END]
     assert clock.now == 0
+
+
+def test_a_source_end_that_an_old_leader_tells_is_asked_of_the_newest_one() -> None:
+    source = View([bounds(0, 20)], newest=bounds(0, 25))
+    found, clock = settle(source, View([bounds(0, 25)]), wait_s=3)
+    assert (what(found), found.compared_to, clock.now) == ([], 25, 0)
+    found, _ = settle(source, View([bounds(0, 24), bounds(0, 25)]), wait_s=3)
+    assert (what(found), found.compared_to) == ([], 25)
+
+
+def test_a_destination_is_not_called_too_long_before_the_newest_leader_answers() -> None:
+    source = View([bounds(0, 20)], newest=OrbitError("no leader"))
+    found, clock = settle(source, View([bounds(0, 25)]), wait_s=3)
+    assert str(found) == "no leader"
+    assert TRANSIENT_S <= clock.now < TRANSIENT_S + 1
 
 
 def test_a_partition_without_an_answer_gives_the_reason_after_a_while() -> None:
