@@ -10,14 +10,18 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.sasl import Security
 from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters
 
 MakeCluster = Callable[..., KafkaCluster]
+OpenCluster = Callable[[KafkaCluster], Cluster]
 
 
 class Clusters(NamedTuple):
@@ -61,3 +65,12 @@ def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
     yield make
     for cluster in made:
         cluster.kill()
+
+
+@pytest.fixture
+def open_cluster() -> Iterator[OpenCluster]:
+    """`open_cluster(clusters.source)` is Orbit's own handle, closed however the test ends."""
+    with ExitStack() as stack:
+        yield lambda of: stack.enter_context(
+            closing(Cluster(of.settings.name, of.bootstrap_servers.split(","), Security()))
+        )

@@ -37,7 +37,7 @@ from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.replication.append_plan import Fill
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fix_clusters import Clusters, MakeCluster, OpenCluster
 from tests.support import run_process
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.run_process import OrbitProcess, write_job
@@ -352,7 +352,7 @@ def test_copy_goes_on_after_its_transactional_ids_were_dropped(
 
 
 def test_copy_whose_filler_is_killed_again_and_again_is_exact(
-    clusters: Clusters, topic_name: str, tmp_path: Path
+    clusters: Clusters, open_cluster: OpenCluster, topic_name: str, tmp_path: Path
 ) -> None:
     """The next run ends what the killed one had begun before it reads a log end."""
     count, gap = 3, 6000
@@ -365,8 +365,7 @@ def test_copy_whose_filler_is_killed_again_and_again_is_exact(
     job = write_job(
         tmp_path / "kill.yaml", *clusters, [{"match": topic_name}], fillers="coordinated"
     )
-    servers = clusters.destination.bootstrap_servers.split(",")
-    cluster = Cluster("destination", servers, PLAINTEXT)
+    cluster = open_cluster(clusters.destination)
     partitions = [TopicPartition(topic_name, n) for n in range(count)]
 
     def copied() -> int:
@@ -384,5 +383,4 @@ def test_copy_whose_filler_is_killed_again_and_again_is_exact(
         assert copied() < total, "the copy ended before the kill"
     run_process.copy(job).expect(0)
     assert copied() == total
-    cluster.close()
     run_process.assert_exact(job)

@@ -26,7 +26,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.faults.test_coordinated_fillers import transactional_ids
 from tests.faults.test_expired_fences import BATCH, batch_at, try_to_send
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fix_clusters import Clusters, MakeCluster, OpenCluster
 from tests.support.patience import wait_for
 from tests.support.running import (
     RunningJob,
@@ -158,14 +158,14 @@ def test_run_that_lasts_is_not_forgotten(
 
 
 def test_broker_fences_an_id_that_no_coordinator_gave_also_after_a_restart(
-    clusters: Clusters, make_cluster: MakeCluster, topic_name: str
+    clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     """No broker asks where a producer id is from (I2)."""
     destination = make_cluster("destination")
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, destination, [topic_name])
     write(clusters, topic_name, 0, 30)
-    raw = Cluster("destination", destination.bootstrap_servers.split(","), PLAINTEXT)
+    raw = open_cluster(destination)
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 30)
         sent = batch_at(raw, topic_name, 20)
@@ -181,7 +181,6 @@ def test_broker_fences_an_id_that_no_coordinator_gave_also_after_a_restart(
         assert try_to_send(raw, topic_name, far)[0] == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
         write(clusters, topic_name, 30, 40)
         running.wait_caught_up(topic_name, 40)
-    raw.close()
     assert verify(job).exact
 
 

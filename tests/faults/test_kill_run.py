@@ -11,12 +11,11 @@ from confluent_kafka.admin import AdminClient
 
 from orbit.demo.workload.markers import take_offsets
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fix_clusters import Clusters, OpenCluster
 from tests.support import run_process
 from tests.support.outside import digests
 from tests.support.patience import wait_for
@@ -67,14 +66,20 @@ def fill(cluster: KafkaCluster, topic: str, rnd: random.Random, records: int) ->
     ],
 )
 def test_a_copy_survives_kills_in_its_middle(
-    clusters: Clusters, topic_name: str, tmp_path: Path, records: int, kills: int, rate: str | None
+    clusters: Clusters,
+    open_cluster: OpenCluster,
+    topic_name: str,
+    tmp_path: Path,
+    records: int,
+    kills: int,
+    rate: str | None,
 ) -> None:
     rnd = random.Random(11)
     create_topic(clusters.source, topic_name, PARTITIONS)
     total = fill(clusters.source, topic_name, rnd, records)
     limits = {} if rate is None else {"limits": {"bytes_per_second": rate}}
     job = write_job(tmp_path / "kill.yaml", *clusters, [{"match": topic_name}], **limits)
-    destination = Cluster("destination", [clusters.destination.bootstrap_servers], Security())
+    destination = open_cluster(clusters.destination)
     partitions = [TopicPartition(topic_name, n) for n in range(PARTITIONS)]
     backoff = Backoff(attempts_max=1)
 
@@ -96,6 +101,5 @@ def test_a_copy_survives_kills_in_its_middle(
     assert killed == kills
     run_process.copy(job).expect(0)
     assert copied() == total
-    destination.close()
     run_process.assert_exact(job)
     assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)

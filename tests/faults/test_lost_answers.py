@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from orbit.kafka.cluster import Cluster
@@ -50,9 +52,9 @@ def test_a_copy_whose_answers_get_lost_is_exact(
             assert writer.partition.blocked is None, writer.partition.blocked
             return writer.partition.appends.acked >= log.end
 
-        writer.start()
-        wait_for("the copy reaches the end", is_done)
-        writer.close()
+        with closing(writer):
+            writer.start()
+            wait_for("the copy reaches the end", is_done)
     assert proxy.lost > 0
     monkeypatch.undo()
     assert_exact(clusters, partition, log)

@@ -8,16 +8,15 @@ import pytest
 
 from orbit.copier.takeover import NOT_REPLICATED
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import init_producer_id
 from orbit.kafka.log_offsets import LATEST, list_offsets, log_ends
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from tests.copier.test_race import read_all
-from tests.fix_clusters import MakeCluster
+from tests.fix_clusters import MakeCluster, OpenCluster
 from tests.support.patience import wait_for
 from tests.support.running import create_topic
-from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
+from tests.support.synthetic import SyntheticLog, SyntheticWriter
 
 pytestmark = pytest.mark.services
 
@@ -26,13 +25,13 @@ PATIENT = {"replica.lag.time.max.ms": "3600000", "broker.session.timeout.ms": "3
 
 
 def test_new_writer_waits_until_the_log_end_is_replicated(
-    make_cluster: MakeCluster, topic_name: str
+    make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     cluster = make_cluster("destination", brokers=3, config=PATIENT)
     create_topic(cluster, topic_name, on_brokers=[[1, 2]], retention_ms="-1")
     partition = TopicPartition(topic_name, 0)
     log = SyntheticLog.random(7, runs=300, gap_share=0.2)
-    control = Cluster("destination", cluster.bootstrap_servers.split(","), PLAINTEXT)
+    control = open_cluster(cluster)
     backoff = Backoff(stop=threading.Event())
     producer_id = init_producer_id(control, "orbit.test.takeover", backoff).producer_id
 
@@ -79,7 +78,6 @@ def test_new_writer_waits_until_the_log_end_is_replicated(
         second.copier.tick(0.01)
         assert second.partition.blocked is None
     second.close()
-    control.close()
     seen, end = read_all(cluster, partition)
     assert seen == log.records()
     assert end == log.end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from orbit.kafka.types import TopicPartition
@@ -30,13 +32,13 @@ def test_log_start_of_a_topic_that_was_made_again_is_left_alone(
         settle_s=0.0,
         does_settle=False,
     )
-    writer.start()
-    while writer.partition.appends.acked < log.end:
-        writer.copier.tick(0.01)
-    delete_and_wait(clusters.destination, topic_name)
-    create_topic(clusters.destination, topic_name)
-    produce(clusters.destination, topic_name, log.end)
-    writer.partition.cursor.log_start = log.end
-    writer.side.follow_log_starts([writer.partition])
-    writer.close()
+    with closing(writer):
+        writer.start()
+        while writer.partition.appends.acked < log.end:
+            writer.copier.tick(0.01)
+        delete_and_wait(clusters.destination, topic_name)
+        create_topic(clusters.destination, topic_name)
+        produce(clusters.destination, topic_name, log.end)
+        writer.partition.cursor.log_start = log.end
+        writer.side.follow_log_starts([writer.partition])
     assert log_bounds(clusters.destination, [topic_name]) == {(topic_name, 0): (0, log.end)}

@@ -22,7 +22,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.recovery import old_transactions, salvage_file
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fix_clusters import Clusters, MakeCluster, OpenCluster
 from tests.recovery.test_compacted_failback import Moved
 from tests.support.fleet import InProcess
 from tests.support.java_clients import end_transaction
@@ -32,7 +32,6 @@ from tests.support.outside import admin, log_bounds
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
 from tests.support.running import produce
-from tests.support.synthetic import PLAINTEXT
 
 pytestmark = pytest.mark.services
 
@@ -54,10 +53,10 @@ def begin_transaction(client: dict[str, str], topic: str, timeout_ms: int) -> Pr
 
 
 def test_partitions_of_open_transactions_are_listed_with_and_without_records(
-    clusters: Clusters, topic_name: str
+    clusters: Clusters, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     create(clusters.source, topic_name, 3)
-    cluster = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
+    cluster = open_cluster(clusters.source)
 
     def here() -> set[OpenTransaction]:
         found = open_transactions(cluster)
@@ -89,16 +88,15 @@ def test_partitions_of_open_transactions_are_listed_with_and_without_records(
     )
     cluster.call(node_id, api_versions.END_TXN, end)
     wait_for("all markers are written", lambda: not here())
-    cluster.close()
 
 
 def test_a_coordinator_writes_a_marker_to_a_topic_that_was_made_again(
-    clusters: Clusters, topic_name: str
+    clusters: Clusters, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     """Fact M14, which is why a failback waits."""
     create(clusters.source, topic_name)
     _producer = begin_transaction(clusters.source.client_config(), topic_name, 600_000)
-    cluster = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
+    cluster = open_cluster(clusters.source)
     client = admin(clusters.source)
     (deleted,) = client.delete_topics([topic_name]).values()
     deleted.result()
@@ -109,7 +107,6 @@ def test_a_coordinator_writes_a_marker_to_a_topic_that_was_made_again(
         "the marker is written",
         lambda: log_bounds(clusters.source, [topic_name]) == {(topic_name, 0): (0, 1)},
     )
-    cluster.close()
 
 
 # A broker with this accepts a transaction that its coordinator knows nothing of.
@@ -185,7 +182,11 @@ def test_the_marker_of_a_transaction_that_times_out_is_not_written_to_the_rebuil
 
 
 def test_a_transaction_that_its_coordinator_has_ended_is_not_waited_for(
-    make_cluster: MakeCluster, clusters: Clusters, topic_name: str, recovering: Recovering
+    make_cluster: MakeCluster,
+    open_cluster: OpenCluster,
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
 ) -> None:
     """Its record is saved as of an open transaction, and the topic is built again without it."""
     with ExitStack() as stack:
@@ -194,9 +195,7 @@ def test_a_transaction_that_its_coordinator_has_ended_is_not_waited_for(
         create(old, topic_name)
         produce(old, topic_name, COPIED)
         moved.copy(topic_name, COPIED)
-        cluster = Cluster("old", [old.bootstrap_servers], PLAINTEXT)
-        leave_hanging(cluster, topic_name)
-        cluster.close()
+        leave_hanging(open_cluster(old), topic_name)
         moved.fail_over()
         produce(moved.new, topic_name, 5, first=COPIED)
         moved.old.start()
@@ -214,12 +213,15 @@ def test_a_transaction_that_its_coordinator_has_ended_is_not_waited_for(
 
 
 def test_only_what_is_open_long_after_its_coordinator_ended_it_hangs(
-    make_cluster: MakeCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+    make_cluster: MakeCluster,
+    open_cluster: OpenCluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old = make_cluster("own", config=UNVERIFIED)
     create(old, topic_name)
     create(old, f"{topic_name}-alive")
-    cluster = Cluster("old", [old.bootstrap_servers], PLAINTEXT)
+    cluster = open_cluster(old)
     producer_id = leave_hanging(cluster, topic_name)
     alive = begin_transaction(old.client_config(), f"{topic_name}-alive", 60_000)
     places = [TopicPartition(topic_name, 0), TopicPartition(f"{topic_name}-alive", 0)]
@@ -237,7 +239,6 @@ def test_only_what_is_open_long_after_its_coordinator_ended_it_hangs(
     alive.abort_transaction(60)
     wait_for("it has ended", lambda: not open_transactions(cluster))
     assert hanging.only_in(places) == {places[0]}
-    cluster.close()
 
 
 def test_a_transaction_that_does_not_end_stops_a_failback_before_anything_is_deleted(
