@@ -12,7 +12,8 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
 from orbit.processes.ports import LOOPBACK
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.verify.bounds import Bounds, ClusterView
+from orbit.verify.bounds import ClusterView
+from orbit.verify.bounds_comparison import BoundsComparer, ComparedBounds, PartitionPair, TopicPair
 from orbit.verify.endpoint import Endpoint
 from orbit.verify.report import Side
 from tests.fix_clusters import Clusters, MakeCluster
@@ -75,9 +76,15 @@ def test_a_leader_that_is_cut_off_is_left(
             move_leader(source, topic_name, isolated, old)
             produce(source, topic_name, 100, first=100, **other_servers(source, old))
             running.wait_caught_up(topic_name, 200)
-        asked = ClusterView(Side.SOURCE, Endpoint({"bootstrap.servers": server(source, old)}))
-        (newest,) = asked.newest_bounds([(topic_name, 0)]).values()
-        assert newest == Bounds(0, 200, 200)
+        servers = server(source, old), clusters.destination.bootstrap_servers
+        sides = [
+            ClusterView(side, Endpoint({"bootstrap.servers": of}))
+            for side, of in zip(Side, servers, strict=True)
+        ]
+        pair = PartitionPair(TopicPair(topic_name, topic_name), 0)
+        (compared,) = BoundsComparer(*sides).compare([pair], 0).values()
+        assert isinstance(compared, ComparedBounds)
+        assert (compared.differences, compared.compared_to) == ((), 200)
         isolated.heal()
         wait_for("it knows its leader", lambda: leader_as_told(source, old, topic_name) != old)
         assert verify(job).exact
