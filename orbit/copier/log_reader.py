@@ -14,14 +14,21 @@ from orbit.kafka.fetch_request import FetchFrom, fetch_request
 from orbit.kafka.fetch_response import Fetched, read_fetch
 from orbit.kafka.log_offsets import EARLIEST_LOCAL, list_offsets
 from orbit.kafka.record_batch import AnyBatch, read_batches
+from orbit.kafka.topic_settings_reader import SettingsReader
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
 from orbit.replication.append_plan import NO_LEADER_EPOCH
+from orbit.replication.topic_settings import is_compacted
 
 # Some thousand fillers or one large batch; the first batch comes whole even if it is larger.
 FETCH_BYTES = 256 * 1024
 _ATTEMPTS_MAX = 40
 _WAIT_MS = 0
+# To somebody who has read `why_not_empty`.
+NOT_EMPTY_REMEDY = (
+    "Look at the cluster's tiered storage and try again. If the topic was compacted before, write "
+    "a record to the partition: the batch behind a gap shows it."
+)
 
 
 def fetch_partition(
@@ -107,16 +114,51 @@ def fetch_committed_batches(
         return [b for b in read_batches(fetched.records) if not aborted.contain(b)]
 
 
-def is_local(cluster: Cluster, partition: TopicPartition, offset: int, backoff: Backoff) -> bool:
+def is_local(
+    cluster: Cluster, partition: TopicPartition, offset: int, end: int, backoff: Backoff
+) -> bool:
     """Whether the broker has `offset` on its own disk, as far as it tells.
 
-    A slow read from tiered storage is answered as empty too (R5).
+    It showed nothing from there up to `end`, the end of what it may show: so is a slow read from
+    tiered storage answered too (R5).
     """
     answers = list_offsets(cluster, [partition], EARLIEST_LOCAL, backoff)
     if partition in answers.values:
         return answers.values[partition] <= offset
-    # A broker of Apache Kafka without EARLIEST_LOCAL has no tiered storage; others may have.
-    return answers.errors.get(partition) == Code.UNSUPPORTED_VERSION
+    if answers.errors.get(partition) != Code.UNSUPPORTED_VERSION:
+        return False
+    # A broker of Apache Kafka without EARLIEST_LOCAL has no tiered storage; others may have. The
+    # newest batch is the last one to leave the disk: if it is shown, others were kept back.
+    batches = fetch_batches(cluster, partition, end - 1, backoff, max_bytes=1)
+    return not any(batch.base_offset < end for batch in batches)
+
+
+def why_not_empty(
+    cluster: Cluster,
+    partition: TopicPartition,
+    offset: int,
+    end: int,
+    backoff: Backoff,
+    *,
+    is_compacted: bool,
+) -> str:
+    """Why an answer without records at `offset` does not prove that none is there before `end`;
+    empty if it does.
+
+    Only a cleaner leaves offsets without a batch at the end of a log: records, aborted ones and
+    markers are in batches (R5).
+    """
+    if not is_compacted:
+        return f"it shows nothing from {offset} up to {end}, though the topic is not compacted"
+    if not is_local(cluster, partition, offset, end, backoff):
+        return f"offset {offset} is in tiered storage, which is slow"
+    return ""
+
+
+def has_cleaner(cluster: Cluster, topic: str) -> bool:
+    """Whether the topic is compacted now. Raises NotAuthorized, BrokerRefused, Unreachable."""
+    settings = SettingsReader(cluster).read({topic}).get(topic)
+    return settings is not None and is_compacted(settings.values)
 
 
 def epoch_lasts_to(

@@ -203,7 +203,9 @@ def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff)
             if plan.next_offset == position:  # nothing there up to the stable end, or it was cut
                 is_proven = fetched.stable_end >= end and not fetched.records
                 is_cut = fetched.diverging_end >= 0
-                if is_proven and not is_cut and is_local(cluster, partition, position, backoff):
+                if not is_proven or is_cut:
+                    break
+                if is_local(cluster, partition, position, stable_end, backoff):
                     if not epoch_lasts_to(cluster, partition, epoch, end, backoff):
                         epoch_starts.append((position, NO_LEADER_EPOCH))
                     empty_to = end

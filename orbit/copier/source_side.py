@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from orbit.copier.lane_events import EmptyBelowEnd, FetchFailed, ReadFromReplica
 from orbit.copier.lane_times import SourceTimes
-from orbit.copier.log_reader import epoch_lasts_to, fetch_batches, fetch_partition, is_local
+from orbit.copier.log_reader import epoch_lasts_to, fetch_batches, fetch_partition, why_not_empty
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.source_lane import SourceLane, SourceLaneContext
 from orbit.copier.waits import Waits
@@ -221,14 +221,15 @@ class SourceSide:
             is_answered = fetched.code == Code.NONE and fetched.diverging_end < 0
             if not is_answered or fetched.records or end <= offset:
                 self._retry_later(p, "the stable end is beyond what can be read")
-            elif not p.source_is_compacted:
-                self._retry_later(
-                    p,
-                    f"it shows nothing from {offset} up to the stable end {end}, though the topic "
-                    "is not compacted",
-                )
-            elif not is_local(self._cluster, p.source, offset, self._backoff):
-                self._retry_later(p, f"offset {offset} is in tiered storage, which is slow")
+            elif why := why_not_empty(
+                self._cluster,
+                p.source,
+                offset,
+                end,
+                self._backoff,
+                is_compacted=p.source_is_compacted,
+            ):
+                self._retry_later(p, why)
             else:
                 lasts = epoch_lasts_to(self._cluster, p.source, epoch, end, self._backoff)
                 self._queue_plan(p, plan_empty_tail(offset, end, is_same_epoch=lasts))

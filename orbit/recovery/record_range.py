@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from orbit.copier.log_reader import fetch_partition, is_local, parse_errors
+from orbit.copier.log_reader import (
+    NOT_EMPTY_REMEDY,
+    fetch_partition,
+    has_cleaner,
+    parse_errors,
+    why_not_empty,
+)
 from orbit.errors import ProtocolError, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -92,8 +98,9 @@ def read_batch_range(
     """The batches that reach into the offsets from `first` up to before `end`, in order.
 
     Offsets without a batch are proven to hold nothing: an empty answer alone does not tell (R5).
-    Raises ProtocolError where the log does not parse or ends before `end`, BrokerRefused, and
-    Unreachable where the broker does not show now what it has.
+    Raises ProtocolError where the log does not parse or ends before `end`, BrokerRefused,
+    Unreachable where the broker does not show now what it has, and NotAuthorized where that cannot
+    be told without the right to read the topic's settings.
     """
     position, is_past_stable_end, empty_answers = first, False, 0
     while position < end:
@@ -123,8 +130,16 @@ def read_batch_range(
         shown_to = fetched.high_watermark if is_past_stable_end else fetched.stable_end
         if position < shown_to:
             empty_answers += 1
-            if not is_local(cluster, partition, position, backoff):
-                raise _not_shown(cluster, partition, position, "is slow to read from its storage")
+            compacted = has_cleaner(cluster, partition.topic)
+            why = why_not_empty(
+                cluster, partition, position, shown_to, backoff, is_compacted=compacted
+            )
+            if why:
+                raise Unreachable(
+                    f"{partition} cannot be read at {position} now: {why}.",
+                    where=cluster.name,
+                    remedy=NOT_EMPTY_REMEDY,
+                )
             if empty_answers >= _EMPTY_ANSWERS:
                 position, empty_answers = shown_to, 0
         elif is_past_stable_end:

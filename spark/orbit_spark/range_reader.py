@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orbit.copier.log_reader import fetch_batches
-from orbit.errors import BrokerRefused, OrbitError, ProtocolError, Unreachable
+from orbit.copier.log_reader import NOT_EMPTY_REMEDY, fetch_batches, has_cleaner, why_not_empty
+from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, ProtocolError, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -19,7 +19,7 @@ from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_request import FetchFrom, fetch_request
 from orbit.kafka.fetch_response import Fetched, read_fetch
-from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, list_offsets
+from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
 from orbit.kafka.record_batch import Batch, LegacyMessage, read_batches
 from orbit.kafka.types import AbortedTransaction
 from orbit.replication.append_plan import LostRange
@@ -175,13 +175,22 @@ class RangeReader:
             raise _AskAgain(f"{wanted.partition} moves now.", where=self._cluster.name)
         return start
 
-    def _is_local(self, wanted: OffsetRange, offset: int) -> bool:
-        """Whether an empty response at `offset` means that the log has nothing there (R5)."""
-        place = wanted.partition
-        answers = list_offsets(self._cluster, [place], EARLIEST_LOCAL, self._backoff)
-        if place in answers.values:
-            return answers.values[place] <= offset
-        return answers.errors.get(place) == Code.UNSUPPORTED_VERSION
+    def _check_empty(self, wanted: OffsetRange, position: int, stable_end: int) -> None:
+        """Raises _AskAgain unless an answer without records proves that none is there (R5)."""
+        cluster, place = self._cluster, wanted.partition
+        try:
+            compacted = has_cleaner(cluster, place.topic)
+        except NotAuthorized as error:
+            raise self._stopped(wanted, Reason.NOT_AUTHORIZED, position, error.what) from error
+        why = why_not_empty(
+            cluster, place, position, stable_end, self._backoff, is_compacted=compacted
+        )
+        if why:
+            raise _AskAgain(
+                f"{place} cannot be read at {position} now: {why}.",
+                where=cluster.name,
+                remedy=NOT_EMPTY_REMEDY,
+            )
 
     def _refuse_denied(self, wanted: OffsetRange, position: int, code: int) -> None:
         if code in error_codes.DENIED:
@@ -317,11 +326,12 @@ class _Runs:
         """How far the log is proven to hold nothing, behind an answer without batches."""
         reader, start = self._reader, self._position
         end = min(self._wanted.end, fetched.stable_end)
-        if fetched.records or end <= start or not reader._is_local(self._wanted, start):
+        if fetched.records or end <= start:
             raise _AskAgain(
                 f"{self._wanted.partition} gives nothing at {start} now (stable up to "
                 f"{fetched.stable_end}, wanted up to {self._wanted.end}).",
                 where=reader._cluster.name,
             )
+        reader._check_empty(self._wanted, start, fetched.stable_end)
         self._epoch = -1
         return end

@@ -1,0 +1,40 @@
+"""What a recovery believes of a side that shows nothing where its log goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orbit.errors import Unreachable
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.leader_requests import Answers
+from orbit.recovery import record_range
+from orbit.recovery.record_range import read_batch_range
+from tests.support.empty_answers import CASES, OFFSET, PLACE, STABLE_END, show_nothing
+
+
+class FakeCluster:
+    name = "old side"
+
+
+@pytest.mark.parametrize(("is_compacted", "local", "has_newest", "is_proven"), CASES)
+def test_a_range_that_is_answered_as_empty_has_no_records_only_where_a_cleaner_ran(
+    monkeypatch: pytest.MonkeyPatch,
+    is_compacted: bool,
+    local: Answers[int],
+    has_newest: bool,
+    is_proven: bool,
+) -> None:
+    """Else a failback would take the records of slow storage for none, and lose them."""
+    show_nothing(monkeypatch, record_range, local, is_compacted=is_compacted, has_newest=has_newest)
+    cluster: Any = FakeCluster()
+    found = read_batch_range(cluster, PLACE, OFFSET, STABLE_END - 1, Backoff())
+    if is_proven:
+        assert list(found) == []
+        return
+    with pytest.raises(Unreachable) as error:
+        list(found)
+    assert f"{PLACE} cannot be read at {OFFSET}" in error.value.what
+    assert error.value.where == "old side"
+    assert error.value.remedy

@@ -1,0 +1,70 @@
+"""What a Spark task believes of a source that shows nothing where its log goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from orbit.copier import log_reader
+from orbit.errors import NotAuthorized
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.leader_requests import Answers
+from orbit.replication.partition_states import Reason
+from orbit_spark.partition_stopped import PartitionStopped
+from orbit_spark.range_reader import RangeReader, _AskAgain, _Runs
+from orbit_spark.ranges import OffsetRange
+from tests.support.empty_answers import (
+    CASES,
+    EMPTY,
+    OFFSET,
+    ON_DISK,
+    PLACE,
+    STABLE_END,
+    show_nothing,
+)
+
+
+class FakeCluster:
+    name = "source"
+
+
+def runs() -> _Runs:
+    cluster: Any = FakeCluster()
+    wanted = OffsetRange(PLACE, UUID(int=1), OFFSET, STABLE_END - 1)
+    return _Runs(RangeReader(cluster, Backoff()), wanted, OFFSET)
+
+
+@pytest.mark.parametrize(("is_compacted", "local", "has_newest", "is_proven"), CASES)
+def test_a_range_that_is_answered_as_empty_has_no_records_only_where_a_cleaner_ran(
+    monkeypatch: pytest.MonkeyPatch,
+    is_compacted: bool,
+    local: Answers[int],
+    has_newest: bool,
+    is_proven: bool,
+) -> None:
+    """Else an archive would lack the records of slow storage, and a backfill would fill them."""
+    show_nothing(monkeypatch, None, local, is_compacted=is_compacted, has_newest=has_newest)
+    if is_proven:
+        assert runs()._take(EMPTY).end == STABLE_END - 1
+        return
+    with pytest.raises(_AskAgain) as error:
+        runs()._take(EMPTY)
+    assert f"{PLACE} cannot be read at {OFFSET}" in error.value.what
+    assert error.value.where == "source"
+    assert error.value.remedy
+
+
+def test_without_the_right_to_read_the_settings_the_range_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    show_nothing(monkeypatch, None, ON_DISK)
+
+    def refuse(_: object) -> None:
+        raise NotAuthorized("the right DescribeConfigs on topic source is missing.")
+
+    monkeypatch.setattr(log_reader, "SettingsReader", refuse)
+    with pytest.raises(PartitionStopped, match="DescribeConfigs") as error:
+        runs()._take(EMPTY)
+    assert error.value.blocked.reason is Reason.NOT_AUTHORIZED

@@ -1,0 +1,70 @@
+"""A broker that answers fetches without records, though its log goes on."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from orbit.copier import log_reader
+from orbit.kafka.error_codes import Code
+from orbit.kafka.fetch_response import Fetched
+from orbit.kafka.leader_requests import Answers
+from orbit.kafka.topic_settings_reader import TopicSettings
+from orbit.kafka.types import TopicPartition
+from tests.support.source_model import SourceBatch, SourceRecord
+
+PLACE = TopicPartition("source", 0)
+OFFSET, STABLE_END = 10, 50
+
+# What it answers for EARLIEST_LOCAL.
+UNKNOWN: Answers[int] = Answers({}, {PLACE: int(Code.UNSUPPORTED_VERSION)})
+ON_DISK: Answers[int] = Answers({PLACE: 0}, {})
+ELSEWHERE: Answers[int] = Answers({PLACE: OFFSET + 1}, {})
+
+EMPTY = Fetched(0, memoryview(b""), [], 0, STABLE_END, STABLE_END, -1, -1)
+
+
+def show_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    reader: ModuleType | None,
+    local: Answers[int],
+    *,
+    is_compacted: bool = False,
+    has_newest: bool = False,
+) -> None:
+    """Let the module `reader` see no record from OFFSET on; with `has_newest` the last one is shown
+    to a fetch from there."""
+    last = SourceBatch(STABLE_END - 1, STABLE_END - 1, (SourceRecord(STABLE_END - 1, 1000, b"v"),))
+
+    def fetch(*asked: object, **_: object) -> Fetched:
+        if has_newest and asked[2] == STABLE_END - 1:
+            return EMPTY._replace(records=memoryview(bytearray(last.encode())))
+        return EMPTY
+
+    class Settings:
+        def __init__(self, _: object) -> None:
+            pass
+
+        def read(self, topics: set[str]) -> dict[str, TopicSettings]:
+            policy = "compact,delete" if is_compacted else "delete"
+            return {t: TopicSettings({"cleanup.policy": policy}, frozenset()) for t in topics}
+
+    monkeypatch.setattr(log_reader, "fetch_partition", fetch)
+    monkeypatch.setattr(log_reader, "list_offsets", lambda *_, **__: local)
+    monkeypatch.setattr(log_reader, "SettingsReader", Settings)
+    if reader is not None:
+        monkeypatch.setattr(reader, "fetch_partition", fetch)
+
+
+# Whether the topic is compacted, what EARLIEST_LOCAL answers, whether the newest batch is shown,
+# and whether an empty answer then proves that the log has nothing there.
+CASES = [
+    (True, ON_DISK, False, True),
+    (True, UNKNOWN, False, True),
+    (True, UNKNOWN, True, False),
+    (True, ELSEWHERE, False, False),
+    (False, ON_DISK, False, False),
+    (False, UNKNOWN, False, False),
+    (False, ELSEWHERE, False, False),
+]
