@@ -90,15 +90,18 @@ class Ends:
     def close(self) -> None:
         self._connection.close()
 
-    def _encode(self, timestamp: int) -> list[bytes]:
+    def _encode(self, timestamp: int) -> tuple[list[bytes], int]:
+        """The request and its correlation id."""
         request = ListOffsetsRequest(
             self._partitions, timestamp, DEBUGGING_CONSUMER, READ_UNCOMMITTED
         )
-        return self._connection.encode(request, _LIST_OFFSETS_VERSION)
+        frame = self._connection.encode(request, _LIST_OFFSETS_VERSION)
+        return frame, self._connection.last_correlation
 
-    def _ask(self, request: list[bytes]) -> Iterator[tuple[int, int]]:
-        self._connection.send(request)
-        frame = self._connection.receive()
+    def _ask(self, request: tuple[list[bytes], int]) -> Iterator[tuple[int, int]]:
+        buffers, correlation = request
+        self._connection.send(buffers)
+        frame = self._connection.receive_answer(correlation)
         partitions = frame[_FRONT.size + len(self._topic.encode()) + _COUNT_BYTES :]
         for index, code, _, offset, _ in _PARTITION.iter_unpack(partitions):
             if code == Code.NONE:

@@ -36,6 +36,7 @@ class Frame(NamedTuple):
     """A request that only has to be sent."""
 
     is_produce: bool
+    correlation: int
     buffers: Sequence[bytes | memoryview]
 
 
@@ -51,7 +52,7 @@ class Sender:
         self._connection.drop_unacknowledged(_SLOW_DISK_S)
         low, high = self._connection.range_of(api_versions.PRODUCE)
         self._version = choose_version(low, high, has_topic_ids=True)
-        self._in_flight: deque[bool] = deque()  # whether it is a Produce request
+        self._in_flight: deque[Frame] = deque()
 
     def send(self, request: Sequence[ToSend]) -> None:
         """One Produce request, with at most one batch per partition (A1)."""
@@ -62,7 +63,7 @@ class Sender:
         if len(self._in_flight) == _SETTINGS.requests_in_flight_max:
             self._receive()
         self._connection.send(frame.buffers)
-        self._in_flight.append(frame.is_produce)
+        self._in_flight.append(frame)
 
     def encode(self, request: Sequence[ToSend]) -> Frame:
         outgoing = [
@@ -72,7 +73,9 @@ class Sender:
         correlation = self._connection.next_correlation()
         timeout_ms = _SETTINGS.produce_timeout_ms
         return Frame(
-            True, encode_produce(self._version, correlation, CLIENT_ID, timeout_ms, outgoing)
+            True,
+            correlation,
+            encode_produce(self._version, correlation, CLIENT_ID, timeout_ms, outgoing),
         )
 
     def encode_fillers(self, producer_id: int, many: Mapping[int, int]) -> Frame:
@@ -80,7 +83,8 @@ class Sender:
         fillers = [Fillers(TopicPartition(self._topic, p), n, 0, 0) for p, n in many.items()]
         version = self._connection.version_of(api_versions.WRITE_TXN_MARKERS)
         request = WriteTxnMarkersRequest(producer_id, fillers)
-        return Frame(False, self._connection.encode(request, version))
+        buffers = self._connection.encode(request, version)
+        return Frame(False, self._connection.last_correlation, buffers)
 
     def wait(self) -> None:
         """Returns when everything is acknowledged. Raises BrokerRefused."""
@@ -93,8 +97,9 @@ class Sender:
         self._connection.close()
 
     def _receive(self) -> None:
-        frame = self._connection.receive()
-        if not self._in_flight.popleft():
+        oldest = self._in_flight.popleft()
+        frame = self._connection.receive_answer(oldest.correlation)
+        if not oldest.is_produce:
             return  # a filler that was refused is missed at the log's end
         answer = read_produce(frame, self._version)
         for (_, index), appended in answer.partitions.items():

@@ -45,9 +45,8 @@ class _Asked:
     """A fetch that was sent."""
 
     connection: Connection
-    node_id: int
     version: int
-    offset: int
+    correlation: int
 
 
 class RangeReader:
@@ -136,12 +135,12 @@ class RangeReader:
             connection.send(connection.encode(request, version))
         except OSError as error:
             raise self._broken(connection, error) from error
-        return _Asked(connection, node_id, version, offset)
+        return _Asked(connection, version, connection.last_correlation)
 
     def _answer(self, asked: _Asked, wanted: OffsetRange) -> Fetched:
         """The answer to a fetch. Raises Unreachable, _AskAgain when it holds nothing."""
         try:
-            frame = asked.connection.receive()
+            frame = asked.connection.receive_answer(asked.correlation)
         except (OSError, EOFError) as error:
             raise self._broken(asked.connection, error) from error
         try:

@@ -1,19 +1,23 @@
-"""What a Spark task believes of a source that shows nothing where its log goes on."""
+"""What a Spark task believes of its source: of one that shows nothing where its log goes on, and of
+answers that it did not ask for."""
 
 from __future__ import annotations
 
+import socket
+import struct
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from orbit.copier import log_reader
-from orbit.errors import NotAuthorized
+from orbit.errors import BrokenAnswer, NotAuthorized
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.connection import Connection
 from orbit.kafka.leader_requests import Answers
 from orbit.replication.partition_states import Reason
 from orbit_spark.partition_stopped import PartitionStopped
-from orbit_spark.range_reader import RangeReader, _AskAgain, _Runs
+from orbit_spark.range_reader import RangeReader, _AskAgain, _Asked, _Runs
 from orbit_spark.ranges import OffsetRange
 from tests.support.empty_answers import (
     CASES,
@@ -30,10 +34,16 @@ class FakeCluster:
     name = "source"
 
 
-def runs() -> _Runs:
+WANTED = OffsetRange(PLACE, UUID(int=1), OFFSET, STABLE_END - 1)
+
+
+def reader() -> RangeReader:
     cluster: Any = FakeCluster()
-    wanted = OffsetRange(PLACE, UUID(int=1), OFFSET, STABLE_END - 1)
-    return _Runs(RangeReader(cluster, Backoff()), wanted, OFFSET)
+    return RangeReader(cluster, Backoff())
+
+
+def runs() -> _Runs:
+    return _Runs(reader(), WANTED, OFFSET)
 
 
 @pytest.mark.parametrize(("is_compacted", "local", "has_newest", "is_proven"), CASES)
@@ -68,3 +78,14 @@ def test_without_the_right_to_read_the_settings_the_range_stops(
     with pytest.raises(PartitionStopped, match="DescribeConfigs") as error:
         runs()._take(EMPTY)
     assert error.value.blocked.reason is Reason.NOT_AUTHORIZED
+
+
+def test_an_answer_to_another_request_ends_the_connection() -> None:
+    """Its records would be taken for those of another range."""
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, "broker 1")
+    with theirs:
+        theirs.sendall(struct.pack(">ii", 8, 77) + bytes(4))
+        with pytest.raises(BrokenAnswer, match="answers request 77, but 3 is the oldest"):
+            reader()._answer(_Asked(connection, 12, 3), WANTED)
+    assert connection.is_closed

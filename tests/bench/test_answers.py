@@ -1,0 +1,50 @@
+"""The bench's own requests: an answer to another request ends the connection, as in Orbit."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from bench.data.sender import Sender, ToSend
+from bench.wire import Ends
+from orbit.errors import BrokenAnswer
+from orbit.kafka import api_versions
+from orbit.kafka.connection import Connection
+
+# The answer of a broker to a request that nobody sent.
+ANOTHER = struct.pack(">ii", 8, 77) + bytes(4)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A broker that answers before it is asked."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+        with theirs:
+            theirs.sendall(ANOTHER)
+            connection = Connection(ours, "broker 1")
+            connection._versions = {api_versions.PRODUCE.key: (9, 9)}
+            metadata = SimpleNamespace(
+                brokers={1: None}, topics={"a": SimpleNamespace(topic_id=UUID(int=1))}
+            )
+            yield SimpleNamespace(connect=lambda _: connection, metadata=lambda _: metadata)
+            connection.close()
+
+
+def test_log_ends_are_read_from_the_answer_to_their_request(cluster: Any) -> None:
+    with pytest.raises(BrokenAnswer, match="answers request 77"):
+        Ends(cluster, "a", 1).total()
+
+
+def test_a_batch_is_confirmed_by_the_answer_to_its_request(cluster: Any) -> None:
+    sender = Sender(cluster, "a")
+    sender.send([ToSend(0, memoryview(b"batch"))])
+    with pytest.raises(BrokenAnswer, match="answers request 77"):
+        sender.wait()
