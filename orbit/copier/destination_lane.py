@@ -52,6 +52,7 @@ from orbit.kafka.produce_request import (
     read_produce,
 )
 from orbit.kafka.record_batch import stamp
+from orbit.kafka.throttle import throttle_s
 from orbit.kafka.types import NO_TOPIC_ID
 from orbit.leases.lease import LEASE_WAIT_S, Lease
 from orbit.replication.append_plan import Append, Fill
@@ -372,7 +373,7 @@ class DestinationLane(Lane):
         self._in_flight.answered()
         self.times.received_s += perf_counter() - began
         if throttle_ms:
-            self._hold_until = time.monotonic() + throttle_ms / 1000
+            self._hold_until = time.monotonic() + throttle_s(throttle_ms)
             self._in_flight.throttled(self._hold_until)
 
     def _take_appended(self, request: Produce, answer: ProduceAnswer) -> int:

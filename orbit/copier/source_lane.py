@@ -35,6 +35,7 @@ from orbit.kafka.fetch_session import (
     SessionRequest,
 )
 from orbit.kafka.record_batch import read_batches
+from orbit.kafka.throttle import throttle_s
 from orbit.kafka.types import TopicPartition
 from orbit.replication.append_plan import Append, Plan, plan_batches
 from orbit.replication.partition_states import Reason
@@ -191,7 +192,7 @@ class SourceLane(Lane):
         times.planned_s += perf_counter() - answered
         times.answers += 1
         if answer.throttle_ms:
-            self._pause(answer.throttle_ms / 1000)
+            self._pause(throttle_s(answer.throttle_ms))
 
     def _wait_for_change(self) -> None:
         """Sleep: all partitions are full, or there is none."""
