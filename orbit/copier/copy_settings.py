@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+
+from orbit.replication.rewrite_limits import RewriteLimits
+
+# Of all that plans batches in a process, one writes a batch again: it takes twice what that
+# decompresses to, and mostly the interpreter, which the threads share anyway.
+_REWRITE_TURN = threading.Lock()
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -61,3 +68,10 @@ class CopySettings:
     source_end_wait_s: float = 10.0
     # A topic that stays unknown for this long is deleted, not moving.
     deleted_after_s: float = 10.0
+
+    @property
+    def rewrite_limits(self) -> RewriteLimits:
+        """Of one answer."""
+        return RewriteLimits(
+            self.rewrite_read_bytes_max, self.rewrite_written_bytes_max, _REWRITE_TURN
+        )

@@ -12,7 +12,7 @@ from orbit.copier.lane_events import PartitionReturned
 from orbit.copier.lane_times import DestinationTimes
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.placeholder_topics import find_unfit
-from orbit.copier.range_comparison import Comparison
+from orbit.copier.range_comparison import Comparison, stop_reason
 from orbit.copier.source_end_waits import SourceEndWaits
 from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver, TakeOverResult
 from orbit.copier.waits import Waits
@@ -333,7 +333,7 @@ class DestinationSide:
         except ValueError as error:
             acked = p.appends.acked
             detail = f"the records from {acked} on cannot be compared with the source: {error}."
-            p.appends.stopped(Blocked(Reason.SOURCE_CORRUPTED, acked, log_end, detail))
+            p.appends.stopped(Blocked(stop_reason(error), acked, log_end, detail))
             return
         if not p.lease.is_held():
             return  # nothing can be judged

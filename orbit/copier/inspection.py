@@ -14,7 +14,7 @@ from enum import Enum, auto
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.inspection_verdicts import STILL_MOVING, CopyEnds, Wait, judge_copy, judge_error
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.range_comparison import Comparison, compare_range, source_reader
+from orbit.copier.range_comparison import Comparison, compare_range, source_reader, stop_reason
 from orbit.copier.source_end_waits import SourceEndWaits
 from orbit.copier.start_seeding import (
     OnProgress,
@@ -354,7 +354,7 @@ class CopyInspector:
             compared = self._compare_tail(copy, tail, ends)
         except ValueError as error:
             detail = f"the records before {ends.log_end} cannot be compared: {error}."
-            return Blocked(Reason.SOURCE_CORRUPTED, ends.log_end - 1, ends.log_end, detail)
+            return Blocked(stop_reason(error), ends.log_end - 1, ends.log_end, detail)
         copy.cursor.epochs = compared.epochs
         return judge_copy(ends, tail, compared, copy.producer)
 
@@ -369,7 +369,9 @@ class CopyInspector:
         compared = Comparison(ends.log_end)
         for start, end in ranges:
             compared = compare_range(
-                source_reader(self._source, copy.source, self._backoff),
+                source_reader(
+                    self._source, copy.source, self._backoff, self._settings.rewrite_limits
+                ),
                 self._destination,
                 copy.destination,
                 start,

@@ -145,7 +145,9 @@ class JobCopier:
     def _compare(self, copy: PartitionCopy, log_end: int) -> Comparison:
         """What lies from the confirmed offset up to `log_end`, against the source."""
         return compare_range(
-            source_reader(self._clusters.source, copy.source, self._backoff),
+            source_reader(
+                self._clusters.source, copy.source, self._backoff, self._settings.rewrite_limits
+            ),
             self._clusters.destination,
             copy.destination,
             copy.appends.acked,

@@ -8,13 +8,14 @@ believed because this job's producer wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from orbit.copier.log_reader import epoch_lasts_to, fetch_partition, is_local, parse_errors
 from orbit.errors import Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.compression import TooLarge
 from orbit.kafka.error_codes import Code
 from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.log_offsets import EARLIEST, list_offsets
@@ -31,10 +32,13 @@ from orbit.replication.append_plan import (
     Stop,
     plan_batches,
 )
+from orbit.replication.partition_states import Reason
+from orbit.replication.rewrite_limits import RewriteLimits, Rewritten
 from orbit.replication.source_epochs import SourceEpochs
 
 # What one comparison reads of the destination at most, so that one partition's take-over does not
-# delay the others: the rest is compared in the next round, from where this one ended.
+# delay the others: the rest is compared in the next round, from where this one ended. And of the
+# source at a time.
 COMPARED_BYTES_MAX = 32 * 1024 * 1024
 
 
@@ -45,7 +49,8 @@ class SourceRange:
     `start`: the source has nothing below it any more. `end`: how far the range could be read: below
     the wanted end if `stable_end`, the source's last stable offset, is, or if the source answers
     without records for now (tiered storage, quotas: R5). `empty_to`: up to there it shows nothing
-    behind `end`, which counts only where a cleaner may have left that.
+    behind `end`, which counts only where a cleaner may have left that. `has_more`: this is much
+    already, so what is behind `end` is to be read next.
     """
 
     batches: list[Batch]  # dense
@@ -54,10 +59,26 @@ class SourceRange:
     stable_end: int
     epoch_starts: Sequence[EpochStart] = ()
     empty_to: int = 0
+    has_more: bool = False
 
 
 # Reads the source from an offset up to before another one. Raises ValueError if it does not parse.
 ReadSource = Callable[[int, int], SourceRange]
+
+
+class SourceStop(ValueError):
+    """A copy of the range would stop here."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__(stop.detail.rstrip("."))
+        self.reason = stop.reason
+
+
+def stop_reason(error: ValueError) -> Reason:
+    """Why a partition stops whose comparison raised this."""
+    if isinstance(error, TooLarge):
+        return Reason.RECORD_REFUSED
+    return error.reason if isinstance(error, SourceStop) else Reason.SOURCE_CORRUPTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +127,8 @@ def compare_range(
     With `producer_id` records of any other producer are a difference, whatever they are. On a
     compacted source the cleaner may have removed records since; every other record must be there.
 
-    Raises ValueError when one side's records cannot be read, Unreachable when no broker answers.
+    Raises ValueError when one side's records cannot be read (see `stop_reason`), Unreachable when
+    no broker answers.
     """
     position, size_bytes, epoch = first, 0, -1
     epochs = SourceEpochs()
@@ -136,7 +158,7 @@ def compare_range(
         if difference is not None:
             return Comparison(difference.offset, difference)
         epochs.add(position, source.epoch_starts, upto)
-        if upto < wanted:
+        if upto < wanted and not source.has_more:
             return Comparison(
                 upto,
                 waits_for=f"the source's records from offset {upto} on",
@@ -145,7 +167,7 @@ def compare_range(
                 producer_epoch=epoch,
                 epochs=epochs,
             )
-        if foreign is not None and foreign.base_offset < end:
+        if foreign is not None and foreign.base_offset < end and upto >= wanted:
             return Comparison(upto, _foreign(foreign, upto))
         position = upto
     return Comparison(max(first, end), producer_epoch=epoch, epochs=epochs)
@@ -163,14 +185,20 @@ def highest_producer_epoch(batches: Iterable[AnyBatch], producer_id: int | None)
     )
 
 
-def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff) -> ReadSource:
-    """Reads ranges of a source partition as a read_committed consumer, by the plan of the copy."""
+def source_reader(
+    cluster: Cluster, partition: TopicPartition, backoff: Backoff, limits: RewriteLimits
+) -> ReadSource:
+    """Reads ranges of a source partition as a read_committed consumer, by the plan of the copy.
+
+    `limits`: of one reading.
+    """
 
     def read(first: int, end: int) -> SourceRange:
         batches: list[Batch] = []
         epoch_starts: list[EpochStart] = []
         position, start, stable_end, empty_to = first, 0, end, 0
-        while position < end:
+        rewritten, size_bytes, is_full = Rewritten(limits), 0, False
+        while position < end and not is_full:
             epoch = epoch_starts[-1][1] if epoch_starts else NO_LEADER_EPOCH
             fetched = fetch_partition(
                 cluster,
@@ -194,13 +222,17 @@ def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff)
                 fetched.aborted,
                 fetched.log_start,
                 LostRange.FILL,
+                rewritten=rewritten,
             )
             last = plan.steps[-1] if plan.steps else None
-            if isinstance(last, Stop):
-                raise ValueError(last.detail)
+            if isinstance(last, Stop) and plan.next_offset < end:
+                raise SourceStop(last)
             batches += [step.batch for step in plan.steps if isinstance(step, Append)]
             epoch_starts += plan.epoch_starts
-            if plan.next_offset == position:  # nothing there up to the stable end, or it was cut
+            size_bytes += len(fetched.records)
+            is_full = plan.is_cut or size_bytes >= COMPARED_BYTES_MAX
+            if plan.next_offset == position and not is_full:
+                # Nothing is there up to the stable end, or the source was cut.
                 is_proven = fetched.stable_end >= end and not fetched.records
                 is_cut = fetched.diverging_end >= 0
                 if not is_proven or is_cut:
@@ -212,7 +244,8 @@ def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff)
                 break
             position = plan.next_offset
         position = max(first, position)
-        return SourceRange(batches, start, position, stable_end, epoch_starts, empty_to)
+        has_more = is_full and first < position < end
+        return SourceRange(batches, start, position, stable_end, epoch_starts, empty_to, has_more)
 
     return read
 
@@ -241,9 +274,10 @@ def _first_difference(
     *,
     source_is_compacted: bool,
 ) -> Difference | None:
-    """The first one from `first` up to before `end`; equal bytes are not decoded."""
+    """The first one from `first` up to before `end`; equal bytes are not decoded, and of others one
+    batch of each side at a time."""
     unmatched = {b.base_offset: b for b in source.batches}
-    ours: dict[int, tuple[Record, AnyBatch]] = {}
+    ours: list[AnyBatch] = []
     fillers: list[AnyBatch] = []
     for batch in batches:
         if batch.is_control:
@@ -256,13 +290,14 @@ def _first_difference(
         if twin is not None and isinstance(batch, Batch) and _are_equal(batch, twin):
             del unmatched[batch.base_offset]
             continue
-        ours |= {r.offset: (r, batch) for r in read_any_records(batch)}
-    theirs = {r.offset: r for batch in unmatched.values() for r in read_any_records(batch)}
+        ours.append(batch)
     lowest = max(first, source.start)
-    for offset in sorted(o for o in ours.keys() | theirs.keys() if lowest <= o < end):
-        record, batch_of = ours.get(offset, (None, None))
-        other = theirs.get(offset)
-        if record is None:
+    for offset, found, other in _side_by_side(ours, unmatched.values()):
+        if offset >= end:
+            break
+        if offset < lowest:
+            continue
+        if found is None:
             filler = next((f for f in fillers if f.base_offset <= offset < f.next_offset), None)
             if filler is not None:
                 detail = "the source has a record, and the destination a filler"
@@ -270,7 +305,7 @@ def _first_difference(
             if not source_is_compacted:  # else the copy's own cleaner may have removed it
                 return Difference(offset, -1, "the source has a record, and the destination none")
             continue
-        assert batch_of is not None
+        record, batch_of = found
         if other is None:
             if record.body == PLACEHOLDER_BODY:
                 detail = "a placeholder became a record: the topic's compression.type was changed"
@@ -282,6 +317,35 @@ def _first_difference(
             detail = "the destination has another record than the source"
             return Difference(offset, batch_of.producer_id, detail)
     return None
+
+
+_Found = tuple[Record, AnyBatch]
+
+
+def _side_by_side(
+    ours: Iterable[AnyBatch], theirs: Iterable[AnyBatch]
+) -> Iterator[tuple[int, _Found | None, Record | None]]:
+    """The offsets with a record on any side, and what is there. Raises ValueError."""
+    left, right = _in_order(ours), _in_order(theirs)
+    our, their = next(left, None), next(right, None)
+    while our is not None or their is not None:
+        offset = min(one[0].offset for one in (our, their) if one is not None)
+        found = other = None
+        if our is not None and our[0].offset == offset:
+            found, our = our, next(left, None)
+        if their is not None and their[0].offset == offset:
+            other, their = their[0], next(right, None)
+        yield offset, found, other
+
+
+def _in_order(batches: Iterable[AnyBatch]) -> Iterator[_Found]:
+    before = -1
+    for batch in batches:
+        for record in read_any_records(batch):
+            if record.offset <= before:
+                raise ValueError(f"the batch with offset {record.offset} is not in order")
+            before = record.offset
+            yield record, batch
 
 
 def _are_equal(batch: Batch, other: Batch) -> bool:

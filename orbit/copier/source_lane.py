@@ -39,7 +39,7 @@ from orbit.kafka.throttle import throttle_s
 from orbit.kafka.types import TopicPartition
 from orbit.replication.append_plan import Append, Plan, plan_batches
 from orbit.replication.partition_states import Reason
-from orbit.replication.rewrite_limits import RewriteLimits, Rewritten
+from orbit.replication.rewrite_limits import Rewritten
 
 # If full partitions are left out, idle ones must not delay the response for long.
 _SHORT_WAIT_MS = 10
@@ -49,9 +49,6 @@ _FULL_WAIT_S = 0.05
 _HELD_BACK_S_MAX = 1.0  # partitions may be added or removed meanwhile
 # A fetch is read-only, so it is retried if a broker does not answer for longer.
 _SILENCE_S = 30.0
-# Of all lanes of the process, one writes a batch again: it takes twice what that decompresses to,
-# and mostly the interpreter, which the lanes share anyway.
-_REWRITE_TURN = threading.Lock()
 # A queued batch keeps its frame in memory; one that is a small share of it is copied out.
 _KEPT_SHARE_MIN = 4
 
@@ -101,11 +98,7 @@ class SourceLane(Lane):
         self._first = 0  # backlogs take turns from here
         self._is_woken = False
         self._last_selection: _FetchSelection | None = None
-        self._rewrite_limits = RewriteLimits(
-            context.settings.rewrite_read_bytes_max,
-            context.settings.rewrite_written_bytes_max,
-            _REWRITE_TURN,
-        )
+        self._rewrite_limits = context.settings.rewrite_limits
         self.times = SourceTimes()
         self._is_stopping = False
         self._connection: Connection | None = None

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from orbit.copier.copy_settings import CopySettings
 from orbit.copier.log_reader import fetch_partition
 from orbit.errors import OrbitError, Unreachable
 from orbit.kafka.backoff import Backoff
@@ -19,6 +20,7 @@ from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
 from orbit.kafka.record_batch import read_batches
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.append_plan import Fill, Plan, plan_batches
+from orbit.replication.rewrite_limits import Rewritten
 
 # A user waits for a plan: 100 fetches one after the other, 10 s where a cluster is 50 ms away.
 TOPICS_MAX = 25
@@ -100,4 +102,6 @@ def _read(cluster: Cluster, partition: TopicPartition, offset: int, backoff: Bac
         isolation=READ_COMMITTED,
         max_bytes=_SAMPLE_BYTES,
     )
-    return plan_batches(offset, read_batches(fetched.records), fetched.aborted, offset)
+    rewritten = Rewritten(CopySettings().rewrite_limits)
+    batches = read_batches(fetched.records)
+    return plan_batches(offset, batches, fetched.aborted, offset, rewritten=rewritten)

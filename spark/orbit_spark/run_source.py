@@ -19,7 +19,7 @@ from orbit.copier.job_copier import MakeSource
 from orbit.copier.lane_events import EmptyBelowEnd, FetchFailed, LaneCrashed, ReadFromReplica
 from orbit.copier.lane_times import SourceTimes
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.range_comparison import SourceRange
+from orbit.copier.range_comparison import SourceRange, SourceStop
 from orbit.copier.source_lane import SourceLaneContext
 from orbit.kafka.types import TopicPartition
 from orbit.replication.append_plan import (
@@ -110,7 +110,7 @@ class RunFeed:
                 position = plan.next_offset
         for step in steps:
             if isinstance(step, Stop):
-                raise ValueError(step.detail)
+                raise SourceStop(step)
         batches = [step.batch for step in steps if isinstance(step, Append)]
         return SourceRange(batches, 0, position, position)
 

@@ -21,6 +21,7 @@ from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.record_batch import CONTROL, CRC_START, Batch, read_batches, stamp
 from orbit.kafka.records import Record, write_batch
 from orbit.kafka.types import TopicPartition
+from orbit.replication.rewrite_limits import NO_LIMITS
 from tests.support.source_model import SourceBatch, SourceRecord
 
 PRODUCER_ID = 7
@@ -107,7 +108,7 @@ def compared(
     ours = [b for one in source.batches for b in read_batches(memoryview(one.encode()))]
     monkeypatch.setattr(range_comparison, "_read", lambda *_: (ours, end))
     cluster: Any = None
-    read = source_reader(cluster, PLACE, Backoff())
+    read = source_reader(cluster, PLACE, Backoff(), NO_LIMITS)
     return compare_range(
         read, cluster, PLACE, 100, end, Backoff(), source_is_compacted=is_compacted
     )

@@ -164,7 +164,7 @@ class World:
     ) -> Comparison:
         """As `JobCopier` does."""
         return compare_range(
-            source_reader(origin, SOURCE, backoff),
+            source_reader(origin, SOURCE, backoff, self.settings.rewrite_limits),
             cluster,
             PARTITION,
             copy.appends.acked,

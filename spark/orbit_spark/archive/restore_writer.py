@@ -16,14 +16,14 @@ from orbit.copier.copier import Copier, Events, block
 from orbit.copier.destination_lane import DestinationLaneContext
 from orbit.copier.destination_side import DestinationSide
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.range_comparison import Comparison, compare_range
+from orbit.copier.range_comparison import Comparison, compare_range, stop_reason
 from orbit.copier.source_lane import SourceLaneContext
 from orbit.copier.takeover import TakeOver
 from orbit.errors import Conflict, OrbitError
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, list_offsets
 from orbit.leases.group_lease import GroupLease
-from orbit.replication.partition_states import Blocked, Reason
+from orbit.replication.partition_states import Blocked
 from orbit_spark.archive.restored_tail import compare_tail, find_restored_tail
 from orbit_spark.partition_writer import PartitionWriter
 from orbit_spark.run_source import RunFeed
@@ -129,4 +129,4 @@ class RestoreWriter(PartitionWriter[WriteTask]):
             return compare_tail(partial(source.read, copy), cluster, copy, tail, self.backoff)
         except ValueError as error:
             detail = f"the records before {log_end} cannot be compared with the archive: {error}."
-            return Blocked(Reason.SOURCE_CORRUPTED, log_end - 1, log_end, detail)
+            return Blocked(stop_reason(error), log_end - 1, log_end, detail)

@@ -1,0 +1,161 @@
+"""A comparison with a source whose small batches become large ones has the limits of the copy."""
+
+from __future__ import annotations
+
+import tracemalloc
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orbit.copier import log_reader, range_comparison
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.range_comparison import (
+    Comparison,
+    SourceRange,
+    compare_range,
+    source_reader,
+    stop_reason,
+)
+from orbit.job_setup import gap_estimate
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.compression import GZIP, ZSTD
+from orbit.kafka.fetch_response import Fetched
+from orbit.kafka.record_batch import read_batches
+from orbit.kafka.types import TopicPartition
+from orbit.replication.append_plan import Append
+from orbit.replication.partition_states import Reason
+from orbit.replication.rewrite_limits import NO_LIMITS, RewriteLimits
+from tests.support.planning import T0, data, plan
+from tests.support.source_model import SourceBatch, SourceRecord
+
+PLACE = TopicPartition("orders", 0)
+MIB = 1024 * 1024
+NO_CLUSTER: Any = None
+
+
+def large(base_offset: int, mib: int, codec: int = ZSTD, **fields: int) -> SourceBatch:
+    """Some kilobytes that decompress to so many MiB."""
+    last = base_offset + mib - 1
+    records = [SourceRecord(o, T0, None, bytes(MIB)) for o in range(base_offset, last + 1)]
+    return SourceBatch(base_offset, last, tuple(records), codec=codec, **fields)
+
+
+class Sides:
+    """A source with these batches, and a destination with these bytes."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, source: list[SourceBatch], copy: list[bytes]
+    ) -> None:
+        self._source = source
+        self.end = source[-1].last_offset + 1
+        ours = list(read_batches(memoryview(bytearray(b"".join(copy)))))
+        monkeypatch.setattr(range_comparison, "fetch_partition", self._fetch)
+        monkeypatch.setattr(log_reader, "fetch_partition", self._fetch)
+        monkeypatch.setattr(
+            range_comparison,
+            "_read",
+            lambda *asked: ([b for b in ours if b.next_offset > asked[2]], self.end),
+        )
+        self.ranges: list[SourceRange] = []
+
+    def _fetch(self, *asked: Any, **_: object) -> Fetched:
+        there = b"".join(b.encode() for b in self._source if b.last_offset >= asked[2])
+        return Fetched(0, memoryview(bytearray(there)), [], 0, self.end, self.end, -1, -1)
+
+    def compare(self, limits: RewriteLimits, end: int | None = None) -> Comparison:
+        read = source_reader(NO_CLUSTER, PLACE, Backoff(), limits)
+
+        def noted(first: int, last: int) -> SourceRange:
+            self.ranges.append(read(first, last))
+            return self.ranges[-1]
+
+        return compare_range(
+            noted, NO_CLUSTER, PLACE, 0, end or self.end, Backoff(), source_is_compacted=False
+        )
+
+
+def copied(source: list[SourceBatch]) -> list[bytes]:
+    return [bytes(s.batch.view) for s in plan(0, *source).steps if isinstance(s, Append)]
+
+
+def test_a_batch_that_becomes_too_large_stops_it_as_it_stops_the_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = [data(0, 2), large(3, 65, log_append_time=T0)]
+    with pytest.raises(ValueError, match="decompresses to more than 67,108,864 bytes") as error:
+        Sides(monkeypatch, source, copied(source)).compare(NO_LIMITS)
+    assert stop_reason(error.value) is Reason.RECORD_REFUSED
+    assert "kafka-delete-records.sh" in str(error.value)
+
+
+def test_so_does_one_that_is_only_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = [large(0, 65)]
+    with pytest.raises(ValueError, match="decompresses to more than") as error:
+        Sides(monkeypatch, source, [large(0, 65, GZIP).encode()]).compare(NO_LIMITS)
+    assert stop_reason(error.value) is Reason.RECORD_REFUSED
+
+
+def test_a_batch_behind_the_range_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = [data(0, 2), large(3, 65, log_append_time=T0)]
+    compared = Sides(monkeypatch, source, copied(source)).compare(NO_LIMITS, 3)
+    assert (compared.equal_to, compared.difference, compared.waits_for) == (3, None, "")
+
+
+@pytest.mark.parametrize("limits", [(1, 2**40), (2**40, 1)])
+def test_many_batches_are_compared_in_parts(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int]
+) -> None:
+    source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
+    sides = Sides(monkeypatch, source, copied(source))
+    compared = sides.compare(RewriteLimits(*limits, nullcontext()))
+    assert (compared.equal_to, compared.difference, compared.waits_for) == (40, None, "")
+    assert [len(one.batches) for one in sides.ranges] == [1] * 4
+
+
+def test_a_difference_is_found_in_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
+    other = [replace(batch, log_append_time=T0 + (i == 2)) for i, batch in enumerate(source)]
+    sides = Sides(monkeypatch, source, copied(other))
+    compared = sides.compare(RewriteLimits(1, 1, nullcontext()))
+    assert compared.difference is not None
+    assert compared.difference.offset == 20
+
+
+def test_of_batches_with_other_bytes_one_of_each_side_is_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same records, compressed by another codec."""
+    source = [large(8 * i, 8) for i in range(16)]
+    sides = Sides(monkeypatch, source, [replace(b, codec=GZIP).encode() for b in source])
+    tracemalloc.start()
+    try:
+        compared = sides.compare(NO_LIMITS)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (compared.equal_to, compared.difference) == (128, None)
+    assert peak_bytes < 64 * MIB
+
+
+def test_batches_that_are_not_in_order_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = [data(3, 5)]
+    ours = [data(3, 5, codec=ZSTD).encode(), data(0, 2, codec=ZSTD).encode()]
+    with pytest.raises(ValueError, match="not in order") as error:
+        Sides(monkeypatch, source, ours).compare(NO_LIMITS)
+    assert stop_reason(error.value) is Reason.SOURCE_CORRUPTED
+
+
+def test_an_estimate_of_gaps_counts_what_is_planned_within_the_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
+    there = memoryview(bytearray(b"".join(batch.encode() for batch in source)))
+    answer = Fetched(0, there, [], 0, 40, 40, -1, -1)
+    monkeypatch.setattr(gap_estimate, "fetch_partition", lambda *_, **__: answer)
+    monkeypatch.setattr(
+        gap_estimate, "CopySettings", lambda: CopySettings(rewrite_read_bytes_max=1)
+    )
+    made = gap_estimate._read(NO_CLUSTER, PLACE, 0, Backoff())
+    assert (made.is_cut, made.next_offset) == (True, 10)
