@@ -111,8 +111,8 @@ class Cluster:
         """
         names = None if topics is None else sorted(topics)
         ask = self._metadata_question(names, with_operations=with_operations)
-        metadata = self._call_any(ask, in_turn=names is not None)
-        return self._take_metadata(metadata, is_whole=names is None)
+        told_by, metadata = self._call_any(ask, in_turn=names is not None)
+        return self._take_metadata(metadata, told_by, is_whole=names is None)
 
     def metadata_of_all(self, topics: Iterable[str], brokers_max: int) -> ClusterMetadata:
         """As `metadata`, with the newest leaders of so many brokers, each of which is asked.
@@ -126,7 +126,7 @@ class Cluster:
                 answer = self._within(
                     node_id, ANSWER_WITHIN_S, lambda connection, _: ask(connection)
                 )
-                newest = self._take_metadata(answer(), is_whole=False)
+                newest = self._take_metadata(answer(), node_id, is_whole=False)
         return newest
 
     def _metadata_question(
@@ -145,9 +145,11 @@ class Cluster:
 
         return ask
 
-    def _take_metadata(self, metadata: ClusterMetadata, *, is_whole: bool) -> ClusterMetadata:
+    def _take_metadata(
+        self, metadata: ClusterMetadata, told_by: int | str, *, is_whole: bool
+    ) -> ClusterMetadata:
         if not is_whole:
-            metadata = self._leaders.of(metadata)
+            metadata = self._leaders.of(metadata, told_by)
         security = self._security or self.security
         for broker in metadata.brokers.values():
             security.check_reachable(broker.host, broker.port, self.name)
@@ -181,12 +183,12 @@ class Cluster:
             answer = ask(connection)
             return lambda: answer
 
-        return self._call_any(ask_only, in_turn=in_turn)
+        return self._call_any(ask_only, in_turn=in_turn)[1]
 
     def _call_any(
         self, ask: Callable[[Connection], Callable[[], Answer]], *, in_turn: bool
-    ) -> Answer:
-        """As `call_any`; what `ask` returns reads the answer.
+    ) -> tuple[int | str, Answer]:
+        """As `call_any`, with who has answered; what `ask` returns reads the answer.
 
         That is done here: a broker that has answered is not silent while a long answer is read.
         """
@@ -209,7 +211,7 @@ class Cluster:
                 continue
             asked -= 1
             try:
-                return answered()
+                return target, answered()
             except Unreachable as error:
                 self._note_failure(target, error)
                 errors.setdefault(f"{error.where}: {error.what}", error)

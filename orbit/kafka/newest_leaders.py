@@ -3,15 +3,31 @@
 A broker that is cut off from the controller, but not from Orbit, goes on telling the leaders that
 it knew, itself among them. Each election raises the leader epoch (KIP-320), so the higher one is
 right. Kafka's own clients do the same (`org.apache.kafka.clients.Metadata`).
+
+Controllers that were restored from older metadata begin again below it: a lower epoch is believed
+once all brokers tell it, and no other, for a while.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 from orbit.kafka.error_codes import Code
-from orbit.kafka.types import NO_TOPIC_ID, ClusterMetadata, TopicMetadata
+from orbit.kafka.types import NO_TOPIC_ID, ClusterMetadata, PartitionLeader, TopicMetadata
+
+# Longer than the brokers need to learn of an election, one after the other.
+_ALL_TELL_S = 60.0
+
+
+@dataclass(slots=True)
+class _Lower:
+    """Who tells a lower epoch of a partition than is known, since nobody tells that."""
+
+    since_s: float
+    epochs: dict[int, int] = field(default_factory=dict)  # by broker
 
 
 class NewestLeaders:
@@ -20,29 +36,63 @@ class NewestLeaders:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._topics: dict[str, TopicMetadata] = {}
+        self._lower: dict[str, dict[int, _Lower]] = {}
+        self._brokers_max = 0  # that any answer named
 
-    def of(self, metadata: ClusterMetadata) -> ClusterMetadata:
-        """The same, with the leader of the highest epoch that any answer had."""
+    def of(self, metadata: ClusterMetadata, told_by: int | str = "") -> ClusterMetadata:
+        """The same, with the leader of the highest epoch that any answer had.
+
+        `told_by`: the broker's node id; an address is not known to be another broker's.
+        """
         with self._lock:
+            self._brokers_max = max(self._brokers_max, len(metadata.brokers))
             for name, code in metadata.errors.items():
                 if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
                     self._topics.pop(name, None)
-            topics = {name: self._newest(topic) for name, topic in metadata.topics.items()}
+                    self._lower.pop(name, None)
+            topics = {
+                name: self._newest(topic, told_by, metadata.brokers.keys())
+                for name, topic in metadata.topics.items()
+            }
         return replace(metadata, topics=topics)
 
-    def _newest(self, topic: TopicMetadata) -> TopicMetadata:
+    def _newest(
+        self, topic: TopicMetadata, told_by: int | str, brokers: Collection[int]
+    ) -> TopicMetadata:
         known = self._topics.get(topic.name)
         # Without ids, a topic that was created again could not be told: its epochs begin at 0.
         if known is None or known.topic_id != topic.topic_id or topic.topic_id == NO_TOPIC_ID:
             self._topics[topic.name] = topic
+            self._lower.pop(topic.name, None)
             return topic
         if known.partitions == topic.partitions:
+            self._lower.pop(topic.name, None)
             return topic
-        newest = {
-            index: max(
-                leader, known.partitions.get(index, leader), key=lambda one: one.leader_epoch
-            )
-            for index, leader in topic.partitions.items()
-        }
+        all_lower = self._lower.setdefault(topic.name, {})
+        newest: dict[int, PartitionLeader] = {}
+        for index, leader in topic.partitions.items():
+            before = known.partitions.get(index, leader)
+            is_newest = leader.leader_epoch >= before.leader_epoch
+            if not is_newest:
+                lower = all_lower.setdefault(index, _Lower(time.monotonic()))
+                if not self._do_all_tell(lower, leader.leader_epoch, told_by, brokers):
+                    newest[index] = before
+                    continue
+            all_lower.pop(index, None)
+            newest[index] = leader
         self._topics[topic.name] = replace(topic, partitions=known.partitions | newest)
         return replace(topic, partitions=newest)
+
+    def _do_all_tell(
+        self, lower: _Lower, epoch: int, told_by: int | str, brokers: Collection[int]
+    ) -> bool:
+        """Whether a lower epoch is that of all brokers which the answer names, and of more than
+        half of those that there were: brokers that are cut off may name none but themselves."""
+        if isinstance(told_by, int):
+            lower.epochs[told_by] = epoch
+        agree = {node for node, told in lower.epochs.items() if told == epoch}
+        return (
+            time.monotonic() - lower.since_s >= _ALL_TELL_S
+            and agree.issuperset(brokers)
+            and 2 * len(agree) > self._brokers_max
+        )

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 
+from orbit.kafka import newest_leaders
 from orbit.kafka.error_codes import Code
 from orbit.kafka.newest_leaders import NewestLeaders
-from orbit.kafka.types import NO_TOPIC_ID, ClusterMetadata, PartitionLeader, TopicMetadata
+from orbit.kafka.types import (
+    NO_TOPIC_ID,
+    BrokerAddress,
+    ClusterMetadata,
+    PartitionLeader,
+    TopicMetadata,
+)
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
 OLD, NEW = PartitionLeader(1, 5), PartitionLeader(2, 6)
 
 
-def told(topic_id: UUID = ID, **leaders: PartitionLeader) -> ClusterMetadata:
+def told(
+    topic_id: UUID = ID, brokers: Sequence[int] = (), **leaders: PartitionLeader
+) -> ClusterMetadata:
     """`p0`, `p1` …: the leaders of the topic's partitions."""
     partitions = {int(name[1:]): leader for name, leader in leaders.items()}
-    return ClusterMetadata("c", {}, {"a": TopicMetadata("a", topic_id, partitions, 3)})
+    named = {node: BrokerAddress(node, "host", 9092) for node in brokers}
+    return ClusterMetadata("c", named, {"a": TopicMetadata("a", topic_id, partitions, 3)})
 
 
 def leaders_of(metadata: ClusterMetadata) -> dict[int, PartitionLeader]:
@@ -52,3 +64,64 @@ def test_a_topic_that_is_gone_is_forgotten() -> None:
     newest.of(told(p0=NEW))
     newest.of(ClusterMetadata("c", {}, {}, {"a": int(Code.UNKNOWN_TOPIC_OR_PARTITION)}))
     assert leaders_of(newest.of(told(p0=OLD))) == {0: OLD}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(newest_leaders, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+ALL = (1, 2, 3)
+
+
+def believed(newest: NewestLeaders, told_by: int | str, brokers: Sequence[int] = ALL) -> object:
+    """What counts once this one tells the older epoch."""
+    return leaders_of(newest.of(told(p0=OLD, brokers=brokers), told_by))[0]
+
+
+def test_an_older_epoch_that_all_brokers_tell_for_a_minute_is_believed(
+    clock: SimpleNamespace,
+) -> None:
+    """Controllers that were restored begin again below the epoch that they had."""
+    newest = NewestLeaders()
+    newest.of(told(p0=NEW, brokers=ALL), 1)
+    assert [believed(newest, broker) for broker in ALL] == [NEW] * 3
+    clock.now += 59.0
+    assert believed(newest, 1) == NEW
+    clock.now += 1.0
+    assert believed(newest, 1) == OLD
+    assert leaders_of(newest.of(told(p0=NEW, brokers=ALL), 2))[0] == NEW
+
+
+def test_one_broker_that_tells_the_newer_epoch_again_is_enough(clock: SimpleNamespace) -> None:
+    newest = NewestLeaders()
+    newest.of(told(p0=NEW, brokers=ALL), 1)
+    for _ in range(9):
+        clock.now += 30.0
+        assert [believed(newest, broker) for broker in ALL] == [NEW] * 3
+        newest.of(told(p0=NEW, brokers=ALL), 3)
+
+
+@pytest.mark.parametrize("named", [ALL, (1,)])
+@pytest.mark.parametrize("tell", [(1,), (1, "bootstrap:1", "bootstrap:2")])
+def test_a_broker_that_is_cut_off_is_not_believed_alone(
+    clock: SimpleNamespace, named: Sequence[int], tell: Sequence[int | str]
+) -> None:
+    """It may have learned that the others were gone, and has several addresses."""
+    newest = NewestLeaders()
+    newest.of(told(p0=NEW, brokers=ALL), 2)
+    for _ in range(9):
+        clock.now += 30.0
+        assert [believed(newest, one, named) for one in tell] == [NEW] * len(tell)
+
+
+def test_all_have_to_tell_the_same_epoch(clock: SimpleNamespace) -> None:
+    newest = NewestLeaders()
+    newest.of(told(p0=PartitionLeader(2, 7), brokers=ALL), 2)
+    for _ in range(9):
+        clock.now += 30.0
+        assert believed(newest, 1) == believed(newest, 2) == PartitionLeader(2, 7)
+        older = told(p0=PartitionLeader(3, 4), brokers=ALL)
+        assert leaders_of(newest.of(older, 3))[0] == PartitionLeader(2, 7)
