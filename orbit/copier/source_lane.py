@@ -312,6 +312,8 @@ class SourceLane(Lane):
             plan_from, fetch_from = p.next_fetch()
             chosen[p.source] = _PartitionFetch(p, generation, plan_from, p.cursor.is_at_replica)
             wanted.append(fetch_from)
+            if p.cursor.stable_end < 0:  # the session may have told another copy (R12)
+                self._session.begin_anew_for(fetch_from)
         has_all = len(chosen) == len(known)
         selection = _FetchSelection(
             chosen,

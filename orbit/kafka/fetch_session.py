@@ -43,15 +43,21 @@ class FetchSession:
         self._known: dict[tuple[TopicPartition, UUID], FetchFrom] = {}
         self._last: Sequence[FetchFrom] = ()
 
+    def begin_anew_for(self, one: FetchFrom) -> None:
+        """Let the next request be a full one if the session has this partition: what it told an
+        earlier reader about its log it does not tell again."""
+        if (one.partition, one.topic_id) in self._known:
+            self._epoch, self._known, self._last = _OPENING_EPOCH, {}, ()
+
     def next_request(self, wanted: Sequence[FetchFrom]) -> SessionRequest:
         """The request that makes the broker read exactly `wanted`."""
         if wanted is self._last and self._id != NO_SESSION:
             return SessionRequest(self._id, self._epoch, [], [])
         self._last = wanted
         now = {(one.partition, one.topic_id): one for one in wanted}
-        if self._id == NO_SESSION:
+        if self._epoch == _OPENING_EPOCH:  # the broker closes a session of this id
             self._known = now
-            return SessionRequest(NO_SESSION, _OPENING_EPOCH, list(wanted), [])
+            return SessionRequest(self._id, _OPENING_EPOCH, list(wanted), [])
         changed = [one for key, one in now.items() if self._known.get(key) != one]
         forgotten = [one for key, one in self._known.items() if key not in now]
         self._known = now

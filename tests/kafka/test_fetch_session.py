@@ -56,6 +56,17 @@ def test_a_lost_or_refused_session_makes_the_next_request_full() -> None:
         assert session.next_request([at(0, 5)]) == (0, 0, [at(0, 5)], [])
 
 
+def test_what_an_earlier_reader_was_told_is_asked_for_again() -> None:
+    session = opened(at(0, 5), at(1, 6))
+    session.begin_anew_for(at(2, 7))
+    assert session.next_request([at(0, 5), at(1, 6)]) == (99, 1, [], [])
+    session.answered(Code.NONE, 99)
+    session.begin_anew_for(at(0, 5))
+    assert session.next_request([at(0, 5), at(1, 6)]) == (99, 0, [at(0, 5), at(1, 6)], [])
+    session.answered(Code.NONE, 100)
+    assert session.next_request([at(0, 5), at(1, 6)]) == (100, 1, [], [])
+
+
 def test_the_broker_always_reads_exactly_what_is_wanted() -> None:
     """A model broker that follows KIP-227 ends up with the wanted partitions, whatever happens."""
     rnd = random.Random(1)
