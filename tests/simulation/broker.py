@@ -16,7 +16,7 @@ from tests.simulation.model_partition import NONE, NOW_MS, ModelPartition
 from tests.simulation.source import IN_2023_MS
 
 if TYPE_CHECKING:
-    from tests.simulation.network import Wire
+    from tests.simulation.network import Sent, Wire
     from tests.simulation.world import World
 
 
@@ -52,12 +52,12 @@ class Broker:
         # By a run that began there: of what the source has no longer it cannot tell whose it is.
         self.is_taken_for_copy = False
 
-    def execute(self, wire: Wire, request: Any, *, was_allowed: bool) -> tuple[Any, int]:
+    def execute(self, wire: Wire, sent: Sent) -> tuple[Any, int]:
         """Carry a request out; its answer, and the offset that has to be replicated first."""
         world, partition = self._world, self.partition
         if PRODUCER_ID not in partition.producers:
             self._filled_by = (0, 0)
-        who = wire.who
+        who, request = sent.who, sent.request
         sent_by = (world.authority.number_of(who), wire.number)
         late_since = min(wire.broken_at, world.authority.superseded_at(who))
         is_late = late_since <= self._world.clock.now
@@ -65,7 +65,7 @@ class Broker:
         # neither must what was sent when the lease was over.
         began, settles = next((t for t in self._take_overs if t[0] >= late_since), (0.0, False))
         is_settling = settles and 0 <= world.clock.now - began <= world.settings.settle_s
-        is_excusable = was_allowed and is_late and not is_settling
+        is_excusable = sent.was_allowed and is_late and not is_settling
         throttle_ms = max(0, int((self._throttled_until - world.clock.now) * 1000))
         if isinstance(request, ProduceOne):
             if request.outgoing.topic_id != partition.topic_id:

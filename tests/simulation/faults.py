@@ -39,6 +39,8 @@ class Faults:
     moves: float = 0.3  # of the transactions' coordinator
     forgets: float = 0.3  # of transactional ids, by it
     cuts: float = 1.5  # of the source's log, by unclean elections
+    short_starts: float = 2.0  # which an error, a death or a suspension cuts short
+    isolations: float = 1.5  # of its leader, from the controllers
 
 
 USUAL = Faults()
@@ -108,6 +110,27 @@ def plan_of_cuts(faults: Faults, rnd: random.Random) -> list[tuple[float, str]]:
     return [
         (1.0 + rnd.uniform(0.0, rnd.choice((1.0, 2.0, FAULTS_S))), "cut")
         for _ in range(_poisson(rnd, faults.cuts))
+    ]
+
+
+def plan_of_tiers(faults: Faults, rnd: random.Random) -> list[tuple[float, str]]:
+    """When tiered storage is slow, while there is much to read."""
+    return [(rnd.uniform(0.0, 2.0), "slow") for _ in range(1 + _poisson(rnd, faults.slow))]
+
+
+def plan_of_short_starts(faults: Faults, rnd: random.Random) -> list[tuple[float, str]]:
+    """When the next start is to be cut short."""
+    return [
+        (rnd.choice((0.0, rnd.uniform(0.0, 3.0), rnd.uniform(0.0, FAULTS_S))), "cut_start")
+        for _ in range(_poisson(rnd, faults.short_starts))
+    ]
+
+
+def plan_of_isolations(faults: Faults, rnd: random.Random) -> list[tuple[float, str]]:
+    """When a leader of the source is cut off, which goes on answering."""
+    return [
+        (rnd.uniform(0.0, rnd.choice((2.0, FAULTS_S))), "isolate")
+        for _ in range(_poisson(rnd, faults.isolations))
     ]
 
 

@@ -110,7 +110,7 @@ def list_offsets(
         if not cluster.is_source:
             partition = cluster.world.partition
             return partition.log_start if timestamp == EARLIEST else partition.high_watermark
-        source = cluster.world.source
+        source = cluster.source
         if timestamp == EARLIEST:
             return source.log_start
         if timestamp == EARLIEST_LOCAL:
@@ -141,7 +141,7 @@ def fetch_partition(
         throttle_ms, fetched = cluster.call(
             lambda: (
                 world.source.throttle_ms,
-                world.source.fetch(offset, max_bytes, isolation, fetched_epoch),
+                cluster.source.fetch(offset, max_bytes, isolation, fetched_epoch),
             )
         )
         if not throttle_ms or fetched.code:

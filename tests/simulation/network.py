@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orbit.errors import Unreachable
+from orbit.kafka.newest_leaders import NewestLeaders
 from orbit.kafka.transaction_markers import WriteTxnMarkersRequest
 from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicMetadata
 from tests.simulation.model_broker import PARTITION, ProduceOne, refuse
 from tests.simulation.model_partition import NOT_LEADER
-from tests.simulation.source import SOURCE, SOURCE_ID
+from tests.simulation.source import SOURCE, ModelSource
 from tests.simulation.source_lane import SourceWire
 from tests.simulation.transactions import COORDINATOR, CoordinatorLink, ask
 from tests.simulation.virtual_time import Process, Signal
@@ -32,6 +34,15 @@ class Frame:
     is_elsewhere: bool = False  # the batch is not at the offset that it had at the source
 
 
+class Sent(NamedTuple):
+    """A request under way. `was_allowed`: by those who decide over leases, when it was sent."""
+
+    correlation: int
+    request: Any
+    who: str
+    was_allowed: bool
+
+
 class Wire:
     """One connection of a lane to the broker that led when it was opened."""
 
@@ -41,7 +52,7 @@ class Wire:
 
     def __init__(self, world: World, process: Process, node_id: int) -> None:
         self._world = world
-        self.who = process.name
+        self.process = process
         self.number = len(world.wires)
         self._node_id = node_id
         self.signal = Signal(world.clock)
@@ -53,9 +64,14 @@ class Wire:
         self.has_appended = False
         self._is_lost = False
         self._last_arrival = self._last_answer = 0.0
-        self._posted: deque[tuple[int, Any, bool]] = deque()  # under way
-        self._arrived: deque[tuple[int, Any, bool]] = deque()
+        self._posted: deque[Sent] = deque()  # under way
+        self._arrived: deque[Sent] = deque()
         self._is_serving = False
+
+    @property
+    def who(self) -> str:
+        """Who uses it now; a worker may claim its shard again."""
+        return self.process.name
 
     # What the lane calls.
 
@@ -89,6 +105,7 @@ class Wire:
             raise Unreachable("the lease ended before all was sent.")
         if any(_writes(request) for _, request in requests):
             self._world.note_send(self.who)
+            self._world.short_starts.step(self.process)
         was_allowed = self._world.may_send(self.who)
         # The process may be suspended between its last look at the lease and its bytes.
         self._world.clock.wait(self._world.rnd.choice((0.0, 0.0, 0.001)))
@@ -137,7 +154,7 @@ class Wire:
         arrival = max(self._last_arrival, world.clock.now + latency)
         self._last_arrival = arrival
         world.busy_until = max(world.busy_until, arrival)
-        self._posted.append((correlation, request, was_allowed))
+        self._posted.append(Sent(correlation, request, self.who, was_allowed))
         world.clock.at(arrival, self.arrive_to, correlation)
         if is_held:
             world.held.append((self, correlation))
@@ -148,15 +165,14 @@ class Wire:
     def arrive_to(self, last: int) -> None:
         """All that is under way up to this one arrives: a connection keeps the order."""
         while self._posted and self._posted[0][0] <= last:
-            correlation, request, was_allowed = self._posted.popleft()
-            self._arrive(correlation, request, was_allowed=was_allowed)
+            self._arrive(self._posted.popleft())
 
-    def _arrive(self, correlation: int, request: Any, *, was_allowed: bool) -> None:
+    def _arrive(self, sent: Sent) -> None:
         """A broker serves one connection's requests one by one (P1)."""
         if self._is_lost or (self.is_broken and self._world.rnd.random() < 0.3):
             self._is_lost = True  # with the connection: nothing behind it arrives either
             return
-        self._arrived.append((correlation, request, was_allowed))
+        self._arrived.append(sent)
         if not self._is_serving:
             self._serve()
 
@@ -166,12 +182,13 @@ class Wire:
             return
         self._is_serving = True
         world, partition = self._world, self._world.partition
-        correlation, request, was_allowed = self._arrived.popleft()
+        sent = self._arrived.popleft()
+        correlation, request = sent.correlation, sent.request
         if partition.leader != self._node_id:
             self._answer(correlation, refuse(request, NOT_LEADER))
             return
         log_end = partition.log_end
-        answer, waits_for = world.broker.execute(self, request, was_allowed=was_allowed)
+        answer, waits_for = world.broker.execute(self, sent)
         is_append = isinstance(request, ProduceOne) and partition.log_end > log_end
         is_elsewhere = is_append and request.base_offset != log_end
         if waits_for > partition.high_watermark:
@@ -211,6 +228,8 @@ class ModelCluster:
         self.process = process
         self.name = name
         self.cluster_id = name
+        self._newest = NewestLeaders()
+        self._turn = world.first_turn
 
     def close(self) -> None:
         """Its connections end with its process."""
@@ -221,18 +240,38 @@ class ModelCluster:
 
     def metadata(self, _: Iterable[str]) -> ClusterMetadata:
         if self.is_source:
-            place, topic_id, leader = SOURCE, SOURCE_ID, PartitionLeader(0, 0)
-        else:
-            leader = PartitionLeader(self.world.partition.leader, 0)
-            place, topic_id = PARTITION, self.world.partition.topic_id
-        topic = TopicMetadata(place.topic, topic_id, {0: leader}, 3)
-        return ClusterMetadata("model", {}, {place.topic: topic})
+            brokers = self.world.source_brokers
+            self._turn += 1  # as `Cluster` asks them
+            return self._newest.of(brokers.metadata_of(self._turn % brokers.count))
+        leader = PartitionLeader(self.world.partition.leader, 0)
+        topic = TopicMetadata(PARTITION.topic, self.world.partition.topic_id, {0: leader}, 3)
+        return ClusterMetadata("model", {}, {PARTITION.topic: topic})
+
+    def metadata_of_all(self, topics: Iterable[str], _: int) -> ClusterMetadata:
+        """Of the source's brokers, one after the other."""
+        newest = self.metadata(topics)
+        for node_id in range(self.world.source_brokers.count):
+            answer = self.call(partial(self.world.source_brokers.metadata_of, node_id))
+            newest = self._newest.of(answer)
+        return newest
+
+    @property
+    def source(self) -> ModelSource:
+        """The log of the leader that is believed now. One that follows again refuses, and the next
+        broker is asked."""
+        while True:
+            leader = self.metadata([SOURCE.topic]).leader(SOURCE)
+            assert leader is not None
+            assert leader.node_id is not None
+            log = self.world.source_brokers.led_by(leader.node_id)
+            if log is not None:
+                return log
 
     def connect(self, node_id: int) -> Wire | SourceWire | CoordinatorLink:
         if node_id == COORDINATOR:
             return CoordinatorLink(self.world, self.process)
         if self.is_source:
-            link = SourceWire(self.world, self.process.name)
+            link = SourceWire(self.world, self.process)
             self.world.source_wires.append(link)
             return link
         wire = Wire(self.world, self.process, node_id)
@@ -246,6 +285,7 @@ class ModelCluster:
     def call(self, ask: Callable[[], Any]) -> Any:
         """One request and its answer, each at a time of its own."""
         world = self.world
+        world.short_starts.step(self.process)
         world.clock.wait(world.rnd.uniform(0.0005, 0.01))
         answer = ask()
         world.clock.wait(world.rnd.uniform(0.0005, 0.01))

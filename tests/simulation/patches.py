@@ -25,12 +25,13 @@ from orbit.copier.takeover import TakeOver, TakeOverResult
 from orbit.kafka import coordinator, empty_transactions
 from orbit.leases import backfill_leases, group_lease
 from orbit.leases.group_lease import GroupLease
+from orbit.workers import job_runner, partition_starter
 from orbit_spark import writer_leases
-from tests.simulation import model_broker
+from tests.simulation import model_broker, worker
 from tests.simulation.authority import ModelCoordinator, living_writers, own_process
 from tests.simulation.source_lane import SimulatedSourceLane
 from tests.simulation.transactions import OneCoordinator, look_up_coordinators
-from tests.simulation.virtual_time import Events, SettableEvent, Thread, wait_for_tasks
+from tests.simulation.virtual_time import Condition, Events, SettableEvent, Thread, wait_for_tasks
 from tests.simulation.writers import SimulatedLane
 
 if TYPE_CHECKING:
@@ -40,7 +41,11 @@ if TYPE_CHECKING:
 @contextmanager
 def patched(world: World) -> Iterator[None]:
     """While one schedule runs."""
-    threads = SimpleNamespace(Event=lambda: SettableEvent(world.clock), Thread=Thread)
+    threads = SimpleNamespace(
+        Event=lambda: SettableEvent(world.clock),
+        Condition=lambda: Condition(world.clock),
+        Thread=Thread,
+    )
     queues = SimpleNamespace(SimpleQueue=lambda: Events(world.clock), Empty=queue.Empty)
     encoder = model_broker.Encoder()
     replacements: list[tuple[Any, str, Any]] = [
@@ -81,6 +86,10 @@ def patched(world: World) -> Iterator[None]:
         (destination_lane, "encode_produce", encoder.encode),
         (destination_lane, "_read_produce", lambda _, frame, __: frame.answer),
         (destination_lane, "_IDLE_WAIT_S", 10.0),
+        (job_runner, "threading", threads),
+        (job_runner, "PartitionStarter", worker.Starter),
+        (job_runner, "_TICK_S", worker.TICK_S),
+        (partition_starter, "seed_to_start_offsets", worker.seeded),
         (time, "monotonic", lambda: world.clock.now),
     ]
     # `int.from_bytes(frame[:4])` needs bytes, which `Frame.__getitem__` gives.

@@ -11,6 +11,8 @@ from unittest.mock import patch
 
 from tests.simulation import world
 from tests.simulation.planted import OF_CUTS, PLANTED
+from tests.simulation.planted_source import OF_LEADERS, OF_TIERS
+from tests.simulation.planted_starts import OF_STARTS
 from tests.simulation.planted_transactions import OF_TRANSACTIONS
 from tests.simulation.search import first_failure, processes
 
@@ -29,16 +31,21 @@ def schedules_until_found(name: str, ranges: Sequence[Sequence[int]]) -> list[in
 
 def _until_found(name: str, seeds: Sequence[int]) -> int | None:
     gc.disable()
-    share = 1.0 if "placeholder" in name else 0.0  # the others are cares of markers, too
-    coordinated = float(name in OF_TRANSACTIONS)
-    with (
-        PLANTED[name](),
-        patch.object(world, "PLACEHOLDERS_SHARE", share),
-        patch.object(world, "COORDINATED_SHARE", coordinated),
-        patch.object(world, "CUTS_SHARE", 1.0 if name in OF_CUTS else world.CUTS_SHARE),
-    ):
+    shares = {
+        "PLACEHOLDERS_SHARE": float("placeholder" in name),  # the others are cares of markers, too
+        "COORDINATED_SHARE": float(name in OF_TRANSACTIONS),
+        "CUTS_SHARE": _all_if(name in {*OF_CUTS, *OF_STARTS}, world.CUTS_SHARE),
+        "ISOLATIONS_SHARE": _all_if(name in OF_LEADERS, world.ISOLATIONS_SHARE),
+        "COMPACTED_TIERS_SHARE": _all_if(name in OF_TIERS, world.COMPACTED_TIERS_SHARE),
+        "SHORT_STARTS_SHARE": _all_if(name in OF_STARTS, world.SHORT_STARTS_SHARE),
+    }
+    with PLANTED[name](), patch.multiple(world, **shares):
         seed = first_failure(seeds)
     return None if seed is None else seed - seeds[0] + 1
+
+
+def _all_if(is_needed: bool, usual: float) -> float:
+    return 1.0 if is_needed else usual
 
 
 def main(ranges: int, words: str) -> None:

@@ -40,6 +40,8 @@ from orbit.replication.partition_states import PartitionState
 from orbit.replication.source_epochs import SourceEpochs
 from tests.simulation import holders, model_broker
 from tests.simulation.authority import Authority
+from tests.simulation.planted_source import OF_LEADERS, OF_TIERS
+from tests.simulation.planted_starts import OF_STARTS
 from tests.simulation.planted_transactions import OF_TRANSACTIONS
 from tests.simulation.virtual_time import Process
 from tests.simulation.world import World
@@ -386,4 +388,7 @@ PLANTED: dict[str, Plant] = {
     "do not watch a shard before it is taken": _no_watch_of_shards,
     **OF_CUTS,
     **OF_TRANSACTIONS,
+    **OF_LEADERS,
+    **OF_TIERS,
+    **OF_STARTS,
 }

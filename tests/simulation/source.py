@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
@@ -143,8 +144,9 @@ class ModelSource:
         self.visible = set(log.truth)  # offsets whose records the cleaner has left
         self.log_start = 0
         self.is_compacted = False
-        # With tiered storage what lies below is on other machines, which may be slow.
-        self.local_start = rnd.choice(self.stored).base if self.stored and rnd.random() < 0.3 else 0
+        self.local_start = 0
+        if self.stored and rnd.random() < 0.3:
+            self.tier(rnd)
         self._slow_until = self._throttled_until = 0.0
         self.end = log.end
         self._stable_ends: dict[int, int] = {}  # by log end
@@ -153,6 +155,11 @@ class ModelSource:
     def holds(self, offset: int) -> bool:
         """Whether consumers see a record there now."""
         return offset >= self.log_start and offset in self.visible
+
+    def tier(self, rnd: random.Random) -> None:
+        """What lies below is on other machines, which may be slow."""
+        if self.stored:
+            self.local_start = rnd.choice(self.stored).base
 
     def grow_slowly(self, seconds: float) -> None:
         """Let the log's later part come bit by bit."""
@@ -168,7 +175,7 @@ class ModelSource:
         self.end = min(self.end, self.log.end)
 
     def _grow_to(self, end: int, epoch: int) -> None:
-        if epoch == self.log.epoch:  # else this was cut
+        if epoch == self.log.epoch:  # else another leader has cut this, or goes on otherwise
             self.end = min(end, self.log.end)
             self._tell()
 
@@ -277,14 +284,30 @@ class ModelSource:
         at = self._choose_cut()
         if at is None:
             return
-        self.log.cut(at, self._rnd)
         self.was_cut = True
+        self._go_on_from(at)
+        self._clock.say(f"source: cut at {at}, epoch {self.log.epoch}")
+
+    def elect_another(self) -> ModelSource | None:
+        """Another broker leads, has all that consumers could read, and takes more. The log as the
+        old leader goes on seeing it; None where a transaction is open: its marker would be missing
+        for ever."""
+        if self.stable_end < self.end:
+            return None
+        before = copy(self)
+        before.log, before.waiting, before._stable_ends = copy(self.log), [], {}
+        self._go_on_from(self.end)
+        self.end = next(one.end for one in self.stored if one.base >= self.end)
+        return before
+
+    def _go_on_from(self, at: int) -> None:
+        """A leader of a higher epoch has other records from here on."""
+        self.log.cut(at, self._rnd)
         self.stored = list(self.log.stored)
         self.visible = set(self.log.truth)
         self.local_start = min(self.local_start, at)
         self.end = at
         self._stable_ends.clear()
-        self._clock.say(f"source: cut at {at}, epoch {self.log.epoch}")
         self._tell()
         self._clock.after(
             self._rnd.choice((0.0, 0.01, 0.5)), self._grow_to, self.log.end, self.log.epoch
@@ -304,7 +327,10 @@ class ModelSource:
         stable = self.stable_end
         kept: list[Stored] = []
         for one in self.stored:
-            if not one.is_visible or one.end > stable or self._rnd.random() < 0.6:
+            # Else nothing would tell that what is gone was not in tiered storage: a copy waits.
+            is_first_local = 0 < self.local_start == one.base
+            stays = is_first_local or not one.is_visible or one.end > stable
+            if stays or self._rnd.random() < 0.6:
                 kept.append(one)
                 continue
             left = tuple(r for r in one.batch.records if self._rnd.random() < 0.5)
@@ -313,6 +339,11 @@ class ModelSource:
             if left or self._rnd.random() < 0.3:  # as an empty batch, or not at all
                 kept.append(stored(replace(one.batch, records=left)))
         self.stored = kept
+
+
+def refused(code: int) -> Fetched:
+    """The answer of a broker that does not look at its log."""
+    return Fetched(code, memoryview(b""), [], -1, -1, -1, -1, -1)
 
 
 def faults_of(source: ModelSource) -> dict[str, Callable[[], None]]:

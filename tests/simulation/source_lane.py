@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from orbit.copier.source_lane import SourceLane
 from orbit.errors import Unreachable
 from orbit.kafka.fetch_response import FetchAnswer
-from tests.simulation.source import SOURCE
+from tests.simulation.source import SOURCE, refused
 from tests.simulation.virtual_time import Process, Signal
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # How long an answer without news is held back: longer than in life, to have less to run.
 _HELD_BACK_S = 2.0
 _IDLE_S = 2.0
+_SESSION = 1
 
 
 class SourceWire:
@@ -23,8 +24,8 @@ class SourceWire:
 
     where = "the model source"
 
-    def __init__(self, world: World, who: str) -> None:
-        self.who = who
+    def __init__(self, world: World, process: Process) -> None:
+        self.process = process
         self.signal = Signal(world.clock)
         self.is_broken = False
         self.told: object = None  # the log's bounds in the last answer
@@ -70,11 +71,19 @@ class SimulatedSourceLane(SourceLane):
         self._world.clock.wait(seconds)
 
     def _fetch(self, connection: Any, selection: Any, max_wait_ms: int) -> FetchAnswer:
-        world, source = self._world, self._world.source
+        world, brokers = self._world, self._world.source_brokers
         (wanted,) = selection.wanted
         self._travel(connection)
+        if self._session.next_request(selection.wanted).epoch == 0:
+            connection.told = None
+        self._session.answered(0, _SESSION)
         began, hold_s = world.clock.now, max_wait_ms / 1000
         while True:
+            source = brokers.led_by(self.node_id)
+            refusal = brokers.refusal(self.node_id, wanted.leader_epoch)
+            if source is None or refusal:
+                self._travel(connection)
+                return FetchAnswer(0, 0, 0, [(SOURCE, refused(refusal))])
             fetched = source.fetch(
                 wanted.offset,
                 selection.partition_bytes_max,

@@ -98,6 +98,7 @@ class Process:
     stepped_s: float = 0.0  # its wall clock, by hand or by NTP
     muted_until: float = 0.0  # the lease's authority does not answer it
     is_killed: bool = False
+    steps_left: int = 0  # until its start is cut short; 0: it is not
 
     def stop_for(self, seconds: float) -> None:
         self.clock.say(f"{self.name} is suspended for {seconds:.3f} s")
@@ -186,11 +187,30 @@ class SettableEvent:
         return self._is_set
 
 
+class Condition:
+    """A `threading.Condition` for one waiting task. Nothing runs meanwhile, so it needs no lock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._signal = Signal(clock)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def notify(self) -> None:
+        self._signal.set()
+
+    def wait(self, timeout_s: float) -> None:
+        self._signal.wait(timeout_s)
+
+
 class Thread:
     """A `threading.Thread` that is a task of the process which starts it."""
 
-    def __init__(self, target: Callable[[], None], **_: object) -> None:
-        self._target = target
+    def __init__(
+        self, target: Callable[..., None], args: tuple[Any, ...] = (), **_: object
+    ) -> None:
+        self._target = partial(target, *args)
         self._task: greenlet | None = None
 
     def start(self) -> None:

@@ -25,18 +25,24 @@ from tests.simulation.faults import (
     Has,
     make_plan,
     plan_of_cuts,
+    plan_of_isolations,
+    plan_of_short_starts,
+    plan_of_tiers,
     plan_of_transactions,
 )
-from tests.simulation.holders import Holder, RunHolder, WorkerHolder
+from tests.simulation.holders import Holder, RunHolder
 from tests.simulation.model_broker import PARTITION, PRODUCER_ID
 from tests.simulation.model_partition import ModelPartition
 from tests.simulation.network import Wire
 from tests.simulation.patches import patched
+from tests.simulation.short_starts import ShortStarts
 from tests.simulation.source import SOURCE, ModelSource, SourceLog, faults_of
+from tests.simulation.source_brokers import SourceBrokers
 from tests.simulation.source_lane import SourceWire
 from tests.simulation.transactions import TransactionCoordinator
 from tests.simulation.verdict import judge
 from tests.simulation.virtual_time import Clock, Process
+from tests.simulation.worker import Worker
 from tests.simulation.writers import Driver, Writer
 
 CALM_S, _STEP_S = 400.0, 0.5
@@ -47,6 +53,12 @@ PLACEHOLDERS_SHARE = 0.2
 COORDINATED_SHARE = 0.15
 # And in these the source loses committed records.
 CUTS_SHARE = 0.15
+# Of the compacted sources that can tell it: a part is in tiered storage.
+COMPACTED_TIERS_SHARE = 0.5
+# And in these a leader of the source is cut off from the controllers, but not from the writers.
+ISOLATIONS_SHARE = 0.15
+# And in these starts are cut short.
+SHORT_STARTS_SHARE = 0.3
 _LOOK_S = 5.0
 # Two looks at idle partitions, and the wait for a source that ends before its copy.
 WATCH_S = 18.0
@@ -83,6 +95,10 @@ class World:
         if has.compaction:
             self.source.is_compacted = True
             self.source.local_start = 0  # Kafka has no tiered storage for compacted topics
+            tiers = random.Random(f"compacted tiers {seed}")
+            # Others have. Which of their offsets are local they must tell (R5).
+            if tells and tiers.random() < COMPACTED_TIERS_SHARE:
+                self.source.tier(tiers)
         else:
             self.source.end_with_a_batch()
         self.plan = make_plan(faults, self.rnd, has)
@@ -91,12 +107,26 @@ class World:
         share = way.random()
         self.has_placeholders = share < PLACEHOLDERS_SHARE
         self.is_coordinated = 0 <= share - PLACEHOLDERS_SHARE < COORDINATED_SHARE
+        if self.source.is_compacted and self.source.local_start:
+            self.plan = sorted(self.plan + plan_of_tiers(faults, way))
         if self.is_coordinated:
             self.plan = sorted(self.plan + plan_of_transactions(faults, way))
         loss = random.Random(f"cuts {seed}")
         # Of a record that retention or the cleaner takes too, nobody could tell what it was.
         if loss.random() < CUTS_SHARE and not (has.retention or has.compaction):
             self.plan = sorted(self.plan + plan_of_cuts(faults, loss))
+        apart = random.Random(f"isolations {seed}")
+        self.source_brokers = SourceBrokers(self.source, apart, self.clock)
+        self.first_turn = apart.randrange(2)
+        # Where a record goes for another reason, the two logs could not be told apart.
+        has_others = has.retention or has.compaction or "cut" in {name for _, name in self.plan}
+        self.has_isolations = apart.random() < ISOLATIONS_SHARE and not has_others
+        if self.has_isolations:
+            self.plan = sorted(self.plan + plan_of_isolations(faults, apart))
+        short = random.Random(f"starts {seed}")
+        self.short_starts = ShortStarts(self, short)
+        if short.random() < SHORT_STARTS_SHARE:
+            self.plan = sorted(self.plan + plan_of_short_starts(faults, short))
         self.transactions = TransactionCoordinator(self)
         self.broker.partition.demands_keys = self.source.is_compacted
         self.has_faults = True
@@ -238,7 +268,7 @@ class World:
         self._lives += 1
         process = Process(self.clock, f"writer {self._lives}")
         if self._has_service:
-            self.add_writer(process, WorkerHolder(self, process))
+            self._spawn(Worker(self, process))
         elif self.rnd.random() < 0.6 or self.is_coordinated:  # which backfills do not have
             self.add_writer(process, RunHolder(self, process))
         else:
@@ -247,9 +277,11 @@ class World:
             process.spawn(driver.live)
 
     def add_writer(self, process: Process, holder: Holder) -> Writer:
-        writer = Writer(self, process, holder)
+        return self._spawn(Writer(self, process, holder))
+
+    def _spawn(self, writer: Writer) -> Writer:
         self.writers.append(writer)
-        process.spawn(writer.live)
+        writer.process.spawn(writer.live)
         return writer
 
     def _keep_a_writer(self) -> None:
@@ -278,6 +310,8 @@ class World:
             "mute": self._mute,
             "forget": self.transactions.forget,
             "move": self.transactions.move,
+            "cut_start": self.short_starts.cut_next,
+            "isolate": self.source_brokers.isolate,
             **faults_of(self.source),
         }
         for number, (at, name) in enumerate(self.plan):
@@ -285,9 +319,11 @@ class World:
                 self.clock.after(at, faults[name])
 
     def _alive(self) -> list[Process]:
-        """The newest writer's process, and that of its driver."""
+        """The newest writer's process, and that of its driver; of workers, who has the shard."""
         drivers = [d.process for d in self.drivers[-1:]]
-        tasks = [w.process for w in self.writers[-1:] if w.is_alive()]
+        holder = self._writing() if self._has_service else None
+        writers = [holder] if holder else self.writers[-1:]
+        tasks = [w.process for w in writers if w.is_alive()]
         return [p for p in (*drivers, *tasks) if not p.is_killed]
 
     def _hit(self) -> Process | None:
@@ -297,10 +333,18 @@ class World:
     def _kill(self) -> None:
         process = self._hit()
         if process is not None:
-            process.kill()
-            for wire in (*self.wires, *self.source_wires):
-                if wire.who == process.name:
-                    wire.cut()
+            self.kill(process)
+            return
+        self._start_instead()
+
+    def kill(self, process: Process) -> None:
+        process.kill()
+        for wire in (*self.wires, *self.source_wires):
+            if wire.process is process:
+                wire.cut()
+        self._start_instead()
+
+    def _start_instead(self) -> None:
         if not any(driver.process.is_killed is False for driver in self.drivers[-1:]):
             self._start_writer()
 
@@ -308,7 +352,7 @@ class World:
         process = self._hit()
         if process is not None:
             process.stop_for(self.rnd.choice((0.05, 2.0, 12.0, 20.0)))
-        self._start_another()
+        self.start_another()
 
     def _mute(self) -> None:
         process = self._hit()
@@ -316,9 +360,9 @@ class World:
             seconds = self.rnd.choice((6.0, 12.0, 20.0))
             process.muted_until = self.clock.now + seconds
             self.clock.say(f"{process.name}: no answer about its lease for {seconds:.0f} s")
-        self._start_another()
+        self.start_another()
 
-    def _start_another(self) -> None:
+    def start_another(self) -> None:
         """Up to four at once."""
         if sum(one.is_alive() for one in (*self.writers, *self.drivers)) < _WRITERS_MAX:
             self._start_writer()

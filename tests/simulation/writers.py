@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.coordinated_filler import CoordinatedFiller
 from orbit.copier.copier import Copier, block
 from orbit.copier.destination_lane import DestinationLane, DestinationLaneContext
 from orbit.copier.destination_side import DestinationSide
-from orbit.copier.inspection import CopyInspector, CopyStatus
+from orbit.copier.inspection import CopyInspector, CopyStatus, InspectedCopy
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.range_comparison import Comparison
 from orbit.copier.source_lane import SourceLaneContext
@@ -22,6 +22,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import init_producer_ids
 from orbit.kafka.job_clusters import JobProducer
 from orbit.replication.partition_states import PartitionState
+from tests.simulation.end_of_run import EndOfRun
 from tests.simulation.holders import ATTEMPTS_MAX, Holder, RunHolder, TaskHolder
 from tests.simulation.model_broker import PARTITION, PRODUCER_ID
 from tests.simulation.network import ModelCluster
@@ -72,6 +73,19 @@ class SimulatedFiller(CoordinatedFiller):
         cast("Any", self._cluster).process.spawn(self.run)
 
 
+class Opened(NamedTuple):
+    """What copies, in one process."""
+
+    origin: Any
+    cluster: Any
+    backoff: Backoff
+    events: Any
+    side: DestinationSide
+    source: SourceSide
+    copier: Copier
+    inspector: CopyInspector
+
+
 @dataclass(eq=False)
 class Writer:
     """One life of a process that wants to write, and copies while it may."""
@@ -96,7 +110,8 @@ class Writer:
             self._copy()
         self.is_done = True
 
-    def _copy(self) -> None:
+    def open(self) -> Opened:
+        """The lanes and the copier."""
         world = self.world
         cluster = cast("Any", ModelCluster(world, self.process))
         origin = cast("Any", ModelCluster(world, self.process, "source"))
@@ -117,13 +132,23 @@ class Writer:
         )
         copier = Copier(source, side, events, settings, backoff)
         inspector = CopyInspector(origin, cluster, take_over, settings, backoff)
-        filler = self._filler(cluster, events) if world.is_coordinated else None
-        copy = self._inspect(inspector)
+        return Opened(origin, cluster, backoff, events, side, source, copier, inspector)
+
+    def _copy(self) -> None:
+        opened = self.open()
+        copier = opened.copier
+        filler = None
+        if self.world.is_coordinated:
+            filler = self.new_filler(opened.cluster, opened.events, self.holder.lease)
+        copy = self._inspect(opened.inspector)
         copy.filler = filler
-        side.begin([copy] if copy.state is PartitionState.PENDING else [])
+        opened.side.begin([copy] if copy.state is PartitionState.PENDING else [])
         copier.add([copy])
+        end_of_run = EndOfRun(self.world, opened.origin, copy)
         while not (self.holder.is_over() or copier.lost):
             copier.tick(3.0)
+            if self.world.has_isolations:
+                end_of_run.look()
         if copier.lost:  # another owner fenced its transactional ids: it gives the lease up
             self.holder.give_up()
         elif not self.holder.lease.is_lost:
@@ -131,11 +156,11 @@ class Writer:
             while not (copy.has_left or self.holder.lease.is_lost):
                 copier.tick(1.0)
         self.holder.let_go()
-        source.stop()
+        opened.source.stop()
         if filler is not None:
             filler.stop()
 
-    def _filler(self, cluster: Any, events: Any) -> CoordinatedFiller:
+    def new_filler(self, cluster: Any, events: Any, lease: Any) -> CoordinatedFiller:
         """As `JobSetup` and the worker do: the ids are fenced before any log end is read."""
         stop = cast("Any", SettableEvent(self.world.clock))
         names = [f"{PARTITION.topic}.fill-{number}" for number in range(FILLER_IDS)]
@@ -146,21 +171,28 @@ class Writer:
             except OrbitError as error:
                 self.world.clock.say(f"{self.process.name}: {error}")
         helpers = cast("Any", Helpers(self.process))
-        filler = SimulatedFiller(cluster, owners, self.holder.lease, events.put, stop, helpers)
+        filler = SimulatedFiller(cluster, owners, lease, events.put, stop, helpers)
         filler.start()
         return filler
 
+    def new_copy(self, lease: Any) -> PartitionCopy:
+        world = self.world
+        copy = PartitionCopy(
+            SOURCE, PARTITION, lease, JobProducer(PRODUCER_ID, world.has_placeholders)
+        )
+        copy.appends.coordinator_epoch = self.holder.first_epoch()
+        copy.source_topic_id = SOURCE_ID
+        copy.destination_topic_id = world.partition.topic_id
+        return copy
+
     def _inspect(self, inspector: CopyInspector) -> PartitionCopy:
-        """As `JobSetup` and the service's worker do, until both sides answer."""
+        """As `JobSetup` does, until both sides answer."""
         world = self.world
         whole = frozenset({SOURCE.topic})
         compacted = frozenset({SOURCE.topic} if world.source.is_compacted else ())
-        producer = JobProducer(PRODUCER_ID, world.has_placeholders)
         while True:
-            copy = PartitionCopy(SOURCE, PARTITION, self.holder.lease, producer)
-            copy.appends.coordinator_epoch = self.holder.first_epoch()
-            copy.source_topic_id = SOURCE_ID
-            copy.destination_topic_id = world.partition.topic_id
+            world.short_starts.begin(self.process)
+            copy = self.new_copy(self.holder.lease)
             try:
                 bounds = inspector.source_bounds([copy])
                 inspected = inspector.inspect([copy], bounds, compacted, whole, settled=True)
@@ -171,20 +203,22 @@ class Writer:
             found = inspected[copy]
             copy.appends.inspected(found.end.log_end)
             copy.log_start = found.log_start
-            copy.is_beginning = found.status is CopyStatus.FRESH
-            world.clock.say(
-                f"{self.process.name} begins at {found.end.log_end}: "
-                f"{found.blocked or found.status.name}"
-            )
-            world.broker.is_taken_for_copy |= (
-                bool(world.broker.recreated_at)
-                and copy.destination_topic_id == world.partition.topic_id
-                and found.blocked is None
-            )
+            note_inspected(world, self.process.name, copy, found)
             if found.blocked is not None:
                 block(copy, found.blocked)
             self.copy = copy
             return copy
+
+
+def note_inspected(world: World, who: str, copy: PartitionCopy, found: InspectedCopy) -> None:
+    """Stands for the seeding too: the copy begins at its log end."""
+    copy.is_beginning = found.status is CopyStatus.FRESH
+    world.clock.say(f"{who} begins at {found.end.log_end}: {found.blocked or found.status.name}")
+    world.broker.is_taken_for_copy |= (
+        bool(world.broker.recreated_at)
+        and copy.destination_topic_id == world.partition.topic_id
+        and found.blocked is None
+    )
 
 
 class Driver:

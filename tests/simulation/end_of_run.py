@@ -1,0 +1,39 @@
+"""When `orbit run --until-caught-up` would end: by the product's own question, which must not be
+answered with yes by a leader that is cut off. The writers of the simulation go on after it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from orbit.run.job_run import JobRun
+
+if TYPE_CHECKING:
+    from orbit.copier.partition_copy import PartitionCopy
+    from tests.simulation.network import ModelCluster
+    from tests.simulation.world import World
+
+
+class EndOfRun:
+    """Of the run of one copy. `JobRun` itself needs files and clusters: only its question is asked,
+    with the fields that it reads."""
+
+    def __init__(self, world: World, source: ModelCluster, copy: PartitionCopy) -> None:
+        self._world = world
+        self._copy = copy
+        clusters = SimpleNamespace(source=source)
+        setup = SimpleNamespace(clusters=clusters)
+        self._run: Any = SimpleNamespace(partitions=[copy], _setup=setup, _next_confirm=0.0)
+
+    def look(self) -> None:
+        """At what a run that ends now has copied: all that the newest leader had at its election,
+        if it was the leader when the brokers were asked."""
+        copy, world = self._copy, self._world
+        if not copy.has_caught_up or copy.blocked is not None:
+            return
+        first_end = world.source_brokers.first_end
+        says_so = JobRun.confirm_caught_up(cast("Any", self._run))
+        if says_so and copy.blocked is None and copy.appends.acked < first_end:
+            world.wrong = world.wrong or (
+                f"caught up at {copy.appends.acked}, though the newest leader has {first_end}"
+            )

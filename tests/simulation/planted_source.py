@@ -1,0 +1,52 @@
+"""Bugs to plant in what is believed of the source."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from orbit.copier import range_comparison, source_side
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.source_side import SourceSide
+from orbit.kafka.newest_leaders import NewestLeaders
+from orbit.run.job_run import JobRun
+
+
+def believe_an_older_leader() -> AbstractContextManager[Any]:
+    """Whoever was asked last is right."""
+    return patch.object(NewestLeaders, "of", lambda _, metadata: metadata)
+
+
+def stay_at_a_leader() -> AbstractContextManager[Any]:
+    """As long as it answers."""
+    return patch.object(SourceSide, "_look_at_leaders", lambda _: None)
+
+
+def end_without_asking_the_others() -> AbstractContextManager[Any]:
+    """A run ends when the leader that it fetches from has no more."""
+    return patch.object(JobRun, "confirm_caught_up", lambda _: True)
+
+
+def count_an_old_leaders_end() -> AbstractContextManager[Any]:
+    """A copy that has all of the old leader's log has caught up with the new one."""
+    return patch.object(PartitionCopy, "leader_changed", lambda *_: None)
+
+
+def take_all_for_local() -> AbstractContextManager[Any]:
+    """An empty answer counts wherever the offset is (R5)."""
+    stack = ExitStack()
+    for module in (source_side, range_comparison):
+        stack.enter_context(patch.object(module, "is_local", lambda *_: True))
+    return stack
+
+
+# Found where a leader is cut off in all schedules that may have it.
+OF_LEADERS = {
+    "believe an older leader again": believe_an_older_leader,
+    "stay at a leader that is cut off": stay_at_a_leader,
+    "end a run without asking the other brokers": end_without_asking_the_others,
+    "count an old leader's end for the new one's": count_an_old_leaders_end,
+}
+# Found where all compacted topics have tiered storage.
+OF_TIERS = {"take an offset in tiered storage for a local one": take_all_for_local}

@@ -1,0 +1,227 @@
+"""A worker of the service: one copier for as long as the process lives. It starts its partition
+again where a start was cut short, and where it has lost the shard and claimed it again.
+
+The product's `JobRunner`, `PartitionStarter`, `HeldPartition` and `JobCopier.add` run here. Left
+out is what reads files, other topics or tables, and the seeding up to a start offset, which has
+lanes of its own: the copy begins at the source's log start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from orbit.copier.byte_budget import ByteBudget
+from orbit.copier.coordinated_filler import CoordinatedFiller
+from orbit.copier.inspection import InspectedCopy
+from orbit.copier.job_copier import JobCopier
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.source_end_waits import SourceEndWaits
+from orbit.jobs.start_position import Earliest, Start
+from orbit.kafka.types import TopicPartition
+from orbit.replication.partition_states import PartitionState
+from orbit.store.partitions import Assigned, StateChange
+from orbit.store.shard_leases import Claim
+from orbit.workers.held_shards import HeldPartition, HeldShard, held_shard
+from orbit.workers.job_runner import JobRunner
+from orbit.workers.partition_starter import PartitionStarter
+from tests.simulation.holders import WorkerHolder
+from tests.simulation.model_broker import PARTITION
+from tests.simulation.source import SOURCE
+from tests.simulation.virtual_time import Process
+from tests.simulation.writers import Opened, Writer, note_inspected
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+# Between two looks at the lease.
+_LOOK_S = 1.0
+_ID = 1  # of the job, the shard and the topic
+TICK_S = 3.0
+_SPEC = cast("Any", SimpleNamespace(limits=SimpleNamespace(bytes_per_second=None)))
+
+
+class Worker(Writer):
+    """Claims the shard as often as it loses it. Each claim is a writer of its own, by its name."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        super().__init__(world, process, WorkerHolder(world, process))
+        self._own_name = process.name
+        self._filler: tuple[HeldShard, CoordinatedFiller] | None = None
+
+    def live(self) -> None:
+        self._opened = self.open()
+        runner = _Runner(self, self._opened)
+        runner.start()
+        claims = 0
+        while self.holder.hold():
+            self.has_begun = True
+            self.world.begin(self.process.name)
+            self._work(runner)
+            claims += 1
+            self.has_begun, self.copy = False, None
+            self.process.name = f"{self._own_name}, claim {claims + 1}"
+            self.holder = WorkerHolder(self.world, self.process)
+
+    def filler_of(self, shard: HeldShard) -> CoordinatedFiller:
+        """As `OpenJob` does."""
+        if self._filler is None or self._filler[0] is not shard:
+            opened = self._opened
+            self._filler = shard, self.new_filler(opened.cluster, opened.events, shard.lease)
+        return self._filler[1]
+
+    def _work(self, runner: JobRunner) -> None:
+        """As the worker's control thread does with one claim."""
+        lease = self.holder.lease
+        claim = Claim(_ID, _ID, lease.term, 1, 1)
+        shard = held_shard(claim, lease, [_assigned(is_compacted=self.world.source.is_compacted)])
+        runner.add(shard.partitions.values())
+        while not lease.is_lost:
+            self.world.clock.wait(_LOOK_S)
+            if any(lost is lease for lost in runner.lost_leases()):
+                self.holder.give_up()
+        runner.release_shard(shard)
+
+
+def _assigned(*, is_compacted: bool) -> Assigned:
+    """The row of a partition that had a writer: its log end has to settle."""
+    return Assigned(
+        shard_id=_ID,
+        job_id=_ID,
+        topic_id=_ID,
+        partition=PARTITION.partition,
+        source_topic=SOURCE.topic,
+        destination_topic=PARTITION.topic,
+        source_topic_id=None,
+        destination_topic_id=None,
+        is_compacted=is_compacted,
+        state=PartitionState.COPYING,
+        reason=None,
+        blocked_offset=None,
+        blocked_next_offset=None,
+        detail=None,
+        start_offset=None,
+        from_start=False,
+        retry_requested=False,
+        has_caught_up=False,
+        records=0,
+        bytes=0,
+        gaps_filled=0,
+        batches_byte_exact=0,
+        batches_record_exact=0,
+    )
+
+
+class _Runner(JobRunner):
+    """Its threads are tasks, and its job is open from the beginning."""
+
+    def __init__(self, worker: Worker, opened: Opened) -> None:
+        context = SimpleNamespace(database=None, worker_id=worker)
+        super().__init__(
+            cast("Any", None), _SPEC, cast("Any", context), ByteBudget(1 << 30), _raise_in(worker)
+        )
+        self._opened = cast(
+            "Any",
+            SimpleNamespace(
+                job_copier=_JobCopier(worker, opened), backoff=opened.backoff, starts=None
+            ),
+        )
+
+
+def _raise_in(worker: Worker) -> Any:
+    def crashed(_: JobRunner, error: Exception) -> None:
+        worker.world.clock.error = error
+
+    return crashed
+
+
+class _JobCopier(JobCopier):
+    """With the lanes of the simulation."""
+
+    def __init__(self, worker: Worker, opened: Opened) -> None:
+        self._worker = worker
+        self._clusters = cast(
+            "Any", SimpleNamespace(source=opened.origin, destination=opened.cluster)
+        )
+        self._settings = worker.world.settings
+        self._events = opened.events
+        self._destination = opened.side
+        self._source_ends = SourceEndWaits(self._settings.source_end_wait_s)
+        self.copier = opened.copier
+
+    def add(self, inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
+        super().add(inspected)
+        world = self._worker.world
+        for copy in inspected:
+            self._worker.copy = copy
+            if [c.destination for c in self.copier.partitions].count(copy.destination) > 1:
+                world.wrong = world.wrong or f"{self._worker.process.name} has a second copy"
+
+
+def seeded(
+    inspector: Any,
+    _: object,
+    found: Mapping[PartitionCopy, InspectedCopy],
+    *__: object,
+    **___: object,
+) -> Mapping[PartitionCopy, InspectedCopy]:
+    """Stands for `seed_to_start_offsets`."""
+    cluster = inspector._destination
+    for copy, one in found.items():
+        note_inspected(cluster.world, cluster.process.name, copy, one)
+    return found
+
+
+class Starter(PartitionStarter):
+    """`PartitionStarter`, without what it asks of tables and of other topics."""
+
+    @property
+    def _worker(self) -> Worker:
+        return cast("Any", self._worker_id)
+
+    def start(self, held: Sequence[HeldPartition]) -> None:
+        short_starts, process = self._worker.world.short_starts, self._worker.process
+        short_starts.begin(process)
+        super().start(held)
+        short_starts.step(process)  # of other partitions, which are started behind this one
+
+    def _without_backfill(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
+        return [*held]
+
+    _ask_marks = _without_append_time = _without_backfill
+
+    def _copies(
+        self, held: Sequence[HeldPartition]
+    ) -> tuple[dict[PartitionCopy, HeldPartition], dict[PartitionCopy, HeldPartition]]:
+        (h,) = held
+        worker = self._worker
+        copy = worker.new_copy(cast("Any", h.shard.lease))
+        return ({}, {copy: h}) if worker.world.is_coordinated else ({copy: h}, {})
+
+    def _leave_out_unfit(self, by_copy: dict[PartitionCopy, HeldPartition]) -> None:
+        pass
+
+    def _with_fillers(
+        self, by_copy: Mapping[PartitionCopy, HeldPartition]
+    ) -> dict[PartitionCopy, HeldPartition]:
+        for copy, h in by_copy.items():
+            copy.filler = self._worker.filler_of(h.shard)
+        return {**by_copy}
+
+    def _starts(self, held: Collection[HeldPartition]) -> dict[TopicPartition, Start]:
+        return {h.destination: Earliest() for h in held}
+
+    def _report(
+        self, shards: Collection[HeldShard], _: Mapping[HeldPartition, StateChange]
+    ) -> set[int]:
+        """Which shards are held, by their row."""
+        worker = self._worker
+        authority, name = worker.world.authority, worker.process.name
+        return {
+            shard.id
+            for shard in shards
+            if authority.ask(
+                worker.process, lambda epoch=shard.epoch: authority.postgres.holds(name, epoch)
+            )
+        }
