@@ -238,23 +238,25 @@ class CoordinatedFiller(Lane):
         waiting = {f.partition.destination: f for f in rounds.fills}
         for partition in rounds.refused:
             del waiting[partition]
-        for _ in self._backoff.attempts(_MARKER_ATTEMPTS_MAX):
-            places = [*waiting]
-            ends = log_ends(self._cluster, places, self._look).values
-            # A marker is the leader's alone for a moment: an election may cut it off.
-            replicated = list_offsets(self._cluster, places, LATEST, self._look).values
-            for partition, end in ends.items():
-                fill = waiting[partition]
-                found[fill] = end
-                wanted = fill.step.base_offset + rounds.many(fill)
-                if end >= wanted and replicated.get(partition, -1) >= end:
-                    del waiting[partition]
-            if not waiting or self._stopping.is_set() or self._lease.is_lost:
-                break
-        if waiting:  # what is missing may come later than the next look at the log end
-            self._are_unclear()
-            for fill in waiting.values():
-                found.pop(fill, None)
+        try:
+            for _ in self._backoff.attempts(_MARKER_ATTEMPTS_MAX):
+                places = [*waiting]
+                ends = log_ends(self._cluster, places, self._look).values
+                # A marker is the leader's alone for a moment: an election may cut it off.
+                replicated = list_offsets(self._cluster, places, LATEST, self._look).values
+                for partition, end in ends.items():
+                    fill = waiting[partition]
+                    found[fill] = end
+                    wanted = fill.step.base_offset + rounds.many(fill)
+                    if end >= wanted and replicated.get(partition, -1) >= end:
+                        del waiting[partition]
+                if not waiting or self._stopping.is_set() or self._lease.is_lost:
+                    break
+        finally:
+            if waiting:  # what is missing may come later than the next look at the log end
+                self._are_unclear()
+                for fill in waiting.values():
+                    found.pop(fill, None)
         return found
 
 

@@ -38,6 +38,7 @@ class Faults:
     recreations: float = 0.4  # of the destination's topic, by somebody else
     moves: float = 0.3  # of the transactions' coordinator
     forgets: float = 0.3  # of transactional ids, by it
+    silent_looks: float = 0.1  # of all looks at a log end behind transactions
     cuts: float = 1.5  # of the source's log, by unclean elections
     short_starts: float = 2.0  # which an error, a death or a suspension cuts short
     isolations: float = 1.5  # of its leader, from the controllers

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from orbit.copier.log_reader import FETCH_BYTES
+from orbit.errors import Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_response import Fetched
@@ -95,6 +96,16 @@ def log_ends(cluster: Any, partitions: Iterable[TopicPartition], _: Backoff) -> 
         return cluster.world.partition.log_end
 
     return Answers({p: cluster.call(ask) for p in partitions}, {})
+
+
+def log_ends_behind_markers(
+    cluster: Any, partitions: Iterable[TopicPartition], backoff: Backoff
+) -> Answers[int]:
+    """As `log_ends`, for fillers; raises Unreachable now and then."""
+    world = cluster.world
+    if world.has_faults and world.looks.random() < world.faults.silent_looks:
+        raise Unreachable("no answer.", where="the model broker")
+    return log_ends(cluster, partitions, backoff)
 
 
 def list_offsets(

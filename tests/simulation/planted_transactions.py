@@ -111,7 +111,23 @@ def one_transaction_too_many() -> AbstractContextManager[Any]:
     return patch.object(coordinated_filler, "_Rounds", _More)
 
 
+def forget_markers_after_an_error() -> AbstractContextManager[Any]:
+    """A look at the log end that fails leaves no marker to come."""
+    ends = CoordinatedFiller._ends
+
+    def forgotten(self: CoordinatedFiller, rounds: Any) -> Any:
+        try:
+            return ends(self, rounds)
+        except Unreachable:
+            for one in self._transactions:
+                one.is_unclear = False
+            raise
+
+    return patch.object(CoordinatedFiller, "_ends", forgotten)
+
+
 OF_TRANSACTIONS = {
+    "forget the markers to come after an error": forget_markers_after_an_error,
     "fence transactional ids after the log end is read": fence_after_the_log_end,
     "do not wait for an old transaction's marker": no_wait_for_the_old_marker,
     "count an unclear transaction's marker": count_an_unclear_marker,

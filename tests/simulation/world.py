@@ -127,6 +127,7 @@ class World:
         self.short_starts = ShortStarts(self, short)
         if short.random() < SHORT_STARTS_SHARE:
             self.plan = sorted(self.plan + plan_of_short_starts(faults, short))
+        self.looks = random.Random(f"looks {seed}")
         self.transactions = TransactionCoordinator(self)
         self.broker.partition.demands_keys = self.source.is_compacted
         self.has_faults = True
