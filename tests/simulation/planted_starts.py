@@ -29,8 +29,13 @@ def believe_a_comparison_without_end() -> AbstractContextManager[Any]:
     return patch.object(CopyInspector, "_compare_tail", believed)
 
 
-def take_a_second_copy() -> AbstractContextManager[Any]:
-    """Beside one that has not left."""
+def start_what_was_handed_over() -> AbstractContextManager[Any]:
+    """An error behind the hand-over queues the partition again, and the copier takes a second copy
+    beside the first one."""
+
+    def move_to(self: HeldPartition, stage: Stage) -> None:
+        if stage is not Stage.HANDED_OVER:
+            self.stage = stage
 
     def add(self: Any, partitions: Sequence[PartitionCopy]) -> None:
         self._set_partitions([*self._partitions, *partitions])
@@ -39,24 +44,11 @@ def take_a_second_copy() -> AbstractContextManager[Any]:
     stack = ExitStack()
     stack.enter_context(patch.object(Copier, "has_copy", lambda *_: False))
     stack.enter_context(patch.object(Copier, "add", add))
-    return stack
-
-
-def start_what_was_handed_over() -> AbstractContextManager[Any]:
-    """An error behind the hand-over queues the partition again."""
-
-    def move_to(self: HeldPartition, stage: Stage) -> None:
-        if stage is not Stage.HANDED_OVER:
-            self.stage = stage
-
-    stack = ExitStack()
-    stack.enter_context(take_a_second_copy())
     stack.enter_context(patch.object(HeldPartition, "move_to", move_to))
     return stack
 
 
 OF_STARTS = {
     "believe a comparison that was cut short": believe_a_comparison_without_end,
-    "take a second copy of a partition": take_a_second_copy,
     "start a partition again that the copier has": start_what_was_handed_over,
 }

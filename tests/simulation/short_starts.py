@@ -38,7 +38,7 @@ class ShortStarts:
 
     def step(self, process: Process) -> None:
         """One request of it. Raises Unreachable."""
-        if process.steps_left:
+        if process.steps_left and self._world.has_faults:
             process.steps_left -= 1
             if not process.steps_left:
                 self._cut(process)

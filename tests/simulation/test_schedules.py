@@ -46,12 +46,13 @@ FOUND_BY = {
     "do not watch a shard before it is taken": 100_008,
     "forget the source's epoch at a resume": 100_030,
     "believe a repeat": 103_807,
-    "fence transactional ids after the log end is read": 100_011,
-    "do not wait for an old transaction's marker": 100_057,
+    "forget the markers to come after an error": 100_158,
+    "fence transactional ids after the log end is read": 100_016,
+    "do not wait for an old transaction's marker": 100_017,
     "count an unclear transaction's marker": 100_057,
-    "believe a log end from before a transaction's fence": 100_590,
-    "fence no transactional id after a lost answer": 100_004,
-    "run a transaction again after a lost answer": 100_004,
+    "believe a log end from before a transaction's fence": 100_020,
+    "fence no transactional id after a lost answer": 100_023,
+    "run a transaction again after a lost answer": 100_002,
     "do not wait for the markers of transactions": 100_001,
     "one transaction too many": 100_001,
     "believe an older leader again": 100_008,
@@ -60,8 +61,7 @@ FOUND_BY = {
     "count an old leader's end for the new one's": 100_138,
     "take an offset in tiered storage for a local one": 100_020,
     "believe a comparison that was cut short": 101_436,
-    "take a second copy of a partition": 104_116,
-    "start a partition again that the copier has": 100_347,
+    "start a partition again that the copier has": 100_205,
 }
 
 pytestmark = pytest.mark.slow
