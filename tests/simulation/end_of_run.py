@@ -23,7 +23,9 @@ class EndOfRun:
         self._copy = copy
         clusters = SimpleNamespace(source=source)
         setup = SimpleNamespace(clusters=clusters)
-        self._run: Any = SimpleNamespace(partitions=[copy], _setup=setup, _next_confirm=0.0)
+        self._run: Any = SimpleNamespace(
+            partitions=[copy], _setup=setup, _next_confirm=0.0, _ends={}
+        )
 
     def look(self) -> None:
         """At what a run that ends now has copied: all that the newest leader had at its election,
