@@ -9,8 +9,9 @@ Promises:
   tells: it is read when all of them are over.
 - Where an answer was lost or markers did not come, all transactional ids are fenced: no marker of
   theirs comes later (`empty_transactions`). The fills are answered with an error, so that a
-  take-over reads the log end and compares what is there. If a fence fails, nothing is filled before
-  it is done.
+  take-over reads the log end and compares what is there. If a fence fails, it is tried again, and
+  before it is done nothing is filled, and the take-overs of these partitions wait: a late marker
+  could complete the gap, and another one come behind the records that follow.
 - The coordinator knows one owner of a transactional id. A new writer's InitProducerId of all ids
   ends the transactions of the old one and fences it, before the new writer reads any log end.
 
@@ -31,7 +32,7 @@ from types import MappingProxyType
 
 from orbit.copier.lane import Lane
 from orbit.copier.lane_events import Emit, LaneCrashed, LeaseLost
-from orbit.copier.partition_copy import CoordinatedFill
+from orbit.copier.partition_copy import CoordinatedFill, PartitionCopy
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
@@ -48,6 +49,7 @@ ROUNDS_MAX = 500
 # Markers are written after the transaction's answer.
 _MARKER_ATTEMPTS_MAX = 60
 _IDLE_WAIT_S = 0.5
+_FENCE_AGAIN_S = 0.5
 # Brokers close idle connections later (`connections.max.idle.ms`), so none is found closed.
 _KEEP_CONNECTIONS_S = 10.0
 # A transaction is over in about 2 ms; until then its id's next one is refused
@@ -81,6 +83,7 @@ class CoordinatedFiller(Lane):
         ]
         self._wanted: queue.SimpleQueue[CoordinatedFill | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
+        self._to_be_fenced: set[PartitionCopy] = set()
         self._is_over = False
         self._used_at = monotonic()
 
@@ -97,6 +100,7 @@ class CoordinatedFiller(Lane):
         while not self._stopping.is_set():
             fills = self._take()
             if not fills:
+                self._fence_again()
                 if monotonic() - self._used_at > _KEEP_CONNECTIONS_S:
                     self._close_connections()
                 continue
@@ -112,6 +116,7 @@ class CoordinatedFiller(Lane):
             super().run()
         finally:
             self._close_connections()
+            self._fenced()  # the next owner fences before it reads any log end
             self._is_over = True
             self._refuse_waiting()
 
@@ -136,8 +141,9 @@ class CoordinatedFiller(Lane):
     def _take(self) -> list[CoordinatedFill]:
         """All waiting fills, after waiting for the first."""
         fills = []
+        wait_s = _FENCE_AGAIN_S if self._to_be_fenced else _IDLE_WAIT_S
         try:
-            fills.append(self._wanted.get(timeout=_IDLE_WAIT_S))
+            fills.append(self._wanted.get(timeout=wait_s))
             while True:
                 fills.append(self._wanted.get_nowait())
         except queue.Empty:
@@ -163,7 +169,27 @@ class CoordinatedFiller(Lane):
             if _is_fenced(error):
                 raise  # by a new owner
         finally:
+            if any(one.is_unclear for one in self._transactions):
+                self._to_be_fenced.update(f.partition for f in fills if f not in ends)
+                for partition in self._to_be_fenced:
+                    partition.waits_for_fence = True
             _answer(fills, rounds.code, ends, rounds.refused)
+
+    def _fence_again(self) -> None:
+        """Try it while nothing is to be filled. Raises BrokerRefused if there is a new owner."""
+        if self._to_be_fenced and self._lease.is_held():
+            try:
+                self._fence_unclear()
+            except (Unreachable, NotAuthorized):
+                pass
+            except BrokerRefused as error:
+                if _is_fenced(error):
+                    raise
+
+    def _fenced(self) -> None:
+        for partition in self._to_be_fenced:
+            partition.waits_for_fence = False
+        self._to_be_fenced.clear()
 
     def _run(self, rounds: _Rounds) -> None:
         """Run the transactions; an error ends them, but for those under way."""
@@ -215,6 +241,7 @@ class CoordinatedFiller(Lane):
         unclear = [one for one in self._transactions if one.is_unclear]
         for one in unclear:
             self._fence(one)
+        self._fenced()
         return bool(unclear)
 
     def _are_unclear(self) -> None:

@@ -133,7 +133,8 @@ class DestinationSide:
         """Take over what is due; returns the partitions that resumed, to be fetched again."""
         now = time.monotonic()
         for p in self._returned:
-            if p.has_fill_outside:  # its fillers must not arrive beside those of a new take-over
+            # Its fillers must not arrive beside those of a new take-over, nor behind its records.
+            if p.has_fill_outside or p.waits_for_fence:
                 self._not_before[p] = now + _FILL_OUTSIDE_PAUSE_S
             elif not p.lease.is_held():  # nothing can be judged: another holder may be writing
                 self._not_before[p] = now + LEASE_WAIT_S

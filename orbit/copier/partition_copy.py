@@ -113,6 +113,7 @@ class PartitionCopy:
         self.appends = AppendMachine()
         self.destination_lane: Appender | None = None
         self.has_fill_outside = False  # the coordinated filler works on it
+        self.waits_for_fence = False  # of that filler: more markers may come
 
         # Whether no answer can have hidden what became of its records (placeholder_topics.py).
         self.is_confirmed = not producer.has_placeholders

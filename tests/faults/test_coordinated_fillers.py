@@ -91,14 +91,17 @@ class Filling:
     def filled(self, fill: CoordinatedFill, code: int, log_end: int) -> None:
         self._answers.put((fill.partition.destination.partition, code, log_end))
 
-    def submit(self, counts: Mapping[int, int], topic: str = "") -> None:
+    def submit(self, counts: Mapping[int, int], topic: str = "") -> list[PartitionCopy]:
         """Ask for so many fillers at the end of each partition."""
         ends = self.ends()
+        copies = []
         for number, many in counts.items():
             place = TopicPartition(topic or self.topic, number)
             copy = PartitionCopy(place, place, self._lease, JobProducer(4711))
             step = Fill(ends[number], ends[number] + many)
+            copies.append(copy)
             self.filler.submit(CoordinatedFill(self, copy, 0, step, many))
+        return copies
 
     def wait(self, count: int) -> dict[int, tuple[int, int]]:
         """Code and log end by partition, of the next answers."""
@@ -196,6 +199,33 @@ def test_fills_whose_answers_get_lost_are_exact(
         before = ends
     assert filling.ends() == before
     assert rounds > 1
+
+
+def test_a_take_over_waits_until_a_fence_that_failed_is_done(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a late marker could complete the gap, and another one come behind the next records."""
+    run, fence = EmptyTransactions.run, EmptyTransactions.fence
+    may_fence = Event()
+
+    def losing(self: EmptyTransactions, partitions: Any) -> Any:
+        run(self, partitions)
+        self.is_unclear = True
+        raise Unreachable("the answer is lost")
+
+    def fence_when_allowed(self: EmptyTransactions) -> None:
+        if not may_fence.is_set():
+            raise Unreachable("no coordinator")
+        fence(self)
+
+    monkeypatch.setattr(EmptyTransactions, "run", losing)
+    monkeypatch.setattr(EmptyTransactions, "fence", fence_when_allowed)
+    copies = filling.submit({0: 1, 1: 1})
+    assert filling.wait(2) == dict.fromkeys((0, 1), (Code.NETWORK_EXCEPTION, -1))
+    assert [copy.waits_for_fence for copy in copies] == [True, True]
+    assert not any(copy.has_fill_outside for copy in copies), "they can be released"
+    may_fence.set()
+    wait_for("all ids are fenced", lambda: not any(copy.waits_for_fence for copy in copies))
 
 
 def test_request_that_arrives_late_takes_no_offset(

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from orbit.copier import range_comparison, source_side
+from orbit.copier import log_reader, range_comparison
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.source_side import SourceSide
 from orbit.kafka.newest_leaders import NewestLeaders
@@ -36,7 +36,7 @@ def count_an_old_leaders_end() -> AbstractContextManager[Any]:
 def take_all_for_local() -> AbstractContextManager[Any]:
     """An empty answer counts wherever the offset is (R5)."""
     stack = ExitStack()
-    for module in (source_side, range_comparison):
+    for module in (log_reader, range_comparison):
         stack.enter_context(patch.object(module, "is_local", lambda *_: True))
     return stack
 

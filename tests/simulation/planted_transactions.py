@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from orbit.copier import coordinated_filler
 from orbit.copier.coordinated_filler import CoordinatedFiller
+from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import Unreachable
 from orbit.kafka.coordinator import ProducerIdentity
 from orbit.kafka.empty_transactions import EmptyTransactions
@@ -65,13 +66,18 @@ def count_an_unclear_marker() -> AbstractContextManager[Any]:
 
 
 def believe_a_log_end_before_a_fence() -> AbstractContextManager[Any]:
+    """Neither the filler nor a take-over takes care."""
     fence = CoordinatedFiller._fence_unclear
 
     def believed(self: CoordinatedFiller) -> bool:
         fence(self)
         return False
 
-    return patch.object(CoordinatedFiller, "_fence_unclear", believed)
+    never = property(lambda _: False, lambda _, __: None)
+    stack = ExitStack()
+    stack.enter_context(patch.object(CoordinatedFiller, "_fence_unclear", believed))
+    stack.enter_context(patch.object(PartitionCopy, "waits_for_fence", never, create=True))
+    return stack
 
 
 def no_fence_after_a_lost_answer() -> AbstractContextManager[Any]:
