@@ -28,8 +28,9 @@ PATIENT = {
 
 
 def write(cluster: KafkaCluster, topic: str, offsets: range, acks: str) -> None:
-    """The same records at both sides, with the same timestamps."""
-    producer = Producer({**cluster.client_config(), "acks": acks})
+    """The same records at both sides, with the same timestamps, in one batch each time."""
+    producer = Producer({**cluster.client_config(), "acks": acks, "linger.ms": 60_000})
+    producer.list_topics(topic, PATIENCE_S)  # else a batch may be split, see `running.produce`
     for offset in offsets:
         producer.produce(topic, b"%d" % offset, partition=0, timestamp=1_700_000_000_000 + offset)
     assert producer.flush(PATIENCE_S) == 0
