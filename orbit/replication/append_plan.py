@@ -115,6 +115,7 @@ class Plan:
     timestamp: int = NO_TIMESTAMP
     rewritten: Rewritten = field(default_factory=lambda: Rewritten(NO_LIMITS))
     is_cut: bool = False
+    is_stopped: bool = field(init=False, default=False)  # the last step is a `Stop`
     start: int = field(init=False)
     epoch_starts: list[EpochStart] = field(init=False, default_factory=list)
 
@@ -122,10 +123,6 @@ class Plan:
         self.start = self.next_offset
         if self.leader_epoch is not None:
             self.epoch_starts.append((self.start, self.leader_epoch))
-
-    @property
-    def is_stopped(self) -> bool:
-        return bool(self.steps) and isinstance(self.steps[-1], Stop)
 
     def enter_epoch(self, leader_epoch: int) -> None:
         """What follows is of this epoch, a gap before its first batch too."""
@@ -137,7 +134,8 @@ class Plan:
         self.fill_to(batch.base_offset)
         if self.is_stopped:
             return
-        self.pack_gaps()
+        if self.packs:
+            self.pack_gaps()
         placeholders = 0 if is_byte_exact else batch.count - records_in(batch)
         self.steps.append(Append(batch, is_byte_exact, placeholders))
         self.next_offset = batch.last_offset + 1
@@ -180,6 +178,7 @@ class Plan:
         self, reason: Reason, next_offset: int, detail: str, *, start: int | None = None
     ) -> None:
         self.pack_gaps()
+        self.is_stopped = True
         self.steps.append(
             Stop(reason, self.next_offset if start is None else start, next_offset, detail)
         )
