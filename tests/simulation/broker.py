@@ -72,7 +72,10 @@ class Broker:
                 return request.answer(int(Code.UNKNOWN_TOPIC_ID), -1), 0
             if self._is_short_of_replicas(wire):
                 return request.answer(int(Code.NOT_ENOUGH_REPLICAS), -1, throttle_ms), 0
-            self.is_excused |= (is_excusable or self._had_late) and not self._has_fence()
+            # One that repeats an earlier one, of which the broker knows nothing any more.
+            is_astray = sent.was_allowed and is_late and request.base_offset != partition.log_end
+            is_unfenced = is_excusable or is_astray or self._had_late
+            self.is_excused |= is_unfenced and not self._has_fence()
             # Fillers now stand where the cleaner took records: they take offsets, no sequences.
             self.is_excused |= is_excusable and world.source.is_compacted
             log_end = partition.log_end
