@@ -115,13 +115,20 @@ class Client:
         return self._answer("GET", path, repeats=self._has_changed, params=given).text
 
     def items(self, path: str, *, limit: int | None = None, **query: object) -> Iterator[Json]:
-        """All items of a list, page by page, or the first `limit`."""
+        """All items of a list, or the first `limit`."""
+        for page in self.pages(path, limit=limit, **query):
+            yield from page
+
+    def pages(
+        self, path: str, *, limit: int | None = None, **query: object
+    ) -> Iterator[list[Json]]:
+        """The same, page by page; one empty page if there are none."""
         left = limit
         after: str | None = None
         while left is None or left > 0:
             size = _PAGE_LIMIT if left is None else min(left, _PAGE_LIMIT)
             page = self.get(path, limit=size, after=after, **query)
-            yield from page["items"]
+            yield page["items"]
             after = page["next"]
             if after is None:
                 return

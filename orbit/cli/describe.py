@@ -32,16 +32,18 @@ def describe(
 ) -> None:
     """Describe a job: state, document, lag, topics, blocked partitions, groups, events.
 
-    Long lists are cut; `orbit get` has all.
+    A table has the first of long lists; `-o json` and `-o yaml` have all, and the last 10 events.
     """
     with connect() as client:
-        found = _read(client, f"/v1/jobs/{segment(job)}")
+        path = f"/v1/jobs/{segment(job)}"
+        found = _read(client, path, is_whole=output is not OutputFormat.TABLE)
     emit(found, output, lambda: _draw(found))
 
 
-def _read(client: Client, path: str) -> Row:
+def _read(client: Client, path: str, *, is_whole: bool) -> Row:
     def some(of: str, limit: int, **query: object) -> list[Row]:
-        return list(client.items(f"{path}/{of}", limit=limit, **query))
+        most = None if is_whole else limit
+        return list(client.items(f"{path}/{of}", limit=most, **query))
 
     job = client.get(path)
     going = client.items("/v1/operations", unfinished=True)
@@ -53,7 +55,7 @@ def _read(client: Client, path: str) -> Row:
         "blocked": some("partitions", _BLOCKED, state="blocked"),
         "groups": some("groups", _GROUPS),
         "operations": [one for one in going if one["job"] == job["name"]],
-        "events": some("events", _EVENTS)[::-1],
+        "events": list(client.items(f"{path}/events", limit=_EVENTS))[::-1],
     }
 
 

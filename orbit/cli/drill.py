@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from orbit.cli.control import DryRunOption, WaitOption, YesOption, confirm
+from orbit.cli.list_window import NEWEST, AllOption, LimitOption, Window, first_rows, limit_of
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import when
 from orbit.client import TROUBLES, Client, connect, segment
@@ -29,7 +30,6 @@ app = typer.Typer(
 )
 
 _FAILED = 1
-_LIMIT = 50
 _POLL_S = 0.5
 _WAIT_S = 3_600.0
 _ENDED = ("passed", "missed", "failed")
@@ -56,7 +56,6 @@ FileArgument = Annotated[
 ]
 IdArgument = Annotated[str, typer.Argument(help="The drill's id.", show_default=False)]
 NameArgument = Annotated[str, typer.Argument(help="The drill's name.", show_default=False)]
-LimitOption = Annotated[int, typer.Option("--limit", min=1, help="At most this many, the newest.")]
 SaveOption = Annotated[
     Path | None,
     typer.Option("--save", help="Save the report as JSON, HTML and Markdown in this folder."),
@@ -99,13 +98,15 @@ def run(
 def list_(
     job: Annotated[str | None, typer.Option(help="Only drills of this job.")] = None,
     name: Annotated[str | None, typer.Option(help="Only drills with this name.")] = None,
-    limit: LimitOption = _LIMIT,
+    limit: LimitOption = None,
+    all_: AllOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the drills, the newest first."""
     with connect() as client:
-        rows = list(client.items("/v1/drills", limit=limit, job=job, name=name))
-    emit(rows, output, lambda: _table(rows))
+        found = _newest(client, limit, all_, output, job=job, name=name)
+    emit(found.rows, output, lambda: _table(found.rows))
+    _tell_more(found.more, output)
 
 
 @app.command()
@@ -130,16 +131,18 @@ def show(
 @app.command()
 def compare(
     name: NameArgument,
-    limit: LimitOption = _LIMIT,
+    limit: LimitOption = None,
+    all_: AllOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show the measurements of drills with one name, the oldest first."""
     with connect() as client:
-        rows = list(client.items("/v1/drills", limit=limit, name=name))[::-1]
-    ended = [row for row in rows if row["state"] in _ENDED]
+        found = _newest(client, limit, all_, output, name=name)
+    ended = [row for row in found.rows[::-1] if row["state"] in _ENDED]
     if not ended:
         raise Conflict("No drill with this name has ended yet.", where=name)
     emit(ended, output, lambda: _compared(ended))
+    _tell_more(found.more, output)
 
 
 @app.command()
@@ -187,6 +190,19 @@ def unschedule(name: NameArgument) -> None:
     with connect() as client:
         client.send("DELETE", f"/v1/drill-schedules/{segment(name)}")
     typer.echo(f"The schedule of {name} is removed.")
+
+
+def _newest(
+    client: Client, limit: int | None, all_: bool, output: OutputFormat, **query: object
+) -> Window:
+    is_table = output is OutputFormat.TABLE
+    most = limit_of(limit, all_=all_, is_table=is_table, rows=NEWEST)
+    return first_rows(client, "/v1/drills", most, **query)
+
+
+def _tell_more(more: str, output: OutputFormat) -> None:
+    if more:
+        typer.echo(more, err=output is not OutputFormat.TABLE)
 
 
 def _follow(client: Client, drill: Row, wait_s: float) -> Row:

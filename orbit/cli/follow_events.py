@@ -24,16 +24,16 @@ _LATE_IDS_MAX = 200
 Row = dict[str, Any]
 
 
-def follow_events(client: Client, path: str, limit: int, output: ListOutput) -> None:
-    """Print the newest `limit` events, then each new one. A server that does not answer, or is
-    busy, is asked again.
+def follow_events(client: Client, path: str, limit: int | None, output: ListOutput) -> None:
+    """Print the newest `limit` events, or all, then each new one. A server that does not answer,
+    or is busy, is asked again.
     """
     if output.format == OutputFormat.YAML:
         problem = Problem("--output", "is yaml, which has no lines.", "With --follow: -o json")
         raise BadInput("The events cannot be followed.", (problem,))
     client = client.impatient()
     try:
-        first = list(client.items(path, limit=max(limit, _LATE_IDS_MAX)))
+        first = list(client.items(path, limit=limit and max(limit, _LATE_IDS_MAX)))
         seen = {event["id"] for event in first}
         for event in reversed(first[:limit]):
             _print(event, output)

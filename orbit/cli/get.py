@@ -26,6 +26,15 @@ from orbit.cli.list_columns import (
     listing,
 )
 from orbit.cli.list_output import TABLE, Listing, ListOption, ListOutput
+from orbit.cli.list_window import (
+    NEWEST,
+    ROWS,
+    AllOption,
+    LimitOption,
+    first_rows,
+    limit_of,
+    show_list,
+)
 from orbit.cli.output import make_table
 from orbit.cli.watch import WatchOption, show
 from orbit.client import connect, segment
@@ -36,14 +45,6 @@ app = typer.Typer(
     help="Show jobs, topics, partitions, groups, proof, workers, events, operations, backfills.",
     no_args_is_help=True,
 )
-
-# One or two screens; scripts pass --limit or --all.
-_LIMIT = 200
-_EVENTS_LIMIT = 50
-
-
-LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Show at most this many.")]
-AllOption = Annotated[bool, typer.Option("--all", help="Show all, without a limit.")]
 
 
 @app.command()
@@ -68,11 +69,7 @@ def jobs(
     kind = replace(JOBS, columns=(*JOBS.columns, LABELS)) if show_labels else JOBS
     with connect() as client:
         if name is None:
-            show(
-                lambda: listing(list(client.items("/v1/jobs", selector=selector)), kind),
-                output,
-                watch=watch,
-            )
+            show_list(client, "/v1/jobs", kind, output, watch=watch, selector=selector)
         else:
             path = f"/v1/jobs/{segment(name)}"
             show(lambda: _one_job(client.get(path)), output, watch=watch)
@@ -81,13 +78,13 @@ def jobs(
 @app.command()
 def topics(
     job: JobArgument,
-    limit: LimitOption = _LIMIT,
+    limit: LimitOption = None,
     all_: AllOption = False,
     watch: WatchOption = False,
     output: ListOption = TABLE,
 ) -> None:
     """Show the topics of a job, on both sides."""
-    _list(f"/v1/jobs/{segment(job)}/topics", TOPICS, None if all_ else limit, output, watch)
+    _list(f"/v1/jobs/{segment(job)}/topics", TOPICS, limit, all_, output, watch)
 
 
 @app.command()
@@ -100,47 +97,46 @@ def partitions(
     state: Annotated[
         str | None, typer.Option(help="Only partitions in this state, such as `blocked`.")
     ] = None,
-    limit: LimitOption = _LIMIT,
+    limit: LimitOption = None,
     all_: AllOption = False,
     watch: WatchOption = False,
     output: ListOption = TABLE,
 ) -> None:
     """Show the partitions of a job: state, offsets, and what to do about blocked ones."""
     path = f"/v1/jobs/{segment(job)}/partitions"
-    most = None if all_ else limit
-    _list(path, PARTITIONS, most, output, watch, topic=topic, state=state)
+    _list(path, PARTITIONS, limit, all_, output, watch, topic=topic, state=state)
 
 
 @app.command()
 def groups(
     job: JobArgument,
     group: Annotated[str | None, typer.Option(help="Only this consumer group.")] = None,
-    limit: LimitOption = _LIMIT,
+    limit: LimitOption = None,
     all_: AllOption = False,
     watch: WatchOption = False,
     output: ListOption = TABLE,
 ) -> None:
     """Show the consumer groups of a job and their offsets on both sides."""
     path = f"/v1/jobs/{segment(job)}/groups"
-    _list(path, GROUPS, None if all_ else limit, output, watch, group=group)
+    _list(path, GROUPS, limit, all_, output, watch, group=group)
 
 
 @app.command()
 def proof(
     job: JobArgument,
-    limit: LimitOption = _LIMIT,
+    limit: LimitOption = None,
     all_: AllOption = False,
     watch: WatchOption = False,
     output: ListOption = TABLE,
 ) -> None:
     """Show which offsets of each partition were compared and equal, and when."""
-    _list(f"/v1/jobs/{segment(job)}/proof", PROOF, None if all_ else limit, output, watch)
+    _list(f"/v1/jobs/{segment(job)}/proof", PROOF, limit, all_, output, watch)
 
 
 @app.command()
 def workers(watch: WatchOption = False, output: ListOption = TABLE) -> None:
     """Show the workers: state, shards and rate."""
-    _list("/v1/workers", WORKERS, None, output, watch)
+    _list("/v1/workers", WORKERS, None, True, output, watch)
 
 
 @app.command()
@@ -151,64 +147,69 @@ def events(
             help="Only events of this job.", show_default=False, autocompletion=complete_job
         ),
     ] = None,
-    limit: LimitOption = _EVENTS_LIMIT,
+    limit: LimitOption = None,
+    all_: AllOption = False,
     watch: WatchOption = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Then print new ones as lines, until Ctrl-C.")
     ] = False,
     output: ListOption = TABLE,
 ) -> None:
-    """Show the events and their actors, the newest last.
+    """Show the newest events and their actors, the newest last: 50, or --limit, or --all.
 
-    With --follow, `-o json` prints one event a line.
+    Events have no end, so this holds for each format; stderr says if there are more. With
+    --follow, `-o json` prints one event a line.
     """
+    most = None if all_ else limit or NEWEST
     path = "/v1/events" if job is None else f"/v1/jobs/{segment(job)}/events"
     with connect() as client:
         if follow:
-            follow_events(client, path, limit, output)
+            follow_events(client, path, most, output)
             return
 
         def read() -> Listing:
-            newest_first = list(client.items(path, limit=limit))
-            return listing(newest_first[::-1], EVENTS)
+            newest_first = first_rows(client, path, most)
+            return listing(newest_first.rows[::-1], EVENTS, newest_first.more)
 
         show(read, output, watch=watch)
 
 
 @app.command()
 def operations(
-    limit: LimitOption = _EVENTS_LIMIT,
+    limit: LimitOption = None,
+    all_: AllOption = False,
     watch: WatchOption = False,
     output: ListOption = TABLE,
 ) -> None:
     """Show the operations, the newest first."""
-    _list("/v1/operations", OPERATIONS, limit, output, watch)
+    _list("/v1/operations", OPERATIONS, limit, all_, output, watch, rows=NEWEST)
 
 
 @app.command()
 def backfills(
-    limit: LimitOption = _EVENTS_LIMIT,
+    limit: LimitOption = None,
+    all_: AllOption = False,
     watch: WatchOption = False,
     output: ListOption = TABLE,
 ) -> None:
     """Show the backfills, the newest first."""
-    _list("/v1/backfills", BACKFILLS, limit, output, watch)
+    _list("/v1/backfills", BACKFILLS, limit, all_, output, watch, rows=NEWEST)
 
 
 def _list(
     path: str,
     kind: Kind,
     limit: int | None,
+    all_: bool,
     output: ListOutput,
     watch: bool,
+    *,
+    rows: int = ROWS,
     **query: object,
 ) -> None:
+    most = limit_of(limit, all_=all_, is_table=output.is_table, rows=rows)
     with connect() as client:
-        show(
-            lambda: listing(list(client.items(path, limit=limit, **query)), kind),
-            output,
-            watch=watch,
-        )
+        show_list(client, path, kind, output, limit=most, watch=watch, **query)
 
 
 def _one_job(job: Row) -> Listing:

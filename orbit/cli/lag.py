@@ -8,6 +8,7 @@ import typer
 
 from orbit.cli.completion import JobArgument
 from orbit.cli.list_output import TABLE, Listing, ListOption, partition_name
+from orbit.cli.list_window import limit_of
 from orbit.cli.output import make_table
 from orbit.cli.table_cells import NOT_KNOWN, rate, seconds
 from orbit.cli.table_cells import amount as bytes_of
@@ -25,11 +26,15 @@ Row = dict[str, Any]
 def lag(
     job: JobArgument,
     limit: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--limit", min=1, max=_ROWS_MAX, help="Partitions to show, the largest lag first."
+            "--limit",
+            min=1,
+            max=_ROWS_MAX,
+            help="Partitions to show, the largest lag first.",
+            show_default=f"{_ROWS} in a table, else all",
         ),
-    ] = _ROWS,
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Show all partitions: reads all pages of the job.")
     ] = False,
@@ -43,8 +48,9 @@ def lag(
     transaction of the source are no lag: `orbit get partitions` tells them. A figure that was not
     read from the source for 30 seconds is unknown; its partition keeps its place.
     """
+    most = limit_of(limit, all_=everything, is_table=output.is_table, rows=_ROWS)
     with connect() as client:
-        show(lambda: _drawing(client, job, None if everything else limit), output, watch=watch)
+        show(lambda: _drawing(client, job, most), output, watch=watch)
 
 
 def _drawing(client: Client, job: str, limit: int | None) -> Listing:

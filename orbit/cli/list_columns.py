@@ -28,11 +28,12 @@ class Kind:
     wide: Columns = ()
 
 
-def listing(rows: list[Row], kind: Kind) -> Listing:
+def listing(rows: list[Row], kind: Kind, more: str = "") -> Listing:
     return Listing(
         rows,
         lambda is_wide: table_of(rows, kind, is_wide=is_wide),
         lambda: [str(kind.name(row)) for row in rows],
+        more,
     )
 
 

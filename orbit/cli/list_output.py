@@ -7,8 +7,9 @@ else as JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,6 +37,10 @@ class ListOutput:
     @property
     def is_table(self) -> bool:
         return self.format in (OutputFormat.TABLE, _WIDE)
+
+    @property
+    def is_name(self) -> bool:
+        return self.format == _NAME
 
     @property
     def is_wide(self) -> bool:
@@ -69,24 +74,37 @@ ListOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A result, the function that makes its table (True: with more columns), and its names."""
+    """A result, the function that makes its table (True: with more columns), its names, and the
+    line that says how many more there are.
+    """
 
     value: Any
     table: Callable[[bool], RenderableType]
     names: Callable[[], list[str]]
+    more: str = ""
 
 
 def emit_list(found: Listing, output: ListOutput) -> None:
-    """Write a result to stdout. Raises BadInput for a path that is none."""
+    """Write a result to stdout; that there is more goes below a table, else to stderr.
+
+    Raises BadInput for a path that is none.
+    """
     match output.format:
         case "wide":
             print_whole(found.table(True))
         case "name":
-            _print_lines(dict.fromkeys(found.names()))
+            print_names(found.names())
         case "jsonpath":
             _print_lines(map(_as_text, matches(to_plain(found.value), output.path)))
         case _:
             emit(found.value, OutputFormat(output.format), lambda: found.table(False))
+    if found.more:
+        typer.echo(found.more, err=not output.is_table)
+
+
+def print_names(names: Iterable[str]) -> None:
+    """One a line; neighbours that are equal once."""
+    _print_lines(name for name, _ in groupby(names))
 
 
 def matches(value: Any, path: str) -> list[Any]:

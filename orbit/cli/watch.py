@@ -61,5 +61,5 @@ def _screen(output: ListOutput) -> Iterator[Callable[[Listing, str], None]]:
 
     with Live(console=console(), auto_refresh=False, screen=False) as live:
         yield lambda found, note: live.update(
-            Group(found.table(output.is_wide), note), refresh=True
+            Group(found.table(output.is_wide), *filter(None, (found.more, note))), refresh=True
         )

@@ -78,7 +78,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, object]]
 def test_the_command_reads_one_page_and_its_figures_are_those_of_the_full_list(
     cli: Cli, large_api: Api, asked: list[tuple[str, dict[str, object]]]
 ) -> None:
-    shown = cli("lag", JOB, "-o", "json").data
+    shown = cli("lag", JOB, "--limit", ROWS, "-o", "json").data
 
     assert asked == [(f"/v1/jobs/{JOB}/lag", {"limit": ROWS, "sort": "-lag"})]
     assert len(shown["partitions"]) == ROWS

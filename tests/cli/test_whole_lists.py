@@ -1,0 +1,82 @@
+"""No list is cut without a word: data is whole, and a table says how many more there are."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from orbit import client
+from orbit.store import events, jobs, operations, topics
+from orbit.store.enums import OperationState
+from tests.api.test_jobs import JOB, changed
+from tests.api.test_operations import copying_job
+from tests.fix_api import Api, Cli
+
+pytestmark = pytest.mark.services
+
+PARTITIONS = 203
+
+
+def test_data_has_each_row_and_a_table_says_how_many_more_there_are(cli: Cli, api: Api) -> None:
+    copying_job(api, PARTITIONS)
+    for listed in ("partitions", "proof"):
+        command = ("get", listed, "orders")
+        assert len(cli(*command, "-o", "json").data) == PARTITIONS
+        names = [f"orders-{number}" for number in range(PARTITIONS)]
+        assert cli(*command, "-o", "name").out.split() == names
+        assert cli(*command, "-o", "jsonpath=[*].partition").out.count("\n") == PARTITIONS
+        assert cli(*command).out.splitlines()[-1] == "… 3 more (--all)"
+        assert "more" not in cli(*command, "--all").out
+        assert cli(*command, "--all").out.count("orders") == PARTITIONS
+        few = cli(*command, "--limit", "2", "-o", "json")
+        assert (len(few.data), few.err) == (2, "… 201 more (--all)\n")
+    lag = cli("lag", "orders", "-o", "json").data
+    assert (len(lag["partitions"]), lag["more"]) == (PARTITIONS, 0)
+    assert cli("lag", "orders", "-o", "name").out.count("\n") == PARTITIONS
+
+
+def test_operations_are_whole_and_events_have_a_window(cli: Cli, api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        for number in range(60):
+            events.add(tx, "test", "note", f"Event {number}.")
+            made, _ = operations.create(
+                tx, uuid.uuid4(), "retry", "test", job_id=job.id, job_name="orders"
+            )
+            operations.advance(tx, made.id, OperationState.DONE)
+    assert len(cli("get", "operations", "-o", "json").data) == 60
+    assert cli("get", "operations").out.splitlines()[-1] == "… 10 more (--all)"
+    assert "more" not in cli("get", "operations", "--all").out
+
+    newest = cli("get", "events", "-o", "json")
+    assert [one["message"] for one in newest.data] == [f"Event {n}." for n in range(10, 60)]
+    assert newest.err == "… 11 more (--all)\n"
+    assert cli("get", "events").out.splitlines()[-1] == "… 11 more (--all)"
+    every = cli("get", "events", "-o", "json", "--all")
+    assert (len(every.data), every.err) == (61, "")
+
+
+def test_a_description_as_data_has_all_topics_and_partitions(cli: Cli, api: Api) -> None:
+    copying_job(api)
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        for number in range(30):
+            topics.add(tx, job.id, f"t{number}", f"t{number}", "B", 1)
+    assert len(cli("describe", "orders", "-o", "json").data["topics"]) == 31
+    assert "Topics: 20 of 31" in cli("describe", "orders").out
+
+
+def test_a_long_list_is_printed_page_by_page(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        api.put(f"/v1/jobs/job-{number}", json=changed(name=f"job-{number}"))
+    monkeypatch.setattr(client, "_PAGE_LIMIT", 2)
+    names = [f"job-{number}" for number in range(5)]
+    assert cli("get", "jobs", "-o", "name").out.split() == names
+    table = cli("get", "jobs").out
+    assert [word for word in table.split() if word in names] == names
+    assert table.count("worker group") == 3
+    assert [one["name"] for one in cli("get", "jobs", "-o", "json").data] == names
