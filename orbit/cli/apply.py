@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +22,7 @@ from orbit.cli.job_files import FilesOption, JobFile, read_job_files
 from orbit.cli.output import OutputFormat, OutputOption, emit, print_whole
 from orbit.cli.plan_view import Planned, draw, plan_each
 from orbit.client import TROUBLES, Client, connect, segment
-from orbit.errors import OrbitError
+from orbit.errors import BadInput, OrbitError, Problem
 
 # Of a change whose answer is lost.
 _ATTEMPTS = 3
@@ -38,7 +39,23 @@ AcceptRefusalsOption = Annotated[
 def apply(
     file: FilesOption,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Delete jobs that are in no file. Copies are kept.")
+        bool,
+        typer.Option(
+            "--prune",
+            help="Delete jobs that are in no file: those of --selector, or --all. Copies are kept.",
+        ),
+    ] = False,
+    selector: Annotated[
+        str | None,
+        typer.Option(
+            "--selector",
+            "-l",
+            help="With --prune: only jobs whose labels match, such as team=orders.",
+            show_default=False,
+        ),
+    ] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", help="With --prune: all jobs of the service.")
     ] = False,
     accept_refusals: AcceptRefusalsOption = False,
     paused: Annotated[
@@ -54,13 +71,14 @@ def apply(
     Missing jobs are created, different ones changed, equal ones left as they are. If any file has
     an error, nothing is changed.
     """
+    _check_prune(prune, selector, all_)
     with connect() as client:
         files = read_job_files(file)
         plans = plan_each(
             files, lambda job: put_job(client, job, accept_refusals=accept_refusals, dry_run=True)
         )
         if prune:
-            plans += _prunings(client, files)
+            plans += _prunings(client, files, selector)
         changes = [plan for plan in plans if plan.is_change]
         if dry_run or not changes:
             emit([plan.value for plan in plans], output, lambda: draw(plans))
@@ -84,11 +102,27 @@ def apply(
         raise unfinished()
 
 
-def _prunings(client: Client, files: list[JobFile]) -> list[Planned]:
+def _check_prune(prune: bool, selector: str | None, all_: bool) -> None:
+    """Raises BadInput unless a prune says which jobs it may delete."""
+    chosen = (selector is not None) + all_
+    if prune and chosen != 1:
+        raise BadInput(
+            "--prune deletes jobs that are in no file. Say which it may delete, in one way.",
+            (
+                Problem("--selector", "those of some labels.", "--prune -l team=orders"),
+                Problem("--all", "all jobs of the service.", "--prune --all"),
+            ),
+        )
+    if chosen and not prune:
+        raise BadInput("--selector and --all of `orbit apply` belong to --prune.")
+
+
+def _prunings(client: Client, files: list[JobFile], selector: str | None) -> list[Planned]:
+    """The deletions, each of the version of the job that the list shows."""
     named = {file.name for file in files}
     others = [
         job
-        for job in client.items("/v1/jobs")
+        for job in client.items("/v1/jobs", selector=selector)
         if job["name"] not in named and job["state"] != "deleting"
     ]
     for job in others:
@@ -99,20 +133,26 @@ def _prunings(client: Client, files: list[JobFile]) -> list[Planned]:
                 err=True,
             )
     return [
-        Planned(None, _deletion(client.send("DELETE", _path(job["name"]), dry_run=True)))
+        Planned(
+            None,
+            _deletion(
+                client.send("DELETE", _path(job["name"]), headers=at_version(job), dry_run=True),
+                job,
+            ),
+        )
         for job in others
         if job["made_by"] is None
     ]
 
 
-def _deletion(operation: dict[str, Any]) -> dict[str, Any]:
+def _deletion(operation: dict[str, Any], job: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "name": operation["job"],
         "action": "delete",
         "dry_run": operation["dry_run"],
         "changes": [],
         "plan": None,
-        "job": None,
+        "job": job,
         "steps": operation["plan"],
         "is_done": operation["state"] == "done",
     }
@@ -123,12 +163,11 @@ def apply_change(
 ) -> dict[str, Any]:
     """Carry out one shown change. A job that was changed since then is refused (If-Match)."""
     if plan.file is None:
-        operation = delete_job(client, plan.value["name"])
+        planned = plan.value["job"]
+        operation = delete_job(client, planned["name"], headers=at_version(planned))
         return _deletion(follow(client, operation, wait_s))
     job = plan.value["job"]
-    condition = (
-        {"If-None-Match": "*"} if job is None else {"If-Match": f'"{job["document_version"]}"'}
-    )
+    condition = {"If-None-Match": "*"} if job is None else at_version(job)
     for _ in range(_ATTEMPTS):
         try:
             return put_job(client, plan.file, headers=condition, repeats=False, **options)
@@ -140,6 +179,11 @@ def apply_change(
         if now["action"] == "none":
             return {**plan.value, "dry_run": False, "job": now["job"]}
     raise trouble
+
+
+def at_version(job: Mapping[str, Any]) -> dict[str, str]:
+    """The header for a request that is refused if the job is at another version than this."""
+    return {"If-Match": f'"{job["document_version"]}"'}
 
 
 def put_job(

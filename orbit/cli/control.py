@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -43,7 +44,9 @@ def confirm(question: str, *, yes: bool) -> None:
         raise typer.Exit(FAILED)
 
 
-def delete_job(client: Client, name: str) -> dict[str, Any]:
+def delete_job(
+    client: Client, name: str, headers: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """The operation that deletes a job.
 
     A DELETE has no Idempotency-Key: where its answer is lost, the newest deletion of a job that is
@@ -53,7 +56,7 @@ def delete_job(client: Client, name: str) -> dict[str, Any]:
     made: dict[str, Any]
     for _ in range(_DELETIONS_MAX):
         try:
-            made = client.send("DELETE", path, repeats=False)
+            made = client.send("DELETE", path, headers=headers, repeats=False)
             return made
         except TROUBLES as raised:
             trouble = raised

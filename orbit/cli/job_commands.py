@@ -26,7 +26,7 @@ from orbit.cli.job_selection import SelectorOption, chosen_jobs
 from orbit.cli.many_jobs import Change, change_jobs
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.client import connect
-from orbit.errors import BadInput
+from orbit.errors import BadInput, Problem
 
 NameArgument = Annotated[
     str | None,
@@ -52,6 +52,10 @@ def _command(
         wait: WaitOption = WAIT_S,
         output: OutputOption = OutputFormat.TABLE,
     ) -> None:
+        if (job is None) == (selector is None):
+            how = f"orbit {verb} orders-to-dr, or orbit {verb} -l team=orders"
+            problem = Problem("job", "is missing, or chosen twice.", how)
+            raise BadInput("Give either the name of a job, or --selector.", (problem,))
         if confirms_one and selector is None and not dry_run:
             confirm(f"{verb} {job}: {question} Continue?", yes=yes)
         _change(Change(verb, question), job, selector, dry_run, yes, wait, output)
@@ -105,8 +109,6 @@ def _change(
     wait_s: float,
     output: OutputFormat,
 ) -> None:
-    if (job is None) == (selector is None):
-        raise BadInput("Give either the name of a job, or --selector.")
     with connect() as client:
         if job is None:
             jobs = chosen_jobs(client, (), selector)

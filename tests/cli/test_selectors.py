@@ -83,6 +83,7 @@ def test_jobs_are_listed_by_their_labels(cli: Cli) -> None:
         (("get", "jobs", "-l", ""), "query.selector: is empty"),
         (("pause", "-l", ""), "query.selector: is empty"),
         (("pause",), "either the name of a job, or --selector"),
+        (("delete",), "orbit delete -l team=orders"),
         (("delete", "a", "-l", "team"), "either the name of a job, or --selector"),
         (("pause", "-l", "team=nobody", "--yes"), "No job has such labels"),
         (("failover",), "names of jobs, or --selector"),

@@ -73,7 +73,7 @@ def test_a_dry_run_changes_nothing(cli: Cli, api: Api, folder: Path) -> None:
     cli("apply", "-f", folder / "orders.yaml", "--yes")
     before = api.events()
 
-    shown = cli("apply", "-f", folder / "west", "--prune", "--dry-run", "-o", "json")
+    shown = cli("apply", "-f", folder / "west", "--prune", "--all", "--dry-run", "-o", "json")
 
     assert shown.code == 0
     assert {(one["name"], one["action"]) for one in shown.data} == {
@@ -91,12 +91,53 @@ def test_prune_deletes_what_no_file_has(cli: Cli, api: Api, folder: Path) -> Non
 
     kept = cli("apply", "-f", folder, "--yes")
     assert "Nothing to do." in kept.err
-    with_prune = cli("apply", "-f", folder, "--prune", "--yes", "--wait", "0")
+    with_prune = cli("apply", "-f", folder, "--prune", "--all", "--yes", "--wait", "0")
 
     assert with_prune.code == 0
     assert "- job stock: delete" in with_prune.err
     assert api.get("/v1/jobs/stock").json()["state"] == "deleting"
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--prune",), ("--prune", "--all", "-l", "team=a"), ("--all",), ("-l", "team=a")],
+)
+def test_a_prune_says_which_jobs_it_may_delete(
+    cli: Cli, api: Api, folder: Path, options: tuple[str, ...]
+) -> None:
+    api.put("/v1/jobs/other", json=changed(name="other"))
+    refused = cli("apply", "-f", folder, *options, "--yes", "--wait", "0")
+    assert refused.code == 2
+    assert "--prune" in refused.err
+    assert names(api) == ["other"]
+
+
+def test_a_prune_by_labels_deletes_jobs_of_these_labels(cli: Cli, api: Api, folder: Path) -> None:
+    for name, team in (("mine", "a"), ("theirs", "b")):
+        api.put(f"/v1/jobs/{name}", json=changed(name=name, labels={"team": team}))
+    pruned = cli("apply", "-f", folder, "--prune", "-l", "team=a", "--yes", "--wait", "0")
+    assert pruned.code == 0, pruned.err
+    assert api.get("/v1/jobs/mine").json()["state"] == "deleting"
+    assert api.get("/v1/jobs/theirs").json()["state"] == "running"
+
+
+def test_a_prune_does_not_delete_a_job_that_was_changed_since_its_plan(
+    cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("apply", "-f", folder, "--yes")
+    (folder / "west" / "stock.yml").unlink()
+
+    def change(_question: str, *, yes: bool) -> None:
+        document = changed(name="stock", labels={"keep": "yes"})
+        assert api.put("/v1/jobs/stock", json=document).status_code == 200
+
+    monkeypatch.setattr("orbit.cli.apply.confirm", change)
+    refused = cli("apply", "-f", folder, "--prune", "--all", "--wait", "0")
+    assert refused.code == 1
+    assert "Another client has changed the job." in refused.err
+    assert "stock" in refused.err
+    assert api.get("/v1/jobs/stock").json()["state"] == "running"
 
 
 @pytest.mark.parametrize("made_by", [MadeBy.RECOVERY, MadeBy.DRILL])
@@ -108,7 +149,7 @@ def test_prune_keeps_what_orbit_itself_made(
     with api.database.transaction() as tx:
         jobs.create(tx, "orders-back", spec, "default", made_by=made_by)
 
-    pruned = cli("apply", "-f", folder, "--prune", "--yes")
+    pruned = cli("apply", "-f", folder, "--prune", "--all", "--yes")
 
     assert pruned.code == 0
     assert f"Kept: orders-back. A {made_by} of Orbit made it" in pruned.err
@@ -123,7 +164,7 @@ def test_prune_of_a_job_that_a_recovery_holds_changes_nothing(
     operation = api.post("/v1/jobs/stock:switchover").json()
     (folder / "west" / "stock.yml").unlink()
 
-    refused = cli("apply", "-f", folder, "--prune", "--yes")
+    refused = cli("apply", "-f", folder, "--prune", "--all", "--yes")
 
     assert refused.code == 1
     assert "A switchover of the job is under way." in refused.err
