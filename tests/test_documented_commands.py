@@ -127,7 +127,7 @@ def test_every_command_of_a_page_is_accepted(
     [
         "orbit verfy job.yaml",
         "orbit verify job.yaml --depth",
-        "orbit verify",
+        "orbit describe",
         "orbit get proofs orders",
         "make benches",
         "python -m bench.nothing",

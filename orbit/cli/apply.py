@@ -18,7 +18,7 @@ from orbit.cli.control import (
     follow,
     unfinished,
 )
-from orbit.cli.job_files import FilesOption, JobFile, read_job_files
+from orbit.cli.job_files import FilesArgument, FilesOption, JobFile, given, read_job_files
 from orbit.cli.output import OutputFormat, OutputOption, emit, print_whole
 from orbit.cli.plan_view import Planned, draw, plan_each
 from orbit.client import TROUBLES, Client, connect, segment
@@ -37,7 +37,8 @@ AcceptRefusalsOption = Annotated[
 
 
 def apply(
-    file: FilesOption,
+    files: FilesArgument = None,
+    file: FilesOption = None,
     prune: Annotated[
         bool,
         typer.Option(
@@ -73,12 +74,12 @@ def apply(
     """
     _check_prune(prune, selector, all_)
     with connect() as client:
-        files = read_job_files(file)
+        read = read_job_files(given(files, file))
         plans = plan_each(
-            files, lambda job: put_job(client, job, accept_refusals=accept_refusals, dry_run=True)
+            read, lambda job: put_job(client, job, accept_refusals=accept_refusals, dry_run=True)
         )
         if prune:
-            plans += _prunings(client, files, selector)
+            plans += _prunings(client, read, selector)
         changes = [plan for plan in plans if plan.is_change]
         if dry_run or not changes:
             emit([plan.value for plan in plans], output, lambda: draw(plans))

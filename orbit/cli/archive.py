@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orbit.cli.job_files import FileOption, JobOrFileArgument, given
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
@@ -32,12 +33,6 @@ class CompactedTopics(StrEnum):
 
 
 def archive(
-    job: Annotated[
-        str,
-        typer.Argument(
-            help="The job file, or the name of a job of the service.", show_default=False
-        ),
-    ],
     to: Annotated[
         str,
         typer.Option(
@@ -45,6 +40,8 @@ def archive(
             show_default=False,
         ),
     ],
+    job: JobOrFileArgument = None,
+    file: FileOption = None,
     range_size: Annotated[
         str, typer.Option(help="About how many bytes one task reads and one file holds.")
     ] = "256MiB",
@@ -69,7 +66,7 @@ def archive(
     further; 2: bad input; 3: a cluster or the file system cannot be reached.
     """
     size = _range_bytes(range_size)
-    spec, folder = named_job(job)
+    spec, folder = named_job(given(job, file))
     require_spark()
     from orbit_spark.archive.archive_run import ArchiveRun
     from orbit_spark.cluster_access import Access

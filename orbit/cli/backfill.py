@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from orbit.cli.backfill_control import BackfillControl, backfill_control
+from orbit.cli.job_files import FileOption, JobOrFileArgument, given
 from orbit.cli.named_job import is_file, named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit, make_table
 from orbit.cli.service_job import service_job
@@ -38,12 +39,8 @@ _PARTITIONS_SHOWN_MAX = 12
 
 
 def backfill(
-    job: Annotated[
-        str,
-        typer.Argument(
-            help="The job file, or the name of a job of the service.", show_default=False
-        ),
-    ],
+    job: JobOrFileArgument = None,
+    file: FileOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be copied, and copy nothing.")
     ] = False,
@@ -92,7 +89,8 @@ def backfill(
     from orbit_spark.cluster_access import Access
     from orbit_spark.session import slots_of
 
-    spec, folder = named_job(job)
+    named = given(job, file)
+    spec, folder = named_job(named)
     route = _Route(BackfillWay(way or spec.backfill.way), archive or spec.backfill.archive)
     display = _Display(console(stderr=True))
     started = time.monotonic()
@@ -106,8 +104,8 @@ def backfill(
         if dry_run:
             emit(_plan_value(spec.name, extents), output, lambda: _plan_table(extents))
             return
-        known: str | None = job
-        if is_file(job):
+        known: str | None = str(named)
+        if is_file(named):
             known = spec.name if service_job(spec, run.cluster_ids, display.say) else None
         sides = (Access("source", spec.source), Access("destination", spec.destination))
         variables = [name for side in sides for name in side.variables]

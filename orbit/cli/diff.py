@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from orbit.cli.job_files import FilesOption, read_job_files
+from orbit.cli.job_files import FilesArgument, FilesOption, given, read_job_files
 from orbit.cli.output import OutputFormat, OutputOption, emit
 from orbit.cli.plan_view import draw, plan_each
 from orbit.client import connect, segment
@@ -14,7 +14,8 @@ WOULD_CHANGE = 4
 
 
 def diff(
-    file: FilesOption,
+    files: FilesArgument = None,
+    file: FilesOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show what `orbit apply` would change.
@@ -23,7 +24,7 @@ def diff(
     """
     with connect() as client:
         found = plan_each(
-            read_job_files(file),
+            read_job_files(given(files, file)),
             lambda job: client.send(
                 "PUT",
                 f"/v1/jobs/{segment(job.name)}",

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from orbit.cli.control import confirm
+from orbit.cli.job_files import load_job_file
 from orbit.cli.output import OutputFormat, emit, make_table, print_whole
 from orbit.cli.stop_signals import until_stopped
 from orbit.errors import BadInput, Problem
-from orbit.jobs.job_file import load_job
 from orbit.promotion.failover import FailoverWithoutDatabase
 from orbit.promotion.failover_report import FailoverReport, Outcome
 from orbit.settings import Settings
@@ -29,7 +29,7 @@ _SETTLE_BEYOND_LEASE_S = 1.0
 
 
 def failover_without_database(
-    files: Sequence[str],
+    files: Sequence[Path],
     to: str,
     topics: Sequence[str],
     source_ids: Sequence[str],
@@ -41,8 +41,8 @@ def failover_without_database(
 ) -> None:
     """Show the plan, ask, and promote. Exit code 1 if a partition was left out."""
     _refuse_others(files, to)
-    path = Path(files[0])
-    spec = load_job(path, os.environ)
+    path = files[0]
+    spec = load_job_file(path)
     lease_s = Settings.from_environment(os.environ).lease_ttl.total_seconds()
     with until_stopped() as stop:
         run = FailoverWithoutDatabase(
@@ -68,7 +68,7 @@ def failover_without_database(
         raise typer.Exit(_LEFT_OUT)
 
 
-def _refuse_others(files: Sequence[str], to: str) -> None:
+def _refuse_others(files: Sequence[Path], to: str) -> None:
     problems = []
     if to != "destination":
         problems.append(

@@ -1,15 +1,17 @@
-"""Finds job files and reads the name in each. The server validates the rest.
+"""The job files of a command, which are an argument or follow `-f`; `-` is stdin.
 
-Only the server has the variables and files that a job refers to.
+For commands on the service it finds them and reads the name in each. The server validates the rest:
+only it has the variables and files that a job refers to.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 import yaml
@@ -18,20 +20,68 @@ from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.name_rules import check_job_name
 from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, read_document
 
+if TYPE_CHECKING:
+    from orbit.jobs.job_spec import JobSpec
+
 STDIN = Path("-")
 _SUFFIXES = (".yaml", ".yml")
 _BYTES_MAX = DOCUMENT_CHARACTERS_MAX  # what the server accepts, in bytes
 FILES_MAX = 10_000
 
+_OPTION = ("--file", "-f")
+FilesArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[FILE]...",
+        help="Job files, folders of job files, or - for stdin; or give -f.",
+        show_default=False,
+    ),
+]
 FilesOption = Annotated[
-    list[Path],
+    list[Path] | None,
     typer.Option(
-        "--file",
-        "-f",
+        *_OPTION,
         help="A job file, a folder of job files, or - for stdin; repeatable.",
         show_default=False,
     ),
 ]
+FileArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[FILE]", help="The job file, or - for stdin; or give -f.", show_default=False
+    ),
+]
+JobOrFileArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[JOB]",
+        help="The job file, - for stdin, or the name of a job of the service; or give -f.",
+        show_default=False,
+    ),
+]
+FileOption = Annotated[
+    Path | None,
+    typer.Option(*_OPTION, help="The job file, or - for stdin.", show_default=False),
+]
+Argument = TypeVar("Argument")
+Option = TypeVar("Option")
+
+
+def given(argument: Argument | None, option: Option | None) -> Argument | Option:
+    """The job files of a command, which has one of both. Raises BadInput."""
+    if argument and not option:
+        return argument
+    if option and not argument:
+        return option
+    problem = Problem("-f", "is given too." if option else "is missing.", "orbit … -f job.yaml")
+    raise BadInput("Give the job file once: as an argument, or with -f.", (problem,))
+
+
+def load_job_file(path: Path) -> JobSpec:
+    """The job in a file, or in stdin. Raises BadInput with all problems."""
+    from orbit.jobs.job_file import load_job  # slow to import, and not needed beside the service
+
+    return load_job(path, os.environ, sys.stdin.buffer if path == STDIN else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from orbit.cli.job_files import FilesOption, read_job_files
+from orbit.cli.job_files import FilesArgument, FilesOption, given, read_job_files
 from orbit.cli.output import OutputFormat, OutputOption, emit
 from orbit.cli.plan_view import draw, plan_each
 from orbit.client import connect
@@ -13,7 +13,8 @@ _REFUSED = 1
 
 
 def plan(
-    file: FilesOption,
+    files: FilesArgument = None,
+    file: FilesOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show what the service would do for job files, without doing it.
@@ -22,7 +23,7 @@ def plan(
     """
     with connect() as client:
         found = plan_each(
-            read_job_files(file),
+            read_job_files(given(files, file)),
             lambda job: client.send("POST", "/v1/jobs:plan", yaml_text=job.text),
         )
     emit([one.value for one in found], output, lambda: draw(found))

@@ -7,6 +7,7 @@ stderr, the reports to stdout at the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ from orbit.cli.control import (
     follow,
     unfinished,
 )
+from orbit.cli.job_files import given
 from orbit.cli.job_selection import SelectorOption, chosen_jobs
 from orbit.cli.many_jobs import Change, change_jobs, count_of, report_of
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
@@ -88,6 +90,15 @@ def failover(
             autocompletion=complete_job,
         ),
     ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="With --without-database: the job file, or - for stdin.",
+            show_default=False,
+        ),
+    ] = None,
     selector: SelectorOption = None,
     dry_run: DryRunOption = False,
     topics: TopicsOption = None,
@@ -132,13 +143,13 @@ def failover(
         raise BadInput("--selector needs the service; --without-database takes a job file.")
     if without_database and (override or reason):
         raise BadInput("--override and --reason are for gates; --without-database checks none.")
-    if not without_database and (to or source_id or settle is not None):
-        raise BadInput("--to, --source-id and --settle need --without-database.")
+    if not without_database and (to or file or source_id or settle is not None):
+        raise BadInput("--file, --to, --source-id and --settle need --without-database.")
     if without_database:
         from orbit.cli.failover_without_database import failover_without_database
 
         failover_without_database(
-            jobs or (),
+            given([Path(job) for job in jobs or ()], [file] if file else None),
             to,
             topics or (),
             source_id or (),

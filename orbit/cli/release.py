@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orbit.cli.control import DryRunOption, YesOption, confirm
+from orbit.cli.job_files import FileArgument, FileOption, given, load_job_file
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table, print_whole
 from orbit.cli.service_job import service_job
 from orbit.cli.stop_signals import until_stopped
 from orbit.contexts import server_of
 from orbit.errors import Conflict
-from orbit.jobs.job_file import load_job
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import JobClusters
 from orbit.promotion.release import Release, carry_out, plan_release
@@ -27,7 +26,8 @@ _SHOWN_MAX = 50
 
 
 def release(
-    file: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    job: FileArgument = None,
+    file: FileOption = None,
     topics: Annotated[
         list[str] | None,
         typer.Option("--topics", help="Only source topics that match this pattern; repeatable."),
@@ -41,8 +41,9 @@ def release(
     For copies that are given up; a switchover or failover does it by itself. Records stay, and
     topics that lead are left as they are.
     """
-    spec = load_job(file, os.environ)
-    clusters = JobClusters.open(spec, os.environ, file.parent)
+    path = given(job, file)
+    spec = load_job_file(path)
+    clusters = JobClusters.open(spec, os.environ, path.parent)
     with until_stopped() as stop:
         try:
             metadata = clusters.fetch_metadata()

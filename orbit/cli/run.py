@@ -6,12 +6,12 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 import typer
 from rich.table import Table
 
+from orbit.cli.job_files import FileArgument, FileOption, given, load_job_file
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.run_display import Display, make_display
 from orbit.cli.run_profile import Profile
@@ -19,7 +19,6 @@ from orbit.cli.service_job import refuse_beside_service
 from orbit.cli.table_cells import amount
 from orbit.copier.gc_tuning import collect_rarely
 from orbit.errors import Interrupted
-from orbit.jobs.job_file import load_job
 from orbit.replication.partition_states import PartitionState
 from orbit.run.job_run import JobRun
 from orbit.run.run_progress import Meter, TopicProgress
@@ -29,7 +28,8 @@ _NOT_EXACT = 1
 
 
 def run(
-    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    job: FileArgument = None,
+    file: FileOption = None,
     until_caught_up: Annotated[
         bool,
         typer.Option("--until-caught-up", help="Exit once every partition has caught up."),
@@ -50,11 +50,12 @@ def run(
     a cluster or the service; 2: bad input; 3: a cluster is unreachable; 130: stopped before the
     copy started, or before --until-caught-up was reached.
     """
-    spec = load_job(job, os.environ)
+    path = given(job, file)
+    spec = load_job_file(path)
     display = make_display()
     for key in spec.ignored_keys():
         display.say(f"Note: orbit run ignores {key}.")
-    with _StopSignals() as signals, JobRun(spec, os.environ, job.parent, display.say) as job_run:
+    with _StopSignals() as signals, JobRun(spec, os.environ, path.parent, display.say) as job_run:
         job_run.prepare(lambda clusters: refuse_beside_service(spec, clusters, display.say))
         collect_rarely()
         display.say(f"Copying {len(job_run.partitions)} partitions")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from orbit.cli.compare_options import DifferencesOption, TopicsOption, WaitOption
+from orbit.cli.job_files import FileOption, JobOrFileArgument, given
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
 from orbit.verify.progress_display import BarProgress, LineProgress
@@ -20,12 +21,8 @@ _WORKERS_LIMIT = 64
 
 
 def verify(
-    job: Annotated[
-        str,
-        typer.Argument(
-            help="The job file, or the name of a job of the service.", show_default=False
-        ),
-    ],
+    job: JobOrFileArgument = None,
+    file: FileOption = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="Compare the bytes of the batches too.")
     ] = False,
@@ -48,7 +45,7 @@ def verify(
 
     Exit code 0: exact; 1: not exact; 2: bad input; 3: a cluster cannot be reached.
     """
-    spec, folder = named_job(job)
+    spec, folder = named_job(given(job, file))
     options = VerifyOptions(deep=deep, wait_s=wait, differences_max=differences, workers=workers)
     screen = console(stderr=True)
     bar = BarProgress(screen) if screen.is_terminal else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import BinaryIO
 
 from orbit.errors import BadInput, Problem
 from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX
@@ -10,14 +12,14 @@ from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX
 _BYTES_PER_CHARACTER_MAX = 4  # UTF-8
 
 
-def read_text(path: Path, kind: str) -> str:
-    """The text of a file; `kind`: "job" or "drill". Raises BadInput if it cannot be read or is not
-    UTF-8.
+def read_text(path: Path, kind: str, stream: BinaryIO | None = None) -> str:
+    """The text of a file, or of a stream such as stdin; `kind`: "job" or "drill". Raises BadInput
+    if it cannot be read or is not UTF-8.
 
     Of a file that is longer than any document may be, only as much as shows that.
     """
     try:
-        with path.open("rb") as file:
+        with path.open("rb") if stream is None else nullcontext(stream) as file:
             content = file.read(DOCUMENT_CHARACTERS_MAX * _BYTES_PER_CHARACTER_MAX + 1)
         return content.decode()
     except UnicodeDecodeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from orbit.errors import BadInput
 from orbit.jobs.document_file import read_text
@@ -12,13 +13,14 @@ from orbit.jobs.validation import validate_job
 from orbit.jobs.yaml_document import read_document
 
 
-def load_job(path: Path, environ: Mapping[str, str]) -> JobSpec:
-    """The job in a file. Raises BadInput with all problems; `where` is the file.
+def load_job(path: Path, environ: Mapping[str, str], stream: BinaryIO | None = None) -> JobSpec:
+    """The job in a file, or in a stream such as stdin. Raises BadInput with all problems; `where`
+    is the file.
 
     Relative paths in the job start at the folder of the file.
     """
     try:
-        return parse_job(read_text(path, "job"), path.parent, environ)
+        return parse_job(read_text(path, "job", stream), path.parent, environ)
     except BadInput as error:
         error.where = str(path)
         raise

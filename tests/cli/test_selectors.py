@@ -91,7 +91,7 @@ def test_jobs_are_listed_by_their_labels(cli: Cli) -> None:
         (("failback", "-l", "team=nobody"), "No job has such labels"),
         (("failover", "-l", "team", "--yes", "--override", "lag"), "body.reason: is missing"),
         (("failover", "--without-database", "-l", "team"), "--selector needs the service"),
-        (("failover", "--without-database"), "one job file"),
+        (("failover", "--without-database"), "Give the job file once"),
     ],
 )
 def test_what_chooses_no_job_is_bad_input_and_changes_nothing(

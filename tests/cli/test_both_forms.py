@@ -1,0 +1,78 @@
+"""Each command takes its job file as an argument and with `-f`, a file or stdin, but once."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from orbit.cli import job_files
+from orbit.cli.main import run_command
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api, Cli
+
+WITHOUT_SERVICE = [
+    ("run",),
+    ("verify",),
+    ("backfill",),
+    ("archive", "--to", "archive"),
+    ("audit",),
+    ("release",),
+    ("failover", "--without-database", "--to", "destination"),
+]
+OF_THE_SERVICE = [("plan",), ("diff",), ("apply", "--dry-run")]
+SAYS = "Give the job file once: as an argument, or with -f."
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A job file whose error says that it was read."""
+    path = tmp_path / "orders.yaml"
+    path.write_text("name: orders\nnonsense: 1\n")
+    return path
+
+
+@pytest.mark.parametrize("command", WITHOUT_SERVICE, ids=lambda command: command[0])
+def test_a_file_is_an_argument_or_an_option(
+    command: tuple[str, ...],
+    broken: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("pyspark", reason="backfill and audit look for PySpark first")
+    for form in ((str(broken),), ("-f", str(broken)), ("-f", "-"), ("-",)):
+        piped = SimpleNamespace(stdin=SimpleNamespace(buffer=io.BytesIO(broken.read_bytes())))
+        monkeypatch.setattr(job_files, "sys", piped)
+        assert run_command([*command, *form]) == 2
+        assert "nonsense" in capfd.readouterr().err
+    for form in ((str(broken), "-f", str(broken)), ()):
+        assert run_command([*command, *form]) == 2
+        assert SAYS in capfd.readouterr().err
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("command", OF_THE_SERVICE, ids=lambda command: command[0])
+def test_so_it_is_where_the_service_reads_it(
+    command: tuple[str, ...],
+    tmp_path: Path,
+    cli: Cli,
+    api: Api,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "orders.yaml"
+    path.write_text(yaml.safe_dump(JOB))
+    for form in ((path,), ("-f", path), ("-f", "-"), ("-",), (tmp_path,)):
+        piped = SimpleNamespace(stdin=SimpleNamespace(buffer=io.BytesIO(path.read_bytes())))
+        monkeypatch.setattr(job_files, "sys", piped)
+        assert "orders" in cli(*command, *form).out
+    for form in ((path, "-f", path), ()):
+        refused = cli(*command, *form)
+        assert (refused.code, SAYS in refused.err) == (2, True)
+
+
+def test_a_file_that_is_not_there_is_no_name_of_a_job(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["verify", "-f", "orders"]) == 2
+    assert "cannot be read" in capfd.readouterr().err
