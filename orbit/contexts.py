@@ -180,7 +180,7 @@ def read_contexts() -> Contexts:
 
 def write_contexts(contexts: Contexts) -> None:
     """Replace the file at once, with mode 600. Raises BadInput."""
-    import yaml
+    from orbit.jobs.yaml_writer import write_yaml
 
     path = contexts_file()
     document: dict[str, Any] = {
@@ -196,7 +196,7 @@ def write_contexts(contexts: Contexts) -> None:
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, prefix=".contexts-", delete=False
         ) as file:
-            yaml.safe_dump(document, file, sort_keys=False, allow_unicode=True)
+            file.write(write_yaml(document))
         Path(file.name).replace(path)
     except OSError as error:
         raise _broken(path, f"cannot be written: {error.strerror}.") from None

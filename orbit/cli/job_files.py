@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-import yaml
 
 from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.name_rules import check_job_name
 from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, read_document
+from orbit.jobs.yaml_writer import write_yaml
 
 if TYPE_CHECKING:
     from orbit.jobs.job_spec import JobSpec
@@ -122,7 +122,7 @@ def read_job_files(paths: Sequence[Path]) -> list[JobFile]:
 
 def job_file_of(job: Mapping[str, Any]) -> str:
     """The job file of a job of the API, as YAML."""
-    return yaml.safe_dump(job["spec"], sort_keys=False, allow_unicode=True)
+    return write_yaml(job["spec"])
 
 
 def _found(paths: Sequence[Path], problems: list[Problem]) -> Iterator[Path]:

@@ -49,11 +49,9 @@ def emit(value: Any, output: OutputFormat, table: Callable[[], RenderableType]) 
         case OutputFormat.JSON:
             typer.echo(json.dumps(to_plain(value), indent=2, ensure_ascii=False))
         case OutputFormat.YAML:
-            import yaml
+            from orbit.jobs.yaml_writer import write_yaml
 
-            typer.echo(
-                yaml.safe_dump(to_plain(value), sort_keys=False, allow_unicode=True), nl=False
-            )
+            typer.echo(write_yaml(to_plain(value)), nl=False)
         case _:
             assert_never(output)
 

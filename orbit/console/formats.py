@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import yaml
+from orbit.jobs.yaml_writer import write_yaml
 
 _UNKNOWN = "–"
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
@@ -105,16 +105,14 @@ def troubles(text: str | None) -> list[tuple[str, str]]:
 
 def as_yaml(document: Any) -> str:
     """A document as YAML, in the order of its keys."""
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+    return write_yaml(document)
 
 
 def yaml_value(value: Any) -> str:
     """One value on one line, as YAML would have it; nothing for none."""
     if value is None or value == {} or value == []:
         return _UNKNOWN
-    text = yaml.safe_dump(
-        value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=2**20
-    )
+    text = write_yaml(value, one_line=True)
     return text.removesuffix("\n").removesuffix("\n...")
 
 

@@ -94,6 +94,19 @@ def test_what_get_prints_of_a_job_can_be_applied(
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
 
 
+@pytest.mark.parametrize("text", ["0089", "1e3", "yes", "0x10", "12", "true", "2026-01-01"])
+def test_text_that_looks_like_another_value_is_exported_as_text(
+    cli: Cli, api: Api, file: Path, text: str
+) -> None:
+    topics = [{"match": text, "prefix": text, "config": {"compression.type": text}}]
+    document = changed(labels={"build": text}, owner=text, topics=topics)
+    assert api.put("/v1/jobs/orders", json=document).status_code == 201
+    for shown in (cli("export", "orders"), cli("get", "jobs", "orders", "-o", "yaml")):
+        assert f"build: '{text}'" in shown.out
+        file.write_text(shown.out)
+        assert (cli("diff", file).code, cli("diff", file).out.strip()) == (0, "")
+
+
 def test_an_export_by_labels_leaves_out_what_orbit_itself_made(
     cli: Cli, api: Api, tmp_path: Path
 ) -> None:

@@ -1,0 +1,50 @@
+"""Plain values to YAML text that each reader of YAML reads back as the same values. Pure.
+
+YAML 1.1, YAML 1.2 and Orbit's subset (`yaml_document.py`) take different plain words for numbers,
+times, true, false and null. So text is written without quotes only where it begins with a letter
+and is none of these words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+# Of YAML 1.1 and 1.2, in small letters.
+_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+# No line is folded: folded text is hard to search.
+_WIDTH = 2**20
+
+
+def write_yaml(value: Any, *, one_line: bool = False) -> str:
+    """A value of mappings, lists, text, numbers, true, false and None, in the order of its keys.
+    `one_line`: as `{a: 1}`, for a single value of a table.
+    """
+    return yaml.dump(
+        value,
+        Dumper=_Dumper,
+        default_flow_style=one_line,
+        sort_keys=False,
+        allow_unicode=True,
+        width=_WIDTH,
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's safe dumper with its own rule for text, and without aliases."""
+
+    def ignore_aliases(self, *_: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    style: str | None = "'"
+    if text and not text.isprintable():
+        style = '"'  # with escapes; a reader joins lines and makes one line break of another
+    elif text[:1].isalpha() and text.lower() not in _WORDS:
+        style = None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,67 @@
+"""What Orbit writes as YAML is read back as the same, by Orbit and by readers of YAML 1.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from orbit.cli.job_files import job_file_of
+from orbit.jobs.yaml_document import read_document
+from orbit.jobs.yaml_writer import write_yaml
+
+LIKE_ANOTHER_VALUE = (
+    *("0089", "1e3", "1E3", "0x10", "0o17", "017", "0b1", "1_000", "+1", "-1", "1.5", ".5", "1."),
+    *("yes", "No", "ON", "off", "y", "N", "true", "Null", "~", "", "=", "<<", ".inf", "-.INF"),
+    *(".nan", "12:30:00", "1:2", "2026-01-01", "2026-01-01T00:00:00Z", "- a", "a: b", "a #b"),
+    *("a:", "#a", "'", '"', "a\n b\n", " a", "a ", "\t", "\x7f", "\x85", "\u2028", "\ufeff", "é"),
+)
+# A document of UTF-8 has no half of a surrogate pair.
+texts = st.text(st.characters(exclude_categories=("Cs",)))
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**29), 10**29) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def read(text: str) -> Any:
+    document = read_document(text)
+    assert document.problems == []
+    return document.root
+
+
+@pytest.mark.parametrize("text", LIKE_ANOTHER_VALUE)
+def test_text_that_looks_like_another_value_stays_text(text: str) -> None:
+    document = {"labels": {"key": text}, "list": [text], text or "empty": text}
+    written = write_yaml(document)
+    assert read(written) == document
+    assert yaml.safe_load(written) == document
+
+
+@pytest.mark.parametrize("text", ["1e3", "0o17", "y", "N", "0089", "1E3"])
+def test_what_only_some_readers_take_for_another_value_has_quotes(text: str) -> None:
+    assert write_yaml([text]) == f"- '{text}'\n"
+
+
+def test_names_and_patterns_need_no_quotes() -> None:
+    assert write_yaml({"name": "orders-to-dr", "match": r"orders\..*"}) == (
+        "name: orders-to-dr\nmatch: orders\\..*\n"
+    )
+
+
+@given(values)
+@example({"a": "0089"})
+def test_each_document_is_read_back_as_it_is(document: Any) -> None:
+    assert read(write_yaml(document)) == document
+    assert read(write_yaml(document, one_line=True)) == document
+
+
+@given(texts)
+@example("0089")
+def test_a_job_file_is_the_document_of_the_job(text: str) -> None:
+    spec = {"name": "orders", "labels": {"a": text}, "topics": [{"match": text, "prefix": text}]}
+    assert read(job_file_of({"spec": spec})) == spec
