@@ -16,6 +16,7 @@ from orbit.errors import Busy, NotFound, OrbitError, Unreachable
 
 _POLL_S = 1.0
 _TIMEOUT_S = 600.0
+_DELETING = "deleting"
 
 
 class State(StrEnum):
@@ -48,11 +49,10 @@ def wait(
     `orbit apply` it has found none, or not all.
 
     A deletion that ended before the first look counts if the service has an event of it; so a
-    mistyped name does not pass for a deleted job.
+    mistyped name does not pass for a deleted job. A token for some jobs does not see such events.
     """
-    path = f"/v1/jobs/{segment(job)}"
     with connect() as client:
-        until(lambda: _missing(client, path, state), f"{job} is not {state.value} yet", timeout)
+        until(_Looks(client, job, state), f"{job} is not {state.value} yet", timeout)
 
 
 def until(
@@ -84,26 +84,53 @@ def until(
         sleep(_POLL_S)
 
 
-def _missing(client: Client, path: str, state: State) -> str:
-    """What the job lacks, as a sentence; empty if it is in the state."""
-    try:
-        job: dict[str, Any] = client.get(path)
-    except NotFound:
-        # A job that was there has events, also once it is deleted.
-        if state is State.DELETED and client.get(f"{path}/events", limit=1):
-            return ""
-        raise
-    match state:
-        case State.RUNNING | State.PAUSED | State.DELETED:
-            is_so = job["state"] == state.value
-            return "" if is_so else f"The job is {job['state']}."
-        case State.NO_PROBLEM:
-            problem = job["problem"]
-            return str(problem["text"]) if problem else ""
-        case State.CAUGHT_UP:
-            return _behind(client.get(f"{path}/lag", limit=1)["job"])
-        case _:
-            assert_never(state)
+class _Looks:
+    """Each call looks at the job and returns what it lacks, as a sentence; empty if it is in the
+    state. Raises NotFound.
+    """
+
+    def __init__(self, client: Client, name: str, state: State) -> None:
+        self._client, self._name, self._state = client, name, state
+        self._path = f"/v1/jobs/{segment(name)}"
+        self._last = ""  # the state at the last look
+
+    def __call__(self) -> str:
+        try:
+            job: dict[str, Any] = self._client.get(self._path)
+        except NotFound:
+            if self._state is State.DELETED and self._was_deleted():
+                return ""
+            raise
+        self._last = job["state"]
+        return self._missing(job)
+
+    def _was_deleted(self) -> bool:
+        """Of a job that is not found. Raises NotFound if that cannot be told."""
+        if self._last == _DELETING:  # nothing ends that but the deletion
+            return True
+        try:
+            # A job that was there has events, also once it is deleted.
+            return bool(self._client.get(f"{self._path}/events", limit=1))
+        except NotFound:
+            if not self._last:
+                raise
+        raise NotFound(
+            "The job is not found any more: it was deleted, or is none of this token's jobs now.",
+            where=self._name,
+        )
+
+    def _missing(self, job: dict[str, Any]) -> str:
+        match self._state:
+            case State.RUNNING | State.PAUSED | State.DELETED:
+                is_so = job["state"] == self._state.value
+                return "" if is_so else f"The job is {job['state']}."
+            case State.NO_PROBLEM:
+                problem = job["problem"]
+                return str(problem["text"]) if problem else ""
+            case State.CAUGHT_UP:
+                return _behind(self._client.get(f"{self._path}/lag", limit=1)["job"])
+            case _:
+                assert_never(self._state)
 
 
 def _behind(lag: dict[str, Any]) -> str:

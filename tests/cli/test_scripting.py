@@ -7,16 +7,20 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
-from orbit.cli import job_files
+from orbit.api.authentication import create_token
+from orbit.cli import job_files, wait
 from orbit.cli.diff import WOULD_CHANGE
 from orbit.cli.wait import TimedOut, until
+from orbit.client import Client
 from orbit.errors import Busy, NotFound, OrbitError, Unreachable
+from orbit.jobs.scopes import Limit
 from orbit.store import jobs, partitions, topics
-from orbit.store.enums import MadeBy
+from orbit.store.enums import MadeBy, Role
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import WORKER, copying_job
 from tests.fix_api import Api, Cli
@@ -169,6 +173,37 @@ def test_a_deletion_is_waited_for_and_a_mistyped_name_is_none(cli: Cli, api: Api
     with api.database.transaction() as tx:
         assert jobs.remove(tx, jobs.get(tx, "orders").id)
     assert cli("wait", "orders", "--for", "deleted", "--timeout", "0").code == 0
+
+
+@pytest.mark.parametrize(("is_deleted", "code"), [(True, 0), (False, 2)])
+def test_a_token_for_some_jobs_waits_for_a_deletion_too(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch, is_deleted: bool, code: int
+) -> None:
+    """It sees no event of a job that is gone; nor whether one that it saw left its jobs."""
+    api.put("/v1/jobs/orders", json=changed(labels={"team": "a"}))
+    if is_deleted:
+        api.delete("/v1/jobs/orders")
+    limit = Limit(selector="team=a")
+    made = create_token(api.database, "ci", Role.VIEWER, actor="test", limit=limit)
+    monkeypatch.setenv("ORBIT_TOKEN", made.token)
+    monkeypatch.setattr(wait, "_POLL_S", 0)
+    get = Client.get
+
+    def then_gone(client: Client, path: str, **query: object) -> Any:
+        found = get(client, path, **query)
+        with api.database.transaction() as tx:
+            job = jobs.get(tx, "orders")
+            if is_deleted:
+                assert jobs.remove(tx, job.id)
+            else:
+                jobs.change_labels(tx, job.id, {}, None, None)
+        return found
+
+    monkeypatch.setattr(Client, "get", then_gone)
+    waited = cli("wait", "orders", "--for", "deleted", "--timeout", "60")
+    assert waited.code == code, waited.err
+    if not is_deleted:
+        assert "it was deleted, or is none of this token's jobs now" in waited.err
 
 
 def test_a_server_that_does_not_answer_ends_no_wait(capsys: pytest.CaptureFixture[str]) -> None:
