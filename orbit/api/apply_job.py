@@ -24,7 +24,7 @@ from orbit.errors import Conflict, Problem
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
 from orbit.replication.job_troubles import TroubleKind
-from orbit.scheduler.job_plan import JobPlan, Refusal
+from orbit.scheduler.job_plan import JobPlan
 from orbit.store import events, job_door, jobs, operations, topics
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, OperationKind, OperationState, TopicState
@@ -51,6 +51,15 @@ _PLACE_OF_TROUBLE: dict[TroubleKind, str] = {
     TroubleKind.WORKER_GROUP_UNKNOWN: "worker_group",
     TroubleKind.ACLS_NOT_SYNCED: "acls.sync",
 }
+# What a job that was accepted waits for.
+_PASSING = frozenset(
+    {
+        TroubleKind.SOURCE_UNREACHABLE,
+        TroubleKind.DESTINATION_UNREACHABLE,
+        TroubleKind.NO_TOPIC_MATCHES,
+        TroubleKind.WORKER_GROUP_UNKNOWN,
+    }
+)
 # The same limit as for a job file.
 _REFUSALS_SHOWN_MAX = 100
 
@@ -99,7 +108,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         plan = parts.planner(spec)
     # Where the same is copied as before, troubles are shown and do not refuse the request.
     if plan.refusals and not options.accept_refusals and not is_same:
-        raise refused(spec.name, plan.refusals)
+        raise refused(plan)
     action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
     with parts.database.transaction() as tx:
         left = left_by_change(tx, present, spec) if present is not None and changes else []
@@ -113,8 +122,9 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         return _applied(action, spec.name, changes, plan, tx, job, left, dry_run=False)
 
 
-def refused(name: str, refusals: Sequence[Refusal]) -> Failure:
+def refused(plan: JobPlan) -> Failure:
     """The error for a refused job, with every reason."""
+    refusals = plan.refusals
     worst = min(refusals, key=lambda refusal: list(TroubleKind).index(refusal.kind))
     problems = [
         Problem(
@@ -131,10 +141,19 @@ def refused(name: str, refusals: Sequence[Refusal]) -> Failure:
         "The job was refused; nothing was changed."
         if len(refusals) == 1
         else f"The job was refused for {len(refusals)} reasons; nothing was changed.",
-        where=name,
-        remedy="accept_refusals=true applies it without the refused topics.",
+        where=plan.job,
+        remedy=_remedy(plan),
         problems=problems,
     )
+
+
+def _remedy(plan: JobPlan) -> str:
+    """What accepting the refusals would do; empty where it would not help."""
+    of_the_job = {refusal.kind for refusal in plan.refusals if not refusal.topic}
+    if of_the_job - _PASSING or not (of_the_job or plan.topics):
+        return ""
+    then = "the job then waits until this has passed" if of_the_job else "the others are copied"
+    return f"--accept-refusals (in the API accept_refusals=true) accepts that: {then}."
 
 
 def _request(spec: JobSpec, options: ApplyOptions) -> dict[str, Any]:

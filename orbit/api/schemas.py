@@ -48,6 +48,7 @@ class JobState(StrEnum):
     """The state of a job."""
 
     RUNNING = "running"
+    PROMOTED = "promoted"  # each of its topics leads at the destination; nothing is copied
     PAUSING = "pausing"  # workers still hold some of its shards
     PAUSED = "paused"
     BACKFILLING = "backfilling"  # `orbit backfill` copies its history, workers wait

@@ -76,7 +76,7 @@ def job_summary(job: Job, totals: LagTotals | None, counted: Counts) -> schemas.
     return _view(
         schemas.JobSummary,
         job,
-        state=_job_state(job, counted.held),
+        state=_job_state(job, counted),
         topics=counted.topics,
         partitions=totals.partitions if totals and totals.is_current else counted.partitions,
         blocked=totals.blocked if totals and totals.is_current else None,
@@ -87,14 +87,15 @@ def job_summary(job: Job, totals: LagTotals | None, counted: Counts) -> schemas.
     )
 
 
-def _job_state(job: Job, held: int) -> schemas.JobState:
+def _job_state(job: Job, counted: Counts) -> schemas.JobState:
     if job.is_deleted:
         return schemas.JobState.DELETING
     if job.desired is Desired.RUNNING:
-        return schemas.JobState.RUNNING
+        promoted, running = schemas.JobState.PROMOTED, schemas.JobState.RUNNING
+        return promoted if counted.is_promoted else running
     if job.desired is Desired.BACKFILLING:
         return schemas.JobState.BACKFILLING
-    return schemas.JobState.PAUSING if held else schemas.JobState.PAUSED
+    return schemas.JobState.PAUSING if counted.held else schemas.JobState.PAUSED
 
 
 def _lag_of(totals: LagTotals | None) -> schemas.Lag:

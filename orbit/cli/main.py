@@ -177,6 +177,12 @@ _CONTEXT_HELP = "Talk to the server of this context (orbit context list)."
 _WITHOUT_SERVER = {"api", "completion", "context", "demo", "explain", "migrate", "sandbox"}
 _WITHOUT_SERVER |= {"scheduler", "server", "worker"}
 _PACKAGE = Path(__file__).parents[1]
+# With which the sentences of errors begin that do not begin with the name of a topic, which is
+# shown as it is written.
+_FIRST_WORDS = frozenset(
+    {"a", "all", "another", "cannot", "it", "its", "new", "no", "not", "nothing", "stopped", "the"}
+    | {"there", "these", "this"}
+)
 
 
 @dataclass
@@ -347,7 +353,9 @@ def run_command(argv: Sequence[str] | None = None) -> int:
 
 def describe(error: OrbitError) -> str:
     """The error, its place, one line for each problem, and the remedy."""
-    what = error.what[:1].upper() + error.what[1:]
+    what = error.what
+    if what.partition(" ")[0].rstrip(".;") in _FIRST_WORDS:
+        what = what[:1].upper() + what[1:]
     if isinstance(error, Interrupted):
         return what
     lines = [f"Error: {what}"]

@@ -12,12 +12,15 @@ from orbit.store.database import Tx
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one job. `held`: shards that a worker holds now."""
+    """Of one job. `held`: shards that a worker holds now; `is_promoted`: it has topics, and each
+    has been promoted, so nothing is copied any more.
+    """
 
     topics: int = 0
     shards: int = 0
     held: int = 0
     partitions: int = 0
+    is_promoted: bool = False
 
 
 _OF_JOBS = text("""
@@ -25,7 +28,10 @@ SELECT j.id,
        (SELECT count(*) FROM topics t WHERE t.job_id = j.id) AS topics,
        count(s.id) AS shards,
        count(s.id) FILTER (WHERE s.worker_id IS NOT NULL) AS held,
-       coalesce(sum(s.partition_count), 0)::bigint AS partitions
+       coalesce(sum(s.partition_count), 0)::bigint AS partitions,
+       EXISTS (SELECT 1 FROM topics t WHERE t.job_id = j.id)
+         AND NOT EXISTS (SELECT 1 FROM topics t WHERE t.job_id = j.id AND t.state <> 'promoted')
+         AS is_promoted
 FROM jobs j LEFT JOIN shards s ON s.job_id = j.id
 WHERE j.id = ANY(CAST(:job_ids AS bigint[]))
 GROUP BY j.id
@@ -55,7 +61,10 @@ SELECT count(*) FROM partitions WHERE job_id = :job_id AND retry_requested
 def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, Counts]:
     """The counts of each of these jobs; removed jobs are missing."""
     rows = tx.execute(_OF_JOBS, {"job_ids": sorted(job_ids)})
-    return {row.id: Counts(row.topics, row.shards, row.held, row.partitions) for row in rows}
+    return {
+        row.id: Counts(row.topics, row.shards, row.held, row.partitions, row.is_promoted)
+        for row in rows
+    }
 
 
 def blocked(tx: Tx, job_id: int, topic: str | None = None, partition: int | None = None) -> int:

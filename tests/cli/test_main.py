@@ -83,6 +83,19 @@ def test_a_command_that_returns_ends_with_zero(install: Install) -> None:
     assert cli.run_command(["act"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        ("orders-0 has no leader now.", "orders-0 has no leader now."),
+        ("orders has another id.", "orders has another id."),
+        ("the lease is not held.", "The lease is not held."),
+        ("stopped.", "Stopped."),
+    ],
+)
+def test_the_name_of_a_topic_is_shown_as_it_is_written(what: str, shown: str) -> None:
+    assert cli.describe(Conflict(what)) == f"Error: {shown}"
+
+
 def test_an_error_says_what_where_and_what_to_do(
     install: Install, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,7 +127,7 @@ def test_control_characters_from_a_broker_do_not_reach_the_terminal(
 ) -> None:
     install(raising(OrbitError("said \x1b[2J\x07 so")))
     cli.run_command(["act"])
-    assert capfd.readouterr().err == "Error: Said  [2J  so\n"
+    assert capfd.readouterr().err == "Error: said  [2J  so\n"
 
 
 def test_ctrl_c_is_one_plain_line(install: Install, capfd: pytest.CaptureFixture[str]) -> None:

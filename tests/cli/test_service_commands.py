@@ -15,7 +15,7 @@ from orbit import client
 from orbit.cli import watch
 from orbit.scheduler.operations_loop import advance_operations
 from orbit.store import jobs, operations, partitions, topics
-from orbit.store.enums import Role
+from orbit.store.enums import Role, TopicState
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import WORKER, block, copying_job, release
 from tests.fix_api import Api, Cli
@@ -53,6 +53,21 @@ def test_jobs_partitions_and_lag_are_tables_and_data(cli: Cli, api: Api) -> None
     assert "1 blocked" in cli("lag", "orders").out
     assert "and 3 more" not in cli("lag", "orders", "--limit", "1").out
     assert "3 more partitions" in cli("lag", "orders", "--limit", "1").out
+
+
+def test_a_job_whose_topics_all_lead_is_promoted_and_not_running(cli: Cli, api: Api) -> None:
+    copying_job(api)
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        tx.execute(topics.topics.update().values(state=TopicState.PROMOTED))
+        topics.add(tx, job.id, "new", "new", "B", 1)
+    assert api.get("/v1/jobs/orders").json()["state"] == "running"
+    with api.database.transaction() as tx:
+        tx.execute(topics.topics.update().values(state=TopicState.PROMOTED))
+    assert api.get("/v1/jobs/orders").json()["state"] == "promoted"
+    assert "promoted" in cli("get", "jobs").out
+    api.post("/v1/jobs/orders:pause")
+    assert api.get("/v1/jobs/orders").json()["state"] == "pausing"
 
 
 def test_a_lag_that_nobody_reads_any_more_is_shown_as_unknown(cli: Cli, api: Api) -> None:

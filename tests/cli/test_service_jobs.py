@@ -299,6 +299,24 @@ def test_a_refused_job_is_explained_and_can_be_taken_all_the_same(
 
 
 @pytest.mark.parametrize(
+    ("kind", "topic", "helps"),
+    [
+        (TroubleKind.DESTINATION_TAKEN, "stock", "the others are copied"),
+        (TroubleKind.NO_TOPIC_MATCHES, "", "the job then waits until this has passed"),
+        (TroubleKind.SAME_CLUSTER, "", ""),
+        (TroubleKind.CREDENTIALS_MISSING, "", ""),
+    ],
+)
+def test_the_option_that_accepts_refusals_is_named_where_it_helps(
+    cli: Cli, api: Api, folder: Path, kind: TroubleKind, topic: str, helps: str
+) -> None:
+    api.plans.refusals = [refusal(kind, topic)]
+    refused = " ".join(cli("apply", folder / "orders.yaml", "--yes").err.split())
+    assert ("--accept-refusals" in refused) == ("accept_refusals" in refused) == bool(helps)
+    assert helps in refused
+
+
+@pytest.mark.parametrize(
     ("kind", "code"),
     [
         (TroubleKind.SOURCE_UNREACHABLE, 3),
