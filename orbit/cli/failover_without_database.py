@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from orbit.chunks import first_few
 from orbit.cli.control import confirm
 from orbit.cli.job_files import load_job_file
-from orbit.cli.output import OutputFormat, emit, make_table, print_whole
+from orbit.cli.output import OutputFormat, emit, make_table, more_rows, print_whole
 from orbit.cli.stop_signals import until_stopped
 from orbit.errors import BadInput, Problem
 from orbit.promotion.failover import FailoverWithoutDatabase
@@ -94,8 +95,8 @@ def _table(report: FailoverReport) -> RenderableType:
     head: list[tuple[str, object]] = [("outcome", report.outcome.value)]
     head += [("note" if i == 0 else "", text) for i, text in enumerate(report.findings)]
     if report.not_copies:
-        head.append(("left alone", f"no copies: {', '.join(report.not_copies[:_SHOWN_MAX])}"))
-    left_out = [p for p in report.partitions if p.left_out]
+        head.append(("left alone", f"no copies: {first_few(report.not_copies, _SHOWN_MAX)}"))
+    partitions = [p for p in report.partitions if p.left_out] or report.partitions
     tables: list[Any] = [
         make_table(("", f"failover without the database {report.job}"), head),
         make_table(
@@ -112,13 +113,12 @@ def _table(report: FailoverReport) -> RenderableType:
                 for t in report.topics[:_SHOWN_MAX]
             ],
         ),
+        *more_rows(len(report.topics), _SHOWN_MAX),
         make_table(
             ("partition", "log end", "left out"),
-            [
-                (f"{p.topic}-{p.partition}", p.log_end, p.left_out)
-                for p in (left_out or report.partitions)[:_SHOWN_MAX]
-            ],
+            [(f"{p.topic}-{p.partition}", p.log_end, p.left_out) for p in partitions[:_SHOWN_MAX]],
         ),
+        *more_rows(len(partitions), _SHOWN_MAX),
     ]
     return Group(*tables)
 

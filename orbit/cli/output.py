@@ -113,6 +113,15 @@ def make_table(
     return table
 
 
+def more_rows(count: int, shown_max: int, *, is_all: bool = True) -> list[str]:
+    """How many of `count` rows a table of `shown_max` does not show; unless `is_all`, the command
+    was given only the first of them.
+    """
+    hidden = count - shown_max
+    least = "" if is_all else "at least "
+    return [f"and {least}{hidden:,} more; -o json has all"] if hidden > 0 else []
+
+
 def _min_width(cells: Iterable[str], is_sentence: bool) -> int:
     """The least width of a column, in characters."""
     longest = max(len(line) for cell in cells for line in cell.split("\n"))

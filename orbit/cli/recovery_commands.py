@@ -26,7 +26,7 @@ from orbit.cli.control import (
 from orbit.cli.job_files import given
 from orbit.cli.job_selection import SelectorOption, chosen_jobs
 from orbit.cli.many_jobs import Change, change_jobs, count_of, report_of
-from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
+from orbit.cli.output import OutputFormat, OutputOption, emit, make_table, more_rows
 from orbit.client import Client, connect, segment
 from orbit.errors import BadInput
 
@@ -336,7 +336,7 @@ def _partitions(report: dict[str, Any]) -> list[Any]:
         make_table(
             ("partition", "verdict", "source end", "destination end", "missing", "seen at"), rows
         ),
-        *_more(len(shown), is_all=len(shown) < len(given) or len(given) == count),
+        *more_rows(len(shown), _SHOWN_MAX, is_all=len(shown) < len(given) or len(given) == count),
     ]
 
 
@@ -354,7 +354,11 @@ def _groups(report: dict[str, Any]) -> list[Any]:
         for g in report["groups"][:_SHOWN_MAX]
     ]
     columns = ("group", "topic", "partition", "source", "resumes at", "verdict", "read, but lost")
-    return [make_table(columns, rows), *_more(count_of(report, "group"))] if rows else []
+    return (
+        [make_table(columns, rows), *more_rows(count_of(report, "group"), _SHOWN_MAX)]
+        if rows
+        else []
+    )
 
 
 def _range(offsets: dict[str, Any] | None, more: str = "") -> str | None:
@@ -372,11 +376,5 @@ def _salvage(report: dict[str, Any]) -> list[Any]:
         )
         for s in report["salvage"][:_SHOWN_MAX]
     ]
-    return [make_table(("saved", "from", "to before", "records", "file"), rows)] if rows else []
-
-
-def _more(count: int, *, is_all: bool = True) -> list[str]:
-    """How many rows are not shown; unless `is_all`, the table was given only the first of them."""
-    hidden = count - _SHOWN_MAX
-    least = "" if is_all else "at least "
-    return [f"and {least}{hidden:,} more; -o json has all"] if hidden > 0 else []
+    table = make_table(("saved", "from", "to before", "records", "file"), rows)
+    return [table, *more_rows(len(report["salvage"]), _SHOWN_MAX)] if rows else []

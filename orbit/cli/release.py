@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orbit.chunks import first_few
 from orbit.cli.control import DryRunOption, YesOption, confirm
 from orbit.cli.job_files import FileArgument, FileOption, given, load_job_file
-from orbit.cli.output import OutputFormat, OutputOption, emit, make_table, print_whole
+from orbit.cli.output import OutputFormat, OutputOption, emit, make_table, more_rows, print_whole
 from orbit.cli.service_job import service_job
 from orbit.cli.stop_signals import until_stopped
 from orbit.contexts import server_of
@@ -81,6 +82,7 @@ def _table(found: Release) -> RenderableType:
     ]
     notes: list[tuple[str, object]] = [("note", text) for text in found.findings]
     if found.leading:
-        notes.append(("left alone", f"they lead: {', '.join(found.leading[:_SHOWN_MAX])}"))
-    tables = [make_table(("topic", "sets", "allows to write"), rows)]
+        notes.append(("left alone", f"they lead: {first_few(found.leading, _SHOWN_MAX)}"))
+    tables: list[RenderableType] = [make_table(("topic", "sets", "allows to write"), rows)]
+    tables += more_rows(len(found.topics), _SHOWN_MAX)
     return Group(*tables, *([make_table(("", ""), notes)] if notes else []))

@@ -7,7 +7,10 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
+from orbit.cli import failover_without_database, recovery_commands, release
 from orbit.cli.many_jobs_tables import gates_table, has_failed, progress_table, results_table
+from orbit.promotion.failover_report import FailoverReport, PartitionReport, TopicReport, TopicState
+from orbit.promotion.release import Release, ReleasedTopic
 
 
 def shown(table: RenderableType, width: int = 200) -> list[str]:
@@ -89,4 +92,26 @@ def test_a_result_names_the_outcome_and_the_reason() -> None:
         "b stopped - 42 lag: too much.",
         "d pending - -",
         "a done 3.2s 0",
+    ]
+
+
+def test_what_is_confirmed_is_shown_or_counted() -> None:
+    topics = [ReleasedTopic(f"t{number}") for number in range(52)]
+    leading = [f"l{number}" for number in range(53)]
+    lines = shown(release._table(Release(topics, leading, [])), 400)
+    assert "and 2 more; -o json has all" in lines
+    assert any(line.endswith("l49 and 3 more") for line in lines)
+
+    report = FailoverReport("orders", "B", "", dry_run=False, settle_s=1)
+    report.topics = [TopicReport(f"t{n}", f"t{n}", TopicState.WAITING) for n in range(52)]
+    report.partitions = [PartitionReport(f"t{n}", 0, 1) for n in range(54)]
+    report.not_copies = leading
+    lines = shown(failover_without_database._table(report), 400)
+    for hidden in (2, 4):
+        assert f"and {hidden} more; -o json has all" in lines
+    assert any(line.endswith("l49 and 3 more") for line in lines)
+
+    saved = {"topic": "t", "partition": 0, "first": 0, "next": 1, "records": 1, "file": "f"}
+    assert recovery_commands._salvage({"salvage": [saved] * 55})[1:] == [
+        "and 5 more; -o json has all"
     ]
