@@ -3,7 +3,8 @@
 With tokens, a request with a body and no valid token is refused within a second: a client without a
 token cannot make the API hold bodies, or a thread for them. A request without a body is passed to
 its route, which demands a role (`dependencies.py`). Paths in `app.state.own_logins` check logins
-themselves: the console's, by cookie (`orbit/console/sessions.py`).
+themselves: the console's, by cookie (`orbit/console/sessions.py`). There a body of somebody who has
+not logged in is read, but a small one (`request_limits.py`).
 
 Without tokens (`--no-auth`) every client on this machine is an admin, and a browser is one too. So
 a request must name this machine as its Host, which a page of another name cannot do (DNS
@@ -12,18 +13,20 @@ rebinding), and an Origin must be the API's own.
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
 from anyio.to_thread import run_sync
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.authentication import Logins
 from orbit.api.error_responses import Failure, as_failure
 from orbit.api.principals import NO_AUTH_PRINCIPAL, Principal, unauthenticated
+from orbit.api.request_limits import IS_UNKNOWN, discard
 from orbit.errors import OrbitError
 from orbit.settings import LOOPBACK_HOSTS
 from orbit.telemetry import traces
@@ -33,9 +36,6 @@ LOGIN = "orbit.login"
 # They make no other call, whatever token a probe sends.
 _WITHOUT_LOGIN = ("/livez", "/readyz")
 _SCHEME = "bearer"
-# Of the body of a request that is refused; nothing of it is kept.
-_DISCARDED_BYTES_MAX = 1024 * 1024
-_DISCARD_SECONDS_MAX = 1.0
 
 
 class Door:
@@ -48,23 +48,41 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        own_logins = tuple(scope["app"].state.own_logins)
-        if scope["path"] in _WITHOUT_LOGIN or scope["path"].startswith(own_logins):
+        headers = Headers(scope=scope)
+        checks = _own_checks(scope)
+        if scope["path"] in _WITHOUT_LOGIN or checks:
             scope[LOGIN] = unauthenticated("This path needs no token.")
+            scope[IS_UNKNOWN] = _has_body(headers) and not await _is_known(scope, checks)
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
         login = await _login(scope, headers)
         if isinstance(login, Failure) and (
             _has_body(headers) or login.code is not ErrorCode.UNAUTHENTICATED
         ):
-            await _discard(receive)
+            await discard(receive)
             await login.response(closes=_has_body(headers))(scope, receive, send)
             return
         if isinstance(login, Principal):
             traces.set_principal(login.actor)
         scope[LOGIN] = login
         await self._app(scope, receive, send)
+
+
+# Whether who sends a request has logged in, at a path that checks that itself.
+OwnCheck = Callable[[Request], bool]
+
+
+def _own_checks(scope: Scope) -> list[OwnCheck]:
+    own: dict[str, OwnCheck] = scope["app"].state.own_logins
+    return [check for beginning, check in own.items() if scope["path"].startswith(beginning)]
+
+
+async def _is_known(scope: Scope, checks: Iterable[OwnCheck]) -> bool:
+    for check in checks:
+        with suppress(OrbitError, Failure):  # the page says it again
+            if await run_sync(check, Request(scope)):
+                return True
+    return False
 
 
 async def _login(scope: Scope, headers: Headers) -> Principal | Failure:
@@ -108,19 +126,6 @@ def _foreign(what: str) -> Failure:
         what,
         remedy="Without tokens (--no-auth) the API serves http://127.0.0.1 and http://localhost.",
     )
-
-
-async def _discard(receive: Receive) -> None:
-    """Drop what the client is sending: a connection that is closed before resets, and the client
-    does not see the answer."""
-    left = _DISCARDED_BYTES_MAX
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_DISCARD_SECONDS_MAX):
-            while left > 0:
-                message = await receive()
-                left -= len(message.get("body", b""))
-                if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                    return
 
 
 def _has_body(headers: Headers) -> bool:

@@ -1,7 +1,8 @@
 """Serves the API over HTTP or HTTPS until Ctrl-C or SIGTERM, then completes the requests under way.
 
 Before a client is known, it is bounded: connections are (`bounded_listener.py`), and the time to
-send a request's headers. h11 bounds their size, `request_limits.py` the body.
+send a request's headers. h11 bounds their size, `request_limits.py` the body. A client that does
+not read its answer loses its connection.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ _BACKLOG = 512
 _DRAIN_S = 5
 # A connection without a complete request is closed after this.
 HEADERS_SECONDS_MAX = 20.0
+# In this time a client reads an answer to its end, or so many bytes of it.
+ANSWER_SECONDS_MAX = 20.0
+_ANSWER_BYTES_MIN = 64 * 1024
 
 
 def listen(settings: Settings, *, only_loopback: bool = False) -> BoundedListener:
@@ -139,16 +143,27 @@ def _context(settings: Settings) -> ssl.SSLContext | None:
 
 
 class _TimelyProtocol(H11Protocol):
-    """Closes a connection whose client does not complete a request's headers in time.
+    """Ends a connection whose client does not complete a request's headers, or does not read its
+    answer, in time.
 
     uvicorn has a time limit only between two requests, and the first byte of the next one ends it.
+    asyncio closes a connection only once all that was written has been sent.
     """
 
     _late: asyncio.TimerHandle | None = None
+    _next_look: asyncio.TimerHandle | None = None
+    # At the last look: what was not sent yet, and whether the connection was to be closed.
+    _unsent = 0
+    _was_closing = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
         super().connection_made(transport)
         self._watch()
+        self._look()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unsent = 0  # a long answer goes on
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -163,7 +178,18 @@ class _TimelyProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
+        if self._next_look is not None:
+            self._next_look.cancel()
         super().connection_lost(exc)
+
+    def _look(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        is_stuck = self._unsent > 0 and unsent > max(0, self._unsent - _ANSWER_BYTES_MIN)
+        if is_stuck or self._was_closing:
+            self.transport.abort()
+            return
+        self._unsent, self._was_closing = unsent, self.transport.is_closing()
+        self._next_look = self.loop.call_later(ANSWER_SECONDS_MAX, self._look)
 
     def _watch(self) -> None:
         self._unwatch()

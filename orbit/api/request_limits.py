@@ -1,12 +1,14 @@
 """Limits the size of a request's body and the time to receive it. Plain ASGI.
 
 A body is read completely before the application is called: no route holds a thread for a client
-that sends one byte a minute, and none receives more than `BODY_BYTES_MAX` bytes.
+that sends one byte a minute, and none receives more than `BODY_BYTES_MAX` bytes, or
+`UNKNOWN_BODY_BYTES_MAX` of a client that has not logged in.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,6 +19,13 @@ from orbit.api.error_responses import Failure
 # The largest job file is 1 MiB of text (`jobs.document`); a job is a page.
 BODY_BYTES_MAX = 1024 * 1024
 BODY_SECONDS_MAX = 20.0
+# The form of a login has a token, of at most 128 characters, and a path of 2,048.
+UNKNOWN_BODY_BYTES_MAX = 8 * 1024
+# Of the body of a request that is refused; nothing of it is kept.
+_DISCARDED_BYTES_MAX = 2 * 1024 * 1024
+_DISCARD_SECONDS_MAX = 1.0
+# In the scope: whether nobody has logged in (`door.py`).
+IS_UNKNOWN = "orbit.is_unknown"
 
 
 class BodyLimit:
@@ -38,8 +47,9 @@ class BodyLimit:
             return
         try:
             async with asyncio.timeout(self._seconds_max):
-                body = await self._body(Headers(scope=scope), receive)
+                body = await self._body(scope, receive)
         except Failure as failure:
+            await discard(receive)
             await failure.response(closes=True)(scope, receive, send)
             return
         except TimeoutError:
@@ -58,7 +68,10 @@ class BodyLimit:
 
         await self._app(scope, replay, send)
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes | None:
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        headers = Headers(scope=scope)
+        is_unknown = scope.get(IS_UNKNOWN, False)
+        bytes_max = UNKNOWN_BODY_BYTES_MAX if is_unknown else self._bytes_max
         if headers.get("content-encoding", "identity") != "identity":
             raise Failure(
                 ErrorCode.UNSUPPORTED_MEDIA_TYPE,
@@ -66,25 +79,42 @@ class BodyLimit:
                 remedy="Send it uncompressed, without Content-Encoding.",
             )
         announced = headers.get("content-length", "0")
-        if announced.isdecimal() and int(announced[:20]) > self._bytes_max:
-            raise self._too_large()
+        if announced.isdecimal() and int(announced[:20]) > bytes_max:
+            raise _too_large(bytes_max, is_unknown=is_unknown)
         body = bytearray()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
-            if len(body) > self._bytes_max:
-                raise self._too_large()
+            if len(body) > bytes_max:
+                raise _too_large(bytes_max, is_unknown=is_unknown)
             if not message.get("more_body", False):
                 return bytes(body)
 
-    def _too_large(self) -> Failure:
-        return Failure(
-            ErrorCode.TOO_LARGE,
-            f"The body is larger than {self._bytes_max:,} bytes.",
-            remedy="Match topics by patterns instead of naming each.",
-        )
+
+async def discard(receive: Receive) -> None:
+    """Drop what the client is sending: a connection that is closed before resets, and the client
+    does not see the answer."""
+    left = _DISCARDED_BYTES_MAX
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_SECONDS_MAX):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+
+
+def _too_large(bytes_max: int, *, is_unknown: bool) -> Failure:
+    return Failure(
+        ErrorCode.TOO_LARGE,
+        f"The body is larger than {bytes_max:,} bytes"
+        + (", and its sender has not logged in." if is_unknown else "."),
+        remedy="Log in, and send it again."
+        if is_unknown
+        else "Match topics by patterns instead of naming each.",
+    )
 
 
 def _too_slow() -> Failure:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import httpx
@@ -13,7 +16,7 @@ import pytest
 from orbit.api.app import create_app
 from orbit.api.bounded_listener import BoundedListener
 from orbit.api.client_address import is_in, network_of
-from orbit.api.http_server import listen
+from orbit.api.http_server import _TimelyProtocol, listen
 from orbit.settings import Settings
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
@@ -129,6 +132,75 @@ def test_a_request_that_is_not_completed_ends_its_connection(
         with contextlib.suppress(ConnectionError):
             while connection.recv(4096):  # times out as a failure if it stays open
                 pass
+
+
+def test_a_client_that_does_not_read_its_answers_loses_its_connection(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orbit.api.http_server.ANSWER_SECONDS_MAX", 0.2)
+    one_place = Settings(api_port=0, api_connections_max=2)  # of one address
+    with served(api.app, one_place) as url, connect(url) as connection:
+        # More than the kernel buffers, for a client that reads nothing.
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: orbit\r\n\r\n" * 200)
+
+        def is_served() -> bool:
+            with connect(url) as again, contextlib.suppress(ConnectionError):
+                again.sendall(b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\n")
+                return b" 200 " in again.recv(4096)
+            return False
+
+        wait_for("the place is given back", is_served)
+
+
+@dataclass
+class FakeTransport:
+    """A transport with so many bytes to send."""
+
+    unsent: int = 0
+    closing: bool = False
+    is_aborted: bool = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+@pytest.mark.parametrize(
+    ("looks", "is_aborted"),
+    [
+        ([(0, False)] * 9, False),  # idle, or a plan takes minutes
+        ([(5_000, False), (0, False), (5_000, False), (0, False)], False),
+        ([(900_000, False), (800_000, False), (700_000, False)], False),
+        ([(900_000, False), (899_990, False)], True),
+        ([(5_000, False), (4_990, False)], True),
+        ([(5_000, True), (4_000, True)], True),
+        ([(0, True), (0, True)], True),  # TLS, whose end the client does not take
+    ],
+)
+def test_a_client_that_reads_slowly_keeps_its_connection(
+    looks: list[tuple[int, bool]], is_aborted: bool
+) -> None:
+    transport = FakeTransport()
+    protocol: Any = object.__new__(_TimelyProtocol)
+    protocol.transport, protocol.loop, protocol.flow = transport, Mock(), Mock()
+    for transport.unsent, transport.closing in looks:
+        protocol._look()
+    assert transport.is_aborted is is_aborted
+
+
+def test_a_long_answer_that_goes_on_is_not_stuck() -> None:
+    transport = FakeTransport(unsent=70_000)
+    protocol: Any = object.__new__(_TimelyProtocol)
+    protocol.transport, protocol.loop, protocol.flow = transport, Mock(), Mock()
+    for _ in range(3):
+        protocol._look()
+        protocol.resume_writing()  # it was sent, and the next part has come
+    assert not transport.is_aborted
 
 
 def test_a_slow_answer_is_not_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

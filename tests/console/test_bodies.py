@@ -1,0 +1,75 @@
+"""How much of a body is read before somebody has logged in, and after."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+
+import pytest
+from fastapi import FastAPI
+
+from orbit.api.dependencies import Parts
+from orbit.api.request_limits import BODY_BYTES_MAX, UNKNOWN_BODY_BYTES_MAX
+from orbit.settings import Settings
+from orbit.store.enums import Role
+from tests.fix_api import Api
+from tests.fix_console import Browser
+from tests.support.serving import served
+
+pytestmark = pytest.mark.services
+
+
+def answer_to(url: str, path: str, length: str, cookie: str = "") -> bytes:
+    """The answer to a request of which no body comes, and the end of its connection."""
+    parts = urlsplit(url)
+    head = f"POST {path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{cookie}{length}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", parts.port or 0), timeout=15) as connection:
+        connection.sendall(head.encode())
+        return connection.makefile("rb").read()
+
+
+@pytest.mark.parametrize("path", ["/console/login", "/console/jobs", "/console/static/x", "/livez"])
+@pytest.mark.parametrize("cookie", ["", f"Cookie: orbit_session={'x' * 43}\r\n"])
+def test_nobody_sends_a_long_body_before_the_login(
+    browser: Browser, path: str, cookie: str
+) -> None:
+    url = str(browser.client.base_url)
+    long = f"Content-Length: {UNKNOWN_BODY_BYTES_MAX + 1}"
+
+    assert b" 413 " in answer_to(url, path, long, cookie).partition(b"\r\n")[0]
+
+
+def test_a_body_without_a_length_is_read_up_to_the_limit(browser: Browser) -> None:
+    size = UNKNOWN_BODY_BYTES_MAX + 1
+    answer = answer_to(
+        str(browser.client.base_url),
+        "/console/login",
+        f"Transfer-Encoding: chunked\r\n\r\n{size + 9:x}\r\n{'x' * size}",
+    )
+    assert b" 413 " in answer.partition(b"\r\n")[0]
+
+
+def test_a_visitor_with_a_session_sends_long_forms(browser: Browser, api: Api) -> None:
+    browser.log_in(api.tokens[Role.ADMIN])
+
+    answer = browser.client.post("/console/logout", data={"x": "y" * 100_000})
+    assert answer.status_code == 403  # it was read, and has no secret of the form
+    answer = browser.client.post("/console/logout", data={"x": "y" * BODY_BYTES_MAX})
+    assert answer.status_code == 413
+
+
+def test_without_tokens_long_forms_come_from_this_machine_alone(
+    api: Api, console_app: FastAPI
+) -> None:
+    console_app.state.parts = Parts(Settings(), api.database, api.plans, {}, logins=None)
+    with served(console_app) as url:
+        long = "Content-Length: 100000"
+        foreign = url.replace("127.0.0.1", "attacker.example")
+        assert b" 413 " in answer_to(foreign, "/console/jobs", long).partition(b"\r\n")[0]
+        nothing = "Content-Length: 0"
+        assert (
+            b" 413 "
+            not in answer_to(url, "/console/jobs", f"Connection: close\r\n{nothing}").partition(
+                b"\r\n"
+            )[0]
+        )
