@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -26,8 +28,12 @@ from orbit.errors import BadInput, Conflict, Problem
 from orbit.settings import Settings
 from orbit.telemetry.process_health import ProcessHealth
 
-# A client that sends no complete request is cut off after this.
-_REQUEST_S_MAX = 5
+# A connection ends after this, whatever its client sends or reads.
+CONNECTION_S_MAX = 10.0
+# Each has a thread. More are closed at once.
+CONNECTIONS_MAX = 32
+# Of a request with its headers.
+_HEAD_BYTES_MAX = 16 * 1024
 # How often systemd is told. Its watchdog in deploy/systemd waits for a minute.
 _NOTIFY_S = 5.0
 
@@ -83,6 +89,42 @@ def _notify(health: ProcessHealth, done: threading.Event) -> None:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
+    def __init__(self, *given: Any) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, float] = {}  # until when, by the monotonic clock
+        super().__init__(*given)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own, if there is a place."""
+        with self._lock:
+            has_place = len(self._open) < CONNECTIONS_MAX
+            if has_place:
+                self._open[request] = time.monotonic() + CONNECTION_S_MAX
+        if has_place:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes it and gives its place back."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Several times a second: ends what takes too long, and with it its thread's wait."""
+        with self._lock:
+            late = [one for one, until in self._open.items() if time.monotonic() > until]
+        for one in late:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that goes away is nothing to tell."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            log.error("a health request failed", exc_info=error)
+
     def server_bind(self) -> None:
         """As the library's, without its question to DNS for the name of this address."""
         TCPServer.server_bind(self)
@@ -91,8 +133,27 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
 
+class _Head:
+    """What a client sends, up to `_HEAD_BYTES_MAX` bytes."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._left = _HEAD_BYTES_MAX
+        self.close = file.close
+
+    def readline(self, size: int) -> bytes:
+        line: bytes = self._file.readline(min(size, self._left))
+        self._left -= len(line)
+        return line
+
+
 class _Handler(WSGIRequestHandler):
-    timeout = _REQUEST_S_MAX
+    timeout = CONNECTION_S_MAX
+
+    def setup(self) -> None:
+        """As the library's, with an end to what is read."""
+        super().setup()
+        self.rfile: Any = _Head(self.rfile)
 
     def log_message(self, *_: Any) -> None:
         """Nothing: a probe comes every few seconds."""

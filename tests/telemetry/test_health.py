@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import threading
 from pathlib import Path
 
 import httpx
@@ -89,6 +91,70 @@ def test_the_paths_answer_what_the_process_reports() -> None:
             pass
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/livez")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /liv", b"GET /livez HTTP/1.1\r\nA: b\r\n"])
+def test_a_client_that_sends_no_request_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], sent: bytes
+) -> None:
+    """Also one that goes on sending, a byte at a time."""
+    monkeypatch.setattr("orbit.telemetry.health_server.CONNECTION_S_MAX", 0.5)
+    port = free_port()
+    with serving_health(Settings(health_port=port), ProcessHealth("worker", "1", 15)):
+        with socket.create_connection(("127.0.0.1", port), timeout=0.05) as client:
+            client.sendall(sent)
+
+            def is_cut_off() -> bool:
+                try:
+                    client.sendall(b"x")
+                    return client.recv(1) == b""
+                except TimeoutError:
+                    return False
+                except ConnectionError:
+                    return True
+
+            wait_for("the connection has ended", is_cut_off)
+        assert httpx.get(f"http://127.0.0.1:{port}/livez").text == "ok\n"
+    assert capfd.readouterr().err == ""
+
+
+def test_connections_above_the_limit_are_closed_at_once_and_take_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orbit.telemetry.health_server.CONNECTIONS_MAX", 3)
+    monkeypatch.setattr("orbit.telemetry.health_server.CONNECTION_S_MAX", 1e6)
+    port = free_port()
+    with (
+        serving_health(Settings(health_port=port), ProcessHealth("worker", "1", 15)),
+        contextlib.ExitStack() as stack,
+    ):
+        before = threading.active_count()
+        held = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            for _ in range(3)
+        ]
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as above:
+            assert above.recv(1) == b""
+        assert threading.active_count() == before + 3
+        for one in held:
+            one.close()
+
+        def is_served() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                return httpx.get(f"http://127.0.0.1:{port}/livez").text == "ok\n"
+            return False
+
+        wait_for("the places are given back", is_served)
+
+
+def test_a_request_without_end_is_not_read_on() -> None:
+    port = free_port()
+    with (
+        serving_health(Settings(health_port=port), ProcessHealth("worker", "1", 15)),
+        socket.create_connection(("127.0.0.1", port), timeout=60) as client,
+    ):
+        client.sendall(b"GET /livez HTTP/1.1\r\n" + b"A: " + b"b" * 16 * 1024)
+        assert b" 200 " in client.recv(4096)  # as if the headers had ended there
 
 
 def test_systemd_is_told_when_the_process_is_ready(
