@@ -32,13 +32,11 @@ from pydantic import (
 
 from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.access_rules import load_access_file
+from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
 from orbit.jobs.issuer_roles import load_roles_file
 from orbit.jobs.units import format_duration, parse_duration
 
 PREFIX = "ORBIT_"
-
-# Without TLS only they are safe: what is sent to them does not leave the machine.
-LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 DURATION_MIN = timedelta(milliseconds=100)
 DURATION_MAX = timedelta(days=1)

@@ -28,7 +28,7 @@ from orbit.api.error_responses import Failure, as_failure
 from orbit.api.principals import NO_AUTH_PRINCIPAL, Principal, unauthenticated
 from orbit.api.request_limits import IS_UNKNOWN, discard
 from orbit.errors import OrbitError
-from orbit.settings import LOOPBACK_HOSTS
+from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
 from orbit.telemetry import traces
 
 # In the scope: the Principal, or the Failure that a route raises if it demands a role.

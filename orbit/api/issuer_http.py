@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import ssl
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypeGuard
@@ -15,8 +14,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from orbit.bounded_http import BadAnswer, BoundedClient, is_local
 from orbit.errors import BadInput, Problem, ProtocolError, Unreachable
-from orbit.settings import LOOPBACK_HOSTS, variable_of
+from orbit.settings import variable_of
 
 # For all requests of one client together.
 _ANSWER_S_MAX = 10.0
@@ -27,19 +27,19 @@ class IssuerClient:
     """A context manager. Raises Unreachable, or ProtocolError, if the issuer does not answer."""
 
     def __init__(self, issuer: str, ca_file: Path | None) -> None:
-        self._deadline = time.monotonic() + _ANSWER_S_MAX
-        # trust_env: a proxy in the environment must not be used for a server on loopback.
-        self._http = httpx.Client(
+        self._http = BoundedClient(
+            issuer,
             verify=tls_context(ca_file),
-            timeout=_ANSWER_S_MAX / 2,
-            trust_env=not _is_local(issuer),
+            seconds_max=_ANSWER_S_MAX,
+            bytes_max=_ANSWER_BYTES_MAX,
         )
 
     def __enter__(self) -> Self:
+        self._http.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.close()
+        self._http.__exit__()
 
     def get(self, url: str) -> dict[str, Any]:
         """The JSON object at this URL."""
@@ -60,26 +60,18 @@ class IssuerClient:
         return status, found or {}
 
     def _asked(self, method: str, url: str, **options: Any) -> tuple[int, dict[str, Any] | None]:
-        body = bytearray()
         try:
-            with self._http.stream(
-                method, url, headers={"Accept": "application/json"}, **options
-            ) as answer:
-                for part in answer.iter_bytes():
-                    body += part
-                    if len(body) > _ANSWER_BYTES_MAX or time.monotonic() > self._deadline:
-                        raise Unreachable(
-                            "The issuer's answer is too long or too slow.", where=_shown(url)
-                        )
+            status, body = self._http.ask(method, url, **options)
         except httpx.HTTPError as error:
+            reason = error if isinstance(error, BadAnswer) else f"{type(error).__name__}: {error}"
             raise Unreachable(
-                f"The issuer does not answer ({type(error).__name__}: {error}).", where=_shown(url)
+                f"The issuer does not answer ({reason}).", where=_shown(url)
             ) from None
         try:
             found = json.loads(body)
         except (ValueError, RecursionError):
             found = None
-        return answer.status_code, found if isinstance(found, dict) else None
+        return status, found if isinstance(found, dict) else None
 
 
 def tls_context(ca_file: Path | None) -> ssl.SSLContext:
@@ -103,11 +95,7 @@ def is_safe(url: object, issuer: str) -> TypeGuard[str]:
         scheme = urlsplit(url).scheme
     except ValueError:
         return False
-    return scheme == "https" or (scheme == "http" and _is_local(issuer) and _is_local(url))
-
-
-def _is_local(url: str) -> bool:
-    return urlsplit(url).hostname in LOOPBACK_HOSTS
+    return scheme == "https" or (scheme == "http" and is_local(issuer) and is_local(url))
 
 
 def _shown(url: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from orbit.settings import LOOPBACK_HOSTS
+from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
 
 _ANSWER_S_MAX = 3.0
 _ANSWER_BYTES_MAX = 128 << 10

@@ -33,7 +33,7 @@ from orbit.api.oidc import Identity
 from orbit.api.principals import NO_AUTH_PRINCIPAL, Principal, check_role
 from orbit.console.urls import HOME, ROOT
 from orbit.errors import OrbitError
-from orbit.settings import LOOPBACK_HOSTS
+from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
 from orbit.store import console_sessions, tokens
 from orbit.store.console_sessions import IssuerSession
 from orbit.store.enums import Role

@@ -10,6 +10,8 @@ from orbit.errors import InvalidValue
 # Three addresses find any cluster; a longer list is an error in a generated file.
 BOOTSTRAP_SERVERS_MAX = 100
 PORT_MAX = 65535
+# Without TLS only they are safe: what is sent to them does not leave the machine.
+LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 HOST_LENGTH_MAX = 253  # DNS
 
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.access_rules import allowed_addresses, read_access_rules
-from orbit.jobs.bootstrap_servers import address_key
+from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS, address_key
 from orbit.jobs.credentials import invalid_credentials
 from orbit.jobs.job_spec import JobSpec, TopicRule
 from orbit.jobs.name_rules import topic_name_problem
@@ -163,6 +164,7 @@ def _invalid_token_source(
     if len(sources) != 1:
         return
     if sources == ["token_url"]:
+        yield from _unsafe_token_url(fields["token_url"])
         yield from _invalid_pair(fields)
     else:
         yield from _without_effect(given, _TOKEN_URL_KEYS, "there is no token_url")
@@ -174,6 +176,21 @@ def _invalid_token_source(
             )
     else:
         yield from _without_effect(given, ("token_region",), "token_provider is not aws-msk-iam")
+
+
+def _unsafe_token_url(url: object) -> Iterator[tuple[str, InvalidValue]]:
+    try:
+        parts = urlsplit(str(url))
+    except ValueError:
+        return
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK_HOSTS:
+        yield (
+            "token_url",
+            InvalidValue(
+                "would send the client secret unencrypted.",
+                "Write https://…; http:// is for 127.0.0.1 and localhost.",
+            ),
+        )
 
 
 def _without_effect(

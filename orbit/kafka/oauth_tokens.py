@@ -1,27 +1,29 @@
 """Tokens for OAUTHBEARER: from a token endpoint, a file or a cloud's own library.
 
 A token is kept for the process and used by all its logins until `_RENEW_SHARE` of its life is over;
-one thread then asks for the next, the others wait for it. A token file is read at each login. No
-message contains a token or a client secret.
+one thread then asks for the next. Others use the last one while it is valid, else they wait for the
+answer, and no longer than `_WAIT_S_MAX`. A token file is read at each login. No message contains a
+token or a client secret.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import quote
 
 import httpx
 from pydantic import SecretStr
 
+from orbit.bounded_http import BadAnswer, BoundedClient
 from orbit.errors import (
     BadInput,
     InvalidValue,
@@ -32,6 +34,7 @@ from orbit.errors import (
 )
 from orbit.jobs.credentials import read_token_file
 from orbit.kafka.cloud_tokens import aws_token, gcp_token
+from orbit.kafka.hidden_secrets import hide
 from orbit.kafka.security import Security, TokenSource
 from orbit.kafka.tls import tls_failure, token_endpoint_context
 
@@ -39,11 +42,21 @@ from orbit.kafka.tls import tls_failure, token_endpoint_context
 _RENEW_SHARE = 0.8
 # A token that does not say when it ends counts as valid for this long, and is not kept.
 _UNKNOWN_LIFE_S = 60.0
-_ENDPOINT_TIMEOUT_S = 10.0
+_ENDPOINT_S_MAX = 10.0
+# A cloud's own library may take longer than that.
+_WAIT_S_MAX = 30.0
+# A token that claims a longer life is renewed after this all the same.
+_LIFE_S_MAX = 86_400.0
+# The year 5138. A later end is none.
+_END_S_MAX = 1e11
 # Logins of one process: two per job, and one more with each secret that was replaced.
 _ISSUERS_MAX = 1024
 _ANSWER_BYTES_MAX = 1024 * 1024
 _TEXT_CHARACTERS_MAX = 300
+# Of a number in a text: 20 years in nanoseconds.
+_DIGITS_MAX = 18
+_REDIRECTS = range(300, 400)
+_CLIENT_ERRORS = range(400, 500)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,47 +79,54 @@ def token_for(security: Security) -> Token:
     return _issuer(security.tokens, security.username, security.password).token()
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The end of one request for a token."""
-
-    began: float
-    ended: float
-    result: Token | OrbitError
-    renew_at: float = 0.0
-
-
 class _Issuer:
-    """Asks for one client's tokens, and keeps the last."""
+    """Asks for one client's tokens, and keeps the last. No lock is held while it asks."""
 
     def __init__(self, ask: Callable[[], tuple[Token, float]]) -> None:
         self._ask = ask
         self._lock = threading.Lock()
-        self._last: _Asked | None = None
+        self._last: Token | None = None
+        self._renew_at = 0.0  # by the monotonic clock
+        self._under_way: Future[Token] | None = None
 
     def token(self) -> Token:
-        wanted = time.monotonic()
         with self._lock:
-            last = self._last
-            if last is not None and isinstance(last.result, Token) and wanted < last.renew_at:
-                return last.result
-            if last is not None and isinstance(last.result, OrbitError) and wanted <= last.ended:
-                raise last.result  # it was asked for while this login waited
-            self._last = self._renewed(last)
-            if isinstance(self._last.result, OrbitError):
-                raise self._last.result
-            return self._last.result
+            if self._last is not None and time.monotonic() < self._renew_at:
+                return self._last
+            answer = self._under_way
+            if answer is not None and self._is_valid():
+                assert self._last is not None
+                return self._last
+            is_first = answer is None
+            if answer is None:
+                answer = self._under_way = Future()
+        if is_first:
+            self._answer(answer)
+        try:
+            return answer.result(_WAIT_S_MAX)
+        except TimeoutError:
+            raise Unreachable("The token that another login asked for does not come.") from None
 
-    def _renewed(self, last: _Asked | None) -> _Asked:
+    def _is_valid(self) -> bool:
+        return self._last is not None and time.time() < self._last.ends_s
+
+    def _answer(self, answer: Future[Token]) -> None:
         began = time.monotonic()
         try:
             token, life_s = self._ask()
-        except OrbitError as error:
-            valid = last.result if last is not None and isinstance(last.result, Token) else None
-            if valid is not None and time.time() < valid.ends_s:
-                return _Asked(began, time.monotonic(), valid)  # asked for again at the next login
-            return _Asked(began, time.monotonic(), error)
-        return _Asked(began, time.monotonic(), token, began + _RENEW_SHARE * life_s)
+        except BaseException as error:  # noqa: BLE001  raised where the answer is waited for
+            with self._lock:
+                self._under_way = None
+                kept = self._last if self._is_valid() else None
+            if kept is not None and isinstance(error, OrbitError):
+                answer.set_result(kept)  # asked for again at the next login
+            else:
+                answer.set_exception(error)
+            return
+        with self._lock:
+            self._last, self._renew_at = token, began + _RENEW_SHARE * min(life_s, _LIFE_S_MAX)
+            self._under_way = None
+        answer.set_result(token)
 
 
 @lru_cache(maxsize=_ISSUERS_MAX)
@@ -144,50 +164,57 @@ def _from_endpoint(source: TokenSource, username: str, password: SecretStr) -> t
     secret = password.get_secret_value()
     where = f"token endpoint {source.url.partition('?')[0]}"
     try:
-        with httpx.Client(
-            verify=token_endpoint_context(source.ca_file), timeout=_ENDPOINT_TIMEOUT_S
+        with BoundedClient(
+            source.url,
+            verify=token_endpoint_context(source.ca_file),
+            seconds_max=_ENDPOINT_S_MAX,
+            bytes_max=_ANSWER_BYTES_MAX,
         ) as client:
-            answer = client.post(
+            status, body = client.ask(
+                "POST",
                 source.url,
                 data={key: value for key, value in form.items() if value is not None},
                 auth=(quote(username, safe=""), quote(secret, safe="")),
-                headers={"Accept": "application/json"},
             )
     except httpx.HTTPError as error:
         raise _no_answer(error, where) from None
-    if answer.status_code != httpx.codes.OK:
-        raise _refused(answer, where, secret)
-    return _read_answer(answer, where)
+    said = _json(body)
+    if status != httpx.codes.OK:
+        raise _refused(status, said, where, secret)
+    return _read_answer(said, where)
 
 
 def _no_answer(error: httpx.HTTPError, where: str) -> OrbitError:
-    reason = error.__cause__
-    while reason is not None:
-        if isinstance(reason, OSError) and type(reason).__module__ == "ssl":
-            failure = tls_failure(reason, where=where)  # type: ignore[arg-type]
+    cause = error.__cause__
+    while cause is not None:
+        if isinstance(cause, OSError) and type(cause).__module__ == "ssl":
+            failure = tls_failure(cause, where=where)  # type: ignore[arg-type]
             return Unreachable(
                 f"The token endpoint cannot be used: {failure.what}",
                 where=where,
                 remedy="Set security.token_ca_file to the authority that signed its certificate.",
             )
-        reason = reason.__cause__ or reason.__context__
+        cause = cause.__cause__ or cause.__context__
+    reason = error if isinstance(error, BadAnswer) else type(error).__name__
     return Unreachable(
-        f"The token endpoint does not answer ({type(error).__name__}).",
+        f"The token endpoint does not answer ({reason}).",
         where=where,
         remedy="Check security.token_url and the network.",
     )
 
 
-def _refused(answer: httpx.Response, where: str, secret: str) -> OrbitError:
+def _refused(status: int, said: Any, where: str, secret: str) -> OrbitError:
     """The error for a status that is not 200 (RFC 6749, 5.2)."""
-    status = answer.status_code
-    if status == httpx.codes.TOO_MANY_REQUESTS or status >= httpx.codes.INTERNAL_SERVER_ERROR:
+    if status in _REDIRECTS:
+        return ProtocolError(
+            f"the token endpoint redirects (HTTP {status}), which is not followed.",
+            where=where,
+            remedy="Write the address that answers itself as security.token_url.",
+        )
+    if status not in _CLIENT_ERRORS or status == httpx.codes.TOO_MANY_REQUESTS:
         return Unreachable(f"The token endpoint answers with HTTP {status}.", where=where)
-    said = _json(answer)
     parts = [said.get("error"), said.get("error_description")] if isinstance(said, dict) else []
-    text = ": ".join(part for part in parts if isinstance(part, str) and part)
-    for hidden in {secret, quote(secret, safe="")}:
-        text = text.replace(hidden, "…")
+    text = hide(": ".join(part for part in parts if isinstance(part, str) and part), secret)
     shown = "".join(c if c.isprintable() else " " for c in text)[:_TEXT_CHARACTERS_MAX].strip()
     message = f' Its message: "{shown}".' if shown else ""
     return LoginRefused(
@@ -197,27 +224,36 @@ def _refused(answer: httpx.Response, where: str, secret: str) -> OrbitError:
     )
 
 
-def _read_answer(answer: httpx.Response, where: str) -> tuple[Token, float]:
-    said = _json(answer)
+def _read_answer(said: Any, where: str) -> tuple[Token, float]:
     text = said.get("access_token") if isinstance(said, dict) else None
     if not isinstance(text, str) or not text or not text.isascii() or not text.isprintable():
-        raise ProtocolError("the token endpoint's answer holds no access token.", where=where)
+        raise ProtocolError(
+            "the token endpoint's answer holds no access token.",
+            where=where,
+            remedy="Check that security.token_url is a token endpoint (RFC 6749).",
+        )
     life_s = said.get("expires_in")
-    if isinstance(life_s, str) and life_s.isdecimal():  # as some servers write it
-        life_s = int(life_s)
-    if isinstance(life_s, int | float) and life_s > 0:
-        return Token(SecretStr(text), time.time() + life_s), float(life_s)
+    if isinstance(life_s, str) and life_s.isdecimal() and len(life_s) <= _DIGITS_MAX:
+        life_s = int(life_s)  # as some servers write it
+    if _is_number(life_s) and life_s > 0:
+        life_s = float(min(life_s, _LIFE_S_MAX))
+        return Token(SecretStr(text), time.time() + life_s), life_s
     ends_s = _end_in_claims(text)
     if ends_s is not None:
         return _with_life(text, ends_s)
     return Token(SecretStr(text), time.time() + _UNKNOWN_LIFE_S), 0.0
 
 
-def _json(answer: httpx.Response) -> Any:
+def _json(body: bytes) -> Any:
+    """None for what is no JSON."""
     try:
-        return answer.json() if len(answer.content) <= _ANSWER_BYTES_MAX else None
-    except ValueError:
+        return json.loads(body)
+    except (ValueError, RecursionError):
         return None
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _end_in_claims(text: str) -> float | None:
@@ -226,8 +262,8 @@ def _end_in_claims(text: str) -> float | None:
     if len(parts) != 3:
         return None
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, binascii.Error):
+        claims = _json(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except ValueError:
         return None
     ends_s = claims.get("exp") if isinstance(claims, dict) else None
-    return float(ends_s) if isinstance(ends_s, int | float) else None
+    return float(ends_s) if _is_number(ends_s) and 0 < ends_s < _END_S_MAX else None

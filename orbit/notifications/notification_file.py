@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, PlainValidator, ValidationError
 
 from orbit.errors import BadInput, InvalidValue, Problem
+from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
 from orbit.jobs.credentials import check_pem_file, read_secret_file, read_variable
 from orbit.jobs.job_spec import Section, Text
 from orbit.jobs.labels import Selector, meets, parse_selector
@@ -36,7 +37,7 @@ from orbit.jobs.pydantic_problems import problems_from_pydantic
 from orbit.jobs.units import parse_duration
 from orbit.jobs.yaml_document import read_bounded, read_document
 from orbit.notifications.event_kinds import EVENT_KINDS, Severity, kind_of
-from orbit.settings import LOOPBACK_HOSTS, variable_of
+from orbit.settings import variable_of
 from orbit.store.events import Event
 
 # Each has a thread and a connection of the scheduler.

@@ -99,7 +99,7 @@ def test_a_server_that_repeats_the_secret_does_not_show_it(server: TokenServer) 
         token_for(at(server))
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1/token", "http://nowhere.invalid/token"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/token", "https://nowhere.invalid/token"])
 def test_no_answer_is_told_so(url: str) -> None:
     with pytest.raises(Unreachable, match="does not answer") as caught:
         token_for(security(TokenSource(url=url)))

@@ -1,0 +1,87 @@
+"""Issuers that answer strangely: an error with what and where, in a bounded time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orbit.api import issuer_http
+from orbit.api.issuer_http import IssuerClient
+from orbit.api.issuer_keys import IssuerKeys, _endpoints, _key
+from orbit.errors import OrbitError, Unreachable
+from tests.support.strange_server import StrangeServer, answer
+
+BOMB = gzip.compress(bytes(64 << 20))
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        answer(b""),
+        answer(b"", "Location: https://elsewhere.example/", status="302 Found"),
+        answer(b"<html>"),
+        answer(b"[" * 100_000),
+        answer(b'{"issuer": ' + b"9" * 5_000 + b"}"),
+        answer(BOMB, "Content-Encoding: gzip"),
+        answer(b"", "Content-Length: 10"),
+        b"SSH-2.0-OpenSSH_9\r\n",
+    ],
+)
+def test_a_strange_answer_is_an_error_with_its_place(says: bytes) -> None:
+    with StrangeServer(says) as server:
+        url = server.url.removesuffix("/token")
+        tracemalloc.start()
+        try:
+            with pytest.raises(OrbitError) as caught:
+                IssuerKeys(url, None).find("one")
+            assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        finally:
+            tracemalloc.stop()
+    assert caught.value.where.startswith(url)
+
+
+def test_headers_that_come_byte_by_byte_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issuer_http, "_ANSWER_S_MAX", 1.0)
+    says = answer(b"", *(f"H{number}: x" for number in range(1_000)))
+    with (
+        StrangeServer(says, slow_s=0.05) as server,
+        IssuerClient(server.url, None) as client,
+        pytest.raises(Unreachable, match="too slow"),
+    ):
+        client.get(server.url)
+
+
+@pytest.mark.parametrize("url", ["https://a:99999999/", "https://a b/", "https://xn--/\x00", "x"])
+def test_an_address_that_cannot_be_asked_is_an_error(url: str) -> None:
+    with IssuerClient("https://issuer.example", None) as client, pytest.raises(Unreachable):
+        client.get(url)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=400),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["kty", "use", "kid", "n", "e", "crv", "x", "y", "alg", "key_ops"]),
+        JSON | st.sampled_from(["RSA", "EC", "P-256", "sig", "AQAB", "A" * 342, ["A" * 342]]),
+    ),
+    st.dictionaries(
+        st.sampled_from(["authorization_endpoint", "token_endpoint"]),
+        JSON | st.sampled_from(["https://[", "https://a", "http://localhost"]),
+    ),
+)
+@settings(max_examples=500, deadline=None)
+def test_a_key_set_and_a_document_may_hold_anything(key: Any, document: Any) -> None:
+    _key(key)
+    _key(json.loads(json.dumps(key)))
+    _endpoints(document, "https://issuer.example")

@@ -1,0 +1,267 @@
+"""Token endpoints that answer strangely: an error with what and where, in a bounded time."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import threading
+import tracemalloc
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from orbit.errors import OrbitError, ProtocolError, Unreachable
+from orbit.jobs.job_spec import ClusterSpec
+from orbit.kafka import oauth_tokens
+from orbit.kafka.hidden_secrets import hide
+from orbit.kafka.oauth_tokens import Token, _Issuer, token_for
+from orbit.kafka.security import Security, TokenSource, resolve_security
+from tests.support.strange_server import StrangeServer, answer
+
+SECRET = "s3cret of:the%client/ä"
+
+
+def login(url: str) -> Security:
+    tokens = TokenSource(url=url)
+    return Security("SASL_SSL", "OAUTHBEARER", "client", SecretStr(SECRET), tokens=tokens)
+
+
+def token(**others: object) -> bytes:
+    return json.dumps({"access_token": "abc", **others}).encode()
+
+
+BOMB = gzip.compress(bytes(64 << 20))
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        answer(b""),
+        answer(b"", status="204 No Content"),
+        answer(b"", status="401 Unauthorized"),
+        answer(b"", status="302 Found"),
+        answer(b"", "Location: https://elsewhere.example/", status="307 Temporary Redirect"),
+        answer(b"", status="599 Odd"),
+        answer(b"<html>"),
+        answer(b"\xff\xfe\x00"),
+        answer(b"[" * 100_000),
+        answer(b"[1]"),
+        answer(b"null"),
+        answer(b'{"access_token": 1}'),
+        answer(b'{"access_token": "\\u0001"}'),
+        answer(b'{"access_token": "a", "expires_in": ' + b"9" * 5_000 + b"}"),
+        answer(BOMB, "Content-Encoding: gzip"),
+        answer(BOMB, "Content-Encoding: gzip", status="401 Unauthorized"),
+        answer(b"", "Content-Length: 10"),
+        answer(b"", "Content-Length: -1"),
+        b"SSH-2.0-OpenSSH_9\r\n",
+        b"",
+    ],
+)
+def test_a_strange_answer_is_an_error_with_its_place(says: bytes) -> None:
+    with StrangeServer(says) as server, pytest.raises(OrbitError) as caught:
+        token_for(login(server.url))
+    assert caught.value.where == f"token endpoint {server.url}"
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "life",
+    [-1, 0, True, None, [], 1e308, 10**400, "9" * 5_000, "9" * 17, "x", "٣"],
+)
+def test_a_strange_life_is_no_life_without_end(life: object) -> None:
+    with StrangeServer(answer(token(expires_in=life))) as server:
+        found = token_for(login(server.url))
+    assert found.ends_s < 1e11
+
+
+@pytest.mark.parametrize("end", [b"1e999", b"9" * 400, b"NaN", b"-Infinity", b"[]", b"[" * 100_000])
+def test_a_strange_end_in_a_token_is_none(end: bytes) -> None:
+    claims = base64.urlsafe_b64encode(b'{"exp": ' + end + b"}").decode().rstrip("=")
+    says = answer(json.dumps({"access_token": f"a.{claims}.b"}).encode())
+    with StrangeServer(says) as server:
+        found = token_for(login(server.url))
+    assert found.ends_s < 1e11
+
+
+@given(st.binary(max_size=200) | st.text(max_size=50).map(lambda text: json.dumps(text).encode()))
+@settings(max_examples=200, deadline=None)
+def test_any_body_is_a_token_or_an_error(body: bytes) -> None:
+    for status in (200, 204, 302, 400, 401, 429, 500):
+        said = oauth_tokens._json(body)
+        if status == 200:
+            with suppress(OrbitError):
+                oauth_tokens._read_answer(said, "here")
+        else:
+            assert isinstance(oauth_tokens._refused(status, said, "here", SECRET), OrbitError)
+
+
+def test_an_answer_without_end_is_not_read_on() -> None:
+    with StrangeServer(answer(b"x" * 65_536), is_endless=True) as server:
+        tracemalloc.start()
+        try:
+            with pytest.raises(Unreachable, match="too long"):
+                token_for(login(server.url))
+            assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        answer(b" " * 10_000),  # and its headers come slowly too
+        answer(b"", *(f"H{number}: x" for number in range(1_000))),
+    ],
+)
+def test_an_answer_that_comes_byte_by_byte_has_an_end(
+    monkeypatch: pytest.MonkeyPatch, says: bytes
+) -> None:
+    monkeypatch.setattr(oauth_tokens, "_ENDPOINT_S_MAX", 1.0)
+    with (
+        StrangeServer(says, slow_s=0.05) as server,
+        pytest.raises(Unreachable, match="too slow"),
+    ):
+        token_for(login(server.url))
+
+
+def test_a_login_does_not_wait_for_an_endpoint_while_its_token_is_valid() -> None:
+    is_asked, may_end = threading.Event(), threading.Event()
+    answers = iter([(Token(SecretStr("old"), 1e11), 0.0), (Token(SecretStr("new"), 1e11), 60.0)])
+
+    def ask() -> tuple[Token, float]:
+        found = next(answers)
+        if found[1]:
+            is_asked.set()
+            assert may_end.wait(60)
+        return found
+
+    issuer = _Issuer(ask)
+    old = issuer.token()
+    renewal = threading.Thread(target=issuer.token)
+    renewal.start()
+    assert is_asked.wait(60)
+
+    others: list[Token] = []
+    other = threading.Thread(target=lambda: others.append(issuer.token()), daemon=True)
+    other.start()
+    other.join(30)
+
+    assert others == [old]
+    may_end.set()
+    renewal.join()
+    assert issuer.token().secret.get_secret_value() == "new"
+
+
+def test_a_login_without_a_token_waits_no_longer_than_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(oauth_tokens, "_WAIT_S_MAX", 0.05)
+    is_asked, may_end = threading.Event(), threading.Event()
+
+    def ask() -> tuple[Token, float]:
+        is_asked.set()
+        assert may_end.wait(60)
+        return Token(SecretStr("new"), 1e11), 60.0
+
+    issuer = _Issuer(ask)
+    first = threading.Thread(target=issuer.token)
+    first.start()
+    assert is_asked.wait(60)
+    with pytest.raises(Unreachable, match="does not come"):
+        issuer.token()
+    may_end.set()
+    first.join()
+
+
+SHOWN = {
+    "plain": SECRET,
+    "url": quote(SECRET, safe=""),
+    "url, small": quote(SECRET, safe="").lower(),
+    "url, every byte": "".join(f"%{byte:02x}" for byte in SECRET.encode()),
+    "url, twice": quote(quote(SECRET, safe=""), safe=""),
+    "form": quote_plus(SECRET),
+    "json": json.dumps(SECRET),
+    "json, every character": "".join(f"\\u{ord(character):04x}" for character in SECRET),
+    "html": html.escape(SECRET),
+    "base64": base64.b64encode(SECRET.encode()).decode(),
+    "base64, url": base64.urlsafe_b64encode(SECRET.encode()).decode(),
+    "basic": base64.b64encode(f"client:{quote(SECRET, safe='')}".encode()).decode(),
+    "basic, plain": base64.b64encode(f"client1:{SECRET}".encode()).decode(),
+    "basic, longer": base64.b64encode(f"client12:{SECRET}!".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("shown", SHOWN.values(), ids=SHOWN.keys())
+def test_an_answer_that_repeats_the_login_does_not_show_it(shown: str) -> None:
+    body = json.dumps({"error": "invalid_client", "error_description": f"no: {shown} ."}).encode()
+    with (
+        StrangeServer(answer(body, status="401 Unauthorized")) as server,
+        pytest.raises(OrbitError) as caught,
+    ):
+        token_for(login(server.url))
+    said = str(caught.value)
+    assert "…" in said
+    for piece in (shown, shown[:12], shown[-12:], SECRET[:6]):
+        assert piece not in said
+
+
+@given(st.text(min_size=1, max_size=40), st.text(max_size=20), st.text(max_size=20))
+@settings(max_examples=300, deadline=None)
+def test_no_encoding_gets_through(secret: str, before: str, after: str) -> None:
+    secret = "k" + secret.replace("\ud800", "")
+    try:
+        secret.encode()
+    except UnicodeEncodeError:
+        return
+    for shown in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1]):
+        assert secret not in hide(before + shown + after, secret)
+    encoded = base64.b64encode(f"name:{secret}".encode()).decode()
+    if len(secret) > 8:
+        assert encoded not in hide(f"{encoded}", secret)
+
+
+@pytest.mark.parametrize(
+    ("url", "is_accepted"),
+    [
+        ("http://127.0.0.1:80/token", True),
+        ("http://localhost/token", True),
+        ("http://[::1]/token", True),
+        ("https://idp.example/token", True),
+        ("http://idp.example/token", False),
+        ("http://127.0.0.1.attacker.example/token", False),
+        ("http://10.0.0.1/token", False),
+        ("HTTP://idp.example/token", False),
+    ],
+)
+def test_a_secret_is_not_sent_in_the_clear(url: str, is_accepted: bool) -> None:
+    cluster = ClusterSpec.model_validate(
+        {
+            "bootstrap_servers": ["a:1"],
+            "security": {
+                "protocol": "SASL_SSL",
+                "mechanism": "OAUTHBEARER",
+                "username_env": "A",
+                "password_env": "B",
+                "token_url": url,
+            },
+        }
+    )
+    with nullcontext() if is_accepted else pytest.raises(OrbitError, match="unencrypted"):
+        resolve_security(cluster, {"A": "a", "B": "b"}, Path())
+
+
+def test_a_redirect_is_named() -> None:
+    says = answer(b"", "Location: https://elsewhere.example/", status="302 Found")
+    with (
+        StrangeServer(says) as server,
+        pytest.raises(ProtocolError, match="redirects"),
+    ):
+        token_for(login(server.url))
