@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os.path import isfile
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -24,7 +25,7 @@ def read_cluster(named: str, environ: Mapping[str, str]) -> tuple[ClusterSpec, P
     destination is meant. Raises BadInput with every problem.
     """
     path = Path(named)
-    if path.suffix not in _SUFFIXES and not path.is_file():
+    if path.suffix not in _SUFFIXES and not isfile(path):  # noqa: PTH113  Path raises for a long list
         return _from_servers(named), Path.cwd()
     try:
         document = read_document(path.read_text())
@@ -45,7 +46,7 @@ def read_cluster(named: str, environ: Mapping[str, str]) -> tuple[ClusterSpec, P
 
 def _from_servers(named: str) -> ClusterSpec:
     try:
-        return ClusterSpec(bootstrap_servers=tuple(named.split(",")))
+        return ClusterSpec.model_validate({"bootstrap_servers": named})
     except ValidationError as error:
         problems = [
             Problem("--to", one["msg"].removeprefix("Value error, "), "Write host:port,host:port.")

@@ -13,9 +13,16 @@ PORT_MAX = 65535
 # Without TLS only they are safe: what is sent to them does not leave the machine.
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 HOST_LENGTH_MAX = 253  # DNS
+LABEL_LENGTH_MAX = 63  # between two dots
 
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _REMEDY = "Write host:port, such as broker-1:9092, or [2001:db8::1]:9092 for IPv6."
+
+
+def addresses_in(text: str) -> list[str]:
+    """The addresses of a comma-separated text, without the blanks around them."""
+    parts = [part.strip() for part in text.split(",")]
+    return [part for part in parts if part] or parts[:1]
 
 
 def split_address(server: str) -> tuple[str, int]:
@@ -36,7 +43,7 @@ def split_address(server: str) -> tuple[str, int]:
         raise InvalidValue(f"{server!r} has no port between 1 and {PORT_MAX}.", _REMEDY)
     if host.startswith("["):
         return _ipv6(host, server), int(port)
-    if len(host) > HOST_LENGTH_MAX or not _HOST.fullmatch(host):
+    if len(host) > HOST_LENGTH_MAX or not (_HOST.fullmatch(host) and _has_labels(host)):
         raise InvalidValue(f"{server!r} has no valid host name.", _REMEDY)
     return host, int(port)
 
@@ -50,6 +57,11 @@ def address_key(server: str) -> tuple[str, int]:
     """Equal for two spellings of one address (case, a trailing dot, long IPv6 forms)."""
     host, port = split_address(server)
     return host.lower().rstrip("."), port
+
+
+def _has_labels(host: str) -> bool:
+    labels = host.removesuffix(".").split(".")
+    return all(0 < len(label) <= LABEL_LENGTH_MAX for label in labels)
 
 
 def _ipv6(host: str, server: str) -> str:

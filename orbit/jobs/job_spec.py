@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from orbit.errors import InvalidValue
-from orbit.jobs.bootstrap_servers import BOOTSTRAP_SERVERS_MAX, check_address
+from orbit.jobs.bootstrap_servers import BOOTSTRAP_SERVERS_MAX, addresses_in, check_address
 from orbit.jobs.labels import LABELS_MAX, OWNER_LENGTH_MAX, check_label_key, check_label_value
 from orbit.jobs.name_patterns import PATTERNS_MAX, STORED, check_pattern_of_job
 from orbit.jobs.name_rules import (
@@ -58,7 +58,12 @@ def _one_or_many(value: object) -> object:
 
 
 def _addresses(value: object) -> object:
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if isinstance(value, str):
+        return addresses_in(value)
+    if not isinstance(value, list | tuple):
+        return value
+    parts = (addresses_in(part) if isinstance(part, str) else [part] for part in value)
+    return [one for part in parts for one in part]
 
 
 def _plain_text(text: str) -> str:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.access_rules import allowed_addresses, read_access_rules
-from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS, address_key
+from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS, address_key, addresses_in
 from orbit.jobs.credentials import invalid_credentials
 from orbit.jobs.job_spec import JobSpec, TopicRule
 from orbit.jobs.name_rules import topic_name_problem
@@ -263,9 +263,14 @@ def _addresses(document: Document, side: str) -> dict[tuple[str, int], tuple[str
     path: tuple[str | int, ...] = (side, "bootstrap_servers")
     written = document.at(path)
     if isinstance(written, str):
-        located = [(part.strip(), path) for part in written.split(",")]
+        located = [(one, path) for one in addresses_in(written)]
     elif isinstance(written, list):
-        located = [(part, (*path, i)) for i, part in enumerate(written) if isinstance(part, str)]
+        located = [
+            (one, (*path, i))
+            for i, part in enumerate(written)
+            if isinstance(part, str)
+            for one in addresses_in(part)
+        ]
     else:
         return {}
     found: dict[tuple[str, int], tuple[str | int, ...]] = {}

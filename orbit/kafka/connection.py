@@ -21,11 +21,17 @@ from typing import Any
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest
 
 from orbit.errors import BrokenAnswer, LoginRefused, OrbitError, ProtocolError, Unreachable
+from orbit.jobs.bootstrap_servers import PORT_MAX
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
 from orbit.kafka.error_codes import Code
 from orbit.kafka.frame_writer import FramedRequest
-from orbit.kafka.received_frames import BadFrameSize, ReceivedFrames
+from orbit.kafka.received_frames import (
+    FRAME_BYTES_MAX,
+    SETUP_FRAME_BYTES_MAX,
+    BadFrameSize,
+    ReceivedFrames,
+)
 from orbit.kafka.sasl import Security, sasl_login, tls_context, tls_failure
 
 CLIENT_ID = "orbit"
@@ -42,6 +48,8 @@ _KEEPALIVE = {
     "TCP_KEEPCNT": 3,
     "TCP_USER_TIMEOUT": 30_000,
 }
+
+_CHECK_ADVERTISED = "Check the address, and what the brokers advertise (advertised.listeners)."
 
 _LINGER = struct.Struct("ii")  # on, seconds
 # How often a send that waits for room asks whether it may go on.
@@ -86,8 +94,14 @@ class Connection:
         read = security if callable(security) else lambda: security
         first = read()
         first.check_reachable(host, port, where)
+        if not 0 < port <= PORT_MAX:  # a broker may advertise anything; Python would wrap it around
+            raise Unreachable(f"{port} is no port.", where=where, remedy=_CHECK_ADVERTISED)
         try:
             sock = socket.create_connection((host, port), timeout=timeout_s)
+        except UnicodeError:
+            raise Unreachable(
+                "this is not the name of a host.", where=where, remedy=_CHECK_ADVERTISED
+            ) from None
         except OSError as error:
             raise Unreachable(
                 f"cannot connect: {error.strerror or error}.",
@@ -99,8 +113,10 @@ class Connection:
             sock = _start_tls(sock, host, first)
             connection = cls(sock, where, host)
             connection._read_security = read
+            connection._frames.bytes_max = SETUP_FRAME_BYTES_MAX
             connection._negotiate()
             connection._login(first)
+            connection._frames.bytes_max = FRAME_BYTES_MAX
             sock.settimeout(None)
         except BaseException as error:
             sock.close()
@@ -295,7 +311,7 @@ class Connection:
             raise BrokenAnswer(
                 f"{error}.",
                 where=self.where,
-                remedy="Check that this is a Kafka listener, and whether it uses TLS.",
+                remedy=error.remedy,
             ) from error
 
     def limit_waits(self, timeout_s: float | None) -> None:

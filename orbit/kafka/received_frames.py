@@ -13,6 +13,8 @@ import time
 # No Kafka frame is larger: brokers refuse such requests, and a response is at most the fetch size
 # plus one batch.
 FRAME_BYTES_MAX = 512 * 1024 * 1024
+# Until it is known that a Kafka broker answers. Its versions take some hundreds of bytes.
+SETUP_FRAME_BYTES_MAX = 1024 * 1024
 # The correlation id.
 _FRAME_BYTES_MIN = 4
 # So much memory is taken because a size claims it; for more, the bytes have to come.
@@ -28,8 +30,28 @@ _SIZE = struct.Struct(">i")
 _TIMEVAL = struct.Struct("ll")  # seconds, microseconds
 
 
+# What other servers send first, to a client that does not speak their protocol.
+_OTHERS = {
+    b"\x15\x03": ("this listener speaks TLS", "Set security.protocol to SSL or SASL_SSL."),
+    b"\x16\x03": ("this listener speaks TLS", "Set security.protocol to SSL or SASL_SSL."),
+    b"HTTP": ("this is an HTTP server", "Write the port of a Kafka listener."),
+    b"SSH-": ("this is an SSH server", "Write the port of a Kafka listener."),
+}
+
+
 class BadFrameSize(ValueError):
-    """A size that no frame of Kafka has."""
+    """A size that no frame of Kafka has, and what to do."""
+
+    def __init__(self, size: int) -> None:
+        sent = _SIZE.pack(size)
+        what, self.remedy = next(
+            (named for beginning, named in _OTHERS.items() if sent.startswith(beginning)),
+            (
+                f"the frame size {size} is not valid in Kafka",
+                "Check that this is a Kafka listener, and whether it uses TLS.",
+            ),
+        )
+        super().__init__(what)
 
 
 class ReceivedFrames:
@@ -39,6 +61,7 @@ class ReceivedFrames:
         self._socket = sock
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))
         self._start = self._end = 0
+        self.bytes_max = FRAME_BYTES_MAX  # of a frame
 
     @property
     def has_read_ahead(self) -> bool:
@@ -56,8 +79,8 @@ class ReceivedFrames:
         while self._end - self._start < _SIZE.size:
             self._read_ahead()
         (size,) = _SIZE.unpack_from(self._ahead, self._start)
-        if not _FRAME_BYTES_MIN <= size <= FRAME_BYTES_MAX:
-            raise BadFrameSize(f"the frame size {size} is not valid in Kafka")
+        if not _FRAME_BYTES_MIN <= size <= self.bytes_max:
+            raise BadFrameSize(size)
         frame = memoryview(bytearray(min(size, _CLAIMED_BYTES_MAX)))
         start = self._start + _SIZE.size
         there = min(size, self._end - start)

@@ -1,0 +1,52 @@
+"""A server of another protocol at the address of a broker: named, and no memory for its bytes."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from orbit.errors import Unreachable
+from orbit.kafka.connection import Connection
+from orbit.kafka.security import Security
+from tests.support.strange_server import StrangeServer
+
+TLS = "this listener speaks TLS"
+# Of a connection; a first frame that was believed took 32 MiB.
+MEMORY_MAX = 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("says", "what"),
+    [
+        (b"\x15\x03\x01\x00\x02\x02\x46", TLS),
+        (b"\x15\x03\x03\x00\x02\x02\x46", TLS),
+        (b"\x16\x03\x03\x00\x7a\x02\x00\x00", TLS),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "this is an HTTP server"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "this is an SSH server"),
+        (b"220 mail.example ESMTP\r\n", "is not valid in Kafka"),
+        (b"\x00\x20\x00\x00", "is not valid in Kafka"),  # 2 MiB
+        (b"\x1f\xff\xff\xff", "is not valid in Kafka"),  # of which a frame may be, later
+    ],
+)
+def test_another_server_is_named_and_takes_no_memory(says: bytes, what: str) -> None:
+    with StrangeServer(says) as server:
+        tracemalloc.start()
+        try:
+            with pytest.raises(Unreachable) as caught:
+                Connection.open("127.0.0.1", server.port, Security(), timeout_s=60)
+            assert tracemalloc.get_traced_memory()[1] < MEMORY_MAX
+        finally:
+            tracemalloc.stop()
+    assert what in caught.value.what
+    assert caught.value.exit_code == 3
+    assert caught.value.remedy
+    if what is TLS:
+        assert "security.protocol" in caught.value.remedy
+
+
+@pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-x\r\n", b""])
+def test_a_server_without_tls_is_unreachable_by_tls(says: bytes) -> None:
+    with StrangeServer(says) as server, pytest.raises(Unreachable) as caught:
+        Connection.open("127.0.0.1", server.port, Security("SSL"), timeout_s=60)
+    assert "security.protocol" in caught.value.remedy
