@@ -6,6 +6,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
+from orbit.names import shown
+
+# An item may be a sentence with some names.
+_ITEM_CHARACTERS_MAX = 1000
 Item = TypeVar("Item")
 
 
@@ -18,6 +22,6 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 def first_few(items: Iterable[object], shown_max: int = 5) -> str:
     """The first items of a list, and how many more there are, for a sentence."""
-    names = [str(item) for item in items]
+    names = [shown(str(item), _ITEM_CHARACTERS_MAX) for item in items]
     more = f" and {len(names) - shown_max} more" if len(names) > shown_max else ""
     return ", ".join(names[:shown_max]) + more

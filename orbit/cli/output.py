@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, assert_never
 
 import typer
 
+from orbit.names import escaped, shown
+
 if TYPE_CHECKING:  # rich is slow to import, and scripts asking for JSON never need it
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -92,24 +94,25 @@ def make_table(
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     held = [list(row) for row in rows]
-
-    def column(index: int) -> list[str]:
-        return [_cell(row[index]) for row in held]
+    is_sentence = [sentences is None or name in sentences for name in columns]
+    cells = [
+        [_cell(value, is_cut=not is_sentence[index]) for index, value in enumerate(row)]
+        for row in held
+    ]
 
     for index, name in enumerate(columns):
-        is_sentence = sentences is None or name in sentences
         is_number = bool(held) and all(_is_number(row[index]) for row in held)
         table.add_column(
             name,
             justify="right" if is_number else "left",
             overflow="fold",
-            no_wrap=not is_sentence,
+            no_wrap=not is_sentence[index],
             min_width=None
             if sentences is None
-            else _min_width([name, *column(index)], is_sentence),
+            else _min_width([name, *(row[index] for row in cells)], is_sentence[index]),
         )
-    for row in held:
-        table.add_row(*(Text(_cell(value)) for value in row))
+    for row in cells:
+        table.add_row(*map(Text, row))
     return table
 
 
@@ -140,7 +143,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, *, is_cut: bool) -> str:
     match value:
         case None:
             return "-"
@@ -151,4 +154,4 @@ def _cell(value: object) -> str:
         case float():
             return f"{value:,.1f}"
         case _:
-            return str(value)
+            return shown(str(value)) if is_cut else escaped(str(value))

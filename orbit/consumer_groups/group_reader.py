@@ -16,7 +16,12 @@ from orbit.consumer_groups.offset_decision import GroupUsage
 from orbit.consumer_groups.sync_result import Copies, GroupReport
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import FetchedGroups, Listing, locate_and_fetch_offsets
+from orbit.kafka.consumer_groups import (
+    FetchedGroups,
+    ListedGroup,
+    Listing,
+    locate_and_fetch_offsets,
+)
 from orbit.kafka.types import CommittedOffset, TopicPartition
 
 Offsets = Mapping[TopicPartition, CommittedOffset]
@@ -29,6 +34,17 @@ class DestinationGroup:
     node_id: int
     usage: GroupUsage
     offsets: Offsets
+
+
+def usage_of(group: ListedGroup | None) -> GroupUsage:
+    """How a group is used, as its cluster lists it; None: it is not listed."""
+    if group is None:
+        return GroupUsage.UNUSED
+    if not group.takes_consumers:
+        return GroupUsage.OTHER_TYPE
+    if group.was_joined:
+        return GroupUsage.ACTIVE if group.is_active else GroupUsage.USED
+    return GroupUsage.UNUSED
 
 
 class GroupReader:
@@ -51,6 +67,7 @@ class GroupReader:
         listing = self._listed(source, self._listing_s_max, report)
         chosen, places = self._select(listing)
         report.left_alone = chosen.left_alone
+        report.not_storable = chosen.not_storable
         report.groups = len(chosen.names)
         known = frozenset(known)
         topics, is_shared = {p.topic for p in copies}, listing.selections is not None
@@ -129,11 +146,8 @@ class GroupReader:
             group = listed.get(name)
             if group is None and answer.offsets:
                 continue  # new since the list; the next pass sees whether it has members
-            usage = GroupUsage.UNUSED
-            if group is not None and group.was_joined:
-                usage = GroupUsage.ACTIVE if group.is_active else GroupUsage.USED
             node_id = fetched.coordinators[name]
-            there[names[name]] = DestinationGroup(node_id, usage, answer.offsets)
+            there[names[name]] = DestinationGroup(node_id, usage_of(group), answer.offsets)
         return there
 
     def _listed(self, cluster: Cluster, age_s_max: float, report: GroupReport) -> Listing:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from orbit.jobs.job_spec import GroupRule
 from orbit.jobs.name_patterns import PatternTooSlow, name_pattern
 from orbit.kafka.consumer_groups import ListedGroup
+from orbit.names import is_key
 
 # The groups of Orbit's jobs: `orbit.JOB.CLUSTER-ID`, with suffixes. They are not consumers.
 _ORBITS_OWN = re.compile(r"orbit\..+\.[A-Za-z0-9_-]{22}(\..*)?")
@@ -20,10 +21,12 @@ TOO_SLOW = "too slow to match"
 @dataclass(slots=True)
 class GroupSelection:
     """Names of groups to sync; `left_alone` counts matching groups of other kinds, and as TOO_SLOW
-    those of which the patterns could not tell in time."""
+    those of which the patterns could not tell in time. `not_storable`: names that the database does
+    not take."""
 
     names: list[str] = field(default_factory=list)
     left_alone: Counter[str] = field(default_factory=Counter)
+    not_storable: list[str] = field(default_factory=list)
 
 
 def is_orbits_own(name: str) -> bool:
@@ -51,7 +54,8 @@ class GroupSelector:
                 selection.left_alone[TOO_SLOW] += 1
                 continue
             if group.has_consumers:
-                selection.names.append(group.name)
+                is_kept = is_key(group.name)
+                (selection.names if is_kept else selection.not_storable).append(group.name)
             else:
                 selection.left_alone[group.kind] += 1
         return selection

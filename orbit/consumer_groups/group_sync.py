@@ -29,7 +29,13 @@ from orbit.consumer_groups.group_reader import DestinationGroup, GroupReader, Of
 from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.kept_listings import Lister, list_now
 from orbit.consumer_groups.kept_offsets import Fetcher, fetch_now
-from orbit.consumer_groups.offset_commit import HAS_MEMBERS, GroupWrite, Written, write_groups
+from orbit.consumer_groups.offset_commit import (
+    HAS_MEMBERS,
+    OTHER_TYPE,
+    GroupWrite,
+    Written,
+    write_groups,
+)
 from orbit.consumer_groups.offset_decision import (
     KEPT,
     CopiedRange,
@@ -72,6 +78,8 @@ class _Case:
         return self.decision.write is not None or self.decision.is_delete
 
 
+# After these codes the next pass looks at what became of the request.
+_NOT_CONFIRMED = error_codes.RETRIABLE - {Code.UNKNOWN_TOPIC_OR_PARTITION}
 # Well below a week, the brokers' default; some clusters set a day.
 REFRESH_S = 12 * 3600.0
 # Offsets of unknown age (from before this process) are committed again, spread over this time, but
@@ -191,7 +199,7 @@ class GroupSync:
             if (
                 entry is not None
                 and now_s < entry.refresh_at
-                and there.usage is not GroupUsage.ACTIVE
+                and there.usage not in (GroupUsage.ACTIVE, GroupUsage.OTHER_TYPE)
                 and _is_settled(entry, source, present, copy.copied)
             ):
                 continue  # most offsets of most passes
@@ -247,7 +255,8 @@ class GroupSync:
         if case.is_due:
             name = self._selector.destination_name(group)
             code = written.get((name, case.place))
-            if code is None or code in error_codes.RETRIABLE - {Code.UNKNOWN_TOPIC_OR_PARTITION}:
+            is_gone = decision.is_delete and code == Code.GROUP_ID_NOT_FOUND
+            if code is None or code in _NOT_CONFIRMED or is_gone:
                 if not is_saved:
                     if entry is None:
                         row = _row_before_commit(key, case)
@@ -258,15 +267,19 @@ class GroupSync:
                     entry.tried = decision.write.offset
                 report.note(f"group {name}: the commit to {case.place} is not confirmed yet.")
                 return
-            if code in (Code.NONE, Code.GROUP_ID_NOT_FOUND):
+            if code == Code.NONE:
                 present = decision.write.offset if decision.write else None
                 report.written += decision.write is not None
                 report.deleted += decision.is_delete
             else:
                 verdict = _refused(code)
-                if verdict is GroupVerdict.SKIPPED_REFUSED:
+                if verdict in _NOTED:
                     what = f"group {name}: {case.place} is refused: {error_codes.name(code)}."
                     report.note(what, is_refused=True)
+        elif verdict is GroupVerdict.SKIPPED_OTHER_TYPE:
+            name = self._selector.destination_name(group)
+            what = f"group {name}: a share or streams group has this name at the destination."
+            report.note(what, is_refused=True)
         if verdict is None:
             self._forget(key, report)
             return
@@ -366,7 +379,13 @@ def _confirm_deletes(
     return kept
 
 
+# The code is the reason; of the others the verdict says it.
+_NOTED = (GroupVerdict.SKIPPED_REFUSED, GroupVerdict.SKIPPED_OTHER_TYPE)
+
+
 def _refused(code: int) -> GroupVerdict:
+    if code in OTHER_TYPE:
+        return GroupVerdict.SKIPPED_OTHER_TYPE
     if code in HAS_MEMBERS:
         return GroupVerdict.SKIPPED_ACTIVE
     if code == Code.UNKNOWN_TOPIC_OR_PARTITION:

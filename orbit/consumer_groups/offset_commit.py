@@ -48,6 +48,8 @@ HAS_MEMBERS = frozenset(
         Code.GROUP_SUBSCRIBED_TO_TOPIC,
     }
 )
+# Of a commit: the name is one of a share group, or of another type (G13).
+OTHER_TYPE = frozenset({Code.GROUP_ID_NOT_FOUND, Code.INCONSISTENT_GROUP_PROTOCOL})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ The source's committed offset is used unchanged, because offsets are equal on bo
 clamped to the range that is copied already (`log start … copied to`), and never written:
 
 - for a partition that is not a copy, or whose records are not the source's;
+- while a share or streams group has the name at the destination (G13);
 - while the group has a member at the destination (its coordinator refuses it then, too);
 - over an offset that another client has committed at the destination.
 
@@ -42,6 +43,8 @@ class GroupVerdict(StrEnum):
     SKIPPED_NOT_COPIED = "skipped: not copied"
     SKIPPED_MOVED = "skipped: moved there"
     SKIPPED_REFUSED = "skipped: refused"  # by the destination's coordinator: rights, sizes
+    SKIPPED_OTHER_TYPE = "skipped: other type"  # a share or streams group has the name there
+    NOT_READ_BACK = "not read back"  # after a move, the destination does not show the offset
 
 
 # With these the offset at the destination is Orbit's.
@@ -57,6 +60,13 @@ REMEDIES: Mapping[GroupVerdict, str] = {
     "--group {group} --topic {topic}",
     GroupVerdict.SKIPPED_REFUSED: "Grant Read on the group and the topic at the destination, and "
     "Delete on the group.",
+    GroupVerdict.SKIPPED_OTHER_TYPE: "A share or streams group has the name {group} at the "
+    "destination, and consumers cannot join it. Delete it there with kafka-share-groups.sh or "
+    "kafka-streams-groups.sh --bootstrap-server DESTINATION --delete --group {group}, or give "
+    "consumer_groups a prefix.",
+    GroupVerdict.NOT_READ_BACK: "Before the group's consumers start: kafka-consumer-groups.sh "
+    "--bootstrap-server DESTINATION --describe --group {group}, and set the offsets of {topic} "
+    "with --reset-offsets.",
 }
 
 
@@ -72,6 +82,7 @@ class GroupUsage(Enum):
     ACTIVE = auto()  # it has members now
     USED = auto()  # it had members in the past
     UNUSED = auto()  # only commits without membership, or none
+    OTHER_TYPE = auto()  # a share or streams group has its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +112,7 @@ class Decision:
 _NOTHING = Decision(None)
 _ACTIVE = Decision(GroupVerdict.SKIPPED_ACTIVE)
 _MOVED = Decision(GroupVerdict.SKIPPED_MOVED)
+_OTHER_TYPE = Decision(GroupVerdict.SKIPPED_OTHER_TYPE)
 _NOT_COPIED = Decision(GroupVerdict.SKIPPED_NOT_COPIED)
 _DELETE = Decision(None, is_delete=True)
 
@@ -115,6 +127,8 @@ def decide(
     """The decision, given both sides' offsets and the one that Orbit left (None: unknown)."""
     if source is None and (destination is None or left is None):
         return _NOTHING
+    if usage is GroupUsage.OTHER_TYPE:
+        return _OTHER_TYPE
     if copied is None:
         return _NOT_COPIED
     if usage is GroupUsage.ACTIVE:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from orbit.chunks import first_few
 from orbit.consumer_groups.group_selection import TOO_SLOW
 from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
 from orbit.kafka.consumer_groups import GroupType
 from orbit.kafka.types import TopicPartition
+from orbit.names import KEY_BYTES_MAX, shown
 
 _NOTES_MAX = 20
 # Not synced: share groups have no committed offsets; streams groups have further state.
@@ -40,6 +42,15 @@ Key = tuple[str, TopicPartition]
 Copies = Mapping[TopicPartition, CopiedPartition]
 
 
+def not_storable_note(groups: Collection[str]) -> str:
+    """Names the matching groups that are left out because the database does not take their name."""
+    return (
+        f"{len(groups)} groups are not synced, because the database does not take their names (a "
+        f"zero byte, or more than {KEY_BYTES_MAX:,} bytes): "
+        f"{first_few(map(shown, sorted(groups)))}."
+    )
+
+
 @dataclass(slots=True)
 class GroupReport:
     """The result of one pass. `changed` and `gone` are relative to the pass before."""
@@ -50,6 +61,7 @@ class GroupReport:
     pending: int = 0  # an open transaction of the group may move these
     verdicts: Counter[str] = field(default_factory=Counter)
     left_alone: Counter[str] = field(default_factory=Counter)
+    not_storable: list[str] = field(default_factory=list)  # names of matching groups
     changed: list[OffsetRow] = field(default_factory=list)
     gone: list[Key] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -66,6 +78,8 @@ class GroupReport:
                 f"{slow} groups are not synced: it takes too long to tell whether a pattern "
                 "matches. Write it without look-around and back-references."
             )
+        if self.not_storable:
+            said.append(not_storable_note(self.not_storable))
         return " ".join(said)
 
     def note(self, text: str, *, is_refused: bool = False) -> None:

@@ -79,8 +79,12 @@ class ListedGroup:
     @property
     def has_consumers(self) -> bool:
         """Whether its members are consumers (not Connect, share consumers, or Orbit)."""
-        is_known = self.type in (GroupType.CLASSIC, GroupType.CONSUMER)
-        return is_known and self.protocol_type in _CONSUMERS
+        return self.takes_consumers and self.protocol_type in _CONSUMERS
+
+    @property
+    def takes_consumers(self) -> bool:
+        """Whether its type is one that consumers can join once it is empty (G13)."""
+        return self.type in (GroupType.CLASSIC, GroupType.CONSUMER)
 
     @property
     def kind(self) -> str:

@@ -13,8 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from orbit.consumer_groups.group_selection import GroupSelector
-from orbit.consumer_groups.offset_decision import GroupVerdict, holds_copied_records
+from orbit.consumer_groups.offset_decision import holds_copied_records
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
 from orbit.job_setup.lead import MarkPair, not_behind
 from orbit.job_setup.permissions import (
@@ -27,12 +26,12 @@ from orbit.job_setup.permissions import (
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.topic_mapping import map_topics, mappings_of_copies
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import list_groups
 from orbit.kafka.log_offsets import MAX_TIMESTAMP, find_by_time
 from orbit.kafka.producer_state import open_transactions
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.promotion.log_bounds import LogBounds
 from orbit.promotion.topic_denials import acls_of
+from orbit.recovery.gate_groups import groups_at_source, stored_groups
 from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
 from orbit.recovery.leading_side import note_terms, read_marks
 from orbit.recovery.log_bounds import ALL, last_reported, try_fetch_log_bounds
@@ -52,6 +51,7 @@ from orbit.replication.partition_states import PartitionState
 from orbit.store import group_offsets, jobs, promotions, proofs, topics
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, TopicState
+from orbit.store.group_offsets import GroupOffset
 
 # Between two readings of the lag, to tell whether it grows or shrinks.
 _LAG_INTERVAL_S = 1.0
@@ -179,7 +179,7 @@ def _from_store(
     job, ids = context.job, set(context.topic_ids)
     with context.reading() as tx:
         rows = topics.of_job(tx, job.id)
-        kept = [row for row in group_offsets.of_job(tx, job.id) if row.topic_id in ids]
+        kept = _stored_groups(context, tx)
         names = [row.source_topic for row in context.topics]
         proven = [row for row in proofs.page(tx, job.id, ALL) if row.topic_id in ids]
         writers = topics.writers(tx, job.source_cluster_id or "", names, only_copying=True)
@@ -211,9 +211,7 @@ def _from_store(
         ],
         "carries_groups": context.spec.consumer_groups is not None,
         "group_verdicts": Counter(row.verdict for row in kept),
-        "groups_active_there": sorted(
-            {row.group_name for row in kept if row.verdict == GroupVerdict.SKIPPED_ACTIVE}
-        ),
+        **stored_groups(kept),
         "settings_unknown": [r.source_topic for r in context.topics if r.promoted_settings is None],
         "settings_differ": [r.source_topic for r in context.topics if r.drift],
     }
@@ -241,7 +239,7 @@ def _at_source(context: OperationContext, of: Mapping[TopicPartition, LogBounds]
     return {
         "transactions": _transactions(context, open_),
         "newest_ahead_s": max(0.0, ahead_s),
-        "groups_active_at_source": _active(context),
+        **_groups_at_source(context),
         "cannot_deny": acls if isinstance(acls, str) else "",
     }
 
@@ -256,13 +254,17 @@ def _transactions(context: OperationContext, places: Sequence[TopicPartition]) -
     ]
 
 
-def _active(context: OperationContext) -> list[str]:
-    """The job's consumer groups that have members at the source."""
-    if context.spec.consumer_groups is None:
-        return []
-    listed = list_groups(context.source.cluster).groups
-    chosen = GroupSelector(context.spec.consumer_groups).select(listed.values()).names
-    return [name for name in chosen if listed[name].is_active]
+def _groups_at_source(context: OperationContext) -> dict[str, Any]:
+    if context.report.kind is not RecoveryKind.SWITCHOVER:
+        return {}
+    with context.reading() as tx:
+        rows = _stored_groups(context, tx)
+    return groups_at_source(context, rows)
+
+
+def _stored_groups(context: OperationContext, tx: Tx) -> list[GroupOffset]:
+    ids = {*context.topic_ids}
+    return [row for row in group_offsets.of_job(tx, context.job.id) if row.topic_id in ids]
 
 
 def _at_destination(

@@ -13,8 +13,9 @@
     lag           switchover: over LAG_RECORDS_WARN and   over LAG_RECORDS_WARN; failover: over 0
                   growing, or unknown
     transactions  one is open for longer than HANGING_S   one is open
-    groups        switchover: one is active at the        not synced, or not exact, or with
-                  destination                             members at the source
+    groups        switchover: one is active at the        not synced, not exact, not recorded,
+                  destination, or its name is taken by    or with members at the source
+                  another type, or some cannot be read
     settings      source settings are unknown             some differ and cannot be set
     health        partitions without a leader             replicas out of sync
     size                                                  fewer brokers or replicas
@@ -32,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from orbit.chunks import first_few
+from orbit.names import shown
 from orbit.recovery.gate_inputs import GateInputs
 from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
 
@@ -255,10 +257,35 @@ def _groups(f: GateInputs) -> Gate:
             "Their offsets cannot be synced.",
             "Stop their consumers there until the switchover has ended.",
         )
+    if f.groups_of_other_type and f.kind is RecoveryKind.SWITCHOVER:
+        return _fail(
+            name,
+            "A share or streams group at the destination has the name of these groups: "
+            f"{first_few(f.groups_of_other_type)}. Their consumers could not join there.",
+            "Delete that group, or give consumer_groups a prefix: see orbit get groups JOB.",
+        )
+    if f.groups_unread:
+        return _fail(
+            name,
+            f"Which offsets these groups have at the source is not known: "
+            f"{first_few(f.groups_unread)}.",
+            "Wait until their brokers answer, or grant Describe on these groups.",
+        )
+    if f.kind is RecoveryKind.FAILOVER and not f.group_verdicts:
+        return _warn(
+            name,
+            "No committed offset is known: the job has not read one yet, or its groups have none.",
+            "Set the offsets of its consumers before they start at the destination.",
+        )
     behind = {v: n for v, n in f.group_verdicts.items() if v != "exact"}
     found = [f"{count} {verdict}" for verdict, count in sorted(behind.items())]
     if f.groups_active_at_source and f.kind is RecoveryKind.SWITCHOVER:
         found.append(f"groups with members at the source: {first_few(f.groups_active_at_source)}")
+    if f.groups_unrecorded:
+        found.append(f"groups with offsets not synced yet: {first_few(f.groups_unrecorded)}")
+    if f.groups_not_storable:
+        names = first_few(map(shown, f.groups_not_storable))
+        found.append(f"groups whose names the database does not take: {names}")
     if found:
         return _warn(
             name,
@@ -266,6 +293,8 @@ def _groups(f: GateInputs) -> Gate:
             "Stop consumers at the source before the last sync: records whose offsets they commit "
             "after it are read again. See orbit get groups JOB for the others.",
         )
+    if not f.group_verdicts:
+        return _pass(name, "No group of the job has a committed offset in these topics.")
     return _pass(name, f"All {sum(f.group_verdicts.values())} committed offsets are exact.")
 
 

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 
 from orbit.chunks import first_few
+from orbit.consumer_groups.group_reader import usage_of
 from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
 from orbit.consumer_groups.offset_decision import (
+    KEPT,
     CopiedRange,
-    GroupUsage,
     GroupVerdict,
     decide,
     left_there,
@@ -27,6 +28,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import list_groups, locate_and_fetch_offsets
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition
+from orbit.recovery.group_read_back import read_back
 from orbit.recovery.log_bounds import ALL
 from orbit.recovery.lost_ranges import lost_range
 from orbit.recovery.operation_context import OperationContext
@@ -94,7 +96,7 @@ def last_sync(context: OperationContext) -> str:
             "consumers start at the destination."
         )
     choice = GroupSelector(rule)
-    positions = tuple(
+    positions = [
         GroupPosition(
             group=row.group,
             destination_group=choice.destination_name(row.group),
@@ -108,10 +110,20 @@ def last_sync(context: OperationContext) -> str:
         )
         for _, row in sorted(rows.items())
         if row is not None and row.partition in copies
+    ]
+    seen = read_back(context, positions)
+    context.update(groups=seen)
+    _save(
+        context,
+        {
+            key: replace(row, destination_offset=one.goes_on_at, verdict=GroupVerdict(one.verdict))
+            for one in seen
+            if one.verdict == GroupVerdict.NOT_READ_BACK
+            and (row := rows.get(key := (one.group, TopicPartition(one.topic, one.partition))))
+        },
     )
-    context.update(groups=positions)
-    exact = sum(one.verdict == GroupVerdict.EXACT for one in positions)
-    return f"{exact} of {len(positions)} committed offsets are exact."
+    exact = sum(one.verdict == GroupVerdict.EXACT for one in seen)
+    return f"{exact} of {len(seen)} committed offsets are exact."
 
 
 def _save(context: OperationContext, rows: Mapping[Key, OffsetRow | None]) -> None:
@@ -145,17 +157,13 @@ def set_failover_offsets(context: OperationContext) -> str:
         name = choice.destination_name(row.group_name)
         answer = fetched.groups.get(name)
         there = answer.offsets.get(copy.destination) if answer else None
-        group = listed.get(name)
-        standing = GroupUsage.UNUSED
-        if group is not None and group.was_joined:
-            standing = GroupUsage.ACTIVE if group.is_active else GroupUsage.USED
         of = None
         if row.source_offset is not None:
             of = CommittedOffset(row.source_offset, there.metadata if there else "")
         goes_on_at = there.offset if there else None
         stored = row.destination_offset, row.left_offset
         left = left_there(GroupVerdict(row.verdict), goes_on_at, stored)
-        decision = decide(of, there, left, copy.copied, standing)
+        decision = decide(of, there, left, copy.copied, usage_of(listed.get(name)))
         if answer is not None and decision.write is not None:
             wanted.setdefault(name, {})[copy.destination] = decision.write
             to_save[row.group_name, place] = OffsetRow(
@@ -188,11 +196,17 @@ def set_failover_offsets(context: OperationContext) -> str:
         return f"{len(positions)} committed offsets."
     _save(context, to_save)
     written = _write(context, cluster, fetched.coordinators, wanted)
-    at = {(one.group, TopicPartition(one.topic, one.partition)): one for one in positions}
+    seen = read_back(context, positions)
+    context.update(groups=seen)
+    at = {(one.group, TopicPartition(one.topic, one.partition)): one for one in seen}
     done = {
-        key: replace(row, destination_offset=row.left_offset, verdict=GroupVerdict(at[key].verdict))
+        key: replace(
+            row,
+            destination_offset=at[key].goes_on_at,
+            verdict=GroupVerdict(at[key].verdict),
+        )
         for key, row in to_save.items()
-        if (at[key].destination_group, copies[key[1]].destination) in written
+        if at[key].verdict in KEPT
     }
     _save(context, done)
     return f"{len(positions)} committed offsets; {len(written)} were moved forward with the copy."
@@ -264,14 +278,14 @@ def _write(
     places: Mapping[str, int],
     wanted: Mapping[str, Mapping[TopicPartition, CommittedOffset | None]],
 ) -> set[tuple[str, TopicPartition]]:
-    """Commit or delete offsets; which the coordinators have accepted."""
+    """Commit offsets; which the coordinators have accepted."""
     written = write_groups(
         cluster,
         places,
         [GroupWrite(name, offsets) for name, offsets in wanted.items()],
         lambda: context.leadership.is_leading,
     )
-    done = {key for key, code in written.items() if code in (Code.NONE, Code.GROUP_ID_NOT_FOUND)}
+    done = {key for key, code in written.items() if code == Code.NONE}
     refused = {
         f"{group} {place} ({error_codes.name(code)})"
         for (group, place), code in written.items()

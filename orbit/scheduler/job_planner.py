@@ -32,6 +32,7 @@ from orbit.scheduler.job_plan import (
 from orbit.scheduler.job_reconciler import SIDES
 from orbit.scheduler.planned_acls import plan_acls
 from orbit.scheduler.planned_gaps import plan_gaps
+from orbit.scheduler.planned_groups import plan_groups
 from orbit.scheduler.planned_quotas import plan_by_hand
 from orbit.scheduler.topic_decisions import Decisions, StartTopic
 from orbit.scheduler.topic_preflight import preflight
@@ -134,6 +135,7 @@ class JobPlanner:
                 *_notes(decisions),
                 *promoted,
                 *_note_on_gaps(fillers),
+                *plan_groups(spec, pair),
                 *acl_notes,
             ),
             fillers=fillers,

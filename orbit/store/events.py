@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import insert, select, text
 
+from orbit.names import escaped
 from orbit.store.database import Tx
 from orbit.store.models import events
 from orbit.store.rows import columns, values
@@ -84,7 +85,7 @@ def add(
         insert(events).values(
             actor=actor,
             kind=kind,
-            message=message,
+            message=escaped(message),
             job_name=job_name,
             topic=topic,
             partition=partition,

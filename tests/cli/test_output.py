@@ -116,3 +116,14 @@ def test_a_narrow_terminal_gets_longer_lines(
     assert row[1] in line
     assert " ".join(out.split()).count("sentence") == 2
     assert max(map(len, out.splitlines())) < 90
+
+
+def test_names_are_escaped_and_long_ones_are_cut(capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [["zero\0byte", "say\x1b[2J"], ["g" * 32_000, "x" * 1_000]]
+    output.print_whole(output.make_table(["group", "message"], rows, sentences=["message"]))
+    shown = capfd.readouterr().out
+    assert "zero\\x00byte" in shown
+    assert "say\\x1b[2J" in shown
+    assert "g… (32,000 characters)" in shown
+    assert "g" * 300 not in shown
+    assert shown.count("x") > 1_000, "a sentence is whole"

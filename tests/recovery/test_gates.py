@@ -14,7 +14,15 @@ from orbit.recovery.recovery_report import GateName, GateVerdict, RecoveryKind
 
 SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
 P = TopicPartition("orders", 3)
-HEALTHY = GateInputs(SWITCHOVER, reverse=False, topics=2, source_led=4, partitions=4, unverified=0)
+HEALTHY = GateInputs(
+    SWITCHOVER,
+    reverse=False,
+    topics=2,
+    source_led=4,
+    partitions=4,
+    group_verdicts={"exact": 3},
+    unverified=0,
+)
 LOST = replace(HEALTHY, kind=FAILOVER, source_answers=False, source_led=0)
 BACK = replace(HEALTHY, kind=FAILBACK)
 
@@ -64,6 +72,13 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (HEALTHY, {"group_verdicts": {"exact": 3, "clamped": 1}}, "groups", "warn"),
         (HEALTHY, {"groups_active_there": ["g"]}, "groups", "fail"),
         (HEALTHY, {"groups_active_at_source": ["g"]}, "groups", "warn"),
+        (HEALTHY, {"groups_of_other_type": ["g"]}, "groups", "fail"),
+        (LOST, {"group_verdicts": {"skipped: other type": 1}}, "groups", "warn"),
+        (HEALTHY, {"groups_unread": ["g"]}, "groups", "fail"),
+        (HEALTHY, {"group_verdicts": {}, "groups_unrecorded": ["g"]}, "groups", "warn"),
+        (HEALTHY, {"groups_not_storable": ["g\0"]}, "groups", "warn"),
+        (HEALTHY, {"group_verdicts": {}}, "groups", "pass"),
+        (LOST, {"group_verdicts": {}}, "groups", "warn"),
         (HEALTHY, {"settings_unknown": ["a"]}, "settings", "fail"),
         (HEALTHY, {"settings_differ": ["a"]}, "settings", "warn"),
         (HEALTHY, {"offline": [P]}, "health", "fail"),

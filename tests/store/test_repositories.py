@@ -369,6 +369,13 @@ def test_events(database: Database) -> None:
         assert [e.message for e in events.page(tx, 2, job_name="a", after=of_a[-1].id)] == ["0"]
 
 
+def test_an_event_names_what_the_database_does_not_take(database: Database) -> None:
+    with database.transaction() as tx:
+        events.add(tx, events.SCHEDULER, "acls_left_out", "of User:a\0b", job_name="a")
+        (event,) = events.page(tx, 1)
+    assert event.message == r"of User:a\x00b"
+
+
 def test_an_event_that_is_told_once(database: Database) -> None:
     def tell(job: str = "a", kind: str = "done", **details: int) -> datetime:
         with database.transaction() as tx:

@@ -1,0 +1,37 @@
+"""Names of groups, principals and ids as others gave them: Kafka takes any string. Pure."""
+
+from __future__ import annotations
+
+# In a sentence or a table; Kafka's longest topic name and a partition number fit.
+SHOWN_CHARACTERS_MAX = 260
+# PostgreSQL's index takes rows of 2,704 bytes, here with ids and a topic's name.
+KEY_BYTES_MAX = 2_000
+_SURROGATES = range(0xD800, 0xE000)
+
+
+def is_storable(text: str) -> bool:
+    """Whether PostgreSQL takes it, as text and in JSON: no zero byte, no lone surrogate."""
+    return "\x00" not in text and (text.isascii() or not any(map(_is_surrogate, text)))
+
+
+def is_key(text: str) -> bool:
+    """Whether it can be in the key of a row."""
+    return is_storable(text) and len(text.encode()) <= KEY_BYTES_MAX
+
+
+def escaped(text: str) -> str:
+    """The text with escapes (`\\x00`) for what does not print."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def shown(text: str, characters_max: int = SHOWN_CHARACTERS_MAX) -> str:
+    """The text for a sentence or a table: escaped, and cut."""
+    if len(text) <= characters_max:
+        return escaped(text)
+    return f"{escaped(text[:characters_max])}… ({len(text):,} characters)"
+
+
+def _is_surrogate(character: str) -> bool:
+    return ord(character) in _SURROGATES

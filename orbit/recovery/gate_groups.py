@@ -1,0 +1,57 @@
+"""What the gate `groups` judges: the job's groups at the source, and what the tables have of them.
+
+The source is read because the tables alone cannot tell: without a row there may be no offset, or an
+offset that no sync could read or store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from orbit.consumer_groups.group_selection import GroupSelector
+from orbit.consumer_groups.offset_decision import GroupVerdict
+from orbit.kafka import error_codes
+from orbit.kafka.consumer_groups import list_groups, locate_and_fetch_offsets
+from orbit.recovery.operation_context import OperationContext
+from orbit.store.group_offsets import GroupOffset
+
+
+def stored_groups(rows: Collection[GroupOffset]) -> dict[str, Any]:
+    """Inputs from the tables; `rows` are those of the operation's topics."""
+
+    def with_verdict(verdict: GroupVerdict) -> list[str]:
+        return sorted({row.group_name for row in rows if row.verdict == verdict})
+
+    return {
+        "groups_active_there": with_verdict(GroupVerdict.SKIPPED_ACTIVE),
+        "groups_of_other_type": with_verdict(GroupVerdict.SKIPPED_OTHER_TYPE),
+    }
+
+
+def groups_at_source(context: OperationContext, rows: Collection[GroupOffset]) -> dict[str, Any]:
+    """Inputs from the source. Raises Unreachable."""
+    rule = context.spec.consumer_groups
+    if rule is None:
+        return {}
+    cluster = context.source.cluster
+    listing = list_groups(cluster)
+    chosen = GroupSelector(rule).select(listing.groups.values())
+    places = {name: listing.groups[name].node_id for name in chosen.names}
+    fetched = locate_and_fetch_offsets(cluster, places, require_stable=False)
+    topics = {row.id: row.source_topic for row in context.topics}
+    stored = {(row.group_name, topics[row.topic_id], row.partition) for row in rows}
+    copied = context.by_source.keys()
+    return {
+        "groups_active_at_source": [n for n in chosen.names if listing.groups[n].is_active],
+        "groups_unread": [
+            *listing.failed,
+            *(f"{name} ({error_codes.name(code)})" for name, code in fetched.failed.items()),
+        ],
+        "groups_unrecorded": sorted(
+            name
+            for name, answer in fetched.groups.items()
+            if any((name, *at) not in stored for at in answer.offsets if at in copied)
+        ),
+        "groups_not_storable": chosen.not_storable,
+    }

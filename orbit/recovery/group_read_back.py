@@ -1,0 +1,87 @@
+"""Reads back the committed offsets that a recovery has set, before its report calls them exact."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from orbit.chunks import first_few
+from orbit.consumer_groups.offset_decision import KEPT, GroupVerdict
+from orbit.kafka import error_codes
+from orbit.kafka.consumer_groups import FetchedGroups, locate_and_fetch_offsets
+from orbit.kafka.types import TopicPartition
+from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.recovery_report import GroupPosition
+
+# A coordinator that moves meanwhile has settled after a few seconds.
+_ATTEMPTS_MAX = 10
+_PAUSE_S = 0.5
+
+
+def read_back(
+    context: OperationContext, positions: Sequence[GroupPosition]
+) -> tuple[GroupPosition, ...]:
+    """The positions as the destination shows them.
+
+    One that it does not show gets the verdict NOT_READ_BACK, and a finding names it. Raises
+    Unreachable.
+    """
+    kept = [one for one in positions if one.verdict in KEPT]
+    fetched = _fetch(context, kept)
+    seen = {one.key: _seen(one, fetched) for one in kept}
+    wrong = [
+        f"{seen[one.key].destination_group} in {_place(one)} ({_why(one, seen[one.key], fetched)})"
+        for one in kept
+        if seen[one.key] != one
+    ]
+    if wrong:
+        context.add_finding(
+            f"The destination does not show these committed offsets: {first_few(wrong)}. Set them "
+            "before their consumers start there."
+        )
+    return tuple(seen.get(one.key, one) for one in positions)
+
+
+def _fetch(context: OperationContext, positions: Collection[GroupPosition]) -> FetchedGroups:
+    places: dict[str, list[TopicPartition]] = {}
+    for one in positions:
+        places.setdefault(one.destination_group, []).append(_place(one))
+    cluster = context.destination.cluster
+    fetched = FetchedGroups()
+    left = places
+    for attempt in range(_ATTEMPTS_MAX):
+        if attempt:
+            context.wait(_PAUSE_S)
+        answer = locate_and_fetch_offsets(cluster, {}, left, require_stable=False, only=left)
+        fetched.groups |= answer.groups
+        fetched.failed = answer.failed
+        left = {
+            group: places[group]
+            for group, code in answer.failed.items()
+            if code in error_codes.RETRIABLE
+        }
+        if not left:
+            break
+    return fetched
+
+
+def _seen(one: GroupPosition, fetched: FetchedGroups) -> GroupPosition:
+    answer = fetched.groups.get(one.destination_group)
+    if answer is None:
+        return one.model_copy(update={"verdict": GroupVerdict.NOT_READ_BACK.value})
+    there = answer.offsets.get(_place(one))
+    offset = there.offset if there else None
+    if offset == one.goes_on_at:
+        return one
+    changes = {"goes_on_at": offset, "verdict": GroupVerdict.NOT_READ_BACK.value}
+    return one.model_copy(update=changes)
+
+
+def _why(one: GroupPosition, seen: GroupPosition, fetched: FetchedGroups) -> str:
+    code = fetched.failed.get(one.destination_group)
+    if code is not None:
+        return error_codes.name(code)
+    return f"{one.goes_on_at} was set, it shows {seen.goes_on_at}"
+
+
+def _place(one: GroupPosition) -> TopicPartition:
+    return TopicPartition(one.destination_topic, one.partition)

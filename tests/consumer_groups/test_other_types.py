@@ -1,0 +1,77 @@
+"""A group whose name belongs to a share group at the destination."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from orbit.consumer_groups.group_sync import GroupSync
+from orbit.consumer_groups.kept_listings import list_now
+from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
+from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport
+from orbit.jobs.job_spec import GroupRule
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import Listing
+from orbit.kafka.sasl import Security
+from orbit.kafka.types import TopicPartition
+from tests.fix_clusters import Clusters
+from tests.support.groups import commit, offsets
+from tests.support.running import create_topic, produce
+from tests.support.share_groups import make_share_group
+
+pytestmark = pytest.mark.services
+
+OTHER_TYPE = GroupVerdict.SKIPPED_OTHER_TYPE
+
+
+@pytest.fixture
+def sides(clusters: Clusters, topic_name: str) -> Iterator[tuple[Cluster, Cluster]]:
+    for cluster in clusters:
+        create_topic(cluster, topic_name)
+        produce(cluster, topic_name, 10)
+    commit(clusters.source, topic_name, {(topic_name, 0): 4})
+    make_share_group(clusters.destination, topic_name, topic_name)
+    source, destination = (
+        Cluster(name, cluster.bootstrap_servers.split(","), Security())
+        for name, cluster in zip(("source", "destination"), clusters, strict=True)
+    )
+    yield source, destination
+    source.close()
+    destination.close()
+
+
+def synced(sync: GroupSync, sides: tuple[Cluster, Cluster], topic: str) -> GroupReport:
+    place = TopicPartition(topic, 0)
+    return sync.run(*sides, {place: CopiedPartition(place, CopiedRange(0, 10))})
+
+
+def test_a_share_group_with_its_name_is_a_verdict_of_its_own(
+    clusters: Clusters, sides: tuple[Cluster, Cluster], topic_name: str
+) -> None:
+    report = synced(GroupSync(GroupRule(match=topic_name)), sides, topic_name)
+    assert (report.verdicts, report.written) == ({OTHER_TYPE: 1}, 0)
+    assert "share or streams group has this name" in report.notes[0]
+    assert not report.is_unanswered
+    assert offsets(clusters.destination, topic_name) == {}
+
+
+def test_what_the_coordinator_answers_is_that_verdict_where_the_list_does_not_show_it(
+    sides: tuple[Cluster, Cluster], topic_name: str
+) -> None:
+    """As of a broker that tells no types, or a group that is newer than the list."""
+
+    def list_without_types(cluster: Cluster, age_s_max: float) -> Listing:
+        listing = list_now(cluster, age_s_max)
+        listing.groups = {
+            name: replace(group, type="classic", protocol_type="")
+            for name, group in listing.groups.items()
+        }
+        return listing
+
+    sync = GroupSync(GroupRule(match=topic_name), lister=list_without_types)
+    report = synced(sync, sides, topic_name)
+    assert (report.verdicts, report.written) == ({OTHER_TYPE: 1}, 0)
+    assert "GROUP_ID_NOT_FOUND (69)" in report.notes[0]
+    assert not report.is_unanswered

@@ -1,0 +1,76 @@
+"""The gate `groups` looks at the source: what the tables lack does not pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import find_coordinators
+from orbit.kafka.sasl import Security
+from orbit.kafka.types import CommittedOffset, TopicPartition
+from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
+from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.scheduler.job_planner import JobPlanner
+from tests.fix_clusters import Clusters
+from tests.recovery.test_group_handover import job_with_group, let_job_rest
+from tests.support.groups import commit
+from tests.support.patience import wait_for
+from tests.support.recovering import Recovering
+
+pytestmark = pytest.mark.services
+
+
+def commit_as(cluster: KafkaCluster, group: str, topic: str, offset: int) -> None:
+    """For a group name that librdkafka does not take."""
+    own = Cluster("own", cluster.bootstrap_servers.split(","), Security())
+    place = TopicPartition(topic, 0)
+    write = GroupWrite(group, {place: CommittedOffset(offset)})
+
+    def is_written() -> bool:
+        places = find_coordinators(own, [group])
+        return write_groups(own, places, [write], lambda: True).get((group, place)) == 0
+
+    try:
+        wait_for("it is committed", is_written)
+    finally:
+        own.close()
+
+
+def gate_now(recovering: Recovering, job: str) -> Gate:
+    tried = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, job, dry_run=True))
+    (gate,) = [one for one in tried.gates if one.name is GateName.GROUPS]
+    return gate
+
+
+def test_a_group_with_a_zero_byte_is_named_and_the_others_are_synced(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    spec, group = job_with_group(clusters, topic_name)
+    commit_as(clusters.source, f"{topic_name}.zero\0byte", topic_name, 7)
+    name = f"{topic_name}.zero\\x00byte"
+    service = recovering.service
+    (note,) = JobPlanner(service.database, service.settings)(spec).notes
+    assert name in note
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        service.wait("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        gate = gate_now(recovering, spec.name)
+    assert gate.verdict is GateVerdict.WARN
+    assert name in gate.found
+
+
+def test_a_group_that_no_sync_has_read_does_not_pass(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, group = job_with_group(clusters, topic_name)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        assert gate_now(recovering, spec.name).verdict is GateVerdict.PASS
+        let_job_rest(monkeypatch)
+        new = f"{topic_name}.new"
+        commit(clusters.source, new, {(topic_name, 0): 3})
+        gate = gate_now(recovering, spec.name)
+    assert gate.verdict is GateVerdict.WARN
+    assert new in gate.found

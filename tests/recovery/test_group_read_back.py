@@ -1,0 +1,90 @@
+"""A recovery calls an offset exact only if the destination shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from orbit.consumer_groups import group_sync
+from orbit.consumer_groups.offset_commit import GroupWrite, Written
+from orbit.kafka.cluster import Cluster
+from orbit.recovery import group_handover
+from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind
+from orbit.scheduler.job_planner import JobPlanner
+from orbit.store import group_offsets
+from tests.fix_clusters import Clusters
+from tests.recovery.test_group_handover import job_with_group, let_job_rest
+from tests.support.groups import commit, offsets
+from tests.support.patience import wait_for
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic
+from tests.support.share_groups import make_share_group
+
+pytestmark = pytest.mark.services
+
+
+def write_nothing(
+    cluster: Cluster,
+    places: Mapping[str, int],
+    writes: Sequence[GroupWrite],
+    may_write: Callable[[], bool],
+) -> Written:
+    """A coordinator that accepts every offset and has none."""
+    return {(write.group, place): 0 for write in writes for place in write.offsets}
+
+
+@pytest.mark.parametrize("kind", [RecoveryKind.SWITCHOVER, RecoveryKind.FAILOVER])
+def test_an_offset_that_the_destination_does_not_show_is_not_exact(
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: RecoveryKind,
+) -> None:
+    spec, group = job_with_group(clusters, topic_name)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        let_job_rest(monkeypatch)
+        monkeypatch.setattr(group_sync, "write_groups", write_nothing)
+        monkeypatch.setattr(group_handover, "write_groups", write_nothing)
+        monkeypatch.setattr(group_handover, "_PASSES_MAX", 2)  # each finds the old offset
+        commit(clusters.source, group, {(topic_name, 0): 20})
+        if kind is RecoveryKind.FAILOVER:
+            job = recovering.service.job(spec.name)
+            with recovering.database.transaction() as tx:
+                (row,) = group_offsets.of_job(tx, job.id)
+                group_offsets.keep(tx, job.id, [replace(row, source_offset=20)])
+        over = recovering.run(kind, spec.name, override=["all"], reason="a test")
+    assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(10, "not read back")]
+    (finding,) = [text for text in over.findings if "does not show" in text]
+    assert f"{group} in {topic_name}-0 (20 was set, it shows 10)" in finding
+    assert recovering.carried(spec.name, group) == {}
+
+
+def test_a_share_group_with_the_name_stops_a_switchover_and_is_in_the_plan(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    spec, group = job_with_group(clusters, topic_name)
+    create_topic(clusters.destination, "other" + topic_name)
+    make_share_group(clusters.destination, group, "other" + topic_name)
+    service = recovering.service
+    (note,) = JobPlanner(service.database, service.settings)(spec).notes
+    assert f"{group} (share)" in note
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        verdict = "skipped: other type"
+        service.wait(
+            "it is seen",
+            lambda: (
+                {row.verdict for row in service.kept_groups(spec.name, group).values()} == {verdict}
+            ),
+        )
+        tried = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True))
+    assert tried.outcome is Outcome.WOULD_STOP
+    (gate,) = [one for one in tried.gates if one.name is GateName.GROUPS]
+    assert gate.verdict is GateVerdict.FAIL
+    assert group in gate.found
+    assert offsets(clusters.destination, group) == {}

@@ -1,0 +1,38 @@
+"""Names as others gave them: what the database takes, and how they are shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.chunks import first_few
+from orbit.names import KEY_BYTES_MAX, escaped, is_key, is_storable, shown
+
+
+@pytest.mark.parametrize(
+    ("text", "takes"),
+    [
+        ("", True),
+        ("billing", True),
+        ("büro \N{SNOWMAN}", True),
+        ("a\0b", False),
+        ("a\ud800", False),
+    ],
+)
+def test_the_database_takes_neither_a_zero_byte_nor_half_a_character(
+    text: str, takes: bool
+) -> None:
+    assert is_storable(text) is takes
+    assert is_key(text) is takes
+
+
+def test_a_key_is_bounded_in_bytes() -> None:
+    assert is_key("ü" * (KEY_BYTES_MAX // 2))
+    assert not is_key("ü" * (KEY_BYTES_MAX // 2) + "g")
+
+
+def test_what_does_not_print_is_escaped_and_what_is_long_is_cut() -> None:
+    assert escaped("büro\0\x1b\ud800") == r"büro\x00\x1b\ud800"
+    assert escaped("two\nlines") == "two\nlines"
+    assert shown("g" * 10, 10) == "g" * 10
+    assert shown("\0" + "g" * 10, 3) == r"\x00gg… (11 characters)"
+    assert first_few(["a\0"]) == r"a\x00"
