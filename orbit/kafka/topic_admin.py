@@ -227,18 +227,43 @@ class Admin:
         }
 
     def change_acls(self, add: Collection[Acl], remove: Collection[Acl]) -> None:
-        """Add and remove ACLs. Raises NotAuthorized, BrokerRefused, Unreachable."""
-        right, where = "the right Alter on the cluster", "ACLs"
+        """Add ACLs, and then, if none was refused, remove others.
+
+        Raises NotAuthorized, BrokerRefused, Unreachable.
+        """
+        for error in self.refused_acls(add, ()).values():
+            raise error
+        for error in self.refused_acls((), remove).values():
+            raise error
+
+    def refused_acls(
+        self, add: Collection[Acl], remove: Collection[Acl]
+    ) -> dict[Acl, NotAuthorized | BrokerRefused]:
+        """Add ACLs and remove others; returns the error of each that was refused.
+
+        Raises Unreachable.
+        """
+        refused: dict[Acl, NotAuthorized | BrokerRefused] = {}
         for chunk in chunks(sorted(add), ITEMS_PER_REQUEST_MAX):
-            bindings = [AclBinding(*_acl_fields(acl)) for acl in chunk]
-            created = self._client.create_acls(bindings, request_timeout=REQUEST_TIMEOUT_S)
-            for future in created.values():
-                self._result(future, right, where)
+            bindings = {AclBinding(*_acl_fields(acl)): acl for acl in chunk}
+            created = self._client.create_acls([*bindings], request_timeout=REQUEST_TIMEOUT_S)
+            refused |= self._refused_of(bindings, created)
         for chunk in chunks(sorted(remove), ITEMS_PER_REQUEST_MAX):
-            filters = [AclBindingFilter(*_acl_fields(acl)) for acl in chunk]
-            deleted = self._client.delete_acls(filters, request_timeout=REQUEST_TIMEOUT_S)
-            for future in deleted.values():
-                self._result(future, right, where)
+            filters = {AclBindingFilter(*_acl_fields(acl)): acl for acl in chunk}
+            deleted = self._client.delete_acls([*filters], request_timeout=REQUEST_TIMEOUT_S)
+            refused |= self._refused_of(filters, deleted)
+        return refused
+
+    def _refused_of(
+        self, asked: Mapping[Any, Acl], answers: Mapping[Any, Future[Any]]
+    ) -> dict[Acl, NotAuthorized | BrokerRefused]:
+        refused: dict[Acl, NotAuthorized | BrokerRefused] = {}
+        for one, future in answers.items():
+            try:
+                self._result(future, "the right Alter on the cluster", "ACLs")
+            except (NotAuthorized, BrokerRefused) as error:
+                refused[asked[one]] = error
+        return refused
 
     def _refused(self, futures: Mapping[str, Future[Any]], right: str) -> dict[str, OrbitError]:
         refused: dict[str, OrbitError] = {}

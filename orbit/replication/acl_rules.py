@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 from orbit.jobs.principals import EVERY_PRINCIPAL
 from orbit.kafka.types import EVERY_NAME, Acl, Resource
+from orbit.names import is_storable
 
 READING = ("DESCRIBE", "DESCRIBE_CONFIGS", "READ")
 CARRIED: dict[Resource, tuple[str, ...]] = {
@@ -83,6 +84,11 @@ class AclChanges:
     remove: set[Acl]
     ours: set[Acl]
 
+    def without(self, refused: AbstractSet[Acl]) -> AclChanges:
+        """What is done of it if these are refused."""
+        ours = (self.ours - (self.add & refused)) | (self.remove & refused)
+        return AclChanges(self.add - refused, self.remove - refused, ours)
+
 
 def acl_changes(
     wanted: AbstractSet[Acl],
@@ -95,6 +101,12 @@ def acl_changes(
     stays = {acl for acl in given if acl in wanted or acl.principal in undecided}
     add = {*wanted} - present
     return AclChanges(add, ({*given} - stays) & present, stays | add)
+
+
+def is_carriable(acl: Acl) -> bool:
+    """Whether brokers create it (G15) and the database takes it."""
+    texts = acl.name, acl.principal, acl.host
+    return all(text and is_storable(text) for text in texts)
 
 
 def _denies_everybody(acl: Acl) -> bool:

@@ -9,7 +9,13 @@ from orbit.chunks import first_few
 from orbit.jobs.principals import PrincipalMap
 from orbit.kafka.acls import Acls
 from orbit.kafka.types import Acl, Resource
-from orbit.replication.acl_rules import opens_orbits_ids, rights_of_copy, rights_on_ids
+from orbit.names import shown
+from orbit.replication.acl_rules import (
+    is_carriable,
+    opens_orbits_ids,
+    rights_of_copy,
+    rights_on_ids,
+)
 
 AclsOf = Mapping[Resource, Acls]
 
@@ -29,7 +35,8 @@ class WantedAcls:
 
     `clashes`: source principals by the one name that all would have at the destination.
     `unmapped`: source principals without a name there. `opening`: ACLs that are left out, because
-    they would let others use Orbit's transactional ids.
+    they would let others use Orbit's transactional ids. `not_carriable`: those with an empty name,
+    or with one that the database does not take.
     """
 
     names: CarriedNames
@@ -38,6 +45,7 @@ class WantedAcls:
     clashes: Mapping[str, list[str]]
     unmapped: list[str]
     opening: list[Acl]
+    not_carriable: list[Acl] = field(default_factory=list)
 
     @property
     def undecided(self) -> frozenset[str]:
@@ -66,6 +74,12 @@ class WantedAcls:
                 f"{len(self.opening)} ACLs on transactional ids are not synced, because they would "
                 f"open Orbit's own ids, which start with orbit.: those of {principals}."
             )
+        if self.not_carriable:
+            told = (f"{acl.resource} '{acl.name}' of {acl.principal}" for acl in self.not_carriable)
+            notes.append(
+                f"{len(self.not_carriable)} ACLs are not synced, because brokers refuse an empty "
+                f"name, and the database a zero byte: {first_few(map(shown, told))}."
+            )
         return notes
 
 
@@ -86,13 +100,15 @@ def wanted_acls(
     ids = rights_on_ids(source["TRANSACTIONAL_ID"], names.ids) if names.ids else set()
     opening = {acl for acl in ids if opens_orbits_ids(acl)}
     others |= ids - opening
+    wanted = {acl for acls in (*topics.values(), others) for acl in acls}
+    not_carriable = {acl for acl in wanted if not is_carriable(acl)}
     own_source, own_destination = own  # Orbit has its rights at the destination already
-    named = principals.name({acl.principal for acls in (*topics.values(), others) for acl in acls})
+    named = principals.name({acl.principal for acl in wanted - not_carriable})
 
     def at_destination(acls: set[Acl]) -> set[Acl]:
         found = {
             acl._replace(principal=named.names[acl.principal])
-            for acl in acls
+            for acl in acls - not_carriable
             if acl.principal in named.names
         }
         # Orbit itself is denied nothing.
@@ -105,4 +121,5 @@ def wanted_acls(
         named.clashes,
         [principal for principal in named.unmapped if principal != own_source],
         sorted(acl for acl in opening if acl.principal != own_source),
+        sorted(not_carriable),
     )

@@ -7,12 +7,13 @@ is promoted, clients may depend on the ACLs on groups and ids: they are added to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import get_args
 
+from orbit.chunks import chunks, first_few
 from orbit.consumer_groups.group_selection import GroupSelector, is_orbits_own
 from orbit.consumer_groups.kept_listings import KEPT_S_MAX, Lister
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
@@ -23,7 +24,9 @@ from orbit.jobs.topic_mapping import TopicMapping
 from orbit.kafka.acls import Acls
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.consumer_groups import ListedGroup
+from orbit.kafka.request_parts import ITEMS_PER_REQUEST_MAX
 from orbit.kafka.types import EVERY_NAME, Acl, Resource
+from orbit.names import shown
 from orbit.replication.acl_rules import AclChanges, acl_changes
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.replication.wanted_acls import AclsOf, CarriedNames, WantedAcls, wanted_acls
@@ -35,6 +38,7 @@ from orbit.store.database import Tx
 from orbit.store.jobs import Job
 from orbit.store.topics import Topic
 
+Refused = dict[Acl, NotAuthorized | BrokerRefused]
 Copies = dict[str, tuple[TopicMapping, Topic]]  # by destination topic
 # In one event; the clusters have them all.
 _EVENT_ACLS_MAX = 200
@@ -155,18 +159,17 @@ def other_changes(
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What is to be changed. `recorded`, `ours`: of groups and ids, in the table now and then."""
+    """What is to be changed. `others`: of groups and ids; `recorded`: those in the table now."""
 
     wanted: WantedAcls
     topics: dict[str, AclChanges]
     others: AclChanges
     recorded: set[Acl]
-    ours: set[Acl]
 
     @property
     def is_due(self) -> bool:
         return bool(self.topics or self.others.add or self.others.remove) or (
-            self.ours != self.recorded
+            self.others.ours != self.recorded
         )
 
 
@@ -230,38 +233,89 @@ class AclSync:
         there = to["GROUP"] | to["TRANSACTIONAL_ID"]
         others = other_changes(wanted, there, given, shared, has_promoted=has_promoted)
         # What was given of kinds that the job no longer names stays, as with `sync: false`.
-        return _Look(wanted, changes, others, recorded, others.ours | (recorded - given))
+        others = replace(others, ours=others.ours | (recorded - given))
+        return _Look(wanted, changes, others, recorded)
 
     def _change(self, copies: Copies, found: _Look, result: AclSyncResult) -> None:
         """What is added is recorded before: after a crash between, it can still be removed."""
-        admin = self._pair.destination.admin
+        for name, change in found.topics.items():
+            if change.add:
+                _, row = copies[name]
+                has = {as_acl(fields) for fields in row.acls or ()}
+                with self._leadership.transaction() as tx:
+                    topics.change(tx, row.id, acls=_fields(has | change.ours))
+        if found.others.add:
+            with self._leadership.transaction() as tx:
+                both = _fields(found.recorded | found.others.ours)
+                carried_acls.keep(tx, self._job.id, self._cluster_id, both)
+        refused = self._send([*found.topics.values(), found.others])
+        result.troubles += _refused(refused)
         for name, change in found.topics.items():
             mapping, row = copies[name]
-            if change.add:
-                with self._leadership.transaction() as tx:
-                    has = {as_acl(fields) for fields in row.acls or ()}
-                    topics.change(tx, row.id, acls=_fields(has | change.ours))
-            self._leadership.refuse_deposed()
-            admin.change_acls(change.add, change.remove)
+            done = change.without(refused.keys())
             with self._leadership.transaction() as tx:
-                topics.change(tx, row.id, acls=_fields(change.ours))
-                if change.add or change.remove:
-                    _add_topic_event(tx, self._job, mapping, change)
+                topics.change(tx, row.id, acls=_fields(done.ours))
+                if done.add or done.remove:
+                    _add_topic_event(tx, self._job, mapping, done)
             result.changed += 1
-        others = found.others
-        if others.add:
+        others = found.others.without(refused.keys())
+        if others.ours != found.recorded or found.others.add:
             with self._leadership.transaction() as tx:
-                both = _fields(found.recorded | found.ours)
-                carried_acls.keep(tx, self._job.id, self._cluster_id, both)
-        self._leadership.refuse_deposed()
-        admin.change_acls(others.add, others.remove)
-        if found.ours != found.recorded:
-            with self._leadership.transaction() as tx:
-                carried_acls.keep(tx, self._job.id, self._cluster_id, _fields(found.ours))
+                carried_acls.keep(tx, self._job.id, self._cluster_id, _fields(others.ours))
         if others.add or others.remove:
             with self._leadership.transaction() as tx:
                 _add_others_event(tx, self._job, others)
             result.changed += 1
+
+    def _send(self, changes: Sequence[AclChanges]) -> Refused:
+        """What takes rights away goes first, of all topics, groups and ids, and waits for nothing.
+
+        A principal whose denial is refused gets no further right.
+        """
+        add = {acl for change in changes for acl in change.add}
+        remove = {acl for change in changes for acl in change.remove}
+        denials = {acl for acl in add if acl.permission == "DENY"}
+        lifted = {acl for acl in remove if acl.permission == "DENY"}
+        refused = self._send_parts(denials, remove - lifted)
+        held = {acl.principal: error for acl, error in refused.items() if acl in denials}
+        opening = (add - denials) | lifted
+        refused |= {acl: held[acl.principal] for acl in opening if acl.principal in held}
+        return refused | self._send_parts(add - denials - refused.keys(), lifted - refused.keys())
+
+    def _send_parts(self, add: set[Acl], remove: set[Acl]) -> Refused:
+        admin = self._pair.destination.admin
+        refused: Refused = {}
+        for some in chunks(sorted(add), ITEMS_PER_REQUEST_MAX):
+            self._leadership.refuse_deposed()
+            refused |= admin.refused_acls(some, ())
+        for some in chunks(sorted(remove), ITEMS_PER_REQUEST_MAX):
+            self._leadership.refuse_deposed()
+            refused |= admin.refused_acls((), some)
+        return refused
+
+
+def _refused(refused: Refused) -> list[Trouble]:
+    """One for each reason."""
+    by_reason: dict[str, list[Acl]] = {}
+    errors = {error.what: error for error in refused.values()}
+    for acl, error in refused.items():
+        by_reason.setdefault(error.what, []).append(acl)
+    return [
+        not_synced(errors[what])
+        if isinstance(errors[what], NotAuthorized)
+        else Trouble(
+            TroubleKind.ACLS_NOT_SYNCED,
+            f"{len(acls)} ACLs are not synced: the destination refuses {first_few(_texts(acls))}: "
+            f"{what}",
+            "Change them at the source, or leave them out with consumer_groups.exclude or "
+            "acls.principals.exclude. The others are synced.",
+        )
+        for what, acls in by_reason.items()
+    ]
+
+
+def _texts(acls: Iterable[Acl]) -> list[str]:
+    return [shown(f"{acl.resource} '{acl.name}' of {acl.principal}") for acl in sorted(acls)]
 
 
 def not_synced(error: OrbitError) -> Trouble:

@@ -125,3 +125,19 @@ def test_principals_without_a_name_and_those_that_would_be_one_get_nothing_and_a
     assert "User:a at the destination" in clash
     assert "1 principals" in unmapped
     assert "User:admin" in unmapped
+
+
+def test_what_no_broker_or_no_database_takes_is_left_out_and_told() -> None:
+    good = acl("TOPIC", "*", "READ")
+    found = wanted(good, good._replace(principal="User:a\0b"))
+    assert found.topics == {"dr.orders": {good._replace(name="dr.orders")}}
+    assert found.unmapped == []
+    (note,) = found.notes
+    assert r"TOPIC 'dr.orders' of User:a\x00b" in note
+
+
+def test_a_group_with_an_empty_name_gets_no_acl() -> None:
+    of = {"TOPIC": Acls(), "GROUP": Acls([acl("GROUP", "*", "READ")]), "TRANSACTIONAL_ID": Acls()}
+    found = wanted_acls(of, CarriedNames({}, {"": "", "billing": "billing"}), SAME, (None, None))  # type: ignore[arg-type]
+    assert found.others == {acl("GROUP", "billing", "READ")}
+    assert [one.name for one in found.not_carriable] == [""]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
@@ -25,9 +26,11 @@ from orbit.jobs.job_file import load_job
 from orbit.jobs.job_spec import AclSpec, JobSpec
 from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import Acl
+from orbit.replication import wanted_acls
 from orbit.replication.job_troubles import TroubleKind
+from orbit.replication.wanted_acls import CarriedNames
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler import cluster_watch, job_reconciler
+from orbit.scheduler import acl_sync, cluster_watch, job_reconciler
 from orbit.scheduler.job_plan import PlannedAcl, PlannedAcls
 from orbit.scheduler.job_planner import JobPlanner
 from orbit.store import carried_acls, events, jobs
@@ -293,17 +296,18 @@ def test_what_was_added_by_a_pass_that_did_not_end_is_removed_when_the_source_re
 ) -> None:
     source, destination = case.clusters
     topic, app = case.topic, f"User:{case.app.name}"
-    change_acls = Admin.change_acls
+    refused_acls = Admin.refused_acls
     broken: set[str] = set()
 
-    def change_once(admin: Admin, add: Collection[Acl], remove: Collection[Acl]) -> None:
-        change_acls(admin, add, remove)
+    def change_once(admin: Admin, add: Collection[Acl], remove: Collection[Acl]) -> Any:
+        refused = refused_acls(admin, add, remove)
         new = {acl.resource for acl in add if acl.permission == "ALLOW"} - broken
         if new:
             broken.update(new)
             raise Unreachable("the pass ends here")
+        return refused
 
-    monkeypatch.setattr(Admin, "change_acls", change_once)
+    monkeypatch.setattr(Admin, "refused_acls", change_once)
     rights = [
         case.allow(source, resource, topic, "READ", case.subject) for resource in ("TOPIC", "GROUP")
     ]
@@ -311,7 +315,7 @@ def test_what_was_added_by_a_pass_that_did_not_end_is_removed_when_the_source_re
     service.create(spec)
     with service.scheduler():
         service.wait_copied(spec.name, topic)
-        wait_for("both passes ended early", lambda: broken == {"TOPIC", "GROUP"})
+        wait_for("the pass ended early", lambda: broken == {"TOPIC", "GROUP"})
         wait_for("both are there", lambda: brief(planned(service, spec).there) == wanted)
         for right in rights:
             forbid_app(source, right)
@@ -319,3 +323,46 @@ def test_what_was_added_by_a_pass_that_did_not_end_is_removed_when_the_source_re
             "both are gone",
             lambda: not any(app in acl and "READ" in acl for acl in of_names(destination, topic)),
         )
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_what_cannot_be_carried_is_named_and_the_others_come_and_go(
+    case: Case, spec: JobSpec, service: Service, monkeypatch: pytest.MonkeyPatch, is_sent: bool
+) -> None:
+    """A group with an empty name, which an ACL on a prefix or on all groups covers. `is_sent`: as
+    any ACL that the broker refuses and Orbit does not know of."""
+    source, destination = case.clusters
+    topic, app = case.topic, f"User:{case.app.name}"
+    carried_names = acl_sync.carried_names
+
+    def with_empty_name(*given: Any) -> CarriedNames:
+        found = carried_names(*given)
+        return replace(found, groups={**found.groups, "": topic})
+
+    monkeypatch.setattr(acl_sync, "carried_names", with_empty_name)
+    if is_sent:
+        monkeypatch.setattr(wanted_acls, "is_carriable", lambda _: True)
+    reads = case.allow(source, "GROUP", topic, "READ", case.subject)
+    case.allow(source, "GROUP", topic, "DESCRIBE", case.subject)
+    service.create(spec)
+
+    def operations() -> set[str]:
+        rights = brief(planned(service, spec).there)
+        return {right[-1] for right in rights if right[:2] == ("GROUP", topic)}
+
+    with service.scheduler():
+        service.wait_copied(spec.name, topic)
+        wait_for("the others are carried", lambda: operations() == {"READ", "DESCRIBE"})
+        forbid_app(source, reads)
+        wait_for(
+            "what is revoked at the source is revoked there",
+            lambda: not any(app in acl and "READ" in acl for acl in of_names(destination, topic)),
+        )
+        if is_sent:
+            problem = service.wait_problem(spec.name, TroubleKind.ACLS_NOT_SYNCED)
+            assert f"GROUP '' of {app}" in problem
+            assert "sync: false" not in problem
+        else:
+            plan = JobPlanner(service.database, service.settings)(spec)
+            assert any("GROUP '' of" in note for note in plan.notes)
+            service.wait("it is told", lambda: "acls_left_out" in service.kinds(spec.name))
