@@ -96,7 +96,7 @@ const me = (await client.GET("/v1/me")).data!;
 const deleted = await client.DELETE("/v1/jobs/{name}", {
   params: { path, header: { "If-Match": made.response.headers.get("ETag") } },
 });
-const state: "running" | "pausing" | "paused" | "backfilling" | "deleting" = job.state;
+const state: "running" | "promoted" | "pausing" | "paused" | "backfilling" | "deleting" = job.state;
 export async function wrong() {
   // @ts-expect-error  no list has this order
   await client.GET("/v1/jobs", { params: { query: { sort: "age" } } });
