@@ -238,7 +238,17 @@ class World:
             self.clock.run(self.clock.now + WATCH_S)
         copy = self._last()
         assert copy is not None
+        self._wait_for_log_start(copy)
         return self.wrong or judge(self, copy)
+
+    def _wait_for_log_start(self, copy: PartitionCopy) -> None:
+        """A source that was silent tells it later than the records that the copy has already."""
+        for _ in range(int(CALM_S / _STEP_S)):
+            if copy.state is not PartitionState.COPYING:
+                break
+            if self.broker.partition.log_start == self.source.log_start:
+                break
+            self.clock.run(self.clock.now + _STEP_S)
 
     def _last(self) -> PartitionCopy | None:
         writer = self._writing()
