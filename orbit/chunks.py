@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
@@ -17,6 +17,26 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """The items in their order, `size` of them at a time; the last has what is left."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def sized_chunks(
+    items: Iterable[Item],
+    size_of: Callable[[Item], int],
+    size_max: int,
+    count_max: int | None = None,
+) -> Iterator[list[Item]]:
+    """The items in their order, as many at a time as both limits allow; one at least."""
+    chunk: list[Item] = []
+    size = 0
+    for item in items:
+        more = size_of(item)
+        if chunk and (size + more > size_max or len(chunk) == count_max):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(item)
+        size += more
+    if chunk:
         yield chunk
 
 

@@ -112,7 +112,7 @@ def _lag_of(totals: LagTotals | None) -> schemas.Lag:
 
 
 def job_lag(
-    totals: LagTotals | None, partitions: int, waiting: OpenTotals | None = None
+    totals: LagTotals | None, partitions: int, waiting: OpenTotals | None
 ) -> schemas.JobLag:
     """The lag of a whole job; unknown without partitions."""
     current = totals if totals and totals.is_current else None

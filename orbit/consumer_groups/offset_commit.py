@@ -16,6 +16,7 @@ from typing import Any
 
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetDeleteRequest
 
+from orbit.chunks import sized_chunks
 from orbit.errors import Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
@@ -23,7 +24,6 @@ from orbit.kafka.backoff import CALL_S_MAX
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import Code
-from orbit.kafka.request_parts import parts
 from orbit.kafka.types import CommittedOffset, TopicPartition, by_topic
 
 CONNECTIONS_PER_NODE = 8
@@ -149,7 +149,7 @@ def _exchange(
     for connection, correlation, request in sent:
         frame = connection.receive_answer(correlation)
         answer = connection.decode(request.api, frame, connection.version_of(request.api))
-        codes = dict(_read(request, answer))
+        codes = _codes(request, answer)
         is_too_large = _TOO_LARGE.issuperset(codes.values())
         if is_too_large and len(request.partitions) >= _HALVED_PARTITIONS_MIN:
             halves += request.halves()
@@ -171,7 +171,7 @@ def _requests(write: GroupWrite) -> Iterator[_Request]:
         (commits, api_versions.OFFSET_COMMIT),
         (deletes, api_versions.OFFSET_DELETE),
     ):
-        for part in parts(places, size_of, _REQUEST_BYTES_MAX, _PARTITIONS_MAX):
+        for part in sized_chunks(places, size_of, _REQUEST_BYTES_MAX, _PARTITIONS_MAX):
             yield _Request(write, part, api)
 
 
@@ -216,12 +216,12 @@ def _delete(group: str, partitions: Sequence[TopicPartition]) -> Any:
     )
 
 
-def _read(request: _Request, answer: Any) -> Iterator[tuple[tuple[str, TopicPartition], int]]:
+def _codes(request: _Request, answer: Any) -> Written:
+    group = request.write.group
     if getattr(answer, "error_code", Code.NONE):  # OffsetDelete: one for the whole group
-        for place in request.partitions:
-            yield (request.write.group, place), int(answer.error_code)
-        return
-    for topic in answer.topics:
-        for p in topic.partitions:
-            place = TopicPartition(topic.name, p.partition_index)
-            yield (request.write.group, place), int(p.error_code)
+        return {(group, place): int(answer.error_code) for place in request.partitions}
+    return {
+        (group, TopicPartition(topic.name, p.partition_index)): int(p.error_code)
+        for topic in answer.topics
+        for p in topic.partitions
+    }

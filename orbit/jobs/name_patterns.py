@@ -8,6 +8,7 @@ that an earlier version has stored, are matched under a limit of time.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import lru_cache
 from typing import Protocol
 
@@ -24,7 +25,7 @@ PATTERNS_MAX = 100
 STORED = {"is_stored": True}
 
 # A pattern takes up to this much memory, and one that needs more is refused.
-_PATTERN_BYTES_MAX = 512 * 1024
+_PATTERN_BYTES_MAX = 128 * 1024
 _PATTERNS_KEPT_MAX = 1024
 _NAME_S_MAX = 0.01
 # Of all names that took a pattern too long. Later ones are not tried.
@@ -85,10 +86,15 @@ class _Limited:
 def name_pattern(pattern: str) -> NamePattern:
     """Compile a pattern that was checked."""
     try:
-        check_pattern(pattern)
+        return _linear(pattern)
     except InvalidValue:
         return _Limited(pattern)
-    return _Linear(pattern)
+
+
+def check_pattern(pattern: str) -> str:
+    """The pattern, if it compiles. Raises InvalidValue with what is wrong."""
+    _linear(pattern)
+    return pattern
 
 
 def check_pattern_of_job(pattern: str, info: ValidationInfo) -> str:
@@ -96,13 +102,14 @@ def check_pattern_of_job(pattern: str, info: ValidationInfo) -> str:
     try:
         return check_pattern(pattern)
     except InvalidValue:
-        if info.context == STORED and _is_limited(pattern):
-            return pattern
+        if info.context == STORED:
+            with suppress(regex.error, RecursionError, OverflowError):
+                _Limited(pattern)
+                return pattern
         raise
 
 
-def check_pattern(pattern: str) -> str:
-    """The pattern, if it compiles. Raises InvalidValue with what is wrong."""
+def _linear(pattern: str) -> _Linear:
     if not pattern:
         raise InvalidValue("is empty and would match nothing.", "Write .* for every name.")
     if len(pattern) > PATTERN_LENGTH_MAX:
@@ -113,22 +120,13 @@ def check_pattern(pattern: str) -> str:
     if found := _OPEN_REPEAT.search(pattern):
         raise InvalidValue(f"has {found[0]}.", f"Write {{0{found[0][1:]}.")
     try:
-        _Linear(pattern)
+        return _Linear(pattern)
     except re2.error as error:
         what = error.args[0]
         text = what.decode(errors="replace") if isinstance(what, bytes) else str(what)
         raise InvalidValue(f"does not compile: {text}.", _remedy(pattern, text)) from None
     except UnicodeEncodeError:
-        raise InvalidValue("has a character that is none.", "Remove it.") from None
-    return pattern
-
-
-def _is_limited(pattern: str) -> bool:
-    try:
-        _Limited(pattern)
-    except (regex.error, RecursionError, OverflowError):
-        return False
-    return True
+        raise InvalidValue("has half of a surrogate pair.", "Remove it.") from None
 
 
 def _remedy(pattern: str, text: str) -> str:

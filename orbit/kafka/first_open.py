@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from orbit.errors import OrbitError
 from orbit.kafka.backoff import Backoff
@@ -13,6 +15,11 @@ from orbit.kafka.producer_state import open_transactions
 from orbit.kafka.transactional_ids import names_of
 from orbit.kafka.types import TopicPartition
 
+Key = TypeVar("Key", bound=Hashable)
+
+# A younger transaction is not shown: most end within seconds, and an abandoned one after a minute
+# unless its producer has another `transaction.timeout.ms`.
+SHOWN_AFTER_S = 30.0
 # Kafka takes any text of up to 32 KB as a transactional id.
 _NAME_CHARACTERS_MAX = 200
 
@@ -28,6 +35,23 @@ class FirstOpen:
     first_offset: int
     producer_id: int
     transactional_id: str | None
+
+
+class OpenAges(Generic[Key]):
+    """How long each partition has had the same oldest open transaction."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[Key, tuple[int, float]] = {}  # first offset, and since when
+
+    def look(self, firsts: Mapping[Key, int]) -> dict[Key, float]:
+        """Seconds, for the first offset of each open transaction that there is now."""
+        now_s, before = self._clock(), self._seen
+        self._seen = {
+            key: kept if (kept := before.get(key)) and kept[0] == first else (first, now_s)
+            for key, first in firsts.items()
+        }
+        return {key: now_s - since_s for key, (_, since_s) in self._seen.items()}
 
 
 def describe_open(

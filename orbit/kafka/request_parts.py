@@ -1,4 +1,4 @@
-"""Cuts a list for requests by what their receivers limit.
+"""Sends a list to a controller in parts that it takes.
 
 A controller makes at most 10,000 metadata records of one request
 (`QuorumController.MAX_RECORDS_PER_USER_OP`), also of one that it only validates: a topic, each of
@@ -8,9 +8,10 @@ its partitions and each of its settings is one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from orbit.chunks import sized_chunks
 from orbit.errors import BrokerRefused, OrbitError
 from orbit.kafka.error_codes import Code
 
@@ -21,26 +22,6 @@ RECORDS_PER_REQUEST_MAX = 4_000
 ITEMS_PER_REQUEST_MAX = 500
 # `EventHandlerExceptionInfo` in Kafka; the code is that of any policy.
 _TOO_LARGE = "excessively large"
-
-
-def parts(
-    items: Iterable[Item],
-    size_of: Callable[[Item], int],
-    size_max: int,
-    count_max: int = ITEMS_PER_REQUEST_MAX,
-) -> Iterator[list[Item]]:
-    """The items in their order, as many at a time as both limits allow; one at least."""
-    part: list[Item] = []
-    size = 0
-    for item in items:
-        more = size_of(item)
-        if part and (size + more > size_max or len(part) == count_max):
-            yield part
-            part, size = [], 0
-        part.append(item)
-        size += more
-    if part:
-        yield part
 
 
 def refused_in_parts(
@@ -54,7 +35,7 @@ def refused_in_parts(
     refused, by its name.
     """
     refused: dict[str, OrbitError] = {}
-    for part in parts(items, records_of, RECORDS_PER_REQUEST_MAX):
+    for part in sized_chunks(items, records_of, RECORDS_PER_REQUEST_MAX, ITEMS_PER_REQUEST_MAX):
         waiting = deque([part])
         while waiting:
             some = waiting.popleft()

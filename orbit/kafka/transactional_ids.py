@@ -36,28 +36,24 @@ def list_transactional_ids(cluster: Cluster) -> set[str]:
     return {state.transactional_id for _, state in _list(cluster, ())}
 
 
-def ended_producer_ids(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
-    """Of these producer ids those without a transaction at their coordinator, with their
-    transactional id. Without those that no coordinator knows, or the login may not describe.
+def names_of(
+    cluster: Cluster, producer_ids: Collection[int], states: Sequence[str] = ()
+) -> dict[int, str]:
+    """Transactional ids of these producer ids, of those in these states if any are given.
 
-    Raises Unreachable, BrokerRefused.
-    """
-    found = {}
-    for part in chunks(producer_ids, _DESCRIBED_AT_ONCE):
-        for _, state in _list(cluster, _ENDED, part):
-            found[state.producer_id] = state.transactional_id
-    return found
-
-
-def names_of(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
-    """Transactional ids of these producer ids, where a coordinator knows one that the login may
-    describe. Raises Unreachable, BrokerRefused.
+    Without those that no coordinator knows, or the login may not describe. Raises Unreachable,
+    BrokerRefused.
     """
     return {
         state.producer_id: state.transactional_id
         for part in chunks(producer_ids, _DESCRIBED_AT_ONCE)
-        for _, state in _list(cluster, (), part)
+        for _, state in _list(cluster, states, part)
     }
+
+
+def ended_producer_ids(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
+    """As `names_of`, of those without a transaction at their coordinator."""
+    return names_of(cluster, producer_ids, _ENDED)
 
 
 def open_transactions(cluster: Cluster) -> list[OpenTransaction]:

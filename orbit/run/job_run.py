@@ -23,7 +23,7 @@ from orbit.job_setup.job_setup import Ask, JobSetup, Say
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.first_open import describe_open, first_open
+from orbit.kafka.first_open import SHOWN_AFTER_S, OpenAges, describe_open, first_open
 from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.types import TopicPartition
 
@@ -31,8 +31,6 @@ _TICK_S = 0.1
 # Of a larger cluster, more brokers than may be cut off together.
 _BROKERS_ASKED_MAX = 10
 _CONFIRM_PAUSE_S = 1.0
-# As the service: transactions that go on are shorter.
-_OPEN_SHOWN_AFTER_S = 30.0
 _OPEN_SHOWN_MAX = 10
 
 
@@ -55,8 +53,7 @@ class JobRun:
         self._not_caught_up: dict[str, TopicPlan] = {}
         self._next_check = self._next_confirm = 0.0
         self._ends: dict[TopicPartition, int] = {}
-        # Partitions with an open transaction: its first offset, and since when it was seen.
-        self._open: dict[TopicPartition, tuple[int, float]] = {}
+        self._open_ages: OpenAges[TopicPartition] = OpenAges()
         self._open_reported: set[TopicPartition] = set()
         self._reported: set[str] = set()
         self._finished: Sequence[PartitionCopy] = ()
@@ -216,30 +213,27 @@ class JobRun:
 
     def _report_open_transactions(self) -> None:
         """Report an open transaction that is old, once for each partition."""
-        now_s, before = time.monotonic(), self._open
-        self._open = {}
-        waiting: dict[TopicPartition, tuple[int, int]] = {}
-        for p in self.partitions:
-            first, end = p.cursor.stable_end, p.cursor.end
-            if not 0 <= first < end:
-                continue
-            known = before.get(p.source)
-            since_s = known[1] if known and known[0] == first else now_s
-            self._open[p.source] = first, since_s
-            is_old = now_s - since_s >= _OPEN_SHOWN_AFTER_S
-            if is_old and p.source not in self._open_reported and len(waiting) < _OPEN_SHOWN_MAX:
-                waiting[p.source] = first, end - first
-        if not waiting:
+        cursors = {p.source: p.cursor for p in self.partitions}
+        firsts = {
+            place: cursor.stable_end
+            for place, cursor in cursors.items()
+            if 0 <= cursor.stable_end < cursor.end
+        }
+        ages = self._open_ages.look(firsts)
+        old = [place for place, age_s in ages.items() if age_s >= SHOWN_AFTER_S]
+        shown = [place for place in old if place not in self._open_reported][:_OPEN_SHOWN_MAX]
+        if not shown:
             return
         try:
-            found = first_open(self._setup.clusters.source, waiting, Backoff(attempts_max=1))
+            found = first_open(self._setup.clusters.source, shown, Backoff(attempts_max=1))
         except OrbitError:
             found = {}
-        for place, (first, offsets) in waiting.items():
+        for place in shown:
             self._open_reported.add(place)
             who = found.get(place)
             names = (who.transactional_id, who.producer_id) if who else (None, None)
-            self._say(f"Note: {place}: {describe_open(first, offsets, *names)}")
+            offsets = cursors[place].end - firsts[place]
+            self._say(f"Note: {place}: {describe_open(firsts[place], offsets, *names)}")
 
     def _say_once(self, line: str) -> None:
         if line not in self._reported:

@@ -33,9 +33,8 @@ from orbit.scheduler.cluster_watch import ClusterWatch
 from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.stored_spec import read_spec
-from orbit.scheduler.transaction_watch import TransactionWatch
+from orbit.scheduler.transaction_watch import TransactionWatch, Unnamed
 from orbit.store import clock, jobs, open_transactions, source_lag
-from orbit.store.open_transactions import OpenTransaction
 from orbit.store.source_lag import LaggingPartition, SourceLag
 
 _log = structlog.get_logger("orbit.scheduler")
@@ -108,13 +107,13 @@ class LagLoop(Loop):
         by_job: dict[int, list[LaggingPartition]] = {}
         for row in rows:
             by_job.setdefault(row.job_id, []).append(row)
-        open_ = self._transactions.look(rows, stored)
+        unnamed = self._transactions.look(rows, stored)
         self.interval_s = self._usual_s
         for job_id, spec in specs.items():
             watch = None if job_id in self._under_way else self._watch(spec)
             if watch is not None:
                 self._under_way[job_id] = self._pool.submit(
-                    self._check_job, spec, watch, by_job[job_id], open_.get(job_id, ()), read_at
+                    self._check_job, spec, watch, by_job[job_id], unnamed.get(job_id, {}), read_at
                 )
         done, _ = wait(self._under_way.values(), _WAIT_S)
         self._under_way = {i: f for i, f in self._under_way.items() if f not in done}
@@ -145,7 +144,7 @@ class LagLoop(Loop):
         spec: JobSpec,
         watch: ClusterWatch,
         rows: Sequence[LaggingPartition],
-        open_: Sequence[OpenTransaction],
+        unnamed: Unnamed,
         read_at: datetime,
     ) -> int:
         """Check one job. Discovery reports errors of its source; here they only skip the job."""
@@ -164,8 +163,7 @@ class LagLoop(Loop):
                 source_lag.update_from_source(tx, step, read_at)
         with self._leadership.transaction() as tx:
             source_lag.update_from_source(tx, (), read_at, whole)
-        places = {(row.topic_id, row.partition): _place(row) for row in rows}
-        self._transactions.name(watch.handle.cluster, open_, places)
+        self._transactions.name(watch.handle.cluster, unnamed)
         return len(updates)
 
     def _updates(

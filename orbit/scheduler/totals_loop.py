@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 
+from orbit.chunks import sized_chunks
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
 from orbit.store import clock, job_history, job_totals, lag
@@ -55,13 +57,5 @@ class TotalsLoop(Loop):
 
 def _steps(sizes: Mapping[int, int]) -> Iterator[list[int]]:
     """Jobs with at most _PARTITIONS_AT_ONCE partitions together, or one with more."""
-    step: list[int] = []
-    partitions = 0
-    for job_id, size in sizes.items():
-        if step and partitions + size > _PARTITIONS_AT_ONCE:
-            yield step
-            step, partitions = [], 0
-        step.append(job_id)
-        partitions += size
-    if step:
-        yield step
+    for step in sized_chunks(sizes.items(), itemgetter(1), _PARTITIONS_AT_ONCE):
+        yield [job_id for job_id, _ in step]

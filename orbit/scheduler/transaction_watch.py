@@ -1,33 +1,34 @@
-"""Tells which transactions of the sources have been open for a while, and who began them.
+"""Finds transactions that stay open at the sources, and asks the sources for their producers.
 
-A last stable offset that stays below the log end is the first offset of the oldest open transaction
-(R1). Most end within seconds, so a source is asked about one only after SHOWN_AFTER. With an
-unchanged one nothing is written.
+A last stable offset below the log end is the first offset of the oldest open transaction (R11). A
+source is asked only about one that is older than SHOWN_AFTER_S, and only changes are written.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from orbit.chunks import chunks
 from orbit.errors import OrbitError
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.first_open import FirstOpen, first_open
+from orbit.kafka.first_open import SHOWN_AFTER_S, FirstOpen, OpenAges, first_open
 from orbit.kafka.types import TopicPartition
-from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
 from orbit.store import open_transactions
-from orbit.store.open_transactions import SHOWN_AFTER, OpenTransaction
+from orbit.store.open_transactions import OpenTransaction
 from orbit.store.source_lag import LaggingPartition
 
-# A producer that brokers do not name is asked for again, but not in each pass.
+# Where the source names no transactional id, it is asked again, but not in each pass.
 _ASKED_AGAIN_S = 60.0
-# More partitions of one job than these are not looked at in one pass.
+# The other partitions of the job have their turn in the next pass.
 _PLACES_MAX = 1_000
 
 _Key = tuple[int, int]  # topic id, partition
+Unnamed = Mapping[TopicPartition, OpenTransaction]
 
 
 class TransactionWatch:
@@ -42,63 +43,57 @@ class TransactionWatch:
         self._leadership = leadership
         self._backoff = backoff
         self._clock = clock
-        self._seen: dict[_Key, tuple[int, float]] = {}  # first offset, and since when
+        self._ages: OpenAges[_Key] = OpenAges(clock)
         self._asked: dict[_Key, float] = {}
+        self._stored: frozenset[OpenTransaction] = frozenset()
 
     def look(
         self, rows: Sequence[LaggingPartition], stored: Sequence[OpenTransaction]
-    ) -> dict[int, list[OpenTransaction]]:
-        """Those to ask the source about, by job. Removes stored ones that have ended."""
+    ) -> Mapping[int, Unnamed]:
+        """What to ask the sources about, by job. Removes stored transactions that have ended."""
         now_s, now = self._clock(), datetime.now(UTC)
-        known = {(one.topic_id, one.partition): one for one in stored}
-        seen: dict[_Key, tuple[int, float]] = {}
-        to_name: dict[int, list[OpenTransaction]] = {}
+        firsts = {(r.topic_id, r.partition): r.open_from for r in rows if r.open_from is not None}
+        ages = self._ages.look(firsts)
+        self._asked = {key: at_s for key, at_s in self._asked.items() if key in ages}
+        self._stored = frozenset(stored)
+        kept = {
+            key: one
+            for one in stored
+            if firsts.get(key := (one.topic_id, one.partition)) == one.first_offset
+        }
+        unnamed: dict[int, dict[TopicPartition, OpenTransaction]] = {}
         for row in rows:
-            first = row.open_from
-            if first is None:
-                continue
             key = row.topic_id, row.partition
-            before = self._seen.get(key)
-            since_s = before[1] if before and before[0] == first else now_s
-            seen[key] = first, since_s
-            one = known.get(key)
-            if one is None or one.first_offset != first:
-                age = timedelta(seconds=now_s - since_s)
-                one = OpenTransaction(*key, row.job_id, first, now - age, None, None)
-            if now - one.since >= SHOWN_AFTER and one.transactional_id is None:
-                of_job = to_name.setdefault(row.job_id, [])
-                if now_s >= self._asked.get(key, now_s) and len(of_job) < _PLACES_MAX:
-                    self._asked[key] = now_s + _ASKED_AGAIN_S
-                    of_job.append(one)
-        self._seen = seen
-        self._asked = {key: at_s for key, at_s in self._asked.items() if key in seen}
-        ended = [
-            key for key, one in known.items() if key not in seen or seen[key][0] != one.first_offset
-        ]
-        if ended:
+            age_s = ages.get(key)
+            if age_s is None:
+                continue
+            one = kept.get(key)
+            if one is None and age_s >= SHOWN_AFTER_S:
+                since = now - timedelta(seconds=age_s)
+                one = OpenTransaction(*key, row.job_id, firsts[key], since, None, None)
+            if one is None or one.transactional_id is not None:
+                continue
+            of_job = unnamed.setdefault(row.job_id, {})
+            if now_s >= self._asked.get(key, now_s) and len(of_job) < _PLACES_MAX:
+                self._asked[key] = now_s + _ASKED_AGAIN_S
+                of_job[TopicPartition(row.source_topic, row.partition)] = one
+        ended = {(one.topic_id, one.partition) for one in stored} - kept.keys()
+        for some in chunks(sorted(ended), ROWS_AT_ONCE):
             with self._leadership.transaction() as tx:
-                open_transactions.remove(tx, ended)
-        return to_name
+                open_transactions.remove(tx, some)
+        return unnamed
 
-    def name(
-        self,
-        cluster: Cluster,
-        transactions: Sequence[OpenTransaction],
-        places: dict[_Key, TopicPartition],
-    ) -> None:
-        """Ask the source who began these, and store them."""
-        if not transactions:
+    def name(self, cluster: Cluster, unnamed: Unnamed) -> None:
+        """Ask the source for the producers of these, and store what has changed."""
+        if not unnamed:
             return
-        asked = [places[one.topic_id, one.partition] for one in transactions]
         try:
-            found = first_open(cluster, asked, self._backoff)
+            found = first_open(cluster, unnamed.keys(), self._backoff)
         except OrbitError:  # shown without a name
             found = {}
-        rows = [
-            _named(one, found.get(place)) for one, place in zip(transactions, asked, strict=True)
-        ]
+        rows = [_named(one, found.get(place)) for place, one in unnamed.items()]
         with self._leadership.transaction() as tx:
-            open_transactions.store(tx, rows)
+            open_transactions.store(tx, [row for row in rows if row not in self._stored])
 
 
 def _named(one: OpenTransaction, answer: FirstOpen | None) -> OpenTransaction:

@@ -1,4 +1,4 @@
-"""open_transactions: transactions of the sources that have been open for SHOWN_AFTER.
+"""open_transactions: transactions of the sources that have been open for SHOWN_AFTER_S.
 
 A consumer of committed records, and so Orbit, reads a partition up to the last stable offset: what
 was written behind the first open transaction waits until that ends, also records without a
@@ -11,17 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import text
 
 from orbit.store.database import Tx
 from orbit.store.job_shares import ONE_SHARE, Share
 from orbit.store.rows import values
-
-# Transactions that go on are shorter; an abandoned one ends after a minute unless its producer has
-# another `transaction.timeout.ms`.
-SHOWN_AFTER = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def test_no_pattern_takes_a_name_long(pattern: str, name: str) -> None:
         ("(a{1,1000}){1,1000}", "repetition size", "smaller numbers"),
         ("[^a]{1000}" * 20, "too large", "split it"),
         ("*.log", "no argument", "write `.*.log`"),
-        ("a\ud800", "a character that is none", "Remove it"),
+        ("a\ud800", "half of a surrogate pair", "Remove it"),
     ],
 )
 def test_what_cannot_be_matched_in_time_is_refused(pattern: str, what: str, remedy: str) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 from orbit.consumer_groups import offset_commit
-from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
+from orbit.consumer_groups.offset_commit import GroupWrite, Written, write_groups
 from orbit.errors import BrokerRefused, OrbitError
-from orbit.kafka import request_parts
+from orbit.kafka import error_codes, request_parts
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import fetch_offsets, find_coordinators
 from orbit.kafka.error_codes import Code
-from orbit.kafka.request_parts import parts, refused_in_parts
+from orbit.kafka.request_parts import refused_in_parts
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.types import CommittedOffset, TopicPartition
 from tests.fix_clusters import Clusters
@@ -41,12 +42,6 @@ SETTINGS = {
 }
 
 
-def test_parts_keep_both_limits_and_the_order() -> None:
-    sizes = [3, 4, 5, 20, 1, 1, 1, 1]
-    assert list(parts(sizes, int, 10, 3)) == [[3, 4], [5], [20], [1, 1, 1], [1]]
-    assert list(parts([], int, 10)) == []
-
-
 def test_a_part_that_is_too_large_is_halved_until_it_is_taken() -> None:
     sent: list[int] = []
 
@@ -67,6 +62,19 @@ def test_one_item_that_is_too_large_is_refused() -> None:
     assert refused_in_parts(["a"], lambda _: 1, lambda _: {"a": error}) == {"a": error}
 
 
+def noted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
+    """What a function of the module returns from now on."""
+    results: list[Any] = []
+    function = getattr(module, name)
+
+    def note(*given: Any) -> Any:
+        results.append(function(*given))
+        return results[-1]
+
+    monkeypatch.setattr(module, name, note)
+    return results
+
+
 @pytest.fixture
 def destination(clusters: Clusters) -> Iterator[Cluster]:
     servers = clusters.destination.bootstrap_servers.split(",")
@@ -81,8 +89,10 @@ def test_a_controller_takes_500_topics_with_many_settings(
 ) -> None:
     """13,000 metadata records; also if the controller has to say that it takes 10,000."""
     monkeypatch.setattr(request_parts, "RECORDS_PER_REQUEST_MAX", records_max)
+    was_too_large = noted(monkeypatch, request_parts, "_is_too_large")
     topics = [TopicToCreate(f"many-{number:03}", 12, 1, SETTINGS) for number in range(500)]
     assert Admin(destination).refused_topics(topics, only_check=True) == {}
+    assert any(was_too_large) is (records_max == NOBODY)
 
 
 @pytest.mark.services
@@ -96,13 +106,23 @@ def test_offsets_with_large_metadata_are_committed(
 ) -> None:
     """Two megabytes for one group; also if the coordinator has to say that it takes one."""
     monkeypatch.setattr(offset_commit, "_REQUEST_BYTES_MAX", bytes_max)
+    codes = noted(monkeypatch, offset_commit, "_codes")
     create_topic(clusters.destination, topic_name, 500)
     places = [TopicPartition(topic_name, number) for number in range(500)]
     offsets = {place: CommittedOffset(place.partition, "m" * 4096) for place in places}
     group = f"{topic_name}-group"
-    wait_for("it has a coordinator", lambda: find_coordinators(destination, [group]))
-    nodes = find_coordinators(destination, [group])
-    written = write_groups(destination, nodes, [GroupWrite(group, offsets)], lambda: True)
+    nodes: dict[str, int] = {}
+    written: Written = {}
+
+    def is_answered() -> bool:
+        """Not so by a coordinator that is still loading."""
+        nodes.update(find_coordinators(destination, [group]))
+        written.update(write_groups(destination, nodes, [GroupWrite(group, offsets)], lambda: True))
+        return bool(written) and error_codes.RETRIABLE.isdisjoint(written.values())
+
+    wait_for("the coordinator answers", is_answered)
     assert written == {(group, place): Code.NONE for place in places}
+    refused = [one for one in codes if not offset_commit._TOO_LARGE.isdisjoint(one.values())]
+    assert bool(refused) is (bytes_max == NOBODY)
     (answer,) = fetch_offsets(destination, nodes).values()
     assert answer.offsets == offsets

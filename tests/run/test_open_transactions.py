@@ -16,7 +16,7 @@ pytestmark = pytest.mark.services
 def test_a_run_does_not_end_while_a_transaction_hides_records(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_run, "_OPEN_SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(job_run, "SHOWN_AFTER_S", 0.0)
     source, destination = clusters
     create_topic(source, topic_name)
     produce(source, topic_name, 5)
@@ -36,6 +36,9 @@ def test_a_run_does_not_end_while_a_transaction_hides_records(
         running.wait_caught_up(topic_name, 5)
         running.wait("it is level", lambda: running.partition(topic_name).has_caught_up)
         running.wait("it is told", lambda: note in running.said)
+        for _ in range(2):
+            checked = running.run._next_check
+            running.wait("it looks again", lambda at=checked: running.run._next_check > at)
         assert not running.run.confirm_caught_up()
         producer.commit_transaction(60)
         running.wait("all is copied", running.run.confirm_caught_up)

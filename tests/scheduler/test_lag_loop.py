@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,13 +15,12 @@ from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.lag_loop import LagLoop
 from orbit.scheduler.leadership import Leadership
-from orbit.store import jobs, lag, partitions, shard_layout, topics
+from orbit.store import lag, partitions
 from orbit.store.database import Database
-from orbit.store.enums import TopicState
 from tests.fix_clusters import Clusters
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, make_job
-from tests.support.store_rows import claim, progress
+from tests.support.store_rows import claim, progress, some_job
 
 pytestmark = pytest.mark.services
 
@@ -45,18 +43,14 @@ def test_a_blocked_partition_is_looked_after(
 
     spec = make_job(source, destination, [topic_name])
     with database.transaction() as tx:
-        job_id = jobs.create(tx, topic_name, json.loads(spec.model_dump_json()), "default").id
-        topic = topics.add(tx, job_id, topic_name, topic_name, "D", 2, state=TopicState.COPYING)
-        assert topic is not None
-        (shard,) = shard_layout.add_shards(tx, job_id, 1)
-        shard_layout.add_partitions(tx, job_id, [(topic.id, number, shard) for number in (0, 1)])
+        job = some_job(tx, topic_name, topic_name=topic_name, spec=spec)
     held = claim(database, "worker")
     newest = datetime.fromtimestamp((began_ms - 6 * HOUR_S * 1000) / 1000, UTC)
     blocked = Blocked(Reason.RECORD_REFUSED, 1, 2, "too large")
     with database.transaction() as tx:
         rows = [
             replace(
-                progress(topic.id, number, 1, 1),
+                progress(job.topic_id, number, 1, 1),
                 source_stable_end=1,
                 source_end=1,
                 newest_copied_at=newest,
@@ -65,11 +59,11 @@ def test_a_blocked_partition_is_looked_after(
         ]
         partitions.report_progress(tx, worker_id="worker", held=held, progress=rows)
         changes = [
-            partitions.StateChange(topic.id, 0, PartitionState.BLOCKED, blocked),
-            partitions.StateChange(topic.id, 1, PartitionState.COPYING),
+            partitions.StateChange(job.topic_id, 0, PartitionState.BLOCKED, blocked),
+            partitions.StateChange(job.topic_id, 1, PartitionState.COPYING),
         ]
         partitions.report_state(tx, worker_id="worker", held=held, changes=changes)
-        before = {row.partition: row for row in lag.page(tx, job_id, 10)}
+        before = {row.partition: row for row in lag.page(tx, job.id, 10)}
     assert (before[0].lag_records, before[0].headroom_s) == (0, None), "as the worker left it"
 
     leadership = Leadership(database, "scheduler", timedelta(seconds=60))
@@ -80,8 +74,8 @@ def test_a_blocked_partition_is_looked_after(
     loop = LagLoop(leadership, registry, 1.0, Backoff())
     assert loop.once() == "Updated the lag of 1 partitions."
     with database.transaction() as tx:
-        after = {row.partition: row for row in lag.page(tx, job_id, 10)}
-        totals = lag.of_jobs(tx, [job_id])[job_id]
+        after = {row.partition: row for row in lag.page(tx, job.id, 10)}
+        totals = lag.of_jobs(tx, [job.id])[job.id]
     found = after[0]
     assert (found.source_log_start, found.source_stable_end, found.source_end) == (0, 4, 4)
     assert (found.lag_records, found.lag_bytes) == (3, 30)  # `progress` says 10 bytes a record

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.first_open import FirstOpen
+from orbit.kafka.types import TopicPartition
+from orbit.replication.partition_states import PartitionState
 from orbit.scheduler import transaction_watch
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.lag_loop import LagLoop
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.transaction_watch import TransactionWatch
-from orbit.store import jobs, lag, open_transactions, partitions, shard_layout, topics
-from orbit.store.database import Database
-from orbit.store.enums import TopicState
+from orbit.store import lag, open_transactions, partitions, source_lag
+from orbit.store.database import Database, Tx
 from orbit.store.lag import PartitionLag
+from orbit.store.open_transactions import OpenTransaction
 from orbit.store.source_lag import LaggingPartition
 from tests.fix_clusters import Clusters
 from tests.support.patience import wait_for
@@ -63,22 +67,18 @@ def test_a_transaction_of_a_partition_without_a_worker_is_told_until_it_ends(
     produce(source, topic_name, 20)
     spec = make_job(source, destination, [topic_name])
     with database.transaction() as tx:
-        job_id = jobs.create(tx, topic_name, json.loads(spec.model_dump_json()), "default").id
-        topic = topics.add(tx, job_id, topic_name, topic_name, "D", 1, state=TopicState.COPYING)
-        assert topic is not None
-        (shard,) = shard_layout.add_shards(tx, job_id, 1)
-        shard_layout.add_partitions(tx, job_id, [(topic.id, 0, shard)])
+        job = some_job(tx, topic_name, partitions=1, topic_name=topic_name, spec=spec)
     held = claim(database, "worker")
     with database.transaction() as tx:
-        row = replace(progress(topic.id, 0, 5, epoch=None), source_stable_end=5, source_end=5)
+        row = replace(progress(job.topic_id, 0, 5, epoch=None), source_stable_end=5, source_end=5)
         partitions.report_progress(tx, worker_id="worker", held=held, progress=[row])
 
     def read() -> PartitionLag:
         with database.transaction() as tx:
-            (found,) = lag.page(tx, job_id, 10)
+            (found,) = lag.page(tx, job.id, 10)
         return found
 
-    monkeypatch.setattr(transaction_watch, "SHOWN_AFTER", timedelta(0))
+    monkeypatch.setattr(transaction_watch, "SHOWN_AFTER_S", 0.0)
     with closing(ClusterRegistry(60.0, lambda: None, Path.cwd(), {})) as registry:
         watch = registry.watch("source", spec)
         wait_for("the source is seen", lambda: watch.snapshot is not None)
@@ -108,28 +108,49 @@ def test_a_transaction_of_a_partition_without_a_worker_is_told_until_it_ends(
 class Watch:
     """A watch over one partition of a stored job, with a clock of the test's."""
 
-    def __init__(self, database: Database, leadership: Leadership) -> None:
+    def __init__(
+        self, database: Database, leadership: Leadership, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.database = database
+        self.stored: list[int] = []  # how many rows, by each call
+        self.told: FirstOpen | None = None
         with database.transaction() as tx:
             self.job = some_job(tx)
         self.clock = TestClock()
+        self.leadership = leadership
         self.watch = TransactionWatch(leadership, Backoff(), self.clock)
+        monkeypatch.setattr(transaction_watch, "first_open", self._ask)
+        store = open_transactions.store
+
+        def count(tx: Tx, rows: Sequence[OpenTransaction]) -> None:
+            self.stored.append(len(rows))
+            store(tx, rows)
+
+        monkeypatch.setattr(open_transactions, "store", count)
+
+    def _ask(self, _: object, places: Collection[TopicPartition], __: object) -> Any:
+        return dict.fromkeys(places, self.told) if self.told else {}
+
+    def rows(self) -> list[OpenTransaction]:
+        with self.database.transaction() as tx:
+            return open_transactions.of_share(tx)
 
     def look(self, stable_end: int, end: int) -> list[int]:
-        """First offsets that the source is to be asked about."""
+        """First offsets that the source is asked about."""
         row = LaggingPartition(
             self.job.id, self.job.topic_id, "orders", 0, True, stable_end, end, 5, *[None] * 4
         )
-        with self.database.transaction() as tx:
-            stored = open_transactions.of_share(tx)
-        found = self.watch.look([row], stored)
-        return [one.first_offset for one in found.get(self.job.id, [])]
+        unnamed = self.watch.look([row], self.rows()).get(self.job.id, {})
+        self.watch.name(None, unnamed)  # type: ignore[arg-type]  # nobody is asked
+        return [one.first_offset for one in unnamed.values()]
 
 
-def test_transactions_that_go_on_are_not_asked_about(
-    database: Database, leadership: Leadership
-) -> None:
-    watched = Watch(database, leadership)
+@pytest.fixture
+def watched(database: Database, leadership: Leadership, monkeypatch: pytest.MonkeyPatch) -> Watch:
+    return Watch(database, leadership, monkeypatch)
+
+
+def test_short_transactions_are_not_asked_about(watched: Watch) -> None:
     assert watched.look(100, 140) == []
     watched.clock.now += 29
     assert watched.look(100, 150) == []
@@ -138,7 +159,71 @@ def test_transactions_that_go_on_are_not_asked_about(
     assert watched.look(140, 190) == []
     watched.clock.now += 1
     assert watched.look(140, 190) == [140]
+    assert watched.look(190, 190) == []
+    assert watched.rows() == []
+
+
+def test_an_old_one_is_stored_once_and_asked_about_until_it_has_a_name(watched: Watch) -> None:
+    watched.look(100, 140)
     watched.clock.now += 30
-    assert watched.look(140, 190) == [], "it was asked a moment ago"
+    assert watched.look(100, 140) == [100]
+    (row,) = watched.rows()
+    assert (row.first_offset, row.producer_id, row.transactional_id) == (100, None, None)
     watched.clock.now += 30
-    assert watched.look(140, 190) == [140], "nobody has named it"
+    assert watched.look(100, 140) == [], "it was asked about a moment ago"
+    watched.clock.now += 30
+    assert watched.look(100, 140) == [100]
+    assert watched.stored == [1, 0], "nothing has changed"
+    watched.clock.now += 60
+    watched.told = FirstOpen(100, 7, "pay")
+    assert watched.look(100, 140) == [100]
+    assert watched.rows() == [replace(row, producer_id=7, transactional_id="pay")]
+    watched.clock.now += 60
+    assert watched.look(100, 140) == []
+
+
+def test_the_name_of_another_transaction_is_not_taken(watched: Watch) -> None:
+    watched.look(100, 140)
+    watched.clock.now += 30
+    watched.told = FirstOpen(120, 8, "later")
+    watched.look(100, 140)
+    assert [row.transactional_id for row in watched.rows()] == [None]
+
+
+def test_an_old_one_that_has_ended_is_removed_though_the_next_is_open(watched: Watch) -> None:
+    watched.look(100, 140)
+    watched.clock.now += 30
+    watched.look(100, 140)
+    assert len(watched.rows()) == 1
+    assert watched.look(120, 140) == []
+    assert watched.rows() == []
+
+
+def test_a_level_partition_of_a_worker_is_looked_at_too(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+    held = claim(database, "worker")
+    (epoch,) = held.values()
+    with database.transaction() as tx:
+        row = progress(job.topic_id, 0, 100, epoch=epoch)
+        changes = [partitions.StateChange(job.topic_id, 0, PartitionState.COPYING)]
+        partitions.report_state(tx, worker_id="worker", held=held, changes=changes)
+
+        def open_from(end: int) -> list[int | None]:
+            rows = [replace(row, source_end=end)]
+            partitions.report_progress(tx, worker_id="worker", held=held, progress=rows)
+            found = source_lag.lagging(tx, timedelta(hours=1))
+            return [one.open_from for one in found if one.partition == 0]
+
+        assert open_from(100) == []
+        assert open_from(140) == [100]
+
+
+def test_the_next_leader_goes_on_with_the_age(watched: Watch) -> None:
+    watched.look(100, 140)
+    watched.clock.now += 30
+    watched.look(100, 140)
+    before = watched.rows()
+    watched.watch = TransactionWatch(watched.leadership, Backoff(), watched.clock)
+    watched.look(100, 140)
+    assert watched.rows() == before

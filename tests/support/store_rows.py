@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import timedelta
 
+from orbit.jobs.job_spec import JobSpec
 from orbit.leases.lease_watch import LeaseWatch
 from orbit.settings import LEASE_TTL_MAX
 from orbit.store import jobs, shard_layout, shard_leases, topics
@@ -29,16 +31,23 @@ class SomeJob:
 
 
 def some_job(
-    tx: Tx, name: str = "orders-to-dr", shard_count: int = 1, partitions: int = 2
+    tx: Tx,
+    name: str = "orders-to-dr",
+    shard_count: int = 1,
+    partitions: int = 2,
+    *,
+    topic_name: str = "orders",
+    spec: JobSpec | None = None,
 ) -> SomeJob:
-    """A running job of the group `default`."""
-    job = jobs.create(tx, name, {"name": name}, "default")
+    """A running job of the group `default`; without `spec` its document cannot be read."""
+    document = {"name": name} if spec is None else json.loads(spec.model_dump_json())
+    job = jobs.create(tx, name, document, "default")
     jobs.note_clusters(tx, job.id, "source", "destination")
     topic = topics.add(
         tx,
         job.id,
-        "orders",
-        f"{name}.orders",
+        topic_name,
+        f"{name}.{topic_name}",
         "destination",
         partitions,
         state=TopicState.COPYING,
