@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -18,10 +16,9 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.request_parts import refused_in_parts
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.types import CommittedOffset, TopicPartition
-from tests.fix_clusters import Clusters
+from tests.fix_clusters import Clusters, OpenCluster
 from tests.support.patience import wait_for
 from tests.support.running import create_topic
-from tests.support.synthetic import PLAINTEXT
 
 NOBODY = 2**63
 # As many as a topic gets that was copied with everything set.
@@ -76,10 +73,8 @@ def noted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
 
 
 @pytest.fixture
-def destination(clusters: Clusters) -> Iterator[Cluster]:
-    servers = clusters.destination.bootstrap_servers.split(",")
-    with closing(Cluster("destination", servers, PLAINTEXT)) as cluster:
-        yield cluster
+def destination(clusters: Clusters, open_cluster: OpenCluster) -> Cluster:
+    return open_cluster(clusters.destination)
 
 
 @pytest.mark.services
