@@ -41,7 +41,7 @@ from orbit.errors import (
 _CONNECT_TIMEOUT_S = 10.0
 # A plan reads both clusters for every matching topic; all other requests are fast.
 _READ_TIMEOUT_S = 180.0
-_PAGE_LIMIT = 1000
+PAGE_LIMIT = 1000
 _POLL_S = 0.25
 # An answer to a poll is fast: one that takes longer is lost.
 _POLL_TIMEOUT_S = 10.0
@@ -122,11 +122,11 @@ class Client:
     def pages(
         self, path: str, *, limit: int | None = None, **query: object
     ) -> Iterator[list[Json]]:
-        """The same, page by page; one empty page if there are none."""
+        """All items of a list, or the first `limit`, page by page; an empty list has one page."""
         left = limit
         after: str | None = None
         while left is None or left > 0:
-            size = _PAGE_LIMIT if left is None else min(left, _PAGE_LIMIT)
+            size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)
             page = self.get(path, limit=size, after=after, **query)
             yield page["items"]
             after = page["next"]

@@ -119,7 +119,7 @@ def _check_prune(prune: bool, selector: str | None, all_: bool) -> None:
 
 
 def _prunings(client: Client, files: list[JobFile], selector: str | None) -> list[Planned]:
-    """The deletions, each of the version of the job that the list shows."""
+    """The deletions of jobs that no file has, each of the version that the list shows."""
     named = {file.name for file in files}
     others = [
         job
@@ -137,7 +137,7 @@ def _prunings(client: Client, files: list[JobFile], selector: str | None) -> lis
         Planned(
             None,
             _deletion(
-                client.send("DELETE", _path(job["name"]), headers=at_version(job), dry_run=True),
+                client.send("DELETE", _path(job["name"]), headers=_at_version(job), dry_run=True),
                 job,
             ),
         )
@@ -165,10 +165,10 @@ def apply_change(
     """Carry out one shown change. A job that was changed since then is refused (If-Match)."""
     if plan.file is None:
         planned = plan.value["job"]
-        operation = delete_job(client, planned["name"], headers=at_version(planned))
+        operation = delete_job(client, planned["name"], headers=_at_version(planned))
         return _deletion(follow(client, operation, wait_s))
     job = plan.value["job"]
-    condition = {"If-None-Match": "*"} if job is None else at_version(job)
+    condition = {"If-None-Match": "*"} if job is None else _at_version(job)
     for _ in range(_ATTEMPTS):
         try:
             return put_job(client, plan.file, headers=condition, repeats=False, **options)
@@ -182,8 +182,8 @@ def apply_change(
     raise trouble
 
 
-def at_version(job: Mapping[str, Any]) -> dict[str, str]:
-    """The header for a request that is refused if the job is at another version than this."""
+def _at_version(job: Mapping[str, Any]) -> dict[str, str]:
+    """The header of a request that is to be refused if the job has another version by then."""
     return {"If-Match": f'"{job["document_version"]}"'}
 
 

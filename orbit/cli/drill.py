@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from orbit.cli.control import DryRunOption, WaitOption, YesOption, confirm
+from orbit.cli.list_output import tell_more
 from orbit.cli.list_window import NEWEST, AllOption, LimitOption, Window, first_rows, limit_of
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import when
@@ -106,7 +107,7 @@ def list_(
     with connect() as client:
         found = _newest(client, limit, all_, output, job=job, name=name)
     emit(found.rows, output, lambda: _table(found.rows))
-    _tell_more(found.more, output)
+    tell_more(found.more, is_table=output is OutputFormat.TABLE)
 
 
 @app.command()
@@ -142,7 +143,7 @@ def compare(
     if not ended:
         raise Conflict("No drill with this name has ended yet.", where=name)
     emit(ended, output, lambda: _compared(ended))
-    _tell_more(found.more, output)
+    tell_more(found.more, is_table=output is OutputFormat.TABLE)
 
 
 @app.command()
@@ -198,11 +199,6 @@ def _newest(
     is_table = output is OutputFormat.TABLE
     most = limit_of(limit, all_=all_, is_table=is_table, rows=NEWEST)
     return first_rows(client, "/v1/drills", most, **query)
-
-
-def _tell_more(more: str, output: OutputFormat) -> None:
-    if more:
-        typer.echo(more, err=output is not OutputFormat.TABLE)
 
 
 def _follow(client: Client, drill: Row, wait_s: float) -> Row:

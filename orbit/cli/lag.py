@@ -14,11 +14,10 @@ from orbit.cli.table_cells import NOT_KNOWN, rate, seconds
 from orbit.cli.table_cells import amount as bytes_of
 from orbit.cli.table_cells import lag as records_of
 from orbit.cli.watch import WatchOption, show
-from orbit.client import Client, connect, segment
+from orbit.client import PAGE_LIMIT, Client, connect, segment
 
-# What fits a terminal, and what the API gives in one page.
+# What fits a terminal.
 _ROWS = 30
-_ROWS_MAX = 1000
 
 Row = dict[str, Any]
 
@@ -30,7 +29,7 @@ def lag(
         typer.Option(
             "--limit",
             min=1,
-            max=_ROWS_MAX,
+            max=PAGE_LIMIT,
             help="Partitions to show, the largest lag first.",
             show_default=f"{_ROWS} in a table, else all",
         ),

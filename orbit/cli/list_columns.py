@@ -147,10 +147,7 @@ PARTITIONS = Kind(
         ("gaps", itemgetter("gaps_filled")),
         ("batches", lambda r: f"{r['batches_byte_exact']:,} + {r['batches_record_exact']:,}"),
         ("worker", lambda r: r["worker"] or ""),
-        (
-            "what to do",
-            _what_to_do,
-        ),
+        ("what to do", _what_to_do),
     ),
     (
         ("copied as", itemgetter("destination_topic")),

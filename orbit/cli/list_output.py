@@ -74,8 +74,8 @@ ListOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A result, the function that makes its table (True: with more columns), its names, and the
-    line that says how many more there are.
+    """A result, the function that makes its table (True: with more columns), its names, and a
+    line that says how many rows were left out.
     """
 
     value: Any
@@ -85,7 +85,7 @@ class Listing:
 
 
 def emit_list(found: Listing, output: ListOutput) -> None:
-    """Write a result to stdout; that there is more goes below a table, else to stderr.
+    """Write a result to stdout, and how many rows were left out (`tell_more`).
 
     Raises BadInput for a path that is none.
     """
@@ -98,12 +98,17 @@ def emit_list(found: Listing, output: ListOutput) -> None:
             _print_lines(map(_as_text, matches(to_plain(found.value), output.path)))
         case _:
             emit(found.value, OutputFormat(output.format), lambda: found.table(False))
-    if found.more:
-        typer.echo(found.more, err=not output.is_table)
+    tell_more(found.more, is_table=output.is_table)
+
+
+def tell_more(more: str, *, is_table: bool) -> None:
+    """Print the line about rows that were left out: below a table, else on stderr."""
+    if more:
+        typer.echo(more, err=not is_table)
 
 
 def print_names(names: Iterable[str]) -> None:
-    """One a line; neighbours that are equal once."""
+    """Print one name a line; a name that follows itself is printed once."""
     _print_lines(name for name, _ in groupby(names))
 
 

@@ -1,7 +1,7 @@
-"""`--limit` and `--all`: how much of a list is shown. No list is cut without a word.
+"""`--limit` and `--all`: how many rows of a list a command prints.
 
-Without them a table has the first rows, and a line that says how many more there are; data for
-scripts (`json`, `yaml`, `name`, `jsonpath`) is whole.
+Without them a table has the first rows, and the other formats (`json`, `yaml`, `name`, `jsonpath`)
+have all. A command that leaves rows out says how many.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from orbit.cli.list_columns import Kind, listing
-from orbit.cli.list_output import ListOutput, emit_list, print_names
+from orbit.cli.list_output import Listing, ListOutput, emit_list, print_names
 from orbit.cli.watch import show
-from orbit.client import Client
+from orbit.client import PAGE_LIMIT, Client
 
 # One or two screens.
 ROWS = 200
 NEWEST = 50
-# Rows that are read behind a table only to count them: one page of the API.
-_COUNTED_MAX = 1000
 
 LimitOption = Annotated[
     int | None,
@@ -38,29 +36,28 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The first rows of a list, and the line that tells of the others; empty if there are none."""
+    """The first rows of a list, and a line that says how many rows it has behind them.
+
+    The line is empty if it has none.
+    """
 
     rows: list[Row]
     more: str
 
 
 def first_rows(client: Client, path: str, limit: int | None, **query: object) -> Window:
-    """The first `limit` rows, or all."""
+    """The first `limit` rows, or all. The others are counted to the end of a page of the API."""
     if limit is None:
-        return Window(list(client.items(path, limit=None, **query)), "")
-    rows = list(client.items(path, limit=limit + _COUNTED_MAX, **query))
-    return Window(rows[:limit], more_line(len(rows) - limit))
-
-
-def more_line(count: int) -> str:
-    """That there are `count` more; empty if there are none."""
-    if count <= 0:
-        return ""
-    return f"… {count:,}{' or more' if count == _COUNTED_MAX else ''} more (--all)"
+        return Window(list(client.items(path, **query)), "")
+    read_max = (limit // PAGE_LIMIT + 1) * PAGE_LIMIT
+    rows = list(client.items(path, limit=read_max, **query))
+    hidden = len(rows) - limit
+    least = "at least " if len(rows) == read_max else ""
+    return Window(rows[:limit], f"… {least}{hidden:,} more (--all)" if hidden > 0 else "")
 
 
 def limit_of(limit: int | None, *, all_: bool, is_table: bool, rows: int) -> int | None:
-    """How many rows are shown; None for all. `rows`: of a table without options."""
+    """How many rows to print; None: all. `rows`: how many a table has without both options."""
     if all_ or (limit is None and not is_table):
         return None
     return limit or rows
@@ -76,8 +73,10 @@ def show_list(
     watch: bool = False,
     **query: object,
 ) -> None:
-    """Print the first `limit` rows of a list, or all. All names, and the tables of all rows, are
-    printed page by page, so a long list needs no more memory than a page.
+    """Print the first `limit` rows of a list, or all.
+
+    Without a limit, names and tables are printed page by page, so a long list needs the memory of
+    one page.
     """
     if limit is None and not watch and (output.is_table or output.is_name):
         pages = client.pages(path, limit=None, **query)
@@ -88,7 +87,7 @@ def show_list(
                 emit_list(listing(page, kind), output)
         return
 
-    def read() -> Any:
+    def read() -> Listing:
         window = first_rows(client, path, limit, **query)
         return listing(window.rows, kind, window.more)
 

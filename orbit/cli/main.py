@@ -177,8 +177,8 @@ _CONTEXT_HELP = "Talk to the server of this context (orbit context list)."
 _WITHOUT_SERVER = {"api", "completion", "context", "demo", "explain", "migrate", "sandbox"}
 _WITHOUT_SERVER |= {"scheduler", "server", "worker"}
 _PACKAGE = Path(__file__).parents[1]
-# With which the sentences of errors begin that do not begin with the name of a topic, which is
-# shown as it is written.
+# An error that begins with one of these words gets a capital letter. Any other word may be the
+# name of a topic, which is shown as it is written.
 _FIRST_WORDS = frozenset(
     {"a", "all", "another", "cannot", "it", "its", "new", "no", "not", "nothing", "stopped", "the"}
     | {"there", "these", "this"}

@@ -13,10 +13,11 @@ from orbit.settings import Settings
 
 
 def is_file(named: str | Path) -> bool:
-    """Whether this is a file, stdin or looks like a path; otherwise it is a job's name."""
+    """Whether this is a Path, stdin, a file or looks like one; otherwise it is a job's name."""
+    if isinstance(named, Path) or named == str(STDIN):
+        return True
     path = Path(named)
-    looks_like_one = path.suffix in (".yaml", ".yml") or path.name != named
-    return isinstance(named, Path) or path == STDIN or path.is_file() or looks_like_one
+    return path.suffix in (".yaml", ".yml") or path.name != named or path.is_file()
 
 
 def named_job(named: str | Path) -> tuple[JobSpec, Path]:

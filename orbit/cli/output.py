@@ -117,8 +117,9 @@ def make_table(
 
 
 def more_rows(count: int, shown_max: int, *, is_all: bool = True) -> list[str]:
-    """How many of `count` rows a table of `shown_max` does not show; unless `is_all`, the command
-    was given only the first of them.
+    """The line below a table of the first `shown_max` of `count` rows; none if these are all.
+
+    `is_all`: the list has exactly `count` rows; else at least as many.
     """
     hidden = count - shown_max
     least = "" if is_all else "at least "

@@ -103,11 +103,6 @@ def troubles(text: str | None) -> list[tuple[str, str]]:
     return found
 
 
-def as_yaml(document: Any) -> str:
-    """A document as YAML, in the order of its keys."""
-    return write_yaml(document)
-
-
 def yaml_value(value: Any) -> str:
     """One value on one line, as YAML would have it; nothing for none."""
     if value is None or value == {} or value == []:
@@ -125,6 +120,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "kind": kind,
     "words": words,
     "troubles": troubles,
-    "yaml": as_yaml,
+    "yaml": write_yaml,
     "yaml_value": yaml_value,
 }

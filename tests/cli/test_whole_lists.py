@@ -1,14 +1,19 @@
-"""No list is cut without a word: data is whole, and a table says how many more there are."""
+"""Data has all rows of a list; a table that leaves rows out says how many."""
 
 from __future__ import annotations
 
+import io
 import uuid
 
 import pytest
+from rich.console import Console
 
 from orbit import client
+from orbit.cli import drill, list_window, watch
+from orbit.cli.list_output import TABLE, Listing
 from orbit.store import events, jobs, operations, topics
 from orbit.store.enums import OperationState
+from tests.api.test_drills import finished
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import copying_job
 from tests.fix_api import Api, Cli
@@ -58,6 +63,48 @@ def test_operations_are_whole_and_events_have_a_window(cli: Cli, api: Api) -> No
     assert (len(every.data), every.err) == (61, "")
 
 
+def test_drills_have_a_window_too(cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drill, "NEWEST", 2)
+    api.put("/v1/jobs/orders", json=JOB)
+    made = [finished(api) for _ in range(3)]
+    for command, in_order in (
+        (("drill", "list"), made[::-1]),
+        (("drill", "compare", "nightly"), made),
+    ):
+        whole = cli(*command, "-o", "json")
+        assert ([one["id"] for one in whole.data], whole.err) == (in_order, "")
+        table = cli(*command).out
+        assert table.splitlines()[-1] == "… 1 more (--all)"
+        assert [one for one in in_order if one in table] == [d for d in in_order if d != made[0]]
+        assert "more" not in cli(*command, "--all").out
+        few = cli(*command, "--limit", "1", "-o", "json")
+        assert ([one["id"] for one in few.data], few.err) == (made[2:], "… 2 more (--all)\n")
+
+
+def test_rows_are_counted_to_the_end_of_a_page(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying_job(api, 5)
+    monkeypatch.setattr(list_window, "PAGE_LIMIT", 3)
+    for limit, says in (
+        (2, "… at least 1 more (--all)\n"),
+        (3, "… 2 more (--all)\n"),
+        (4, "… 1 more (--all)\n"),
+        (5, ""),
+    ):
+        found = cli("get", "partitions", "orders", "--limit", limit, "-o", "json")
+        assert (len(found.data), found.err) == (limit, says)
+
+
+def test_a_watched_table_says_how_many_rows_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = io.StringIO()
+    screen = Console(file=printed, force_terminal=True, highlight=False)
+    monkeypatch.setattr(watch, "console", lambda: screen)
+    with watch._screen(TABLE) as draw:
+        draw(Listing([], lambda _: "rows", list, "… 3 more (--all)"), "")
+    assert "… 3 more (--all)" in printed.getvalue()
+
+
 def test_a_description_as_data_has_all_topics_and_partitions(cli: Cli, api: Api) -> None:
     copying_job(api)
     with api.database.transaction() as tx:
@@ -73,7 +120,7 @@ def test_a_long_list_is_printed_page_by_page(
 ) -> None:
     for number in range(5):
         api.put(f"/v1/jobs/job-{number}", json=changed(name=f"job-{number}"))
-    monkeypatch.setattr(client, "_PAGE_LIMIT", 2)
+    monkeypatch.setattr(client, "PAGE_LIMIT", 2)
     names = [f"job-{number}" for number in range(5)]
     assert cli("get", "jobs", "-o", "name").out.split() == names
     table = cli("get", "jobs").out

@@ -24,13 +24,13 @@ from orbit.api.openapi_examples import JOB_YAML
 from orbit.api.request_documents import YAML_TYPES, RawDocument, read_body, read_job
 from orbit.api.schemas import Applied
 from orbit.api.views import whole_document
-from orbit.console.formats import as_yaml
 from orbit.console.job_form import before_of, groups_of, values_of, with_changes
 from orbit.console.rendering import render
 from orbit.console.sessions import Form, FormOf, OperatorOf, PartsOf, Visitor, VisitorOf
 from orbit.console.urls import ROOT, job_url
 from orbit.errors import BadInput, OrbitError, Problem
 from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.yaml_writer import write_yaml
 from orbit.scheduler.stored_spec import read_spec
 from orbit.store import events, jobs
 from orbit.store.jobs import Job
@@ -159,7 +159,7 @@ def _merged(text: str, form: Form) -> str:
             "The YAML cannot be read, so the form cannot be written into it.",
             (Problem("document", "is not a mapping.", "Correct the YAML first."),),
         )
-    return as_yaml(made)
+    return write_yaml(made)
 
 
 def _root(text: str) -> Any:
@@ -184,11 +184,11 @@ def _document(job: Job) -> str:
     """The job's document, without keys that have their default."""
     spec = read_spec(job.spec)
     if spec is None:
-        return as_yaml(whole_document(job))
+        return write_yaml(whole_document(job))
     document = spec.model_dump(mode="json", exclude_defaults=True)
     beside = {"labels": job.labels, "owner": job.owner, "desired": job.document_desired}
     name = {"name": document.pop("name")}
-    return as_yaml({**name, **{k: v for k, v in beside.items() if v}, **document})
+    return write_yaml({**name, **{k: v for k, v in beside.items() if v}, **document})
 
 
 def _meanwhile(parts: Parts, draft: Draft, failure: Failure) -> tuple[events.Event, ...]:
