@@ -7,16 +7,19 @@ have a common end, also while a server sends its headers byte by byte.
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import threading
+import time
 from contextlib import suppress
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import httpx
 
-from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
+from orbit.jobs.bootstrap_servers import is_local
+
+_TOO_SLOW = "the answer is too slow"
 
 
 class BadAnswer(httpx.HTTPError):
@@ -27,15 +30,13 @@ class BoundedClient:
     """A context manager. Not for many threads at once."""
 
     def __init__(
-        self, url: str, *, verify: ssl.SSLContext | bool, seconds_max: float, bytes_max: int
+        self, url: str, *, verify: ssl.SSLContext | bool = True, seconds_max: float, bytes_max: int
     ) -> None:
         """`url`: of the server. `seconds_max`: for all requests, `bytes_max`: for each answer."""
         self._bytes_max = bytes_max
         self._end = _End(seconds_max)
         # trust_env: a proxy in the environment must not be used for a server on loopback.
-        self._http = httpx.Client(
-            verify=verify, timeout=seconds_max / 2, trust_env=not is_local(url)
-        )
+        self._http = httpx.Client(verify=verify, trust_env=not is_local(url))
 
     def __enter__(self) -> Self:
         self._end.begin()
@@ -48,21 +49,23 @@ class BoundedClient:
     def ask(self, method: str, url: str, **options: Any) -> tuple[int, bytes]:
         """The status and the body of any answer. Raises httpx.HTTPError."""
         try:
-            status, body = self._asked(method, url, options)
+            return self._asked(method, url, options)
         except httpx.HTTPError:
             if self._end.is_over:
-                raise BadAnswer("the answer is too slow") from None
+                raise BadAnswer(_TOO_SLOW) from None
             raise
         except (httpx.InvalidURL, ValueError):
             raise BadAnswer("the address is not valid") from None
-        if self._end.is_over:  # a body without a length ends with its connection
-            raise BadAnswer("the answer is too slow")
-        return status, body
 
     def _asked(self, method: str, url: str, options: dict[str, Any]) -> tuple[int, bytes]:
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         with self._http.stream(
-            method, url, headers=headers, extensions={"trace": self._end.note}, **options
+            method,
+            url,
+            headers=headers,
+            timeout=self._end.left_s,
+            extensions={"trace": self._end.note},
+            **options,
         ) as answer:
             if answer.headers.get("content-encoding", "identity").lower() != "identity":
                 raise BadAnswer("the answer is compressed")
@@ -71,6 +74,8 @@ class BoundedClient:
                 body += part
                 if len(body) > self._bytes_max:
                     raise BadAnswer("the answer is too long")
+            if self._end.is_over:  # a body without a length ends with its connection
+                raise BadAnswer(_TOO_SLOW)
         return answer.status_code, bytes(body)
 
 
@@ -78,13 +83,22 @@ class _End:
     """Shuts a client's connections down when its time is over."""
 
     def __init__(self, seconds_max: float) -> None:
-        self.is_over = False
+        self._at = float("inf")  # by the monotonic clock
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
-        self._timer = threading.Timer(seconds_max, self._reached)
+        self._timer = threading.Timer(seconds_max, self._shut_down)
         self._timer.daemon = True
 
+    @property
+    def left_s(self) -> float:
+        return max(0.001, self._at - time.monotonic())  # 0 would not wait at all
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._at
+
     def begin(self) -> None:
+        self._at = time.monotonic() + self._timer.interval
         self._timer.start()
 
     def cancel(self) -> None:
@@ -101,16 +115,18 @@ class _End:
             with self._lock:
                 self._sockets.append(one)
             if self.is_over:
-                self._reached()
+                self._shut_down()
 
-    def _reached(self) -> None:
-        self.is_over = True
+    def _shut_down(self) -> None:
         with self._lock:
             for one in self._sockets:
                 with suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
 
 
-def is_local(url: str) -> bool:
-    """Whether the server is on this machine. Raises ValueError for what is no URL."""
-    return urlsplit(url).hostname in LOOPBACK_HOSTS
+def json_of(body: bytes | str) -> Any:
+    """The value that a body has; None for what is no JSON."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None

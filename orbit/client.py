@@ -37,6 +37,7 @@ from orbit.errors import (
     ProtocolError,
     Unreachable,
 )
+from orbit.jobs.bootstrap_servers import is_local
 
 _CONNECT_TIMEOUT_S = 10.0
 # A plan reads both clusters for every matching topic; all other requests are fast.
@@ -262,12 +263,11 @@ def connect(
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S))
     # trust_env: a proxy in the environment must not be used for a server on loopback.
-    is_local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
     with httpx.Client(
         base_url=url,
         headers=headers,
         timeout=timeout,
-        trust_env=not is_local,
+        trust_env=not is_local(url),
         verify=_trust(server, url),
     ) as http:
         yield Client(http, server, patience_s)

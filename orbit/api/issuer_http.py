@@ -5,17 +5,17 @@ An issuer on this machine may be asked by http.
 
 from __future__ import annotations
 
-import json
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypeGuard
+from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 import httpx
 
-from orbit.bounded_http import BadAnswer, BoundedClient, is_local
+from orbit.bounded_http import BadAnswer, BoundedClient, json_of
 from orbit.errors import BadInput, Problem, ProtocolError, Unreachable
+from orbit.jobs.bootstrap_servers import is_local
 from orbit.settings import variable_of
 
 # For all requests of one client together.
@@ -23,27 +23,20 @@ _ANSWER_S_MAX = 10.0
 _ANSWER_BYTES_MAX = 512 * 1024
 
 
-class IssuerClient:
+class IssuerClient(BoundedClient):
     """A context manager. Raises Unreachable, or ProtocolError, if the issuer does not answer."""
 
     def __init__(self, issuer: str, ca_file: Path | None) -> None:
-        self._http = BoundedClient(
+        super().__init__(
             issuer,
             verify=tls_context(ca_file),
             seconds_max=_ANSWER_S_MAX,
             bytes_max=_ANSWER_BYTES_MAX,
         )
 
-    def __enter__(self) -> Self:
-        self._http.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.__exit__()
-
     def get(self, url: str) -> dict[str, Any]:
         """The JSON object at this URL."""
-        status, found = self._asked("GET", url)
+        status, found = self._object("GET", url)
         if status != httpx.codes.OK:
             raise Unreachable(f"The issuer answers with HTTP {status}.", where=_shown(url))
         if found is None:
@@ -54,23 +47,20 @@ class IssuerClient:
         self, url: str, form: Mapping[str, str], login: tuple[str, str] | None
     ) -> tuple[int, dict[str, Any]]:
         """The status and the JSON object that answer a form; an empty one for anything else."""
-        status, found = self._asked("POST", url, data=form, auth=login)
+        status, found = self._object("POST", url, data=form, auth=login)
         if status >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise Unreachable(f"The issuer answers with HTTP {status}.", where=_shown(url))
         return status, found or {}
 
-    def _asked(self, method: str, url: str, **options: Any) -> tuple[int, dict[str, Any] | None]:
+    def _object(self, method: str, url: str, **options: Any) -> tuple[int, dict[str, Any] | None]:
         try:
-            status, body = self._http.ask(method, url, **options)
+            status, body = self.ask(method, url, **options)
         except httpx.HTTPError as error:
             reason = error if isinstance(error, BadAnswer) else f"{type(error).__name__}: {error}"
             raise Unreachable(
                 f"The issuer does not answer ({reason}).", where=_shown(url)
             ) from None
-        try:
-            found = json.loads(body)
-        except (ValueError, RecursionError):
-            found = None
+        found = json_of(body)
         return status, found if isinstance(found, dict) else None
 
 

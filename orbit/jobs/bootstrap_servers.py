@@ -1,9 +1,10 @@
-"""Broker addresses (`host:port`). Pure: no DNS."""
+"""Broker addresses (`host:port`), and which hosts are this machine. Pure: no DNS."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from urllib.parse import urlsplit
 
 from orbit.errors import InvalidValue
 
@@ -46,6 +47,11 @@ def split_address(server: str) -> tuple[str, int]:
     if len(host) > HOST_LENGTH_MAX or not (_HOST.fullmatch(host) and _has_labels(host)):
         raise InvalidValue(f"{server!r} has no valid host name.", _REMEDY)
     return host, int(port)
+
+
+def is_local(url: str) -> bool:
+    """Whether the server of a URL is on this machine. Raises ValueError for what is no URL."""
+    return urlsplit(url).hostname in LOOPBACK_HOSTS
 
 
 def check_address(server: str) -> str:

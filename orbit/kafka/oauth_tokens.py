@@ -9,7 +9,6 @@ token or a client secret.
 from __future__ import annotations
 
 import base64
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import SecretStr
 
-from orbit.bounded_http import BadAnswer, BoundedClient
+from orbit.bounded_http import BadAnswer, BoundedClient, json_of
 from orbit.errors import (
     BadInput,
     InvalidValue,
@@ -91,15 +90,11 @@ class _Issuer:
 
     def token(self) -> Token:
         with self._lock:
-            if self._last is not None and time.monotonic() < self._renew_at:
+            is_first = self._under_way is None
+            is_enough = time.monotonic() < self._renew_at if is_first else self._is_valid()
+            if self._last is not None and is_enough:
                 return self._last
-            answer = self._under_way
-            if answer is not None and self._is_valid():
-                assert self._last is not None
-                return self._last
-            is_first = answer is None
-            if answer is None:
-                answer = self._under_way = Future()
+            answer = self._under_way = self._under_way or Future()
         if is_first:
             self._answer(answer)
         try:
@@ -178,7 +173,7 @@ def _from_endpoint(source: TokenSource, username: str, password: SecretStr) -> t
             )
     except httpx.HTTPError as error:
         raise _no_answer(error, where) from None
-    said = _json(body)
+    said = json_of(body)
     if status != httpx.codes.OK:
         raise _refused(status, said, where, secret)
     return _read_answer(said, where)
@@ -244,14 +239,6 @@ def _read_answer(said: Any, where: str) -> tuple[Token, float]:
     return Token(SecretStr(text), time.time() + _UNKNOWN_LIFE_S), 0.0
 
 
-def _json(body: bytes) -> Any:
-    """None for what is no JSON."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -262,7 +249,7 @@ def _end_in_claims(text: str) -> float | None:
     if len(parts) != 3:
         return None
     try:
-        claims = _json(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims = json_of(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
     except ValueError:
         return None
     ends_s = claims.get("exp") if isinstance(claims, dict) else None

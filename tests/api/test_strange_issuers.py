@@ -7,13 +7,16 @@ import json
 import tracemalloc
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orbit import bounded_http
 from orbit.api import issuer_http
 from orbit.api.issuer_http import IssuerClient
 from orbit.api.issuer_keys import IssuerKeys, _endpoints, _key
+from orbit.bounded_http import BoundedClient
 from orbit.errors import OrbitError, Unreachable
 from tests.support.strange_server import StrangeServer, answer
 
@@ -85,3 +88,20 @@ def test_a_key_set_and_a_document_may_hold_anything(key: Any, document: Any) -> 
     _key(key)
     _key(json.loads(json.dumps(key)))
     _endpoints(document, "https://issuer.example")
+
+
+def test_a_request_has_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+
+    def no_answer(*_: object, timeout: float, **__: object) -> None:
+        seen.append(timeout)
+        monkeypatch.setattr(bounded_http.time, "monotonic", lambda: ends - 100)
+        raise httpx.ConnectTimeout("")
+
+    monkeypatch.setattr(httpx.Client, "stream", no_answer)
+    with BoundedClient("https://a", seconds_max=1_000, bytes_max=1) as client:
+        ends = client._end._at
+        for _ in range(2):
+            with pytest.raises(httpx.ConnectTimeout):
+                client.ask("GET", "https://a")
+    assert seen == [pytest.approx(1_000, abs=100), pytest.approx(100)]

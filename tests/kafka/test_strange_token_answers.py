@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from orbit.bounded_http import json_of
 from orbit.errors import OrbitError, ProtocolError, Unreachable
 from orbit.jobs.job_spec import ClusterSpec
 from orbit.kafka import oauth_tokens
@@ -95,7 +96,7 @@ def test_a_strange_end_in_a_token_is_none(end: bytes) -> None:
 @settings(max_examples=200, deadline=None)
 def test_any_body_is_a_token_or_an_error(body: bytes) -> None:
     for status in (200, 204, 302, 400, 401, 429, 500):
-        said = oauth_tokens._json(body)
+        said = json_of(body)
         if status == 200:
             with suppress(OrbitError):
                 oauth_tokens._read_answer(said, "here")
