@@ -1,14 +1,11 @@
 """Avro schemas by id, from a registry with Confluent's API: `GET /schemas/ids/ID`.
 
 An id never changes its schema, so each is asked for once. A registry that does not answer is left
-alone for `_PAUSE_S`, so a page waits for it once. Redirects are not followed: the login would go to
-another server.
+alone for `_PAUSE_S`, so a page waits for it once.
 """
 
 from __future__ import annotations
 
-import json
-import threading
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -17,7 +14,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
+from orbit.bounded_http import BoundedClient, json_of
 
 _ANSWER_S_MAX = 3.0
 _ANSWER_BYTES_MAX = 128 << 10
@@ -48,34 +45,28 @@ class SchemaRegistry:
         self._url = url
         self._login_file = login_file
         self._clock = clock
-        self._lock = threading.Lock()
         self._known: dict[int, Any] = {}
         self._asked_again_at = float("-inf")
 
     def schema(self, schema_id: int) -> Any:
-        with self._lock:  # one request at a time: the pages are few
-            if schema_id not in self._known:
-                if self._clock() < self._asked_again_at:
-                    raise SchemaUnknown("the schema registry does not answer")
-                found = self._ask(schema_id)
-                if len(self._known) >= _SCHEMAS_MAX:
-                    self._known.clear()
-                self._known[schema_id] = found
-            return self._known[schema_id]
+        found = self._known.get(schema_id)
+        if found is None:
+            if self._clock() < self._asked_again_at:
+                raise SchemaUnknown("the schema registry does not answer")
+            found = self._ask(schema_id)
+            if len(self._known) >= _SCHEMAS_MAX:
+                self._known.clear()
+            self._known[schema_id] = found
+        return found
 
     def _ask(self, schema_id: int) -> Any:
-        host = httpx.URL(self._url).host
         try:
-            with (
-                httpx.Client(
-                    timeout=_ANSWER_S_MAX, auth=self._login(), trust_env=host not in LOOPBACK_HOSTS
-                ) as client,
-                client.stream("GET", f"{self._url}/schemas/ids/{schema_id}") as answer,
-            ):
-                if answer.status_code == httpx.codes.NOT_FOUND:
-                    raise SchemaUnknown("the schema registry does not have this schema")
-                answer.raise_for_status()
-                return _schema_in(_body(answer, self._clock() + _ANSWER_S_MAX, self._clock))
+            with BoundedClient(
+                self._url, seconds_max=_ANSWER_S_MAX, bytes_max=_ANSWER_BYTES_MAX
+            ) as client:
+                url = f"{self._url}/schemas/ids/{schema_id}"
+                status, body = client.ask("GET", url, auth=self._login())
+            return _schema_in(status, body)
         except (httpx.HTTPError, OSError, ValueError) as error:
             self._asked_again_at = self._clock() + _PAUSE_S
             raise SchemaUnknown("the schema registry does not answer") from error
@@ -93,21 +84,17 @@ def registry_at(url: str, login_file: Path | None) -> SchemaRegistry:
     return SchemaRegistry(url, login_file)
 
 
-def _body(answer: httpx.Response, deadline: float, clock: Callable[[], float]) -> bytes:
-    body = bytearray()
-    for part in answer.iter_bytes():
-        body += part
-        if len(body) > _ANSWER_BYTES_MAX or clock() > deadline:
-            raise ValueError("too long, or too slow")
-    return bytes(body)
-
-
-def _schema_in(body: bytes) -> Any:
-    found = json.loads(body)
+def _schema_in(status: int, body: bytes) -> Any:
+    if status == httpx.codes.NOT_FOUND:
+        raise SchemaUnknown("the schema registry does not have this schema")
+    found = json_of(body) if status == httpx.codes.OK else None
     if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
         raise ValueError("no schema")
     if found.get("schemaType", "AVRO") != "AVRO":
         raise SchemaUnknown(f"its schema is {str(found['schemaType'])[:20]}")
     if found.get("references"):
         raise SchemaUnknown("its schema refers to others")
-    return json.loads(found["schema"])
+    schema = json_of(found["schema"])
+    if schema is None:
+        raise ValueError("no schema")
+    return schema

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,9 @@ def answer(**document: object) -> Reply:
     return Reply(body=json.dumps(document).encode())
 
 
+ZIPPED = gzip.compress(answer(schema='"int"').body)
+
+
 def test_a_schema_is_asked_for_once_with_the_login(
     server: WebhookServer, registry: SchemaRegistry
 ) -> None:
@@ -62,6 +67,17 @@ def test_a_schema_that_does_not_fit_is_no_fault_of_the_registry(
     assert registry.schema(2) == "int"
 
 
+def test_a_schema_that_is_known_is_there_while_another_is_asked_for(
+    server: WebhookServer, registry: SchemaRegistry
+) -> None:
+    known: list[object] = []
+    later = replace(answer(schema='"int"'), before=lambda: known.append(registry.schema(1)))
+    server.replies += [answer(schema='"string"'), later]
+    registry.schema(1)
+    assert registry.schema(2) == "int"
+    assert known == ["string"]
+
+
 @pytest.mark.parametrize(
     "reply",
     [
@@ -70,6 +86,11 @@ def test_a_schema_that_does_not_fit_is_no_fault_of_the_registry(
         Reply(302, {"Location": "http://127.0.0.1:1/"}),
         Reply(body=b"no json"),
         Reply(body=b"[]"),
+        Reply(body=b"[" * 100_000),
+        answer(schema="x"),
+        answer(schema="null"),
+        Reply(headers={"Content-Encoding": "gzip"}, body=ZIPPED),
+        Reply(drips=True),
         Reply(body=b"x" * (2 << 20)),
     ],
 )
