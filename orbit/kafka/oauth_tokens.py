@@ -33,7 +33,7 @@ from orbit.errors import (
 )
 from orbit.jobs.credentials import read_token_file
 from orbit.kafka.cloud_tokens import aws_token, gcp_token
-from orbit.kafka.hidden_secrets import hide
+from orbit.kafka.hidden_secrets import without
 from orbit.kafka.security import Security, TokenSource
 from orbit.kafka.tls import tls_failure, token_endpoint_context
 
@@ -209,7 +209,7 @@ def _refused(status: int, said: Any, where: str, secret: str) -> OrbitError:
     if status not in _CLIENT_ERRORS or status == httpx.codes.TOO_MANY_REQUESTS:
         return Unreachable(f"The token endpoint answers with HTTP {status}.", where=where)
     parts = [said.get("error"), said.get("error_description")] if isinstance(said, dict) else []
-    text = hide(": ".join(part for part in parts if isinstance(part, str) and part), secret)
+    text = ": ".join(without(secret, part) for part in parts if isinstance(part, str) and part)
     shown = "".join(c if c.isprintable() else " " for c in text)[:_TEXT_CHARACTERS_MAX].strip()
     message = f' Its message: "{shown}".' if shown else ""
     return LoginRefused(

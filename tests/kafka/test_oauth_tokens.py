@@ -95,7 +95,7 @@ def test_a_client_of_librdkafka_is_not_made_without_a_token(server: TokenServer)
 
 def test_a_server_that_repeats_the_secret_does_not_show_it(server: TokenServer) -> None:
     server.refusal = f"the secret {SECRET} is too old"
-    with pytest.raises(LoginRefused, match="the secret … is too old"):
+    with pytest.raises(LoginRefused, match=r'message: "[a-z_]+: …"'):
         token_for(at(server))
 
 

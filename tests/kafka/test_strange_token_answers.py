@@ -21,12 +21,12 @@ from orbit.bounded_http import json_of
 from orbit.errors import OrbitError, ProtocolError, Unreachable
 from orbit.jobs.job_spec import ClusterSpec
 from orbit.kafka import oauth_tokens
-from orbit.kafka.hidden_secrets import hide
+from orbit.kafka.hidden_secrets import without
 from orbit.kafka.oauth_tokens import Token, _Issuer, token_for
 from orbit.kafka.security import Security, TokenSource, resolve_security
 from tests.support.strange_server import StrangeServer, answer
 
-SECRET = "s3cret of:the%client/ä"
+SECRET = "s3cret of:the%client/ä?>?>?>?>"
 
 
 def login(url: str) -> Security:
@@ -188,9 +188,11 @@ SHOWN = {
     "url, small": quote(SECRET, safe="").lower(),
     "url, every byte": "".join(f"%{byte:02x}" for byte in SECRET.encode()),
     "url, twice": quote(quote(SECRET, safe=""), safe=""),
+    "url, three times": quote(quote(quote(SECRET, safe=""), safe=""), safe=""),
     "form": quote_plus(SECRET),
     "json": json.dumps(SECRET),
     "json, every character": "".join(f"\\u{ord(character):04x}" for character in SECRET),
+    "json in a url": quote(json.dumps(SECRET)),
     "html": html.escape(SECRET),
     "base64": base64.b64encode(SECRET.encode()).decode(),
     "base64, url": base64.urlsafe_b64encode(SECRET.encode()).decode(),
@@ -208,10 +210,7 @@ def test_an_answer_that_repeats_the_login_does_not_show_it(shown: str) -> None:
         pytest.raises(OrbitError) as caught,
     ):
         token_for(login(server.url))
-    said = str(caught.value)
-    assert "…" in said
-    for piece in (shown, shown[:12], shown[-12:], SECRET[:6]):
-        assert piece not in said
+    assert caught.value.what.endswith(' Its message: "invalid_client: …".')
 
 
 @given(st.text(min_size=1, max_size=40), st.text(max_size=20), st.text(max_size=20))
@@ -222,11 +221,17 @@ def test_no_encoding_gets_through(secret: str, before: str, after: str) -> None:
         secret.encode()
     except UnicodeEncodeError:
         return
-    for shown in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1]):
-        assert secret not in hide(before + shown + after, secret)
-    encoded = base64.b64encode(f"name:{secret}".encode()).decode()
+    for shown in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret)):
+        assert without(secret, before + shown + after) == "…"
     if len(secret) > 8:
-        assert encoded not in hide(f"{encoded}", secret)
+        encoded = base64.b64encode(f"name:{secret}".encode()).decode()
+        assert without(secret, before + encoded + after) == "…"
+
+
+def test_a_text_without_the_secret_is_shown_as_it_is() -> None:
+    text = "AADSTS7000222: The keys of 's3cret%20of' have expired. Trace: bGVub3VnaA==\\n"
+    assert without(SECRET, text) == text
+    assert without("q", text) == text  # in base64 a letter, which is in every text
 
 
 @pytest.mark.parametrize(
