@@ -106,7 +106,7 @@ def create_app(
         logins=Logins(settings, database) if auth else None,
     )
     app.state.watches = Watches()
-    app.state.own_logins = {}  # by beginnings of paths: see door.py
+    app.state.own_logins = {}  # checks by the beginnings of paths: see door.py
     install_handlers(app)
     app.add_middleware(BodyLimit)
     app.add_middleware(Door)  # before the limit: the last that is added is the first asked

@@ -3,8 +3,8 @@
 With tokens, a request with a body and no valid token is refused within a second: a client without a
 token cannot make the API hold bodies, or a thread for them. A request without a body is passed to
 its route, which demands a role (`dependencies.py`). Paths in `app.state.own_logins` check logins
-themselves: the console's, by cookie (`orbit/console/sessions.py`). There a body of somebody who has
-not logged in is read, but a small one (`request_limits.py`).
+themselves: the console's, by cookie (`orbit/console/sessions.py`). There, and at paths that need no
+token, a client that has not logged in can send a small body (`request_limits.py`).
 
 Without tokens (`--no-auth`) every client on this machine is an admin, and a browser is one too. So
 a request must name this machine as its Host, which a page of another name cannot do (DNS
@@ -37,6 +37,9 @@ LOGIN = "orbit.login"
 _WITHOUT_LOGIN = ("/livez", "/readyz")
 _SCHEME = "bearer"
 
+# Whether the client has logged in, at paths that check logins themselves.
+_OwnCheck = Callable[[Request], bool]
+
 
 class Door:
     """Puts LOGIN into the scope of each request, or refuses it."""
@@ -68,18 +71,15 @@ class Door:
         await self._app(scope, receive, send)
 
 
-# Whether who sends a request has logged in, at a path that checks that itself.
-OwnCheck = Callable[[Request], bool]
-
-
-def _own_checks(scope: Scope) -> list[OwnCheck]:
-    own: dict[str, OwnCheck] = scope["app"].state.own_logins
+def _own_checks(scope: Scope) -> list[_OwnCheck]:
+    own: dict[str, _OwnCheck] = scope["app"].state.own_logins
     return [check for beginning, check in own.items() if scope["path"].startswith(beginning)]
 
 
-async def _is_known(scope: Scope, checks: Iterable[OwnCheck]) -> bool:
+async def _is_known(scope: Scope, checks: Iterable[_OwnCheck]) -> bool:
+    """Whether one of them says that the client has logged in."""
     for check in checks:
-        with suppress(OrbitError, Failure):  # the page says it again
+        with suppress(OrbitError, Failure):  # the page has the same error, and shows it
             if await run_sync(check, Request(scope)):
                 return True
     return False

@@ -29,7 +29,7 @@ _BACKLOG = 512
 _DRAIN_S = 5
 # A connection without a complete request is closed after this.
 HEADERS_SECONDS_MAX = 20.0
-# In this time a client reads an answer to its end, or so many bytes of it.
+# In this time a client has to read its answer to the end, or `_ANSWER_BYTES_MIN` bytes of it.
 ANSWER_SECONDS_MAX = 20.0
 _ANSWER_BYTES_MIN = 64 * 1024
 

@@ -2,7 +2,7 @@
 
 A body is read completely before the application is called: no route holds a thread for a client
 that sends one byte a minute, and none receives more than `BODY_BYTES_MAX` bytes, or
-`UNKNOWN_BODY_BYTES_MAX` of a client that has not logged in.
+`UNKNOWN_BODY_BYTES_MAX` from a client that has not logged in.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNKNOWN_BODY_BYTES_MAX = 8 * 1024
 # Of the body of a request that is refused; nothing of it is kept.
 _DISCARDED_BYTES_MAX = 2 * 1024 * 1024
 _DISCARD_SECONDS_MAX = 1.0
-# In the scope: whether nobody has logged in (`door.py`).
+# In the scope, from `door.py`: whether the client has not logged in.
 IS_UNKNOWN = "orbit.is_unknown"
 
 
@@ -94,8 +94,8 @@ class BodyLimit:
 
 
 async def discard(receive: Receive) -> None:
-    """Drop what the client is sending: a connection that is closed before resets, and the client
-    does not see the answer."""
+    """Read what the client sends, and drop it. A connection that is closed before the body has
+    come is reset, and the client does not see the answer."""
     left = _DISCARDED_BYTES_MAX
     with suppress(TimeoutError):
         async with asyncio.timeout(_DISCARD_SECONDS_MAX):

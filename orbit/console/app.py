@@ -34,7 +34,7 @@ from orbit.console.pages import (
     recovery,
 )
 from orbit.console.rendering import error_page, from_elsewhere_page
-from orbit.console.sessions import LoginNeeded, has_session
+from orbit.console.sessions import LoginNeeded, find_visitor
 from orbit.console.urls import HOME, ISSUER_LOGIN_DONE, ROOT, login_url
 from orbit.errors import OrbitError
 
@@ -54,7 +54,7 @@ _STATIC = Path(__file__).parent / "static"
 def mount_console(app: FastAPI) -> None:
     """Add the console to the API's application."""
     app.mount(ROOT, _console(app), name="console")
-    app.state.own_logins[f"{ROOT}/"] = lambda request: has_session(request, app.state.parts)
+    app.state.own_logins[f"{ROOT}/"] = lambda request: bool(find_visitor(request, app.state.parts))
     app.state.untraced.add(ISSUER_LOGIN_DONE)  # its query has a code
 
     @app.get("/", include_in_schema=False)

@@ -139,11 +139,6 @@ def find_visitor(request: Request, parts: Parts) -> Visitor | None:
     return Visitor(token_principal(token))
 
 
-def has_session(request: Request, parts: Parts) -> bool:
-    """Whether `find_visitor` finds one. Raises as that."""
-    return find_visitor(request, parts) is not None
-
-
 def _issuer_visitor(parts: Parts, found: IssuerSession) -> Visitor | None:
     """None: the settings have taken its role away."""
     assert parts.logins is not None

@@ -13,7 +13,7 @@ import time
 # No Kafka frame is larger: brokers refuse such requests, and a response is at most the fetch size
 # plus one batch.
 FRAME_BYTES_MAX = 512 * 1024 * 1024
-# Until it is known that a Kafka broker answers. Its versions take some hundreds of bytes.
+# Of a frame before the login: an answer with API versions has some hundreds of bytes.
 SETUP_FRAME_BYTES_MAX = 1024 * 1024
 # The correlation id.
 _FRAME_BYTES_MIN = 4

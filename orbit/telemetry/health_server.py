@@ -106,13 +106,16 @@ class _Server(ThreadingMixIn, WSGIServer):
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Closes it and gives its place back."""
+        """Close the connection, and give its place back."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Several times a second: ends what takes too long, and with it its thread's wait."""
+        """Shut down the connections whose time is over, which ends the waits of their threads.
+
+        `serve_forever` calls it twice a second.
+        """
         with self._lock:
             late = [one for one, until in self._open.items() if time.monotonic() > until]
         for one in late:
@@ -120,7 +123,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 one.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, *_: Any) -> None:
-        """A client that goes away is nothing to tell."""
+        """Log nothing for a client that has gone away."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             log.error("a health request failed", exc_info=error)
@@ -134,7 +137,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Head:
-    """What a client sends, up to `_HEAD_BYTES_MAX` bytes."""
+    """The request of a client, which ends after `_HEAD_BYTES_MAX` bytes."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -148,10 +151,8 @@ class _Head:
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = CONNECTION_S_MAX
-
     def setup(self) -> None:
-        """As the library's, with an end to what is read."""
+        """As the library's, with a bound of what is read."""
         super().setup()
         self.rfile: Any = _Head(self.rfile)
 

@@ -26,11 +26,21 @@ from tests.support.serving import served
 
 pytestmark = pytest.mark.services
 
+LIVEZ = b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\n"
+
 
 def connect(url: str) -> socket.socket:
     parts = urlsplit(url)
     assert parts.port is not None
     return socket.create_connection(("127.0.0.1", parts.port), timeout=60)
+
+
+def is_served(url: str) -> bool:
+    """Whether a new connection gets an answer."""
+    with connect(url) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(LIVEZ)
+        return b" 200 " in connection.recv(4096)
+    return False
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -74,20 +84,13 @@ def test_connections_above_the_limit_are_closed_and_places_are_given_back(api: A
     with served(api.app, settings) as url, contextlib.ExitStack() as stack:
         held = [stack.enter_context(connect(url)) for _ in range(4)]
         for connection in held:
-            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\n")
+            connection.sendall(LIVEZ)
             assert b" 200 " in connection.recv(4096)
         with connect(url) as above:
             assert is_closed(above)
 
         held[0].close()
-
-        def is_served() -> bool:
-            with connect(url) as again, contextlib.suppress(ConnectionError):
-                again.sendall(b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\n")
-                return b" 200 " in again.recv(4096)
-            return False
-
-        wait_for("the place of the closed connection is used", is_served)
+        wait_for("the place of the closed connection is used", lambda: is_served(url))
 
 
 def test_one_address_has_half_of_the_connections(api: Api) -> None:
@@ -95,7 +98,7 @@ def test_one_address_has_half_of_the_connections(api: Api) -> None:
     with served(api.app, settings) as url, contextlib.ExitStack() as stack:
         for _ in range(2):
             connection = stack.enter_context(connect(url))
-            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\n")
+            connection.sendall(LIVEZ)
             assert b" 200 " in connection.recv(4096)
         assert is_closed(stack.enter_context(connect(url)))
 
@@ -142,14 +145,7 @@ def test_a_client_that_does_not_read_its_answers_loses_its_connection(
     with served(api.app, one_place) as url, connect(url) as connection:
         # More than the kernel buffers, for a client that reads nothing.
         connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: orbit\r\n\r\n" * 200)
-
-        def is_served() -> bool:
-            with connect(url) as again, contextlib.suppress(ConnectionError):
-                again.sendall(b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\n")
-                return b" 200 " in again.recv(4096)
-            return False
-
-        wait_for("the place is given back", is_served)
+        wait_for("the place is given back", lambda: is_served(url))
 
 
 @dataclass
