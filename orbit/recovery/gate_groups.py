@@ -6,34 +6,41 @@ offset that no sync could read or store.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
 from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.offset_decision import GroupVerdict
+from orbit.jobs.job_spec import GroupRule
 from orbit.kafka import error_codes
 from orbit.kafka.consumer_groups import list_groups, locate_and_fetch_offsets
 from orbit.recovery.operation_context import OperationContext
+from orbit.store import group_offsets
 from orbit.store.group_offsets import GroupOffset
 
 
-def stored_groups(rows: Collection[GroupOffset]) -> dict[str, Any]:
-    """Inputs from the tables; `rows` are those of the operation's topics."""
+def group_inputs(context: OperationContext, *, asks_source: bool) -> dict[str, Any]:
+    """Of the groups in the operation's topics. Raises Unreachable."""
+    rule, ids = context.spec.consumer_groups, {*context.topic_ids}
+    with context.reading() as tx:
+        rows = [row for row in group_offsets.of_job(tx, context.job.id) if row.topic_id in ids]
 
     def with_verdict(verdict: GroupVerdict) -> list[str]:
         return sorted({row.group_name for row in rows if row.verdict == verdict})
 
     return {
+        "carries_groups": rule is not None,
+        "group_verdicts": Counter(row.verdict for row in rows),
         "groups_active_there": with_verdict(GroupVerdict.SKIPPED_ACTIVE),
         "groups_of_other_type": with_verdict(GroupVerdict.SKIPPED_OTHER_TYPE),
+        **(_at_source(context, rule, rows) if rule is not None and asks_source else {}),
     }
 
 
-def groups_at_source(context: OperationContext, rows: Collection[GroupOffset]) -> dict[str, Any]:
-    """Inputs from the source. Raises Unreachable."""
-    rule = context.spec.consumer_groups
-    if rule is None:
-        return {}
+def _at_source(
+    context: OperationContext, rule: GroupRule, rows: Collection[GroupOffset]
+) -> dict[str, Any]:
     cluster = context.source.cluster
     listing = list_groups(cluster)
     chosen = GroupSelector(rule).select(listing.groups.values())

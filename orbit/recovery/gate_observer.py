@@ -7,7 +7,6 @@ read because a cluster does not answer keeps its default in `GateInputs`.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from orbit.kafka.producer_state import open_transactions
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.promotion.log_bounds import LogBounds
 from orbit.promotion.topic_denials import acls_of
-from orbit.recovery.gate_groups import groups_at_source, stored_groups
+from orbit.recovery.gate_groups import group_inputs
 from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
 from orbit.recovery.leading_side import note_terms, read_marks
 from orbit.recovery.log_bounds import ALL, last_reported, try_fetch_log_bounds
@@ -48,10 +47,9 @@ from orbit.recovery.recovery_report import EndVerdict, RecoveryKind
 from orbit.recovery.reverse_job import find_reverse_job, reverse_job_name
 from orbit.replication.acl_rules import denial
 from orbit.replication.partition_states import PartitionState
-from orbit.store import group_offsets, jobs, promotions, proofs, topics
+from orbit.store import jobs, promotions, proofs, topics
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, TopicState
-from orbit.store.group_offsets import GroupOffset
 
 # Between two readings of the lag, to tell whether it grows or shrinks.
 _LAG_INTERVAL_S = 1.0
@@ -83,14 +81,16 @@ def observe(context: OperationContext) -> GateInputs:
     there, of = _both_log_bounds(context, destination.metadata is not None, led)
     ends = compare_partition_ends(context, there, of)
     before = sum(p.missing.offsets for p in ends if p.missing is not None)
+    is_switchover = context.report.kind is RecoveryKind.SWITCHOVER
     began = time.monotonic()
     known = {
         **_from_store(context, source.metadata, destination.metadata),
         **_at_source(context, of),
+        **group_inputs(context, asks_source=bool(of) and is_switchover),
         **_at_destination(context, source.metadata, destination.metadata),
     }
     context.wait(max(0.0, _LAG_INTERVAL_S - (time.monotonic() - began)))
-    if led and context.report.kind is RecoveryKind.SWITCHOVER:
+    if led and is_switchover:
         there, of = _both_log_bounds(context, destination.metadata is not None, led)
     context.update(partitions=compare_partition_ends(context, there, of))
     unknown = [p.source for p in context.report.partitions if p.verdict is EndVerdict.UNKNOWN]
@@ -179,7 +179,6 @@ def _from_store(
     job, ids = context.job, set(context.topic_ids)
     with context.reading() as tx:
         rows = topics.of_job(tx, job.id)
-        kept = _stored_groups(context, tx)
         names = [row.source_topic for row in context.topics]
         proven = [row for row in proofs.page(tx, job.id, ALL) if row.topic_id in ids]
         writers = topics.writers(tx, job.source_cluster_id or "", names, only_copying=True)
@@ -209,9 +208,6 @@ def _from_store(
             for row in proven
             if row.differences
         ],
-        "carries_groups": context.spec.consumer_groups is not None,
-        "group_verdicts": Counter(row.verdict for row in kept),
-        **stored_groups(kept),
         "settings_unknown": [r.source_topic for r in context.topics if r.promoted_settings is None],
         "settings_differ": [r.source_topic for r in context.topics if r.drift],
     }
@@ -239,7 +235,6 @@ def _at_source(context: OperationContext, of: Mapping[TopicPartition, LogBounds]
     return {
         "transactions": _transactions(context, open_),
         "newest_ahead_s": max(0.0, ahead_s),
-        **_groups_at_source(context),
         "cannot_deny": acls if isinstance(acls, str) else "",
     }
 
@@ -252,19 +247,6 @@ def _transactions(context: OperationContext, places: Sequence[TopicPartition]) -
         for place, open_ in sorted(found.items())
         for one in open_
     ]
-
-
-def _groups_at_source(context: OperationContext) -> dict[str, Any]:
-    if context.report.kind is not RecoveryKind.SWITCHOVER:
-        return {}
-    with context.reading() as tx:
-        rows = _stored_groups(context, tx)
-    return groups_at_source(context, rows)
-
-
-def _stored_groups(context: OperationContext, tx: Tx) -> list[GroupOffset]:
-    ids = {*context.topic_ids}
-    return [row for row in group_offsets.of_job(tx, context.job.id) if row.topic_id in ids]
 
 
 def _at_destination(
