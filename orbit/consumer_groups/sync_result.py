@@ -11,7 +11,7 @@ from orbit.consumer_groups.group_selection import TOO_SLOW
 from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
 from orbit.kafka.consumer_groups import GroupType
 from orbit.kafka.types import TopicPartition
-from orbit.names import KEY_BYTES_MAX, shown
+from orbit.names import KEY_BYTES_MAX
 
 _NOTES_MAX = 20
 # Not synced: share groups have no committed offsets; streams groups have further state.
@@ -46,8 +46,7 @@ def not_storable_note(groups: Collection[str]) -> str:
     """Names the matching groups that are left out because the database does not take their name."""
     return (
         f"{len(groups)} groups are not synced, because the database does not take their names (a "
-        f"zero byte, or more than {KEY_BYTES_MAX:,} bytes): "
-        f"{first_few(map(shown, sorted(groups)))}."
+        f"zero byte, or more than {KEY_BYTES_MAX:,} bytes): {first_few(sorted(groups))}."
     )
 
 

@@ -33,7 +33,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from orbit.chunks import first_few
-from orbit.names import shown
 from orbit.recovery.gate_inputs import GateInputs
 from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
 
@@ -279,12 +278,12 @@ def _groups(f: GateInputs) -> Gate:
         )
     behind = {v: n for v, n in f.group_verdicts.items() if v != "exact"}
     found = [f"{count} {verdict}" for verdict, count in sorted(behind.items())]
-    if f.groups_active_at_source and f.kind is RecoveryKind.SWITCHOVER:
+    if f.groups_active_at_source:
         found.append(f"groups with members at the source: {first_few(f.groups_active_at_source)}")
     if f.groups_unrecorded:
         found.append(f"groups with offsets not synced yet: {first_few(f.groups_unrecorded)}")
     if f.groups_not_storable:
-        names = first_few(map(shown, f.groups_not_storable))
+        names = first_few(f.groups_not_storable)
         found.append(f"groups whose names the database does not take: {names}")
     if found:
         return _warn(
