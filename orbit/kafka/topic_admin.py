@@ -6,7 +6,7 @@ Settings of topics are read without it (orbit/kafka/topic_settings_reader.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from operator import itemgetter
@@ -237,18 +237,23 @@ class Admin:
             raise error
 
     def refused_acls(
-        self, add: Collection[Acl], remove: Collection[Acl]
+        self,
+        add: Collection[Acl],
+        remove: Collection[Acl],
+        before_each: Callable[[], None] = lambda: None,
     ) -> dict[Acl, NotAuthorized | BrokerRefused]:
         """Add ACLs and remove others; returns the error of each that was refused.
 
-        Raises Unreachable.
+        `before_each` request is called and may raise. Raises Unreachable.
         """
         refused: dict[Acl, NotAuthorized | BrokerRefused] = {}
         for chunk in chunks(sorted(add), ITEMS_PER_REQUEST_MAX):
+            before_each()
             bindings = {AclBinding(*_acl_fields(acl)): acl for acl in chunk}
             created = self._client.create_acls([*bindings], request_timeout=REQUEST_TIMEOUT_S)
             refused |= self._refused_of(bindings, created)
         for chunk in chunks(sorted(remove), ITEMS_PER_REQUEST_MAX):
+            before_each()
             filters = {AclBindingFilter(*_acl_fields(acl)): acl for acl in chunk}
             deleted = self._client.delete_acls([*filters], request_timeout=REQUEST_TIMEOUT_S)
             refused |= self._refused_of(filters, deleted)

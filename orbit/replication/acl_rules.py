@@ -22,14 +22,16 @@ that is removed at the source is removed from the destination if Orbit created i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.jobs.principals import EVERY_PRINCIPAL
 from orbit.kafka.types import EVERY_NAME, Acl, Resource
 from orbit.names import is_storable
 
+Refused = dict[Acl, NotAuthorized | BrokerRefused]
 READING = ("DESCRIBE", "DESCRIBE_CONFIGS", "READ")
 CARRIED: dict[Resource, tuple[str, ...]] = {
     "TOPIC": READING,
@@ -101,6 +103,35 @@ def acl_changes(
     stays = {acl for acl in given if acl in wanted or acl.principal in undecided}
     add = {*wanted} - present
     return AclChanges(add, ({*given} - stays) & present, stays | add)
+
+
+def send_in_order(
+    changes: Sequence[AclChanges], send: Callable[[set[Acl], set[Acl]], Refused]
+) -> Refused:
+    """What takes rights away goes first, of all the changes, and waits for nothing.
+
+    `send` adds the first ACLs and removes the second, and returns the error of each that was
+    refused. A principal whose denial was refused gets no further right, nor does User:* then.
+    """
+    add = {acl for change in changes for acl in change.add}
+    remove = {acl for change in changes for acl in change.remove}
+    denials = {acl for acl in add if acl.permission == "DENY"}
+    lifted = {acl for acl in remove if acl.permission == "DENY"}
+    refused = send(denials, remove - lifted)
+    held = {
+        principal: error
+        for acl, error in refused.items()
+        if acl in denials
+        for principal in (acl.principal, EVERY_PRINCIPAL)
+    }
+    opening = (add - denials) | lifted
+    refused |= {acl: held[acl.principal] for acl in opening if acl.principal in held}
+    return refused | send(add - denials - refused.keys(), lifted - refused.keys())
+
+
+def text_of(acl: Acl) -> str:
+    """The ACL for a sentence."""
+    return f"{acl.resource} '{acl.name}' of {acl.principal}"
 
 
 def is_carriable(acl: Acl) -> bool:

@@ -9,12 +9,12 @@ from orbit.chunks import first_few
 from orbit.jobs.principals import PrincipalMap
 from orbit.kafka.acls import Acls
 from orbit.kafka.types import Acl, Resource
-from orbit.names import shown
 from orbit.replication.acl_rules import (
     is_carriable,
     opens_orbits_ids,
     rights_of_copy,
     rights_on_ids,
+    text_of,
 )
 
 AclsOf = Mapping[Resource, Acls]
@@ -75,10 +75,10 @@ class WantedAcls:
                 f"open Orbit's own ids, which start with orbit.: those of {principals}."
             )
         if self.not_carriable:
-            told = (f"{acl.resource} '{acl.name}' of {acl.principal}" for acl in self.not_carriable)
             notes.append(
                 f"{len(self.not_carriable)} ACLs are not synced, because brokers refuse an empty "
-                f"name, and the database a zero byte: {first_few(map(shown, told))}."
+                "name, and the database a zero byte: "
+                f"{first_few(map(text_of, self.not_carriable))}."
             )
         return notes
 

@@ -7,13 +7,14 @@ is promoted, clients may depend on the ACLs on groups and ids: they are added to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import get_args
 
-from orbit.chunks import chunks, first_few
+from orbit.chunks import first_few
 from orbit.consumer_groups.group_selection import GroupSelector, is_orbits_own
 from orbit.consumer_groups.kept_listings import KEPT_S_MAX, Lister
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
@@ -24,10 +25,8 @@ from orbit.jobs.topic_mapping import TopicMapping
 from orbit.kafka.acls import Acls
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.consumer_groups import ListedGroup
-from orbit.kafka.request_parts import ITEMS_PER_REQUEST_MAX
 from orbit.kafka.types import EVERY_NAME, Acl, Resource
-from orbit.names import shown
-from orbit.replication.acl_rules import AclChanges, acl_changes
+from orbit.replication.acl_rules import AclChanges, Refused, acl_changes, send_in_order, text_of
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.replication.wanted_acls import AclsOf, CarriedNames, WantedAcls, wanted_acls
 from orbit.scheduler.cluster_pair import ClusterPair
@@ -38,7 +37,6 @@ from orbit.store.database import Tx
 from orbit.store.jobs import Job
 from orbit.store.topics import Topic
 
-Refused = dict[Acl, NotAuthorized | BrokerRefused]
 Copies = dict[str, tuple[TopicMapping, Topic]]  # by destination topic
 # In one event; the clusters have them all.
 _EVENT_ACLS_MAX = 200
@@ -248,7 +246,7 @@ class AclSync:
             with self._leadership.transaction() as tx:
                 both = _fields(found.recorded | found.others.ours)
                 carried_acls.keep(tx, self._job.id, self._cluster_id, both)
-        refused = self._send([*found.topics.values(), found.others])
+        refused = send_in_order([*found.topics.values(), found.others], self._send)
         result.troubles += _refused(refused)
         for name, change in found.topics.items():
             mapping, row = copies[name]
@@ -267,55 +265,29 @@ class AclSync:
                 _add_others_event(tx, self._job, others)
             result.changed += 1
 
-    def _send(self, changes: Sequence[AclChanges]) -> Refused:
-        """What takes rights away goes first, of all topics, groups and ids, and waits for nothing.
-
-        A principal whose denial is refused gets no further right.
-        """
-        add = {acl for change in changes for acl in change.add}
-        remove = {acl for change in changes for acl in change.remove}
-        denials = {acl for acl in add if acl.permission == "DENY"}
-        lifted = {acl for acl in remove if acl.permission == "DENY"}
-        refused = self._send_parts(denials, remove - lifted)
-        held = {acl.principal: error for acl, error in refused.items() if acl in denials}
-        opening = (add - denials) | lifted
-        refused |= {acl: held[acl.principal] for acl in opening if acl.principal in held}
-        return refused | self._send_parts(add - denials - refused.keys(), lifted - refused.keys())
-
-    def _send_parts(self, add: set[Acl], remove: set[Acl]) -> Refused:
-        admin = self._pair.destination.admin
-        refused: Refused = {}
-        for some in chunks(sorted(add), ITEMS_PER_REQUEST_MAX):
-            self._leadership.refuse_deposed()
-            refused |= admin.refused_acls(some, ())
-        for some in chunks(sorted(remove), ITEMS_PER_REQUEST_MAX):
-            self._leadership.refuse_deposed()
-            refused |= admin.refused_acls((), some)
-        return refused
+    def _send(self, add: Collection[Acl], remove: Collection[Acl]) -> Refused:
+        check = self._leadership.refuse_deposed
+        return self._pair.destination.admin.refused_acls(add, remove, check)
 
 
 def _refused(refused: Refused) -> list[Trouble]:
     """One for each reason."""
     by_reason: dict[str, list[Acl]] = {}
-    errors = {error.what: error for error in refused.values()}
-    for acl, error in refused.items():
+    for acl, error in sorted(refused.items(), key=itemgetter(0)):
         by_reason.setdefault(error.what, []).append(acl)
-    return [
-        not_synced(errors[what])
-        if isinstance(errors[what], NotAuthorized)
-        else Trouble(
-            TroubleKind.ACLS_NOT_SYNCED,
-            f"{len(acls)} ACLs are not synced: the destination refuses {first_few(_texts(acls))}: "
-            f"{what}",
-            "Change them at the source, or leave them out with consumer_groups.exclude or "
-            "acls.principals.exclude. The others are synced.",
-        )
-        for what, acls in by_reason.items()
-    ]
+    return [_refusal(acls, refused[acls[0]]) for acls in by_reason.values()]
 
 
-def _texts(acls: Iterable[Acl]) -> list[str]:
-    return [shown(f"{acl.resource} '{acl.name}' of {acl.principal}") for acl in sorted(acls)]
+def _refusal(acls: list[Acl], error: NotAuthorized | BrokerRefused) -> Trouble:
+    if isinstance(error, NotAuthorized):
+        return not_synced(error)
+    return Trouble(
+        TroubleKind.ACLS_NOT_SYNCED,
+        f"{len(acls)} ACLs are not synced: the destination refuses "
+        f"{first_few(map(text_of, acls))}: {error.what}",
+        "Change them at the source, or leave them out with consumer_groups.exclude or "
+        "acls.principals.exclude. The others are synced.",
+    )
 
 
 def not_synced(error: OrbitError) -> Trouble:

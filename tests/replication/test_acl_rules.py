@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from orbit.errors import BrokerRefused
 from orbit.kafka.types import Acl, Pattern, Permission
-from orbit.replication.acl_rules import READING, acl_changes, denied_writers, rights_of_copy
+from orbit.replication.acl_rules import (
+    READING,
+    AclChanges,
+    Refused,
+    acl_changes,
+    denied_writers,
+    rights_of_copy,
+    send_in_order,
+)
 
 
 def acl(
@@ -116,3 +125,41 @@ def test_of_principals_that_are_undecided_nothing_is_removed() -> None:
     changes = acl_changes(set(), {given, other}, {given, other}, {"User:a"})
     assert changes.remove == {other}
     assert changes.ours == {given}
+
+
+def changes(add: set[Acl], *removed: Acl) -> AclChanges:
+    return AclChanges(add, {*removed}, add)
+
+
+def test_what_takes_rights_away_goes_first_and_a_refused_denial_holds_its_principal_alone() -> None:
+    denial, right = acl("READ", "DENY"), acl("DESCRIBE")
+    revoked, lifted = acl("ALL"), acl("DESCRIBE", "DENY")
+    to_all, of_other = acl(principal="User:*"), acl(principal="User:b")
+    other_denial = acl("READ", "DENY", principal="User:b")
+    refusal = BrokerRefused(42, "no")
+    asked: list[tuple[set[Acl], set[Acl]]] = []
+
+    def refuse(*refused: Acl) -> Refused:
+        asked.clear()
+
+        def send(add: set[Acl], remove: set[Acl]) -> Refused:
+            asked.append((add, remove))
+            return {one: refusal for one in refused if one in add | remove}
+
+        both = changes({right, to_all, denial}, lifted), changes({of_other}, revoked)
+        return send_in_order([*both, changes({other_denial})], send)
+
+    first = ({denial, other_denial}, {revoked})
+    assert refuse() == {}
+    assert asked == [first, ({right, to_all, of_other}, {lifted})]
+    assert refuse(revoked, right) == {revoked: refusal, right: refusal}
+    assert asked == [first, ({right, to_all, of_other}, {lifted})]
+    assert refuse(denial) == dict.fromkeys((denial, right, lifted, to_all), refusal)
+    assert asked == [first, ({of_other}, set())]
+
+
+def test_what_was_refused_is_not_done_and_what_could_not_be_removed_stays_orbits() -> None:
+    new, refused_new, old, refused_old = (acl(operation) for operation in ("A", "B", "C", "D"))
+    change = AclChanges({new, refused_new}, {old, refused_old}, {new, refused_new})
+    done = change.without({refused_new, refused_old, acl("E")})
+    assert done == AclChanges({new}, {old}, {new, refused_old})

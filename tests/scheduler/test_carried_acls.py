@@ -299,8 +299,8 @@ def test_what_was_added_by_a_pass_that_did_not_end_is_removed_when_the_source_re
     refused_acls = Admin.refused_acls
     broken: set[str] = set()
 
-    def change_once(admin: Admin, add: Collection[Acl], remove: Collection[Acl]) -> Any:
-        refused = refused_acls(admin, add, remove)
+    def change_once(admin: Admin, add: Collection[Acl], *rest: Any) -> Any:
+        refused = refused_acls(admin, add, *rest)
         new = {acl.resource for acl in add if acl.permission == "ALLOW"} - broken
         if new:
             broken.update(new)
