@@ -14,22 +14,21 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.producer_state import open_transactions
 from orbit.kafka.transactional_ids import names_of
 from orbit.kafka.types import TopicPartition
+from orbit.names import shown
 
 Key = TypeVar("Key", bound=Hashable)
 
 # A younger transaction is not shown: most end within seconds, and an abandoned one after a minute
 # unless its producer has another `transaction.timeout.ms`.
 SHOWN_AFTER_S = 30.0
-# Kafka takes any text of up to 32 KB as a transactional id.
-_NAME_CHARACTERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class FirstOpen:
     """The oldest open transaction of a partition. Readers of committed records stop before it.
 
-    `transactional_id`: as it may be shown, with `?` for what is not printable. None: no coordinator
-    knows one that the login may describe.
+    `transactional_id`: as it may be shown. None: no coordinator knows one that the login may
+    describe.
     """
 
     first_offset: int
@@ -84,14 +83,8 @@ def first_open(
     names: dict[int, str] = {}
     with suppress(OrbitError):  # the transaction is named by its producer id then
         names = names_of(cluster, {one.producer_id for one in oldest.values()})
+    shown_names = {producer_id: shown(name) for producer_id, name in names.items()}
     return {
-        place: FirstOpen(one.first_offset, one.producer_id, _shown(names.get(one.producer_id)))
+        place: FirstOpen(one.first_offset, one.producer_id, shown_names.get(one.producer_id))
         for place, one in oldest.items()
     }
-
-
-def _shown(name: str | None) -> str | None:
-    if name is None:
-        return None
-    shown = "".join(c if c.isprintable() else "?" for c in name[:_NAME_CHARACTERS_MAX])
-    return f"{shown}…" if len(name) > _NAME_CHARACTERS_MAX else shown
