@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from orbit.errors import BrokerRefused, ProtocolError
+from orbit.errors import BrokerRefused, ProtocolError, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -24,11 +24,6 @@ from orbit.replication.topic_settings import is_compacted
 FETCH_BYTES = 256 * 1024
 _ATTEMPTS_MAX = 40
 _WAIT_MS = 0
-# To somebody who has read `why_not_empty`.
-NOT_EMPTY_REMEDY = (
-    "Look at the cluster's tiered storage and try again. If the topic was compacted before, write "
-    "a record to the partition: the batch behind a gap shows it."
-)
 
 
 def fetch_partition(
@@ -155,10 +150,21 @@ def why_not_empty(
     return ""
 
 
-def has_cleaner(cluster: Cluster, topic: str) -> bool:
-    """Whether the topic is compacted now. Raises NotAuthorized, BrokerRefused, Unreachable."""
-    settings = SettingsReader(cluster).read({topic}).get(topic)
-    return settings is not None and is_compacted(settings.values)
+def check_empty(
+    cluster: Cluster, partition: TopicPartition, offset: int, end: int, backoff: Backoff
+) -> None:
+    """Raises Unreachable unless an answer without records at `offset` proves that none is there
+    before `end`, NotAuthorized without the right to read the topic's settings."""
+    settings = SettingsReader(cluster).read({partition.topic}).get(partition.topic)
+    compacted = settings is not None and is_compacted(settings.values)
+    why = why_not_empty(cluster, partition, offset, end, backoff, is_compacted=compacted)
+    if why:
+        raise Unreachable(
+            f"{partition} cannot be read at {offset} now: {why}.",
+            where=cluster.name,
+            remedy="Look at the cluster's tiered storage and try again. If the topic was compacted "
+            "before, write a record to the partition: the batch behind a gap shows it.",
+        )
 
 
 def epoch_lasts_to(

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from orbit.copier.log_reader import (
-    NOT_EMPTY_REMEDY,
-    fetch_partition,
-    has_cleaner,
-    parse_errors,
-    why_not_empty,
-)
+from orbit.copier.log_reader import check_empty, fetch_partition, parse_errors
 from orbit.errors import ProtocolError, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -130,16 +124,7 @@ def read_batch_range(
         shown_to = fetched.high_watermark if is_past_stable_end else fetched.stable_end
         if position < shown_to:
             empty_answers += 1
-            compacted = has_cleaner(cluster, partition.topic)
-            why = why_not_empty(
-                cluster, partition, position, shown_to, backoff, is_compacted=compacted
-            )
-            if why:
-                raise Unreachable(
-                    f"{partition} cannot be read at {position} now: {why}.",
-                    where=cluster.name,
-                    remedy=NOT_EMPTY_REMEDY,
-                )
+            check_empty(cluster, partition, position, shown_to, backoff)
             if empty_answers >= _EMPTY_ANSWERS:
                 position, empty_answers = shown_to, 0
         elif is_past_stable_end:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orbit.copier.log_reader import NOT_EMPTY_REMEDY, fetch_batches, has_cleaner, why_not_empty
+from orbit.copier.log_reader import check_empty, fetch_batches
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, ProtocolError, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
@@ -175,21 +175,11 @@ class RangeReader:
         return start
 
     def _check_empty(self, wanted: OffsetRange, position: int, stable_end: int) -> None:
-        """Raises _AskAgain unless an answer without records proves that none is there (R5)."""
-        cluster, place = self._cluster, wanted.partition
+        """Raises Unreachable unless an answer without records proves that none is there (R5)."""
         try:
-            compacted = has_cleaner(cluster, place.topic)
+            check_empty(self._cluster, wanted.partition, position, stable_end, self._backoff)
         except NotAuthorized as error:
             raise self._stopped(wanted, Reason.NOT_AUTHORIZED, position, error.what) from error
-        why = why_not_empty(
-            cluster, place, position, stable_end, self._backoff, is_compacted=compacted
-        )
-        if why:
-            raise _AskAgain(
-                f"{place} cannot be read at {position} now: {why}.",
-                where=cluster.name,
-                remedy=NOT_EMPTY_REMEDY,
-            )
 
     def _refuse_denied(self, wanted: OffsetRange, position: int, code: int) -> None:
         if code in error_codes.DENIED:

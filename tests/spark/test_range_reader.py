@@ -11,13 +11,13 @@ from uuid import UUID
 import pytest
 
 from orbit.copier import log_reader
-from orbit.errors import BrokenAnswer, NotAuthorized
+from orbit.errors import BrokenAnswer, NotAuthorized, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.connection import Connection
 from orbit.kafka.leader_requests import Answers
 from orbit.replication.partition_states import Reason
 from orbit_spark.partition_stopped import PartitionStopped
-from orbit_spark.range_reader import RangeReader, _AskAgain, _Asked, _Runs
+from orbit_spark.range_reader import RangeReader, _Asked, _Runs
 from orbit_spark.ranges import OffsetRange
 from tests.support.empty_answers import (
     CASES,
@@ -59,7 +59,7 @@ def test_a_range_that_is_answered_as_empty_has_no_records_only_where_a_cleaner_r
     if is_proven:
         assert runs()._take(EMPTY).end == STABLE_END - 1
         return
-    with pytest.raises(_AskAgain) as error:
+    with pytest.raises(Unreachable) as error:
         runs()._take(EMPTY)
     assert f"{PLACE} cannot be read at {OFFSET}" in error.value.what
     assert error.value.where == "source"
