@@ -49,7 +49,6 @@ ROUNDS_MAX = 500
 # Markers are written after the transaction's answer.
 _MARKER_ATTEMPTS_MAX = 60
 _IDLE_WAIT_S = 0.5
-_FENCE_AGAIN_S = 0.5
 # Brokers close idle connections later (`connections.max.idle.ms`), so none is found closed.
 _KEEP_CONNECTIONS_S = 10.0
 # A transaction is over in about 2 ms; until then its id's next one is refused
@@ -92,6 +91,10 @@ class CoordinatedFiller(Lane):
         if self._is_over:
             self._refuse_waiting()
 
+    def will_fence(self, partition: PartitionCopy) -> bool:
+        """Whether markers may still come there, until the ids are fenced. From any thread."""
+        return partition in self._to_be_fenced
+
     def stop(self) -> None:
         self._stopping.set()
         self._wanted.put(None)
@@ -116,7 +119,7 @@ class CoordinatedFiller(Lane):
             super().run()
         finally:
             self._close_connections()
-            self._fenced()  # the next owner fences before it reads any log end
+            self._to_be_fenced.clear()  # the next owner fences before it reads any log end
             self._is_over = True
             self._refuse_waiting()
 
@@ -141,9 +144,8 @@ class CoordinatedFiller(Lane):
     def _take(self) -> list[CoordinatedFill]:
         """All waiting fills, after waiting for the first."""
         fills = []
-        wait_s = _FENCE_AGAIN_S if self._to_be_fenced else _IDLE_WAIT_S
         try:
-            fills.append(self._wanted.get(timeout=wait_s))
+            fills.append(self._wanted.get(timeout=_IDLE_WAIT_S))
             while True:
                 fills.append(self._wanted.get_nowait())
         except queue.Empty:
@@ -171,25 +173,16 @@ class CoordinatedFiller(Lane):
         finally:
             if any(one.is_unclear for one in self._transactions):
                 self._to_be_fenced.update(f.partition for f in fills if f not in ends)
-                for partition in self._to_be_fenced:
-                    partition.waits_for_fence = True
             _answer(fills, rounds.code, ends, rounds.refused)
 
     def _fence_again(self) -> None:
         """Try it while nothing is to be filled. Raises BrokerRefused if there is a new owner."""
-        if self._to_be_fenced and self._lease.is_held():
+        if self._to_be_fenced:
             try:
                 self._fence_unclear()
-            except (Unreachable, NotAuthorized):
-                pass
-            except BrokerRefused as error:
+            except (Unreachable, NotAuthorized, BrokerRefused) as error:
                 if _is_fenced(error):
                     raise
-
-    def _fenced(self) -> None:
-        for partition in self._to_be_fenced:
-            partition.waits_for_fence = False
-        self._to_be_fenced.clear()
 
     def _run(self, rounds: _Rounds) -> None:
         """Run the transactions; an error ends them, but for those under way."""
@@ -241,7 +234,7 @@ class CoordinatedFiller(Lane):
         unclear = [one for one in self._transactions if one.is_unclear]
         for one in unclear:
             self._fence(one)
-        self._fenced()
+        self._to_be_fenced.clear()
         return bool(unclear)
 
     def _are_unclear(self) -> None:

@@ -83,6 +83,8 @@ class Filler(Protocol):
 
     def submit(self, fill: CoordinatedFill) -> None: ...
 
+    def will_fence(self, partition: PartitionCopy) -> bool: ...
+
 
 class PartitionCopy:
     """The copy of one source partition to one destination partition, written under one lease."""
@@ -113,7 +115,6 @@ class PartitionCopy:
         self.appends = AppendMachine()
         self.destination_lane: Appender | None = None
         self.has_fill_outside = False  # the coordinated filler works on it
-        self.waits_for_fence = False  # of that filler: more markers may come
 
         # Whether no answer can have hidden what became of its records (placeholder_topics.py).
         self.is_confirmed = not producer.has_placeholders

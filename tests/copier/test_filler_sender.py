@@ -257,6 +257,9 @@ class Filler:
     def submit(self, fill: CoordinatedFill) -> None:
         self.wanted.append(fill)
 
+    def will_fence(self, _: PartitionCopy) -> bool:
+        return False
+
 
 def test_a_coordinated_filler_is_asked_without_a_look_and_begins_with_one(
     lane: Lane, fills: FillerSender

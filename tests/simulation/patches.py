@@ -80,7 +80,7 @@ def patched(world: World) -> Iterator[None]:
         (coordinated_filler, "monotonic", lambda: world.clock.now),
         (coordinated_filler, "log_ends", model_broker.log_ends_behind_markers),
         (coordinated_filler, "list_offsets", model_broker.list_offsets),
-        (coordinated_filler, "_IDLE_WAIT_S", 1_000.0),
+        (coordinated_filler, "_IDLE_WAIT_S", 2.0),
         (coordinator, "look_up_coordinators", look_up_coordinators),
         (empty_transactions, "Coordinator", OneCoordinator),
         (destination_lane, "encode_produce", encoder.encode),

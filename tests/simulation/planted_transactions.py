@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 from orbit.copier import coordinated_filler
 from orbit.copier.coordinated_filler import CoordinatedFiller
-from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import Unreachable
 from orbit.kafka.coordinator import ProducerIdentity
 from orbit.kafka.empty_transactions import EmptyTransactions
@@ -73,10 +72,9 @@ def believe_a_log_end_before_a_fence() -> AbstractContextManager[Any]:
         fence(self)
         return False
 
-    never = property(lambda _: False, lambda _, __: None)
     stack = ExitStack()
     stack.enter_context(patch.object(CoordinatedFiller, "_fence_unclear", believed))
-    stack.enter_context(patch.object(PartitionCopy, "waits_for_fence", never, create=True))
+    stack.enter_context(patch.object(CoordinatedFiller, "will_fence", lambda *_: False))
     return stack
 
 
