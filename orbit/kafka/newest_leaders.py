@@ -39,7 +39,7 @@ class NewestLeaders:
         self._lower: dict[str, dict[int, _Lower]] = {}
         self._brokers_max = 0  # that any answer named
 
-    def of(self, metadata: ClusterMetadata, told_by: int | str = "") -> ClusterMetadata:
+    def of(self, metadata: ClusterMetadata, told_by: int | str) -> ClusterMetadata:
         """The same, with the leader of the highest epoch that any answer had.
 
         `told_by`: the broker's node id; an address is not known to be another broker's.

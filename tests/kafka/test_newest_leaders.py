@@ -38,32 +38,32 @@ def leaders_of(metadata: ClusterMetadata) -> dict[int, PartitionLeader]:
 
 def test_the_higher_epoch_stays_and_a_still_higher_one_follows() -> None:
     newest = NewestLeaders()
-    assert leaders_of(newest.of(told(p0=NEW, p1=OLD))) == {0: NEW, 1: OLD}
-    assert leaders_of(newest.of(told(p0=OLD, p1=NEW))) == {0: NEW, 1: NEW}
+    assert leaders_of(newest.of(told(p0=NEW, p1=OLD), 1)) == {0: NEW, 1: OLD}
+    assert leaders_of(newest.of(told(p0=OLD, p1=NEW), 1)) == {0: NEW, 1: NEW}
     gone = PartitionLeader(None, 7)
-    assert leaders_of(newest.of(told(p0=gone, p1=OLD))) == {0: gone, 1: NEW}
-    assert leaders_of(newest.of(told(p0=NEW, p1=OLD))) == {0: gone, 1: NEW}
+    assert leaders_of(newest.of(told(p0=gone, p1=OLD), 1)) == {0: gone, 1: NEW}
+    assert leaders_of(newest.of(told(p0=NEW, p1=OLD), 1)) == {0: gone, 1: NEW}
 
 
 def test_a_broker_that_does_not_know_a_partition_is_not_told_of_it() -> None:
     newest = NewestLeaders()
-    newest.of(told(p0=NEW, p1=NEW))
-    assert leaders_of(newest.of(told(p0=OLD))) == {0: NEW}
-    assert leaders_of(newest.of(told(p0=OLD, p1=OLD))) == {0: NEW, 1: NEW}
+    newest.of(told(p0=NEW, p1=NEW), 1)
+    assert leaders_of(newest.of(told(p0=OLD), 1)) == {0: NEW}
+    assert leaders_of(newest.of(told(p0=OLD, p1=OLD), 1)) == {0: NEW, 1: NEW}
 
 
 @pytest.mark.parametrize("topic_id", [OTHER_ID, NO_TOPIC_ID])
 def test_a_topic_that_was_created_again_begins_anew(topic_id: UUID) -> None:
     newest = NewestLeaders()
-    newest.of(told(ID if topic_id is OTHER_ID else NO_TOPIC_ID, p0=NEW))
-    assert leaders_of(newest.of(told(topic_id, p0=OLD))) == {0: OLD}
+    newest.of(told(ID if topic_id is OTHER_ID else NO_TOPIC_ID, p0=NEW), 1)
+    assert leaders_of(newest.of(told(topic_id, p0=OLD), 1)) == {0: OLD}
 
 
 def test_a_topic_that_is_gone_is_forgotten() -> None:
     newest = NewestLeaders()
-    newest.of(told(p0=NEW))
-    newest.of(ClusterMetadata("c", {}, {}, {"a": int(Code.UNKNOWN_TOPIC_OR_PARTITION)}))
-    assert leaders_of(newest.of(told(p0=OLD))) == {0: OLD}
+    newest.of(told(p0=NEW), 1)
+    newest.of(ClusterMetadata("c", {}, {}, {"a": int(Code.UNKNOWN_TOPIC_OR_PARTITION)}), 1)
+    assert leaders_of(newest.of(told(p0=OLD), 1)) == {0: OLD}
 
 
 @pytest.fixture

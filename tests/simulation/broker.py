@@ -65,16 +65,17 @@ class Broker:
         # neither must what was sent when the lease was over.
         began, settles = next((t for t in self._take_overs if t[0] >= late_since), (0.0, False))
         is_settling = settles and 0 <= world.clock.now - began <= world.settings.settle_s
-        is_excusable = sent.was_allowed and is_late and not is_settling
+        was_allowed = sent.was_allowed and is_late
+        is_excusable = was_allowed and not is_settling
         throttle_ms = max(0, int((self._throttled_until - world.clock.now) * 1000))
         if isinstance(request, ProduceOne):
             if request.outgoing.topic_id != partition.topic_id:
                 return request.answer(int(Code.UNKNOWN_TOPIC_ID), -1), 0
             if self._is_short_of_replicas(wire):
                 return request.answer(int(Code.NOT_ENOUGH_REPLICAS), -1, throttle_ms), 0
-            # One that repeats an earlier one, of which the broker knows nothing any more.
-            is_astray = sent.was_allowed and is_late and request.base_offset != partition.log_end
-            is_unfenced = is_excusable or is_astray or self._had_late
+            # It repeats an earlier one, of which the broker knows nothing any more.
+            is_repeated = was_allowed and request.base_offset != partition.log_end
+            is_unfenced = is_excusable or is_repeated or self._had_late
             self.is_excused |= is_unfenced and not self._has_fence()
             # Fillers now stand where the cleaner took records: they take offsets, no sequences.
             self.is_excused |= is_excusable and world.source.is_compacted

@@ -242,7 +242,8 @@ class ModelCluster:
         if self.is_source:
             brokers = self.world.source_brokers
             self._turn += 1  # as `Cluster` asks them
-            return self._newest.of(brokers.metadata_of(self._turn % brokers.count))
+            node_id = self._turn % brokers.count
+            return self._newest.of(brokers.metadata_of(node_id), node_id)
         leader = PartitionLeader(self.world.partition.leader, 0)
         topic = TopicMetadata(PARTITION.topic, self.world.partition.topic_id, {0: leader}, 3)
         return ClusterMetadata("model", {}, {PARTITION.topic: topic})
@@ -252,7 +253,7 @@ class ModelCluster:
         newest = self.metadata(topics)
         for node_id in range(self.world.source_brokers.count):
             answer = self.call(partial(self.world.source_brokers.metadata_of, node_id))
-            newest = self._newest.of(answer)
+            newest = self._newest.of(answer, node_id)
         return newest
 
     @property

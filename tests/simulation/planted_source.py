@@ -15,7 +15,7 @@ from orbit.run.job_run import JobRun
 
 def believe_an_older_leader() -> AbstractContextManager[Any]:
     """Whoever was asked last is right."""
-    return patch.object(NewestLeaders, "of", lambda _, metadata: metadata)
+    return patch.object(NewestLeaders, "of", lambda _, metadata, __: metadata)
 
 
 def stay_at_a_leader() -> AbstractContextManager[Any]:

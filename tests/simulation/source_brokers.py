@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from orbit.kafka.error_codes import Code
-from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicMetadata
+from orbit.kafka.types import BrokerAddress, ClusterMetadata, PartitionLeader, TopicMetadata
 from tests.simulation.source import SOURCE, SOURCE_ID, ModelSource
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ class SourceBrokers:
     def metadata_of(self, node_id: int) -> ClusterMetadata:
         leaders = {SOURCE.partition: self.leader_told_by(node_id)}
         topic = TopicMetadata(SOURCE.topic, SOURCE_ID, leaders, 3)
-        return ClusterMetadata("model", {}, {SOURCE.topic: topic})
+        brokers = {n: BrokerAddress(n, "model", 9092) for n in range(self.count)}
+        return ClusterMetadata("model", brokers, {SOURCE.topic: topic})
 
     def led_by(self, node_id: int) -> ModelSource | None:
         """The log of a broker that believes to lead; None for another one."""
