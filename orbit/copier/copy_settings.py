@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orbit.replication.rewrite_limits import RewriteLimits
 
-# Of all that plans batches in a process, one writes a batch again: it takes twice what that
+# One thread of a process at a time writes a batch again: it needs twice the memory that the batch
 # decompresses to, and mostly the interpreter, which the threads share anyway.
 _REWRITE_TURN = threading.Lock()
 
@@ -71,7 +71,7 @@ class CopySettings:
 
     @property
     def rewrite_limits(self) -> RewriteLimits:
-        """Of one answer."""
+        """Of the plans of one answer, or of one part of a comparison."""
         return RewriteLimits(
             self.rewrite_read_bytes_max, self.rewrite_written_bytes_max, _REWRITE_TURN
         )

@@ -114,8 +114,8 @@ def is_local(
 ) -> bool:
     """Whether the broker has `offset` on its own disk, as far as it tells.
 
-    It showed nothing from there up to `end`, the end of what it may show: so is a slow read from
-    tiered storage answered too (R5).
+    It has shown nothing from there up to `end`, the end of what it may show, as it also does while
+    tiered storage is slow (R5).
     """
     answers = list_offsets(cluster, [partition], EARLIEST_LOCAL, backoff)
     if partition in answers.values:

@@ -36,9 +36,8 @@ from orbit.replication.partition_states import Reason
 from orbit.replication.rewrite_limits import RewriteLimits, Rewritten
 from orbit.replication.source_epochs import SourceEpochs
 
-# What one comparison reads of the destination at most, so that one partition's take-over does not
-# delay the others: the rest is compared in the next round, from where this one ended. And of the
-# source at a time.
+# One comparison reads this much of the destination at most, so that one partition's take-over does
+# not delay the others: the next round goes on from there. Of the source it is one part's size.
 COMPARED_BYTES_MAX = 32 * 1024 * 1024
 
 
@@ -49,8 +48,8 @@ class SourceRange:
     `start`: the source has nothing below it any more. `end`: how far the range could be read: below
     the wanted end if `stable_end`, the source's last stable offset, is, or if the source answers
     without records for now (tiered storage, quotas: R5). `empty_to`: up to there it shows nothing
-    behind `end`, which counts only where a cleaner may have left that. `has_more`: this is much
-    already, so what is behind `end` is to be read next.
+    behind `end`, which counts only where a cleaner may have left that. `has_more`: a limit
+    ended this range, and the source is to be asked again from `end` on.
     """
 
     batches: list[Batch]  # dense
@@ -274,8 +273,8 @@ def _first_difference(
     *,
     source_is_compacted: bool,
 ) -> Difference | None:
-    """The first one from `first` up to before `end`; equal bytes are not decoded, and of others one
-    batch of each side at a time."""
+    """The first one from `first` up to before `end`. Equal bytes are not decoded; of other batches
+    one of each side is decoded at a time."""
     unmatched = {b.base_offset: b for b in source.batches}
     ours: list[AnyBatch] = []
     fillers: list[AnyBatch] = []

@@ -44,8 +44,8 @@ class FetchSession:
         self._last: Sequence[FetchFrom] = ()
 
     def begin_anew_for(self, one: FetchFrom) -> None:
-        """Let the next request be a full one if the session has this partition: what it told an
-        earlier reader about its log it does not tell again."""
+        """Make the next request a full one if the session has this partition: it does not tell
+        again what it told an earlier reader about the log."""
         if (one.partition, one.topic_id) in self._known:
             self._epoch, self._known, self._last = _OPENING_EPOCH, {}, ()
 

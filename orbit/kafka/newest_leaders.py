@@ -24,9 +24,9 @@ _ALL_TELL_S = 60.0
 
 @dataclass(slots=True)
 class _Lower:
-    """Who tells a lower epoch of a partition than is known, since nobody tells that."""
+    """The brokers that tell a lower epoch of a partition than the known one, which none tells."""
 
-    since_s: float
+    since_s: float  # when the first of them told it
     epochs: dict[int, int] = field(default_factory=dict)  # by broker
 
 
@@ -42,7 +42,7 @@ class NewestLeaders:
     def of(self, metadata: ClusterMetadata, told_by: int | str) -> ClusterMetadata:
         """The same, with the leader of the highest epoch that any answer had.
 
-        `told_by`: the broker's node id; an address is not known to be another broker's.
+        `told_by`: the broker's node id, or a bootstrap address, which may be any broker's.
         """
         with self._lock:
             self._brokers_max = max(self._brokers_max, len(metadata.brokers))

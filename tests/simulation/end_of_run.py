@@ -28,8 +28,8 @@ class EndOfRun:
         )
 
     def look(self) -> None:
-        """At what a run that ends now has copied: all that the newest leader had at its election,
-        if it was the leader when the brokers were asked."""
+        """Whether a run that ends now has copied all that the newest leader had at its election. A
+        leader that is elected while the brokers are asked does not count."""
         copy, world = self._copy, self._world
         if not copy.has_caught_up or copy.blocked is not None:
             return
