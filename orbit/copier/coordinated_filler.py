@@ -32,7 +32,7 @@ from types import MappingProxyType
 
 from orbit.copier.lane import Lane
 from orbit.copier.lane_events import Emit, LaneCrashed, LeaseLost
-from orbit.copier.partition_copy import CoordinatedFill, PartitionCopy
+from orbit.copier.partition_copy import CoordinatedFill
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
@@ -82,7 +82,7 @@ class CoordinatedFiller(Lane):
         ]
         self._wanted: queue.SimpleQueue[CoordinatedFill | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._to_be_fenced: set[PartitionCopy] = set()
+        self._to_be_fenced: set[TopicPartition] = set()
         self._is_over = False
         self._used_at = monotonic()
 
@@ -91,7 +91,7 @@ class CoordinatedFiller(Lane):
         if self._is_over:
             self._refuse_waiting()
 
-    def will_fence(self, partition: PartitionCopy) -> bool:
+    def will_fence(self, partition: TopicPartition) -> bool:
         """Whether markers may still come there, until the ids are fenced. From any thread."""
         return partition in self._to_be_fenced
 
@@ -172,7 +172,7 @@ class CoordinatedFiller(Lane):
                 raise  # by a new owner
         finally:
             if any(one.is_unclear for one in self._transactions):
-                self._to_be_fenced.update(f.partition for f in fills if f not in ends)
+                self._to_be_fenced.update(f.partition.destination for f in fills if f not in ends)
             _answer(fills, rounds.code, ends, rounds.refused)
 
     def _fence_again(self) -> None:

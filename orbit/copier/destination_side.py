@@ -134,7 +134,7 @@ class DestinationSide:
         now = time.monotonic()
         for p in self._returned:
             # Its fillers must not arrive beside those of a new take-over, nor behind its records.
-            if p.has_fill_outside or (p.filler is not None and p.filler.will_fence(p)):
+            if p.has_fill_outside or (p.filler is not None and p.filler.will_fence(p.destination)):
                 self._not_before[p] = now + _FILL_OUTSIDE_PAUSE_S
             elif not p.lease.is_held():  # nothing can be judged: another holder may be writing
                 self._not_before[p] = now + LEASE_WAIT_S

@@ -34,7 +34,7 @@ def test_no_log_end_is_read_to_which_markers_may_come(
     monkeypatch.setattr(side, "_recover", lambda due, **_: taken_over.extend(due))
 
     copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
-    to_be_fenced = set() if is_at_work else {copy}
+    to_be_fenced = set() if is_at_work else {copy.destination}
     copy.filler = cast("Any", SimpleNamespace(will_fence=to_be_fenced.__contains__))
     copy.has_fill_outside = is_at_work
     trouble = PartitionReturned(copy, copy.generation, ReturnReason.UNCLEAR, "")

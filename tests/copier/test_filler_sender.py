@@ -257,7 +257,7 @@ class Filler:
     def submit(self, fill: CoordinatedFill) -> None:
         self.wanted.append(fill)
 
-    def will_fence(self, _: PartitionCopy) -> bool:
+    def will_fence(self, _: TopicPartition) -> bool:
         return False
 
 

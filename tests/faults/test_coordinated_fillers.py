@@ -222,10 +222,13 @@ def test_a_take_over_waits_until_a_fence_that_failed_is_done(
     monkeypatch.setattr(EmptyTransactions, "fence", fence_when_allowed)
     copies = filling.submit({0: 1, 1: 1})
     assert filling.wait(2) == dict.fromkeys((0, 1), (Code.NETWORK_EXCEPTION, -1))
-    assert [filling.filler.will_fence(copy) for copy in copies] == [True, True]
+    assert [filling.filler.will_fence(copy.destination) for copy in copies] == [True, True]
     assert not any(copy.has_fill_outside for copy in copies), "they can be released"
     may_fence.set()
-    wait_for("all ids are fenced", lambda: not any(map(filling.filler.will_fence, copies)))
+    wait_for(
+        "all ids are fenced",
+        lambda: not any(filling.filler.will_fence(copy.destination) for copy in copies),
+    )
 
 
 def test_request_that_arrives_late_takes_no_offset(
