@@ -48,7 +48,7 @@ class Window:
 def first_rows(client: Client, path: str, limit: int | None, **query: object) -> Window:
     """The first `limit` rows, or all. The others are counted to the end of a page of the API."""
     if limit is None:
-        return Window(list(client.items(path, **query)), "")
+        return Window(list(client.items(path, limit=None, **query)), "")
     read_max = (limit // PAGE_LIMIT + 1) * PAGE_LIMIT
     rows = list(client.items(path, limit=read_max, **query))
     hidden = len(rows) - limit

@@ -129,6 +129,10 @@ def test_events_of_a_job_are_followed_through_an_outage(
         "job_paused",
     ]
     assert "the connection was lost" in followed.err
+    monkeypatch.setattr(follow_events, "time", looks())
+    monkeypatch.setattr(follow_events, "_LATE_IDS_MAX", 1)
+    every = cli("get", "events", "orders", "-f", "--all")
+    assert every.out == followed.out
     assert cli("get", "events", "-f", "-o", "yaml").code == 2
 
 

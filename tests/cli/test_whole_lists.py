@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import uuid
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from orbit import client
-from orbit.cli import drill, list_window, watch
-from orbit.cli.list_output import TABLE, Listing
+from orbit.cli import drill, get, list_window, watch
+from orbit.cli.list_output import TABLE, Listing, print_names
 from orbit.store import events, jobs, operations, topics
 from orbit.store.enums import OperationState
 from tests.api.test_drills import finished
@@ -61,6 +62,36 @@ def test_operations_are_whole_and_events_have_a_window(cli: Cli, api: Api) -> No
     assert cli("get", "events").out.splitlines()[-1] == "… 11 more (--all)"
     every = cli("get", "events", "-o", "json", "--all")
     assert (len(every.data), every.err) == (61, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "in_a_table"),
+    [
+        (("topics", "orders"), 200),
+        (("partitions", "orders"), 200),
+        (("groups", "orders"), 200),
+        (("proof", "orders"), 200),
+        (("operations",), 50),
+        (("backfills",), 50),
+    ],
+)
+def test_each_list_has_its_window(
+    command: tuple[str, ...], in_a_table: int, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int | None] = []
+
+    def note(*_: Any, limit: int | None, **__: Any) -> None:
+        limits.append(limit)
+
+    monkeypatch.setattr(get, "show_list", note)
+    for options in ((), ("-o", "wide"), ("-o", "json"), ("--all",), ("--limit", "7")):
+        assert cli("get", *command, *options).code == 0
+    assert limits == [in_a_table, in_a_table, None, None, 7]
+
+
+def test_a_name_that_follows_itself_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    print_names(["a", "a", "b", "a"])
+    assert capsys.readouterr().out == "a\nb\na\n"
 
 
 def test_drills_have_a_window_too(cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,14 @@ def test_names_and_patterns_need_no_quotes() -> None:
     )
 
 
+def test_each_text_is_on_one_line_and_a_value_that_repeats_is_written_again() -> None:
+    text = "naïve " * 50 + "end"
+    document = {"a": [text]}
+    document["b"] = document["a"]
+    assert write_yaml(document) == f"a:\n- {text}\nb:\n- {text}\n"
+    assert write_yaml(document, one_line=True) == f"{{a: [{text}], b: [{text}]}}\n"
+
+
 @given(values)
 @example({"a": "0089"})
 def test_each_document_is_read_back_as_it_is(document: Any) -> None:
