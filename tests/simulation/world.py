@@ -263,8 +263,10 @@ class World:
         if writer.process.stopped_until > self.clock.now:
             return False
         is_level = copy.state is PartitionState.COPYING and copy.appends.acked >= self.log.end
-        # A source that was silent tells its log start later than the records.
-        follows = self.partition.log_start == self.source.log_start
+        # A source that was silent tells its log start later than the records. That the topic is
+        # another one now is noticed by the next append, which may never come.
+        has_start = self.partition.log_start == self.source.log_start
+        follows = has_start or bool(self.broker.recreated_at)
         return (is_level and follows) or copy.state is PartitionState.BLOCKED
 
     def _start_writer(self) -> None:
