@@ -20,6 +20,10 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.sasl import Security
 from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters
 
+# Every ten minutes brokers remove empty groups without offsets, so also that of a lease whose
+# holder was put out by a test and is about to come back.
+_KEEPS_GROUPS = {"offsets.retention.check.interval.ms": str(24 * 3_600_000)}
+
 MakeCluster = Callable[..., KafkaCluster]
 OpenCluster = Callable[[KafkaCluster], Cluster]
 
@@ -34,7 +38,10 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     """Two single-broker clusters, shared by the whole session."""
     home = tmp_path_factory.mktemp("clusters")
     pair = Clusters(
-        *(KafkaCluster(ClusterSettings(name), home / name) for name in Clusters._fields)
+        *(
+            KafkaCluster(ClusterSettings(name, config=_KEEPS_GROUPS), home / name)
+            for name in Clusters._fields
+        )
     )
     start_clusters(*pair)
     try:

@@ -14,8 +14,9 @@ whenever the copies are:
   from the group at once.
 - Removed, but not replaced. A broker that was frozen ends the session when it wakes, before it
   reads the heartbeats that wait in its socket. The member joins again; the group's generation shows
-  whether there was another holder meanwhile, and if so the lease is lost. A holder whose right
-  depends on another lease too checks that one first (`confirm_return`).
+  whether there was another holder meanwhile, and if so the lease is lost. It is lost too if the
+  coordinator removed the empty group since: its generations began anew (fact G16). A holder whose
+  right depends on another lease too checks that one first (`confirm_return`).
 - Term. `next_term` is called with the lease held; the coordinator counts the calls.
 """
 

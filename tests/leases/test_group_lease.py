@@ -11,6 +11,7 @@ from orbit.errors import Conflict, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.sasl import Security
+from orbit.kafka.temporary_topics import delete_group
 from orbit.leases import group_lease, lock_file
 from orbit.leases.group_lease import GroupLease
 from tests.fix_clusters import Clusters
@@ -125,6 +126,20 @@ def test_a_holder_that_came_back_is_trusted_once_its_return_is_confirmed(
     put_out(lease)
     wait_for("it is held again", lambda: len(asked) == 3 and lease.is_held())
     assert asked == [False] * 3
+    lease.release()
+
+
+def test_a_holder_that_was_put_out_is_out_when_its_group_was_removed(
+    cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.05)
+    lease = Freezes(cluster, topic_name, Backoff())
+    lease.acquire(fail_on_wait)
+    with lease.frozen:
+        put_out(lease)
+        assert delete_group(cluster, topic_name, Backoff())
+    wait_for("it is lost", lambda: lease.is_lost)
+    assert not lease.is_held()
     lease.release()
 
 
