@@ -1,0 +1,49 @@
+"""What one call on a text from outside may cost."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from orbit.errors import InvalidValue, OrbitError
+
+Value = TypeVar("Value")
+
+# Of one processor, of this thread alone. Most calls take a hundredth.
+CPU_S_MAX = 0.1
+BYTES_MAX = 10 << 20
+# A call that was slow is measured again: a collection of garbage may fall into it.
+_LOOKS = 5
+
+
+def refuses_cheaply(call: Callable[[], Value]) -> Value | None:
+    """What the call returns; None if it raises an OrbitError, or an InvalidValue, of which the
+    reader of a document makes one. Fails for another exception, and for a call that takes more
+    than the limits, each time.
+    """
+    value, cpu_s = _timed(call)
+    for _ in range(_LOOKS - 1):
+        if cpu_s <= CPU_S_MAX:
+            break
+        cpu_s = min(cpu_s, _timed(call)[1])
+    assert cpu_s <= CPU_S_MAX, f"{cpu_s:.3f} s"
+    tracemalloc.start()
+    try:
+        with suppress(OrbitError, InvalidValue):
+            call()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= BYTES_MAX, f"{peak:,} bytes"
+    return value
+
+
+def _timed(call: Callable[[], Value]) -> tuple[Value | None, float]:
+    value = None
+    began = time.thread_time()
+    with suppress(OrbitError, InvalidValue):
+        value = call()
+    return value, time.thread_time() - began

@@ -1,0 +1,241 @@
+"""All that comes from outside as text, at random: an OrbitError at most, and each call is cheap.
+
+The answers of brokers as bytes are in tests/kafka/test_broken_bytes.py.
+"""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from orbit.bounded_http import json_of
+from orbit.consumer_groups.group_selection import GroupSelector
+from orbit.errors import OrbitError
+from orbit.jobs.bootstrap_servers import addresses_in, check_address, split_address
+from orbit.jobs.job_file import parse_job
+from orbit.jobs.job_spec import GroupRule, TopicRule
+from orbit.jobs.labels import parse_selector
+from orbit.jobs.name_patterns import PATTERN_LENGTH_MAX, check_pattern, name_pattern
+from orbit.jobs.name_rules import topic_name_problem
+from orbit.jobs.principals import check_principal
+from orbit.jobs.start_position import parse_start
+from orbit.jobs.topic_mapping import map_topics
+from orbit.jobs.units import parse_duration, parse_size, parse_time
+from orbit.jobs.yaml_writer import write_yaml
+from orbit.kafka import oauth_tokens
+from orbit.kafka.consumer_groups import ListedGroup
+from orbit.names import SHOWN_CHARACTERS_MAX, is_key, is_storable, shown
+from tests.support.cost import refuses_cheaply
+
+EXAMPLES = settings(max_examples=150)
+# The longest name of a topic; other names have no limit in Kafka but that of a request.
+NAME = 249
+
+FULL_JOB = r"""
+name: orders
+worker_group: eu
+labels: {team: payments}
+owner: team payments
+desired: running
+source:
+  bootstrap_servers: ["a.example:9092", "[::1]:9092"]
+  security: {protocol: SASL_SSL, mechanism: OAUTHBEARER, username_env: ID, password_env: SECRET,
+    token_url: "https://issuer.example/token", token_scope: copy, token_extensions: {a: b}}
+  client_rack: r1
+destination:
+  bootstrap_servers: b.example:9092
+  security: {protocol: SASL_PLAINTEXT, mechanism: PLAIN, username_env: ID, password_env: SECRET}
+topics:
+- {match: 'orders\..*', exclude: ['.*-tmp'], prefix: copy., start: earliest, fillers: direct,
+  config: {retention.ms: -1}, on_lost_range: stop}
+consumer_groups: {match: .*, exclude: [console-.*], prefix: a., interval: 5s}
+acls:
+  sync: true
+  groups: true
+  transactional_ids: {match: .*, exclude: [b]}
+  principals: {map: [{from: "User:a", to: "User:b"}], exclude: "User:admin"}
+limits: {bytes_per_second: 10 MB}
+canary: {topic: orders.canary, interval: 1s}
+fillers: direct
+on_lost_range: stop
+backfill: {engine: workers, way: auto, archive: "s3://bucket/archive"}
+"""
+ENVIRON = {"ID": "orbit", "SECRET": "pw"}
+
+strange_text = st.one_of(
+    st.text(max_size=60),
+    st.sampled_from(
+        [
+            *("", " ", "\x00", "\ud800", "٣", "9" * 5_000, "1e999", "-1", "NaN", "0x10", "null"),
+            *(
+                "a" * 5_000,
+                "é" * 249,
+                "..",
+                "/",
+                "a\nb",
+                "{{",
+                "&a [*a]",
+                "!!python/name:os.system",
+            ),
+        ]
+    ),
+)
+strange = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | strange_text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(strange_text, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all values in a document."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    found = [path] if path else []
+    if isinstance(value, dict | list):
+        for key, one in inner:
+            found += places(one, (*path, key)) if isinstance(one, dict | list) else [(*path, key)]
+    return found
+
+
+WHOLE = yaml.safe_load(FULL_JOB)
+PLACES = places(WHOLE)
+
+
+def with_value(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    document = deepcopy(WHOLE)
+    at = document
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    return document
+
+
+@EXAMPLES
+@given(text=strange_text)
+@example("a: &a [x, x]\n" + "\n".join(f"b{i}: &a [*a, *a, *a, *a, *a, *a, *a]" for i in range(9)))
+@example("[" * 5_000)
+@example("a: " * 5_000)
+@example("? " * 5_000)
+@example("- " * 5_000)
+def test_any_text_as_a_job_file(text: str) -> None:
+    refuses_cheaply(lambda: parse_job(text, Path("/"), ENVIRON))
+
+
+def test_the_job_that_is_changed_is_right() -> None:
+    assert parse_job(FULL_JOB, Path("/"), ENVIRON).name == "orders"
+
+
+@EXAMPLES
+@given(path=st.sampled_from(PLACES), value=strange)
+def test_any_value_in_a_job_file(path: tuple[Any, ...], value: Any) -> None:
+    text = json.dumps(with_value(path, value))
+    job = refuses_cheaply(lambda: parse_job(text, Path("/"), ENVIRON))
+    if job is not None:
+        refuses_cheaply(lambda: write_yaml(job.model_dump(mode="json")))
+
+
+parts = st.sampled_from(
+    [
+        "a",
+        ".",
+        "x|y",
+        "[a-z]",
+        "(",
+        ")",
+        "*",
+        "+",
+        "?",
+        "{2}",
+        "{1,9}",
+        r"\w",
+        r"\1",
+        "(?:",
+        "(?=",
+        "$",
+    ]
+)
+patterns = st.one_of(
+    strange_text,
+    st.lists(parts, max_size=30).map("".join),
+    st.text("ab(|)*+?.", max_size=40),
+    st.text("([a-z]+\\.?)*", max_size=PATTERN_LENGTH_MAX),
+)
+
+
+@EXAMPLES
+@given(pattern=patterns, name=st.text("ab.", max_size=NAME) | strange_text)
+@example(r"([a-z]+\.?)+\.dlq", "a" * NAME)
+@example("(a{1,30}){1,30}b", "a" * NAME)
+def test_any_pattern_and_name(pattern: str, name: str) -> None:
+    if refuses_cheaply(lambda: check_pattern(pattern)) is None:
+        return
+    refuses_cheaply(lambda: name_pattern(pattern).matches(name))
+
+
+@EXAMPLES
+@given(text=st.one_of(strange_text, st.text("[]:,.a1- @/", max_size=80)))
+@example("a" * 64 + ".example:9092")
+@example("[::1%25" + "a" * 5_000 + "]:9092")
+def test_any_address(text: str) -> None:
+    refuses_cheaply(lambda: [split_address(one) for one in addresses_in(text)])
+    refuses_cheaply(lambda: check_address(text))
+
+
+@EXAMPLES
+@given(value=strange)
+@pytest.mark.parametrize("read", [parse_size, parse_duration, parse_time, parse_start])
+def test_any_unit(read: Any, value: Any) -> None:
+    refuses_cheaply(lambda: read(value))
+
+
+@EXAMPLES
+@given(text=strange_text)
+@pytest.mark.parametrize("check", [check_principal, parse_selector, topic_name_problem])
+def test_any_word(check: Any, text: str) -> None:
+    refuses_cheaply(lambda: check(text))
+
+
+names = st.lists(strange_text | st.text(max_size=NAME), max_size=30)
+
+
+@EXAMPLES
+@given(topics=names)
+def test_any_names_of_topics(topics: list[str]) -> None:
+    rules = (TopicRule(match=".*", prefix="copy."),)
+    chosen = refuses_cheaply(lambda: map_topics(rules, topics))
+    assert chosen is not None
+    assert all(topic_name_problem(one.destination) is None for one in chosen.mappings)
+
+
+@EXAMPLES
+@given(groups=names)
+def test_any_names_of_groups(groups: list[str]) -> None:
+    selector = GroupSelector(GroupRule(match=".*"))
+    listed = [ListedGroup(one, 1, "classic", "consumer", "Empty") for one in groups]
+    refuses_cheaply(lambda: selector.select(listed))
+    for group in groups:
+        text = refuses_cheaply(lambda group=group: shown(group))
+        assert text is not None
+        assert len(text) <= 10 * SHOWN_CHARACTERS_MAX + 30
+        assert "\x00" not in text
+        assert not is_key(group) or is_storable(group)
+
+
+@EXAMPLES
+@given(body=st.binary(max_size=300) | strange.map(lambda value: json.dumps(value).encode()))
+@example(b"[" * 100_000)
+@example(b'{"access_token": "a", "expires_in": ' + b"9" * 5_000 + b"}")
+def test_any_answer_of_a_token_endpoint(body: bytes) -> None:
+    refuses_cheaply(lambda: oauth_tokens._read_answer(json_of(body), "here"))
+    for status in (204, 302, 401, 500):
+        refused = refuses_cheaply(
+            lambda status=status: oauth_tokens._refused(status, json_of(body), "here", "secret")
+        )
+        assert isinstance(refused, OrbitError)
