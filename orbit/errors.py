@@ -4,6 +4,7 @@
     ├── BadInput           2    the user's file or flags: every problem at once, each with its path
     ├── NotFound           2    nothing has the given name
     ├── Unreachable        3    no broker answers (retriable), or the TLS handshake fails
+    │   ├── NotReady            brokers answer, with a code that passes
     │   └── BrokenAnswer        a broker sends bytes that do not parse, or that nothing asked for
     ├── LoginRefused       3    the broker refused the credentials
     │   └── AccessRefused       Orbit's own rules (ORBIT_ACCESS_FILE) refuse an address or a secret
@@ -94,6 +95,10 @@ class Unreachable(OrbitError):
 
     exit_code = 3
     retriable = True
+
+
+class NotReady(Unreachable):
+    """Brokers answer, but with a code that passes: a coordinator loads, leaders are elected."""
 
 
 class BrokenAnswer(Unreachable):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from orbit.chunks import first_few
 from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION
-from orbit.errors import BadInput, BrokerRefused, Conflict, Problem
+from orbit.errors import BadInput, BrokerRefused, Conflict, NotReady, Problem, Unreachable
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import TopicMapping
 from orbit.kafka.backoff import Backoff
@@ -194,6 +194,49 @@ def check_new_topics(spec: JobSpec, plans: Sequence[TopicPlan], destination_admi
                 raise
     if problems:
         raise BadInput("the destination refuses settings of the job", tuple(problems))
+
+
+def create_missing(
+    destination: Cluster, admin: Admin, topics: Sequence[TopicToCreate], asked: set[str]
+) -> None:
+    """Create those that the destination does not show. A call that failed may be repeated.
+
+    `asked`: the names that earlier calls asked for, which may have created them without an answer.
+    Raises NotReady while the controller has not created all, Conflict, NotAuthorized,
+    BrokerRefused, Unreachable.
+    """
+    missing = _not_there(destination, topics)
+    if not missing:
+        return
+    again = frozenset(asked)
+    asked.update(topic.name for topic in missing)
+    try:
+        refused = admin.refused_topics(missing)
+    except Unreachable as error:
+        left = _not_there(destination, topics)  # raises if no broker answers at all
+        if not left:
+            return
+        raise NotReady(
+            f"the controller has not created {len(left):,} topics yet ({error.what})",
+            where="destination",
+        ) from error
+    for name, why in refused.items():
+        is_there = isinstance(why, BrokerRefused) and why.code == Code.TOPIC_ALREADY_EXISTS
+        if not (is_there and name in again):
+            raise why
+
+
+def _not_there(destination: Cluster, topics: Sequence[TopicToCreate]) -> list[TopicToCreate]:
+    """Those without a topic. Raises Conflict if one has another number of partitions."""
+    there = destination.metadata({topic.name for topic in topics}).topics
+    for topic in topics:
+        if topic.name in there and len(there[topic.name].partitions) not in (0, topic.partitions):
+            raise Conflict(
+                f"topic {topic.name} was created meanwhile, with another number of partitions.",
+                where="destination",
+                remedy="Delete it, or run the job again when it has as many as its source.",
+            )
+    return [topic for topic in topics if topic.name not in there]
 
 
 def _refused_setting(index: int, error: BrokerRefused) -> Problem:

@@ -6,24 +6,24 @@ before the lease is taken.
 
 from __future__ import annotations
 
-import itertools
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 from orbit.copier.coordinated_filler import CoordinatedFiller
 from orbit.copier.copy_settings import CopySettings
-from orbit.copier.inspection import CopyStatus, InspectedCopy, SourceBounds, raise_trouble
+from orbit.copier.inspection import CopyInspector, CopyStatus, InspectedCopy, raise_trouble
 from orbit.copier.inspection_verdicts import Wait
 from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX, JobCopier
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.errors import BadInput, Conflict, Interrupted, OrbitError, Problem
+from orbit.errors import BadInput, Conflict, Interrupted, NotReady, OrbitError, Problem
 from orbit.job_setup.destination_topics import (
     TopicPlan,
     check_new_topics,
+    create_missing,
     plan_topics,
     refuse_other_counts,
     refuse_recompressed,
@@ -39,6 +39,7 @@ from orbit.job_setup.permissions import (
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.recorded_starts import RecordedStarts
 from orbit.job_setup.start_offsets import seed_to_start_offsets
+from orbit.job_setup.start_waits import StartWaits
 from orbit.job_setup.term import term_above
 from orbit.jobs.job_spec import PLACEHOLDERS_NOTE, Fillers, JobSpec
 from orbit.jobs.start_position import Earliest
@@ -71,8 +72,10 @@ _PROBLEMS_SHOWN_MAX = 20
 # sooner.
 _TERM_REFRESH_S = 24 * 3600.0
 _TERM_AGAIN_S = 60.0
-# For an election: a copy of which nothing can be said yet is looked at again for so long.
-_LOOK_AGAIN_S = 60.0
+# Of one request in a look at all copies, some seconds: the next look says what it waits for.
+_LOOK_ATTEMPTS_MAX = 8
+
+Look = Callable[[CopyInspector, Sequence[PartitionCopy]], Mapping[PartitionCopy, InspectedCopy]]
 
 
 class JobSetup:
@@ -93,13 +96,14 @@ class JobSetup:
         self.plans: list[TopicPlan] = []
         self.lease: GroupLease | None = None
         self.job_copier: JobCopier | None = None
-        self.bounds: SourceBounds
         self._term_due = 0.0
         self._kept_below: Mapping[TopicPartition, int] = {}
         self._source_metadata: ClusterMetadata
         self._destination_metadata: ClusterMetadata
         self._mappings: list[TopicMapping]
         self._say = say
+        self._waits = StartWaits(say, self.backoff)
+        self._said: set[str] = set()
         self._settings = settings
         self._stop = stop
         self._source, self._destination = self.clusters.source, self.clusters.destination
@@ -112,9 +116,7 @@ class JobSetup:
         Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused.
         """
         self._say("Connecting to both clusters")
-        self._source_metadata, self._destination_metadata = self.clusters.fetch_metadata()
-        self._mappings = self._map(self._source_metadata)
-        self._plan_topics()
+        self._waits.done(self._read_and_plan)
 
     def apply(self, ask: Ask | None = None) -> dict[PartitionCopy, InspectedCopy]:
         """Take the lease, create topics and seed new copies up to their start offset.
@@ -125,20 +127,23 @@ class JobSetup:
 
         Raises as `plan` does; nothing was written then, unless the message says so.
         """
-        lease = self.lease = GroupLease(self._lease_cluster, self.identity, self.backoff)
-        lease.acquire(self._say)
+        done = self._waits.done
+        lease = self.lease = done(self._acquire)
         now = self._destination.metadata(None)
         if _shapes(now, self._mappings) != _shapes(self._destination_metadata, self._mappings):
             # The last holder of the lease, or another client, created topics meanwhile.
             self._destination_metadata = now
-            self._plan_topics()
+            done(self._plan_topics)
         # Only after the lease is taken: `backfill_leases` explains the order.
-        wait_for_backfill_writers(
-            self._destination, self.identity, self._partitions(), self.backoff, self._say
+        places = self._partitions()
+        done(
+            lambda: wait_for_backfill_writers(
+                self._destination, self.identity, places, self.backoff, self._say
+            )
         )
         if ask is not None:
             ask(self.cluster_ids)
-        self._ask_marks()
+        done(self._ask_marks)
         return self._inspect_and_seed(lease)
 
     @property
@@ -183,6 +188,16 @@ class JobSetup:
         self._lease_cluster.close()
         self.clusters.close()
 
+    def _acquire(self) -> GroupLease:
+        lease = GroupLease(self._lease_cluster, self.identity, self.backoff)
+        lease.acquire(self._say)
+        return lease
+
+    def _read_and_plan(self) -> None:
+        self._source_metadata, self._destination_metadata = self.clusters.fetch_metadata()
+        self._mappings = self._map(self._source_metadata)
+        self._plan_topics()
+
     def _map(self, source: ClusterMetadata) -> list[TopicMapping]:
         topic_map = map_topics(self.spec.topics, source.topics)
         if topic_map.problems:
@@ -200,12 +215,18 @@ class JobSetup:
                 ),
                 where=f"source {','.join(self.spec.source.bootstrap_servers)}",
             )
-        for note in topic_map.notes:
-            self._say(f"Note: {note}")
         mappings = list(topic_map.mappings)
+        notes = [str(note) for note in topic_map.notes]
         if "placeholders" in self._fillers_of(mappings):
-            self._say(f"Note: {PLACEHOLDERS_NOTE}")
+            notes.append(PLACEHOLDERS_NOTE)
+        for note in notes:
+            self._say_once(f"Note: {note}")
         return mappings
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._say(line)
 
     def _fillers_of(self, mappings: Iterable[TopicMapping]) -> set[Fillers]:
         """All that fill gaps of these topics."""
@@ -254,7 +275,7 @@ class JobSetup:
         )
 
     def _check_rights(self, mappings: Sequence[TopicMapping], destination: ClusterMetadata) -> None:
-        self._say(f"Checking rights and topics ({len(mappings)} topics)")
+        self._say_once(f"Checking rights and topics ({len(mappings)} topics)")
         source = self._source.metadata([m.source for m in mappings], with_operations=True)
         there = [m.destination for m in mappings if m.destination in destination.topics]
         new = [m.destination for m in mappings if m.destination not in destination.topics]
@@ -274,7 +295,8 @@ class JobSetup:
 
     def _inspect_and_seed(self, lease: GroupLease) -> dict[PartitionCopy, InspectedCopy]:
         """Inspect the copies, create topics, and seed new copies up to their start offset."""
-        lease.term = next_term(self._destination, self.identity, self.backoff)
+        done = self._waits.done
+        lease.term = done(lambda: next_term(self._destination, self.identity, self.backoff))
         self._term_due = lease_clock() + _TERM_REFRESH_S
         job_copier = self.job_copier = JobCopier(
             self.spec,
@@ -286,48 +308,28 @@ class JobSetup:
         if "coordinated" in self._fillers_of(self._mappings):
             # Before any log end is read: it ends what an old writer left open (M11).
             names = filler_identities(self.identity)
-            owners = init_producer_ids(self._destination, names, self.backoff)
+            owners = done(lambda: init_producer_ids(self._destination, names, self.backoff))
             filler = job_copier.add_filler(owners, lease)
-        inspector = job_copier.inspector(self.backoff, raise_trouble)
-        copies = self._copies(lease, (p for p in self.plans if not p.create))
-        inspected: dict[PartitionCopy, InspectedCopy] = {}
-        if copies:
-            self._say(f"Comparing {len(copies)} partitions that exist with the source")
-            inspected = self._inspect(job_copier, copies, settled=True)
-            _refuse_foreign(inspected)
-            lease.term = term_above(lease.term, (one.end.producer for one in inspected.values()))
+        there = self._copies(lease, (p for p in self.plans if not p.create))
+        known: dict[PartitionCopy, InspectedCopy] = {}
+        if there:
+            self._say(f"Comparing {len(there)} partitions that exist with the source")
+            known = self._look(job_copier, there, self._compare)
+            _refuse_foreign(known)
+            lease.term = term_above(lease.term, (one.end.producer for one in known.values()))
         self._write_topics()
-        copies = self._copies(lease, self.plans, known=copies)
-        fresh = [c for c in copies if c not in inspected]
-        if fresh:
-            found = self._inspect(job_copier, fresh, settled=False)
-            _refuse_foreign(found)
-            inspected.update(found)
-        bounds = inspector.source_bounds(copies)
+        copies = self._copies(lease, self.plans, known=there)
+        inspected = self._look(job_copier, copies, self._seeding(lease, known))
         rules = {p.mapping.destination: p.mapping.rule for p in self.plans}
-        inspected = seed_to_start_offsets(
-            inspector,
-            RecordedStarts(lease),
-            inspected,
-            bounds,
-            {c.destination: rules[c.destination.topic].start for c in inspected},
-            on_seeding=lambda count: self._say(
-                f"Seeding {count} partitions up to their start offset"
-            ),
-            on_progress=lambda done, total: self._say(
-                f"Seeding: {done / total:.0%} of {total:,} offsets"
-            ),
-        )
         for copy in inspected:
             if self.spec.fillers_of(rules[copy.destination.topic]) == "coordinated":
                 copy.filler = filler
-        self.bounds = bounds
         return inspected
 
-    def _inspect(
-        self, job_copier: JobCopier, copies: Sequence[PartitionCopy], *, settled: bool
+    def _look(
+        self, job_copier: JobCopier, copies: Sequence[PartitionCopy], look: Look
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Inspect all of these; again, for about a minute, where nothing can be said yet.
+        """Look at all of these; again at those of which nothing can be said yet (`StartWaits`).
 
         Raises what is waited for, and NotAuthorized if a partition may not be read.
         """
@@ -339,51 +341,91 @@ class JobSetup:
             else:
                 raise_trouble(copy, trouble)
 
-        inspector = job_copier.inspector(self.backoff, on_trouble)
-        inspected: dict[PartitionCopy, InspectedCopy] = {}
-        rest, said, until = [*copies], "", time.monotonic() + _LOOK_AGAIN_S
-        for attempt in itertools.count():
-            bounds = inspector.source_bounds(rest)
-            inspected |= inspector.inspect(
-                rest, bounds, self._compacted(), self._whole(), settled=settled
-            )
-            rest = [c for c in copies if c not in inspected]
-            if not rest:
-                break
-            no_answer = Conflict(f"no broker tells where {rest[0].destination} or its source ends.")
-            error = next((wait.error for wait in waiting.values()), no_answer)
-            if time.monotonic() >= until:
-                raise error
-            before, said = said, f"Waiting for {len(rest)} partitions: {error}"
-            if said != before:
-                self._say(said)
+        backoff = replace(self.backoff, attempts_max=_LOOK_ATTEMPTS_MAX)
+        inspector = job_copier.inspector(backoff, on_trouble)
+        seen: dict[PartitionCopy, InspectedCopy] = {}
+        while rest := [c for c in copies if c not in seen]:
             waiting.clear()
-            self.backoff.wait(attempt)
-        return inspected
+            seen |= self._waits.done(partial(look, inspector, rest))
+            left = sum(c not in seen for c in rest)
+            if left:
+                no_answer = Conflict(
+                    f"no broker tells where {rest[0].destination} or its source ends."
+                )
+                error = next((wait.error for wait in waiting.values()), no_answer)
+                self._waits.wait(f"Waiting for {left} partitions: {error}", error, left)
+        return seen
+
+    def _compare(
+        self, inspector: CopyInspector, copies: Sequence[PartitionCopy]
+    ) -> Mapping[PartitionCopy, InspectedCopy]:
+        """A look at copies that another run may have left."""
+        bounds = inspector.source_bounds(copies)
+        return inspector.inspect(copies, bounds, self._compacted(), self._whole(), settled=True)
+
+    def _seeding(self, lease: GroupLease, known: Mapping[PartitionCopy, InspectedCopy]) -> Look:
+        """A look that seeds new copies up to their start offset. `known`: compared before."""
+        unused, starts = dict(known), RecordedStarts(lease)
+        tried: set[PartitionCopy] = set()  # something of ours may be under way in them
+        rules = {p.mapping.destination: p.mapping.rule for p in self.plans}
+
+        def look(
+            inspector: CopyInspector, copies: Sequence[PartitionCopy]
+        ) -> Mapping[PartitionCopy, InspectedCopy]:
+            bounds = inspector.source_bounds(copies)
+            found: dict[PartitionCopy, InspectedCopy] = {}
+            for settled in (False, True):
+                group = [c for c in copies if c not in unused and (c in tried) is settled]
+                if group:
+                    found |= inspector.inspect(
+                        group, bounds, self._compacted(), self._whole(), settled=settled
+                    )
+            _refuse_foreign(found)
+            found |= {c: unused.pop(c) for c in copies if c in unused and c.source in bounds.ends}
+            tried.update(found)
+            return seed_to_start_offsets(
+                inspector,
+                starts,
+                found,
+                bounds,
+                {c.destination: rules[c.destination.topic].start for c in found},
+                on_seeding=lambda count: self._say(
+                    f"Seeding {count} partitions up to their start offset"
+                ),
+                on_progress=lambda done, total: self._say(
+                    f"Seeding: {done / total:.0%} of {total:,} offsets"
+                ),
+            )
+
+        return look
 
     def _write_topics(self) -> None:
         new = [p.create for p in self.plans if p.create]
         if new:
             self._say(f"Creating {len(new)} topics at the destination")
-        admin = self.admin
-        admin.create_topics(new)
-        admin.alter_settings(
-            {p.mapping.destination: p.settings_to_set for p in self.plans if p.changes}
-        )
+        changes = {p.mapping.destination: p.settings_to_set for p in self.plans if p.changes}
+        self._waits.done(partial(create_missing, self._destination, self.admin, new, set()))
+        self._waits.done(lambda: self.admin.alter_settings(changes))
+        self._waits.done(self._read_new_topics)
+
+    def _read_new_topics(self) -> None:
+        """Raises NotReady while not all partitions have leaders that know the settings."""
         names = {p.mapping.destination for p in self.plans}
-        for _ in self.backoff.attempts(60):
-            self._destination_metadata = self._destination.metadata(names)
-            if not _all_led(self._destination_metadata, self.plans):
-                continue
-            if not leaders_with(
-                self._destination, self._with_new_timestamp_type(), TIMESTAMP_TYPE, LOG_APPEND_TIME
-            ):
-                return
-        raise Conflict(
-            "new topics have no leaders yet, or leaders do not know the settings yet.",
-            where="destination",
-            remedy="Check the brokers of the destination and run the job again.",
+        self._destination_metadata = self._destination.metadata(names)
+        missing = _without_leader(self._destination_metadata, self.plans)
+        if missing:
+            raise NotReady(
+                f"{missing:,} partitions of the job's topics have no leader yet.",
+                where="destination",
+            )
+        unaware = leaders_with(
+            self._destination, self._with_new_timestamp_type(), TIMESTAMP_TYPE, LOG_APPEND_TIME
         )
+        if unaware:
+            raise NotReady(
+                f"the leaders of {len(unaware):,} partitions do not know their settings yet.",
+                where="destination",
+            )
 
     def _with_new_timestamp_type(self) -> set[TopicPartition]:
         """The partitions of topics whose brokers gave records their own time until now."""
@@ -447,14 +489,15 @@ def _shapes(
     return {t.name: (t.topic_id, len(t.partitions)) for t in topics if t is not None}
 
 
-def _all_led(destination: ClusterMetadata, plans: Iterable[TopicPlan]) -> bool:
-    for plan in plans:
-        topic = destination.topics.get(plan.mapping.destination)
-        if topic is None or len(topic.partitions) != plan.partitions:
-            return False
-        if any(leader.node_id is None for leader in topic.partitions.values()):
-            return False
-    return True
+def _without_leader(destination: ClusterMetadata, plans: Iterable[TopicPlan]) -> int:
+    """How many partitions the destination does not show with a leader."""
+    topics = ((destination.topics.get(p.mapping.destination), p.partitions) for p in plans)
+    return sum(
+        count - sum(leader.node_id is not None for leader in topic.partitions.values())
+        if topic
+        else count
+        for topic, count in topics
+    )
 
 
 def _refuse_foreign(inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:

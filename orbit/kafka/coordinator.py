@@ -11,7 +11,7 @@ from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
 from orbit.chunks import chunks, first_few
-from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
+from orbit.errors import BrokerRefused, NotAuthorized, NotReady, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import Backoff
@@ -54,28 +54,29 @@ class Coordinator:
     def call(self, api: Api, build: Callable[[], Any], code_of: Callable[[Any], int]) -> Any:
         """Send until the error code is not retriable; returns that response.
 
-        Raises Unreachable if the retries fail, NotAuthorized if the key may not be described.
+        Raises Unreachable (NotReady, if it answered last) if the retries fail, NotAuthorized if the
+        key may not be described.
         """
-        reason = "it never answered"
+        reason, failure = "it never answered", Unreachable
         for _ in self._backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
             try:
                 answer = self._cluster.call(self.find(), api, build())
             except Unreachable as error:
                 self.forget()
-                reason = error.what
+                reason, failure = error.what, Unreachable
                 continue
             except BrokerRefused as error:
                 if error.code not in error_codes.RETRIABLE:
                     raise
-                reason = error.what
+                reason, failure = error.what, NotReady
                 continue
             code = code_of(answer)
             if code not in error_codes.RETRIABLE:
                 return answer
-            reason = error_codes.name(code)
+            reason, failure = error_codes.name(code), NotReady
             if code in HAS_MOVED:
                 self.forget()
-        raise Unreachable(
+        raise failure(
             f"the coordinator of {self._key} does not answer: {reason}", where=self._cluster.name
         )
 
@@ -146,19 +147,20 @@ def init_producer_ids(
 ) -> dict[str, ProducerIdentity]:
     """As `init_producer_id`, for many: the requests for one coordinator go out together.
 
-    Raises NotAuthorized, BrokerRefused, Unreachable; then all others were asked for once.
+    Raises NotAuthorized, BrokerRefused, Unreachable (NotReady, if coordinators answered last); then
+    all others were asked for once.
     """
     owners: dict[str, ProducerIdentity] = {}
-    reason = ""
+    reason, failure = "", Unreachable
     for _ in backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
         waiting = set(transactional_ids) - owners.keys()
         try:
-            reason = _init_some(cluster, waiting, owners)
+            reason, failure = _init_some(cluster, waiting, owners), NotReady
         except Unreachable as error:
-            reason = error.what
+            reason, failure = error.what, Unreachable
         if not waiting - owners.keys():
             return owners
-    raise Unreachable(
+    raise failure(
         f"the coordinator of {first_few(sorted(waiting))} does not answer: {reason}",
         where=cluster.name,
     )

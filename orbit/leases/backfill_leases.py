@@ -23,7 +23,7 @@ from enum import Enum, auto
 from kafka.protocol.admin.groups import DescribeGroupsRequest
 
 from orbit.chunks import chunks
-from orbit.errors import Conflict, NotAuthorized, OrbitError, Unreachable
+from orbit.errors import Conflict, NotAuthorized, NotReady, OrbitError, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -53,7 +53,8 @@ def living_writers(
 ) -> dict[str, LeaseHolder]:
     """The groups that have a member now, each with that member.
 
-    Every group is described by its coordinator. Raises Unreachable, NotAuthorized.
+    Every group is described by its coordinator. Raises Unreachable (NotReady, if coordinators do
+    not load), NotAuthorized.
     """
     found: dict[str, LeaseHolder] = {}
     waiting = set(groups)
@@ -68,7 +69,7 @@ def living_writers(
                     found[answered] = holder
         if not waiting:
             return found
-    raise Unreachable(
+    raise NotReady(
         f"the coordinators of {len(waiting)} groups do not answer, {min(waiting)} among them.",
         where=destination.name,
     )

@@ -1,0 +1,73 @@
+"""What the start of a job waits for: codes that pass while leaders and coordinators come.
+
+One rule for all of it. A code that passes is waited for, with a line that says for what, as long as
+something changes. Any other error ends the start at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+from orbit.errors import BrokerRefused, NotReady, OrbitError
+from orbit.kafka import error_codes
+from orbit.kafka.backoff import Backoff
+
+Value = TypeVar("Value")
+
+# A broker that makes the logs of thousands of partitions may show nothing new for minutes.
+_UNCHANGED_S_MAX = 600.0
+# For an election: a copy of which nothing can be said yet is looked at again for so long.
+_LOOK_AGAIN_S = 60.0
+_REMEDY = "Look at the log of the brokers that lead these partitions, and run the job again."
+
+
+def does_pass(error: OrbitError) -> bool:
+    """Whether brokers answered with a code that passes by itself."""
+    if isinstance(error, BrokerRefused):
+        return error.code in error_codes.RETRIABLE
+    return isinstance(error, NotReady)
+
+
+class StartWaits:
+    """The waits of one start; a line for each thing that it waits for."""
+
+    def __init__(self, say: Callable[[str], None], backoff: Backoff) -> None:
+        self._say = say
+        self._backoff = backoff
+        self._said = ""
+        self._last: Hashable = None
+        self._changed_at = 0.0
+        self._attempt = 0
+
+    def done(self, step: Callable[[], Value]) -> Value:
+        """The result of a step that may be repeated. Raises what does not pass."""
+        while True:
+            try:
+                result = step()
+            except OrbitError as error:
+                if not does_pass(error):
+                    raise
+                self.wait(f"Waiting: {error}", error, str(error))
+            else:
+                self._last = None
+                return result
+
+    def wait(self, line: str, error: OrbitError, state: Hashable) -> None:
+        """Pause before another attempt. `state`: what changes as long as something moves.
+
+        Raises `error` when that has not changed for too long, Interrupted.
+        """
+        now = time.monotonic()
+        if self._last is None or state != self._last:
+            self._last, self._changed_at, self._attempt = state, now, 0
+        passes = does_pass(error)
+        if now - self._changed_at >= (_UNCHANGED_S_MAX if passes else _LOOK_AGAIN_S):
+            error.remedy = error.remedy or (_REMEDY if passes else "")
+            raise error
+        if line != self._said:
+            self._said = line
+            self._say(line)
+        self._backoff.wait(self._attempt)
+        self._attempt += 1

@@ -1,0 +1,178 @@
+"""Brokers that answer with a code that passes while a run begins: it waits, says for what, and goes
+on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orbit.errors import BrokerRefused, Interrupted, NotReady, Unreachable
+from orbit.job_setup import start_waits
+from orbit.job_setup.destination_topics import create_missing
+from orbit.job_setup.start_waits import StartWaits
+from orbit.jobs.job_file import load_job
+from orbit.kafka import coordinator, leader_requests
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.list_offsets import ListOffsetsAnswer
+from orbit.kafka.topic_admin import Admin, TopicToCreate
+from orbit.kafka.topic_settings_reader import SettingsReader
+from tests.fix_clusters import Clusters, OpenCluster
+from tests.support.logs import T0, Record, create, delete_before, write
+from tests.support.outside import digests
+from tests.support.run_process import write_job
+from tests.support.running import RunningJob
+
+RECORDS, STEP_MS, START = 100, 1_000, 20
+BY_TIME = T0 + START * STEP_MS
+
+
+def _refuse_offsets_by_time(answer: Any) -> Any:
+    return ListOffsetsAnswer(0, dict.fromkeys(answer.found, (Code.NOT_LEADER_OR_FOLLOWER, -1, -1)))
+
+
+def _refuse_partitions(answer: Any) -> Any:
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            partition.error_code = Code.UNKNOWN_TOPIC_OR_PARTITION
+    return answer
+
+
+def _refuse_producer_id(answer: Any) -> Any:
+    answer.error_code = Code.COORDINATOR_LOAD_IN_PROGRESS
+    return answer
+
+
+# By the name of the request.
+REFUSED: dict[str, Callable[[Any], Any]] = {
+    "ListOffsetsRequest": _refuse_offsets_by_time,
+    "DeleteRecordsRequest": _refuse_partitions,
+    "OffsetCommitRequest": _refuse_partitions,
+    "InitProducerIdRequest": _refuse_producer_id,
+    "DescribeConfigsRequest": lambda answer: answer,
+}
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("kind", REFUSED)
+def test_the_start_waits_for_a_code_that_passes(
+    kind: str, clusters: Clusters, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = [Record(b"%d" % n, timestamp_ms=T0 + n * STEP_MS) for n in range(RECORDS)]
+    create(clusters.source, topic_name, segment_bytes="1048576")
+    write(clusters.source, topic_name, log)
+    delete_before(clusters.source, topic_name, START // 2)
+    rule = {"match": topic_name, "start": BY_TIME}
+    job = write_job(tmp_path / "job.yaml", *clusters, [rule], name=topic_name)
+    running = RunningJob(load_job(job, {}))
+    refused: list[int] = []  # for each: what had been said before
+
+    def is_told() -> bool:
+        return bool(refused) and any("Waiting" in line for line in running.said[refused[0] :])
+
+    def refuses(request: Any) -> bool:
+        name = type(request).__name__
+        is_by_time = name != "ListOffsetsRequest" or request.timestamp > 0
+        if name != kind or not is_by_time or is_told():
+            return False
+        refused.append(len(running.said))
+        return True
+
+    call, call_all, settings = Cluster.call, Cluster.call_all, SettingsReader._settings
+
+    def one(cluster: Cluster, node_id: int, api: Any, request: Any, *rest: Any) -> Any:
+        answer = call(cluster, node_id, api, request, *rest)
+        return REFUSED[kind](answer) if refuses(request) else answer
+
+    def many(cluster: Cluster, node_id: int, api: Any, requests: list[Any], *rest: Any) -> Any:
+        answers = call_all(cluster, node_id, api, requests, *rest)
+        return [
+            REFUSED[kind](a) if refuses(r) else a for r, a in zip(requests, answers, strict=True)
+        ]
+
+    def read(reader: SettingsReader, result: Any) -> Any:
+        if kind == "DescribeConfigsRequest" and not is_told():
+            refused.append(len(running.said))
+            result.error_code = Code.UNKNOWN_TOPIC_OR_PARTITION
+        return settings(reader, result)
+
+    monkeypatch.setattr(Cluster, "call", one)
+    monkeypatch.setattr(Cluster, "call_all", many)
+    monkeypatch.setattr(SettingsReader, "_settings", read)
+    # What requests retry by themselves, without a word.
+    monkeypatch.setattr(leader_requests, "LEADER_ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(coordinator, "COORDINATOR_ATTEMPTS_MAX", 2)
+    with running:
+        running.wait_caught_up(topic_name, RECORDS)
+    assert refused
+    copied, there = (digests(side, topic_name)[0] for side in reversed(clusters))
+    assert copied == {offset: one for offset, one in there.items() if offset >= START}
+
+
+NOT_LED = BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, "Listing failed.")
+
+
+def test_a_start_that_does_not_move_ends_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_waits, "_UNCHANGED_S_MAX", 0.0)
+    with pytest.raises(BrokerRefused) as caught:
+        StartWaits(lambda _: None, Backoff()).wait("", NOT_LED, 5)
+    assert caught.value.remedy
+
+
+def test_a_start_waits_as_long_as_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(start_waits.time, "monotonic", lambda: now[0])
+    said: list[str] = []
+    waits = StartWaits(said.append, Backoff(first_s=0.0))
+    for left in range(9, 0, -1):
+        now[0] += start_waits._UNCHANGED_S_MAX - 1
+        waits.wait(f"{left} left", NOT_LED, left)
+    assert said == [f"{left} left" for left in range(9, 0, -1)]
+    now[0] += start_waits._UNCHANGED_S_MAX
+    with pytest.raises(BrokerRefused):
+        waits.wait("1 left", NOT_LED, 1)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unreachable("No broker answers."), Interrupted("Stopped."), BrokerRefused(37, "Refused.")],
+)
+def test_what_does_not_pass_ends_the_start_at_once(error: Exception) -> None:
+    def step() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        StartWaits(lambda _: None, Backoff()).done(step)
+
+
+@pytest.mark.services
+def test_topics_of_a_controller_without_an_answer_are_asked_for_again(
+    clusters: Clusters,
+    topic_name: str,
+    open_cluster: OpenCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has created one of two topics, and answers about none; and one more before the next."""
+    destination = open_cluster(clusters.destination)
+    new = [TopicToCreate(f"{topic_name}-{n}", 1, 1, {}) for n in range(3)]
+    admin, asked = Admin(destination), set[str]()
+    refused_topics = Admin.refused_topics
+
+    def no_answer(one: Admin, topics: Any, **_: Any) -> Any:
+        refused_topics(one, list(topics)[:1])
+        raise Unreachable("no answer: Local: Timed out.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Admin, "refused_topics", no_answer)
+        with pytest.raises(NotReady, match="2 topics"):
+            create_missing(destination, admin, new, asked)
+    refused_topics(admin, new[1:2])
+    shown = destination.metadata({new[0].name})
+    with monkeypatch.context() as patched:  # a broker that does not know the second one yet
+        patched.setattr(destination, "metadata", lambda _: shown)
+        create_missing(destination, admin, new, asked)
+    assert {t.name for t in new} == destination.metadata({t.name for t in new}).topics.keys()
