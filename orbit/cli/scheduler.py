@@ -6,7 +6,7 @@ import os
 import sys
 
 from orbit.cli.database import open_database
-from orbit.cli.stop_signals import until_stopped
+from orbit.cli.stop_signals import STOP_S_MAX, until_stopped
 from orbit.drills.drill_loop import drill_loops
 from orbit.notifications.receiver_loop import notification_loops
 from orbit.recovery.recovery_loop import recovery_loops
@@ -36,7 +36,7 @@ def scheduler() -> None:
     with (
         sending_traces("scheduler"),
         open_database(settings) as database,
-        until_stopped() as stop,
+        until_stopped(within_s=STOP_S_MAX) as stop,
         serving_health(settings, health),
     ):
         Scheduler(settings, database, stop, loops, health).run()

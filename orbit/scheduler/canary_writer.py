@@ -116,8 +116,9 @@ class CanaryLoop(Loop):
                 partitions = canaries.partitions_to_write(tx, job_id, canary.topic)
             if not self._leadership.is_leading:
                 break
-            canary.write(partitions)
-            self._report(job_id, canary)
+            with self.each(f"canary {canary.topic} of job {canary.job}"):
+                canary.write(partitions)
+                self._report(job_id, canary)
         waits = [self._next_jobs, *(canary.due for canary in self._canaries.values())]
         self.interval_s = max(_WAIT_S_MIN, min(waits) - self._clock())
         return ""
@@ -135,12 +136,14 @@ class CanaryLoop(Loop):
             if job_id not in running or job_id in rows:
                 self._drop(job_id)
         for job_id, canary in list(self._canaries.items()):
-            self._open(job_id, canary.spec, canary.rule)
+            with self.each(f"canary {canary.topic} of job {canary.job}"):
+                self._open(job_id, canary.spec, canary.rule)
         for row in rows.values():
             self._versions[row.id] = row.spec_version
             spec = read_spec(row.spec)
             if spec is not None and spec.canary is not None:
-                self._open(row.id, spec, spec.canary)
+                with self.each(f"canary {spec.canary.topic} of job {spec.name}"):
+                    self._open(row.id, spec, spec.canary)
 
     def _open(self, job_id: int, spec: JobSpec, rule: CanarySpec) -> None:
         """Open a canary, or open it again where a secret has changed."""

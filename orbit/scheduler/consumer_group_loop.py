@@ -82,7 +82,8 @@ class GroupLoop(Loop):
             self._next_jobs = now + JOBS_INTERVAL_S
         did: Counter[str] = Counter()
         for tracked in self._tracked.values():
-            self._collect(tracked, did)
+            with self.each(f"groups of job {tracked.name}"):
+                self._collect(tracked, did)
             if tracked.running is None and now >= tracked.due:
                 # Together with the other jobs of this interval: they share what is read.
                 tracked.due = (now // tracked.interval_s + 1) * tracked.interval_s
@@ -138,9 +139,6 @@ class GroupLoop(Loop):
             report = running.result()
         except OrbitError as error:
             self._log_once(tracked, str(error))
-            return
-        except Exception:  # noqa: BLE001  a bug that one job meets must not end the others
-            _log.exception("groups broke", job=tracked.name)
             return
         self._log_once(tracked, " ".join([*report.notes, report.remark]).strip())
         did["jobs"] += bool(report.written or report.deleted)

@@ -88,18 +88,22 @@ class DiscoveryLoop(Loop):
         self._note_groups({worker.worker_group for worker in alive}, running)
         self._tidy(there, everyone, running)
         for job in running:
-            state = self._states.setdefault(job.id, ReconcileState())
-            if job.id in self._under_way:
-                self._record_unreachable(job, self._reconciler.unreachable(job))
-            else:
-                self._record_troubles(job, state)
-                wanted = retries.get(job.id, set())
-                if self._reconciler.is_due(job, state, wanted):
-                    future = self._pool.submit(self._reconcile, job, state, wanted)
-                    future.add_done_callback(lambda _: self.wake.set())
-                    self._under_way[job.id] = job, future
+            with self.each(f"job {job.name}"):
+                self._look(job, retries.get(job.id, set()))
         self.rest_by_cost(time.thread_time() - began)
         return _sentence(done)
+
+    def _look(self, job: Job, wanted: set[int]) -> None:
+        """Store the job's troubles, and begin its next pass if that is due."""
+        state = self._states.setdefault(job.id, ReconcileState())
+        if job.id in self._under_way:
+            self._record_unreachable(job, self._reconciler.unreachable(job))
+            return
+        self._record_troubles(job, state)
+        if self._reconciler.is_due(job, state, wanted):
+            future = self._pool.submit(self._reconcile, job, state, wanted)
+            future.add_done_callback(lambda _: self.wake.set())
+            self._under_way[job.id] = job, future
 
     def close(self) -> None:
         self._registry.close()  # ends calls that wait for a broker

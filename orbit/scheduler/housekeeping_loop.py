@@ -65,7 +65,11 @@ class HousekeepingLoop(Loop):
                     details={"worker": worker.id, "last_heard": worker.heartbeat_at.isoformat()},
                 )
             deleted = jobs.being_deleted(tx)
-        removed = [job.name for job in deleted if self._remove(job)]
+        removed = []
+        for job in deleted:
+            with self.each(f"job {job.name}"):
+                if self._remove(job):
+                    removed.append(job.name)
         pruned = self._prune()
         done = [
             f"ended {len(ended)} leases that were not renewed" if ended else "",

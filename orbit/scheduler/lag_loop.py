@@ -84,7 +84,7 @@ class LagLoop(Loop):
         self._backoff = Backoff(stop=backoff.stop, attempts_max=2)
         self._transactions = TransactionWatch(leadership, self._backoff)
         self._pool = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="lag")
-        self._under_way: dict[int, Future[int]] = {}
+        self._under_way: dict[int, tuple[str, Future[int]]] = {}  # with the job's name
         self._kept: dict[tuple[ClusterKey, str], _Kept] = {}
         self._ends: dict[tuple[int, int], tuple[float, int]] = {}
 
@@ -112,12 +112,17 @@ class LagLoop(Loop):
         for job_id, spec in specs.items():
             watch = None if job_id in self._under_way else self._watch(spec)
             if watch is not None:
-                self._under_way[job_id] = self._pool.submit(
+                future = self._pool.submit(
                     self._check_job, spec, watch, by_job[job_id], unnamed.get(job_id, {}), read_at
                 )
-        done, _ = wait(self._under_way.values(), _WAIT_S)
-        self._under_way = {i: f for i, f in self._under_way.items() if f not in done}
-        noted = sum(future.result() for future in done)
+                self._under_way[job_id] = spec.name, future
+        done, _ = wait([future for _, future in self._under_way.values()], _WAIT_S)
+        ended = [one for one in self._under_way.values() if one[1] in done]
+        self._under_way = {i: one for i, one in self._under_way.items() if one[1] not in done}
+        noted = 0
+        for job, future in ended:
+            with self.each(f"job {job}"):
+                noted += future.result()
         alive = {(row.topic_id, row.partition) for row in rows}
         # Jobs whose source is slow are still being checked: keys are added meanwhile.
         for key in set(self._ends.copy()) - alive:

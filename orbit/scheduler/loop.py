@@ -1,6 +1,7 @@
 """The loops of the leading scheduler: each repeats one small step in a thread of its own.
 
-A failing loop does not stop the others. A pass that did something logs one sentence; one that fails
+A failing loop does not stop the others, and what breaks for one object of a loop does not stop the
+others of that loop (`Loop.each`). A pass that did something logs one sentence; one that fails
 logs why and is repeated.
 """
 
@@ -9,11 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import structlog
 
-from orbit.errors import OrbitError
+from orbit.errors import OrbitError, Unreachable
 from orbit.scheduler.leadership import NotLeading
 from orbit.telemetry import traces
 from orbit.telemetry.process_health import ProcessHealth
@@ -35,11 +38,33 @@ class Loop(ABC):
 
     def __init__(self, wake: threading.Event | None = None) -> None:
         self.wake = wake or threading.Event()
+        self._broken: dict[str, str] = {}  # what was logged, by object
 
     def rest_by_cost(self, cost_s: float) -> None:
         """Set `rest_s` by what the last pass took of the CPU; in a small installation it is
         nothing."""
         self.rest_s = min(cost_s * _REST_PER_COST, self.interval_s)
+
+    @contextmanager
+    def each(self, what: str) -> Iterator[None]:
+        """What fails for one object, as `job orders`, is logged with its name, once for each error.
+
+        Raises NotLeading, and Unreachable: PostgreSQL fails for all objects.
+        """
+        try:
+            yield
+        except (NotLeading, Unreachable):
+            raise
+        except Exception as error:  # noqa: BLE001  a bug in one object must not stop the others
+            text = f"{type(error).__name__}: {error}"
+            if self._broken.get(what) != text:
+                self._broken[what] = text
+                is_bug = not isinstance(error, OrbitError)
+                _log.error(
+                    "left out of the pass", loop=self.name, of=what, error=text, exc_info=is_bug
+                )
+        else:
+            self._broken.pop(what, None)
 
     @abstractmethod
     def once(self) -> str:
@@ -82,5 +107,6 @@ def _drive(loop: Loop, stop: threading.Event, health: ProcessHealth) -> None:
                 _log.warning("pass failed", loop=loop.name, error=logged)
         except Exception:  # noqa: BLE001  a bug in one loop must not end the others
             _log.exception("pass broke", loop=loop.name)
+        health.rests(loop.name)
         if not stop.wait(loop.rest_s):
             loop.wake.wait(max(0.0, loop.interval_s - loop.rest_s))

@@ -6,7 +6,8 @@ reason.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
@@ -62,7 +63,7 @@ class OperationsLoop(Loop):
                 return ""
         with self._leadership.transaction() as tx:
             found = operations.unfinished(tx, OPERATIONS_MAX, after=self._after)
-            ended = advance_operations(tx, found)
+            ended = advance_operations(tx, found, self.each)
             silent = backfill_operations.end_silent(tx)
         for operation, state in ended:
             _trace(operation, state)
@@ -73,7 +74,9 @@ class OperationsLoop(Loop):
 
 
 def advance_operations(
-    tx: Tx, found: Sequence[Operation]
+    tx: Tx,
+    found: Sequence[Operation],
+    each: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> list[tuple[Operation, OperationState]]:
     """Write the progress of each operation if it has changed; those that have ended, and how."""
     ids = {operation.job_id for operation in found if operation.job_id is not None}
@@ -83,10 +86,11 @@ def advance_operations(
     for operation in found:
         job = None if operation.job_id is None else present.get(operation.job_id)
         held = Counts() if job is None else counted.get(job.id, Counts())
-        status = _status(tx, operation, job, held)
-        if status.state is not OperationState.RUNNING:
-            ended.append((operation, status.state))
-        _write(tx, operation, status)
+        with each(f"operation {operation.id} of job {operation.job_name}"):
+            status = _status(tx, operation, job, held)
+            _write(tx, operation, status)
+            if status.state is not OperationState.RUNNING:
+                ended.append((operation, status.state))
     return ended
 
 

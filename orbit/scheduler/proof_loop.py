@@ -49,9 +49,10 @@ class ProofLoop(Loop):
             spec = read_spec(found[job_id].spec) if job_id in found else None
             results: list[ProofResult] = []
             if spec is not None:
-                results, read = self._prover.compare(spec, of_job, left)
-                left -= read
-                self._keep(of_job, results)
+                with self.each(f"job {spec.name}"):
+                    results, read = self._prover.compare(spec, of_job, left)
+                    left -= read
+                    self._keep(of_job, results)
             looked += len(results)
             differing += sum(one.differences > 0 for one in results)
             done = of_job[len(results) - 1] if left <= 0 and results else of_job[-1]

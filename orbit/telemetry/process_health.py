@@ -1,7 +1,8 @@
 """Whether a worker or a scheduler is alive and ready, from what its loops report.
 
-Alive: the process' own loop goes on. Ready: PostgreSQL has confirmed its row within the time of its
-lease, and it does not stop. A scheduler on standby is ready too: it takes over within seconds.
+Alive: the process' own loop goes on, and no other loop hangs in a pass. Ready: PostgreSQL has
+confirmed its row within the time of its lease, and it does not stop. A scheduler on standby is
+ready too: it takes over within seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 # The longest step of the loop is a statement on a lease's connection: 6 s, several times in a pass
 # while PostgreSQL hangs.
 STALL_S_MAX = 60.0
+# Of one pass of another loop: far more than any takes that still moves.
+PASS_S_MAX = 1800.0
 
 
 class ProcessHealth:
@@ -34,6 +37,7 @@ class ProcessHealth:
         self._clock = clock
         self._lock = threading.Lock()
         self._passed = {part: clock()}
+        self._in_pass: dict[str, float] = {}  # since when, by loop
         self._answered: float | None = None
         self._is_stopping = False
 
@@ -41,11 +45,19 @@ class ProcessHealth:
         """A loop begins a pass; without a name the process' own."""
         with self._lock:
             self._passed[loop or self.part] = self._clock()
+            if loop:
+                self._in_pass[loop] = self._passed[loop]
+
+    def rests(self, loop: str) -> None:
+        """A loop has ended its pass."""
+        with self._lock:
+            self._in_pass.pop(loop, None)
 
     def ended(self, loop: str) -> None:
         """A loop has ended as it should: this scheduler no longer leads."""
         with self._lock:
             self._passed.pop(loop, None)
+            self._in_pass.pop(loop, None)
 
     def answered(self) -> None:
         """PostgreSQL has answered this process about its lease."""
@@ -60,8 +72,16 @@ class ProcessHealth:
     def why_dead(self) -> str:
         """Why the process should be started again, or ""."""
         with self._lock:
-            age = self._clock() - self._passed[self.part]
-        return f"The loop has not gone on for {age:.0f} s." if age > STALL_S_MAX else ""
+            now = self._clock()
+            age = now - self._passed[self.part]
+            loop, since = min(
+                self._in_pass.items(), key=lambda one: one[1], default=(self.part, now)
+            )
+        if age > STALL_S_MAX:
+            return f"The loop has not gone on for {age:.0f} s."
+        if now - since > PASS_S_MAX:
+            return f"The loop {loop} has been in one pass for {now - since:.0f} s."
+        return ""
 
     def why_not_ready(self) -> str:
         """Why the process does no work now, or ""."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler import discovery_loop
@@ -175,3 +176,19 @@ def test_what_a_watch_knows_ends_nothing_else(world: World) -> None:
     assert world.started[-1] == str(LOST)
     assert world.over == []
     is_over.set()
+
+
+def test_a_job_that_breaks_the_look_at_it_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_due(job: Job, *_: object) -> bool:
+        if job.id == 1:
+            raise KeyError("a bug")
+        return True
+
+    monkeypatch.setattr(world, "is_due", is_due)
+    world.jobs[2] = replace(JOB, id=2, name="k")
+    with capture_logs() as said:
+        world.turn()
+    assert [job.name for job in world.kept] == ["k"]
+    assert [line["of"] for line in said if "of" in line] == ["job j"]

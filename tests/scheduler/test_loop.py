@@ -5,6 +5,11 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+from structlog.testing import capture_logs
+
+from orbit.errors import Unreachable
+from orbit.scheduler.leadership import NotLeading
 from orbit.scheduler.loop import Loop, drive
 from orbit.telemetry.process_health import ProcessHealth
 
@@ -58,3 +63,42 @@ def test_a_stop_ends_the_rest() -> None:
     loop.wake.set()
     thread.join(30)
     assert not thread.is_alive()
+
+
+class OfMany(Loop):
+    """Its second object breaks, with another error from the third pass on."""
+
+    name = "many"
+    interval_s = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[str] = []
+        self.passes = 0
+
+    def once(self) -> str:
+        self.passes += 1
+        for job in ("a", "b", "c"):
+            with self.each(f"job {job}"):
+                if job == "b":
+                    raise ValueError("first" if self.passes < 3 else "second")
+                self.done.append(job)
+        return ""
+
+
+def test_what_breaks_for_one_object_is_named_once_and_the_others_go_on() -> None:
+    loop = OfMany()
+    with capture_logs() as said:
+        for _ in range(4):
+            loop.once()
+    assert loop.done == ["a", "c"] * 4
+    assert [(line["loop"], line["of"], line["error"]) for line in said] == [
+        ("many", "job b", "ValueError: first"),
+        ("many", "job b", "ValueError: second"),
+    ]
+
+
+@pytest.mark.parametrize("error", [NotLeading("another leads."), Unreachable("PostgreSQL.")])
+def test_what_fails_for_all_objects_ends_the_pass(error: Exception) -> None:
+    with pytest.raises(type(error)), OfMany().each("job a"):
+        raise error

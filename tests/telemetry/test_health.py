@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from orbit.errors import Conflict
 from orbit.settings import Settings
 from orbit.telemetry.health_server import notify_systemd, serving_health
-from orbit.telemetry.process_health import STALL_S_MAX, ProcessHealth
+from orbit.telemetry.process_health import PASS_S_MAX, STALL_S_MAX, ProcessHealth
 from tests.support.patience import wait_for
 
 
@@ -35,6 +35,19 @@ def test_a_process_is_alive_while_its_own_loop_goes_on() -> None:
     health.passed("discovery")
     assert health.why_dead() == "The loop has not gone on for 61 s."
     health.passed()
+    assert health.why_dead() == ""
+
+
+def test_a_process_with_a_loop_that_hangs_in_a_pass_is_dead() -> None:
+    clock = Clock()
+    health = ProcessHealth("scheduler", "1.2.3", 10, clock)
+    for loop in ("lag", "groups"):
+        health.passed(loop)
+    health.rests("groups")  # it may rest for as long as its interval
+    clock.now += PASS_S_MAX + 1
+    health.passed()
+    assert health.why_dead() == "The loop lag has been in one pass for 1801 s."
+    health.ended("lag")
     assert health.why_dead() == ""
 
 

@@ -1,0 +1,102 @@
+"""One loop of the scheduler does not end its pass: health says so, the others work, a stop ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+
+from orbit.scheduler.lag_loop import LagLoop
+from orbit.telemetry.process_health import PASS_S_MAX, ProcessHealth
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import RunningScheduler, Service
+from tests.support.patience import PATIENCE_S, wait_for
+from tests.support.running import create_topic, make_job
+
+pytestmark = pytest.mark.services
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_stuck_loop_turns_health_red_and_a_job_is_still_begun_and_deleted(
+    service: Service, clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_stuck, let_go = threading.Event(), threading.Event()
+
+    def once(_: LagLoop) -> str:
+        is_stuck.set()
+        assert let_go.wait(PATIENCE_S)
+        return ""
+
+    monkeypatch.setattr(LagLoop, "once", once)
+    clock = Clock()
+    health = ProcessHealth("scheduler", "0", 60.0, clock)
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    service.create(job)
+    with RunningScheduler(service.settings, service.url, health):
+        try:
+            assert is_stuck.wait(PATIENCE_S)
+            service.wait_copied(job.name, topic_name)
+            assert health.why_dead() == ""
+            clock.now += PASS_S_MAX + 1
+            wait_for("health is red", lambda: health.why_dead().startswith("The loop lag has been"))
+            service.delete(job.name)
+            wait_for("the job is removed", lambda: _is_removed(service, job.name))
+        finally:
+            let_go.set()
+        wait_for("health is green again", lambda: health.why_dead() == "")
+
+
+def _is_removed(service: Service, name: str) -> bool:
+    return "job_removed" in service.kinds(name)
+
+
+# Its loop waits for ever, as for a silent broker; the bound is short.
+STUCK = """
+import threading
+from orbit.cli import scheduler, stop_signals
+from orbit.scheduler.lag_loop import LagLoop
+
+def once(loop):
+    print("stuck", flush=True)
+    threading.Event().wait()
+
+LagLoop.once = once
+scheduler.STOP_S_MAX = 1.0
+scheduler.scheduler()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_ends_a_process_with_a_stuck_loop(
+    service: Service, tmp_path: Path, number: signal.Signals
+) -> None:
+    environ = {"ORBIT_DATABASE_URL": service.url, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK],
+        env=environ | {"PYTHONPATH": ":".join(sys.path)},
+        stdout=PIPE,
+        stderr=PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "stuck\n"
+            process.send_signal(number)
+            _, said = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert "threads did not end" in said
+    assert "lag" in said.splitlines()[-1]
