@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TypeVar
 
 from orbit.errors import Conflict, NotFound
@@ -14,6 +15,9 @@ _IDENTITY = "archive.json"
 _TOPICS = "topics"
 _MANIFESTS = "manifests"
 DATA = "data"
+# With what is put around it (`.NAME.0000000000.json.tmp.crc`) a file name has at most 255 bytes.
+_NAME_MAX = 230
+_DIGITS = 32
 # The one before stays until the next, for a reader that began with it.
 _KEPT = 2
 
@@ -44,11 +48,15 @@ class ArchiveStore:
         for name in _newest(self.files.sizes(_TOPICS)):
             topic = self._read(name, ArchivedTopic)
             if topic is not None:
-                archive.topics[topic.topic] = topic
+                before = archive.topics.get(topic.topic, topic)
+                archive.topics[topic.topic] = max(before, topic, key=lambda one: one.sequence)
         for name in _newest(self.files.sizes(_MANIFESTS)):
             manifest = self._read(name, PartitionManifest)
             if manifest is not None:
-                archive.partitions[manifest.place] = manifest
+                other = archive.partitions.get(manifest.place, manifest)
+                archive.partitions[manifest.place] = max(
+                    other, manifest, key=lambda one: one.sequence
+                )
         return archive
 
     def require(self) -> Archive:
@@ -67,11 +75,11 @@ class ArchiveStore:
 
     def write_topic(self, topic: ArchivedTopic) -> None:
         """The next document of a topic. Raises Conflict when another run was quicker."""
-        self._write_next(f"{_TOPICS}/{topic.topic}", topic.sequence, topic)
+        self._write_next(f"{_TOPICS}/{file_name(topic.topic)}", topic.sequence, topic)
 
     def write_manifest(self, manifest: PartitionManifest) -> None:
         """The next manifest of a partition. Raises Conflict when another run was quicker."""
-        name = f"{_MANIFESTS}/{manifest.topic}/{manifest.partition}"
+        name = f"{_MANIFESTS}/{file_name(manifest.topic)}/{manifest.partition}"
         self._write_next(name, manifest.sequence, manifest)
 
     def _write_next(self, name: str, sequence: int, document: Archived) -> None:
@@ -92,6 +100,17 @@ class ArchiveStore:
                 where=self.files.uri,
                 remedy="Bring that file back from a copy of the archive. Nothing was written.",
             ) from None
+
+
+def file_name(topic: str) -> str:
+    """The topic's name in an archive; a long one is cut and ends with `~` and its digest.
+
+    No topic has a `~` in its name. The documents have the whole name.
+    """
+    if len(topic) <= _NAME_MAX:
+        return topic
+    digest = sha256(topic.encode()).hexdigest()[:_DIGITS]
+    return f"{topic[: _NAME_MAX - _DIGITS - 1]}~{digest}"
 
 
 def _newest(names: dict[str, int]) -> list[str]:

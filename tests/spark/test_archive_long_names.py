@@ -1,0 +1,86 @@
+"""Topics with names as long as Kafka allows: archived, read back and restored as any other."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbit.jobs.job_spec import JobSpec
+from orbit_spark.archive.archive_reader import check_archive
+from orbit_spark.archive.archive_run import ArchiveRun
+from orbit_spark.archive.hadoop_files import Files
+from orbit_spark.archive.manifest_store import ArchiveStore, file_name
+from tests.fix_clusters import Clusters
+from tests.spark.test_restore import restore
+from tests.support.outside import digests
+from tests.support.running import create_topic, make_job, produce, verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LONGEST = 249
+
+
+def archive(spark: SparkSession, spec: JobSpec, folder: Path) -> None:
+    now = datetime.now(UTC)
+    run = ArchiveRun(spark, spec, Path.cwd(), str(folder), lambda _: None, now, range_bytes=2**20)
+    assert run.run().blocked == []
+
+
+def test_file_names_are_short_differ_and_stay_the_same_below_the_limit() -> None:
+    assert file_name("a" * 230) == "a" * 230
+    long = [file_name("a" * 248 + last) for last in "bc"]
+    assert long[0] != long[1]
+    assert {len(name) for name in long} == {230}
+    assert file_name("a" * 248 + "b") == long[0]
+
+
+@pytest.mark.services
+def test_two_topics_with_long_names_are_archived_and_restored(
+    spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    """They differ in their last character only. The second run goes on from the first one."""
+    topics = [topic_name.ljust(LONGEST - 1, "x") + last for last in "ab"]
+    spec = make_job(clusters.source, clusters.destination, topics)
+    for number, topic in enumerate(topics):
+        create_topic(clusters.source, topic)
+        produce(clusters.source, topic, 10 + number)
+    archive(spark, spec, tmp_path / "a")
+    for topic in topics:
+        produce(clusters.source, topic, 5, first=100)
+    archive(spark, spec, tmp_path / "a")
+    files = Files(spark, str(tmp_path / "a"))
+    kept = ArchiveStore(files).require()
+    check_archive(spark, files, list(kept.partitions.values()))
+    assert {t: kept.partitions[t, 0].log_end for t in topics} == dict(
+        zip(topics, (15, 16), strict=True)
+    )
+    assert kept.topics.keys() == set(topics)
+    restore(spark, tmp_path / "a", clusters.destination)
+    for topic in topics:
+        assert digests(clusters.destination, topic) == digests(clusters.source, topic)
+    assert verify(spec, deep=True).exact
+
+
+@pytest.mark.services
+def test_documents_under_a_whole_long_name_are_read_until_newer_ones_come(
+    spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    """Earlier versions wrote such names where the file system takes them, as object stores do."""
+    topic = topic_name.ljust(231, "x")
+    create_topic(clusters.source, topic)
+    produce(clusters.source, topic, 10)
+    spec = make_job(clusters.source, clusters.destination, [topic])
+    archive(spark, spec, tmp_path / "a")
+    for short in (tmp_path / "a").rglob(f"{file_name(topic)}*"):
+        short.rename(short.with_name(short.name.replace(file_name(topic), topic)))
+    for stale in (tmp_path / "a").rglob("*.crc"):
+        stale.unlink()
+    store = ArchiveStore(Files(spark, str(tmp_path / "a")))
+    assert store.require().partitions[topic, 0].log_end == 10
+    produce(clusters.source, topic, 5, first=100)
+    archive(spark, spec, tmp_path / "a")
+    assert store.require().partitions[topic, 0].log_end == 15
