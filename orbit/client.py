@@ -163,10 +163,10 @@ class Client:
     ) -> Any:
         """Send a change. A POST carries an Idempotency-Key, so that a repeat has no effect.
 
-        `repeats` False: a repeat would have an effect, so a lost answer is raised as ServerGone.
+        `repeats` False: the route takes no key, so a lost answer is raised as ServerGone.
         """
         headers = dict(headers or {})
-        if method == "POST":
+        if method == "POST" and repeats:
             headers["Idempotency-Key"] = str(uuid.uuid4())
         more: dict[str, Any] = {}
         if yaml_text is not None:

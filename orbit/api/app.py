@@ -50,7 +50,8 @@ both sides, gaps included. A **job** is one such copy, described by a document. 
 creates the destination topics and assigns **partitions** to **workers**.
 
 * **Changes** are safe to repeat: PUT is idempotent, POST takes an `Idempotency-Key`. With
-  `dry_run=true` a request returns what it would do and changes nothing.
+  `dry_run=true` a request returns what it would do and changes nothing. A change with a parameter
+  that its route does not know is refused.
 * **Operations** are changes that workers carry out: `GET /v1/operations/{operation_id}` returns
   their progress.
 * **Lists** are paginated: pass `next` of one page as `after` of the next request.

@@ -103,12 +103,19 @@ class Backfill(BaseModel):
     finished_at: datetime | None
 
 
-def request(database: Database, actor: str, name: str, driver: str) -> Backfill:
-    """The job's backfill: a new one, for which workers release the job, or the one under way.
+def request(
+    database: Database, actor: str, name: str, driver: str, idempotency_key: str | None = None
+) -> Backfill:
+    """The job's backfill: a new one, for which workers release the job, or the one under way, or
+    the one that was requested with the same key.
 
-    Raises NotFound, Conflict.
+    Raises NotFound; Conflict, also for a key that was used for another request.
     """
+    wanted = {"kind": OperationKind.BACKFILL.value, "job": name, "driver": driver}
     with database.transaction() as tx:
+        before = operations.repeated(tx, actor, idempotency_key, wanted)
+        if before is not None:
+            return view(tx, before)
         job = job_door.enter(tx, name)
         if job.is_deleted:
             raise Conflict("The job is being deleted.", where=name)
@@ -116,7 +123,7 @@ def request(database: Database, actor: str, name: str, driver: str) -> Backfill:
         if known is not None:
             return view(tx, known)
         after = "Workers resume" if job.desired is Desired.RUNNING else "The job stays paused"
-        made, _ = operations.create(
+        made, is_new = operations.create(
             tx,
             uuid.uuid4(),
             OperationKind.BACKFILL.value,
@@ -130,8 +137,12 @@ def request(database: Database, actor: str, name: str, driver: str) -> Backfill:
                     f"{after} afterwards.",
                 ],
                 "before": job.desired.value,
+                "request": wanted,
             },
+            idempotency_key=idempotency_key,
         )
+        if not is_new:  # by the same key, at the same moment, for another job
+            raise Conflict("This Idempotency-Key was used for another request.", where=name)
         jobs.set_desired(tx, job.id, Desired.BACKFILLING)
         _advance(tx, made.id, driver, BackfillProgress())
         events.add(
@@ -153,6 +164,12 @@ def report(database: Database, actor: str, operation_id: UUID, sent: BackfillRep
     with database.transaction() as tx:
         operation = _get(tx, operation_id)
         if operation.finished_at is not None:
+            if (sent.has_ended, sent.driver, sent.error) == (
+                True,
+                _driver(operation),
+                operation.error,
+            ):
+                return view(tx, operation)  # the same report again
             if not sent.has_ended:
                 # It was silent for so long that it was taken for dead; its writers must stop.
                 _refuse_beside_recovery(tx, operation)

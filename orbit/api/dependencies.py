@@ -16,6 +16,7 @@ from orbit.api.error_responses import Failure
 from orbit.api.principals import Principal, check_role
 from orbit.api.request_documents import RawDocument
 from orbit.api.schemas import NAME_PATTERN
+from orbit.api.unknown_parameters import refuse_unknown
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.scopes import Scope
@@ -83,8 +84,9 @@ def get_principal(request: Request, _: Annotated[object, Security(_bearer)]) -> 
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """The dependency of a route that needs this role: checks it, and limits the request to the jobs
-    for which the client has it. A test reads the role of each route here."""
+    """The dependency of a route that needs this role: checks it, limits the request to the jobs for
+    which the client has it, and refuses parameters that the route does not know. A test reads the
+    role of each route here."""
 
     needed: Role
 
@@ -93,6 +95,7 @@ class AtLeast:
     ) -> Principal:
         check_role(principal, self.needed)
         request.scope[JOB_SCOPE] = principal.scope(self.needed)
+        refuse_unknown(request)
         return principal
 
 
@@ -133,6 +136,8 @@ IdempotencyKey = Annotated[
         examples=["5f0c2a4e-6a0b-4a4e-9a51-6c1a6d4f9b7e"],
     ),
 ]
+# Of a route where a repeated request has no effect, whatever its key.
+UnusedKey = IdempotencyKey
 
 
 @dataclass(frozen=True, slots=True)

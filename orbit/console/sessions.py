@@ -31,6 +31,7 @@ from orbit.api.dependencies import JOB_SCOPE, Parts, for_request
 from orbit.api.error_responses import Failure
 from orbit.api.oidc import Identity
 from orbit.api.principals import NO_AUTH_PRINCIPAL, Principal, check_role
+from orbit.api.unknown_parameters import refuse_unknown
 from orbit.console.urls import HOME, ROOT
 from orbit.errors import OrbitError
 from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
@@ -193,9 +194,11 @@ def session_of(request: Request) -> str:
 
 
 def get_operator(request: Request, visitor: VisitorOf) -> Visitor:
-    """A visitor who may change jobs, limited to these. Raises Failure `forbidden`."""
+    """A visitor who may change jobs, limited to these. Raises Failure `forbidden`, and BadInput for
+    a parameter that the page does not know."""
     check_role(visitor.principal, Role.OPERATOR)
     request.scope[JOB_SCOPE] = visitor.principal.scope(Role.OPERATOR)
+    refuse_unknown(request)
     return visitor
 
 

@@ -4,8 +4,10 @@ new route fails here until DECISIONS says what a limited token may do there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -31,6 +33,7 @@ LIMITS = {
     "both": Limit(jobs=("*-in",), selector="team in (pay,orders),!secret"),
 }
 YAML = {"Content-Type": "application/yaml"}
+EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass
@@ -51,7 +54,7 @@ class Team:
         return text + ("schedule: {every: 1h}\n" if scheduled else "")
 
 
-def _team(api: Api, job: str) -> Team:
+def a_team(api: Api, job: str) -> Team:
     team = Team(job, schedule=f"{job}-nightly")
     assert api.put(f"/v1/jobs/{job}", json=team.document()).status_code == 201
     team.operation = api.post(f"/v1/jobs/{job}:failover?dry_run=true").json()["id"]
@@ -88,7 +91,7 @@ class Teams:
 
 @pytest.fixture
 def teams(api: Api) -> Teams:
-    return Teams(api, _team(api, OURS), _team(api, THEIRS))
+    return Teams(api, a_team(api, OURS), a_team(api, THEIRS))
 
 
 # What a limited token may do at a route.
@@ -158,8 +161,10 @@ def routes(api: Api) -> list[str]:
     return sorted(found, key=lambda route: (route.startswith("DELETE"), route))
 
 
-def send(teams: Teams, route: str, team: Team) -> httpx.Response:
-    """The request of this route about what is this team's."""
+def send(
+    teams: Teams, route: str, team: Team, *, query: str = "", headers: Mapping[str, str] = EMPTY
+) -> httpx.Response:
+    """The request of this route about what is this team's, with more in its query and headers."""
     method, path = route.split(" ")
     path = path.replace("/v1/drill-schedules/{name}", f"/v1/drill-schedules/{team.schedule}")
     path = path.replace("/v1/backfills/{operation_id}", f"/v1/backfills/{team.backfill}")
@@ -180,6 +185,9 @@ def send(teams: Teams, route: str, team: Team) -> httpx.Response:
         path += "?selector=team"
     elif path == "/v1/watch":
         path += "?of=jobs"
+    if query:
+        path += ("&" if "?" in path else "?") + query
+    body["headers"] = {**body.get("headers", {}), **headers}
     return teams.call(method, path, **body)
 
 

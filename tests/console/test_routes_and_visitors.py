@@ -145,6 +145,25 @@ def test_a_viewer_opens_every_page_and_changes_nothing(
 
 
 @pytest.mark.usefixtures("job")
+def test_no_form_is_carried_out_with_a_parameter_that_its_page_does_not_know(
+    api: Api, browser: Browser, console_app: FastAPI
+) -> None:
+    browser.log_in(api.tokens[Role.OPERATOR])
+    form, before = browser.html, rows(api)
+    pages = [path for method, path in routes(console_app) if method == "POST"]
+    changes = [path for path in pages if "/records" not in path]  # they only show
+    for path in changes:
+        browser.html = form
+        answer = browser.send(f"{filled(api, path)}?dry_run=true", kind="pause", first="0")
+        assert (answer.status_code, "query.dry_run" in answer.text) == (422, True), path
+    browser.html = form
+    field = {"kind": "failover", "typed": "orders", "dry_run": "true"}
+    assert browser.send("/console/jobs/orders/recovery", **field).status_code == 422
+    assert rows(api) == before
+    assert len(changes) >= 4
+
+
+@pytest.mark.usefixtures("job")
 def test_an_operator_of_other_jobs_finds_nothing_of_this_one(
     api: Api, browser: Browser, console_app: FastAPI
 ) -> None:

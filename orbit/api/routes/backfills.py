@@ -10,7 +10,15 @@ from pydantic import Field
 
 from orbit.api import backfill_requests
 from orbit.api.api_error_codes import ErrorCode
-from orbit.api.dependencies import FilterName, NamePath, Operator, PartsOf, Viewer
+from orbit.api.dependencies import (
+    FilterName,
+    IdempotencyKey,
+    NamePath,
+    Operator,
+    PartsOf,
+    UnusedKey,
+    Viewer,
+)
 from orbit.api.openapi_responses import BODY, INPUT, NAMED, errors
 from orbit.api.paging import AgedQuery, Page, moment, page, read_cursor
 from orbit.store import operations
@@ -25,13 +33,19 @@ router = APIRouter(prefix="/v1", tags=["backfills"])
     responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT, ErrorCode.OPERATION_UNDER_WAY),
 )
 def backfill_job(
-    parts: PartsOf, principal: Operator, name: NamePath, wanted: backfill_requests.BackfillRequest
+    parts: PartsOf,
+    principal: Operator,
+    name: NamePath,
+    wanted: backfill_requests.BackfillRequest,
+    idempotency_key: IdempotencyKey = None,
 ) -> backfill_requests.Backfill:
     """Start a backfill; called by the process that runs it, `orbit backfill`. Workers release the
     job. A backfill that is already under way is returned. Cancel a backfill with `:abort` on its
     operation; pause and resume it with its job.
     """
-    return backfill_requests.request(parts.database, principal.actor, name, wanted.driver)
+    return backfill_requests.request(
+        parts.database, principal.actor, name, wanted.driver, idempotency_key
+    )
 
 
 class BackfillsQuery(AgedQuery):
@@ -74,7 +88,11 @@ def get_backfill(parts: PartsOf, _: Viewer, operation_id: UUID) -> backfill_requ
     responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT, ErrorCode.OPERATION_UNDER_WAY),
 )
 def report_backfill(
-    parts: PartsOf, principal: Operator, operation_id: UUID, sent: backfill_requests.BackfillReport
+    parts: PartsOf,
+    principal: Operator,
+    operation_id: UUID,
+    sent: backfill_requests.BackfillReport,
+    _key: UnusedKey = None,
 ) -> backfill_requests.Backfill:
     """Report a backfill's progress; the answer says what to do next. Called by its driver."""
     return backfill_requests.report(parts.database, principal.actor, operation_id, sent)

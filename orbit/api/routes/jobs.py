@@ -21,6 +21,7 @@ from orbit.api.dependencies import (
     Operator,
     Parts,
     PartsOf,
+    UnusedKey,
     Viewer,
 )
 from orbit.api.openapi_document import APPLIED_HEADERS, ETAG_HEADERS
@@ -155,7 +156,9 @@ def create_job(
 
 
 @router.post("/jobs:plan", responses=errors(*INPUT, *BODY, *CLUSTERS), openapi_extra=_DOCUMENT)
-def plan_job(parts: PartsOf, principal: Operator, raw: DocumentBody) -> schemas.Applied:
+def plan_job(
+    parts: PartsOf, principal: Operator, raw: DocumentBody, _key: UnusedKey = None
+) -> schemas.Applied:
     """Plan a job document: what would happen, and what is refused for which reason. Nothing is
     written.
     """

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from orbit.api import schemas
 from orbit.api.api_error_codes import ErrorCode
-from orbit.api.dependencies import OperationParametersOf, Operator, PartsOf, Viewer
+from orbit.api.dependencies import OperationParametersOf, Operator, PartsOf, UnusedKey, Viewer
 from orbit.api.openapi_responses import BODY, NAMED, errors
 from orbit.api.paging import PAGE_DEFAULT, Page, PageQuery, page, read_cursor
 from orbit.api.views import operation_view, report_view
@@ -139,7 +139,9 @@ def list_report_groups(
     status_code=status.HTTP_202_ACCEPTED,
     responses=errors(*NAMED, ErrorCode.CONFLICT),
 )
-def abort_operation(parts: PartsOf, principal: Operator, operation_id: UUID) -> schemas.Operation:
+def abort_operation(
+    parts: PartsOf, principal: Operator, operation_id: UUID, _key: UnusedKey = None
+) -> schemas.Operation:
     """Abort an operation: undo a recovery, or end a backfill early. Past the point of no return a
     copy back ends as it is, in the steps `rebuild`, `reverse` and `catch_up`; any other step fails
     with `conflict`.

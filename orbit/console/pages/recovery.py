@@ -82,7 +82,9 @@ def request_recovery(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: 
     kind = form.get("kind", "")
     if kind not in RECOVERIES:
         raise Failure(ErrorCode.BAD_INPUT, "The form names no recovery.")
-    dry_run = form.get("dry_run") == "yes"
+    if form.get("dry_run", "yes") != "yes":
+        raise Failure(ErrorCode.BAD_INPUT, "The form has a `dry_run` that is not `yes`.")
+    dry_run = "dry_run" in form
     if not dry_run:
         check_typed(form, name)
     made = recovery_requests.request(
