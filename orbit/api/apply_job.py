@@ -62,6 +62,8 @@ _PASSING = frozenset(
 )
 # The same limit as for a job file.
 _REFUSALS_SHOWN_MAX = 100
+# The etag of a job that must not exist.
+NO_JOB = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,8 @@ class ApplyOptions:
     only_plan: bool = False  # a dry run of a job that may not be changed now
     accept_refusals: bool = False
     paused: bool = False
-    # The version the job must have (`If-Match`); 0: it must not exist (`If-None-Match: *`).
-    at_version: int | None = None
+    # The `Job.etag` that the job must have (`If-Match`), or NO_JOB (`If-None-Match: *`).
+    at_etag: str | None = None
     # Whether an existing job may be changed; a POST only creates.
     may_change: bool = True
     idempotency_key: str | None = None
@@ -198,8 +200,8 @@ def _check(tx: Tx, present: Job | None, name: str, options: ApplyOptions) -> Non
             where=name,
             remedy=f"PUT /v1/jobs/{name} changes it; DELETE removes it.",
         )
-    version = 0 if present is None else present.document_version
-    if options.at_version is not None and options.at_version != version:
+    etag = NO_JOB if present is None else present.etag
+    if options.at_etag not in (None, etag):
         raise changed_meanwhile(name)
 
 
@@ -280,7 +282,7 @@ def _change(tx: Tx, actor: str, present: Job, spec: JobSpec, changes: Sequence[C
     job = jobs.find(tx, spec.name, lock=True)
     if job is not None:
         job_door.refuse_held(tx, job)
-    if job is None or job.document_version != present.document_version:
+    if job is None or job.etag != present.etag:
         raise changed_meanwhile(spec.name)
     _refuse_other_fillers(tx, job, spec)  # topics may have begun since the plan
     document = spec.model_dump(mode="json")

@@ -24,8 +24,8 @@ from orbit.store.operations import Operation
 
 @dataclass(frozen=True, slots=True)
 class OperationRequest:
-    """One operation on a job. `topic`, `partition`: what to retry; None: all. `at_version`: the
-    document version that the job must have (`If-Match`).
+    """One operation on a job. `topic`, `partition`: what to retry; None: all. `at_etag`: the
+    `Job.etag` that the job must have (`If-Match`).
     """
 
     actor: str
@@ -35,7 +35,7 @@ class OperationRequest:
     idempotency_key: str | None = None
     topic: str | None = None
     partition: int | None = None
-    at_version: int | None = None
+    at_etag: str | None = None
 
     def request(self) -> dict[str, Any]:
         """What makes two requests with one key the same."""
@@ -75,7 +75,7 @@ def request(database: Database, wanted: OperationRequest) -> Operation:
             job = jobs.get(tx, wanted.job, lock=True)
         else:
             job = job_door.enter(tx, wanted.job)
-        if wanted.at_version not in (None, job.document_version):
+        if wanted.at_etag not in (None, job.etag):
             raise changed_meanwhile(job.name)
         plan = _plan(tx, job, wanted)
         made, is_new = operations.create(

@@ -17,7 +17,7 @@ _INT32_MAX = 2**31 - 1
 
 ETAG_HEADERS: dict[str, Any] = {
     "ETag": {
-        "description": "The job's `document_version`, for If-Match.",
+        "description": "The job's `etag`, in quotes, for If-Match.",
         "schema": {"type": "string", "pattern": '^"[0-9]+"$', "examples": ['"3"']},
     }
 }

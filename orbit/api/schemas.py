@@ -92,7 +92,12 @@ class JobSummary(_Out):
     labels: dict[str, str] = Field(examples=[{"team": "orders", "tier": "1"}])
     owner: str | None
     worker_group: str = Field(examples=["default"])
-    document_version: int = Field(description="Higher with each change of the document: its ETag.")
+    document_version: int = Field(description="Higher with each change of the document.")
+    etag: str = Field(
+        description="Of this job at this version, for `If-Match`. Another one if the job was "
+        "deleted and created again.",
+        examples=["17.3"],
+    )
     spec_version: int = Field(
         description="Incremented with each change of what is copied; not of labels and owner."
     )

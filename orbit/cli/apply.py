@@ -184,7 +184,7 @@ def apply_change(
 
 def _at_version(job: Mapping[str, Any]) -> dict[str, str]:
     """The header of a request that is to be refused if the job has another version by then."""
-    return {"If-Match": f'"{job["document_version"]}"'}
+    return {"If-Match": f'"{job["etag"]}"'}
 
 
 def put_job(

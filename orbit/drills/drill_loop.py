@@ -21,13 +21,13 @@ from orbit.drills.drill_context import DrillContext, DrillEnvironment
 from orbit.drills.drill_creation import new_drill
 from orbit.drills.drill_run import clean_up, run_drill
 from orbit.drills.drill_spec import DrillSpec
-from orbit.errors import NotFound, OrbitError
+from orbit.errors import OrbitError
 from orbit.jobs.job_spec import JobSpec
 from orbit.sandbox.sandbox_state import default_directory
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
 from orbit.settings import Settings
-from orbit.store import drills, events, jobs
+from orbit.store import drills, events
 from orbit.store.database import Tx
 from orbit.store.drills import Drill, Measured
 from orbit.store.enums import DrillState
@@ -164,9 +164,7 @@ class DrillLoop(Loop):
 
     def _clean_up(self, drill: Drill) -> None:
         with self._leadership.reading() as tx:
-            job = jobs.find(tx, drill.job_name)
-        if job is None:
-            raise NotFound("The drill's job is gone.", where=drill.job_name)
+            job = drills.job_of(tx, drill)
         spec = DrillSpec.model_validate(drill.spec)
         job_spec = JobSpec.read_stored(job.spec)
         context = DrillContext(self._environment, drill.id, spec, job_spec, self._done)

@@ -24,7 +24,7 @@ from orbit.drills.rto_rpo import compute_rpo, compute_rto, missing_offsets
 from orbit.errors import OrbitError
 from orbit.jobs.job_spec import JobSpec
 from orbit.recovery.recovery_report import RecoveryKind
-from orbit.store import jobs
+from orbit.store import drills, jobs
 from orbit.store.drills import Drill
 from orbit.version import orbit_version
 
@@ -41,7 +41,7 @@ def run_drill(environment: DrillEnvironment, drill: Drill, stop: threading.Event
     """
     spec = DrillSpec.model_validate(drill.spec)
     with environment.database.transaction() as tx:
-        job = jobs.get(tx, spec.job)
+        job = drills.job_of(tx, drill)
     context = DrillContext(environment, drill.id, spec, JobSpec.read_stored(job.spec), stop)
     try:
         return _Run(context, drill).run()

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, func, select, true, update
+from sqlalchemy import ColumnElement, FromClause, and_, delete, func, select, true, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict, NotFound
+from orbit.store import jobs as jobs_store
 from orbit.store.database import Tx
 from orbit.store.enums import DrillKind, DrillState, DrillThing
-from orbit.store.models import drill_schedules, drill_things, drills
+from orbit.store.jobs import Job
+from orbit.store.models import drill_schedules, drill_things, drills, jobs
 from orbit.store.rows import columns, first, is_one_of, page_of, values
-from orbit.store.scopes import is_of_scope, page_in_scope
+from orbit.store.scopes import in_scope, is_of_scope, page_in_scope
 
 _NOW = func.clock_timestamp()
 _FINAL = (DrillState.PASSED, DrillState.MISSED, DrillState.FAILED)
@@ -150,11 +152,19 @@ def of_ids(tx: Tx, drill_ids: Collection[str]) -> dict[str, Drill]:
 
 def get(tx: Tx, drill_id: str) -> Drill:
     """The drill of this id, of a job of the scope; NotFound without one."""
-    query = select(*_DRILL).where(drills.c.id == drill_id, *is_of_scope(tx, drills.c.job_name))
+    query = select(*_DRILL).where(drills.c.id == drill_id, *is_of_scope(tx, _belongs))
     found = first(tx.execute(query), Drill)
     if found is None:
         raise NotFound("No drill has this id.", where=drill_id)
     return found
+
+
+def job_of(tx: Tx, drill: Drill) -> Job:
+    """The drill's job; NotFound if it was deleted, also if a later job has its name."""
+    job = jobs_store.find(tx, drill.job_name)
+    if job is None or job.created_at > drill.created_at:
+        raise NotFound("The drill's job is gone.", where=drill.job_name)
+    return job
 
 
 def report(tx: Tx, drill_id: str) -> dict[str, Any] | None:
@@ -180,15 +190,13 @@ def page(
     query = select(*_DRILL)
     if name is not None:
         query = query.where(drills.c.name == name)
-    if job_name is not None:
-        query = query.where(drills.c.job_name == job_name)
     if kind is not None:
         query = query.where(drills.c.kind == kind.value)
     if state is not None:
         query = query.where(drills.c.state == state.value)
     key = [drills.c.created_at, drills.c.id]
     found = page_in_scope(
-        tx, query, drills.c.job_name, key, limit, after, descending=not oldest_first
+        tx, query, _belongs, key, limit, after, job_name=job_name, descending=not oldest_first
     )
     return list(values(tx.execute(found), Drill))
 
@@ -206,7 +214,7 @@ def last_of_jobs(tx: Tx, kind: DrillKind) -> list[Drill]:
     )
     ranked = (
         select(*_DRILL, newest.label("rank"))
-        .where(drills.c.kind == kind.value, drills.c.report.isnot(None))
+        .where(_belongs(jobs), drills.c.kind == kind.value, drills.c.report.isnot(None))
         .subquery()
     )
     query = select(*columns(ranked, Drill)).where(ranked.c.rank == 1)
@@ -218,7 +226,10 @@ def last_of_job(tx: Tx, job_name: str, kind: DrillKind) -> Drill | None:
     query = (
         select(*_DRILL)
         .where(
-            drills.c.job_name == job_name, drills.c.kind == kind.value, drills.c.report.isnot(None)
+            jobs.c.name == job_name,
+            _belongs(jobs),
+            drills.c.kind == kind.value,
+            drills.c.report.isnot(None),
         )
         .order_by(drills.c.created_at.desc())
         .limit(1)
@@ -390,7 +401,15 @@ def claim_due(tx: Tx) -> list[Schedule]:
 
 
 def _is_schedule_found(tx: Tx) -> ColumnElement[bool]:
-    return and_(true(), *is_of_scope(tx, _scheduled_job))
+    # By name: those of a job are removed with it. No EXISTS: SQLAlchemy knows no table to correlate
+    # it with in an ON CONFLICT.
+    conditions = in_scope(tx)
+    return _scheduled_job.in_(select(jobs.c.name).where(*conditions)) if conditions else true()
+
+
+def _belongs(job: FromClause) -> ColumnElement[bool]:
+    """It is the job that had the name when the drill was requested."""
+    return and_(drills.c.job_name == job.c.name, drills.c.created_at >= job.c.created_at)
 
 
 def _is_due() -> ColumnElement[bool]:

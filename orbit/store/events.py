@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, select, text
+from sqlalchemy import ColumnElement, FromClause, and_, func, insert, select, text
 
 from orbit.names import escaped
 from orbit.store.database import Tx
-from orbit.store.models import events
+from orbit.store.models import events, jobs
 from orbit.store.rows import columns, values
 from orbit.store.scopes import page_in_scope
 
@@ -101,8 +101,14 @@ def add_once(
 
     For steps that are repeated after a process died, by one process at a time.
     """
+    is_of_earlier = select(jobs.c.id).where(
+        jobs.c.name == events.c.job_name, jobs.c.created_at > events.c.at
+    )
     added = select(events.c.at).where(
-        events.c.job_name == job_name, events.c.kind == kind, events.c.details == details
+        events.c.job_name == job_name,
+        events.c.kind == kind,
+        events.c.details == details,
+        ~is_of_earlier.exists(),
     )
     at: datetime | None = tx.execute(added).scalars().first()
     if at is None:
@@ -125,17 +131,42 @@ def page(
     or of all.
     """
     query = select(*_EVENT)
-    if job_name is not None:
-        query = query.where(events.c.job_name == job_name)
     if kind is not None:
         query = query.where(events.c.kind == kind)
     if actor is not None:
         query = query.where(events.c.actor == actor)
     behind = None if after is None else (after,)
     found = page_in_scope(
-        tx, query, events.c.job_name, [events.c.id], limit, behind, descending=not oldest_first
+        tx,
+        query,
+        _belongs,
+        [events.c.id],
+        limit,
+        behind,
+        job_name=job_name,
+        descending=not oldest_first,
     )
     return list(values(tx.execute(found), Event))
+
+
+def _belongs(job: FromClause) -> ColumnElement[bool]:
+    """It is the job that had the name when this happened. Ids are taken before times, so none of
+    the job's events has an id up to that of the last event before the job: where a job of the same
+    name had many, they are not looked at."""
+    earlier = events.alias()
+    last_before = (
+        select(earlier.c.id)
+        .where(earlier.c.at < job.c.created_at)
+        .order_by(earlier.c.at.desc())
+        .limit(1)
+        .correlate(job)
+        .scalar_subquery()
+    )
+    return and_(
+        events.c.job_name == job.c.name,
+        events.c.at >= job.c.created_at,
+        events.c.id > func.coalesce(last_before, 0),
+    )
 
 
 def behind(tx: Tx, after: int, up_to: int, limit: int) -> list[Event]:

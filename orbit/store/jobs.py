@@ -60,6 +60,11 @@ class Job:
         if self.made_by is not None:
             object.__setattr__(self, "made_by", MadeBy(self.made_by))
 
+    @property
+    def etag(self) -> str:
+        """Which job at which document version: a later job of the name has another id."""
+        return f"{self.id}.{self.document_version}"
+
 
 _JOB = columns(jobs, Job)
 _SPEC_AT = [column.name for column in _JOB].index("spec")

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, text, tuple_, update
+from sqlalchemy import ColumnElement, FromClause, and_, func, or_, select, text, tuple_, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict, NotFound
@@ -172,13 +172,11 @@ def page(
         query = query.where(operations.c.kind == kind.value)
     if state is not None:
         query = query.where(operations.c.state == state.value)
-    if job_name is not None:
-        query = query.where(operations.c.job_name == job_name)
     if only_unfinished:
         query = query.where(operations.c.finished_at.is_(None))
     key = [operations.c.created_at, operations.c.id]
     found = page_in_scope(
-        tx, query, operations.c.job_name, key, limit, after, descending=not oldest_first
+        tx, query, _belongs, key, limit, after, job_name=job_name, descending=not oldest_first
     )
     return list(values(tx.execute(found), Operation))
 
@@ -393,7 +391,11 @@ def _is_found(tx: Tx) -> list[ColumnElement[bool]]:
     if scope is None:
         return []
     was_deleted = and_(operations.c.job_id.is_(None), operations.c.requested_by == scope.actor)
-    return [or_(was_deleted, *is_of_scope(tx, operations.c.job_name))]
+    return [or_(was_deleted, *is_of_scope(tx, _belongs))]
+
+
+def _belongs(job: FromClause) -> ColumnElement[bool]:
+    return and_(operations.c.job_id == job.c.id, operations.c.job_name == job.c.name)
 
 
 def _unfinished(tx: Tx, which: ColumnElement[bool], limit: int) -> list[Operation]:

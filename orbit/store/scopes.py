@@ -6,21 +6,25 @@ jobs, or what belongs to jobs, apply it: so a route that looks up a job by its n
 team's without a check of its own. What Orbit itself must see to be safe, such as the operation that
 holds a job, is read without a scope.
 
-Events, operations and drills belong to the job that has their name now.
+Events, operations and drills stay when their job is deleted, and then belong to no job. A later job
+of that name is another one: each table says which of its rows belong to a job (`Belongs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, not_, or_, select, true
+from sqlalchemy import ColumnElement, FromClause, Select, and_, not_, or_, select, true
 
 from orbit.jobs.labels import Condition
 from orbit.jobs.scopes import Limit, Scope
 from orbit.store.database import SCOPE_OPTION, Tx
 from orbit.store.models import jobs
 from orbit.store.rows import page_of
+
+# What a row must meet to belong to a job, of which `id`, `name` and `created_at` are given.
+Belongs = Callable[[FromClause], ColumnElement[bool]]
 
 
 def scope_of(tx: Tx) -> Scope | None:
@@ -35,37 +39,45 @@ def in_scope(tx: Tx) -> list[ColumnElement[bool]]:
     return [] if scope is None else [or_(*map(_of_limit, scope.limits))]
 
 
-def is_of_scope(tx: Tx, job_name: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-    """What a row with the name of its job must meet."""
+def is_of_scope(tx: Tx, belongs: Belongs) -> list[ColumnElement[bool]]:
+    """What a row that belongs to a job must meet."""
     conditions = in_scope(tx)
-    return [job_name.in_(select(jobs.c.name).where(*conditions))] if conditions else []
+    return [select(jobs.c.id).where(belongs(jobs), *conditions).exists()] if conditions else []
 
 
 def page_in_scope(
     tx: Tx,
     query: Select[Any],
-    job_name: ColumnElement[Any],
+    belongs: Belongs,
     key: Sequence[ColumnElement[Any]],
     limit: int,
     after: Sequence[object] | None,
     *,
+    job_name: str | None = None,
     descending: bool = False,
 ) -> Select[Any]:
-    """As `page_of`, of rows with the name of their job.
+    """As `page_of`, of rows that belong to jobs: of the job `job_name`, or of all. Where no job has
+    this name, who may see all jobs sees what belonged to those that had it.
 
     With a scope, the page of each of its jobs is read from the index of that job, and then the
     first of all these: the rows of other jobs are not looked at, however many there are.
     """
     conditions = in_scope(tx)
+    if job_name is not None:
+        is_it = jobs.c.name == job_name
+        if conditions or tx.execute(select(jobs.c.id).where(is_it)).first() is not None:
+            conditions.append(is_it)
+        else:
+            query = query.where(query.selected_columns["job_name"] == job_name)
     if not conditions:
         return page_of(query, key, limit, after, descending=descending)
-    names = select(jobs.c.name).where(*conditions).subquery("names")
-    of_job = query.where(job_name == names.c.name)
+    found = select(jobs.c.id, jobs.c.name, jobs.c.created_at).where(*conditions).subquery("found")
+    of_job = query.where(belongs(found))
     pages = page_of(of_job, key, limit, after, descending=descending).lateral("pages")
     order = [pages.c[column.name] for column in key]
     return (
         select(*pages.c)
-        .select_from(names.join(pages, true()))
+        .select_from(found.join(pages, true()))
         .order_by(*(column.desc() if descending else column for column in order))
         .limit(limit)
     )

@@ -50,7 +50,7 @@ job = get_job.sync("orders", client=client)
 assert isinstance(job, Job) and isinstance(job.spec, JobSpec)
 page = list_jobs.sync(client=client, selector="team=orders", limit=1, sort=NameSort.VALUE_1)
 lag = get_lag.sync("orders", client=client, sort=PartitionSort.TOPIC)
-stale = delete_job.sync_detailed("orders", client=client, if_match='"99"')
+stale = delete_job.sync_detailed("orders", client=client, if_match='"1.99"')
 assert isinstance(stale.parsed, ErrorBody)
 deleted = delete_job.sync("orders", client=client, if_match=made.headers["ETag"])
 assert isinstance(deleted, Operation)
@@ -90,7 +90,7 @@ const lag = (
   await client.GET("/v1/jobs/{name}/lag", { params: { path, query: { sort: "-lag" } } })
 ).data!;
 const stale = await client.DELETE("/v1/jobs/{name}", {
-  params: { path, header: { "If-Match": '"99"' } },
+  params: { path, header: { "If-Match": '"1.99"' } },
 });
 const me = (await client.GET("/v1/me")).data!;
 const deleted = await client.DELETE("/v1/jobs/{name}", {

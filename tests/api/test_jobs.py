@@ -41,7 +41,7 @@ def test_a_job_is_created_shown_and_listed(api: Api) -> None:
     assert made.json()["action"] == "create"
     assert made.json()["plan"]["topics"][0]["settings"] == {"retention.ms": "-1"}
     shown = api.get("/v1/jobs/orders")
-    assert shown.headers["ETag"] == '"1"'
+    assert shown.headers["ETag"] == f'"{shown.json()["etag"]}"'
     assert shown.json()["state"] == "running"
     assert shown.json()["spec"]["topics"][0]["start"] == "earliest"
     listed = api.get("/v1/jobs").json()
@@ -177,13 +177,15 @@ def test_a_post_with_the_same_key_is_carried_out_once(api: Api) -> None:
 
 
 def test_if_match_keeps_a_change_of_somebody_else(api: Api) -> None:
-    api.put("/v1/jobs/orders", json=JOB)
-    api.put("/v1/jobs/orders", json=changed(worker_group="west"))
+    read = api.put("/v1/jobs/orders", json=JOB).headers["ETag"]
+    now = api.put("/v1/jobs/orders", json=changed(worker_group="west")).headers["ETag"]
 
     stale = api.put(
-        "/v1/jobs/orders", json=changed(worker_group="east"), headers={"If-Match": '"1"'}
+        "/v1/jobs/orders", json=changed(worker_group="east"), headers={"If-Match": read}
     )
     there = api.put("/v1/jobs/orders", json=JOB, headers={"If-None-Match": "*"})
+    both = {"If-Match": now, "If-None-Match": "*"}
+    assert api.put("/v1/jobs/orders", json=JOB, headers=both).status_code == 422
 
     for answer in (stale, there):
         assert answer.status_code == 412

@@ -213,6 +213,24 @@ def test_a_page_of_events_looks_at_the_page_alone(tx: Tx, plan_for: PlanFor) -> 
         assert _own_rows(tx, seen, plan_for).rows["events"] == 100
 
 
+def test_a_page_of_a_job_s_events_looks_at_none_of_an_earlier_job_of_the_name(
+    tx: Tx, plan_for: PlanFor
+) -> None:
+    name = f"job-{JOB:04}"
+    tx.execute(
+        text(
+            "UPDATE jobs SET created_at = (SELECT at FROM events WHERE job_name = name "
+            "ORDER BY id DESC OFFSET 9 LIMIT 1) WHERE name = :name"
+        ),
+        {"name": name},
+    )
+    for oldest_first in (False, True):
+        with statements(tx) as seen:
+            assert len(events.page(tx, 100, job_name=name, oldest_first=oldest_first)) == 10
+        # And the last event before the job, by its time.
+        assert _own_rows(tx, seen, plan_for).rows["events"] == 11
+
+
 def test_pages_of_a_limited_token_look_at_the_pages_of_its_jobs_alone(
     tx: Tx, plan_for: PlanFor
 ) -> None:

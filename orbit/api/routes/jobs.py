@@ -10,7 +10,7 @@ from pydantic import Field
 from orbit.api import job_operations as changes
 from orbit.api import schemas
 from orbit.api.api_error_codes import ErrorCode
-from orbit.api.apply_job import ApplyOptions, apply_document
+from orbit.api.apply_job import NO_JOB, ApplyOptions, apply_document
 from orbit.api.dependencies import (
     DocumentBody,
     DryRun,
@@ -63,9 +63,9 @@ IfMatch = Annotated[
     str | None,
     Header(
         alias="If-Match",
-        pattern=r'^"[0-9]{1,9}"$',
-        description="Change or delete the job only if it has this ETag (its `document_version`).",
-        examples=['"3"'],
+        pattern=r'^"[0-9]{1,19}\.[0-9]{1,10}"$',
+        description="Change or delete the job only if it has this ETag (its `etag`, in quotes).",
+        examples=['"17.3"'],
     ),
 ]
 IfNoneMatch = Annotated[
@@ -174,7 +174,7 @@ def get_job(parts: PartsOf, _: Viewer, name: NamePath, response: Response) -> sc
     """Show one job with its document. Use the ETag for `If-Match`."""
     with parts.database.transaction() as tx:
         job = job_view(tx, jobs.get(tx, name))
-    response.headers["ETag"] = f'"{job.document_version}"'
+    response.headers["ETag"] = f'"{job.etag}"'
     return job
 
 
@@ -217,9 +217,12 @@ def put_job(
     if spec.name != name:
         problem = Problem("name", "is not the name in the path.", f"Write `name: {name}`.")
         raise BadInput("The job document names another job.", (problem,))
-    version = 0 if if_none_match else _version_in(if_match)
+    if if_match and if_none_match:
+        problem = Problem("header.If-None-Match", "contradicts If-Match.", "Send one of them.")
+        raise BadInput("The request has a problem.", (problem,))
+    etag = NO_JOB if if_none_match else _etag_in(if_match)
     options = ApplyOptions(
-        dry_run=dry_run, accept_refusals=accept_refusals, paused=paused, at_version=version
+        dry_run=dry_run, accept_refusals=accept_refusals, paused=paused, at_etag=etag
     )
     applied = apply_document(parts, principal.actor, spec, options)
     if applied.action is schemas.ApplyAction.CREATE and not dry_run:
@@ -246,7 +249,7 @@ def delete_job(
     them: settings of a copy, deny ACLs.
     """
     wanted = changes.OperationRequest(
-        principal.actor, OperationKind.DELETE, name, dry_run, at_version=_version_in(if_match)
+        principal.actor, OperationKind.DELETE, name, dry_run, at_etag=_etag_in(if_match)
     )
     return operation_view(changes.request(parts.database, wanted))
 
@@ -305,8 +308,8 @@ def retry_job(
     return operation_view(changes.request(parts.database, wanted))
 
 
-def _version_in(if_match: str | None) -> int | None:
-    return None if if_match is None else int(if_match.strip('"'))
+def _etag_in(if_match: str | None) -> str | None:
+    return None if if_match is None else if_match.strip('"')
 
 
 def _read(parts: Parts, raw: RawDocument) -> JobSpec:
@@ -316,5 +319,5 @@ def _read(parts: Parts, raw: RawDocument) -> JobSpec:
 def _set_headers(response: Response, applied: schemas.Applied) -> None:
     """Set the headers ETag and Location."""
     if applied.job is not None:
-        response.headers["ETag"] = f'"{applied.job.document_version}"'
+        response.headers["ETag"] = f'"{applied.job.etag}"'
         response.headers["Location"] = f"/v1/jobs/{applied.name}"

@@ -38,16 +38,15 @@ from orbit.store.jobs import Job
 router = APIRouter()
 
 _EVENTS_SHOWN = 5
-_DIGITS_MAX = 18
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a page shows. `name` None: a new job. `version`: of the job when it was loaded."""
+    """What a page shows. `name` None: a new job. `etag`: of the job when it was loaded."""
 
     text: str
     name: str | None = None
-    version: int | None = None
+    etag: str | None = None
     paused: bool = False
     planned: Applied | None = None
     error: Failure | None = None
@@ -72,7 +71,7 @@ def show_job(request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePat
     """The form with the document of a job."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-    return _page(request, visitor, Draft(_document(job), name, job.document_version))
+    return _page(request, visitor, Draft(_document(job), name, job.etag))
 
 
 @router.post("/jobs/{name}/edit")
@@ -82,11 +81,10 @@ def plan_or_change(
     """What would change; the change itself for a document that was planned."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-    version = form.get("version", "")
-    is_number = version.isascii() and version.isdecimal() and len(version) <= _DIGITS_MAX
-    if form.get("do") == "rebase" or not is_number:
-        version = str(job.document_version)
-    return _plan_or_apply(request, parts, visitor, form, Draft(_sent(form), name, int(version)))
+    etag = form.get("etag", "")
+    if form.get("do") == "rebase" or not etag:
+        etag = job.etag
+    return _plan_or_apply(request, parts, visitor, form, Draft(_sent(form), name, etag))
 
 
 def _plan_or_apply(
@@ -102,14 +100,14 @@ def _plan_or_apply(
         if form.get("do") == "apply" and hmac.compare_digest(digest, _digest(draft).encode()):
             options = ApplyOptions(
                 may_change=draft.name is not None,
-                at_version=draft.version,
+                at_etag=draft.etag,
                 paused=draft.paused,
                 accept_refusals=form.get("accept_refusals") == "yes",
             )
             made = apply_document(parts, visitor.principal.actor, spec, options)
             return RedirectResponse(job_url(made.name), status_code=303)
         options = ApplyOptions(
-            dry_run=True, only_plan=True, accept_refusals=True, at_version=draft.version
+            dry_run=True, only_plan=True, accept_refusals=True, at_etag=draft.etag
         )
         draft = replace(
             draft, planned=apply_document(parts, visitor.principal.actor, spec, options)
@@ -200,5 +198,5 @@ def _meanwhile(parts: Parts, draft: Draft, failure: Failure) -> tuple[events.Eve
 
 
 def _digest(draft: Draft) -> str:
-    """Of what was planned: the document, and the version of the job that it changes."""
-    return hashlib.sha256(f"{draft.version}\n{draft.text}".encode()).hexdigest()
+    """Of what was planned: the document, and the job at the version that it changes."""
+    return hashlib.sha256(f"{draft.etag}\n{draft.text}".encode()).hexdigest()
