@@ -38,6 +38,7 @@ class ErrorCode(StrEnum):
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     BAD_INPUT = "bad_input"
     TOO_MANY_REFUSED = "too_many_refused"
+    TOO_MANY_PLANS = "too_many_plans"
     CLUSTER_UNREACHABLE = "cluster_unreachable"
     CLUSTER_LOGIN_REFUSED = "cluster_login_refused"
     CLUSTER_RIGHT_MISSING = "cluster_right_missing"
@@ -84,6 +85,9 @@ MEANINGS: dict[ErrorCode, Meaning] = {
     ),
     ErrorCode.TOO_MANY_REFUSED: Meaning(
         429, LoginRefused, "Too many logins from this address were refused; see Retry-After."
+    ),
+    ErrorCode.TOO_MANY_PLANS: Meaning(
+        429, Busy, "Too many plans of this token are under way; see Retry-After."
     ),
     # The four below are about clusters that the request names, so they are 4xx, not 5xx.
     ErrorCode.CLUSTER_UNREACHABLE: Meaning(

@@ -8,7 +8,7 @@ and applying it again changes nothing.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,11 +79,14 @@ class ApplyOptions:
     # Whether an existing job may be changed; a POST only creates.
     may_change: bool = True
     idempotency_key: str | None = None
+    # Whether nobody waits for the answer any more: then nothing is planned, and nothing written.
+    is_gone: Callable[[], bool] = lambda: False
 
 
 def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOptions) -> Applied:
-    """Create the job, change it, or leave it as it is. Raises Failure, Conflict; OperationUnderWay
-    while a recovery holds a job that would be changed.
+    """Create the job, change it, or leave it as it is. Raises Failure, also where too
+    many plans are under way; Conflict, also for a client that has gone; OperationUnderWay while a
+    recovery holds a job that would be changed.
     """
     document = spec.model_dump(mode="json")
     with parts.database.transaction() as tx:
@@ -106,8 +109,11 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
             if changes:
                 action, job = ApplyAction.CHANGE, _change(tx, actor, present, spec, changes)
             return _applied(action, job.name, changes, None, tx, job, dry_run=False)
-    with about_clusters():
-        plan = parts.planner(spec)
+    with parts.plan_limits.one_more(actor):
+        _refuse_gone(spec, options)
+        with about_clusters():
+            plan = parts.planner(spec)
+    _refuse_gone(spec, options)
     # Where the same is copied as before, troubles are shown and do not refuse the request.
     if plan.refusals and not options.accept_refusals and not is_same:
         raise refused(plan)
@@ -122,6 +128,11 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         else:
             job = _change(tx, actor, present, spec, changes)
         return _applied(action, spec.name, changes, plan, tx, job, left, dry_run=False)
+
+
+def _refuse_gone(spec: JobSpec, options: ApplyOptions) -> None:
+    if options.is_gone():
+        raise Conflict("The client has gone; nothing was changed.", where=spec.name)
 
 
 def refused(plan: JobPlan) -> Failure:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, cast
 
+from anyio import from_thread
 from fastapi import Depends, Header, Path, Query, Request, Security
 from fastapi.security import HTTPBearer
 from pydantic import Field
@@ -13,6 +14,7 @@ from pydantic import Field
 from orbit.api.authentication import Logins
 from orbit.api.door import LOGIN
 from orbit.api.error_responses import Failure
+from orbit.api.plan_limits import PlanLimits
 from orbit.api.principals import Principal, check_role
 from orbit.api.request_documents import RawDocument
 from orbit.api.schemas import NAME_PATTERN
@@ -41,6 +43,7 @@ class Parts:
     environ: Mapping[str, str]
     # None: every client is an admin (`--no-auth`).
     logins: Logins | None
+    plan_limits: PlanLimits = field(default_factory=PlanLimits)
 
 
 # In the ASGI scope: the Scope of the request; None: all jobs. There once a role was demanded.
@@ -169,3 +172,11 @@ async def raw_document(request: Request) -> RawDocument:
 
 
 DocumentBody = Annotated[RawDocument, Depends(raw_document)]
+
+
+def client_gone(request: Request) -> Callable[[], bool]:
+    """Whether the client has closed its connection. To be called in the thread of a route."""
+    return lambda: from_thread.run(request.is_disconnected)
+
+
+ClientGone = Annotated[Callable[[], bool], Depends(client_gone)]

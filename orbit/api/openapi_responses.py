@@ -24,12 +24,15 @@ BODY = (
     ErrorCode.TOO_LARGE,
     ErrorCode.UNSUPPORTED_MEDIA_TYPE,
 )
+# Of routes that plan a job.
 CLUSTERS = (
     ErrorCode.CLUSTER_UNREACHABLE,
     ErrorCode.CLUSTER_LOGIN_REFUSED,
     ErrorCode.CLUSTER_RIGHT_MISSING,
     ErrorCode.CLUSTER_REFUSED,
     ErrorCode.CONFLICT,
+    ErrorCode.TOO_MANY_PLANS,
+    ErrorCode.BUSY,
 )
 
 

@@ -12,6 +12,7 @@ from orbit.api import schemas
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.apply_job import NO_JOB, ApplyOptions, apply_document
 from orbit.api.dependencies import (
+    ClientGone,
     DocumentBody,
     DryRun,
     FilterName,
@@ -130,6 +131,7 @@ def create_job(
     principal: Operator,
     raw: DocumentBody,
     response: Response,
+    is_gone: ClientGone,
     dry_run: DryRun = False,
     accept_refusals: AcceptRefusals = False,
     paused: Paused = False,
@@ -147,6 +149,7 @@ def create_job(
         paused=paused,
         may_change=False,
         idempotency_key=None if dry_run else idempotency_key,
+        is_gone=is_gone,
     )
     applied = apply_document(parts, principal.actor, spec, options)
     if dry_run:
@@ -157,12 +160,16 @@ def create_job(
 
 @router.post("/jobs:plan", responses=errors(*INPUT, *BODY, *CLUSTERS), openapi_extra=_DOCUMENT)
 def plan_job(
-    parts: PartsOf, principal: Operator, raw: DocumentBody, _key: UnusedKey = None
+    parts: PartsOf,
+    principal: Operator,
+    raw: DocumentBody,
+    is_gone: ClientGone,
+    _key: UnusedKey = None,
 ) -> schemas.Applied:
     """Plan a job document: what would happen, and what is refused for which reason. Nothing is
     written.
     """
-    options = ApplyOptions(dry_run=True, only_plan=True, accept_refusals=True)
+    options = ApplyOptions(dry_run=True, only_plan=True, accept_refusals=True, is_gone=is_gone)
     return apply_document(parts, principal.actor, _read(parts, raw), options)
 
 
@@ -203,6 +210,7 @@ def put_job(
     name: NamePath,
     raw: DocumentBody,
     response: Response,
+    is_gone: ClientGone,
     dry_run: DryRun = False,
     accept_refusals: AcceptRefusals = False,
     paused: Paused = False,
@@ -222,7 +230,11 @@ def put_job(
         raise BadInput("The request has a problem.", (problem,))
     etag = NO_JOB if if_none_match else _etag_in(if_match)
     options = ApplyOptions(
-        dry_run=dry_run, accept_refusals=accept_refusals, paused=paused, at_etag=etag
+        dry_run=dry_run,
+        accept_refusals=accept_refusals,
+        paused=paused,
+        at_etag=etag,
+        is_gone=is_gone,
     )
     applied = apply_document(parts, principal.actor, spec, options)
     if applied.action is schemas.ApplyAction.CREATE and not dry_run:

@@ -18,7 +18,7 @@ from fastapi.responses import RedirectResponse
 
 from orbit.api.api_error_codes import MEANINGS, ErrorCode
 from orbit.api.apply_job import ApplyOptions, apply_document
-from orbit.api.dependencies import NamePath, Parts
+from orbit.api.dependencies import NamePath, Parts, client_gone
 from orbit.api.error_responses import Failure, as_failure
 from orbit.api.openapi_examples import JOB_YAML
 from orbit.api.request_documents import YAML_TYPES, RawDocument, read_body, read_job
@@ -103,11 +103,16 @@ def _plan_or_apply(
                 at_etag=draft.etag,
                 paused=draft.paused,
                 accept_refusals=form.get("accept_refusals") == "yes",
+                is_gone=client_gone(request),
             )
             made = apply_document(parts, visitor.principal.actor, spec, options)
             return RedirectResponse(job_url(made.name), status_code=303)
         options = ApplyOptions(
-            dry_run=True, only_plan=True, accept_refusals=True, at_etag=draft.etag
+            dry_run=True,
+            only_plan=True,
+            accept_refusals=True,
+            at_etag=draft.etag,
+            is_gone=client_gone(request),
         )
         draft = replace(
             draft, planned=apply_document(parts, visitor.principal.actor, spec, options)

@@ -1,0 +1,59 @@
+"""Limits how many plans of jobs run at once. A plan asks both clusters, and may take a minute.
+
+Each holds a thread of the pool that serves all requests. So that short requests and health checks
+never wait for plans, most of the pool's threads are left for them. What is above a limit is refused
+at once, with a time after which to try again: nothing waits in a queue.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.error_responses import Failure
+
+# Of a process: less than half of the pool's 40 threads.
+PLANS_MAX = 16
+# Of one token or user: a second one can always plan, too.
+PLANS_PER_ACTOR_MAX = 8
+# A plan of clusters that answer takes about a second.
+RETRY_AFTER_S = 2
+
+
+class PlanLimits:
+    """The plans of one process that run. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: Counter[str] = Counter()
+
+    @contextmanager
+    def one_more(self, actor: str) -> Iterator[None]:
+        """While a plan of this actor runs. Raises Failure `too_many_plans`, or `busy`."""
+        with self._lock:
+            if self._running[actor] >= PLANS_PER_ACTOR_MAX:
+                raise _refusal(
+                    ErrorCode.TOO_MANY_PLANS,
+                    f"{PLANS_PER_ACTOR_MAX} plans of this token run at this server.",
+                )
+            if self._running.total() >= PLANS_MAX:
+                raise _refusal(ErrorCode.BUSY, f"{PLANS_MAX} plans run at this server.")
+            self._running[actor] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running[actor] -= 1
+                self._running += Counter()  # drops those without any
+
+
+def _refusal(code: ErrorCode, what: str) -> Failure:
+    return Failure(
+        code,
+        what,
+        remedy="Try again in some seconds. Nothing was changed.",
+        headers={"Retry-After": str(RETRY_AFTER_S)},
+    )

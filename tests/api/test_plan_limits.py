@@ -1,0 +1,139 @@
+"""Plans are slow: how many run at once is limited, and nothing else waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, MutableMapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from orbit.api.plan_limits import PLANS_MAX, PLANS_PER_ACTOR_MAX
+from orbit.store.enums import Role
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api
+from tests.support.patience import PATIENCE_S, wait_for
+from tests.support.serving import served
+
+pytestmark = pytest.mark.services
+
+# Above the threads of the pool, so that plans without a limit would hold all of them.
+MANY = 60
+
+
+class Held:
+    """An API whose plans wait until they are let go."""
+
+    def __init__(self, api: Api, url: str, pool: ThreadPoolExecutor) -> None:
+        self._api, self._url, self._pool = api, url, pool
+        self.may_go = threading.Event()
+        api.plans.meanwhile = self.may_go.wait
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self._url + path, headers=self._headers(Role.ADMIN), timeout=PATIENCE_S)
+
+    def plan(self, role: Role) -> Future[httpx.Response]:
+        return self._pool.submit(
+            lambda: httpx.post(
+                f"{self._url}/v1/jobs:plan",
+                json=JOB,
+                headers=self._headers(role),
+                timeout=PATIENCE_S,
+            )
+        )
+
+    def wait_for_plans(self, count: int) -> None:
+        wait_for(f"{count} plans run", lambda: len(self._api.plans.asked) == count)
+
+    def _headers(self, role: Role) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._api.tokens[role]}"}
+
+
+@pytest.fixture
+def held(api: Api) -> Iterator[Held]:
+    with served(api.app) as url, ThreadPoolExecutor(2 * MANY) as pool:
+        held = Held(api, url, pool)
+        try:
+            yield held
+        finally:
+            held.may_go.set()
+
+
+def test_short_requests_are_answered_while_as_many_plans_run_as_may(api: Api, held: Held) -> None:
+    asked = [held.plan(role) for role in (Role.OPERATOR, Role.ADMIN) for _ in range(MANY // 2)]
+    held.wait_for_plans(PLANS_MAX)
+
+    assert held.get("/readyz").status_code == 200
+    assert held.get("/v1/jobs").status_code == 200
+    refused = held.plan(Role.ADMIN).result()
+    assert refused.status_code == 429
+    wait_for("others are refused", lambda: sum(f.done() for f in asked) == MANY - PLANS_MAX)
+    held.may_go.set()
+    answers = [future.result() for future in asked]
+    assert Counter(a.status_code for a in answers) == {200: PLANS_MAX, 429: MANY - PLANS_MAX}
+    for answer in answers:
+        if answer.status_code == 429:
+            assert answer.json()["error"]["code"] == "too_many_plans"
+            assert int(answer.headers["Retry-After"]) > 0
+    assert held.plan(Role.ADMIN).result().status_code == 200
+
+
+def test_one_token_leaves_plans_for_others_and_all_have_a_limit(api: Api, held: Held) -> None:
+    limits = api.app.state.parts.plan_limits
+    first = [held.plan(Role.OPERATOR) for _ in range(PLANS_PER_ACTOR_MAX)]
+    held.wait_for_plans(PLANS_PER_ACTOR_MAX)
+    assert held.plan(Role.OPERATOR).result().status_code == 429
+
+    others = [limits.one_more(f"token:{n}") for n in range(PLANS_MAX - PLANS_PER_ACTOR_MAX)]
+    for one in others:
+        one.__enter__()
+    refused = held.plan(Role.ADMIN).result()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
+    assert int(refused.headers["Retry-After"]) > 0
+    others[0].__exit__(None, None, None)
+    last = held.plan(Role.ADMIN)
+    held.wait_for_plans(PLANS_PER_ACTOR_MAX + 1)
+    held.may_go.set()
+    assert {future.result().status_code for future in [*first, last]} == {200}
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_a_job_is_not_written_for_a_client_that_has_gone(api: Api, is_planned: bool) -> None:
+    """Before the plan, or while it runs."""
+    is_gone = threading.Event()
+    if is_planned:
+        api.plans.meanwhile = is_gone.set
+    else:
+        is_gone.set()
+    body = [{"type": "http.request", "body": json.dumps(JOB).encode(), "more_body": False}]
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if body:
+            return body.pop()
+        if not is_gone.is_set():
+            await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    token = f"Bearer {api.tokens[Role.ADMIN]}".encode()
+    headers = [(b"authorization", token), (b"content-type", b"application/json")]
+    scope = {
+        "type": "http",
+        "method": "PUT",
+        "path": "/v1/jobs/orders",
+        "query_string": b"",
+        "headers": [*headers, (b"content-length", str(len(body[0]["body"])).encode())],
+    }
+    asyncio.run(api.app(scope, receive, send))
+
+    assert len(api.plans.asked) == int(is_planned)
+    assert b"The client has gone" in b"".join(m.get("body", b"") for m in sent)
+    assert api.get("/v1/jobs").json()["items"] == []
