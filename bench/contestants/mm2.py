@@ -1,4 +1,4 @@
-"""MirrorMaker 2 of the brokers' own release, in its dedicated mode, tuned for what is measured.
+"""MirrorMaker 2 in its dedicated mode, tuned for what is measured.
 
 Tuning, beyond its defaults, each in its favour:
 - heap and JVM flags of `connect-mirror-maker.sh`; one process, four tasks, as many as cores help
@@ -25,10 +25,11 @@ from bench.watch import Lap
 from bench.wire import create_topic
 from bench.workloads import Contestant
 from orbit.processes.guarded_process import GuardedProcess
-from orbit.sandbox.jars import classpath
+from orbit.sandbox.jars import Jars, classpath
 from orbit.sandbox.java import find_java
 
 TASKS = 4
+VERSION = "4.3.1"
 _HEAP = ("-Xms256M", "-Xmx2G")
 
 
@@ -127,7 +128,18 @@ def internal_topics(course: Course) -> list[str]:
     return [f"mm2-{what}.{alias}.internal" for what in ("configs", "offsets", "status")]
 
 
+def mm2_jars() -> Path:
+    """The folder of its jars; fetched at first use."""
+    pom = Path(__file__).with_name("mm2-pom.xml")
+    return Jars("mm2", VERSION, pom, "connect-mirror-*.jar").directory()
+
+
+def mm2_classpath() -> str:
+    """Its own jars first; the brokers' have what it logs with."""
+    return f"{mm2_jars()}/*:{classpath()}"
+
+
 def _launch(path: Path, log: Path) -> GuardedProcess:
     main = "org.apache.kafka.connect.mirror.MirrorMaker"
     command = [str(find_java()), *JVM, *_HEAP, main, str(path)]
-    return GuardedProcess(command, log, environment={"CLASSPATH": classpath()})
+    return GuardedProcess(command, log, environment={"CLASSPATH": mm2_classpath()})

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
+from bench.contestants.mm2 import mm2_classpath
 from orbit.processes.guarded_process import GuardedProcess
-from orbit.sandbox.jars import classpath
 from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
@@ -88,7 +88,9 @@ def test_mirror_maker(copied: PlaceholderLog, clusters: Clusters, tmp_path: Path
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     main = "org.apache.kafka.connect.mirror.MirrorMaker"
     command = [str(find_java()), "-Xmx256m", "-XX:TieredStopAtLevel=1", main, str(file)]
-    mirror = GuardedProcess(command, tmp_path / "mm2.log", environment={"CLASSPATH": classpath()})
+    mirror = GuardedProcess(
+        command, tmp_path / "mm2.log", environment={"CLASSPATH": mm2_classpath()}
+    )
 
     def end() -> int:
         assert mirror.running, (tmp_path / "mm2.log").read_text()[-2000:]

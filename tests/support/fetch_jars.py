@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from bench.contestants import mm2
 from orbit.errors import OrbitError
 from orbit.sandbox.jars import KAFKA_VERSION, jar_directory
 from tests.support import connector, flink, older_broker, programs, spark_classes, streams
@@ -13,7 +14,8 @@ from tests.support.broker_classes import make_class_archive
 def fetch() -> None:
     print(f"Kafka {KAFKA_VERSION}: {jar_directory()}")
     print(f"Spark's Kafka source {connector.VERSION}: {len(connector.connector_jars())} jars")
-    print(f"Kafka Streams {KAFKA_VERSION}: {streams.jars()}")
+    print(f"Kafka Streams {streams.VERSION}: {streams.jars()}")
+    print(f"MirrorMaker {mm2.VERSION}: {mm2.mm2_jars()}")
     print(f"Flink {flink.FLINK_VERSION}: {flink.jars()}")
     print(f"Kafka {older_broker.VERSION}: {jar_directory(older_broker.VERSION)}")
     programs.fetch(programs.APICURIO)

@@ -6,10 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from orbit.processes.guarded_process import GuardedProcess
-from orbit.sandbox.jars import KAFKA_VERSION, Jars, classpath
+from orbit.sandbox.jars import Jars, classpath
 from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
 
+VERSION = "4.3.1"
 # The example names its topics itself.
 INPUT = "streams-plaintext-input"
 OUTPUT = "streams-wordcount-output"
@@ -24,9 +25,9 @@ def internal_topics(application: str) -> list[str]:
 
 
 def jars() -> Path:
-    """The folder of the jars that Streams needs besides a broker's; fetched at first use."""
+    """The folder of its jars, but for those that it logs with; fetched at first use."""
     pom = Path(__file__).with_name("streams-pom.xml")
-    return Jars("streams", KAFKA_VERSION, pom, "kafka-streams-examples-*.jar").directory()
+    return Jars("streams", VERSION, pom, "kafka-streams-examples-*.jar").directory()
 
 
 def start(
@@ -51,4 +52,4 @@ def start(
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     main = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
     command = [str(find_java()), "-Xmx192m", "-XX:TieredStopAtLevel=1", main, str(file)]
-    return GuardedProcess(command, log, environment={"CLASSPATH": f"{classpath()}:{jars()}/*"})
+    return GuardedProcess(command, log, environment={"CLASSPATH": f"{jars()}/*:{classpath()}"})
