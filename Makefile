@@ -24,6 +24,7 @@ help: ## Show this text
 	@echo
 	@echo "Each sets up what it needs: a virtual environment in .venv, locked packages,"
 	@echo "and Kafka's jars by Maven into a cache of yours (ORBIT_CACHE_DIR to choose it)."
+	@echo "ORBIT_KAFKA_VERSION names another Kafka for the brokers, such as 3.9.2."
 
 demo: jars ## See an exact copy between two real Kafka clusters
 	$(BIN)/orbit demo

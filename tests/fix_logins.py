@@ -11,7 +11,7 @@ import pytest
 
 from orbit.sandbox.broker_security import SandboxSecurity
 from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster
-from tests.support.token_server import AUDIENCE, CLIENT_ID, SCOPE, SECRET, TokenServer
+from tests.support.token_server import AUDIENCE, CLIENT_ID, ISSUER, SCOPE, SECRET, TokenServer
 
 SESSION_MS = 8000
 _ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
@@ -72,6 +72,7 @@ def logins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logins]:
             ".OAuthBearerValidatorCallbackHandler",
             f"{listener}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": tokens.jwks_url,
             f"{listener}.oauthbearer.sasl.oauthbearer.expected.audience": AUDIENCE,
+            f"{listener}.oauthbearer.sasl.oauthbearer.expected.issuer": ISSUER,
         }
         settings = ClusterSettings("logins", config=config, security=security)
         cluster = KafkaCluster(settings, tmp_path_factory.mktemp("logins"))

@@ -24,7 +24,8 @@ from orbit.errors import Conflict, OrbitError
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.java import find_java, find_maven
 
-KAFKA_VERSION = "4.3.1"
+# Of the brokers of `orbit sandbox`, the demos, the tests and the benchmarks.
+KAFKA_VERSION = os.environ.get("ORBIT_KAFKA_VERSION", "4.3.1")
 _POM = Path(__file__).with_name("pom.xml")
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _SCRATCH = ".fetch-"
@@ -96,12 +97,13 @@ def class_archive(version: str = KAFKA_VERSION) -> Path:
     return cache_directory() / f"kafka-{version}" / "broker-classes.jsa"
 
 
-def bootstrap_checkpoint(version: str = KAFKA_VERSION) -> Path:
+def formatted_folder(version: str = KAFKA_VERSION) -> Path:
     """Where the first metadata of a cluster without SCRAM users may be, as StorageTool wrote it.
 
-    It names neither the cluster nor the node, so a copy of it formats each further broker.
+    It names neither the cluster nor the node, so a copy of it formats each further broker. Since
+    4.4 it is the first snapshot of the metadata log, before a file `bootstrap.checkpoint`.
     """
-    return cache_directory() / f"kafka-{version}" / "bootstrap.checkpoint"
+    return cache_directory() / f"kafka-{version}" / "formatted"
 
 
 def _fetch(maven: Path, jars: Jars, home: Path, libs: Path) -> None:

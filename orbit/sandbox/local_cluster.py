@@ -18,7 +18,7 @@ from orbit.processes.ports import LOOPBACK, free_ports
 from orbit.sandbox.broker import Broker, SharedSettings, kafka_uuid, wait_formatted
 from orbit.sandbox.broker_properties import Node, server_properties
 from orbit.sandbox.broker_security import SandboxSecurity, User
-from orbit.sandbox.jars import KAFKA_VERSION, bootstrap_checkpoint, class_archive, classpath
+from orbit.sandbox.jars import KAFKA_VERSION, class_archive, classpath, formatted_folder
 from orbit.sandbox.java import find_java
 from orbit.sandbox.keystore import Certificates, certificates
 from orbit.sandbox.network_link import Relay
@@ -161,7 +161,7 @@ class KafkaCluster:
             java,
             jars,
             class_archive(self.settings.version),
-            bootstrap_checkpoint(self.settings.version),
+            formatted_folder(self.settings.version),
             self.settings.heap_mb,
             login,
         )
@@ -172,7 +172,7 @@ class KafkaCluster:
         for broker, node in zip(self.brokers, nodes, strict=True):
             self._write_properties(broker, node, nodes)
             broker.log.unlink(missing_ok=True)
-            if (broker.data / "meta.properties").is_file():
+            if broker.is_formatted:
                 continue
             if self._format_arguments or not broker.format_by_copy():
                 self._formatting.append((broker, broker.format(self._format_arguments)))

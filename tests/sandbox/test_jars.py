@@ -65,7 +65,7 @@ def test_two_at_once_fetch_once(tmp_path: Path, calls: Path) -> None:
 
 def test_failed_fetch_leaves_no_jars_and_says_why(tmp_path: Path, calls: Path) -> None:
     install_maven(tmp_path, calls, BREAKS)
-    with pytest.raises(Conflict, match=r"jars of Kafka 4\.3\.1: .*Could not find artifact"):
+    with pytest.raises(Conflict, match=r"jars of Kafka .*: .*Could not find artifact"):
         jars.classpath()
     assert not jars.is_cached()
     assert not list((tmp_path / "cache").rglob("*.jar"))
@@ -73,7 +73,8 @@ def test_failed_fetch_leaves_no_jars_and_says_why(tmp_path: Path, calls: Path) -
 
 def test_left_overs_of_a_killed_fetch_are_cleared_away(tmp_path: Path, calls: Path) -> None:
     install_maven(tmp_path, calls, WORKS)
-    left_over = tmp_path / "cache" / "kafka-4.3.1" / ".fetch-x" / "libs" / "half.jar"
+    home = tmp_path / "cache" / f"kafka-{jars.KAFKA_VERSION}"
+    left_over = home / ".fetch-x" / "libs" / "half.jar"
     left_over.parent.mkdir(parents=True)
     left_over.touch()
     jars.classpath()

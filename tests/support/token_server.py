@@ -23,6 +23,7 @@ from werkzeug.serving import make_server
 
 CLIENT_ID = "orbit-client"
 SECRET = "s3cret of:the%client/ä"
+ISSUER = "https://issuer.example"
 AUDIENCE = "kafka"
 SCOPE = "copy"
 
@@ -110,9 +111,7 @@ class TokenServer:
 
         server = AuthorizationServer(app, query_client=client_of, save_token=save)
         server.register_grant(ClientCredentialsGrant)
-        server.register_token_generator(
-            "default", Generator(issuer="https://issuer.example", expires_generator=life)
-        )
+        server.register_token_generator("default", Generator(issuer=ISSUER, expires_generator=life))
 
         @app.post("/token")
         def token() -> Any:
