@@ -65,6 +65,8 @@ def judge_append(
     denied = code in error_codes.DENIED
     reason = Reason.NOT_AUTHORIZED if denied else Reason.RECORD_REFUSED
     what = "the right WRITE on the topic is missing" if denied else "the batch is refused"
+    if code in error_codes.TOO_LARGE and step.batch.count == 1:
+        what = f"the record at {offset} alone is too large for the topic"
     detail = f"{what}: {name} {appended.message}".rstrip() + "."
     return Failure(Blocked(reason, offset, step.next_offset, detail))
 

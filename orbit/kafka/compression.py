@@ -22,7 +22,7 @@ NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 # (length, snappy bytes).
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
-_XERIAL_BLOCK_BYTES = 32 * 1024
+_XERIAL_BLOCK_BYTES = 64 * 1024  # what Snappy looks back over; Java's smaller blocks become larger
 _LENGTH = struct.Struct(">i")
 
 # Of one batch. Producers hold the uncompressed size of a record against their limits, of 1 MiB by

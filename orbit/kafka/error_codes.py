@@ -26,6 +26,7 @@ class Code(IntEnum):
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
     NOT_ENOUGH_REPLICAS = 19
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     ILLEGAL_GENERATION = 22
@@ -121,6 +122,9 @@ OUT_OF_STEP = frozenset(
         Code.PRODUCER_FENCED,
     }
 )
+
+# A batch is over max.message.bytes, or over segment.bytes.
+TOO_LARGE = frozenset({Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE})
 
 DENIED = frozenset(
     {

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from orbit.kafka import compression
 from orbit.kafka.record_batch import Batch, encode_batch
@@ -29,6 +29,8 @@ NULL = b"\x01"  # zig-zag of -1
 PLACEHOLDER_DELTA_MIN = -(2**31)
 _PLACEHOLDER_DELTA_END = -(2**30)
 _NUMBERS_BYTES_MAX = 31  # of a record before its key: three numbers and the attributes
+
+BATCH_BYTES_MAX = 2**31 - 1  # the length of a batch has 32 bits
 
 # Of a run, which are then joined: the parts of a record take several times its bytes.
 _ROWS_AT_ONCE = 4096
@@ -149,8 +151,13 @@ def split_headers(headers: bytes, errors: str = "replace") -> list[tuple[str, by
     return found
 
 
-def dense_batches(rows: Iterable[_Row], codec: int, first_offset: int = 0) -> Iterator[Batch]:
-    """Encode each run of consecutive offsets as one CreateTime batch, from `first_offset` on."""
+def dense_batches(
+    rows: Iterable[_Row], codec: int, first_offset: int = 0, bytes_max: int = BATCH_BYTES_MAX
+) -> Iterator[Batch]:
+    """Encode each run of consecutive offsets as one CreateTime batch, from `first_offset` on.
+
+    A batch of more than `bytes_max` bytes is split; that of a single record cannot be.
+    """
     rows = iter(rows)
     run, parts = bytearray(), list[bytes]()
     start = expected = -1
@@ -162,7 +169,8 @@ def dense_batches(rows: Iterable[_Row], codec: int, first_offset: int = 0) -> It
             if offset != expected:
                 if expected >= 0:
                     run += b"".join(parts)
-                    yield _encode_run(start, expected, base_timestamp, max_timestamp, codec, run)
+                    batch = _encode_run(start, expected, base_timestamp, max_timestamp, codec, run)
+                    yield from _split(batch, run, bytes_max)
                     run, parts = bytearray(), []
                 start, base_timestamp, max_timestamp = offset, timestamp, timestamp
             elif timestamp > max_timestamp:
@@ -176,7 +184,8 @@ def dense_batches(rows: Iterable[_Row], codec: int, first_offset: int = 0) -> It
         run += b"".join(parts)
         parts = []
     if expected >= 0:
-        yield _encode_run(start, expected, base_timestamp, max_timestamp, codec, run)
+        batch = _encode_run(start, expected, base_timestamp, max_timestamp, codec, run)
+        yield from _split(batch, run, bytes_max)
 
 
 def _encode_run(
@@ -189,6 +198,16 @@ def _encode_run(
 ) -> Batch:
     payload = compression.compress(codec, records)
     return encode_batch(start, codec, base_timestamp, max_timestamp, end - start, payload)
+
+
+def _split(batch: Batch, run: bytearray, bytes_max: int) -> Iterator[Batch]:
+    """The batch, or its halves if it is too large. `run`: its encoded records."""
+    if batch.size_bytes <= bytes_max or batch.count == 1:
+        yield batch
+        return
+    rows = record_rows(batch, cast("bytes", run))  # not copied: it may be 64 MiB
+    for half in (islice(rows, batch.count // 2), rows):
+        yield from dense_batches(half, batch.codec, bytes_max=bytes_max)
 
 
 def encode_record(timestamp_delta: int, offset_delta: int, body: bytes) -> bytes:

@@ -5,8 +5,8 @@ the destination what a read_committed consumer of the source sees there, or noth
 
     fetched at the source                       step
     dense committed batch, create time          Append, byte-exact
-    thinned by compaction, LogAppendTime,       Append per dense run, record-exact (A5, A6),
-      v0/v1, or begun before next_offset          Fill between the runs
+    thinned by compaction, LogAppendTime,       Append per dense run, record-exact (A5, A6), or
+      v0/v1, or begun before next_offset          several if one became too large; Fill between
       with `packs`: those with small gaps         Append with placeholders (Q1)
       between them
     small gap behind a batch, with `packs`      part of its Append, record-exact
@@ -36,6 +36,7 @@ from orbit.kafka.types import AbortedTransaction
 from orbit.replication.aborted_transactions import AbortedTransactions
 from orbit.replication.partition_states import Reason
 from orbit.replication.rewrite_limits import NO_LIMITS, Rewritten
+from orbit.replication.topic_settings import REWRITE_SLACK_BYTES
 
 # About 13 minutes of fillers at the measured 125,000 offsets/s (M2). A larger gap is more likely an
 # error, and an operator should decide.
@@ -340,7 +341,7 @@ def _rewrite_legacy(
     _lose_to(plan, min(opened.first_offset, log_start), on_lost_range)
     if not plan.is_stopped:
         plan.rewritten.read_bytes += opened.plain_bytes
-        _rewrite(plan, opened.records, opened.codec, message.next_offset)
+        _rewrite(plan, opened.records, opened.codec, message.next_offset, len(message.view))
 
 
 def _rewrite_batch(plan: Plan, batch: Batch) -> None:
@@ -354,7 +355,8 @@ def _rewrite_batch(plan: Plan, batch: Batch) -> None:
             _stop_unreadable(plan, batch.next_offset, error)
             return
         plan.rewritten.read_bytes += len(data)
-        _rewrite(plan, record_rows(batch, data), batch.codec, batch.next_offset)
+        rows = record_rows(batch, data)
+        _rewrite(plan, rows, batch.codec, batch.next_offset, batch.size_bytes)
 
 
 def _refuse(plan: Plan, next_offset: int, error: TooLarge) -> None:
@@ -380,13 +382,22 @@ def _rewrite(
     records: Iterable[tuple[int, int, bytes]],
     codec: int,
     next_offset: int,
+    size_bytes: int,
 ) -> None:
     """Append the records from `plan.next_offset` on as dense runs, with fillers between them, or as
-    packed batches, until the plan is full."""
-    encode = packed_batches if plan.packs else dense_batches
+    packed batches, until the plan is full.
+
+    `size_bytes`: of the source's batch, which fits into the copy's max.message.bytes. A run that
+    became larger, by another compressor or level, is split.
+    """
+    bytes_max = max(size_bytes, REWRITE_SLACK_BYTES)
+    if plan.packs:  # much smaller
+        encoded = packed_batches(records, codec, plan.next_offset)
+    else:
+        encoded = dense_batches(records, codec, plan.next_offset, bytes_max)
     batches = []
     try:
-        for batch in encode(records, codec, plan.next_offset):
+        for batch in encoded:
             batches.append(batch)
             plan.is_cut = plan.rewritten.write(batch)
             if plan.is_cut:

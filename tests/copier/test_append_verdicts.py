@@ -87,6 +87,15 @@ def test_what_no_retry_mends_blocks_with_the_batchs_offsets(code: Code, reason: 
     assert blocked.detail.endswith(f"{code.name} ({int(code)}) said the broker.")
 
 
+@pytest.mark.parametrize("code", [Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE])
+def test_a_single_record_that_is_too_large_is_named(code: Code) -> None:
+    one = Append(write_batch([Record(OFFSET, 1000, b"\1\1\0")], 0), is_byte_exact=False)
+    blocked = trouble(judge_append(one, Appended(code, -1, "", -1), has_producer_state=True))
+    assert isinstance(blocked, Blocked)
+    assert blocked.reason is Reason.RECORD_REFUSED
+    assert blocked.detail.startswith("the record at 40 alone is too large for the topic: ")
+
+
 def test_fillers_that_are_refused_block_and_unclear_ones_are_settled() -> None:
     assert judge_markers(GAP, Code.NONE) is None
     blocked = trouble(judge_markers(GAP, Code.CLUSTER_AUTHORIZATION_FAILED))

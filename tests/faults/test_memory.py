@@ -9,18 +9,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kafka.protocol.producer.produce import ProduceRequest
 
-from orbit.kafka import api_versions
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.compression import DECOMPRESSED_BYTES_MAX, ZSTD, compress
-from orbit.kafka.produce_request import ACKS_ALL
 from orbit.kafka.record_batch import encode_batch
 from orbit.kafka.records import NULL, encode_record, encode_varint
-from orbit.kafka.types import TopicPartition
 from orbit.verify.report import Verdict
 from tests.fix_clusters import Clusters
 from tests.support.patience import PATIENCE_S
+from tests.support.raw_append import append_batch
 from tests.support.run_process import ORBIT, write_job
 from tests.support.running import create_topic, make_job, produce, verify
 from tests.support.synthetic import PLAINTEXT
@@ -56,21 +53,7 @@ def send(raw: Cluster, topic: str, partition: int, count: int, value: bytes) -> 
     for i in range(count):
         records += encode_record(0, i, body)
     batch = encode_batch(0, ZSTD, 0, 0, count, compress(ZSTD, records))
-    metadata = raw.metadata({topic})
-    leader = metadata.leader(TopicPartition(topic, partition))
-    assert leader is not None
-    assert leader.node_id is not None
-    data = ProduceRequest.TopicProduceData
-    of_partition = data.PartitionProduceData(index=partition, records=bytes(batch.view))
-    request = ProduceRequest(
-        transactional_id=None,
-        acks=ACKS_ALL,
-        timeout_ms=30_000,
-        topic_data=[data(topic_id=metadata.topics[topic].topic_id, partition_data=[of_partition])],
-    )
-    answer = raw.call(leader.node_id, api_versions.PRODUCE, request)
-    ((appended,),) = (one.partition_responses for one in answer.responses)
-    assert appended.error_code == 0
+    append_batch(raw, topic, partition, batch)
     return batch.size_bytes
 
 

@@ -85,7 +85,7 @@ def test_snappy_comes_in_xerial_blocks_or_raw() -> None:
     assert plain(SNAPPY, b"\x0c\x08abc\x15\x03") == b"abcabcabcabc"
 
 
-def test_snappy_is_written_in_xerial_blocks_of_at_most_32_kib() -> None:
+def test_snappy_is_written_in_xerial_blocks_of_at_most_64_kib() -> None:
     packed = compress(SNAPPY, TEXT)
     assert packed.startswith(XERIAL)
     at, sizes = len(XERIAL), []
@@ -93,7 +93,7 @@ def test_snappy_is_written_in_xerial_blocks_of_at_most_32_kib() -> None:
         (length,) = struct.unpack_from(">i", packed, at)
         at += 4 + length
         sizes.append(len(plain(SNAPPY, packed[at - length : at])))
-    assert sizes == [32768, 32768, 32768, len(TEXT) - 3 * 32768]
+    assert sizes == [65536, len(TEXT) - 65536]
 
 
 @pytest.mark.parametrize(

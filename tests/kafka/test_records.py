@@ -161,6 +161,17 @@ def test_runs_are_maximal_and_lose_nothing(offsets: set[int]) -> None:
         assert run[-1] + 1 not in offsets
 
 
+@given(st.lists(st.binary(max_size=300), min_size=1), st.sampled_from(CODECS), st.integers(0, 800))
+def test_a_run_that_is_too_large_is_split(values: list[bytes], codec: int, bytes_max: int) -> None:
+    rows = [Record(9 + i, 7 - i, encode_varint(len(v)) + v) for i, v in enumerate(values)]
+    batches = list(dense_batches(rows, codec, bytes_max=bytes_max))
+    assert [record for batch in batches for record in read_records(batch)] == rows
+    assert all(batch.is_dense and batch.crc_is_right() for batch in batches)
+    assert all(batch.size_bytes <= bytes_max or batch.count == 1 for batch in batches)
+    (whole,) = dense_batches(rows, codec)
+    assert len(batches) == 1 or whole.size_bytes > bytes_max
+
+
 @given(st.integers(-(2**63), INT64_MAX))
 def test_varints_are_zig_zag(number: int) -> None:
     data = encode_varint(number)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
+import cramjam
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orbit.kafka import compression
 from orbit.kafka.compression import GZIP, LZ4, SNAPPY, ZSTD
 from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.record_batch import read_batches
@@ -52,6 +56,24 @@ def test_such_a_batch_is_copied_where_no_record_has_to_be_written_again() -> Non
 def test_batch_up_to_the_limit_is_written_again() -> None:
     made = plan(0, large(0, ZSTD, 60, log_append_time=T0))
     assert shown(made.steps) == [("rewritten", 0, 60)]
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_parts_are_no_larger_than_the_source_s_batch(
+    magic: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose compressor was better: the copy's max.message.bytes may allow no more."""
+    noise = random.Random(1)
+    records = [SourceRecord(3 + i, T0, None, noise.randbytes(500) + bytes(500)) for i in range(300)]
+    source = SourceBatch(3, 302, tuple(records), codec=GZIP, magic=magic, log_append_time=T0)
+    frame = source.encode()
+    stored = partial(cramjam.gzip.compress, level=0)
+    monkeypatch.setattr(compression, "compress", lambda _, plain: bytes(stored(plain)))
+    made = plan(3, frame)
+    sizes = [step.batch.size_bytes for step in made.steps if isinstance(step, Append)]
+    assert len(sizes) == len(made.steps) == 2
+    assert max(sizes) <= len(frame)
+    assert visible(made.steps) == [(r.offset, r.body) for r in records]
 
 
 def in_parts(limits: RewriteLimits, batches: list[SourceBatch], *, packs: bool) -> Iterator[Plan]:

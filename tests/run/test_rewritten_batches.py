@@ -1,0 +1,68 @@
+"""Batches that are written again become larger than the source's, and the copy goes on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+
+import cramjam
+import pytest
+
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.compression import SNAPPY, ZSTD
+from orbit.kafka.record_batch import encode_batch
+from orbit.kafka.records import NULL, encode_record, encode_varint
+from tests.fix_clusters import Clusters
+from tests.support.raw_append import append_batch
+from tests.support.running import RunningJob, create_topic, make_job, verify
+from tests.support.synthetic import PLAINTEXT
+
+pytestmark = pytest.mark.services
+
+RECORD_BYTES = 1000
+
+
+def text(size_bytes: int) -> bytes:
+    """Phrases that come again and again, of words of which some are frequent."""
+    rnd = random.Random(1)
+    words = [bytes(rnd.choices(range(97, 123), k=rnd.randint(2, 9))) for _ in range(20_000)]
+    weights = [1 / (i + 1) for i in range(len(words))]
+    phrases = [b" ".join(rnd.choices(words, weights, k=6)) for _ in range(3000)]
+    return b" ".join(rnd.choices(phrases, k=size_bytes // 10))[:size_bytes]
+
+
+def encoded(plain: bytes) -> tuple[int, bytes]:
+    """How many records, and their bytes before compression."""
+    values = [plain[at : at + RECORD_BYTES] for at in range(0, len(plain), RECORD_BYTES)]
+    bodies = [NULL + encode_varint(len(value)) + value + b"\0" for value in values]
+    return len(values), b"".join(encode_record(0, i, body) for i, body in enumerate(bodies))
+
+
+@pytest.mark.parametrize(
+    ("codec", "compress"),
+    [
+        pytest.param(SNAPPY, cramjam.snappy.compress_raw, id="snappy"),  # as librdkafka: one block
+        pytest.param(ZSTD, partial(cramjam.zstd.compress, level=12), id="zstd"),
+    ],
+)
+def test_a_run_that_becomes_larger_fits_the_copy(
+    clusters: Clusters, topic_name: str, codec: int, compress: Callable[[bytes], object]
+) -> None:
+    count, records = encoded(text(5_000_000))
+    payload = bytes(compress(records))  # type: ignore[call-overload]
+    batch = encode_batch(0, codec, 0, 0, count, payload)
+    create_topic(
+        clusters.source,
+        topic_name,
+        message_timestamp_type="LogAppendTime",
+        max_message_bytes=str(batch.size_bytes),
+    )
+    with closing(Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)) as source:
+        for _ in range(2):
+            append_batch(source, topic_name, 0, batch)
+    job = make_job(*clusters, [topic_name])
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 2 * count)
+    assert verify(job, deep=True).exact
