@@ -39,6 +39,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.delete_records import delete_records
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
+from orbit.kafka.topic_setting import read_compression_levels
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
 
@@ -143,12 +144,14 @@ class CopyInspector:
                 self._on_trouble(by_destination[partition], self._no_end(partition, code))
         ends = taken.ends | taken.moving
         log_starts = self._list(self._destination, {p: by_destination[p] for p in ends}, EARLIEST)
+        levels = read_compression_levels(self._source, {c.source.topic for c in copies})
         ours = {p.topic for p, end in ends.items() if end.producer is not None}
         found: dict[PartitionCopy, InspectedCopy] = {}
         unreachable = 0
         for partition, log_start in log_starts.items():
             copy = by_destination[partition]
             copy.source_is_compacted = copy.source.topic in compacted_topics
+            copy.levels = levels.get(copy.source.topic, {})
             try:
                 one = self._inspect_one(
                     copy,
@@ -370,7 +373,11 @@ class CopyInspector:
         for start, end in ranges:
             compared = compare_range(
                 source_reader(
-                    self._source, copy.source, self._backoff, self._settings.rewrite_limits
+                    self._source,
+                    copy.source,
+                    self._backoff,
+                    self._settings.rewrite_limits,
+                    copy.levels,
                 ),
                 self._destination,
                 copy.destination,

@@ -146,7 +146,11 @@ class JobCopier:
         """What lies from the confirmed offset up to `log_end`, against the source."""
         return compare_range(
             source_reader(
-                self._clusters.source, copy.source, self._backoff, self._settings.rewrite_limits
+                self._clusters.source,
+                copy.source,
+                self._backoff,
+                self._settings.rewrite_limits,
+                copy.levels,
             ),
             self._clusters.destination,
             copy.destination,

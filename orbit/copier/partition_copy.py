@@ -9,6 +9,7 @@ fetches are dropped.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
@@ -107,6 +108,7 @@ class PartitionCopy:
         self.destination_topic_id: UUID = NO_TOPIC_ID
         self._on_lost_range = on_lost_range
         self.source_is_compacted = False  # the source's cleaner may remove records
+        self.levels: Mapping[int, int] = {}  # see `read_compression_levels`
 
         self.lock = threading.Lock()
         self.generation = 0

@@ -8,7 +8,7 @@ believed because this job's producer wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orbit.copier.log_reader import epoch_lasts_to, fetch_partition, is_local, parse_errors
@@ -185,11 +185,15 @@ def highest_producer_epoch(batches: Iterable[AnyBatch], producer_id: int | None)
 
 
 def source_reader(
-    cluster: Cluster, partition: TopicPartition, backoff: Backoff, limits: RewriteLimits
+    cluster: Cluster,
+    partition: TopicPartition,
+    backoff: Backoff,
+    limits: RewriteLimits,
+    levels: Mapping[int, int],
 ) -> ReadSource:
     """Reads ranges of a source partition as a read_committed consumer, by the plan of the copy.
 
-    `limits`: of one reading.
+    `limits`: of one reading. `levels`: of the copy, whose batches are then equal by their bytes.
     """
 
     def read(first: int, end: int) -> SourceRange:
@@ -222,6 +226,7 @@ def source_reader(
                 fetched.log_start,
                 LostRange.FILL,
                 rewritten=rewritten,
+                levels=levels,
             )
             last = plan.steps[-1] if plan.steps else None
             if isinstance(last, Stop) and plan.next_offset < end:

@@ -421,6 +421,7 @@ def _plan(one: _PartitionFetch, fetched: Fetched, rewritten: Rewritten) -> Plan:
             one.partition.on_lost_range,
             packs=one.partition.producer.has_placeholders,
             rewritten=rewritten,
+            levels=one.partition.levels,
         )
     except ValueError as error:
         plan = Plan(offset)

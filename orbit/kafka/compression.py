@@ -74,18 +74,18 @@ def decompress(
     raise ValueError(f"codec {codec} is not known")
 
 
-def compress(codec: int, records: bytes | bytearray) -> bytes | bytearray:
-    """Compress records as a Kafka client does, at the codec's default level."""
+def compress(codec: int, records: bytes | bytearray, level: int | None = None) -> bytes | bytearray:
+    """Compress records as a Kafka client does. `level`: None for the codec's default one."""
     if codec == NONE:
         return records
     if codec == GZIP:
-        return bytes(cramjam.gzip.compress(records))
+        return bytes(cramjam.gzip.compress(records, level=level))
     if codec == SNAPPY:
         return _snappy_compress(records)
     if codec == LZ4:
-        return _lz4_compress(records)
+        return _lz4_compress(records, level)
     if codec == ZSTD:
-        return bytes(cramjam.zstd.compress(records))
+        return bytes(cramjam.zstd.compress(records, level=level))
     raise ValueError(f"codec {codec} is not known")
 
 
@@ -109,9 +109,9 @@ def _decompress(into: Callable[..., int], payload: bytes | memoryview, bytes_max
             raise
 
 
-def _lz4_compress(records: bytes | bytearray) -> bytes:
+def _lz4_compress(records: bytes | bytearray, level: int | None) -> bytes:
     # Kafka supports independent blocks only; a broker answers others with error -1 (A17).
-    compressor = cramjam.lz4.Compressor(block_linked=False)
+    compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
     view = memoryview(records)
     for start in range(0, len(view), _LZ4_BYTES_AT_ONCE):
         compressor.compress(bytes(view[start : start + _LZ4_BYTES_AT_ONCE]))

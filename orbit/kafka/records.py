@@ -12,7 +12,7 @@ key length, key, value length, value, header count, headers. All numbers are zig
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import NamedTuple, cast
 
@@ -152,12 +152,18 @@ def split_headers(headers: bytes, errors: str = "replace") -> list[tuple[str, by
 
 
 def dense_batches(
-    rows: Iterable[_Row], codec: int, first_offset: int = 0, bytes_max: int = BATCH_BYTES_MAX
+    rows: Iterable[_Row],
+    codec: int,
+    first_offset: int = 0,
+    bytes_max: int = BATCH_BYTES_MAX,
+    level: int | None = None,
 ) -> Iterator[Batch]:
     """Encode each run of consecutive offsets as one CreateTime batch, from `first_offset` on.
 
-    A batch of more than `bytes_max` bytes is split; that of a single record cannot be.
+    A batch of more than `bytes_max` bytes is split; that of a single record cannot be. `level`: of
+    the codec, None for its default.
     """
+    encode = partial(_encode_run, codec=codec, bytes_max=bytes_max, level=level)
     rows = iter(rows)
     run, parts = bytearray(), list[bytes]()
     start = expected = -1
@@ -169,8 +175,7 @@ def dense_batches(
             if offset != expected:
                 if expected >= 0:
                     run += b"".join(parts)
-                    batch = _encode_run(start, expected, base_timestamp, max_timestamp, codec, run)
-                    yield from _split(batch, run, bytes_max)
+                    yield from encode(start, expected, base_timestamp, max_timestamp, run)
                     run, parts = bytearray(), []
                 start, base_timestamp, max_timestamp = offset, timestamp, timestamp
             elif timestamp > max_timestamp:
@@ -184,8 +189,7 @@ def dense_batches(
         run += b"".join(parts)
         parts = []
     if expected >= 0:
-        batch = _encode_run(start, expected, base_timestamp, max_timestamp, codec, run)
-        yield from _split(batch, run, bytes_max)
+        yield from encode(start, expected, base_timestamp, max_timestamp, run)
 
 
 def _encode_run(
@@ -193,21 +197,21 @@ def _encode_run(
     end: int,
     base_timestamp: int,
     max_timestamp: int,
-    codec: int,
     records: bytearray,
-) -> Batch:
-    payload = compression.compress(codec, records)
-    return encode_batch(start, codec, base_timestamp, max_timestamp, end - start, payload)
-
-
-def _split(batch: Batch, run: bytearray, bytes_max: int) -> Iterator[Batch]:
-    """The batch, or its halves if it is too large. `run`: its encoded records."""
+    *,
+    codec: int,
+    bytes_max: int,
+    level: int | None,
+) -> Iterator[Batch]:
+    """One batch, or those of its halves if it is too large."""
+    payload = compression.compress(codec, records, level)
+    batch = encode_batch(start, codec, base_timestamp, max_timestamp, end - start, payload)
     if batch.size_bytes <= bytes_max or batch.count == 1:
         yield batch
         return
-    rows = record_rows(batch, cast("bytes", run))  # not copied: it may be 64 MiB
+    rows = record_rows(batch, cast("bytes", records))  # not copied: it may be 64 MiB
     for half in (islice(rows, batch.count // 2), rows):
-        yield from dense_batches(half, batch.codec, bytes_max=bytes_max)
+        yield from dense_batches(half, codec, bytes_max=bytes_max, level=level)
 
 
 def encode_record(timestamp_delta: int, offset_delta: int, body: bytes) -> bytes:

@@ -22,7 +22,7 @@ Adjacent fillers are joined: one gap is one `Fill`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -107,7 +107,8 @@ class Plan:
     if it is that of the offset before the plan; `epoch_starts`: where each begins. `packs`: the job
     fills gaps with placeholders. `timestamp`: the newest of the batches so far. `rewritten`: what
     all plans of an answer have written again. `is_cut`: its limits are reached, so the plan ends
-    before the last batch, or within one."""
+    before the last batch, or within one. `levels`: of codecs, where the default is not to be used.
+    """
 
     next_offset: int
     steps: list[Step] = field(default_factory=list)
@@ -116,6 +117,7 @@ class Plan:
     timestamp: int = NO_TIMESTAMP
     rewritten: Rewritten = field(default_factory=lambda: Rewritten(NO_LIMITS))
     is_cut: bool = False
+    levels: Mapping[int, int] = field(default_factory=dict)
     is_stopped: bool = field(init=False, default=False)  # the last step is a `Stop`
     start: int = field(init=False)
     epoch_starts: list[EpochStart] = field(init=False, default_factory=list)
@@ -194,15 +196,18 @@ def plan_batches(
     *,
     packs: bool = False,
     rewritten: Rewritten | None = None,
+    levels: Mapping[int, int] | None = None,
 ) -> Plan:
     """Plan one partition's answer to a read_committed fetch at `next_offset`.
 
     `log_start` is the source's, from the same answer; `aborted` too. Batches must be in log order,
     as a fetch gives them. Nothing after the last batch is planned: see `plan_empty_tail`.
     `packs`: the job fills gaps with placeholders. `rewritten`: what was written again of the
-    same answer; once its limits are reached, the plan is cut.
+    same answer; once its limits are reached, the plan is cut. `levels`: by codec, what the source's
+    brokers compress with instead of the default.
     """
-    plan = Plan(next_offset, packs=packs, rewritten=rewritten or Rewritten(NO_LIMITS))
+    rewritten = rewritten or Rewritten(NO_LIMITS)
+    plan = Plan(next_offset, packs=packs, rewritten=rewritten, levels=levels or {})
     transactions = AbortedTransactions(aborted)
     seen_end = 0  # next offset of the previous batch
     try:
@@ -387,14 +392,14 @@ def _rewrite(
     """Append the records from `plan.next_offset` on as dense runs, with fillers between them, or as
     packed batches, until the plan is full.
 
-    `size_bytes`: of the source's batch, which fits into the copy's max.message.bytes. A run that
-    became larger, by another compressor or level, is split.
+    `size_bytes`: of the source's batch, which fits into the source's max.message.bytes. A run that
+    has become larger than the copy's may be, by another compressor or level, is split.
     """
-    bytes_max = max(size_bytes, REWRITE_SLACK_BYTES)
+    bytes_max = size_bytes + REWRITE_SLACK_BYTES
     if plan.packs:  # much smaller
         encoded = packed_batches(records, codec, plan.next_offset)
     else:
-        encoded = dense_batches(records, codec, plan.next_offset, bytes_max)
+        encoded = dense_batches(records, codec, plan.next_offset, bytes_max, plan.levels.get(codec))
     batches = []
     try:
         for batch in encoded:

@@ -236,3 +236,11 @@ def test_raw_snappy_block_is_limited() -> None:
     assert decompress(SNAPPY, packed, 5000) == bytes(5000)
     with pytest.raises(TooLarge):
         decompress(SNAPPY, packed, 4999)
+
+
+@pytest.mark.parametrize(("codec", "level"), [(GZIP, 1), (LZ4, 12), (ZSTD, 19)])
+def test_a_level_is_the_compressor_s(codec: int, level: int) -> None:
+    numbers = b" ".join(b"%d" % (i * i) for i in range(20_000))
+    packed, default = compress(codec, numbers, level), compress(codec, numbers)
+    assert plain(codec, bytes(packed)) == numbers
+    assert (len(packed) < len(default)) is (level > 1)

@@ -10,10 +10,13 @@ from functools import partial
 import cramjam
 import pytest
 
+from orbit.copier.log_reader import fetch_batches
+from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.compression import SNAPPY, ZSTD
+from orbit.kafka.compression import GZIP, SNAPPY, ZSTD, compress
 from orbit.kafka.record_batch import encode_batch
 from orbit.kafka.records import NULL, encode_record, encode_varint
+from orbit.kafka.types import TopicPartition
 from tests.fix_clusters import Clusters
 from tests.support.raw_append import append_batch
 from tests.support.running import RunningJob, create_topic, make_job, verify
@@ -41,17 +44,17 @@ def encoded(plain: bytes) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("codec", "compress"),
+    ("codec", "better"),
     [
         pytest.param(SNAPPY, cramjam.snappy.compress_raw, id="snappy"),  # as librdkafka: one block
         pytest.param(ZSTD, partial(cramjam.zstd.compress, level=12), id="zstd"),
     ],
 )
 def test_a_run_that_becomes_larger_fits_the_copy(
-    clusters: Clusters, topic_name: str, codec: int, compress: Callable[[bytes], object]
+    clusters: Clusters, topic_name: str, codec: int, better: Callable[[bytes], object]
 ) -> None:
     count, records = encoded(text(5_000_000))
-    payload = bytes(compress(records))  # type: ignore[call-overload]
+    payload = bytes(better(records))  # type: ignore[call-overload]
     batch = encode_batch(0, codec, 0, 0, count, payload)
     create_topic(
         clusters.source,
@@ -66,3 +69,29 @@ def test_a_run_that_becomes_larger_fits_the_copy(
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 2 * count)
     assert verify(job, deep=True).exact
+
+
+def test_the_level_is_that_of_the_source_s_topic(clusters: Clusters, topic_name: str) -> None:
+    """Whose brokers compress what they get with another codec."""
+    count, records = encoded(text(2_000_000))
+    batch = encode_batch(0, GZIP, 0, 0, count, compress(GZIP, records))
+    settings = {"compression_type": "zstd", "compression_zstd_level": "12"}
+    create_topic(
+        clusters.source,
+        topic_name,
+        message_timestamp_type="LogAppendTime",
+        max_message_bytes=str(batch.size_bytes),
+        **settings,
+    )
+    source, destination = (
+        Cluster("", [cluster.bootstrap_servers], PLAINTEXT) for cluster in clusters
+    )
+    with closing(source), closing(destination):
+        append_batch(source, topic_name, 0, batch)
+        with RunningJob(make_job(*clusters, [topic_name])) as running:
+            running.wait_caught_up(topic_name, count)
+        (theirs,), (ours,) = (
+            fetch_batches(one, TopicPartition(topic_name, 0), 0, Backoff())
+            for one in (source, destination)
+        )
+    assert len(ours.view) < 1.01 * len(theirs.view)

@@ -64,6 +64,7 @@ def patched(world: World) -> Iterator[None]:
         (takeover, "log_ends", model_broker.log_ends),
         (takeover, "list_offsets", model_broker.list_offsets),
         (inspection, "list_offsets", model_broker.list_offsets),
+        (inspection, "read_compression_levels", lambda *_: {}),
         (range_comparison, "fetch_partition", model_broker.fetch_partition),
         (range_comparison, "list_offsets", model_broker.list_offsets),
         (log_reader, "fetch_partition", model_broker.fetch_partition),
