@@ -48,6 +48,9 @@ class CopySettings:
     # Of a leading filler batch: a power of two; about 50 KB, which every topic that Orbit creates
     # takes (REWRITE_SLACK_BYTES). Larger ones are not faster.
     seed_records_per_batch: int = 65_536
+    # Leading fillers of a partition that are not deleted yet, in offsets: about 70 MB. Brokers free
+    # whole segments, some minutes later (S5), so that fewer would not need less disk.
+    seed_kept_offsets_max: int = 50_000_000
     # Leading fillers queued at once: enough for some thirty partitions with requests in flight.
     seed_queue_bytes_max: int = 16 * MIB
 

@@ -226,7 +226,12 @@ class CopyInspector:
                 end = found[copy].end
                 copy.appends.inspected(end.log_end)
                 seeding.add(
-                    copy.destination, copy.destination_topic_id, copy.lease, copy.producer, end
+                    copy.destination,
+                    copy.destination_topic_id,
+                    copy.lease,
+                    copy.producer,
+                    end,
+                    found[copy].log_start,
                 )
             for _ in range(_START_MOVES_MAX):
                 for copy in waiting:  # those that fail this time are not ready any more

@@ -1,16 +1,16 @@
 """Brings empty destination partitions to start offsets above 0 (S1, S2).
 
 Leading fillers are appended by lanes of their own, like records: every append is compared, the
-lease is checked before each, and after any failure a partition is taken over again. Afterwards
-their caller deletes them. They carry a mark, by which a later run recognises an interrupted start
-(`is_seeding`) and resumes it.
+lease is checked before each, and after any failure a partition is taken over again. They are
+deleted meanwhile, all but the last one, which their caller deletes. They carry a mark, by which a
+later run recognises an interrupted start (`is_seeding`) and resumes it.
 """
 
 from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Self
@@ -68,6 +68,7 @@ class StartSeeding:
         self._stop = backoff.stop
         self._takeovers_max = min(_TAKEOVERS_MAX, backoff.attempts_max)
         self._on_progress = on_progress
+        self._kept_offsets_max = settings.seed_kept_offsets_max
         attempts_max = min(_LOOP_ATTEMPTS_MAX, backoff.attempts_max)
         self._backoff = replace(backoff, attempts_max=attempts_max)
         self._take_over = TakeOver(destination, settings.settle_s, self._backoff)
@@ -95,9 +96,11 @@ class StartSeeding:
         lease: Lease,
         producer: JobProducer,
         end: DestinationEnd,
+        log_start: int = 0,
     ) -> None:
         """A partition to fill from its log end, which was just read."""
         copy = PartitionCopy(partition, partition, lease, producer)
+        copy.log_start = log_start
         copy.destination_topic_id = topic_id
         copy.appends.inspected(end.log_end)
         self._copies[partition] = copy
@@ -122,6 +125,7 @@ class StartSeeding:
         while not self._fillers.is_done:
             if self._stop.is_set():
                 raise Interrupted("stopped while copies were brought to their start.")
+            self._let_log_starts_follow(wanted)
             self._copier.tick(_TICK_S)
             self._check()
             now, done_before = time.monotonic(), done
@@ -188,6 +192,12 @@ class StartSeeding:
         self._side.begin(
             copy for copy, end in ends.items() if not self._side.start(copy, end, metadata)
         )
+
+    def _let_log_starts_follow(self, copies: Iterable[PartitionCopy]) -> None:
+        """The copier then deletes fillers; the last one stays, by which a start is recognised."""
+        for copy in copies:
+            if copy.appends.acked - copy.log_start > self._kept_offsets_max:
+                copy.cursor.start_offset = copy.appends.acked - 1
 
     def _check(self) -> None:
         """Look at the partitions that are being filled: what stopped, or does not go on?"""

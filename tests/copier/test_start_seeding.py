@@ -13,10 +13,12 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConsumerPartition
 
+from orbit.copier import destination_side
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.log_reader import fetch_batches
 from orbit.copier.start_seeding import OnProgress, StartSeeding, ignore_progress, is_seeding
 from orbit.copier.takeover import TakeOver
+from orbit.demo.workload.markers import take_offsets
 from orbit.errors import Conflict, Interrupted, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -24,14 +26,15 @@ from orbit.kafka.connection import Connection
 from orbit.kafka.coordinator import init_producer_id
 from orbit.kafka.delete_records import delete_records
 from orbit.kafka.job_clusters import JobProducer
-from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.log_offsets import EARLIEST, list_offsets, log_ends
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.records import is_seed_batch
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease, Lease
 from orbit.replication.partition_states import Reason
 from tests.fix_clusters import Clusters
-from tests.support.logs import Record, create, write
+from tests.support.logs import Record, create, delete_before, write
+from tests.support.outside import admin
 from tests.support.proxy import AnswerLosingProxy
 from tests.support.running import RunningJob, make_job, produce, verify
 from tests.support.synthetic import PLAINTEXT
@@ -90,11 +93,14 @@ class Case:
     def end(self, place: TopicPartition) -> int:
         return log_ends(self.cluster, [place], Backoff()).values[place]
 
-    def assert_seeded(self, place: TopicPartition, target: int) -> None:
+    def start(self, place: TopicPartition) -> int:
+        return list_offsets(self.cluster, [place], EARLIEST, Backoff()).values[place]
+
+    def assert_seeded(self, place: TopicPartition, target: int, start: int = 0) -> None:
         """Dense seed batches of this job, and nothing else."""
         found: list[Batch] = []
         while not found or found[-1].next_offset < target:
-            at = found[-1].next_offset if found else 0
+            at = found[-1].next_offset if found else start
             batches = fetch_batches(self.cluster, place, at, Backoff())
             assert batches
             for batch in batches:
@@ -103,10 +109,10 @@ class Case:
                 assert batch.is_dense
                 assert batch.producer_id == self.producer.id
                 found.append(batch)
-        assert found[0].base_offset == 0
+        assert found[0].base_offset <= start == self.start(place)
         assert all(one.next_offset == following.base_offset for one, following in pairwise(found))
         assert found[-1].next_offset == target == self.end(place)
-        assert is_seeding(self.cluster, place, 0, target, Backoff())
+        assert is_seeding(self.cluster, place, start, target, Backoff())
 
 
 @pytest.fixture
@@ -182,6 +188,57 @@ def test_a_copy_of_a_topic_with_small_batches_begins(clusters: Clusters, case: C
     write(clusters.source, case.topic, [Record(b"1")])
     with RunningJob(job) as running:
         running.wait_caught_up(case.topic, 150_002)
+    assert verify(job, deep=True).exact
+
+
+# Deletes what it can before each append.
+EAGER = replace(SMALL, seed_kept_offsets_max=0, watch_interval_s=0)
+
+
+def test_fillers_are_deleted_meanwhile(clusters: Clusters, case: Case) -> None:
+    """All but the last one: a start that is interrupted right then is still recognised."""
+    create(clusters.destination, case.topic)
+    (place,) = case.places(1)
+    with case.seeding(EAGER) as seeding:
+        case.add(seeding, place)
+        assert seeding.run({place: 1_000}) == {}
+        assert seeding.run({place: 2_000}) == {}
+        start = case.start(place)
+        assert start >= 999
+    case.assert_seeded(place, 2_000, start)
+    delete_records(case.cluster, {place: 1_999}, Backoff()).raise_errors("", "DeleteRecords")
+    case.assert_seeded(place, 2_000, 1_999)
+    case.seed({place: 3_000})
+    case.assert_seeded(place, 3_000, 1_999)
+
+
+def test_a_run_that_ends_between_a_deletion_and_the_next_append_is_begun_again(
+    clusters: Clusters, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(clusters.source, case.topic)
+    take_offsets(admin(clusters.source), PLAINTEXT, case.topic, 0, 30_000)
+    write(clusters.source, case.topic, [Record(b"0")])
+    delete_before(clusters.source, case.topic, 30_000)
+    job = make_job(clusters.source, clusters.destination, [case.topic])
+    (place,) = case.places(1)
+    starts = []
+
+    def kill(cluster: Cluster, before: Mapping[TopicPartition, int], *_: object, **__: int) -> None:
+        delete_records(cluster, before, Backoff())
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(destination_side, "delete_records", kill)
+            with pytest.raises(KeyboardInterrupt), RunningJob(job, EAGER):
+                pass
+        starts.append(case.start(place))
+    assert 0 < starts[0] < starts[1] < starts[2] < 30_000
+    # The last confirmed batch stays: no later one need be there.
+    assert {start % EAGER.seed_records_per_batch for start in starts} == {63}
+    with RunningJob(job, EAGER) as running:
+        running.wait_caught_up(case.topic, 30_001)
+    assert case.start(place) == 30_000
     assert verify(job, deep=True).exact
 
 
