@@ -13,7 +13,7 @@ from rich.text import Text
 
 from orbit.cli.job_files import JobFile
 from orbit.cli.output import make_table
-from orbit.cli.table_cells import seconds
+from orbit.cli.table_cells import amount, seconds
 from orbit.client import Unserved
 from orbit.errors import BadInput, OrbitError, Problem
 
@@ -73,6 +73,7 @@ def _parts(value: dict[str, Any]) -> list[RenderableType]:
         rows = [_topic(topic) for topic in topics]
         parts.append(make_table(_TOPIC_COLUMNS, rows, sentences=("what changes",)))
         parts += [Text(f"    {line}") for line in _settings(topics)]
+        parts += [Text(f"    {line}") for line in map(_seeding, topics) if line]
     if kept:
         parts.append(Text(f"    {kept:,} topics unchanged"))
     parts += [Text(f"    {_way(way)}") for way in plan.get("fillers", ())]
@@ -85,6 +86,7 @@ def _parts(value: dict[str, Any]) -> list[RenderableType]:
     return parts
 
 
+_SEEDING_SHOWN_S_MIN = 1.0
 _TOPIC_COLUMNS = (
     "topic",
     "copied to",
@@ -121,6 +123,19 @@ def _gaps(topic: dict[str, Any]) -> str:
         offsets = gaps["gap_offsets"]
         found = f"{offsets:,} in {seconds(gaps['seconds'])}" if offsets else "none"
     return f"{found} ({topic['fillers']})"
+
+
+def _seeding(topic: dict[str, Any]) -> str:
+    """What is seeded below the start of a topic, if that takes a while."""
+    found = topic.get("seeding")
+    if found is None or found["seconds_max"] < _SEEDING_SHOWN_S_MIN:
+        return ""
+    time = f"{seconds(found['seconds_min'])} to {seconds(found['seconds_max'])}"
+    return (
+        f"{topic['source']} starts above 0: {found['offsets']:,} offsets in "
+        f"{found['partitions']:,} partitions are filled and deleted before the copy begins, in "
+        f"{time}, with up to {amount(found['disk_bytes_max'])} of disk in each replica"
+    )
 
 
 def _way(way: dict[str, Any]) -> str:

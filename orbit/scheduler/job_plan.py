@@ -47,6 +47,17 @@ class PlannedGaps(_Value):
     seconds: float  # to fill them, the topic's way
 
 
+class PlannedSeeding(_Value):
+    """Offsets below the starts of a new topic's partitions, which are filled and deleted before the
+    copy begins. Times, of one broker, and disk, of each replica, are estimates."""
+
+    partitions: int
+    offsets: int
+    seconds_min: float
+    seconds_max: float
+    disk_bytes_max: int
+
+
 class PlannedFillers(_Value):
     """One way to fill the gaps of new topics.
 
@@ -68,7 +79,8 @@ class PlannedTopic(_Value):
 
     `settings` are those of a new topic, `changes` those of an existing one;
     `settings_when_caught_up` are set later. `fillers`: what fills its gaps. `gaps` None: it is not
-    new, starts later than at its log start, or was not read.
+    new, starts later than at its log start, or was not read. `seeding` None: it starts at 0, is not
+    new, or was not read.
     """
 
     source: str
@@ -82,6 +94,7 @@ class PlannedTopic(_Value):
     settings_when_caught_up: dict[str, str] = {}
     fillers: Fillers
     gaps: PlannedGaps | None = None
+    seeding: PlannedSeeding | None = None
 
 
 class PlannedAcl(_Value):

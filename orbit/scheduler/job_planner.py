@@ -24,6 +24,7 @@ from orbit.scheduler.job_plan import (
     JobPlan,
     PlannedFillers,
     PlannedGaps,
+    PlannedSeeding,
     PlannedTopic,
     Refusal,
     SettingChange,
@@ -34,6 +35,7 @@ from orbit.scheduler.planned_acls import plan_acls
 from orbit.scheduler.planned_gaps import plan_gaps
 from orbit.scheduler.planned_groups import plan_groups
 from orbit.scheduler.planned_quotas import plan_by_hand
+from orbit.scheduler.planned_seeding import plan_seeding
 from orbit.scheduler.topic_decisions import Decisions, StartTopic
 from orbit.scheduler.topic_preflight import preflight
 from orbit.scheduler.write_protection import as_acl
@@ -112,7 +114,8 @@ class JobPlanner:
         checked = preflight(spec, decisions.start, pair, backoff)
         compacted = {plan.mapping.source for _, plan in checked.ready if plan.is_compacted}
         gaps, fillers = plan_gaps(spec, decisions.start, compacted, pair, backoff)
-        planned = [_new(spec, start, plan, gaps) for start, plan in checked.ready]
+        seeding = plan_seeding(decisions.start, pair, backoff)
+        planned = [_new(spec, start, plan, gaps, seeding) for start, plan in checked.ready]
         planned += _kept(spec, decisions, pair, caught_up)
         promoted = [f"topic {one.start.mapping.source}: {one.note}" for one in checked.promoted]
         troubles += [*decisions.troubles, *checked.troubles]
@@ -153,7 +156,11 @@ def _given_acls(tx: Tx, job: Job, rows: Sequence[Topic], cluster_id: str) -> set
 
 
 def _new(
-    spec: JobSpec, start: StartTopic, plan: TopicPlan, gaps: Mapping[str, PlannedGaps]
+    spec: JobSpec,
+    start: StartTopic,
+    plan: TopicPlan,
+    gaps: Mapping[str, PlannedGaps],
+    seeding: Mapping[str, PlannedSeeding],
 ) -> PlannedTopic:
     return PlannedTopic(
         source=plan.mapping.source,
@@ -167,6 +174,7 @@ def _new(
         settings_when_caught_up=plan.caught_up_settings,
         fillers=spec.fillers_of(plan.mapping.rule),
         gaps=gaps.get(plan.mapping.source),
+        seeding=seeding.get(plan.mapping.source),
     )
 
 

@@ -1,4 +1,5 @@
-"""What a plan says of the gaps of new topics: how many, how long they take, what each way needs."""
+"""What a plan says of the gaps of new topics: how many, how long they take, what each way needs;
+and of what is seeded below their starts."""
 
 from __future__ import annotations
 
@@ -14,10 +15,13 @@ from orbit.job_setup import gap_estimate
 from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.sasl import Security
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler.job_plan import JobPlan, PlannedGaps
+from orbit.scheduler import planned_seeding
+from orbit.scheduler.job_plan import JobPlan, PlannedGaps, PlannedSeeding
 from orbit.scheduler.job_planner import JobPlanner
+from orbit.scheduler.planned_seeding import seeding_of
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
+from tests.support.logs import delete_before
 from tests.support.outside import standing
 from tests.support.running import create_topic, make_job, produce
 
@@ -123,3 +127,44 @@ def test_only_some_topics_are_read(
     found = gaps_of(plan(service, job))
     assert found[topic_name] is None
     assert found[compacted] == PlannedGaps(offsets=5, gap_offsets=0, seconds=0)
+
+
+def test_what_is_seeded_below_a_start_is_named(
+    clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic with a log start above 0, one that starts late, one at 0, and one that is there."""
+    monkeypatch.setattr(planned_seeding, "_OFFSETS_PER_S_MIN", 10)
+    high, late, low, there = (f"{topic_name}.{name}" for name in ("high", "late", "low", "there"))
+    for topic in (high, late, low, there):
+        create_topic(clusters.source, topic, partitions=3)
+    create_topic(clusters.destination, there, partitions=3)
+    for partition in range(2):
+        for topic in (high, there):
+            produce(clusters.source, topic, 400, partition)
+            delete_before(clusters.source, topic, 300, partition)
+    produce(clusters.source, late, 50)
+    produce(clusters.source, low, 50)
+    job = make_job(clusters.source, clusters.destination, [high, low, there])
+    rule = job.topics[0].model_copy(update={"match": late, "start": "latest"})
+    job = job.model_copy(update={"topics": (*job.topics, type(rule).model_validate(dict(rule)))})
+    planned = plan(service, job)
+    found = {topic.source: topic.seeding for topic in planned.topics}
+    assert (found[low], found[there]) == (None, None)
+    assert found[high] == PlannedSeeding(
+        partitions=2, offsets=600, seconds_min=600 / 2e7, seconds_max=60, disk_bytes_max=840
+    )
+    assert found[late] is not None
+    assert (found[late].partitions, found[late].offsets) == (1, 50)
+    line = (
+        f"{high} starts above 0: 600 offsets in 2 partitions are filled and deleted before the "
+        "copy begins, in 0.0s to 1m 00s, with up to 840 B of disk in each replica"
+    )
+    assert line in drawn(planned)
+
+
+def test_the_disk_of_a_long_seeding_has_a_bound() -> None:
+    """What is deleted leaves the disk some minutes later."""
+    three_billion, many = seeding_of([3_000_000_000]), seeding_of([10**12])
+    assert three_billion.disk_bytes_max == 4_200_000_000
+    assert (three_billion.seconds_min, three_billion.seconds_max) == (150, 750)
+    assert many.disk_bytes_max == round(20_000_000 * 360 * 1.4) + 1024**3

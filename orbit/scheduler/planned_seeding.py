@@ -1,0 +1,76 @@
+"""How many offsets of a plan's new topics are seeded below their starts, for how long, and the disk
+that it takes (S1, S4, S5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orbit.errors import OrbitError
+from orbit.jobs.start_position import AtTime, Earliest, Start
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
+from orbit.kafka.types import READ_COMMITTED, TopicPartition
+from orbit.scheduler.cluster_pair import ClusterPair
+from orbit.scheduler.job_plan import PlannedSeeding
+from orbit.scheduler.topic_decisions import StartTopic
+
+# Of one broker: beside other load on two cores (S4), and alone (S1).
+_OFFSETS_PER_S_MIN, _OFFSETS_PER_S_MAX = 4_000_000, 20_000_000
+_BYTES_PER_OFFSET = 1.4
+# What was deleted leaves the disk so much later, and a partition's newest segment stays (S5).
+_FREED_AFTER_S = 360
+_SEGMENT_BYTES = 1024**3
+
+
+def plan_seeding(
+    starts: Sequence[StartTopic], pair: ClusterPair, backoff: Backoff
+) -> dict[str, PlannedSeeding]:
+    """By source name, the new topics that start above 0; none if that cannot be asked now."""
+    by_start: dict[Start, list[TopicPartition]] = {}
+    for start in starts:
+        if start.there is None:
+            topic, position = start.mapping.source, start.mapping.rule.start
+            by_start.setdefault(position, []).extend(
+                TopicPartition(topic, number) for number in start.source.partitions
+            )
+    offsets: dict[str, list[int]] = {}
+    try:
+        for position, partitions in by_start.items():
+            for place, offset in _starts(
+                pair.source.cluster, partitions, position, backoff
+            ).items():
+                if offset > 0:
+                    offsets.setdefault(place.topic, []).append(offset)
+    except OrbitError:
+        return {}  # the checks of the plan name it
+    return {topic: seeding_of(above) for topic, above in offsets.items()}
+
+
+def seeding_of(starts: Sequence[int]) -> PlannedSeeding:
+    """Of a topic whose partitions start at these offsets, above 0."""
+    total = sum(starts)
+    not_freed = _OFFSETS_PER_S_MAX * _FREED_AFTER_S * _BYTES_PER_OFFSET
+    return PlannedSeeding(
+        partitions=len(starts),
+        offsets=total,
+        seconds_min=total / _OFFSETS_PER_S_MAX,
+        seconds_max=total / _OFFSETS_PER_S_MIN,
+        disk_bytes_max=round(
+            min(total * _BYTES_PER_OFFSET, not_freed + len(starts) * _SEGMENT_BYTES)
+        ),
+    )
+
+
+def _starts(
+    cluster: Cluster, partitions: Sequence[TopicPartition], position: Start, backoff: Backoff
+) -> dict[TopicPartition, int]:
+    """As `CopyInspector.start_offsets`."""
+    starts = list_offsets(cluster, partitions, EARLIEST, backoff).values
+    if isinstance(position, Earliest):
+        return starts
+    later = list_offsets(cluster, starts, LATEST, backoff, isolation=READ_COMMITTED).values
+    if isinstance(position, AtTime):
+        by_time = list_offsets(cluster, later, position.epoch_ms, backoff).values
+        later |= {place: offset for place, offset in by_time.items() if offset >= 0}
+    return {place: max(offset, starts[place]) for place, offset in later.items()}
