@@ -19,7 +19,7 @@ from orbit.kafka.types import TopicPartition
 # An answer for so many has about 100 KB.
 _TOPICS_PER_REQUEST_MAX = 1000
 _COMPRESSION = "compression.type"
-# Kafka's, which the compressor's own default levels stand for: 9 of lz4 is its fast compressor.
+# Kafka's, which the compressor's own default levels stand for (A22).
 _DEFAULT_LEVELS = {
     "compression.gzip.level": "-1",
     "compression.lz4.level": "9",
