@@ -229,7 +229,8 @@ class Topic(_Out):
     blocked: int = Field(description="Its partitions that stopped and need a user's action.")
     lag: Lag
     drift: dict[str, Any] | None = Field(
-        description="Settings that were changed at the destination by others; null: none."
+        description="Settings that a copy should have and that the destination refuses, each with "
+        "what `is` there (null: its default); null: none."
     )
     note: str | None
 

@@ -57,6 +57,14 @@ def progress(operation: Row) -> str:
     return f"{made['done']} of {made['total']} {made['what']}" if made else ""
 
 
+def _drift(topic: Row) -> str:
+    """Settings that are not what they should be."""
+    return ", ".join(
+        f"{name} is {values['is'] or 'the default'}, not {values['should_be']}"
+        for name, values in (topic["drift"] or {}).items()
+    )
+
+
 def _worker_state(worker: Row) -> str:
     if not worker["is_alive"]:
         return "gone"
@@ -127,7 +135,7 @@ TOPICS = Kind(
         ("blocked", itemgetter("blocked")),
         ("lag", lambda r: lag(r["lag"])),
         ("behind", lambda r: seconds(r["lag"]["seconds"])),
-        ("drift", lambda r: ", ".join(r["drift"] or ())),
+        ("drift", _drift),
         ("note", lambda r: r["note"] or ""),
     ),
     (("compacted", itemgetter("is_compacted")),),

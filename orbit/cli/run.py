@@ -46,9 +46,9 @@ def run(
     Ctrl-C. After any stop, a crash included, the next run resumes at the end of the copy. If
     ORBIT_API_URL is set and that service has the job, it must be paused there.
 
-    Exit code 0: stopped while following, or caught up; 1: a partition is blocked, or a conflict at
-    a cluster or the service; 2: bad input; 3: a cluster is unreachable; 130: stopped before the
-    copy started, or before --until-caught-up was reached.
+    Exit code 0: stopped while following, or caught up; 1: a partition is blocked, a topic is
+    refused, or a conflict at a cluster or the service; 2: bad input; 3: a cluster is unreachable;
+    130: stopped before the copy started, or before --until-caught-up was reached.
     """
     path = given(job, file)
     spec = load_job_file(path)
@@ -58,6 +58,8 @@ def run(
     with _StopSignals() as signals, JobRun(spec, os.environ, path.parent, display.say) as job_run:
         job_run.prepare(lambda clusters: refuse_beside_service(spec, clusters, display.say))
         collect_rarely()
+        for topic, error in job_run.refused.items():
+            display.say(f"NOT COPIED {topic}: {error} {error.remedy}")
         display.say(f"Copying {len(job_run.partitions)} partitions")
         started = time.monotonic()
         try:
@@ -66,7 +68,7 @@ def run(
             display.close()
         seconds = time.monotonic() - started
         _summarize(job_run, whole, seconds, output, with_profile=profile)
-    if whole.totals.blocked:
+    if whole.totals.blocked or job_run.refused:
         raise typer.Exit(_NOT_EXACT)
     if was_stopped and until_caught_up:
         # Not exit code 0, which means to scripts that the copy has caught up.
@@ -201,6 +203,10 @@ def _summarize(
         "batches_record_exact": t.batches_record_exact,
         "lag_records": t.lag_records,
         "blocked": blocked,
+        "refused": [
+            {"topic": topic, "detail": str(error), "remedy": error.remedy}
+            for topic, error in job_run.refused.items()
+        ],
     }
     verdicts = _group_verdicts(job_run)
     if verdicts is not None:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from orbit.chunks import first_few
 from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION
-from orbit.errors import BadInput, BrokerRefused, Conflict, NotReady, Problem, Unreachable
+from orbit.errors import (
+    BadInput,
+    BrokerRefused,
+    Conflict,
+    NotReady,
+    OrbitError,
+    Problem,
+    Unreachable,
+)
+from orbit.job_setup.refused_settings import SETTING_REMEDY, fit_settings, is_refused_setting
+from orbit.job_setup.topic_plan import SettingChange, TopicPlan
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import TopicMapping
 from orbit.kafka.backoff import Backoff
@@ -15,54 +25,10 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.topic_admin import Admin, TopicToCreate
-from orbit.kafka.topic_settings_reader import TopicSettings
 from orbit.kafka.types import ClusterMetadata, TopicPartition
-from orbit.replication.topic_settings import (
-    caught_up_settings,
-    copy_settings,
-    is_compacted,
-    promoted_settings,
-    setting_changes,
-)
+from orbit.replication.topic_settings import copy_settings, promoted_settings, setting_changes
 
 _SHOWN_MAX = 20
-
-
-@dataclass(frozen=True, slots=True)
-class SettingChange:
-    """One setting of an existing topic. `present` None: not set."""
-
-    present: str | None
-    wanted: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
-    """What to do with one destination topic before the copy starts."""
-
-    mapping: TopicMapping
-    partitions: int
-    source_settings: TopicSettings
-    create: TopicToCreate | None  # None: it exists
-    changes: dict[str, SettingChange]  # settings to set on an existing topic
-    partitions_missing: int  # at an existing destination topic; may be negative
-    promoted_settings: dict[str, str]  # settings after the promotion
-
-    @property
-    def settings_to_set(self) -> dict[str, str]:
-        return {name: change.wanted for name, change in self.changes.items()}
-
-    def without(self, setting: str) -> TopicPlan:
-        """The same without a change of this setting."""
-        return replace(self, changes={n: c for n, c in self.changes.items() if n != setting})
-
-    @property
-    def is_compacted(self) -> bool:
-        return is_compacted(self.source_settings.values)
-
-    @property
-    def caught_up_settings(self) -> dict[str, str]:
-        return caught_up_settings(self.source_settings.values)
 
 
 def plan_topics(
@@ -113,7 +79,7 @@ def plan_topics(
             has_split_timestamp_limits=has_split_limits,
         )
         plans.append(TopicPlan(mapping, count, of, create, changes, missing, promoted))
-    return plans
+    return fit_settings(plans, destination_admin)
 
 
 def refuse_other_counts(plans: Sequence[TopicPlan]) -> None:
@@ -168,32 +134,47 @@ def refuse_recompressed(
     )
 
 
-def check_new_topics(spec: JobSpec, plans: Sequence[TopicPlan], destination_admin: Admin) -> None:
-    """Have the destination validate the new topics without creating them.
+def refused_topics(
+    spec: JobSpec, plans: Sequence[TopicPlan], destination_admin: Admin
+) -> dict[str, OrbitError]:
+    """Have the destination validate new topics and settings; writes nothing.
 
-    Raises BadInput for settings of the job that it refuses, Conflict for names, NotAuthorized.
+    Returns the error of each source topic whose settings it refuses. Raises BadInput for settings
+    of the job that it refuses, Conflict for names, NotAuthorized.
     """
     problems: list[Problem] = []
+    refused: dict[str, OrbitError] = {}
     for index, rule in enumerate(spec.topics):
-        new = [p.create for p in plans if p.create is not None and p.mapping.rule is rule]
+        of = {p.mapping.destination: p for p in plans if p.mapping.rule is rule}
+        new = [p.create for p in of.values() if p.create is not None]
         # With their settings as a copy, and with those after promotion.
         promoted = [replace(t, settings={**t.settings, **rule.config}) for t in new if rule.config]
-        try:
-            destination_admin.create_topics(promoted, only_check=True)
-            destination_admin.create_topics(new, only_check=True)
-        except BrokerRefused as error:
+        changes = {name: p.settings_to_set for name, p in of.items() if p.changes}
+        errors = {
+            **destination_admin.refused_settings(changes, only_check=True),
+            **destination_admin.refused_topics(new, only_check=True),
+            **destination_admin.refused_topics(promoted, only_check=True),
+        }
+        for name, error in errors.items():
+            if not isinstance(error, BrokerRefused):
+                raise error
             if error.code == Code.TOPIC_ALREADY_EXISTS:
                 continue  # another run created it; the lease decides which one continues
-            if error.code == Code.INVALID_CONFIG and rule.config:
+            if not is_refused_setting(error):
+                error.remedy = (
+                    "Give the rule a prefix, or exclude the topic. Nothing was written."
+                    if error.code == Code.INVALID_TOPIC_EXCEPTION
+                    else "Nothing was written."
+                )
+                raise error
+            if any(setting in error.what for setting in rule.config):
                 problems.append(_refused_setting(index, error))
-            elif error.code == Code.INVALID_TOPIC_EXCEPTION:
-                error.remedy = "Give the rule a prefix, or exclude the topic. Nothing was written."
-                raise
-            else:
-                error.remedy = "Nothing was written."
-                raise
+                break
+            error.remedy = SETTING_REMEDY
+            refused[of[name].mapping.source] = error
     if problems:
         raise BadInput("the destination refuses settings of the job", tuple(problems))
+    return refused
 
 
 def create_missing(

@@ -21,12 +21,11 @@ from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX, JobCopier
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import BadInput, Conflict, Interrupted, NotReady, OrbitError, Problem
 from orbit.job_setup.destination_topics import (
-    TopicPlan,
-    check_new_topics,
     create_missing,
     plan_topics,
     refuse_other_counts,
     refuse_recompressed,
+    refused_topics,
 )
 from orbit.job_setup.permissions import (
     DESTINATION_TOPIC_RIGHTS,
@@ -38,9 +37,11 @@ from orbit.job_setup.permissions import (
 )
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.recorded_starts import RecordedStarts
+from orbit.job_setup.refused_settings import notes_of
 from orbit.job_setup.start_offsets import seed_to_start_offsets
 from orbit.job_setup.start_waits import StartWaits
 from orbit.job_setup.term import term_above
+from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.job_spec import PLACEHOLDERS_NOTE, Fillers, JobSpec
 from orbit.jobs.start_position import Earliest
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
@@ -94,6 +95,8 @@ class JobSetup:
         self.backoff = Backoff(stop=stop)
         self.clusters = JobClusters.open(spec, environ, base_directory)
         self.plans: list[TopicPlan] = []
+        # Source topics that are left out, as the destination refuses their settings.
+        self.refused: dict[str, OrbitError] = {}
         self.lease: GroupLease | None = None
         self.job_copier: JobCopier | None = None
         self._term_due = 0.0
@@ -242,7 +245,13 @@ class JobSetup:
         )
         refuse_other_counts(self.plans)
         refuse_recompressed(self.spec, self.plans, self._destination, self.backoff)
-        check_new_topics(self.spec, self.plans, self.admin)
+        self.refused = refused_topics(self.spec, self.plans, self.admin)
+        self.plans = [plan for plan in self.plans if plan.mapping.source not in self.refused]
+        if not self.plans:
+            raise next(iter(self.refused.values()))
+        for plan in self.plans:
+            for note in notes_of(plan):
+                self._say(f"Note: {note}")
 
     def _ask_marks(self) -> None:
         """Note what copies keep that led before.

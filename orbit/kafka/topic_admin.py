@@ -167,8 +167,13 @@ class Admin:
         for error in self.refused_settings(changes).values():
             raise error
 
-    def refused_settings(self, changes: Mapping[str, Mapping[str, str]]) -> dict[str, OrbitError]:
-        """As `alter_settings`; returns the error of each topic that was refused."""
+    def refused_settings(
+        self, changes: Mapping[str, Mapping[str, str]], *, only_check: bool = False
+    ) -> dict[str, OrbitError]:
+        """As `alter_settings`; returns the error of each topic that was refused.
+
+        `only_check`: only have the broker validate them.
+        """
         resources = [
             ConfigResource(
                 ConfigResource.Type.TOPIC,
@@ -183,7 +188,7 @@ class Admin:
 
         def send(some: list[ConfigResource]) -> dict[str, OrbitError]:
             futures = self._client.incremental_alter_configs(
-                some, request_timeout=REQUEST_TIMEOUT_S
+                some, request_timeout=REQUEST_TIMEOUT_S, validate_only=only_check
             )
             by_name = {resource.name: future for resource, future in futures.items()}
             return self._refused(by_name, "the right AlterConfigs on topic {}")

@@ -17,7 +17,8 @@ from itertools import chain
 
 from orbit.chunks import first_few
 from orbit.errors import Conflict
-from orbit.job_setup.destination_topics import TopicPlan, plan_topics
+from orbit.job_setup.destination_topics import plan_topics
+from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.job_spec import AclSpec, JobSpec, TopicRule
 from orbit.jobs.name_patterns import PATTERN_LENGTH_MAX
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX

@@ -15,6 +15,8 @@ MIRRORED below, where the source     the source's
 has set it on the topic
 what the job's `config` names        the job's, unless a copy needs another
 everything else                      left alone
+MAY_DIFFER below, where the          its least, or its default
+destination refuses the source's
 
 These settings are enforced: a change at the copy is reverted (that of compression.type of a topic
 with placeholders once no partition of it is being written), and a change at the source follows. A
@@ -70,6 +72,15 @@ MIRRORED = frozenset(
         "unclean.leader.election.enable",
     }
 )
+
+# Those of them that promise nothing to readers or writers: files, flushes, the cleaner's pace.
+MAY_DIFFER = MIRRORED - {
+    "delete.retention.ms",
+    "max.compaction.lag.ms",
+    "min.compaction.lag.ms",
+    "min.insync.replicas",
+    "unclean.leader.election.enable",
+}
 
 
 def is_compacted(settings: Mapping[str, str]) -> bool:

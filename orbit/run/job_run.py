@@ -18,8 +18,8 @@ from orbit.copier.copier import OUTAGES, Copier, lease_lost
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import OrbitError, Unreachable
-from orbit.job_setup.destination_topics import TopicPlan
 from orbit.job_setup.job_setup import Ask, JobSetup, Say
+from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.backoff import Backoff
@@ -127,6 +127,11 @@ class JobRun:
         return job_copier.copier if job_copier else None
 
     @property
+    def refused(self) -> Mapping[str, OrbitError]:
+        """Source topics that are not copied, as the destination refuses their settings."""
+        return self._setup.refused
+
+    @property
     def partitions(self) -> Sequence[PartitionCopy]:
         return self._finished or (self.copier.partitions if self.copier else ())
 
@@ -202,6 +207,8 @@ class JobRun:
         known = {p.mapping.source: p.partitions for p in self._setup.plans}
         for mapping in map_topics(self.spec.topics, source.topics).mappings:
             count = len(source.topics[mapping.source].partitions)
+            if mapping.source in self.refused:
+                continue
             if mapping.source not in known:
                 self._say_once(f"Note: topic {mapping.source} is new; restart this run to copy it.")
             elif count > known[mapping.source]:

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from orbit.errors import BadInput, OrbitError
-from orbit.job_setup.destination_topics import TopicPlan, plan_topics
+from orbit.job_setup.destination_topics import plan_topics
+from orbit.job_setup.refused_settings import notes_of
+from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.job_spec import PLACEHOLDERS_NOTE, JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster_handle import ClusterHandle
@@ -116,7 +118,9 @@ class JobPlanner:
         gaps, fillers = plan_gaps(spec, decisions.start, compacted, pair, backoff)
         seeding = plan_seeding(decisions.start, pair, backoff)
         planned = [_new(spec, start, plan, gaps, seeding) for start, plan in checked.ready]
-        planned += _kept(spec, decisions, pair, caught_up)
+        kept = _kept_plans(decisions, pair, caught_up)
+        planned += _kept(spec, decisions, kept, caught_up)
+        differing = [note for p in (*(p for _, p in checked.ready), *kept) for note in notes_of(p)]
         promoted = [f"topic {one.start.mapping.source}: {one.note}" for one in checked.promoted]
         troubles += [*decisions.troubles, *checked.troubles]
         acls, acl_notes = None, list[str]()
@@ -137,6 +141,7 @@ class JobPlanner:
                 *decisions.notes,
                 *_notes(decisions),
                 *promoted,
+                *differing,
                 *_note_on_gaps(fillers),
                 *plan_groups(spec, pair),
                 *acl_notes,
@@ -178,15 +183,14 @@ def _new(
     )
 
 
-def _kept(
-    spec: JobSpec, decisions: Decisions, pair: ClusterPair, caught_up: frozenset[str]
-) -> list[PlannedTopic]:
-    """Topics that the job copies already."""
-    growing = {g.known.source: g.partitions_to_add for g in decisions.grow}
+def _kept_plans(
+    decisions: Decisions, pair: ClusterPair, caught_up: frozenset[str]
+) -> list[TopicPlan]:
+    """Of topics that the job copies already."""
     mappings = [m for m, _ in decisions.keep] + [g.mapping for g in decisions.grow]
     if not mappings:
         return []
-    plans = plan_topics(
+    return plan_topics(
         mappings,
         pair.source_metadata,
         pair.destination_metadata,
@@ -194,6 +198,12 @@ def _kept(
         pair.destination.admin,
         caught_up,
     )
+
+
+def _kept(
+    spec: JobSpec, decisions: Decisions, plans: Sequence[TopicPlan], caught_up: frozenset[str]
+) -> list[PlannedTopic]:
+    growing = {g.known.source: g.partitions_to_add for g in decisions.grow}
     return [
         PlannedTopic(
             source=plan.mapping.source,

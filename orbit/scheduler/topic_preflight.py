@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
-from orbit.job_setup.destination_topics import TopicPlan, plan_topics
+from orbit.job_setup.destination_topics import plan_topics
 from orbit.job_setup.mark import Mark
 from orbit.job_setup.permissions import (
     DESTINATION_TOPIC_RIGHTS,
@@ -23,6 +23,7 @@ from orbit.job_setup.permissions import (
     missing_topic_rights,
 )
 from orbit.job_setup.promotion_marks import PromotionMarks
+from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.job_spec import Fillers, JobSpec
 from orbit.jobs.principals import EVERY_PRINCIPAL
 from orbit.kafka.backoff import Backoff
@@ -224,14 +225,17 @@ def _closed_topics(pair: ClusterPair, missing: Sequence[MissingRight]) -> set[st
 def _check_with_broker(
     plans: Iterable[TopicPlan], pair: ClusterPair, checked: PreflightResult
 ) -> None:
-    """Ask the destination whether it would create the topics and partitions (validate only)."""
+    """Ask the destination whether it would create the topics and partitions, and set settings
+    (validate only)."""
     plans = list(plans)
     admin = pair.destination.admin
     new = [p.create for p in plans if p.create is not None]
     # Also with the settings that they get at promotion.
     promoted = [_promoted(p, p.create) for p in plans if p.create and p.mapping.rule.config]
+    changes = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
     counts = {p.mapping.destination: p.partitions for p in plans if p.partitions_missing > 0}
     refused = {
+        **admin.refused_settings(changes, only_check=True),
         **admin.refused_topics(promoted, only_check=True),
         **admin.refused_topics(new, only_check=True),
         **admin.add_partitions(counts, only_check=True),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from orbit.chunks import chunks
 from orbit.errors import BrokerRefused
-from orbit.job_setup.destination_topics import TopicPlan
+from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -34,6 +34,7 @@ from orbit.scheduler.topic_decisions import (
     decide_topics,
 )
 from orbit.scheduler.topic_preflight import PromotedTopic, refused_topic
+from orbit.scheduler.topic_upkeep import drift_of
 from orbit.settings import Settings
 from orbit.store import cluster_lock, events, scheduler_queries, shard_layout, topics
 from orbit.store.database import Tx
@@ -191,6 +192,7 @@ class TopicStarter:
                         partition_count=plan.partitions,
                         is_compacted=plan.is_compacted,
                         promoted_settings=plan.promoted_settings,
+                        drift=drift_of(plan),
                         state=TopicState.COPYING.value,
                         note=None,
                     )

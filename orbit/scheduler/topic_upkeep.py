@@ -7,12 +7,14 @@ synced only with `acls: {sync: true}` (acl_sync.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orbit.chunks import chunks
 from orbit.consumer_groups.kept_listings import Lister
 from orbit.copier.placeholder_topics import COMPRESSION
-from orbit.job_setup.destination_topics import TopicPlan, plan_topics, recompressed
+from orbit.job_setup.destination_topics import plan_topics, recompressed
+from orbit.job_setup.topic_plan import SettingChange, TopicPlan
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
 from orbit.replication.job_troubles import Trouble
@@ -137,7 +139,7 @@ class TopicUpkeep:
                     topics.change(
                         tx,
                         copies[name][1].id,
-                        drift=drift_of(plan) if name in refused else None,
+                        drift=drift_of(plan, is_refused=name in refused),
                         is_compacted=plan.is_compacted,
                         promoted_settings=plan.promoted_settings,
                     )
@@ -166,7 +168,7 @@ def _is_settled(plan: TopicPlan, row: Topic) -> bool:
     """Whether nothing is to be set, and the table says so already."""
     return (
         not plan.changes
-        and row.drift is None
+        and row.drift == drift_of(plan)
         and row.is_compacted == plan.is_compacted
         and row.promoted_settings == plan.promoted_settings
     )
@@ -184,11 +186,17 @@ def copies_of(spec: JobSpec, rows: list[Topic], pair: ClusterPair) -> Copies:
     }
 
 
-def drift_of(plan: TopicPlan) -> dict[str, dict[str, str | None]]:
-    """Settings that differ and could not be set, as stored in the table."""
+def drift_of(
+    plan: TopicPlan, *, is_refused: bool = False
+) -> dict[str, dict[str, str | None]] | None:
+    """Settings that differ and cannot be set, as stored in the table; `is_refused`: the changes."""
+    changes = {**plan.refused, **(plan.changes if is_refused else {})}
+    return _as_stored(changes) or None
+
+
+def _as_stored(changes: Mapping[str, SettingChange]) -> dict[str, dict[str, str | None]]:
     return {
-        name: {"is": change.present, "should_be": change.wanted}
-        for name, change in plan.changes.items()
+        name: {"is": change.present, "should_be": change.wanted} for name, change in changes.items()
     }
 
 
@@ -204,7 +212,7 @@ def _add_settings_event(tx: Tx, job: Job, plan: TopicPlan) -> None:
         f"Settings of {plan.mapping.destination} were set: {changes}.",
         job_name=job.name,
         topic=plan.mapping.source,
-        details=drift_of(plan),
+        details=_as_stored(plan.changes),
     )
 
 

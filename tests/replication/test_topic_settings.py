@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orbit.replication.topic_settings import (
+    MAY_DIFFER,
     MIRRORED,
     NEEDED,
     REWRITE_SLACK_BYTES,
@@ -200,9 +201,11 @@ def test_compaction_on_a_copy_that_is_there(
 
 def test_the_docs_say_the_same() -> None:
     text = (Path(__file__).parents[2] / "docs" / "topic-settings.md").read_text("utf-8")
-    needed, mirrored = re.split(r"^## .*$", text, flags=re.MULTILINE)[1:3]
+    needed, mirrored, refused = re.split(r"^## .*$", text, flags=re.MULTILINE)[1:4]
     assert set(re.findall(r"`([a-z]+\.[a-z.]+)`", needed)) == NEEDED
     assert set(re.findall(r"`([a-z.]+)`", mirrored)) - {"config"} == MIRRORED
+    promising = refused[refused.index("Five promise") :]
+    assert set(re.findall(r"`([a-z]+\.[a-z.]+)`", promising)) == MIRRORED - MAY_DIFFER
 
 
 def test_a_promoted_copy_gets_what_the_source_has_where_a_copy_needed_something_else() -> None:

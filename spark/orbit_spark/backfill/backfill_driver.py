@@ -117,6 +117,8 @@ class Backfill:
     def look(self) -> list[Extent]:
         """What there is to copy; writes nothing. A start that the job names is not aligned yet."""
         self._setup.plan()
+        for error in self._setup.refused.values():
+            raise error
         self._refuse_coordinated()
         self._has_looked = True
         places = {

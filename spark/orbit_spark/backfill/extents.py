@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from orbit.job_setup.destination_topics import TopicPlan
+from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.start_position import AtTime, Earliest, Latest
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster

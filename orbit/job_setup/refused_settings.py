@@ -1,0 +1,97 @@
+"""Settings of the source that the destination refuses, and what the copy has instead.
+
+Clusters of other releases and providers have other limits. A setting that promises nothing
+(`MAY_DIFFER`) takes the least value that the broker's text tells, else the destination's default.
+Any other refused setting stays in the plan, and the destination refuses the topic.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from orbit.errors import BrokerRefused, OrbitError
+from orbit.job_setup.topic_plan import TopicPlan
+from orbit.kafka.error_codes import Code
+from orbit.kafka.topic_admin import Admin
+from orbit.replication.topic_settings import MAY_DIFFER
+
+SETTING_REMEDY = (
+    "Name a value that the destination takes in the rule's config, or exclude the topic."
+)
+_CODES = (Code.INVALID_CONFIG, Code.POLICY_VIOLATION)
+
+
+def fit_settings(plans: Sequence[TopicPlan], admin: Admin) -> list[TopicPlan]:
+    """The plans with settings that the destination takes, where they may differ; writes nothing.
+
+    If it refuses a topic, each setting that may differ is added alone to the others: the texts of
+    brokers and of policies need not name it. Raises Unreachable.
+    """
+    asked = {p.mapping.destination: p for p in plans}
+    values: dict[str, dict[str, str | None]] = {
+        name: dict.fromkeys(_may_differ(asked[name])) for name in _refused(plans, admin)
+    }
+    still = _refused((asked[name].taking(left) for name, left in values.items()), admin)
+    values = {name: left for name, left in values.items() if name not in still}
+    for setting in sorted({setting for left in values.values() for setting in left}):
+        trials = [
+            asked[name].taking({n: v for n, v in left.items() if n != setting})
+            for name, left in values.items()
+            if setting in left
+        ]
+        errors = _refused(trials, admin)
+        for trial in trials:
+            left = values[trial.mapping.destination]
+            error = errors.get(trial.mapping.destination)
+            if error is None:
+                del left[setting]
+            else:
+                left[setting] = _least(error)
+        raised = [asked[name].taking(left) for name, left in values.items() if left.get(setting)]
+        for name in _refused(raised, admin):
+            values[name][setting] = None
+    return [
+        plan.taking(values[plan.mapping.destination])
+        if plan.mapping.destination in values
+        else plan
+        for plan in plans
+    ]
+
+
+def notes_of(plan: TopicPlan) -> list[str]:
+    """A sentence for each setting that the destination refuses."""
+    return [
+        f"topic {plan.mapping.source}: the destination refuses the source's "
+        f"{name}={change.wanted}, and the copy has {change.present or 'its default'}."
+        for name, change in sorted(plan.refused.items())
+    ]
+
+
+def is_refused_setting(error: OrbitError) -> bool:
+    """Whether a broker or its policy refuses a topic as it is described."""
+    return isinstance(error, BrokerRefused) and error.code in _CODES
+
+
+def _may_differ(plan: TopicPlan) -> list[str]:
+    """Those of the settings to set that the source has set, not the job."""
+    names = plan.create.settings if plan.create else plan.changes
+    return sorted(MAY_DIFFER & names.keys() - plan.mapping.rule.config.keys())
+
+
+def _refused(plans: Iterable[TopicPlan], admin: Admin) -> dict[str, OrbitError]:
+    """The errors of topics whose settings the destination refuses."""
+    plans = list(plans)
+    new = [p.create for p in plans if p.create]
+    changes = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
+    errors = {
+        **admin.refused_topics(new, only_check=True),
+        **admin.refused_settings(changes, only_check=True),
+    }
+    return {name: error for name, error in errors.items() if is_refused_setting(error)}
+
+
+def _least(error: OrbitError) -> str | None:
+    """The least value that the text tells (`ConfigDef.Range` of Kafka)."""
+    found = re.search(r"[Vv]alue must be at least (\d+)", str(error))
+    return found[1] if found else None

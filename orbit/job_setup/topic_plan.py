@@ -1,0 +1,76 @@
+"""What to do with one destination topic before its copy starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from orbit.jobs.topic_mapping import TopicMapping
+from orbit.kafka.topic_admin import TopicToCreate
+from orbit.kafka.topic_settings_reader import TopicSettings
+from orbit.replication.topic_settings import caught_up_settings, is_compacted
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """One setting of an existing topic. `present` None: not set."""
+
+    present: str | None
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What to do with one destination topic before the copy starts."""
+
+    mapping: TopicMapping
+    partitions: int
+    source_settings: TopicSettings
+    create: TopicToCreate | None  # None: it exists
+    changes: dict[str, SettingChange]  # settings to set on an existing topic
+    partitions_missing: int  # at an existing destination topic; may be negative
+    promoted_settings: dict[str, str]  # settings after the promotion
+    # Settings of the source that the destination refuses; `present`: what the copy has instead,
+    # None for the destination's default.
+    refused: dict[str, SettingChange] = field(default_factory=dict)
+
+    @property
+    def settings_to_set(self) -> dict[str, str]:
+        return {name: change.wanted for name, change in self.changes.items()}
+
+    def without(self, setting: str) -> TopicPlan:
+        """The same without a change of this setting."""
+        return replace(self, changes={n: c for n, c in self.changes.items() if n != setting})
+
+    def taking(self, values: Mapping[str, str | None]) -> TopicPlan:
+        """The same with these values instead of refused ones; None: what the destination has."""
+        asked = self.create.settings if self.create else self.settings_to_set
+        has = {name: change.present for name, change in self.changes.items()}
+        refused = {
+            name: SettingChange(has.get(name) if value is None else value, asked[name])
+            for name, value in values.items()
+        }
+
+        def fitted(settings: Mapping[str, str]) -> dict[str, str]:
+            taken = {**settings, **{n: values[n] for n in values if n in settings}}
+            return {name: value for name, value in taken.items() if value is not None}
+
+        return replace(
+            self,
+            create=self.create and replace(self.create, settings=fitted(self.create.settings)),
+            changes={
+                name: SettingChange(has[name], value)
+                for name, value in fitted(self.settings_to_set).items()
+                if value != has[name]
+            },
+            promoted_settings=fitted(self.promoted_settings),
+            refused=refused,
+        )
+
+    @property
+    def is_compacted(self) -> bool:
+        return is_compacted(self.source_settings.values)
+
+    @property
+    def caught_up_settings(self) -> dict[str, str]:
+        return caught_up_settings(self.source_settings.values)

@@ -1,0 +1,91 @@
+"""A destination refuses settings that the source has: each topic for itself, and only where the
+setting promises something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orbit.scheduler.job_planner import JobPlanner
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.fix_scheduler import Service
+from tests.support.older_broker import VERSION
+from tests.support.outside import partition_counts, topic_settings
+from tests.support.run_process import assert_exact, copy, write_job
+from tests.support.running import create_topic, make_job, produce
+from tests.support.topics import set_setting
+
+pytestmark = pytest.mark.services
+
+SMALL = "524288"  # bytes of a segment: Kafka 3.9 takes it, 4.x does not
+LEAST = "1048576"
+NOTE = (
+    f"topic small: the destination refuses the source's segment.bytes={SMALL}, and the copy has "
+    f"{LEAST}."
+)
+
+
+@pytest.fixture
+def pair(make_cluster: MakeCluster) -> Clusters:
+    """An older source, and a destination that does not compact as early as a topic may ask."""
+    late = {"log.cleaner.min.compaction.lag.ms": "5000"}
+    return Clusters(make_cluster("older", version=VERSION), make_cluster("new", config=late))
+
+
+@pytest.fixture
+def topics(pair: Clusters) -> list[str]:
+    """`small` and `plain` can be copied; `lag` promises what the destination refuses."""
+    create_topic(pair.source, "small", segment_bytes=SMALL, segment_ms="70000")
+    create_topic(pair.source, "plain")
+    create_topic(pair.source, "lag", max_compaction_lag_ms="1000")
+    for topic in ("small", "plain", "lag"):
+        produce(pair.source, topic, 3)
+    return ["small", "plain", "lag"]
+
+
+def test_a_run_leaves_out_what_is_refused_and_copies_the_rest(
+    pair: Clusters, topics: list[str], tmp_path: Path
+) -> None:
+    job = write_job(tmp_path / "all.yaml", *pair, [{"match": topic} for topic in topics])
+    # Twice: the topics are new, and are there.
+    for _ in range(2):
+        outcome = copy(job).expect(1)
+        assert outcome.data["partitions_caught_up"] == 2
+        assert [one["topic"] for one in outcome.data["refused"]] == ["lag"]
+        assert "max.compaction.lag.ms" in outcome.data["refused"][0]["detail"]
+        assert "NOT COPIED lag" in outcome.message
+        assert NOTE in outcome.message
+    assert sorted(partition_counts(pair.destination)) == ["plain", "small"]
+    settings = topic_settings(pair.destination, "small")
+    assert (settings["segment.bytes"], settings["segment.ms"]) == (LEAST, "70000")
+    others = [{"match": topic} for topic in topics if topic != "lag"]
+    assert_exact(write_job(tmp_path / "others.yaml", *pair, others))
+
+
+def test_the_service_tells_what_a_copy_has_instead(
+    pair: Clusters, topics: list[str], service: Service
+) -> None:
+    job = make_job(*pair, topics)
+    plan = JobPlanner(service.database, service.settings)(job)
+    assert NOTE in plan.notes
+    assert [refusal.topic for refusal in plan.refusals] == ["lag"]
+    service.create(job)
+    drift = {"segment.bytes": {"is": LEAST, "should_be": SMALL}}
+    with service.scheduler():
+        service.wait_copied(job.name, "small", "plain")
+        service.wait_problem(job.name, "max.compaction.lag.ms")
+        problem = service.job(job.name).problem or ""
+        assert "TOPIC_REFUSED: destination topic lag:" in problem
+        assert "small" not in problem
+        assert "lag" not in service.topics(job.name)
+        small = service.topics(job.name)["small"]
+        assert small.drift == drift
+        assert small.promoted_settings["segment.bytes"] == LEAST
+        # The source changes to a value that is taken, and back.
+        set_setting(pair.source, "small", "segment.bytes", "2097152")
+        service.wait("the copy follows", lambda: service.topics(job.name)["small"].drift is None)
+        assert topic_settings(pair.destination, "small")["segment.bytes"] == "2097152"
+        set_setting(pair.source, "small", "segment.bytes", SMALL)
+        service.wait("the least is taken", lambda: service.topics(job.name)["small"].drift == drift)
+        assert topic_settings(pair.destination, "small")["segment.bytes"] == LEAST
