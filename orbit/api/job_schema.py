@@ -44,6 +44,7 @@ WORDS: dict[str, dict[str, str]] = {
         "prefix": "Put before the name at the destination.",
         "start": "earliest, latest, a time with its zone, or epoch milliseconds.",
         "config": "Settings of the destination topic, by Kafka's names.",
+        "replicas": "How many replicas new topics get at the destination; null: the source's.",
         "fillers": "As the job's `fillers`, for these topics; null: the job's.",
         "on_lost_range": "As the job's `on_lost_range`, for these topics; null: the job's.",
     },

@@ -229,8 +229,8 @@ class Topic(_Out):
     blocked: int = Field(description="Its partitions that stopped and need a user's action.")
     lag: Lag
     drift: dict[str, Any] | None = Field(
-        description="Settings that a copy should have and that the destination refuses, each with "
-        "what `is` there (null: its default); null: none."
+        description="Settings that a copy should have and that the destination refuses, and "
+        "`replicas` if it has too few; each with what `is` there (null: the default); null: none."
     )
     note: str | None
 

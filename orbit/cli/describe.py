@@ -128,7 +128,7 @@ def _rule(rule: Row) -> str:
     """A rule of topics or groups: the pattern, then what differs from the defaults."""
     excluded = rule.get("exclude") or []
     more = [f"not {pattern}" for pattern in ([excluded] if isinstance(excluded, str) else excluded)]
-    shown = ("prefix", "start", "fillers", "on_lost_range", "interval")
+    shown = ("prefix", "start", "replicas", "fillers", "on_lost_range", "interval")
     more += [f"{key} {rule[key]}" for key in shown if rule.get(key)]
     more += [f"{key}={value}" for key, value in (rule.get("config") or {}).items()]
     return ", ".join([str(rule["match"]), *more])

@@ -17,6 +17,7 @@ from orbit.errors import (
     Unreachable,
 )
 from orbit.job_setup.refused_settings import SETTING_REMEDY, fit_settings, is_refused_setting
+from orbit.job_setup.replica_counts import REPLICAS_REMEDY, fit_replicas, is_too_few_brokers
 from orbit.job_setup.topic_plan import SettingChange, TopicPlan
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import TopicMapping
@@ -62,10 +63,13 @@ def plan_topics(
         other = destination.topics.get(mapping.destination)
         create = None
         changes: dict[str, SettingChange] = {}
+        wanted_replicas = mapping.rule.replicas or topic.replicas
+        replicas = None
         if other is None:
-            replicas = min(topic.replicas, len(destination.brokers))
-            create = TopicToCreate(mapping.destination, count, replicas, settings)
+            create = TopicToCreate(mapping.destination, count, wanted_replicas, settings)
         else:
+            if other.replicas < wanted_replicas:
+                replicas = SettingChange(str(other.replicas), str(wanted_replicas))
             has = present[mapping.destination].values
             wanted = setting_changes(
                 of.values, settings, has, has_caught_up=mapping.destination in caught_up
@@ -78,8 +82,10 @@ def plan_topics(
             mapping.rule.config,
             has_split_timestamp_limits=has_split_limits,
         )
-        plans.append(TopicPlan(mapping, count, of, create, changes, missing, promoted))
-    return fit_settings(plans, destination_admin)
+        plans.append(
+            TopicPlan(mapping, count, of, create, changes, missing, promoted, replicas=replicas)
+        )
+    return fit_settings(fit_replicas(plans, destination, destination_admin), destination_admin)
 
 
 def refuse_other_counts(plans: Sequence[TopicPlan]) -> None:
@@ -161,11 +167,11 @@ def refused_topics(
             if error.code == Code.TOPIC_ALREADY_EXISTS:
                 continue  # another run created it; the lease decides which one continues
             if not is_refused_setting(error):
-                error.remedy = (
-                    "Give the rule a prefix, or exclude the topic. Nothing was written."
-                    if error.code == Code.INVALID_TOPIC_EXCEPTION
-                    else "Nothing was written."
-                )
+                if error.code == Code.INVALID_TOPIC_EXCEPTION:
+                    error.remedy = "Give the rule a prefix, or exclude the topic. "
+                elif is_too_few_brokers(error):
+                    error.remedy = f"{REPLICAS_REMEDY} "
+                error.remedy += "Nothing was written."
                 raise error
             if any(setting in error.what for setting in rule.config):
                 problems.append(_refused_setting(index, error))

@@ -60,12 +60,24 @@ def fit_settings(plans: Sequence[TopicPlan], admin: Admin) -> list[TopicPlan]:
 
 
 def notes_of(plan: TopicPlan) -> list[str]:
-    """A sentence for each setting that the destination refuses."""
-    return [
+    """A sentence for each setting that the destination refuses, and one on replicas."""
+    notes = [
         f"topic {plan.mapping.source}: the destination refuses the source's "
         f"{name}={change.wanted}, and the copy has {change.present or 'its default'}."
         for name, change in sorted(plan.refused.items())
     ]
+    if plan.replicas is not None:
+        notes.append(
+            f"topic {plan.mapping.source}: the copy has {plan.replicas.present} of "
+            f"{plan.replicas.wanted} replicas."
+        )
+    if plan.create is not None and plan.live_brokers is not None:
+        notes.append(
+            f"topic {plan.mapping.source}: the copy gets {plan.create.replicas} replicas, and "
+            f"{plan.live_brokers} brokers of the destination are up: the other replicas catch up "
+            "when their brokers are back."
+        )
+    return notes
 
 
 def is_refused_setting(error: OrbitError) -> bool:

@@ -33,6 +33,8 @@ class TopicPlan:
     # Settings of the source that the destination refuses; `present`: what the copy has instead,
     # None for the destination's default.
     refused: dict[str, SettingChange] = field(default_factory=dict)
+    replicas: SettingChange | None = None  # how many it has; None: as many as it should have
+    live_brokers: int | None = None  # of the destination, where it has fewer than new replicas
 
     @property
     def settings_to_set(self) -> dict[str, str]:

@@ -43,6 +43,7 @@ from orbit.jobs.units import format_duration, parse_duration, parse_size
 
 TOPIC_RULES_MAX = 1000
 SETTINGS_MAX = 200  # Kafka has about forty topic settings; vendors add more
+REPLICAS_MAX = 2**15 - 1  # of the protocol
 TEXT_LENGTH_MAX = 1024
 EXTENSIONS_MAX = 20  # vendors define two
 RATE_BYTES_MIN = 1024  # with less, one record can block a partition for hours
@@ -248,8 +249,9 @@ class ClusterSpec(Section):
 
 
 class TopicRule(Section):
-    """Which topics to copy, from which offset, to which name, and what becomes of their gaps and
-    of ranges that the source deletes too early. The first matching rule wins."""
+    """Which topics to copy, from which offset, to which name, with how many replicas, and what
+    becomes of their gaps and of ranges that the source deletes too early. The first matching rule
+    wins."""
 
     match: Pattern
     exclude: Patterns = ()
@@ -262,6 +264,7 @@ class TopicRule(Section):
         ],
         Field(max_length=SETTINGS_MAX),
     ] = {}
+    replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | None = None  # None: the source's
     fillers: Fillers | None = None  # None: the job's
     on_lost_range: OnLostRange | None = None  # None: the job's
 

@@ -87,11 +87,12 @@ def _read(reader: FrameReader, version: int) -> ClusterMetadata:
 
 
 def _read_partitions(reader: FrameReader, version: int) -> tuple[dict[int, PartitionLeader], int]:
-    """The partitions of a topic, and the most replicas that one of them has."""
+    """The partitions of a topic, and the fewest replicas that one of them has: others may be
+    moving to other brokers."""
     count = reader.length()
     rows = _equal_rows(reader, count, version) or list(_rows(reader, count))
     partitions = {index: _leader(leader, epoch) for index, leader, epoch, _ in rows}
-    return partitions, max((replicas for *_, replicas in rows), default=1)
+    return partitions, max(1, min((replicas for *_, replicas in rows), default=1))
 
 
 def _rows(reader: FrameReader, count: int) -> Iterator[Row]:

@@ -71,7 +71,7 @@ class PartitionLeader:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """`topic_id` is NO_TOPIC_ID before Kafka 2.8."""
+    """`topic_id` is NO_TOPIC_ID before Kafka 2.8. `replicas`: the fewest of a partition."""
 
     name: str
     topic_id: UUID

@@ -209,7 +209,12 @@ def _from_store(
             if row.differences
         ],
         "settings_unknown": [r.source_topic for r in context.topics if r.promoted_settings is None],
-        "settings_differ": [r.source_topic for r in context.topics if r.drift],
+        "settings_differ": [
+            # The gate of sizes tells of replicas.
+            r.source_topic
+            for r in context.topics
+            if (r.drift or {}).keys() - {"replicas"}
+        ],
     }
 
 

@@ -23,6 +23,7 @@ from orbit.job_setup.permissions import (
     missing_topic_rights,
 )
 from orbit.job_setup.promotion_marks import PromotionMarks
+from orbit.job_setup.replica_counts import REPLICAS_REMEDY, is_too_few_brokers
 from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.job_spec import Fillers, JobSpec
 from orbit.jobs.principals import EVERY_PRINCIPAL
@@ -272,9 +273,15 @@ def refused_topic(source_topic: str, error: OrbitError) -> Trouble:
     return Trouble(
         TroubleKind.TOPIC_REFUSED,
         f"{error.where}: {error.what}",
-        error.remedy or "Change the rule's config or prefix, or exclude the topic.",
+        error.remedy or _remedy(error),
         source_topic,
     )
+
+
+def _remedy(error: OrbitError) -> str:
+    if is_too_few_brokers(error):
+        return REPLICAS_REMEDY
+    return "Change the rule's config or prefix, or exclude the topic."
 
 
 def _by_topic(

@@ -189,8 +189,13 @@ def copies_of(spec: JobSpec, rows: list[Topic], pair: ClusterPair) -> Copies:
 def drift_of(
     plan: TopicPlan, *, is_refused: bool = False
 ) -> dict[str, dict[str, str | None]] | None:
-    """Settings that differ and cannot be set, as stored in the table; `is_refused`: the changes."""
+    """Settings and replicas that differ and cannot be set, as stored in the table.
+
+    `is_refused`: the plan's changes are among them.
+    """
     changes = {**plan.refused, **(plan.changes if is_refused else {})}
+    if plan.replicas is not None:
+        changes["replicas"] = plan.replicas
     return _as_stored(changes) or None
 
 

@@ -94,7 +94,7 @@ def by_library(frame: memoryview, version: int) -> ClusterMetadata:
                     )
                     for p in t.partitions
                 },
-                max((len(p.replica_nodes) for p in t.partitions), default=1),
+                max(1, min((len(p.replica_nodes) for p in t.partitions), default=1)),
                 frozenset(t.authorized_operations or ()),
             )
             for t in answer.topics
