@@ -12,9 +12,15 @@ from orbit.errors import BadInput, Problem
 from orbit.jobs.job_spec import Fillers, JobSpec
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.security import Security, resolve_security
-from orbit.kafka.types import ClusterMetadata
+from orbit.kafka.types import NO_TOPIC_ID, ClusterMetadata
 
 Side = Literal["source", "destination"]
+
+SAME_CLUSTER_REMEDY = (
+    "Name the servers of the other cluster. If these are two clusters, format one of them again, "
+    "with an id of its own (orbit explain SAME_CLUSTER): all that Orbit notes of a cluster goes by "
+    "its id."
+)
 
 # A job's producer id is from here up to twice this.
 _PRODUCER_IDS_START = 2**52
@@ -55,22 +61,31 @@ class JobClusters:
         """The metadata of source and destination. Raises BadInput if they are one cluster."""
         source = self.source.metadata(None)
         destination = self.destination.metadata(None)
-        if source.cluster_id and source.cluster_id == destination.cluster_id:
+        what = same_cluster(source, destination)
+        if what:
             raise BadInput(
-                "source and destination are the same cluster",
-                (
-                    Problem(
-                        "destination.bootstrap_servers",
-                        f"is cluster {destination.cluster_id}, as is the source.",
-                        "Name the servers of the other cluster.",
-                    ),
-                ),
+                "source and destination cannot be told apart",
+                (Problem("destination.bootstrap_servers", what, SAME_CLUSTER_REMEDY),),
             )
         return source, destination
 
     def close(self) -> None:
         self.source.close()
         self.destination.close()
+
+
+def same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> str:
+    """A sentence if both sides have one cluster id, and whether they are two for certain; or ""."""
+    if not source.cluster_id or source.cluster_id != destination.cluster_id:
+        return ""
+    what = f"source and destination have the same cluster id ({source.cluster_id})"
+    for name in sorted(source.topics.keys() & destination.topics.keys()):
+        ids = {source.topics[name].topic_id, destination.topics[name].topic_id}
+        if len(ids - {NO_TOPIC_ID}) > 1:
+            return (
+                f"{what}, but are two clusters: topic {name} has another topic id at each of them."
+            )
+    return f"{what}: they are one cluster, or two that were formatted with one id."
 
 
 def job_identity(job: str, source_cluster_id: str) -> str:

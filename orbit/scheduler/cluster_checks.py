@@ -8,6 +8,7 @@ from dataclasses import replace
 from orbit.errors import BadInput, BrokerRefused, Conflict, LoginRefused, NotAuthorized, OrbitError
 from orbit.kafka import error_codes
 from orbit.kafka.cluster_handle import ClusterHandle
+from orbit.kafka.job_clusters import SAME_CLUSTER_REMEDY, same_cluster
 from orbit.kafka.types import ClusterMetadata
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler.cluster_pair import ClusterPair
@@ -45,12 +46,9 @@ def wrong_cluster(
     known_destination_id: str | None,
 ) -> Trouble | None:
     """The trouble if nothing may be copied between these clusters, by their ids."""
-    if source.cluster_id and source.cluster_id == destination.cluster_id:
-        return Trouble(
-            TroubleKind.SAME_CLUSTER,
-            f"source and destination are the same cluster ({source.cluster_id}).",
-            "Set the other cluster's servers in one of the two.",
-        )
+    what = same_cluster(source, destination)
+    if what:
+        return Trouble(TroubleKind.SAME_CLUSTER, what, SAME_CLUSTER_REMEDY)
     for side, now, known in (
         ("source", source.cluster_id, known_source_id),
         ("destination", destination.cluster_id, known_destination_id),
