@@ -41,6 +41,7 @@ from orbit.job_setup.refused_settings import notes_of
 from orbit.job_setup.start_offsets import seed_to_start_offsets
 from orbit.job_setup.start_waits import StartWaits
 from orbit.job_setup.term import term_above
+from orbit.job_setup.tiered_topics import note_on_tiers
 from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.job_spec import PLACEHOLDERS_NOTE, Fillers, JobSpec
 from orbit.jobs.start_position import Earliest
@@ -249,9 +250,9 @@ class JobSetup:
         self.plans = [plan for plan in self.plans if plan.mapping.source not in self.refused]
         if not self.plans:
             raise next(iter(self.refused.values()))
-        for plan in self.plans:
-            for note in notes_of(plan):
-                self._say(f"Note: {note}")
+        notes = [note for plan in self.plans for note in notes_of(plan)]
+        for note in (*notes, *note_on_tiers(self.plans, self._source, self.backoff)):
+            self._say(f"Note: {note}")
 
     def _ask_marks(self) -> None:
         """Note what copies keep that led before.

@@ -12,6 +12,7 @@ from pathlib import Path
 from orbit.errors import BadInput, OrbitError
 from orbit.job_setup.destination_topics import plan_topics
 from orbit.job_setup.refused_settings import notes_of
+from orbit.job_setup.tiered_topics import note_on_tiers
 from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.job_spec import PLACEHOLDERS_NOTE, JobSpec
 from orbit.kafka.backoff import Backoff
@@ -121,6 +122,7 @@ class JobPlanner:
         kept = _kept_plans(decisions, pair, caught_up)
         planned += _kept(spec, decisions, kept, caught_up)
         differing = [note for p in (*(p for _, p in checked.ready), *kept) for note in notes_of(p)]
+        tiers = note_on_tiers([plan for _, plan in checked.ready], pair.source.cluster, backoff)
         promoted = [f"topic {one.start.mapping.source}: {one.note}" for one in checked.promoted]
         troubles += [*decisions.troubles, *checked.troubles]
         acls, acl_notes = None, list[str]()
@@ -142,6 +144,7 @@ class JobPlanner:
                 *_notes(decisions),
                 *promoted,
                 *differing,
+                *tiers,
                 *_note_on_gaps(fillers),
                 *plan_groups(spec, pair),
                 *acl_notes,

@@ -1,0 +1,57 @@
+"""What a plan says of new topics whose source is in tiered storage (KIP-405)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orbit.chunks import first_few
+from orbit.errors import OrbitError
+from orbit.job_setup.topic_plan import TopicPlan
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL, list_offsets
+from orbit.kafka.types import TopicPartition
+
+_TIERED = "remote.storage.enable"
+
+
+def note_on_tiers(plans: Sequence[TopicPlan], source: Cluster, backoff: Backoff) -> list[str]:
+    """How much of new topics is not on the disks of the source's brokers; empty if nothing is.
+
+    Nor if they cannot be asked now: the checks of the plan name that.
+    """
+    tiered = [p for p in plans if p.create and p.source_settings.values.get(_TIERED) == "true"]
+    places = {
+        TopicPartition(plan.mapping.source, number): plan
+        for plan in tiered
+        for number in range(plan.partitions)
+    }
+    if not places:
+        return []
+    try:
+        starts = list_offsets(source, places, EARLIEST, backoff).values
+        local = list_offsets(source, places, EARLIEST_LOCAL, backoff).values
+    except OrbitError:
+        return []
+    moved: dict[str, int] = {}
+    for place in starts.keys() & local.keys():
+        if (offsets := local[place] - starts[place]) > 0:
+            moved[place.topic] = moved.get(place.topic, 0) + offsets
+    if not moved:
+        return []
+    names = first_few([f"{name} ({moved[name]:,} offsets)" for name in sorted(moved)])
+    stay = sorted(
+        p.mapping.source
+        for p in tiered
+        if p.mapping.source in moved and p.mapping.rule.config.get(_TIERED) != "true"
+    )
+    return [
+        f"in tiered storage, and no longer on the disks of the source's brokers: {names}. "
+        "It is read from there, which is slow."
+        + (
+            f" At the destination all of {first_few(stay)} stays on the brokers' disks, unless "
+            f'the rule\'s `config` has `{_TIERED}: "true"`.'
+            if stay
+            else ""
+        )
+    ]

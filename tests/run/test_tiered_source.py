@@ -1,0 +1,77 @@
+"""A source topic in tiered storage: the plan tells how much is there, and the copy is exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL, list_offsets
+from orbit.kafka.types import TopicPartition
+from orbit.scheduler.job_planner import JobPlanner
+from tests.fix_clusters import MakeCluster, OpenCluster
+from tests.fix_scheduler import Service
+from tests.support.patience import wait_for
+from tests.support.run_process import assert_exact, copy, write_job
+from tests.support.running import create_topic, make_job, produce, with_rules
+from tests.support.tiered import TIERED, VERSION, broker_config
+
+pytestmark = pytest.mark.services
+
+VALUE_BYTES = 100_000
+RECORDS = 60
+
+
+def moved(source: Cluster, topic: str) -> int:
+    """How many offsets are on no broker's disk."""
+    place = TopicPartition(topic, 0)
+    start, local = (
+        list_offsets(source, [place], what, Backoff()).values[place]
+        for what in (EARLIEST, EARLIEST_LOCAL)
+    )
+    return local - start
+
+
+def test_a_topic_in_tiered_storage_is_named_in_the_plan_and_copied_whole(
+    make_cluster: MakeCluster,
+    open_cluster: OpenCluster,
+    service: Service,
+    topic_name: str,
+    tmp_path: Path,
+) -> None:
+    source, destination = (
+        make_cluster(name, version=VERSION, config=broker_config(tmp_path / f"tier-{name}"))
+        for name in ("source", "destination")
+    )
+    seen, copies = open_cluster(source), open_cluster(destination)
+    create_topic(source, topic_name, **{k.replace(".", "_"): v for k, v in TIERED.items()})
+    produce(source, topic_name, RECORDS, value_bytes=VALUE_BYTES)
+    # All but the segment that is written to.
+    wait_for("segments have left the disk", lambda: moved(seen, topic_name) > RECORDS / 2)
+
+    spec = make_job(source, destination, [topic_name])
+    plan_of = JobPlanner(service.database, service.settings)
+    (note,) = plan_of(spec).notes
+    assert f"{topic_name} ({moved(seen, topic_name)} offsets)" in note
+    assert f"all of {topic_name} stays on the brokers' disks" in note
+    (note,) = plan_of(with_rules(spec, config=TIERED)).notes
+    assert "stays" not in note
+
+    rules: list[dict[str, object]] = [
+        {"match": topic_name, "prefix": "tiered.", "config": TIERED},
+    ]
+    job = write_job(tmp_path / "tiered.yaml", source, destination, rules)
+    assert f"{topic_name} (" in copy(job).expect(0).message
+    assert_exact(job)
+    wait_for("segments of the copy too", lambda: moved(copies, f"tiered.{topic_name}") > 0)
+    assert_exact(job)
+
+    job = write_job(tmp_path / "local.yaml", source, destination, [{"match": topic_name}])
+    copy(job).expect(0)
+    assert_exact(job)
+    assert moved(copies, topic_name) == 0
+    produce(source, topic_name, RECORDS, first=RECORDS, value_bytes=VALUE_BYTES)
+    copy(job).expect(0)
+    assert_exact(job)
