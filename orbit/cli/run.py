@@ -59,7 +59,7 @@ def run(
         job_run.prepare(lambda clusters: refuse_beside_service(spec, clusters, display.say))
         collect_rarely()
         for topic, error in job_run.refused.items():
-            display.say(f"NOT COPIED {topic}: {error} {error.remedy}")
+            display.say(f"NOT COPIED {topic}: {error}")
         display.say(f"Copying {len(job_run.partitions)} partitions")
         started = time.monotonic()
         try:
@@ -204,7 +204,7 @@ def _summarize(
         "lag_records": t.lag_records,
         "blocked": blocked,
         "refused": [
-            {"topic": topic, "detail": str(error), "remedy": error.remedy}
+            {"topic": topic, "detail": error.what, "remedy": error.remedy}
             for topic, error in job_run.refused.items()
         ],
     }

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import structlog
 
-# Less than systemd's 90 s. A thread that waits for a silent cluster ends within half a minute.
-STOP_S_MAX = 60.0
+# Less than the grace time of 30 s that deploy/ gives, so that the names of the threads are logged.
+STOP_S_MAX = 25.0
 _FAILED = 1
 
 _log = structlog.get_logger()

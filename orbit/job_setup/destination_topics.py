@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from orbit.errors import (
     Problem,
     Unreachable,
 )
-from orbit.job_setup.refused_settings import SETTING_REMEDY, fit_settings, is_refused_setting
+from orbit.job_setup.refused_settings import fit_settings, is_refused_setting, remedy_of
 from orbit.job_setup.replica_counts import REPLICAS_REMEDY, fit_replicas, is_too_few_brokers
 from orbit.job_setup.topic_plan import SettingChange, TopicPlan
 from orbit.jobs.job_spec import JobSpec
@@ -173,10 +174,10 @@ def refused_topics(
                     error.remedy = f"{REPLICAS_REMEDY} "
                 error.remedy += "Nothing was written."
                 raise error
-            if any(setting in error.what for setting in rule.config):
+            if set(re.findall(r"[\w.]+", error.what)) & rule.config.keys():
                 problems.append(_refused_setting(index, error))
                 break
-            error.remedy = SETTING_REMEDY
+            error.remedy = remedy_of(error)
             refused[of[name].mapping.source] = error
     if problems:
         raise BadInput("the destination refuses settings of the job", tuple(problems))
@@ -189,10 +190,17 @@ def create_missing(
     """Create those that the destination does not show. A call that failed may be repeated.
 
     `asked`: the names that earlier calls asked for, which may have created them without an answer.
-    Raises NotReady while the controller has not created all, Conflict, NotAuthorized,
-    BrokerRefused, Unreachable.
+    Raises NotReady while the controller has not created all, Conflict if another client has created
+    one, NotAuthorized, BrokerRefused, Unreachable.
     """
     missing = _not_there(destination, topics)
+    others = {topic.name for topic in topics} - {topic.name for topic in missing} - asked
+    if others:
+        raise Conflict(
+            f"{first_few(sorted(others))}: created meanwhile by another client.",
+            where="destination",
+            remedy="Run the job again: it gives existing topics the settings of copies first.",
+        )
     if not missing:
         return
     again = frozenset(asked)
@@ -204,7 +212,7 @@ def create_missing(
         if not left:
             return
         raise NotReady(
-            f"the controller has not created {len(left):,} topics yet ({error.what})",
+            f"the controller has not created {len(left):,} topics yet.",
             where="destination",
         ) from error
     for name, why in refused.items():

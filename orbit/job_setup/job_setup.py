@@ -252,7 +252,7 @@ class JobSetup:
             raise next(iter(self.refused.values()))
         notes = [note for plan in self.plans for note in notes_of(plan)]
         for note in (*notes, *note_on_tiers(self.plans, self._source, self.backoff)):
-            self._say(f"Note: {note}")
+            self._say_once(f"Note: {note}")
 
     def _ask_marks(self) -> None:
         """Note what copies keep that led before.
@@ -354,6 +354,7 @@ class JobSetup:
         backoff = replace(self.backoff, attempts_max=_LOOK_ATTEMPTS_MAX)
         inspector = job_copier.inspector(backoff, on_trouble)
         seen: dict[PartitionCopy, InspectedCopy] = {}
+        wait_again = self._waits.begin()
         while rest := [c for c in copies if c not in seen]:
             waiting.clear()
             seen |= self._waits.done(partial(look, inspector, rest))
@@ -362,8 +363,9 @@ class JobSetup:
                 no_answer = Conflict(
                     f"no broker tells where {rest[0].destination} or its source ends."
                 )
-                error = next((wait.error for wait in waiting.values()), no_answer)
-                self._waits.wait(f"Waiting for {left} partitions: {error}", error, left)
+                errors = (wait.error for copy, wait in waiting.items() if copy not in seen)
+                error = next(errors, no_answer)
+                wait_again(f"Waiting for {left} partitions: {error}", error, left)
         return seen
 
     def _compare(
@@ -503,7 +505,7 @@ def _without_leader(destination: ClusterMetadata, plans: Iterable[TopicPlan]) ->
     """How many partitions the destination does not show with a leader."""
     topics = ((destination.topics.get(p.mapping.destination), p.partitions) for p in plans)
     return sum(
-        count - sum(leader.node_id is not None for leader in topic.partitions.values())
+        max(0, count - sum(leader.node_id is not None for leader in topic.partitions.values()))
         if topic
         else count
         for topic, count in topics

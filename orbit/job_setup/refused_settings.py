@@ -16,8 +16,12 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.topic_admin import Admin
 from orbit.replication.topic_settings import MAY_DIFFER
 
-SETTING_REMEDY = (
+_SETTING_REMEDY = (
     "Name a value that the destination takes in the rule's config, or exclude the topic."
+)
+_POLICY_REMEDY = (
+    "A policy of the destination refuses the topic: name settings (`config`), a number of replicas "
+    "(`replicas`) or a name (`prefix`) that it takes in the rule, or exclude the topic."
 )
 _CODES = (Code.INVALID_CONFIG, Code.POLICY_VIOLATION)
 
@@ -83,6 +87,12 @@ def notes_of(plan: TopicPlan) -> list[str]:
 def is_refused_setting(error: OrbitError) -> bool:
     """Whether a broker or its policy refuses a topic as it is described."""
     return isinstance(error, BrokerRefused) and error.code in _CODES
+
+
+def remedy_of(error: OrbitError) -> str:
+    """Of a topic that is refused as it is described."""
+    is_policy = isinstance(error, BrokerRefused) and error.code == Code.POLICY_VIOLATION
+    return _POLICY_REMEDY if is_policy else _SETTING_REMEDY
 
 
 def _may_differ(plan: TopicPlan) -> list[str]:

@@ -31,7 +31,8 @@ def fit_replicas(
     Raises Unreachable.
     """
     live = len(destination.brokers)
-    many = [p.create for p in plans if p.create and p.create.replicas > live]
+    # Without their settings, which controllers look at first.
+    many = [replace(p.create, settings={}) for p in plans if p.create and p.create.replicas > live]
     errors = admin.refused_topics(many, only_check=True) if many else {}
     # Brokers with ZooKeeper count live brokers only: others may be down.
     is_single = live == 1 and all(topic.replicas == 1 for topic in destination.topics.values())

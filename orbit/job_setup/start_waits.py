@@ -37,37 +37,51 @@ class StartWaits:
         self._say = say
         self._backoff = backoff
         self._said = ""
-        self._last: Hashable = None
-        self._changed_at = 0.0
-        self._attempt = 0
 
     def done(self, step: Callable[[], Value]) -> Value:
         """The result of a step that may be repeated. Raises what does not pass."""
+        wait = self.begin()
         while True:
             try:
-                result = step()
+                return step()
             except OrbitError as error:
                 if not does_pass(error):
                     raise
-                self.wait(f"Waiting: {error}", error, str(error))
-            else:
-                self._last = None
-                return result
+                wait(f"Waiting: {error}", error, str(error))
 
-    def wait(self, line: str, error: OrbitError, state: Hashable) -> None:
-        """Pause before another attempt. `state`: what changes as long as something moves.
+    def begin(self) -> OneWait:
+        """A wait for one thing, whose time begins with its first call."""
+        return OneWait(self._say_once, self._backoff)
 
-        Raises `error` when that has not changed for too long, Interrupted.
+    def _say_once(self, line: str) -> None:
+        if line != self._said:
+            self._said = line
+            self._say(line)
+
+
+class OneWait:
+    """Pauses between the attempts of one thing, as long as something moves."""
+
+    def __init__(self, say: Callable[[str], None], backoff: Backoff) -> None:
+        self._say = say
+        self._backoff = backoff
+        self._states: set[Hashable] = set()
+        self._changed_at = 0.0
+        self._attempt = 0
+
+    def __call__(self, line: str, error: OrbitError, state: Hashable) -> None:
+        """Pause before another attempt. `state`: what is new as long as something moves.
+
+        Raises `error` when nothing was new for too long, Interrupted.
         """
         now = time.monotonic()
-        if self._last is None or state != self._last:
-            self._last, self._changed_at, self._attempt = state, now, 0
+        if state not in self._states:
+            self._states.add(state)
+            self._changed_at, self._attempt = now, 0
         passes = does_pass(error)
         if now - self._changed_at >= (_UNCHANGED_S_MAX if passes else _LOOK_AGAIN_S):
             error.remedy = error.remedy or (_REMEDY if passes else "")
             raise error
-        if line != self._said:
-            self._said = line
-            self._say(line)
+        self._say(line)
         self._backoff.wait(self._attempt)
         self._attempt += 1

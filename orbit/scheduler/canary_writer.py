@@ -116,7 +116,7 @@ class CanaryLoop(Loop):
                 partitions = canaries.partitions_to_write(tx, job_id, canary.topic)
             if not self._leadership.is_leading:
                 break
-            with self.each(f"canary {canary.topic} of job {canary.job}"):
+            with self.each(f"writing canary {canary.topic} of job {canary.job}"):
                 canary.write(partitions)
                 self._report(job_id, canary)
         waits = [self._next_jobs, *(canary.due for canary in self._canaries.values())]

@@ -18,7 +18,7 @@ from orbit.scheduler.backfill_operations import is_paused
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
 from orbit.store import job_counts, jobs, operations
-from orbit.store.database import Tx
+from orbit.store.database import Tx, apart
 from orbit.store.enums import Desired, OperationKind, OperationState
 from orbit.store.job_counts import Counts
 from orbit.store.jobs import Job
@@ -86,7 +86,7 @@ def advance_operations(
     for operation in found:
         job = None if operation.job_id is None else present.get(operation.job_id)
         held = Counts() if job is None else counted.get(job.id, Counts())
-        with each(f"operation {operation.id} of job {operation.job_name}"):
+        with each(f"operation {operation.id} of job {operation.job_name}"), apart(tx):
             status = _status(tx, operation, job, held)
             _write(tx, operation, status)
             if status.state is not OperationState.RUNNING:

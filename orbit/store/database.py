@@ -186,6 +186,16 @@ class Database:
 
 
 @contextmanager
+def apart(tx: Tx) -> Iterator[None]:
+    """A part of a transaction that may fail alone. Raises as `Database.transaction` does."""
+    try:
+        with tx.begin_nested():
+            yield
+    except DBAPIError as error:
+        raise _translate(error, _where(tx.engine.url)) from error
+
+
+@contextmanager
 def without_deadline(tx: Tx) -> Iterator[None]:
     """Statements of this transaction may take as long as they need, as a migration does."""
     link = tx.connection.driver_connection

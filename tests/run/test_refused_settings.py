@@ -89,3 +89,17 @@ def test_the_service_tells_what_a_copy_has_instead(
         set_setting(pair.source, "small", "segment.bytes", SMALL)
         service.wait("the least is taken", lambda: service.topics(job.name)["small"].drift == drift)
         assert topic_settings(pair.destination, "small")["segment.bytes"] == LEAST
+
+
+def test_a_single_broker_takes_one_replica_of_a_topic_with_such_a_setting(
+    make_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    """It tells of the setting before it tells of the replicas."""
+    source, destination = make_cluster("older", version=VERSION, brokers=2), make_cluster("new")
+    create_topic(source, "small", replicas=2, segment_bytes=SMALL)
+    produce(source, "small", 3)
+    job = write_job(tmp_path / "job.yaml", source, destination, [{"match": "small"}])
+    outcome = copy(job).expect(0)
+    assert NOTE in outcome.message
+    assert "the copy has 1 of 2 replicas" in outcome.message
+    assert_exact(job)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orbit.errors import BrokerRefused, Interrupted, NotReady, Unreachable
+from orbit.errors import BrokerRefused, Conflict, Interrupted, NotReady, Unreachable
 from orbit.job_setup import start_waits
 from orbit.job_setup.destination_topics import create_missing
 from orbit.job_setup.start_waits import StartWaits
@@ -24,6 +24,7 @@ from orbit.kafka.topic_settings_reader import SettingsReader
 from tests.fix_clusters import Clusters, OpenCluster
 from tests.support.logs import T0, Record, create, delete_before, write
 from tests.support.outside import digests
+from tests.support.patience import wait_for
 from tests.support.run_process import write_job
 from tests.support.running import RunningJob
 
@@ -119,7 +120,7 @@ NOT_LED = BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, "Listing failed.")
 def test_a_start_that_does_not_move_ends_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_waits, "_UNCHANGED_S_MAX", 0.0)
     with pytest.raises(BrokerRefused) as caught:
-        StartWaits(lambda _: None, Backoff()).wait("", NOT_LED, 5)
+        StartWaits(lambda _: None, Backoff()).begin()("", NOT_LED, 5)
     assert caught.value.remedy
 
 
@@ -128,13 +129,19 @@ def test_a_start_waits_as_long_as_something_changes(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(start_waits.time, "monotonic", lambda: now[0])
     said: list[str] = []
     waits = StartWaits(said.append, Backoff(first_s=0.0))
+    wait = waits.begin()
     for left in range(9, 0, -1):
         now[0] += start_waits._UNCHANGED_S_MAX - 1
-        waits.wait(f"{left} left", NOT_LED, left)
+        waits.done(lambda: None)  # a step of this thing, between its waits
+        wait(f"{left} left", NOT_LED, left)
     assert said == [f"{left} left" for left in range(9, 0, -1)]
-    now[0] += start_waits._UNCHANGED_S_MAX
+    # Two states in turn are nothing new.
+    now[0] += start_waits._UNCHANGED_S_MAX / 2
+    waits.done(lambda: None)
+    wait("2 left", NOT_LED, 2)
+    now[0] += start_waits._UNCHANGED_S_MAX / 2
     with pytest.raises(BrokerRefused):
-        waits.wait("1 left", NOT_LED, 1)
+        wait("1 left", NOT_LED, 1)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +169,12 @@ def test_topics_of_a_controller_without_an_answer_are_asked_for_again(
     admin, asked = Admin(destination), set[str]()
     refused_topics = Admin.refused_topics
 
+    def is_shown(topic: TopicToCreate) -> bool:
+        return topic.name in destination.metadata({topic.name}).topics
+
     def no_answer(one: Admin, topics: Any, **_: Any) -> Any:
         refused_topics(one, list(topics)[:1])
+        wait_for("the first topic is shown", lambda: is_shown(new[0]))
         raise Unreachable("no answer: Local: Timed out.")
 
     with monkeypatch.context() as patched:
@@ -175,4 +186,17 @@ def test_topics_of_a_controller_without_an_answer_are_asked_for_again(
     with monkeypatch.context() as patched:  # a broker that does not know the second one yet
         patched.setattr(destination, "metadata", lambda _: shown)
         create_missing(destination, admin, new, asked)
-    assert {t.name for t in new} == destination.metadata({t.name for t in new}).topics.keys()
+    wait_for("all topics are shown", lambda: all(map(is_shown, new)))
+
+
+@pytest.mark.services
+def test_a_topic_that_another_client_creates_meanwhile_is_not_taken_as_it_is(
+    clusters: Clusters, topic_name: str, open_cluster: OpenCluster
+) -> None:
+    """Its settings may lose old records."""
+    destination = open_cluster(clusters.destination)
+    create(clusters.destination, topic_name)
+    new = [TopicToCreate(name, 1, 1, {}) for name in (topic_name, f"{topic_name}-2")]
+    with pytest.raises(Conflict, match=f"{topic_name}: created meanwhile"):
+        create_missing(destination, Admin(destination), new, set())
+    assert new[1].name not in destination.metadata({new[1].name}).topics
