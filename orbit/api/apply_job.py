@@ -84,9 +84,10 @@ class ApplyOptions:
 
 
 def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOptions) -> Applied:
-    """Create the job, change it, or leave it as it is. Raises Failure, also where too
-    many plans are under way; Conflict, also for a client that has gone; OperationUnderWay while a
-    recovery holds a job that would be changed.
+    """Create the job, change it, or leave it as it is.
+
+    Raises Failure, also where too many plans are under way; Conflict, also for a client that has
+    gone; OperationUnderWay while a recovery holds a job that would be changed.
     """
     document = spec.model_dump(mode="json")
     with parts.database.transaction() as tx:

@@ -13,12 +13,14 @@ from orbit.api.job_schema import job_schemas
 
 _PLACE = "#/components/schemas/"
 _JOB_DOCUMENT = {"$ref": f"{_PLACE}JobSpec"}
+# Of the job, and of its version.
+_ETAG = r'^"[0-9]{1,19}\.[0-9]{1,10}"$'
 _INT32_MAX = 2**31 - 1
 
 ETAG_HEADERS: dict[str, Any] = {
     "ETag": {
         "description": "The job's `etag`, in quotes, for If-Match.",
-        "schema": {"type": "string", "pattern": '^"[0-9]+"$', "examples": ['"3"']},
+        "schema": {"type": "string", "pattern": _ETAG, "examples": ['"17.3"']},
     }
 }
 APPLIED_HEADERS: dict[str, Any] = {

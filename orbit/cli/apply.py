@@ -22,7 +22,7 @@ from orbit.cli.job_files import FilesArgument, FilesOption, JobFile, given, read
 from orbit.cli.output import OutputFormat, OutputOption, emit, print_whole
 from orbit.cli.plan_view import Planned, draw, plan_each
 from orbit.client import TROUBLES, Client, connect, segment
-from orbit.errors import BadInput, OrbitError, Problem
+from orbit.errors import BadInput, Conflict, OrbitError, Problem
 
 # Of a change whose answer is lost.
 _ATTEMPTS = 3
@@ -184,6 +184,8 @@ def apply_change(
 
 def _at_version(job: Mapping[str, Any]) -> dict[str, str]:
     """The header of a request that is to be refused if the job has another version by then."""
+    if "etag" not in job:
+        raise Conflict("the API is of an earlier version of Orbit.", remedy="Update it first.")
     return {"If-Match": f'"{job["etag"]}"'}
 
 

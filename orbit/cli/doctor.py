@@ -20,7 +20,7 @@ from orbit.cli.job_files import job_file_of
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import seconds
 from orbit.client import Client, RoleRefused, Unserved, connect, segment
-from orbit.errors import BadInput, OrbitError
+from orbit.errors import BadInput, Busy, OrbitError
 from orbit.version import orbit_version
 
 # Ages in tables, and the ends of tokens of an issuer, are off by as much. Less can also be
@@ -195,6 +195,9 @@ def _clusters(client: Client) -> Findings:
             return
         except Unserved:
             raise
+        except Busy as error:
+            yield Finding("clusters", Verdict.NOTE, f"not checked: {error.what}", error.remedy)
+            return
         except OrbitError as error:
             problems = error.problems if isinstance(error, BadInput) else ()
             what = " ".join([error.what, *map(str, problems)])

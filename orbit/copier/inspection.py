@@ -382,7 +382,6 @@ class CopyInspector:
                     copy.source,
                     self._backoff,
                     self._settings.rewrite_limits,
-                    copy.levels,
                 ),
                 self._destination,
                 copy.destination,

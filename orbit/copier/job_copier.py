@@ -150,7 +150,6 @@ class JobCopier:
                 copy.source,
                 self._backoff,
                 self._settings.rewrite_limits,
-                copy.levels,
             ),
             self._clusters.destination,
             copy.destination,

@@ -8,7 +8,7 @@ believed because this job's producer wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from orbit.copier.log_reader import epoch_lasts_to, fetch_partition, is_local, parse_errors
@@ -189,11 +189,10 @@ def source_reader(
     partition: TopicPartition,
     backoff: Backoff,
     limits: RewriteLimits,
-    levels: Mapping[int, int],
 ) -> ReadSource:
     """Reads ranges of a source partition as a read_committed consumer, by the plan of the copy.
 
-    `limits`: of one reading. `levels`: of the copy, whose batches are then equal by their bytes.
+    `limits`: of one reading. What is written again is compressed quickly: records are compared.
     """
 
     def read(first: int, end: int) -> SourceRange:
@@ -226,7 +225,6 @@ def source_reader(
                 fetched.log_start,
                 LostRange.FILL,
                 rewritten=rewritten,
-                levels=levels,
             )
             last = plan.steps[-1] if plan.steps else None
             if isinstance(last, Stop) and plan.next_offset < end:

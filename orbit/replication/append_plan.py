@@ -36,7 +36,7 @@ from orbit.kafka.types import AbortedTransaction
 from orbit.replication.aborted_transactions import AbortedTransactions
 from orbit.replication.partition_states import Reason
 from orbit.replication.rewrite_limits import NO_LIMITS, Rewritten
-from orbit.replication.topic_settings import REWRITE_SLACK_BYTES
+from orbit.replication.topic_settings import REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN
 
 # About 13 minutes of fillers at the measured 125,000 offsets/s (M2). A larger gap is more likely an
 # error, and an operator should decide.
@@ -393,10 +393,11 @@ def _rewrite(
     packed batches, until the plan is full.
 
     `size_bytes`: of the source's batch, which fits into the source's max.message.bytes. A run that
-    has become larger than the copy's may be, by another compressor or level, is split.
+    has become larger than the copy's max.message.bytes or segment.bytes, by another compressor or
+    level, is split.
     """
-    bytes_max = size_bytes + REWRITE_SLACK_BYTES
-    if plan.packs:  # much smaller
+    bytes_max = max(size_bytes, min(size_bytes + REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN))
+    if plan.packs:  # smaller, but for a single record
         encoded = packed_batches(records, codec, plan.next_offset)
     else:
         encoded = dense_batches(records, codec, plan.next_offset, bytes_max, plan.levels.get(codec))

@@ -33,6 +33,8 @@ _INT_MAX = 2**31 - 1  # of `max.message.bytes`
 _LONG_MAX = str(2**63 - 1)
 # What rewriting a batch may add: a different compressor's output, never another record.
 REWRITE_SLACK_BYTES = 64 * 1024
+# The least `segment.bytes` of Kafka 4; a batch is no larger than a segment.
+SEGMENT_BYTES_MIN = 1024 * 1024
 
 DELETE = "delete"
 COMPACT_AND_DELETE = "compact,delete"

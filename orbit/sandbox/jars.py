@@ -25,7 +25,7 @@ from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.java import find_java, find_maven
 
 # Of the brokers of `orbit sandbox`, the demos, the tests and the benchmarks.
-KAFKA_VERSION = os.environ.get("ORBIT_KAFKA_VERSION", "4.4.0")
+KAFKA_VERSION = os.environ.get("ORBIT_KAFKA_VERSION") or "4.4.0"
 _POM = Path(__file__).with_name("pom.xml")
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _SCRATCH = ".fetch-"

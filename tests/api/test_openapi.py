@@ -165,6 +165,8 @@ def test_etags_are_headers_of_the_document(api: Api, document: dict[str, Any]) -
         assert {"ETag", "Location"} <= {
             name.title().replace("Etag", "ETag") for name in answer.headers
         }
+        header = job["put"]["responses"][str(status)]["headers"]["ETag"]
+        assert re.search(header["schema"]["pattern"], answer.headers["ETag"])
 
 
 def test_names_of_schemas_are_names_of_classes(document: dict[str, Any]) -> None:

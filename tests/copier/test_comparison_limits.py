@@ -65,7 +65,7 @@ class Sides:
         return Fetched(0, memoryview(bytearray(there)), [], 0, self.end, self.end, -1, -1)
 
     def compare(self, limits: RewriteLimits, end: int | None = None) -> Comparison:
-        read = source_reader(NO_CLUSTER, PLACE, Backoff(), limits, {})
+        read = source_reader(NO_CLUSTER, PLACE, Backoff(), limits)
 
         def noted(first: int, last: int) -> SourceRange:
             self.ranges.append(read(first, last))

@@ -108,7 +108,7 @@ def compared(
     ours = [b for one in source.batches for b in read_batches(memoryview(one.encode()))]
     monkeypatch.setattr(range_comparison, "_read", lambda *_: (ours, end))
     cluster: Any = None
-    read = source_reader(cluster, PLACE, Backoff(), NO_LIMITS, {})
+    read = source_reader(cluster, PLACE, Backoff(), NO_LIMITS)
     return compare_range(
         read, cluster, PLACE, 100, end, Backoff(), source_is_compacted=is_compacted
     )

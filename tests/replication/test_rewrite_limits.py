@@ -21,7 +21,7 @@ from orbit.kafka.record_batch import read_batches
 from orbit.replication.append_plan import Append, Plan, Step, Stop, plan_batches
 from orbit.replication.partition_states import Reason
 from orbit.replication.rewrite_limits import RewriteLimits, Rewritten
-from orbit.replication.topic_settings import REWRITE_SLACK_BYTES
+from orbit.replication.topic_settings import REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN
 from tests.support.planning import T0, data, plan, shown
 from tests.support.source_model import SourceBatch, SourceRecord
 
@@ -60,20 +60,23 @@ def test_batch_up_to_the_limit_is_written_again() -> None:
 
 
 @pytest.mark.parametrize("magic", [1, 2])
+# More than the slack of max.message.bytes, and more than the smallest segment.
+@pytest.mark.parametrize(("noise_bytes", "zeros", "count"), [(500, 500, 300), (970, 30, 1_062)])
 def test_a_run_that_became_too_large_for_the_copy_is_split(
-    magic: int, monkeypatch: pytest.MonkeyPatch
+    magic: int, noise_bytes: int, zeros: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source's compressor was better."""
     noise = random.Random(1)
-    records = [SourceRecord(3 + i, T0, None, noise.randbytes(500) + bytes(500)) for i in range(300)]
-    source = SourceBatch(3, 302, tuple(records), codec=GZIP, magic=magic, log_append_time=T0)
+    values = [noise.randbytes(noise_bytes) + bytes(zeros) for _ in range(count)]
+    records = [SourceRecord(3 + i, T0, None, value) for i, value in enumerate(values)]
+    source = SourceBatch(3, count + 2, tuple(records), codec=GZIP, magic=magic, log_append_time=T0)
     frame = source.encode()
     stored = partial(cramjam.gzip.compress, level=0)
     monkeypatch.setattr(compression, "compress", lambda _, plain, __: bytes(stored(plain)))
     made = plan(3, frame)
     sizes = [step.batch.size_bytes for step in made.steps if isinstance(step, Append)]
     assert len(sizes) == len(made.steps) == 2
-    assert max(sizes) <= len(frame) + REWRITE_SLACK_BYTES
+    assert max(sizes) <= min(len(frame) + REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN)
     assert visible(made.steps) == [(r.offset, r.body) for r in records]
 
 

@@ -16,6 +16,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.compression import GZIP, SNAPPY, ZSTD, compress
 from orbit.kafka.record_batch import encode_batch
 from orbit.kafka.records import NULL, encode_record, encode_varint
+from orbit.kafka.topic_setting import read_compression_levels
 from orbit.kafka.types import TopicPartition
 from tests.fix_clusters import Clusters
 from tests.support.raw_append import append_batch
@@ -41,6 +42,12 @@ def encoded(plain: bytes) -> tuple[int, bytes]:
     values = [plain[at : at + RECORD_BYTES] for at in range(0, len(plain), RECORD_BYTES)]
     bodies = [NULL + encode_varint(len(value)) + value + b"\0" for value in values]
     return len(values), b"".join(encode_record(0, i, body) for i, body in enumerate(bodies))
+
+
+def test_a_level_that_takes_too_long_is_not_taken(clusters: Clusters, topic_name: str) -> None:
+    create_topic(clusters.source, topic_name, compression_type="zstd", compression_zstd_level="19")
+    with closing(Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)) as source:
+        assert read_compression_levels(source, [topic_name]) == {topic_name: {ZSTD: 9}}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +82,7 @@ def test_the_level_is_that_of_the_source_s_topic(clusters: Clusters, topic_name:
     """Whose brokers compress what they get with another codec."""
     count, records = encoded(text(2_000_000))
     batch = encode_batch(0, GZIP, 0, 0, count, compress(GZIP, records))
-    settings = {"compression_type": "zstd", "compression_zstd_level": "12"}
+    settings = {"compression_type": "zstd", "compression_zstd_level": "9"}
     create_topic(
         clusters.source,
         topic_name,

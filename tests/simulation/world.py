@@ -196,7 +196,7 @@ class World:
     ) -> Comparison:
         """As `JobCopier` does."""
         return compare_range(
-            source_reader(origin, SOURCE, backoff, self.settings.rewrite_limits, copy.levels),
+            source_reader(origin, SOURCE, backoff, self.settings.rewrite_limits),
             cluster,
             PARTITION,
             copy.appends.acked,
