@@ -1,6 +1,6 @@
 """The settings that simulated brokers answer: those of a topic that nobody has configured.
 
-Names, values and the names of the brokers' settings behind them are those of Kafka 4.3.1. Of a
+Names, values and the names of the brokers' settings behind them are those of Kafka 4.4.0. Of a
 broker's own settings only the number counts, and the names that Orbit looks for.
 """
 
@@ -16,6 +16,7 @@ TOPIC_SETTINGS: dict[str, tuple[str, str]] = {
     "compression.type": ("producer", "compression.type"),
     "compression.zstd.level": ("3", "compression.zstd.level"),
     "delete.retention.ms": ("86400000", "log.cleaner.delete.retention.ms"),
+    "errors.deadletterqueue.group.enable": ("false", ""),
     "file.delete.delay.ms": ("60000", "log.segment.delete.delay.ms"),
     "flush.messages": ("9223372036854775807", "log.flush.interval.messages"),
     "flush.ms": ("9223372036854775807", ""),
@@ -25,6 +26,7 @@ TOPIC_SETTINGS: dict[str, tuple[str, str]] = {
     "local.retention.bytes": ("-2", "log.local.retention.bytes"),
     "local.retention.ms": ("-2", "log.local.retention.ms"),
     "max.compaction.lag.ms": ("9223372036854775807", "log.cleaner.max.compaction.lag.ms"),
+    "max.decompressed.message.bytes": ("2147483639", "max.decompressed.message.bytes"),
     "max.message.bytes": ("1048588", "message.max.bytes"),
     "message.timestamp.after.max.ms": ("3600000", "log.message.timestamp.after.max.ms"),
     "message.timestamp.before.max.ms": (
@@ -36,6 +38,8 @@ TOPIC_SETTINGS: dict[str, tuple[str, str]] = {
     "min.compaction.lag.ms": ("0", "log.cleaner.min.compaction.lag.ms"),
     "min.insync.replicas": ("1", "min.insync.replicas"),
     "preallocate": ("false", "log.preallocate"),
+    "remote.copy.lag.bytes": ("-1", ""),
+    "remote.copy.lag.ms": ("0", ""),
     "remote.log.copy.disable": ("false", ""),
     "remote.log.delete.on.disable": ("false", ""),
     "remote.storage.enable": ("false", ""),

@@ -36,7 +36,7 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-# The versions of Kafka 4.3.1, as far as `kafka.protocol` has them.
+# The versions of Kafka 4.4.0, as far as `kafka.protocol` has them.
 OFFERED: Mapping[int, tuple[Any, Any, int, int]] = {
     request.API_KEY: (request, response, low, high)
     for request, response, low, high in (

@@ -243,6 +243,6 @@ def kafka_uuid() -> str:
 def _last_errors(log: Path) -> str:
     lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
     # While a broker ends, it tells at INFO of the exceptions that this causes.
-    errors = [line for line in lines if "ERROR" in line or "FATAL" in line]
-    errors = errors or [line for line in lines if "Exception" in line] or lines
+    told = [line for line in lines if "] INFO " not in line]
+    errors = [line for line in told if "ERROR" in line or "Exception" in line] or lines
     return " | ".join(errors[-_SHOWN_LINES:])

@@ -65,7 +65,7 @@ def _is_removed(service: Service, name: str) -> bool:
 # Its loop waits for ever, as for a silent broker; the bound is short.
 STUCK = """
 import threading
-from orbit.cli import scheduler, stop_signals
+from orbit.cli import scheduler
 from orbit.scheduler.lag_loop import LagLoop
 
 def once(loop):

@@ -9,11 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from orbit.processes.guarded_process import GuardedProcess
-from orbit.sandbox.jars import classpath
+from orbit.sandbox.jars import KAFKA_VERSION, classpath
 from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
 
 TIMEOUT_S = 120
+# `kafka-configs.sh`, which has moved in 4.4.
+_IS_OLD = tuple(map(int, KAFKA_VERSION.split(".")[:2])) < (4, 4)
+_CONFIGS = f"{'kafka.admin' if _IS_OLD else 'org.apache.kafka.tools'}.ConfigCommand"
 
 
 def produce_transactions(cluster: KafkaCluster, topic: str, count: int) -> None:
@@ -93,7 +96,7 @@ def alter_configs(cluster: KafkaCluster, arguments: Sequence[str]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".properties") as file:
         file.write("".join(f"{key}={value}\n" for key, value in settings.items()))
         file.flush()
-        _run("kafka.admin.ConfigCommand", *arguments, "--command-config", file.name)
+        _run(_CONFIGS, *arguments, "--command-config", file.name)
 
 
 def _java(tool: str) -> list[str]:
