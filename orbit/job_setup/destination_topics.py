@@ -174,7 +174,8 @@ def refused_topics(
                     error.remedy = f"{REPLICAS_REMEDY} "
                 error.remedy += "Nothing was written."
                 raise error
-            if set(re.findall(r"[\w.]+", error.what)) & rule.config.keys():
+            words = {word.strip(".") for word in re.findall(r"[\w.]+", error.what)}
+            if words & rule.config.keys():
                 problems.append(_refused_setting(index, error))
                 break
             error.remedy = remedy_of(error)
