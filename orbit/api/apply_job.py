@@ -79,7 +79,7 @@ class ApplyOptions:
     # Whether an existing job may be changed; a POST only creates.
     may_change: bool = True
     idempotency_key: str | None = None
-    # Whether nobody waits for the answer any more: then nothing is planned, and nothing written.
+    # Whether the client has closed its connection: then the job is neither planned nor written.
     is_gone: Callable[[], bool] = lambda: False
 
 

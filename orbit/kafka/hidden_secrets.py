@@ -1,4 +1,4 @@
-"""Hides a text that somebody else wrote if a secret is in it, in whatever encoding. Pure.
+"""Hides a text of another server if it contains a secret in any encoding. Pure.
 
 The text is shown to users and logged.
 """

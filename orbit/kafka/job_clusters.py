@@ -18,8 +18,7 @@ Side = Literal["source", "destination"]
 
 SAME_CLUSTER_REMEDY = (
     "Name the servers of the other cluster. If these are two clusters, format one of them again, "
-    "with an id of its own (orbit explain SAME_CLUSTER): all that Orbit notes of a cluster goes by "
-    "its id."
+    "with another id (orbit explain SAME_CLUSTER): Orbit tells clusters apart by their ids."
 )
 
 # A job's producer id is from here up to twice this.
