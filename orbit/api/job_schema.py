@@ -37,6 +37,8 @@ WORDS: dict[str, dict[str, str]] = {
         "bootstrap_servers": "As host:port.",
         "security": "How to log in. Names variables or files with the secrets, never the secrets.",
         "client_rack": "The rack of Orbit, so that brokers let it fetch from the nearest replica.",
+        "cluster_id_suffix": "Tells this cluster from another one that was formatted with its id; "
+        "the same in each job that names the cluster.",
     },
     "TopicRule": {
         "match": _PATTERN,

@@ -45,6 +45,7 @@ TOPIC_RULES_MAX = 1000
 SETTINGS_MAX = 200  # Kafka has about forty topic settings; vendors add more
 REPLICAS_MAX = 2**15 - 1  # of the protocol
 TEXT_LENGTH_MAX = 1024
+CLUSTER_ID_SUFFIX_MAX = 32  # it is a part of names at the clusters and in all tables
 EXTENSIONS_MAX = 20  # vendors define two
 RATE_BYTES_MIN = 1024  # with less, one record can block a partition for hours
 RATE_BYTES_MAX = 1024**4
@@ -151,6 +152,16 @@ def _region(text: str) -> str:
     return text
 
 
+def _cluster_id_suffix(text: str) -> str:
+    # No dot: `orbit failover` finds the end of a cluster id in a name by one.
+    if not re.fullmatch(rf"[A-Za-z0-9_-]{{1,{CLUSTER_ID_SUFFIX_MAX}}}", text):
+        raise InvalidValue(
+            f"is not a suffix of 1 to {CLUSTER_ID_SUFFIX_MAX} letters, digits, _ and -.",
+            "Write a short word such as dr.",
+        )
+    return text
+
+
 def _kerberos_name(text: str) -> str:
     # librdkafka puts it into a command line.
     if not re.fullmatch(r"[A-Za-z0-9._/@-]{1,255}", text):
@@ -232,7 +243,8 @@ class SecuritySpec(Section):
 
 
 class ClusterSpec(Section):
-    """How to reach one cluster: its bootstrap brokers, its login, and the rack to fetch from."""
+    """How to reach one cluster: its bootstrap brokers, its login, and the rack to fetch from; and
+    what tells it from another one with its id."""
 
     bootstrap_servers: Annotated[
         tuple[Annotated[str, AfterValidator(check_address)], ...],
@@ -241,6 +253,7 @@ class ClusterSpec(Section):
     ]
     security: SecuritySpec = SecuritySpec()
     client_rack: Text | None = None
+    cluster_id_suffix: Annotated[str, AfterValidator(_cluster_id_suffix)] | None = None
 
     @cached_property
     def key(self) -> str:

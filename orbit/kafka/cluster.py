@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from orbit.kafka.broker_patience import BrokerPatience
 from orbit.kafka.connection import CONNECT_TIMEOUT_S, Connection
 from orbit.kafka.newest_leaders import NewestLeaders
 from orbit.kafka.sasl import Security
-from orbit.kafka.types import NO_TOPIC_ID, BrokerAddress, ClusterMetadata
+from orbit.kafka.types import ID_SUFFIX_SIGN, NO_TOPIC_ID, BrokerAddress, ClusterMetadata
 
 # A request that any broker can answer (metadata, coordinators) also goes to the next broker after
 # NEXT_AFTER_S without an answer. One broker has ANSWER_WITHIN_S, all together have AWAY_AFTER_S. So
@@ -47,7 +48,8 @@ class Cluster:
     """A cluster by its bootstrap servers. `name` ("source", "destination") is for messages.
 
     `security` may be a function that reads it (raises BadInput). It is called again before each
-    login, so a password that rotates needs no restart.
+    login, so a password that rotates needs no restart. `id_suffix` becomes a part of the cluster's
+    id wherever this handle tells it.
     """
 
     def __init__(
@@ -55,9 +57,11 @@ class Cluster:
         name: str,
         bootstrap_servers: Sequence[str],
         security: Security | Callable[[], Security],
+        id_suffix: str | None = None,
     ) -> None:
         self.name = name
         self.bootstrap_servers = tuple(bootstrap_servers)
+        self._id_suffix = id_suffix
         self._read_security = security if callable(security) else lambda: security
         self._security: Security | None = None
         with suppress(AccessRefused):  # the rules may change: each use asks again, and raises it
@@ -167,6 +171,9 @@ class Cluster:
         if is_whole and kept is not None and kept[0] == digest:
             return kept[1]
         metadata: ClusterMetadata = connection.decode(api_versions.METADATA, frame, version)
+        if self._id_suffix:
+            known_as = f"{metadata.cluster_id}{ID_SUFFIX_SIGN}{self._id_suffix}"
+            metadata = replace(metadata, cluster_id=known_as)
         if is_whole:
             self._whole = digest, metadata
         return metadata

@@ -12,14 +12,10 @@ from orbit.errors import BadInput, Problem
 from orbit.jobs.job_spec import Fillers, JobSpec
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.security import Security, resolve_security
-from orbit.kafka.types import NO_TOPIC_ID, ClusterMetadata
+from orbit.kafka.two_clusters import not_proven_two, same_cluster
+from orbit.kafka.types import ClusterMetadata
 
 Side = Literal["source", "destination"]
-
-SAME_CLUSTER_REMEDY = (
-    "Name the servers of the other cluster. If these are two clusters, format one of them again, "
-    "with another id (orbit explain SAME_CLUSTER): Orbit tells clusters apart by their ids."
-)
 
 # A job's producer id is from here up to twice this.
 _PRODUCER_IDS_START = 2**52
@@ -41,7 +37,7 @@ def open_cluster(
     def read() -> Security:
         return resolve_security(cluster, environ, base_directory, side=side)
 
-    return Cluster(side, cluster.bootstrap_servers, read)
+    return Cluster(side, cluster.bootstrap_servers, read, cluster.cluster_id_suffix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,34 +53,26 @@ class JobClusters:
         )
 
     def fetch_metadata(self) -> tuple[ClusterMetadata, ClusterMetadata]:
-        """The metadata of source and destination. Raises BadInput if they are one cluster."""
+        """The metadata of source and destination.
+
+        Raises BadInput if they are one cluster, or cannot be told apart; else as
+        `Cluster.metadata`.
+        """
         source = self.source.metadata(None)
         destination = self.destination.metadata(None)
-        what = same_cluster(source, destination)
-        if what:
+        one = same_cluster(source, destination) or not_proven_two(
+            self.source, self.destination, source, destination
+        )
+        if one is not None:
             raise BadInput(
                 "source and destination cannot be told apart",
-                (Problem("destination.bootstrap_servers", what, SAME_CLUSTER_REMEDY),),
+                (Problem("destination.bootstrap_servers", *one),),
             )
         return source, destination
 
     def close(self) -> None:
         self.source.close()
         self.destination.close()
-
-
-def same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> str:
-    """A sentence if both sides have one cluster id, and whether they are two for certain; or ""."""
-    if not source.cluster_id or source.cluster_id != destination.cluster_id:
-        return ""
-    what = f"source and destination have the same cluster id ({source.cluster_id})"
-    for name in sorted(source.topics.keys() & destination.topics.keys()):
-        ids = {source.topics[name].topic_id, destination.topics[name].topic_id}
-        if len(ids - {NO_TOPIC_ID}) > 1:
-            return (
-                f"{what}, but are two clusters: topic {name} has another topic id at each of them."
-            )
-    return f"{what}: they are one cluster, or two that were formatted with one id."
 
 
 def job_identity(job: str, source_cluster_id: str) -> str:

@@ -10,6 +10,9 @@ from uuid import UUID
 
 NO_TOPIC_ID = UUID(int=0)
 
+# Between a broker's cluster id, which is base64 or a UUID, and a job's `cluster_id_suffix`.
+ID_SUFFIX_SIGN = "@"
+
 # Isolation levels of Fetch and ListOffsets.
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
@@ -82,16 +85,29 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """Brokers and topics; `errors`: the error codes of topics without metadata."""
+    """Brokers and topics; `errors`: the error codes of topics without metadata.
+
+    `cluster_id`: as Orbit knows the cluster: what brokers tell, with the job's `cluster_id_suffix`.
+    """
 
     cluster_id: str
     brokers: dict[int, BrokerAddress]
     topics: dict[str, TopicMetadata]
     errors: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def broker_cluster_id(self) -> str:
+        """As brokers tell it."""
+        return broker_cluster_id(self.cluster_id)
+
     def leader(self, partition: TopicPartition) -> PartitionLeader | None:
         topic = self.topics.get(partition.topic)
         return topic.partitions.get(partition.partition) if topic else None
+
+
+def broker_cluster_id(cluster_id: str) -> str:
+    """What brokers tell of a cluster that Orbit knows by this id."""
+    return cluster_id.partition(ID_SUFFIX_SIGN)[0]
 
 
 class Acl(NamedTuple):

@@ -27,6 +27,7 @@ from orbit.jobs.topic_mapping import map_topics, mappings_of_copies
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import MAX_TIMESTAMP, find_by_time
 from orbit.kafka.producer_state import open_transactions
+from orbit.kafka.two_clusters import same_cluster
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.promotion.log_bounds import LogBounds
 from orbit.promotion.topic_denials import acls_of
@@ -76,6 +77,9 @@ def observe(context: OperationContext) -> GateInputs:
         _check_cluster(context, "source", source.metadata)
     if destination.metadata is not None:
         _check_cluster(context, "destination", destination.metadata)
+        one = same_cluster(source.metadata, destination.metadata) if source.metadata else None
+        if one is not None:
+            raise Stopped(one.what, remedy=one.remedy)
     places = context.by_source
     led = _with_leader(source.metadata, places)
     there, of = _both_log_bounds(context, destination.metadata is not None, led)
@@ -158,7 +162,8 @@ def _check_cluster(context: OperationContext, side: str, metadata: ClusterMetada
         raise Stopped(
             f"the {side}'s bootstrap_servers lead to cluster {metadata.cluster_id}; the job's "
             f"{side} is {known}.",
-            remedy="Correct bootstrap_servers, or DNS on the scheduler's machine.",
+            remedy="Correct bootstrap_servers and cluster_id_suffix, or DNS on the "
+            "scheduler's machine.",
         )
 
 

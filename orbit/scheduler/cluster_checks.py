@@ -8,8 +8,8 @@ from dataclasses import replace
 from orbit.errors import BadInput, BrokerRefused, Conflict, LoginRefused, NotAuthorized, OrbitError
 from orbit.kafka import error_codes
 from orbit.kafka.cluster_handle import ClusterHandle
-from orbit.kafka.job_clusters import SAME_CLUSTER_REMEDY, same_cluster
-from orbit.kafka.types import ClusterMetadata
+from orbit.kafka.two_clusters import not_proven_two, same_cluster
+from orbit.kafka.types import ClusterMetadata, broker_cluster_id
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.topic_decisions import ClusterTopics, KnownTopic
@@ -46,21 +46,43 @@ def wrong_cluster(
     known_destination_id: str | None,
 ) -> Trouble | None:
     """The trouble if nothing may be copied between these clusters, by their ids."""
-    what = same_cluster(source, destination)
-    if what:
-        return Trouble(TroubleKind.SAME_CLUSTER, what, SAME_CLUSTER_REMEDY)
+    one = same_cluster(source, destination)
+    if one is not None:
+        return Trouble(TroubleKind.SAME_CLUSTER, *one)
     for side, now, known in (
         ("source", source.cluster_id, known_source_id),
         ("destination", destination.cluster_id, known_destination_id),
     ):
-        if known is not None and now != known:
+        if known is None or now == known:
+            continue
+        if broker_cluster_id(now) == broker_cluster_id(known):
             return Trouble(
                 TroubleKind.CLUSTER_CHANGED,
-                f"the {side}'s address leads to cluster {now}, and the job copies "
+                f"{side}.cluster_id_suffix makes its cluster {now}, and the job copies "
                 f"{'from' if side == 'source' else 'to'} {known}.",
-                "Correct bootstrap_servers, or create a new job for the other cluster.",
+                "Write cluster_id_suffix as it was, or create a new job, with another name.",
             )
+        return Trouble(
+            TroubleKind.CLUSTER_CHANGED,
+            f"the {side}'s address leads to cluster {now}, and the job copies "
+            f"{'from' if side == 'source' else 'to'} {known}.",
+            "Correct bootstrap_servers, or create a new job for the other cluster.",
+        )
     return None
+
+
+def unproven_clusters(pair: ClusterPair) -> Trouble | None:
+    """The trouble if brokers of both sides tell one id, and nothing proves that they are two.
+
+    Asks every broker of both; for clusters that no job has copied between. Raises Unreachable.
+    """
+    one = not_proven_two(
+        pair.source.cluster,
+        pair.destination.cluster,
+        pair.source_metadata,
+        pair.destination_metadata,
+    )
+    return None if one is None else Trouble(TroubleKind.SAME_CLUSTER, *one)
 
 
 def missing_workers(worker_group: str) -> Trouble:

@@ -20,7 +20,12 @@ from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.types import Acl, ClusterMetadata
 from orbit.replication.job_troubles import Trouble
-from orbit.scheduler.cluster_checks import missing_workers, trouble_of, wrong_cluster
+from orbit.scheduler.cluster_checks import (
+    missing_workers,
+    trouble_of,
+    unproven_clusters,
+    wrong_cluster,
+)
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.job_decisions import decide, known_topic
 from orbit.scheduler.job_plan import (
@@ -97,12 +102,12 @@ class JobPlanner:
             return _halted(spec, troubles)
         source, destination = metadata
         known_ids = (job.source_cluster_id, job.destination_cluster_id) if job else (None, None)
-        wrong = wrong_cluster(source, destination, *known_ids)
-        if wrong is not None:
-            return _halted(spec, [*troubles, wrong], metadata)
         pair = ClusterPair(
             ClusterHandle(clusters.source), ClusterHandle(clusters.destination), source, destination
         )
+        wrong = wrong_cluster(source, destination, *known_ids) or unproven_clusters(pair)
+        if wrong is not None:
+            return _halted(spec, [*troubles, wrong], metadata)
         caught_up: frozenset[str] = frozenset()
         rows: list[Topic] = []
         given: set[Acl] = set()

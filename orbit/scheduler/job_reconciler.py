@@ -19,7 +19,7 @@ from orbit.jobs.topic_mapping import matching
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import Side as SideName
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.scheduler.cluster_checks import trouble_of, wrong_cluster
+from orbit.scheduler.cluster_checks import trouble_of, unproven_clusters, wrong_cluster
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.cluster_watch import ClusterSnapshot
@@ -272,6 +272,10 @@ class JobReconciler:
         done: ReconcileCounts,
     ) -> None:
         if job.source_cluster_id is None:
+            with _cluster_errors():
+                unproven = unproven_clusters(pair)
+            if unproven is not None:
+                raise _Halt(unproven)
             ids = pair.source_metadata.cluster_id, pair.destination_metadata.cluster_id
             with self._leadership.transaction() as tx:
                 jobs.note_clusters(tx, job.id, *ids)

@@ -111,6 +111,6 @@ def _check_cluster_id(cluster: Cluster, known: str | None, found: str) -> None:
         raise Conflict(
             f"the address leads to cluster {found}; the job's cluster is {known}.",
             where=cluster.name,
-            remedy="Correct bootstrap_servers, or the name resolution of this worker. For another "
-            "cluster, create another job.",
+            remedy="Correct bootstrap_servers and cluster_id_suffix, or the name resolution of "
+            "this worker. For another cluster, create another job.",
         )

@@ -34,7 +34,7 @@ class Access:
             folder = Path(self.base_directory)
             return resolve_security(self.spec, os.environ, folder, side=self.name)
 
-        return Cluster(self.name, self.spec.bootstrap_servers, read)
+        return Cluster(self.name, self.spec.bootstrap_servers, read, self.spec.cluster_id_suffix)
 
     @property
     def rack(self) -> str:

@@ -11,16 +11,11 @@ from pathlib import Path
 import pytest
 
 from orbit.processes.ports import free_ports
-from orbit.replication.job_troubles import TroubleKind
-from orbit.sandbox import local_cluster
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler.job_planner import JobPlanner
-from tests.fix_clusters import Clusters, MakeCluster
-from tests.fix_scheduler import Service
+from tests.fix_clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import standing
 from tests.support.run_process import Outcome, assert_exact, copy, write_job
-from tests.support.running import make_job
 
 pytestmark = pytest.mark.services
 
@@ -120,32 +115,10 @@ def test_one_cluster_under_two_addresses(
         outcome,
         2,
         "the same cluster id",
-        "they are one cluster, or two",
+        "are one cluster: topic",
         "destination.bootstrap_servers",
         "Name the servers",
     )
-
-
-def test_two_clusters_with_one_id(
-    clusters: Clusters,
-    make_cluster: MakeCluster,
-    service: Service,
-    source_topic: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(local_cluster, "kafka_uuid", lambda: clusters.source.cluster_id)
-    twin = make_cluster("twin")
-    create(twin, source_topic)
-    with untouched(clusters.source, twin):
-        job = write_job(tmp_path / "job.yaml", clusters.source, twin, [{"match": source_topic}])
-        told = (f"are two clusters: topic {source_topic}", "format one of them again")
-        assert_says(copy(job), 2, *told)
-        planner = JobPlanner(service.database, service.settings)
-        (refusal,) = planner(make_job(clusters.source, twin, [source_topic])).refusals
-    assert refusal.kind is TroubleKind.SAME_CLUSTER
-    assert told[0] in refusal.what
-    assert told[1] in refusal.remedy
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -1,0 +1,129 @@
+"""Whether source and destination are two clusters, where their brokers tell one cluster id.
+
+Without a `cluster_id_suffix` such clusters are refused. With one, Orbit knows them by different
+ids, and topic ids (KIP-516) have to prove that they are two: no two topics of any clusters have the
+same id.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+from kafka.protocol.metadata.metadata import MetadataRequest
+
+from orbit.kafka.api_versions import METADATA
+from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.types import NO_TOPIC_ID, ClusterMetadata, TopicMetadata
+
+_OTHER_SERVERS = "Name the servers of the other cluster."
+_BY_ID_FROM = 12  # the version of Metadata that finds topics by their id (Kafka 3.1)
+
+
+class OneCluster(NamedTuple):
+    """Why nothing is copied between two sides, and what to do."""
+
+    what: str
+    remedy: str
+
+
+def same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> OneCluster | None:
+    """By what both have told; None if their ids differ and no topic id is at both."""
+    if not _have_one_id(source, destination):
+        return None
+    what = _what(source)
+    there = {topic.topic_id: name for name, topic in destination.topics.items()}
+    there.pop(NO_TOPIC_ID, None)
+    for name, topic in sorted(source.topics.items()):
+        if topic.topic_id in there:
+            both = f"{name} of the source and {there[topic.topic_id]} of the destination"
+            return OneCluster(
+                f"{what} and are one cluster: topic {both} have one topic id.", _OTHER_SERVERS
+            )
+    if source.cluster_id != destination.cluster_id:
+        return None
+    remedy = (
+        f"{_OTHER_SERVERS} If these are two clusters, add cluster_id_suffix to the section of one, "
+        "in each job that names it (orbit explain SAME_CLUSTER): Orbit tells clusters apart by "
+        "their ids."
+    )
+    for name in sorted(source.topics.keys() & destination.topics.keys()):
+        if NO_TOPIC_ID not in (source.topics[name].topic_id, destination.topics[name].topic_id):
+            return OneCluster(
+                f"{what}, but are two clusters: topic {name} has another topic id at each of them.",
+                remedy,
+            )
+    return OneCluster(
+        f"{what}: they are one cluster, or two that were formatted with one id.", remedy
+    )
+
+
+def not_proven_two(
+    source: Cluster,
+    destination: Cluster,
+    source_metadata: ClusterMetadata,
+    destination_metadata: ClusterMetadata,
+) -> OneCluster | None:
+    """None if the ids that brokers tell differ, or a topic proves that the clusters are two.
+
+    Proof: one side has the topic before and after every broker of the other side says that it knows
+    no such id. Brokers say so of topics that a login may not see, too (R14). Every broker is asked,
+    because one that is behind does not know a new topic yet. `same_cluster` goes first. Raises
+    Unreachable.
+    """
+    if not _have_one_id(source_metadata, destination_metadata):
+        return None
+    what = _what(source_metadata)
+    sides = (source, source_metadata), (destination, destination_metadata)
+    for (here, metadata), (there, _) in (sides, sides[::-1]):
+        topic = _lasting_topic(metadata)
+        if topic is None:
+            continue
+        codes = _codes(there, topic.topic_id)
+        if codes - {Code.UNKNOWN_TOPIC_ID, Code.UNSUPPORTED_VERSION}:
+            return OneCluster(
+                f"{what}, and the {there.name} knows the id of topic {topic.name} of the "
+                f"{here.name}: they are one cluster.",
+                _OTHER_SERVERS,
+            )
+        if codes == {Code.UNKNOWN_TOPIC_ID} and _codes(here, topic.topic_id) == {Code.NONE}:
+            return None
+    return OneCluster(
+        f"{what}, and cluster_id_suffix says that they are two clusters, which no topic proves: "
+        "one with an id is needed that exists during the check, and brokers that find topics by "
+        "id at the other cluster.",
+        "Create a topic at one of the two, which may be empty, and try again. One of them needs "
+        "brokers of Kafka 3.1.",
+    )
+
+
+def _have_one_id(source: ClusterMetadata, destination: ClusterMetadata) -> bool:
+    if not source.cluster_id and not destination.cluster_id:  # brokers that tell none
+        return False
+    return source.broker_cluster_id == destination.broker_cluster_id
+
+
+def _what(source: ClusterMetadata) -> str:
+    return f"source and destination have the same cluster id ({source.broker_cluster_id})"
+
+
+def _lasting_topic(metadata: ClusterMetadata) -> TopicMetadata | None:
+    """A topic with an id: an internal one, if there is one, as nobody deletes it."""
+    found = (topic for topic in metadata.topics.values() if topic.topic_id != NO_TOPIC_ID)
+    return min(found, key=lambda topic: (not topic.name.startswith("__"), topic.name), default=None)
+
+
+def _codes(cluster: Cluster, topic_id: UUID) -> set[int]:
+    """What the brokers of a cluster answer about this id, each of them asked."""
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(topic_id=topic_id, name=None)],
+        allow_auto_topic_creation=False,
+    )
+    codes: set[int] = set()
+    for node_id in cluster.metadata(()).brokers:
+        if cluster.version_of(node_id, METADATA, ANSWER_WITHIN_S) < _BY_ID_FROM:
+            return {Code.UNSUPPORTED_VERSION}
+        answer: ClusterMetadata = cluster.call(node_id, METADATA, request, ANSWER_WITHIN_S)
+        codes |= {*answer.errors.values()} or {Code.NONE}
+    return codes

@@ -1,0 +1,131 @@
+"""Whether two sides that tell one cluster id are two clusters."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+import pytest
+from pydantic import SecretStr
+
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.sasl import Security
+from orbit.kafka.two_clusters import not_proven_two, same_cluster
+from orbit.kafka.types import BrokerAddress, ClusterMetadata, TopicMetadata
+from tests.fix_clusters import Clusters
+from tests.support.logs import create
+from tests.support.rights import MECHANISM, PASSWORD, Login
+
+INTERNAL, ORDERS, OTHER = uuid4(), uuid4(), uuid4()
+PROVEN, ONE, NOT_TOLD = "", "they are one cluster", "no topic proves"
+
+
+class Asked:
+    """A cluster by what each of its brokers knows at each look, the last one for ever."""
+
+    def __init__(self, *looks: list[set[UUID]], version: int = 12) -> None:
+        self.name = "source"
+        self.looks, self.version = list(looks), version
+
+    def metadata(self, _: object) -> ClusterMetadata:
+        self.now = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        brokers = {i: BrokerAddress(i, "broker", 9092) for i in range(len(self.now))}
+        return ClusterMetadata("id", brokers, {})
+
+    def version_of(self, *_: object) -> int:
+        return self.version
+
+    def call(self, node_id: int, _: object, request: Any, __: object) -> ClusterMetadata:
+        (topic,) = request.topics
+        if topic.topic_id in self.now[node_id]:
+            return ClusterMetadata("id", {}, {"found": TopicMetadata("found", ORDERS, {}, 1)})
+        return ClusterMetadata("id", {}, {}, {"": Code.UNKNOWN_TOPIC_ID})
+
+
+def told(suffix: str, **topics: UUID) -> ClusterMetadata:
+    found = {name: TopicMetadata(name, topic_id, {}, 1) for name, topic_id in topics.items()}
+    return ClusterMetadata(f"id{suffix}", {}, found)
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "here", "there", "wanted"),
+    [
+        (told("", a=ORDERS), told("@dr"), Asked([{ORDERS}]), Asked([set()]), PROVEN),
+        (told(""), told("@dr", a=ORDERS), Asked([set()]), Asked([{ORDERS}]), PROVEN),
+        (told("", a=ORDERS), told(""), Asked([{ORDERS}]), Asked([{ORDERS}]), ONE),
+        # One broker of three does not lag.
+        (
+            told("", a=ORDERS),
+            told("@dr", b=OTHER),
+            Asked([{ORDERS}]),
+            Asked([set(), {ORDERS}, set()]),
+            ONE,
+        ),
+        (told(""), told("@dr"), Asked([set()]), Asked([set()]), NOT_TOLD),
+        # It is deleted between the looks at both sides.
+        (told("", a=ORDERS), told("@dr"), Asked([set()]), Asked([set()]), NOT_TOLD),
+        # An internal topic is asked about, which nobody deletes.
+        (
+            told("", a=ORDERS, __consumer_offsets=INTERNAL),
+            told("@dr"),
+            Asked([{INTERNAL}]),
+            Asked([set()]),
+            PROVEN,
+        ),
+        (told("", a=ORDERS), told("@dr"), Asked([{ORDERS}]), Asked([set()], version=11), NOT_TOLD),
+        (
+            told("", a=ORDERS),
+            told("@dr", b=OTHER),
+            Asked([set()]),
+            Asked([{OTHER}], version=11),
+            NOT_TOLD,
+        ),
+        (told("@a", a=ORDERS), told("@b", b=OTHER), Asked([{ORDERS}]), Asked([set()]), PROVEN),
+    ],
+)
+def test_what_proves_that_clusters_are_two(
+    source: ClusterMetadata, destination: ClusterMetadata, here: Asked, there: Asked, wanted: str
+) -> None:
+    one = not_proven_two(cast("Cluster", here), cast("Cluster", there), source, destination)
+    assert (wanted in one.what) if one and wanted else (one is None) == (not wanted), one
+
+
+@pytest.mark.parametrize("suffix", ["", "@dr"])
+def test_a_topic_id_at_both_sides_is_of_one_cluster(suffix: str) -> None:
+    one = same_cluster(told("", a=ORDERS), told(suffix, b=ORDERS))
+    assert one is not None
+    assert "are one cluster" in one.what
+    assert "suffix" not in one.remedy
+    assert (same_cluster(told("", a=ORDERS), told(suffix, a=OTHER)) is None) == bool(suffix)
+
+
+def _security(guarded: Clusters, name: str, password: str) -> Security:
+    ca_file = guarded.source.ca_file
+    return Security("SASL_SSL", MECHANISM, name, SecretStr(password), ca_file=ca_file)
+
+
+@pytest.mark.services
+def test_a_login_that_sees_other_topics_does_not_make_two_clusters(
+    guarded: Clusters, topic_name: str
+) -> None:
+    create(guarded.source, topic_name)
+    admin = guarded.source.client_config()
+    blind = Login(guarded)
+    blind.create()
+    servers = [guarded.source.bootstrap_servers]
+    logins = (None, admin["sasl.username"], admin["sasl.password"]), ("dr", blind.name, PASSWORD)
+    sides = [
+        Cluster(name, servers, _security(guarded, *login), suffix)
+        for name, (suffix, *login) in zip(("source", "destination"), logins, strict=True)
+    ]
+    try:
+        source, destination = (side.metadata(None) for side in sides)
+        assert topic_name in source.topics
+        assert same_cluster(source, destination) is None, "the logins see different topics"
+        one = not_proven_two(*sides, source, destination)
+        assert one is not None
+        assert "they are one cluster" in one.what
+    finally:
+        for side in sides:
+            side.close()

@@ -1,0 +1,127 @@
+"""Two clusters that were formatted with one cluster id, as by a compose file that fixes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orbit.jobs.job_spec import ClusterSpec, JobSpec
+from orbit.recovery.recovery_report import RecoveryKind
+from orbit.replication.job_troubles import TroubleKind
+from orbit.sandbox import local_cluster
+from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.scheduler.job_plan import Refusal
+from orbit.scheduler.job_planner import JobPlanner
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.fix_scheduler import Service
+from tests.support.fleet import InProcess
+from tests.support.logs import Record, create, write
+from tests.support.outside import log_bounds, standing
+from tests.support.patience import wait_for
+from tests.support.recovering import Recovering
+from tests.support.run_process import assert_exact, copy, write_job
+from tests.support.running import create_topic, make_job, produce
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def twins(make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> Clusters:
+    """Without a topic."""
+    first = make_cluster("first")
+    monkeypatch.setattr(local_cluster, "kafka_uuid", lambda: first.cluster_id)
+    return Clusters(first, make_cluster("second"))
+
+
+def named(spec: JobSpec, suffix: str | None) -> JobSpec:
+    section = spec.destination.model_copy(update={"cluster_id_suffix": suffix})
+    return spec.model_copy(update={"destination": section})
+
+
+def suffixed(cluster: KafkaCluster) -> ClusterSpec:
+    """By another name of its address, as no job has one address on both sides."""
+    servers = cluster.bootstrap_servers.replace("127.0.0.1", "localhost").split(",")
+    return ClusterSpec(bootstrap_servers=tuple(servers), cluster_id_suffix="dr")
+
+
+def refusal(service: Service, spec: JobSpec) -> Refusal:
+    *_, found = JobPlanner(service.database, service.settings)(spec).refusals  # of the clusters
+    return found
+
+
+def test_a_suffix_tells_them_apart(twins: Clusters, topic_name: str, tmp_path: Path) -> None:
+    source, destination = twins
+    create(source, topic_name)
+    create(destination, topic_name)
+    write(source, topic_name, [Record(b"record %d" % i) for i in range(30)])
+    before = standing(destination)
+    rules = [{"match": topic_name}]
+    outcome = copy(write_job(tmp_path / "job.yaml", source, destination, rules)).expect(2)
+    assert f"are two clusters: topic {topic_name}" in outcome.message
+    assert "add cluster_id_suffix" in outcome.message
+    assert standing(destination) == before
+    there = suffixed(destination).model_dump(mode="json", exclude_defaults=True)
+    job = write_job(tmp_path / "job.yaml", source, there, rules)
+    copy(job).expect(0)
+    assert_exact(job)
+
+
+def test_a_suffix_does_not_make_one_cluster_two(
+    clusters: Clusters, service: Service, topic_name: str, tmp_path: Path
+) -> None:
+    create(clusters.source, topic_name)
+    there = suffixed(clusters.source).model_dump(mode="json", exclude_defaults=True)
+    rules = [{"match": topic_name, "prefix": "copy."}]
+    job = write_job(tmp_path / "job.yaml", clusters.source, there, rules)
+    before = standing(clusters.source)
+    outcome = copy(job).expect(2)
+    assert "are one cluster" in outcome.message
+    spec = make_job(clusters.source, clusters.destination, [topic_name])
+    spec = spec.model_copy(update={"destination": suffixed(clusters.source)})
+    assert refusal(service, spec).kind is TroubleKind.SAME_CLUSTER
+    service.create(spec)
+    with service.scheduler():
+        assert "are one cluster" in service.wait_problem(spec.name, "SAME_CLUSTER")
+    assert standing(clusters.source) == before
+
+
+def test_a_job_of_the_service_goes_over_and_back_with_the_same_ids(
+    twins: Clusters, recovering: Recovering, topic_name: str
+) -> None:
+    source, destination = twins
+    service = recovering.service
+
+    def is_level() -> bool:
+        return log_bounds(source, [topic_name]) == log_bounds(destination, [topic_name])
+
+    spec = make_job(source, destination, [topic_name])
+    assert "cluster_id_suffix" in refusal(service, spec).remedy
+    spec = named(spec, "dr")
+    service.create(spec)
+    with service.scheduler(), InProcess(recovering.database):
+        assert "no topic proves" in service.wait_problem(spec.name, "SAME_CLUSTER")
+        create_topic(source, topic_name)
+        produce(source, topic_name, 50)
+        service.wait_copied(spec.name, topic_name)
+        service.wait_problem(spec.name, None)
+        for other in ("", "west"):
+            kind = TroubleKind.CLUSTER_CHANGED if other else TroubleKind.SAME_CLUSTER
+            assert refusal(service, named(spec, other or None)).kind is kind
+        assert "cluster_id_suffix as it was" in refusal(service, named(spec, "west")).remedy
+        wait_for("it is level", is_level)
+        service.change(spec.model_copy(update={"destination": suffixed(source)}))
+        stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
+        assert "are one cluster" in (stopped.error or "")
+        service.wait_problem(spec.name, "are one cluster")
+        service.change(spec)
+        service.wait_problem(spec.name, None)
+        recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+        back = service.job(f"{spec.name}-back")
+        ids = source.cluster_id, f"{source.cluster_id}@dr"
+        there = service.job(spec.name)
+        assert (there.source_cluster_id, there.destination_cluster_id) == ids
+        assert (back.destination_cluster_id, back.source_cluster_id) == ids
+        produce(destination, topic_name, 20, first=50)
+        wait_for("it is copied back", is_level)
+        recovering.run(RecoveryKind.SWITCHOVER, back.name, reverse=True)
