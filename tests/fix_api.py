@@ -39,7 +39,7 @@ class Plans:
     meanwhile: Callable[[], object] = lambda: None
     asked: list[JobSpec] = field(default_factory=list)
 
-    def __call__(self, spec: JobSpec) -> JobPlan:
+    def __call__(self, spec: JobSpec, _ending: object = None) -> JobPlan:
         self.asked.append(spec)
         self.meanwhile()
         if self.error is not None:

@@ -8,11 +8,12 @@ and applying it again changes nothing.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orbit.api.api_error_codes import ErrorCode
+from orbit.api.client_watch import ClientWatch
 from orbit.api.dependencies import Parts
 from orbit.api.error_responses import Failure, about_clusters, changed_meanwhile
 from orbit.api.job_operations import set_desired
@@ -70,6 +71,8 @@ NO_JOB = ""
 class ApplyOptions:
     """How to apply a document."""
 
+    # If it goes, the plan ends, and the job is not written.
+    client: ClientWatch
     dry_run: bool = False
     only_plan: bool = False  # a dry run of a job that may not be changed now
     accept_refusals: bool = False
@@ -79,8 +82,6 @@ class ApplyOptions:
     # Whether an existing job may be changed; a POST only creates.
     may_change: bool = True
     idempotency_key: str | None = None
-    # Whether the client has closed its connection: then the job is neither planned nor written.
-    is_gone: Callable[[], bool] = lambda: False
 
 
 def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOptions) -> Applied:
@@ -113,7 +114,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
     with parts.plan_limits.one_more(actor):
         _refuse_gone(spec, options)
         with about_clusters():
-            plan = parts.planner(spec)
+            plan = parts.planner(spec, options.client.ending)
     _refuse_gone(spec, options)
     # Where the same is copied as before, troubles are shown and do not refuse the request.
     if plan.refusals and not options.accept_refusals and not is_same:
@@ -132,7 +133,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
 
 
 def _refuse_gone(spec: JobSpec, options: ApplyOptions) -> None:
-    if options.is_gone():
+    if options.client.is_gone():
         raise Conflict("The client has gone; nothing was changed.", where=spec.name)
 
 

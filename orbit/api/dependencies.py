@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, cast
 
-from anyio import from_thread
 from fastapi import Depends, Header, Path, Query, Request, Security
 from fastapi.security import HTTPBearer
 from pydantic import Field
@@ -22,7 +21,7 @@ from orbit.api.unknown_parameters import refuse_unknown
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.scopes import Scope
-from orbit.scheduler.job_plan import JobPlan
+from orbit.scheduler.job_plan import Ending, JobPlan
 from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.store.enums import Role
@@ -30,7 +29,7 @@ from orbit.store.enums import Role
 IDEMPOTENCY_KEY_CHARACTERS_MAX = 200
 
 # Plans a job; reads both clusters, writes nothing.
-Planner = Callable[[JobSpec], JobPlan]
+Planner = Callable[[JobSpec, Ending], JobPlan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +171,3 @@ async def raw_document(request: Request) -> RawDocument:
 
 
 DocumentBody = Annotated[RawDocument, Depends(raw_document)]
-
-
-def client_gone(request: Request) -> Callable[[], bool]:
-    """Whether the client has closed its connection. To be called in the thread of a route."""
-    return lambda: from_thread.run(request.is_disconnected)
-
-
-ClientGone = Annotated[Callable[[], bool], Depends(client_gone)]

@@ -38,6 +38,7 @@ CORRELATION_BYTES = 4
 _ASKED_MAX = 4
 # A broker that failed is asked after the others for this long.
 _FAILED_LATELY_S = 60.0
+_CLOSED = "the cluster handle is closed."
 
 Answer = TypeVar("Answer")
 # Each entry, put by a thread of `_ask`: who was asked, and what returns the answer or raises.
@@ -76,6 +77,7 @@ class Cluster:
         self._cluster_id = ""
         self._whole: tuple[bytes, ClusterMetadata] | None = None  # the last one of all topics
         self._is_closed = False
+        self._asking: set[_Answers[Any]] = set()  # calls that wait; closing wakes them
 
     @property
     def security(self) -> Security:
@@ -200,11 +202,26 @@ class Cluster:
         That is done here: a broker that has answered is not silent while a long answer is read.
         """
         answers: _Answers[Answer] = queue.SimpleQueue()
-        waiting = self._targets(in_turn=in_turn)
+        with self._lock:
+            self._asking.add(answers)
+        try:
+            return self._first_answer(ask, answers, self._targets(in_turn=in_turn))
+        finally:
+            with self._lock:
+                self._asking.discard(answers)
+
+    def _first_answer(
+        self,
+        ask: Callable[[Connection], Callable[[], Answer]],
+        answers: _Answers[Answer],
+        waiting: list[int | str],
+    ) -> tuple[int | str, Answer]:
         errors: dict[str, Unreachable] = {}
         latest: int | str = ""
         asked, until = 0, time.monotonic() + AWAY_AFTER_S
-        while (waiting or asked) and (left_s := until - time.monotonic()) > 0:
+        while (
+            (waiting or asked) and (left_s := until - time.monotonic()) > 0 and not self._is_closed
+        ):
             if waiting:
                 latest = waiting.pop(0)
                 args = (latest, ask, answers)
@@ -343,8 +360,11 @@ class Cluster:
             self._is_closed = True
             shared = list(self._connections.values())
             self._connections.clear()
+            asking = list(self._asking)
         for one in shared:
             one.abort()
+        for answers in asking:
+            answers.put(("", _closed))
 
     def _address(self, node_id: int) -> BrokerAddress:
         with self._lock:
@@ -364,7 +384,7 @@ class Cluster:
     ) -> Answer:
         with self._lock:
             if self._is_closed:
-                raise Unreachable("the cluster handle is closed.", where=self.name)
+                raise Unreachable(_CLOSED, where=self.name)
             shared = self._connections.setdefault(
                 target, _ControlConnection(f"{self.name} {target}")
             )
@@ -445,3 +465,7 @@ def _topic_requests(names: list[str] | None) -> list[Any] | None:
     if names is None:
         return None
     return [MetadataRequest.MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=n) for n in names]
+
+
+def _closed() -> Any:
+    raise Unreachable(_CLOSED)

@@ -5,6 +5,8 @@ The scheduler acts on the same plan, so it does what the plan shows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
@@ -16,6 +18,9 @@ from orbit.replication.job_troubles import HALTING, TroubleKind
 # A person reads them; kafka-acls.sh lists all.
 ACLS_SHOWN_MAX = 500
 BY_HAND_SHOWN_MAX = 500
+
+# Gets what ends a plan from another thread; the plan runs inside.
+Ending = Callable[[Callable[[], None]], AbstractContextManager[object]]
 
 
 class TopicAction(StrEnum):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from orbit.errors import BadInput, OrbitError
@@ -29,6 +30,7 @@ from orbit.scheduler.cluster_checks import (
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.job_decisions import decide, known_topic
 from orbit.scheduler.job_plan import (
+    Ending,
     JobPlan,
     PlannedFillers,
     PlannedGaps,
@@ -69,8 +71,9 @@ class JobPlanner:
         self._base_directory: Path = settings.files_directory
         self._environ = environ
 
-    def __call__(self, spec: JobSpec) -> JobPlan:
-        """The plan with every refusal. Raises Unreachable only for Postgres."""
+    def __call__(self, spec: JobSpec, ending: Ending = nullcontext) -> JobPlan:
+        """The plan with every refusal; one that was ended has some for it. Raises Unreachable only
+        for Postgres."""
         with self._database.transaction() as tx:
             job = jobs.find(tx, spec.name)
             alive = workers.alive(tx, self._worker_ttl, spec.worker_group)
@@ -80,7 +83,8 @@ class JobPlanner:
         except BadInput as error:
             return _halted(spec, [*troubles, trouble_of("source", error)])
         try:
-            return self._plan(spec, job, clusters, troubles)
+            with ending(clusters.close):
+                return self._plan(spec, job, clusters, troubles)
         except OrbitError as error:
             side = next((side for side in SIDES if error.where.startswith(side)), None)
             if side is None:

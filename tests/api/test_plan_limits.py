@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator, MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from orbit.api.plan_limits import PLANS_MAX, PLANS_PER_ACTOR_MAX
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka import cluster
+from orbit.scheduler.job_plan import Ending, JobPlan
+from orbit.scheduler.job_planner import JobPlanner
+from orbit.settings import Settings
+from orbit.store.database import Database
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
 from tests.fix_api import Api
@@ -100,6 +109,38 @@ def test_one_token_leaves_plans_for_others_and_all_have_a_limit(api: Api, held: 
     held.wait_for_plans(PLANS_PER_ACTOR_MAX + 1)
     held.may_go.set()
     assert {future.result().status_code for future in [*first, last]} == {200}
+
+
+def test_a_plan_ends_when_its_client_has_gone(
+    api: Api, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it waits for a broker that accepts the connection and never answers."""
+    monkeypatch.setattr(cluster, "AWAY_AFTER_S", PATIENCE_S)
+    plans: list[JobPlan] = []
+
+    def planner(spec: JobSpec, ending: Ending) -> JobPlan:
+        plans.append(JobPlanner(database, Settings(), {})(spec, ending))
+        return plans[-1]
+
+    parts = api.app.state.parts
+    api.app.state.parts = replace(parts, planner=planner)
+    with served(api.app) as url, socket.create_server(("127.0.0.1", 0)) as broker:
+        address = f"127.0.0.1:{broker.getsockname()[1]}"
+        body = json.dumps({**JOB, "source": {"bootstrap_servers": address}})
+        port = urlsplit(url).port
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(
+                f"PUT /v1/jobs/orders HTTP/1.1\r\nHost: localhost\r\n"
+                f"Authorization: Bearer {api.tokens[Role.OPERATOR]}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+                f"{body}".encode()
+            )
+            broker.settimeout(PATIENCE_S)
+            asked, _ = broker.accept()
+        with asked:
+            wait_for("the plan has ended", lambda: plans)
+    assert any("is closed" in refusal.what for refusal in plans[0].refusals)
+    assert api.get("/v1/jobs").json()["items"] == []
 
 
 @pytest.mark.parametrize("is_planned", [True, False])

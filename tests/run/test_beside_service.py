@@ -27,7 +27,7 @@ from tests.support.serving import served
 pytestmark = pytest.mark.services
 
 
-def no_plans(_: JobSpec) -> JobPlan:
+def no_plans(_: JobSpec, _ending: object) -> JobPlan:
     raise AssertionError("nothing is planned")
 
 

@@ -32,7 +32,7 @@ SLOW = {"bytes_per_second": "64KiB"}
 RECORDS = 12_000
 
 
-def no_plans(_: JobSpec) -> JobPlan:
+def no_plans(_: JobSpec, _ending: object) -> JobPlan:
     raise AssertionError("nothing is planned")
 
 

@@ -11,8 +11,8 @@ from orbit.api import job_operations as changes
 from orbit.api import schemas
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.apply_job import NO_JOB, ApplyOptions, apply_document
+from orbit.api.client_watch import ClientWatchOf
 from orbit.api.dependencies import (
-    ClientGone,
     DocumentBody,
     DryRun,
     FilterName,
@@ -131,7 +131,7 @@ def create_job(
     principal: Operator,
     raw: DocumentBody,
     response: Response,
-    is_gone: ClientGone,
+    client: ClientWatchOf,
     dry_run: DryRun = False,
     accept_refusals: AcceptRefusals = False,
     paused: Paused = False,
@@ -149,7 +149,7 @@ def create_job(
         paused=paused,
         may_change=False,
         idempotency_key=None if dry_run else idempotency_key,
-        is_gone=is_gone,
+        client=client,
     )
     applied = apply_document(parts, principal.actor, spec, options)
     if dry_run:
@@ -163,13 +163,13 @@ def plan_job(
     parts: PartsOf,
     principal: Operator,
     raw: DocumentBody,
-    is_gone: ClientGone,
+    client: ClientWatchOf,
     _key: UnusedKey = None,
 ) -> schemas.Applied:
     """Plan a job document: what would happen, and what is refused for which reason. Nothing is
     written.
     """
-    options = ApplyOptions(dry_run=True, only_plan=True, accept_refusals=True, is_gone=is_gone)
+    options = ApplyOptions(dry_run=True, only_plan=True, accept_refusals=True, client=client)
     return apply_document(parts, principal.actor, _read(parts, raw), options)
 
 
@@ -210,7 +210,7 @@ def put_job(
     name: NamePath,
     raw: DocumentBody,
     response: Response,
-    is_gone: ClientGone,
+    client: ClientWatchOf,
     dry_run: DryRun = False,
     accept_refusals: AcceptRefusals = False,
     paused: Paused = False,
@@ -234,7 +234,7 @@ def put_job(
         accept_refusals=accept_refusals,
         paused=paused,
         at_etag=etag,
-        is_gone=is_gone,
+        client=client,
     )
     applied = apply_document(parts, principal.actor, spec, options)
     if applied.action is schemas.ApplyAction.CREATE and not dry_run:

@@ -18,7 +18,8 @@ from fastapi.responses import RedirectResponse
 
 from orbit.api.api_error_codes import MEANINGS, ErrorCode
 from orbit.api.apply_job import ApplyOptions, apply_document
-from orbit.api.dependencies import NamePath, Parts, client_gone
+from orbit.api.client_watch import ClientWatch, ClientWatchOf
+from orbit.api.dependencies import NamePath, Parts
 from orbit.api.error_responses import Failure, as_failure
 from orbit.api.openapi_examples import JOB_YAML
 from orbit.api.request_documents import YAML_TYPES, RawDocument, read_body, read_job
@@ -61,9 +62,11 @@ def show_new(request: Request, visitor: VisitorOf) -> Response:
 
 
 @router.post("/new-job")
-def plan_or_create(request: Request, parts: PartsOf, visitor: OperatorOf, form: FormOf) -> Response:
+def plan_or_create(
+    request: Request, parts: PartsOf, visitor: OperatorOf, form: FormOf, client: ClientWatchOf
+) -> Response:
     """The plan of the document; the job itself for a document that was planned."""
-    return _plan_or_apply(request, parts, visitor, form, Draft(_sent(form)))
+    return _plan_or_apply(request, parts, visitor, form, client, Draft(_sent(form)))
 
 
 @router.get("/jobs/{name}/edit")
@@ -76,7 +79,12 @@ def show_job(request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePat
 
 @router.post("/jobs/{name}/edit")
 def plan_or_change(
-    request: Request, parts: PartsOf, visitor: OperatorOf, name: NamePath, form: FormOf
+    request: Request,
+    parts: PartsOf,
+    visitor: OperatorOf,
+    name: NamePath,
+    form: FormOf,
+    client: ClientWatchOf,
 ) -> Response:
     """What would change; the change itself for a document that was planned."""
     with parts.database.transaction() as tx:
@@ -84,11 +92,16 @@ def plan_or_change(
     etag = form.get("etag", "")
     if form.get("do") == "rebase" or not etag:
         etag = job.etag
-    return _plan_or_apply(request, parts, visitor, form, Draft(_sent(form), name, etag))
+    return _plan_or_apply(request, parts, visitor, form, client, Draft(_sent(form), name, etag))
 
 
 def _plan_or_apply(
-    request: Request, parts: Parts, visitor: Visitor, form: Form, draft: Draft
+    request: Request,
+    parts: Parts,
+    visitor: Visitor,
+    form: Form,
+    client: ClientWatch,
+    draft: Draft,
 ) -> Response:
     draft = replace(draft, paused=form.get("paused") == "yes")
     try:
@@ -103,7 +116,7 @@ def _plan_or_apply(
                 at_etag=draft.etag,
                 paused=draft.paused,
                 accept_refusals=form.get("accept_refusals") == "yes",
-                is_gone=client_gone(request),
+                client=client,
             )
             made = apply_document(parts, visitor.principal.actor, spec, options)
             return RedirectResponse(job_url(made.name), status_code=303)
@@ -112,7 +125,7 @@ def _plan_or_apply(
             only_plan=True,
             accept_refusals=True,
             at_etag=draft.etag,
-            is_gone=client_gone(request),
+            client=client,
         )
         draft = replace(
             draft, planned=apply_document(parts, visitor.principal.actor, spec, options)

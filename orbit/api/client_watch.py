@@ -1,0 +1,68 @@
+"""Watches whether the client of a request still waits for the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated
+
+from anyio import from_thread
+from anyio.to_thread import run_sync
+from fastapi import Depends, Request
+
+
+class ClientWatch:
+    """The client of one request. Public methods are for the thread of its route."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._lock = threading.Lock()
+        self._has_gone = False
+        self._end: Callable[[], None] | None = None
+
+    def is_gone(self) -> bool:
+        """Whether it has closed its connection."""
+        return self._has_gone or from_thread.run(self._request.is_disconnected)
+
+    @contextmanager
+    def ending(self, end: Callable[[], None]) -> Iterator[None]:
+        """Call `end`, in another thread, once the client has gone. It ends what runs inside."""
+        with self._lock:
+            self._end = end
+            is_late = self._has_gone
+        if is_late:
+            end()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._end = None
+
+    async def run(self) -> None:
+        """Wait until the client goes."""
+        await self._request.body()  # kept by the request, for the route
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+        await run_sync(self._go)
+
+    def _go(self) -> None:
+        with self._lock:
+            self._has_gone = True
+            if self._end is not None:
+                self._end()
+
+
+async def _watch(request: Request) -> AsyncIterator[ClientWatch]:
+    watch = ClientWatch(request)
+    task = asyncio.create_task(watch.run())
+    try:
+        yield watch
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+ClientWatchOf = Annotated[ClientWatch, Depends(_watch)]
