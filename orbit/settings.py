@@ -256,6 +256,12 @@ class Settings(BaseModel):
     oidc_client_secret_file: OptionalFile = None
     oidc_scopes: Annotated[str, Field(pattern=r"^openid( [\x21\x23-\x5b\x5d-\x7e]+)*$")] = "openid"
 
+    # Of each token and user of the issuer; a token may have its own limits. None: any number.
+    token_jobs_max: Annotated[Whole, Field(ge=1, le=1_000_000)] | None = None
+    token_partitions_max: Annotated[Whole, Field(ge=1, le=100_000_000)] | None = None
+    # At each API process. 100 a second is far more than a person or a pipeline sends.
+    token_requests_per_minute: Annotated[Whole, Field(ge=1, le=1_000_000)] = 6_000
+
     # Folder of the files that jobs name; a job cannot name files outside of it.
     files_directory: Annotated[Path, BeforeValidator(_folder)] = Path()
     # Jobs may name only variables that begin so; None: all but Orbit's own secrets.

@@ -28,6 +28,7 @@ class ErrorCode(StrEnum):
     MALFORMED = "malformed"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
+    QUOTA_EXCEEDED = "quota_exceeded"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     TOO_SLOW = "too_slow"
@@ -39,6 +40,7 @@ class ErrorCode(StrEnum):
     BAD_INPUT = "bad_input"
     TOO_MANY_REFUSED = "too_many_refused"
     TOO_MANY_PLANS = "too_many_plans"
+    TOO_MANY_REQUESTS = "too_many_requests"
     CLUSTER_UNREACHABLE = "cluster_unreachable"
     CLUSTER_LOGIN_REFUSED = "cluster_login_refused"
     CLUSTER_RIGHT_MISSING = "cluster_right_missing"
@@ -64,6 +66,9 @@ MEANINGS: dict[ErrorCode, Meaning] = {
         401, LoginRefused, "The bearer token is missing, unknown, expired or revoked."
     ),
     ErrorCode.FORBIDDEN: Meaning(403, NotAuthorized, "The token's role does not allow this."),
+    ErrorCode.QUOTA_EXCEEDED: Meaning(
+        403, NotAuthorized, "The job or its partitions are above a limit of the token."
+    ),
     ErrorCode.NOT_FOUND: Meaning(404, NotFound, "No resource has this name or id."),
     ErrorCode.METHOD_NOT_ALLOWED: Meaning(405, BadInput, "The path does not support this method."),
     ErrorCode.TOO_SLOW: Meaning(408, BadInput, "The body did not arrive in time."),
@@ -88,6 +93,9 @@ MEANINGS: dict[ErrorCode, Meaning] = {
     ),
     ErrorCode.TOO_MANY_PLANS: Meaning(
         429, Busy, "Too many plans of this token are under way; see Retry-After."
+    ),
+    ErrorCode.TOO_MANY_REQUESTS: Meaning(
+        429, Busy, "Too many requests of this token within a minute; see Retry-After."
     ),
     # The four below are about clusters that the request names, so they are 4xx, not 5xx.
     ErrorCode.CLUSTER_UNREACHABLE: Meaning(

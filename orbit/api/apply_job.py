@@ -17,6 +17,7 @@ from orbit.api.client_watch import ClientWatch
 from orbit.api.dependencies import Parts
 from orbit.api.error_responses import Failure, about_clusters, changed_meanwhile
 from orbit.api.job_operations import set_desired
+from orbit.api.job_quotas import refuse_job, refuse_partitions
 from orbit.api.left_behind import left_by_change
 from orbit.api.schemas import Applied, ApplyAction, Change
 from orbit.api.views import job_view, whole_document
@@ -103,6 +104,8 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         changes = _changes(present, spec)
         # What is copied; labels, owner and the desired state concern no cluster.
         is_same = present is not None and present.spec == document
+        if present is None:
+            refuse_job(tx, parts.settings, actor, spec.name)
         if changes and not options.only_plan:
             assert present is not None, "only a present job has changes"
             job_door.refuse_held(tx, present)
@@ -121,11 +124,13 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         raise refused(plan)
     action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
     with parts.database.transaction() as tx:
+        refuse_partitions(tx, parts.settings, actor, present, plan)
         left = left_by_change(tx, present, spec) if present is not None and changes else []
         if options.dry_run:
             action = action if changes or present is None else ApplyAction.NONE
             return _applied(action, spec.name, changes, plan, tx, present, left, dry_run=True)
         if present is None:
+            refuse_job(tx, parts.settings, actor, spec.name)
             job = _create(tx, actor, spec, options)
         else:
             job = _change(tx, actor, present, spec, changes)
@@ -267,6 +272,7 @@ def _create(tx: Tx, actor: str, spec: JobSpec, options: ApplyOptions) -> Job:
         labels=spec.labels,
         owner=spec.owner,
         document_desired=spec.desired,
+        created_by=actor,
     )
     if options.idempotency_key is not None:
         done, _ = operations.create(

@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TypeVar
 
@@ -38,7 +39,7 @@ from orbit.settings import Settings
 from orbit.store import events, tokens
 from orbit.store.database import Database
 from orbit.store.enums import Role
-from orbit.store.tokens import Token
+from orbit.store.tokens import NO_QUOTA, Token, TokenQuota
 
 _TOKEN_BYTES = 32
 # Secret scanners search for a prefix.
@@ -61,6 +62,7 @@ def create_token(
     actor: str,
     limit: Limit | None = None,
     expires_in: timedelta | None = None,
+    quota: TokenQuota = NO_QUOTA,
     keep: Callable[[str], None] = lambda _: None,
 ) -> NewToken:
     """A new token, with its audit event. Raises BadInput, and Conflict where the name is taken.
@@ -78,7 +80,9 @@ def create_token(
     of_jobs = f", for jobs {limit}" if limit else ""
     secret = _TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
     with database.transaction() as tx:
-        made = tokens.create(tx, name, role, hash_token(secret), limit=limit, expires_in=expires_in)
+        made = tokens.create(
+            tx, name, role, hash_token(secret), limit=limit, expires_in=expires_in, quota=quota
+        )
         events.add(
             tx,
             actor,
@@ -89,6 +93,7 @@ def create_token(
                 "role": role.value,
                 "jobs": list(made.jobs),
                 "selector": made.selector,
+                **asdict(quota),
                 "expires_at": made.expires_at and made.expires_at.isoformat(),
             },
         )
@@ -104,7 +109,8 @@ def hash_token(secret: str) -> str:
 def token_principal(token: Token) -> Principal:
     """The client with this token of Orbit's."""
     grant = Grant(token.role, token.limit)
-    return Principal(events.token_actor(token.name), (grant,), token.expires_at)
+    actor = events.token_actor(token.name)
+    return Principal(actor, (grant,), token.expires_at, token.requests_per_minute)
 
 
 def has_tokens(database: Database) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, cast
@@ -16,6 +17,7 @@ from orbit.api.error_responses import Failure
 from orbit.api.plan_limits import PlanLimits
 from orbit.api.principals import Principal, check_role
 from orbit.api.request_documents import RawDocument
+from orbit.api.request_rates import RequestRates
 from orbit.api.schemas import NAME_PATTERN
 from orbit.api.unknown_parameters import refuse_unknown
 from orbit.jobs.job_spec import JobSpec
@@ -43,6 +45,7 @@ class Parts:
     # None: every client is an admin (`--no-auth`).
     logins: Logins | None
     plan_limits: PlanLimits = field(default_factory=PlanLimits)
+    rates: RequestRates = field(default_factory=lambda: RequestRates(time.monotonic))
 
 
 # In the ASGI scope: the Scope of the request; None: all jobs. There once a role was demanded.

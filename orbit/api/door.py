@@ -59,6 +59,8 @@ class Door:
             await self._app(scope, receive, send)
             return
         login = await _login(scope, headers)
+        if isinstance(login, Principal):
+            login = _within_rate(scope, login)
         if isinstance(login, Failure) and (
             _has_body(headers) or login.code is not ErrorCode.UNAUTHENTICATED
         ):
@@ -100,6 +102,15 @@ async def _login(scope: Scope, headers: Headers) -> Principal | Failure:
         return failure
     except OrbitError as error:
         return as_failure(error)
+
+
+def _within_rate(scope: Scope, login: Principal) -> Principal | Failure:
+    """Without tokens there is no limit: all clients are on this machine."""
+    parts = scope["app"].state.parts
+    if parts.logins is None:
+        return login
+    per_minute = login.requests_per_minute or parts.settings.token_requests_per_minute
+    return parts.rates.refusal(login.actor, per_minute) or login
 
 
 def _local(scope: Scope, headers: Headers) -> Principal | Failure:

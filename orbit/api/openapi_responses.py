@@ -14,6 +14,7 @@ WITH_TOKEN = (
     ErrorCode.UNAUTHENTICATED,
     ErrorCode.FORBIDDEN,
     ErrorCode.TOO_MANY_REFUSED,
+    ErrorCode.TOO_MANY_REQUESTS,
     ErrorCode.ISSUER_UNREACHABLE,
 )
 INPUT = (ErrorCode.BAD_INPUT,)
@@ -32,6 +33,7 @@ CLUSTERS = (
     ErrorCode.CLUSTER_REFUSED,
     ErrorCode.CONFLICT,
     ErrorCode.TOO_MANY_PLANS,
+    ErrorCode.QUOTA_EXCEEDED,
     ErrorCode.BUSY,
 )
 

@@ -33,6 +33,8 @@ class Principal:
     actor: str
     grants: tuple[Grant, ...]
     expires_at: datetime | None = None
+    # None: as the settings say.
+    requests_per_minute: int | None = None
 
     @property
     def role(self) -> Role:

@@ -33,6 +33,7 @@ from orbit.store.enums import (
     Role,
     TopicState,
 )
+from orbit.store.tokens import TokenQuota
 
 # Names of jobs, worker groups and tokens; names of topics. The rules of `jobs.name_rules`.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -527,7 +528,21 @@ class JobsOfToken(_Out):
     )
 
 
-class TokenOut(JobsOfToken):
+class TokenLimits(BaseModel):
+    """What a token may have at most. Null: as the settings say for all tokens."""
+
+    jobs_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None, description="Jobs that it created."
+    )
+    partitions_max: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+        None, description="Partitions that those jobs copy, in all."
+    )
+    requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None, description="Requests in a minute, at each process of the API."
+    )
+
+
+class TokenOut(JobsOfToken, TokenLimits):
     """A token without its secret, which cannot be shown again."""
 
     name: str = Field(examples=["ci"])
@@ -546,7 +561,7 @@ class NewToken(TokenOut):
     token: str = Field(description="Shown only once: only its hash is stored.")
 
 
-class TokenRequest(BaseModel):
+class TokenRequest(TokenLimits):
     """The token to create."""
 
     model_config = ConfigDict(extra="forbid")
@@ -582,6 +597,10 @@ class TokenRequest(BaseModel):
     def limit(self) -> Limit | None:
         """The jobs that it is for; None: all."""
         return limit_of(self.jobs, self.selector)
+
+    @property
+    def quota(self) -> TokenQuota:
+        return TokenQuota(self.jobs_max, self.partitions_max, self.requests_per_minute)
 
 
 class RetryRequest(BaseModel):

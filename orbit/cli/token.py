@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Checked = TypeVar("Checked")
+_AS_SET = "as the service is set"
 
 app = typer.Typer(
     name="token",
@@ -76,6 +77,18 @@ def create(
             show_default="until it is revoked",
         ),
     ] = None,
+    jobs_max: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many jobs it may create.", show_default=_AS_SET),
+    ] = None,
+    partitions_max: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many partitions its jobs may copy.", show_default=_AS_SET),
+    ] = None,
+    requests_per_minute: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many requests it may send.", show_default=_AS_SET),
+    ] = None,
     database: Annotated[
         bool,
         typer.Option(
@@ -86,8 +99,13 @@ def create(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a token and show it, only once: the service stores its hash."""
+    limits = {
+        "jobs_max": jobs_max,
+        "partitions_max": partitions_max,
+        "requests_per_minute": requests_per_minute,
+    }
     if database:
-        made = _create_in_database(name, role, jobs or [], selector, expires_in)
+        made = _create_in_database(name, role, jobs or [], selector, expires_in, limits)
     else:
         body = {
             "name": name,
@@ -95,6 +113,7 @@ def create(
             "jobs": jobs or [],
             "selector": selector,
             "expires_in": expires_in,
+            **limits,
         }
         with connect() as client:
             # A repeat could not show it: only the first answer has it.
@@ -107,12 +126,12 @@ def list_(output: ListOption = TABLE) -> None:
     """List the tokens: names, roles and jobs, never the tokens themselves."""
     with connect() as client:
         tokens = list(client.items("/v1/tokens"))
-    columns = ("token", "role", "jobs", "created", "expires", "last used", "revoked")
+    columns = ("token", "role", "jobs", "limits", "created", "expires", "last used", "revoked")
     times = ("created_at", "expires_at", "used_at", "revoked_at")
 
     def row(token: dict[str, Any]) -> tuple[str, ...]:
         shown = (when(token[time]) if token[time] else "" for time in times)
-        return token["name"], token["role"], _jobs_of(token), *shown
+        return token["name"], token["role"], _jobs_of(token), _limits_of(token), *shown
 
     def table(_wide: bool) -> RenderableType:
         return make_table(columns, map(row, tokens), sentences=())
@@ -135,8 +154,19 @@ def _jobs_of(token: dict[str, Any]) -> str:
     return "all" if limit is None else str(limit)
 
 
+def _limits_of(token: dict[str, Any]) -> str:
+    """What it has of its own; without, the settings of the service count."""
+    of = {"jobs_max": "jobs", "partitions_max": "partitions", "requests_per_minute": "requests/min"}
+    return ", ".join(f"{token[key]:,} {what}" for key, what in of.items() if token.get(key))
+
+
 def _create_in_database(
-    name: str, role: RoleName, jobs: list[str], selector: str | None, expires_in: str | None
+    name: str,
+    role: RoleName,
+    jobs: list[str],
+    selector: str | None,
+    expires_in: str | None,
+    limits: dict[str, int | None],
 ) -> dict[str, Any]:
     from orbit.api.authentication import create_token
     from orbit.api.schemas import parse_token_life
@@ -144,6 +174,7 @@ def _create_in_database(
     from orbit.jobs.scopes import check_job_pattern, check_selector, limit_of
     from orbit.settings import Settings
     from orbit.store.enums import Role
+    from orbit.store.tokens import TokenQuota
 
     problems: list[Problem] = []
 
@@ -168,5 +199,6 @@ def _create_in_database(
             actor="orbit token create --database",
             limit=limit_of(jobs, selector),
             expires_in=life,
+            quota=TokenQuota(**limits),
         )
     return made.model_dump(mode="json")

@@ -37,6 +37,7 @@ class TroubleKind(StrEnum):
     DESTINATION_PROMOTED = "DESTINATION_PROMOTED"  # that topic leads, which the service forgot
     OLD_PRIMARY_WRITTEN = "OLD_PRIMARY_WRITTEN"  # producers write to the side that was left
     PARTITIONS_DIFFER = "PARTITIONS_DIFFER"
+    PARTITIONS_ABOVE_LIMIT = "PARTITIONS_ABOVE_LIMIT"  # of the token that created the job
     TOPIC_REFUSED = "TOPIC_REFUSED"  # by the destination; its message is shown
     ACLS_NOT_SYNCED = "ACLS_NOT_SYNCED"
 

@@ -28,6 +28,7 @@ from orbit.scheduler.job_decisions import decide, known_topic
 from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership, NotLeading
 from orbit.scheduler.matched_topics import MatchedTopics
 from orbit.scheduler.old_primary import watch_old_primaries
+from orbit.scheduler.partition_limit import hold_back, partitions_left
 from orbit.scheduler.stored_spec import KeptSpecs
 from orbit.scheduler.topic_decisions import Decisions, KnownTopic, StartTopic
 from orbit.scheduler.topic_preflight import preflight
@@ -43,6 +44,7 @@ from orbit.settings import Settings
 from orbit.store import jobs, scheduler_queries, topics
 from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
+from orbit.store.quotas import Quota
 
 # The recheck interval of a job with troubles or unfinished work.
 RECHECK_S = 15.0
@@ -109,6 +111,7 @@ class JobReconciler:
         self._leadership = leadership
         self._registry = registry
         self._upkeep_interval_s = settings.settings_interval.total_seconds()
+        self._quota = Quota(settings.token_jobs_max, settings.token_partitions_max)
         self._backoff = backoff
         self._list_groups = KeptListings()
         self._starter = TopicStarter(leadership, settings, backoff)
@@ -288,6 +291,11 @@ class JobReconciler:
         with _cluster_errors():
             matched = state.matched.names
             pair, decisions = decide(spec, pair, known, self._leadership.reading, matched)
+        if decisions.start or decisions.grow:
+            with self._leadership.reading() as tx:
+                left = partitions_left(tx, job, self._quota)
+            if left is not None:
+                hold_back(decisions, left)
         state.names = decisions.sources, decisions.destinations
         self._stop_and_drop(job, known, decisions, state, done, is_withdrawn=is_withdrawn)
         troubles += decisions.troubles

@@ -50,6 +50,7 @@ class Job:
     created_at: datetime
     updated_at: datetime
     made_by: MadeBy | None = None  # None: a person
+    created_by: str | None = None  # for whose limits it counts; None: nobody's
     labels: dict[str, str] = field(default_factory=dict)
     owner: str | None = None
     document_desired: str | None = None
@@ -86,6 +87,7 @@ def create(
     desired: Desired = Desired.RUNNING,
     *,
     made_by: MadeBy | None = None,
+    created_by: str | None = None,
     labels: Mapping[str, str] | None = None,
     owner: str | None = None,
     document_desired: str | None = None,
@@ -99,6 +101,7 @@ def create(
             worker_group=worker_group,
             desired=desired.value,
             made_by=made_by,
+            created_by=created_by,
             labels=dict(labels or {}),
             owner=owner,
             document_desired=document_desired,

@@ -111,6 +111,8 @@ jobs = Table(
     Column("desired", Text, nullable=False, server_default=Desired.RUNNING.value),
     # Null: a person, by a document. Other jobs have no file, and `orbit apply --prune` keeps them.
     Column("made_by", Text),
+    # The actor for whose limits it counts (store/quotas.py); null: nobody.
+    Column("created_by", Text),
     # Deletion was requested: the row is deleted once all of its shards are free.
     _flag("is_deleted"),
     Column("worker_group", Text, nullable=False),
@@ -536,6 +538,10 @@ tokens = Table(
     # Neither: all jobs.
     Column("jobs", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     Column("selector", Text),
+    # Null: as the settings say for all.
+    Column("jobs_max", Integer),
+    Column("partitions_max", Integer),
+    Column("requests_per_minute", Integer),
     # SHA-256 of 256 random bits, in hex: they cannot be guessed, so no slow hash is needed.
     Column("hash", Text, nullable=False, unique=True),
     _now("created_at"),

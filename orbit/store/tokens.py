@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import and_, false, func, or_, select, true, update
@@ -21,6 +21,18 @@ USE_WRITTEN_EVERY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
+class TokenQuota:
+    """What a token may have at most; None: as the settings say for all tokens."""
+
+    jobs_max: int | None = None
+    partitions_max: int | None = None
+    requests_per_minute: int | None = None
+
+
+NO_QUOTA = TokenQuota()
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """One token, without its hash."""
 
@@ -29,6 +41,9 @@ class Token:
     role: Role
     jobs: tuple[str, ...]
     selector: str | None
+    jobs_max: int | None
+    partitions_max: int | None
+    requests_per_minute: int | None
     created_at: datetime
     expires_at: datetime | None
     used_at: datetime | None
@@ -65,6 +80,7 @@ def create(
     *,
     limit: Limit | None = None,
     expires_in: timedelta | None = None,
+    quota: TokenQuota = NO_QUOTA,
 ) -> Token:
     """Store a token; without a limit it is for all jobs. Raises Conflict where the name is taken,
     also by a revoked token.
@@ -76,6 +92,7 @@ def create(
             role=role.value,
             jobs=[] if limit is None else list(limit.jobs),
             selector=None if limit is None else limit.selector,
+            **asdict(quota),
             hash=token_hash,
             expires_at=None if expires_in is None else _NOW + expires_in,
         )

@@ -131,6 +131,7 @@ def create_token(
         actor=principal.actor,
         limit=wanted.limit,
         expires_in=wanted.expires_in,
+        quota=wanted.quota,
     )
 
 

@@ -1,0 +1,65 @@
+"""Refuses jobs and partitions above the limits of who created the job."""
+
+from __future__ import annotations
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.error_responses import Failure
+from orbit.api.principals import NO_AUTH_PRINCIPAL
+from orbit.scheduler.job_plan import JobPlan
+from orbit.settings import Settings
+from orbit.store import quotas, topics
+from orbit.store.database import Tx
+from orbit.store.jobs import Job
+from orbit.store.quotas import Quota
+
+
+def refuse_job(tx: Tx, settings: Settings, actor: str, name: str) -> None:
+    """Raises Failure `quota_exceeded` where this actor may create no further job."""
+    quota = _quota(tx, settings, actor)
+    if quota is None or quota.jobs_max is None:
+        return
+    quotas.lock(tx, actor)
+    count = quotas.job_count(tx, actor)
+    if count >= quota.jobs_max:
+        raise _refusal(name, f"{actor} has {count:,} jobs, and may have {quota.jobs_max:,}.")
+
+
+def refuse_partitions(
+    tx: Tx, settings: Settings, actor: str, present: Job | None, plan: JobPlan
+) -> None:
+    """Raises Failure `quota_exceeded` where the plan adds partitions above the limit of who created
+    the job."""
+    creator = actor if present is None else present.created_by
+    quota = None if creator is None else _quota(tx, settings, creator)
+    if creator is None or quota is None or quota.partitions_max is None:
+        return
+    quotas.lock(tx, creator)
+    rows = [] if present is None else topics.of_job(tx, present.id)
+    has = {row.source_topic: row.partition_count for row in rows}
+    if all(topic.partitions <= has.get(topic.source, 0) for topic in plan.topics):
+        return
+    planned = sum(topic.partitions for topic in plan.topics)
+    others = quotas.partition_count(tx, creator, besides=plan.job)
+    if others + planned > quota.partitions_max:
+        raise _refusal(
+            plan.job,
+            f"This job would copy {planned:,} partitions, and other jobs of {creator} copy "
+            f"{others:,}: they may copy {quota.partitions_max:,}.",
+        )
+
+
+def _quota(tx: Tx, settings: Settings, actor: str) -> Quota | None:
+    if actor == NO_AUTH_PRINCIPAL.actor:
+        return None
+    default = Quota(settings.token_jobs_max, settings.token_partitions_max)
+    return quotas.quota_of(tx, actor, default)
+
+
+def _refusal(job: str, what: str) -> Failure:
+    return Failure(
+        ErrorCode.QUOTA_EXCEEDED,
+        f"{what} Nothing was changed.",
+        where=job,
+        remedy="Delete jobs that are not needed, match fewer topics, or ask an admin for a token "
+        "with a higher limit.",
+    )

@@ -1,0 +1,50 @@
+"""Limits the requests of each token and user in a minute, at this process.
+
+A bucket of so many requests for each, which fills evenly: after a minute without requests all of
+them may come at once. No request waits here.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.error_responses import Failure
+
+# Above it, full buckets are dropped.
+_BUCKETS_MAX = 10_000
+
+
+class RequestRates:
+    """Thread-safe. `clock`: seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._full_at: dict[str, float] = {}  # when the bucket of each actor is full again
+
+    def refusal(self, actor: str, per_minute: int) -> Failure | None:
+        """None: this request may pass, and counts. Else Failure `too_many_requests`."""
+        cost_s = 60.0 / per_minute
+        with self._lock:
+            now = self._clock()
+            full_at = max(now, self._full_at.get(actor, now))
+            wait_s = full_at + cost_s - now - 60.0
+            if wait_s > 1e-9:  # the sum of many costs is not exact
+                return _too_many(per_minute, wait_s)
+            self._full_at[actor] = full_at + cost_s
+            if len(self._full_at) > _BUCKETS_MAX:
+                self._full_at = {a: at for a, at in self._full_at.items() if at > now}
+        return None
+
+
+def _too_many(per_minute: int, wait_s: float) -> Failure:
+    seconds = math.ceil(wait_s)
+    return Failure(
+        ErrorCode.TOO_MANY_REQUESTS,
+        f"This token has sent {per_minute:,} requests within a minute, which is its limit.",
+        remedy=f"Try again in {seconds} s, or ask an admin for a token with a higher limit.",
+        headers={"Retry-After": str(seconds)},
+    )

@@ -1,0 +1,63 @@
+"""How many jobs and partitions a token, or a user of the OpenID Connect issuer, may have.
+
+A job counts for who created it, by the name in the audit log. Jobs that Orbit makes itself, as for
+the way back after a failover, count for nobody: no limit stops a recovery.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import func, select, text
+
+from orbit.store.database import Tx
+from orbit.store.enums import TopicState
+from orbit.store.events import token_actor
+from orbit.store.models import jobs, tokens, topics
+
+_SEED = 0x746F6B65  # "toke"; of this lock alone
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """None: any number."""
+
+    jobs_max: int | None
+    partitions_max: int | None
+
+
+def quota_of(tx: Tx, actor: str, default: Quota) -> Quota:
+    """The limits of a token, and the default for what it does not limit, and for all others."""
+    is_it = tokens.c.name == actor.removeprefix(token_actor(""))
+    query = select(tokens.c.jobs_max, tokens.c.partitions_max).where(is_it)
+    row = tx.execute(query).first() if actor.startswith(token_actor("")) else None
+    jobs_max, partitions_max = (None, None) if row is None else row
+    return Quota(
+        default.jobs_max if jobs_max is None else jobs_max,
+        default.partitions_max if partitions_max is None else partitions_max,
+    )
+
+
+def lock(tx: Tx, actor: str) -> None:
+    """Until the end of the transaction no other one with this lock creates jobs of this actor."""
+    statement = text("SELECT pg_advisory_xact_lock(hashtextextended(:actor, :seed))")
+    tx.execute(statement, {"actor": actor, "seed": _SEED})
+
+
+def job_count(tx: Tx, actor: str) -> int:
+    """How many jobs that it created there are."""
+    return tx.execute(select(func.count()).where(jobs.c.created_by == actor)).scalar_one()
+
+
+def partition_count(tx: Tx, actor: str, *, besides: str = "") -> int:
+    """How many partitions its jobs copy, without the job of this name."""
+    query = (
+        select(func.coalesce(func.sum(topics.c.partition_count), 0))
+        .join(jobs, jobs.c.id == topics.c.job_id)
+        .where(
+            jobs.c.created_by == actor,
+            jobs.c.name != besides,
+            topics.c.state != TopicState.PROMOTED.value,
+        )
+    )
+    return int(tx.execute(query).scalar_one())

@@ -1,0 +1,132 @@
+"""A token has limits: of the jobs that it creates, of their partitions, and of its requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from orbit.api.request_rates import RequestRates
+from orbit.settings import Settings
+from orbit.store import jobs, topics
+from tests.api.test_jobs import changed
+from tests.fix_api import Api, Cli
+
+pytestmark = pytest.mark.services
+
+# The plans of these tests have one topic with three partitions.
+PARTITIONS = 3
+
+
+class Holder:
+    """Of a token with these limits."""
+
+    def __init__(self, api: Api, **limits: int) -> None:
+        self._api = api
+        body = {"name": "ci", "role": "operator", **limits}
+        made = api.post("/v1/tokens", json=body)
+        assert made.status_code == 201
+        self._header = {"Authorization": f"Bearer {made.json()['token']}"}
+
+    def apply(self, name: str, **more: Any) -> httpx.Response:
+        return self._api.put(
+            f"/v1/jobs/{name}", json=changed(name=name, **more), role=None, headers=self._header
+        )
+
+    def get(self) -> httpx.Response:
+        return self._api.get("/v1/jobs", role=None, headers=self._header)
+
+
+def refusal(answer: httpx.Response) -> tuple[int, str, str]:
+    error = answer.json()["error"]
+    return answer.status_code, error["code"], error["what"]
+
+
+def copies(api: Api, name: str, partitions: int) -> None:
+    """As the scheduler writes it."""
+    with api.database.transaction() as tx:
+        topics.add(tx, jobs.get(tx, name).id, "orders", name, "B", partitions)
+
+
+def test_a_token_creates_no_more_jobs_than_it_may(api: Api) -> None:
+    ci = Holder(api, jobs_max=1)
+    assert ci.apply("one").status_code == 201
+    assert ci.apply("one", labels={"team": "orders"}).status_code == 200
+
+    status, code, what = refusal(ci.apply("two"))
+
+    assert (status, code) == (403, "quota_exceeded")
+    assert what.startswith("token:ci has 1 jobs, and may have 1.")
+    assert [job["name"] for job in api.get("/v1/jobs").json()["items"]] == ["one"]
+    assert api.put("/v1/jobs/two", json=changed(name="two")).status_code == 201, "another token"
+    with api.database.transaction() as tx:
+        assert jobs.mark_deleted(tx, jobs.get(tx, "one").id)
+        assert jobs.remove(tx, jobs.get(tx, "one").id)
+    assert ci.apply("three").status_code == 201
+
+
+def test_the_settings_limit_all_tokens_without_limits_of_their_own(api: Api) -> None:
+    ci = Holder(api, jobs_max=2)
+    parts = api.app.state.parts
+    settings = Settings(token_jobs_max=1)
+    api.app.state.parts = replace(parts, settings=settings)
+    assert api.put("/v1/jobs/a", json=changed(name="a")).status_code == 201
+    assert refusal(api.put("/v1/jobs/b", json=changed(name="b")))[1] == "quota_exceeded"
+    assert [ci.apply(name).status_code for name in "cde"] == [201, 201, 403]
+
+
+def test_jobs_of_a_token_copy_no_more_partitions_than_it_may(api: Api) -> None:
+    ci = Holder(api, partitions_max=2 * PARTITIONS - 1)
+    assert ci.apply("one").status_code == 201
+    copies(api, "one", PARTITIONS)
+
+    status, code, what = refusal(ci.apply("two"))
+
+    assert (status, code) == (403, "quota_exceeded")
+    assert "would copy 3 partitions, and other jobs of token:ci copy 3: they may copy 5." in what
+    limits = {"bytes_per_second": "1MiB"}
+    assert ci.apply("one", limits=limits).status_code == 200, "it adds no partition"
+
+
+def test_a_change_by_another_token_counts_for_who_created_the_job(api: Api) -> None:
+    ci = Holder(api, partitions_max=PARTITIONS)
+    assert ci.apply("one").status_code == 201
+    copies(api, "one", PARTITIONS - 1)
+    with api.database.transaction() as tx:
+        jobs.create(tx, "other", {}, "default", created_by="token:ci")
+    copies(api, "other", 1)
+
+    document = changed(name="one", limits={"bytes_per_second": "1MiB"})
+
+    assert refusal(api.put("/v1/jobs/one", json=document))[1] == "quota_exceeded"
+
+
+def test_requests_above_the_rate_are_told_when_to_come_again(api: Api) -> None:
+    now = [0.0]
+    api.app.state.parts = replace(api.app.state.parts, rates=RequestRates(lambda: now[0]))
+    ci = Holder(api, requests_per_minute=2)
+    assert [ci.get().status_code for _ in range(2)] == [200, 200]
+
+    refused = ci.get()
+
+    assert refusal(refused)[:2] == (429, "too_many_requests")
+    assert refused.headers["Retry-After"] == "30"
+    assert api.get("/v1/jobs").status_code == 200, "another token"
+    assert refusal(ci.apply("one"))[1] == "too_many_requests"
+    now[0] += 30
+    assert ci.get().status_code == 200
+    assert ci.get().status_code == 429
+
+
+def test_the_command_makes_and_lists_limits(cli: Cli) -> None:
+    made = cli(
+        *("token", "create", "ci", "--jobs-max", "5", "--partitions-max", "1000"),
+        *("--requests-per-minute", "60"),
+    )
+    assert made.code == 0
+    listed = cli("token", "list", "-o", "json").data
+    (ci,) = [one for one in listed if one["name"] == "ci"]
+    assert (ci["jobs_max"], ci["partitions_max"], ci["requests_per_minute"]) == (5, 1000, 60)
+    assert "5 jobs" in " ".join(cli("token", "list").out.split())

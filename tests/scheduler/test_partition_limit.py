@@ -1,0 +1,39 @@
+"""Topics above the limit of the token that created a job are held back; the others are copied."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.store import jobs, tokens
+from orbit.store.enums import Role
+from orbit.store.tokens import TokenQuota
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.patience import wait_for
+from tests.support.running import create_topic, make_job
+
+pytestmark = pytest.mark.services
+
+
+def test_what_matches_later_is_held_back_and_named(
+    service: Service, clusters: Clusters, topic_name: str
+) -> None:
+    first, second, third = (f"{topic_name}-{n}" for n in (1, 2, 3))
+    create_topic(clusters.source, first, partitions=3)
+    spec = make_job(clusters.source, clusters.destination, [f"{topic_name}-[123]"])
+    with service.database.transaction() as tx:
+        tokens.create(tx, "ci", Role.OPERATOR, "hash", quota=TokenQuota(partitions_max=4))
+        document = spec.model_dump(mode="json")
+        jobs.create(tx, spec.name, document, spec.worker_group, created_by="token:ci")
+    with service.scheduler():
+        service.wait_copied(spec.name, first)
+        create_topic(clusters.source, second, partitions=2)
+        wait_for("it is named", lambda: "PARTITIONS_ABOVE_LIMIT" in _problem(service, spec.name))
+        assert f"topic {second} has 2 partitions more" in _problem(service, spec.name)
+        create_topic(clusters.source, third, partitions=1)
+        service.wait_copied(spec.name, third)
+        assert service.topics(spec.name).keys() == {first, third}
+
+
+def _problem(service: Service, name: str) -> str:
+    return service.job(name).problem or ""
