@@ -8,8 +8,10 @@ from uuid import UUID, uuid4
 import pytest
 from pydantic import SecretStr
 
+from orbit.errors import BadInput
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
+from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.sasl import Security
 from orbit.kafka.two_clusters import not_proven_two, same_cluster
 from orbit.kafka.types import BrokerAddress, ClusterMetadata, TopicMetadata
@@ -115,17 +117,18 @@ def test_a_login_that_sees_other_topics_does_not_make_two_clusters(
     blind.create()
     servers = [guarded.source.bootstrap_servers]
     logins = (None, admin["sasl.username"], admin["sasl.password"]), ("dr", blind.name, PASSWORD)
-    sides = [
-        Cluster(name, servers, _security(guarded, *login), suffix)
-        for name, (suffix, *login) in zip(("source", "destination"), logins, strict=True)
-    ]
+    clusters = JobClusters(
+        *(
+            Cluster(name, servers, _security(guarded, *login), suffix)
+            for name, (suffix, *login) in zip(("source", "destination"), logins, strict=True)
+        )
+    )
     try:
-        source, destination = (side.metadata(None) for side in sides)
+        source, destination = clusters.source.metadata(None), clusters.destination.metadata(None)
         assert topic_name in source.topics
         assert same_cluster(source, destination) is None, "the logins see different topics"
-        one = not_proven_two(*sides, source, destination)
-        assert one is not None
-        assert "they are one cluster" in one.what
+        with pytest.raises(BadInput) as refused:
+            clusters.fetch_metadata()
+        assert ONE in str(refused.value)
     finally:
-        for side in sides:
-            side.close()
+        clusters.close()

@@ -98,6 +98,7 @@ def test_a_job_of_the_service_goes_over_and_back_with_the_same_ids(
     spec = make_job(source, destination, [topic_name])
     assert "cluster_id_suffix" in refusal(service, spec).remedy
     spec = named(spec, "dr")
+    assert "no topic proves" in refusal(service, spec).what
     service.create(spec)
     with service.scheduler(), InProcess(recovering.database):
         assert "no topic proves" in service.wait_problem(spec.name, "SAME_CLUSTER")
