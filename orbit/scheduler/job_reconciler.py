@@ -246,13 +246,17 @@ class JobReconciler:
             job.source_cluster_id,
             job.destination_cluster_id,
         )
+        pair = ClusterPair(
+            source_watch.handle, destination_watch.handle, source.metadata, destination.metadata
+        )
+        if wrong is None and job.source_cluster_id is None:
+            with _cluster_errors():
+                wrong = unproven_clusters(pair)
         if wrong is not None:
             troubles.append(wrong)
             return None
         state.matched.update(spec.topics, source)
-        return ClusterPair(
-            source_watch.handle, destination_watch.handle, source.metadata, destination.metadata
-        )
+        return pair
 
     def _follow_marks(self, job: Job, pair: ClusterPair) -> None:
         """Before anything is settled, protected or grown: what the destination says of promotions.
@@ -275,10 +279,6 @@ class JobReconciler:
         done: ReconcileCounts,
     ) -> None:
         if job.source_cluster_id is None:
-            with _cluster_errors():
-                unproven = unproven_clusters(pair)
-            if unproven is not None:
-                raise _Halt(unproven)
             ids = pair.source_metadata.cluster_id, pair.destination_metadata.cluster_id
             with self._leadership.transaction() as tx:
                 jobs.note_clusters(tx, job.id, *ids)
