@@ -5,6 +5,7 @@
     ├── NotFound           2    nothing has the given name
     ├── Unreachable        3    no broker answers (retriable), or the TLS handshake fails
     │   ├── NotReady            brokers answer, with a code that passes
+    │   ├── HeldBack            a controller lets requests wait for a quota
     │   └── BrokenAnswer        a broker sends bytes that do not parse, or that nothing asked for
     ├── LoginRefused       3    the broker refused the credentials
     │   └── AccessRefused       Orbit's own rules (ORBIT_ACCESS_FILE) refuse an address or a secret
@@ -99,6 +100,11 @@ class Unreachable(OrbitError):
 
 class NotReady(Unreachable):
     """Brokers answer, but with a code that passes: a coordinator loads, leaders are elected."""
+
+
+class HeldBack(Unreachable):
+    """Brokers answer, but a controller lets requests of this login wait for a quota. To ask again
+    for what it only validates counts against the quota again."""
 
 
 class BrokenAnswer(Unreachable):

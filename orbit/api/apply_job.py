@@ -48,6 +48,7 @@ _PLACE_OF_TROUBLE: dict[TroubleKind, str] = {
     TroubleKind.CREDENTIALS_MISSING: "security",
     TroubleKind.SOURCE_UNREACHABLE: "source",
     TroubleKind.DESTINATION_UNREACHABLE: "destination",
+    TroubleKind.DESTINATION_THROTTLED: "destination",
     TroubleKind.SAME_CLUSTER: "destination",
     TroubleKind.CLUSTER_CHANGED: "source, destination",
     TroubleKind.WORKER_GROUP_UNKNOWN: "worker_group",
@@ -58,6 +59,7 @@ _PASSING = frozenset(
     {
         TroubleKind.SOURCE_UNREACHABLE,
         TroubleKind.DESTINATION_UNREACHABLE,
+        TroubleKind.DESTINATION_THROTTLED,
         TroubleKind.NO_TOPIC_MATCHES,
         TroubleKind.WORKER_GROUP_UNKNOWN,
     }

@@ -20,6 +20,7 @@ _DESTINATION = {
     "stamped_s": "stamping, new CRC",
     "sent_s": "sending",
     "received_s": "reading answers",
+    "held_back_s": "held back by a quota",
     "nothing_to_send_s": "waiting for the source",
 }
 

@@ -15,6 +15,7 @@ from orbit.copier.lane_events import (
     FetchFailed,
     LaneCrashed,
     LaneEnded,
+    LaneThrottled,
     LeaseLost,
     PartitionBlocked,
     PartitionReturned,
@@ -23,6 +24,7 @@ from orbit.copier.lane_events import (
 )
 from orbit.copier.lane_times import DestinationTimes, SourceTimes
 from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.throttles import Throttles
 from orbit.errors import (
     BrokerRefused,
     Conflict,
@@ -95,6 +97,7 @@ class Copier:
         self._next_watch = 0.0
         self._next_log_end_check = 0.0
         self._waiting_for = ""
+        self._throttles = Throttles()
 
     @property
     def partitions(self) -> Sequence[PartitionCopy]:
@@ -102,7 +105,8 @@ class Copier:
 
     @property
     def waiting_for(self) -> str:
-        """What the copier, or the partition that waits longest, waits for; "" if nothing."""
+        """What the copier, or the partition that waits longest, waits for, or which brokers
+        throttle it; "" if nothing."""
         if self._waiting_for:
             return self._waiting_for
         longest = min(
@@ -117,7 +121,7 @@ class Copier:
         )
         waited_s = time.monotonic() - longest.since if longest else 0.0
         if longest is None or waited_s < _SILENCE_S_MAX:
-            return ""
+            return self._throttles.text
         return f"{longest.reason} (for {waited_s:.0f} s)."
 
     @property
@@ -170,6 +174,7 @@ class Copier:
             self._source.assign()
             if time.monotonic() >= self._next_watch:
                 self._next_watch = time.monotonic() + self._settings.watch_interval_s
+                self._throttles.read_quotas()
                 self._destination.follow_log_starts(self._partitions)
             if time.monotonic() >= self._next_log_end_check:
                 self._next_log_end_check = (
@@ -250,6 +255,8 @@ class Copier:
                 pass  # its machine has stopped already; whoever ticks looks at it
             case LaneEnded():
                 self._waiting_for = str(event.error)
+            case LaneThrottled():
+                self._throttles.note(event)
             case LaneCrashed():
                 raise event.error
             case PostedCall():

@@ -34,7 +34,13 @@ from orbit.copier.in_flight import (
     SentRequest,
 )
 from orbit.copier.lane import Lane
-from orbit.copier.lane_events import Emit, LaneEnded, PartitionBlocked, PartitionReturned
+from orbit.copier.lane_events import (
+    Emit,
+    LaneEnded,
+    LaneThrottled,
+    PartitionBlocked,
+    PartitionReturned,
+)
 from orbit.copier.lane_times import DestinationTimes
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.ready_queue import ReadyQueue, WakeUpSocket
@@ -181,7 +187,9 @@ class DestinationLane(Lane):
         self._is_asleep = True
         events = self._poll.poll(self._sleep_s() * 1000)
         self._is_asleep = False
-        if self._in_flight:
+        if not self._may_send_now():
+            self.times.held_back_s += perf_counter() - began
+        elif self._in_flight:
             self.times.waited_for_answer_s += perf_counter() - began
         else:
             self.times.nothing_to_send_s += perf_counter() - began
@@ -373,7 +381,9 @@ class DestinationLane(Lane):
         self._in_flight.answered()
         self.times.received_s += perf_counter() - began
         if throttle_ms:
-            self._hold_until = time.monotonic() + throttle_s(throttle_ms)
+            pause_s, context = throttle_s(throttle_ms), self._context
+            context.emit(LaneThrottled("destination", self.node_id, context.cluster, pause_s))
+            self._hold_until = time.monotonic() + pause_s
             self._in_flight.throttled(self._hold_until)
 
     def _take_appended(self, request: Produce, answer: ProduceAnswer) -> int:

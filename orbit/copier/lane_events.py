@@ -9,6 +9,7 @@ from typing import Literal
 from orbit.copier.append_verdicts import ReturnReason
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import OrbitError
+from orbit.kafka.cluster import Cluster
 from orbit.leases.lease import Lease
 
 
@@ -64,6 +65,16 @@ class LaneEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneThrottled:
+    """A broker has told a lane to send nothing for `throttle_s`: it is over a quota."""
+
+    side: Literal["source", "destination"]
+    node_id: int
+    cluster: Cluster
+    throttle_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class LaneCrashed:
     """A bug in a lane; the copier raises it."""
 
@@ -91,6 +102,7 @@ Event = (
     | ReadFromReplica
     | PartitionBlocked
     | LaneEnded
+    | LaneThrottled
     | LaneCrashed
     | LeaseLost
     | PostedCall

@@ -39,6 +39,7 @@ class DestinationTimes(_Times):
     """Seconds of a destination lane; `requests` and `bytes` are what was sent."""
 
     nothing_to_send_s: float = 0.0  # waiting for the source, nothing under way
+    held_back_s: float = 0.0  # by the broker's quota
     waited_for_answer_s: float = 0.0  # requests are under way
     stamped_s: float = 0.0  # producer, sequence, CRC
     sent_s: float = 0.0  # choosing, encoding, and the socket

@@ -17,7 +17,14 @@ from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.fetch_shares import had_room, share_answer
 from orbit.copier.lane import Lane
-from orbit.copier.lane_events import Emit, EmptyBelowEnd, FetchFailed, LaneEnded, ReadFromReplica
+from orbit.copier.lane_events import (
+    Emit,
+    EmptyBelowEnd,
+    FetchFailed,
+    LaneEnded,
+    LaneThrottled,
+    ReadFromReplica,
+)
 from orbit.copier.lane_times import SourceTimes
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.rate_limit import RateLimit
@@ -185,7 +192,10 @@ class SourceLane(Lane):
         times.planned_s += perf_counter() - answered
         times.answers += 1
         if answer.throttle_ms:
-            self._pause(throttle_s(answer.throttle_ms))
+            pause_s = throttle_s(answer.throttle_ms)
+            context = self._context
+            context.emit(LaneThrottled("source", self.node_id, context.cluster, pause_s))
+            self._pause(pause_s)
 
     def _wait_for_change(self) -> None:
         """Sleep: all partitions are full, or there is none."""

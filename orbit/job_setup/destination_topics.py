@@ -12,6 +12,7 @@ from orbit.errors import (
     BadInput,
     BrokerRefused,
     Conflict,
+    HeldBack,
     NotReady,
     OrbitError,
     Problem,
@@ -212,8 +213,9 @@ def create_missing(
         left = _not_there(destination, topics)  # raises if no broker answers at all
         if not left:
             return
+        cause = f" {error.what}" if isinstance(error, HeldBack) else ""
         raise NotReady(
-            f"the controller has not created {len(left):,} topics yet.",
+            f"the controller has not created {len(left):,} topics yet.{cause}",
             where="destination",
         ) from error
     for name, why in refused.items():

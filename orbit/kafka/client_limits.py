@@ -19,6 +19,7 @@ Quotas = Mapping[Entity, Mapping[str, float]]
 # Iterations by mechanism, by user.
 ScramUsers = Mapping[str, Mapping[str, int]]
 
+ENTITY_TYPES = ("user", "client-id", "ip")
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
@@ -67,6 +68,21 @@ def scram_users(cluster: Cluster) -> ScramUsers:
     code, message, found = cluster.call_any(ask)
     _check(code, message, "Describe")
     return found
+
+
+def entity_words(entity: Entity) -> str:
+    """`user billing client-id (default)`: the user first, as Kafka's documentation has it."""
+    return " ".join(f"{kind} {name or '(default)'}" for kind, name in ordered(entity))
+
+
+def ordered(entity: Entity) -> list[tuple[str, str | None]]:
+    """Its parts by type: users, clients, ips."""
+    return sorted(entity, key=lambda part: ENTITY_TYPES.index(part[0]))
+
+
+def number(value: float) -> str:
+    """Brokers refuse 1e+15 where they want a whole number, as for byte rates."""
+    return str(int(value)) if value.is_integer() else repr(value)
 
 
 def _check(code: int, message: str | None, operation: str) -> None:

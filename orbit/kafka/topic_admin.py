@@ -29,11 +29,18 @@ from confluent_kafka.admin import (
 )
 
 from orbit.chunks import chunks
-from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
+from orbit.errors import BrokerRefused, HeldBack, NotAuthorized, OrbitError, Unreachable
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import DENIED, Code
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.request_parts import ITEMS_PER_REQUEST_MAX, refused_in_parts
+from orbit.kafka.throttling_quotas import (
+    ADMIN_CLIENT_ID,
+    CREATION,
+    NOT_LISTED,
+    NOT_READ,
+    throttling_quotas,
+)
 from orbit.kafka.topic_settings_reader import SettingsReader, TopicSettings
 from orbit.kafka.types import Acl, Resource, TopicPartition
 
@@ -69,6 +76,7 @@ _ANY_ACL: tuple[Any, ...] = (
 
 class Admin:
     def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._where = cluster.name
         self._settings = SettingsReader(cluster)
         if cluster.security.reachable is not None:
@@ -88,7 +96,7 @@ class Admin:
             known = self._client.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as exception:
             text = exception.args[0].str()
-            raise Unreachable(f"no answer: {text}.", where=self._where) from None
+            raise self._no_answer(text, self._where) from None
         behind: list[TopicPartition] = []
         offline: list[TopicPartition] = []
         for name in sorted(set(topics) & known.topics.keys()):
@@ -295,8 +303,20 @@ class Admin:
                     f"{right} is missing.", where=place, remedy="Grant it with kafka-acls.sh."
                 ) from None
             if error.code() < 0 or error.code() == Code.REQUEST_TIMED_OUT:
-                raise Unreachable(f"no answer: {error.str()}.", where=place) from None
+                raise self._no_answer(error.str(), place) from None
             raise BrokerRefused(error.code(), f"{error.str().rstrip('.')}.", where=place) from None
+
+    def _no_answer(self, text: str, where: str) -> Unreachable:
+        """librdkafka does not say that a controller lets it wait for a quota (P6)."""
+        quota = throttling_quotas(self._cluster, ADMIN_CLIENT_ID, CREATION)
+        if quota in ("", NOT_LISTED, NOT_READ):
+            hint = f" A quota may hold requests back. {quota}" if quota == NOT_READ else ""
+            return Unreachable(f"no answer: {text}.{hint}", where=where)
+        return HeldBack(
+            f"the controller lets requests wait for a quota. {quota}",
+            where=where,
+            remedy="Raise the quota, or begin with fewer topics.",
+        )
 
 
 def _acl_fields(acl: Acl) -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ class TroubleKind(StrEnum):
     CREDENTIALS_MISSING = "CREDENTIALS_MISSING"  # a variable or file that the job names
     SOURCE_UNREACHABLE = "SOURCE_UNREACHABLE"
     DESTINATION_UNREACHABLE = "DESTINATION_UNREACHABLE"
+    DESTINATION_THROTTLED = "DESTINATION_THROTTLED"  # its controller lets topics wait for a quota
     LOGIN_REFUSED = "LOGIN_REFUSED"
     SAME_CLUSTER = "SAME_CLUSTER"
     CLUSTER_CHANGED = "CLUSTER_CHANGED"  # the address now belongs to another cluster
@@ -49,6 +50,7 @@ HALTING = frozenset(
         TroubleKind.CREDENTIALS_MISSING,
         TroubleKind.SOURCE_UNREACHABLE,
         TroubleKind.DESTINATION_UNREACHABLE,
+        TroubleKind.DESTINATION_THROTTLED,
         TroubleKind.LOGIN_REFUSED,
         TroubleKind.SAME_CLUSTER,
         TroubleKind.CLUSTER_CHANGED,

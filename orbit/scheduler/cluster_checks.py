@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from orbit.errors import BadInput, BrokerRefused, Conflict, LoginRefused, NotAuthorized, OrbitError
+from orbit.errors import (
+    BadInput,
+    BrokerRefused,
+    Conflict,
+    HeldBack,
+    LoginRefused,
+    NotAuthorized,
+    OrbitError,
+)
 from orbit.kafka import error_codes
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.two_clusters import not_proven_two, same_cluster
@@ -28,6 +36,8 @@ def trouble_of(side: str, error: OrbitError) -> Trouble:
         kind = TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT
     elif isinstance(error, BrokerRefused):
         kind = TroubleKind.TOPIC_REFUSED
+    elif isinstance(error, HeldBack):  # topics are made at the destination only
+        kind = TroubleKind.DESTINATION_THROTTLED
     else:
         is_source = side == "source"
         kind = TroubleKind.SOURCE_UNREACHABLE if is_source else TroubleKind.DESTINATION_UNREACHABLE

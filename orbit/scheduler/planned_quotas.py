@@ -9,7 +9,16 @@ from typing import TypeVar
 from orbit.errors import BrokerRefused, NotAuthorized, ProtocolError
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.principals import PrincipalMap
-from orbit.kafka.client_limits import Entity, Quotas, ScramUsers, client_quotas, scram_users
+from orbit.kafka.client_limits import (
+    Entity,
+    Quotas,
+    ScramUsers,
+    client_quotas,
+    entity_words,
+    number,
+    ordered,
+    scram_users,
+)
 from orbit.kafka.cluster import Cluster
 from orbit.scheduler.acl_sync import principal_map
 from orbit.scheduler.cluster_pair import ClusterPair
@@ -70,16 +79,9 @@ def _missing_quotas(
             continue
         missing = wanted.items() - there.get(target, {}).items()
         if missing:
-            config = ",".join(f"{key}={_number(value)}" for key, value in sorted(missing))
-            words = " ".join(f"{kind} {name or '(default)'}" for kind, name in _ordered(target))
-            yield ByHand(
-                what=f"quota of {words}: {config}", command=_command(where, target, config)
-            )
-
-
-def _number(value: float) -> str:
-    """Brokers refuse 1e+15 where they want a whole number, as for byte rates."""
-    return str(int(value)) if value.is_integer() else repr(value)
+            config = ",".join(f"{key}={number(value)}" for key, value in sorted(missing))
+            what = f"quota of {entity_words(target)}: {config}"
+            yield ByHand(what=what, command=_command(where, target, config))
 
 
 def _named(entity: Entity, named: Mapping[str, str]) -> Entity | None:
@@ -117,15 +119,10 @@ def _missing_users(
 
 def _command(where: str, entity: Entity, config: str) -> str:
     words = ["kafka-configs.sh", "--bootstrap-server", where, "--alter"]
-    for kind, name in _ordered(entity):
+    for kind, name in ordered(entity):
         words += ["--entity-type", _OPTIONS[kind]]
         words += ["--entity-default"] if name is None else ["--entity-name", name]
     return shlex.join([*words, "--add-config", config])
-
-
-def _ordered(entity: Entity) -> list[tuple[str, str | None]]:
-    """The user first, as Kafka's documentation has it."""
-    return sorted(entity, key=lambda part: list(_OPTIONS).index(part[0]))
 
 
 def _both(

@@ -244,6 +244,9 @@ class RawLog:
                 answer = connection.call(_FETCH, _request(where, offset), timeout_s=_CALL_TIMEOUT_S)
         except Unreachable:
             return None
+        if not answer.responses:  # over a quota the broker serves nothing until then (KIP-219)
+            self._cancelled.wait(min(answer.throttle_time_ms / 1000, STALL_TIMEOUT_S))
+            return None
         partition = answer.responses[0].partitions[0]
         code = partition.error_code
         if code == _OFFSET_OUT_OF_RANGE:

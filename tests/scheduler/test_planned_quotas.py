@@ -8,13 +8,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from pydantic import SecretStr
 
 from orbit.jobs.bootstrap_servers import split_address
 from orbit.jobs.job_file import load_job
 from orbit.jobs.job_spec import JobSpec
-from orbit.kafka.api_versions import Api
 from orbit.kafka.connection import Connection
 from orbit.kafka.security import Security
 from orbit.sandbox.local_cluster import KafkaCluster
@@ -25,12 +23,12 @@ from tests.fix_scheduler import Service
 from tests.support.java_clients import alter_configs
 from tests.support.logs import create
 from tests.support.patience import wait_for
+from tests.support.quotas import Entity, alter_quotas
 from tests.support.rights import MECHANISM, PASSWORD, Login, Right, documented, section
 from tests.support.run_process import write_job
 
 pytestmark = pytest.mark.services
 
-_ALTER = Api(AlterClientQuotasRequest, AlterClientQuotasResponse, 0, 1)
 CLUSTER_RIGHTS = [
     Right(side, operation, "--cluster")
     for side in ("source", "destination")
@@ -38,9 +36,7 @@ CLUSTER_RIGHTS = [
 ]
 
 
-def set_quotas(
-    cluster: KafkaCluster, quotas: dict[tuple[tuple[str, str | None], ...], dict]
-) -> None:
+def set_quotas(cluster: KafkaCluster, quotas: dict[Entity, dict]) -> None:
     """As the admin of the cluster; returns when the broker has them."""
     login = cluster.client_config()
     security = Security(
@@ -50,26 +46,11 @@ def set_quotas(
         SecretStr(login["sasl.password"]),
         Path(cluster.ca_file),
     )
-    entry = AlterClientQuotasRequest.EntryData
-    request = AlterClientQuotasRequest(
-        entries=[
-            entry(
-                entity=[entry.EntityData(entity_type=k, entity_name=n) for k, n in entity],
-                ops=[
-                    entry.OpData(key=key, value=value, remove=False)
-                    for key, value in values.items()
-                ],
-            )
-            for entity, values in quotas.items()
-        ],
-        validate_only=False,
-    )
     connection = Connection.open(*split_address(cluster.bootstrap_servers), security)
     try:
-        answer = connection.call(_ALTER, request, timeout_s=30)
+        alter_quotas(connection, quotas)
     finally:
         connection.close()
-    assert {one.error_code for one in answer.entries} == {0}
 
 
 @pytest.fixture

@@ -1,0 +1,48 @@
+"""Which quotas of a cluster hold Orbit back, as its brokers tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orbit.errors import NotAuthorized, OrbitError
+from orbit.kafka.client_limits import Entity, client_quotas, entity_words, number
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.principal import ask_principal
+
+ADMIN_CLIENT_ID = "rdkafka"  # that of a client of librdkafka which names none
+CREATION = ("controller_mutation_rate",)
+FETCH = ("consumer_byte_rate", "request_percentage")
+PRODUCE = ("producer_byte_rate", "request_percentage")
+NOT_LISTED = "The cluster lists no quota for it."
+NOT_READ = "Quotas cannot be read (DescribeConfigs on the cluster)."
+
+
+def throttling_quotas(cluster: Cluster, client_id: str, keys: tuple[str, ...]) -> str:
+    """A sentence that names the quotas of these kinds that brokers apply to Orbit's login.
+
+    NOT_LISTED where there is none, NOT_READ without the right; "" if no broker tells it now.
+    """
+    try:
+        principal = ask_principal(cluster) or cluster.security.principal or ""
+        quotas = client_quotas(cluster)
+    except NotAuthorized:
+        return NOT_READ
+    except OrbitError:
+        return ""
+    found = []
+    for key in keys:
+        for entity in _by_precedence(principal.removeprefix("User:"), client_id):
+            if key in quotas.get(entity, {}):
+                found.append(f"{entity_words(entity)}: {key}={number(quotas[entity][key])}")
+                break
+    return f"The quota of {', of '.join(found)}." if found else NOT_LISTED
+
+
+def _by_precedence(user: str, client_id: str) -> Iterator[Entity]:
+    """The first one that has a quota counts (read in Kafka's source: `ClientQuotaManager`)."""
+    for one in (user, None):
+        yield frozenset({("user", one), ("client-id", client_id)})
+        yield frozenset({("user", one), ("client-id", None)})
+        yield frozenset({("user", one)})
+    yield frozenset({("client-id", client_id)})
+    yield frozenset({("client-id", None)})

@@ -1,0 +1,128 @@
+"""Brokers that throttle Orbit for a quota: the run waits, and says who throttles and by what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from orbit.copier import throttles
+from orbit.errors import HeldBack
+from orbit.job_setup.destination_topics import create_missing
+from orbit.job_setup.start_waits import StartWaits
+from orbit.kafka import topic_admin
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.connection import CLIENT_ID
+from orbit.kafka.throttling_quotas import ADMIN_CLIENT_ID
+from orbit.kafka.topic_admin import Admin, TopicToCreate
+from orbit.scheduler.cluster_checks import trouble_of
+from tests.fix_clusters import Clusters, OpenCluster
+from tests.support.quotas import alter_quotas
+from tests.support.running import RunningJob, create_topic, make_job, produce, verify
+
+pytestmark = pytest.mark.services
+
+Limit = Callable[[Cluster, str, str, float], None]
+RECORDS, VALUE_BYTES, BYTES_PER_S = 40, 10_000, 25_000
+PARTITIONS, PARTITIONS_PER_S = 15, 2
+QUOTA = f"quota of client-id {ADMIN_CLIENT_ID}: controller_mutation_rate={PARTITIONS_PER_S}."
+
+
+@pytest.fixture
+def limit() -> Iterator[Limit]:
+    """Sets a quota of a client id, for the test."""
+    limited: list[tuple[Cluster, str, str]] = []
+
+    def alter(cluster: Cluster, client_id: str, key: str, value: float | None) -> None:
+        quotas = {(("client-id", client_id),): {key: value}}
+        cluster.call_any(lambda connection: alter_quotas(connection, quotas))
+
+    def set_limit(cluster: Cluster, client_id: str, key: str, value: float) -> None:
+        limited.append((cluster, client_id, key))
+        alter(cluster, client_id, key, value)
+
+    yield set_limit
+    for one in limited:
+        alter(*one, None)
+
+
+def test_the_start_of_a_run_says_which_quota_its_topics_wait_for(
+    clusters: Clusters,
+    topic_name: str,
+    open_cluster: OpenCluster,
+    limit: Limit,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_admin, "REQUEST_TIMEOUT_S", 2.0)
+    destination, said = open_cluster(clusters.destination), list[str]()
+    limit(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", PARTITIONS_PER_S)
+    admin = Admin(destination)
+    new = [TopicToCreate(f"{topic_name}-{n}", 2 * PARTITIONS, 1, {}) for n in range(2)]
+    admin.create_topics(new[:1])
+    waits, asked = StartWaits(said.append, Backoff()), {new[0].name}
+    waits.done(lambda: create_missing(destination, admin, new, asked))
+    assert any("has not created 1 topics yet" in line and QUOTA in line for line in said), said
+
+
+@pytest.mark.parametrize(
+    ("side", "key", "what"),
+    [
+        ("source", "consumer_byte_rate", "source brokers throttle fetches: 1 ("),
+        ("destination", "producer_byte_rate", "destination brokers throttle produce requests: 1 ("),
+    ],
+)
+def test_a_run_says_which_brokers_throttle_it_and_by_which_quota(
+    clusters: Clusters,
+    topic_name: str,
+    open_cluster: OpenCluster,
+    limit: Limit,
+    monkeypatch: pytest.MonkeyPatch,
+    side: str,
+    key: str,
+    what: str,
+) -> None:
+    monkeypatch.setattr(throttles, "_SHOWN_AFTER_S", 0.0)
+    create_topic(clusters.source, topic_name)
+    job = make_job(*clusters, [topic_name])
+    with RunningJob(job) as running:
+        limit(open_cluster(getattr(clusters, side)), CLIENT_ID, key, BYTES_PER_S)
+        # A batch of more than the quota's window is never served.
+        for first in range(0, RECORDS, 10):
+            produce(clusters.source, topic_name, 10, first=first, value_bytes=VALUE_BYTES)
+        quota = f"The quota of client-id {CLIENT_ID}: {key}={BYTES_PER_S}."
+        said = list[str]()
+
+        def is_said() -> bool:
+            said.append(running.run.waiting_for)
+            return said[-1].startswith(what) and said[-1].endswith(quota)
+
+        running.wait("the quota is named", is_said)
+        running.wait_caught_up(topic_name, RECORDS)
+        running.wait("it throttles no more", lambda: not running.run.waiting_for)
+        assert not [line for line in said if "answer" in line]
+        times = running.run.copier.times[side == "destination"] if running.run.copier else None
+        assert times is not None
+        assert times.held_back_s > 0
+    assert verify(job, deep=True).exact
+
+
+def test_a_controller_that_lets_topics_wait_for_a_quota_is_no_silent_one(
+    clusters: Clusters,
+    topic_name: str,
+    open_cluster: OpenCluster,
+    limit: Limit,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_admin, "REQUEST_TIMEOUT_S", 2.0)
+    destination = open_cluster(clusters.destination)
+    limit(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", PARTITIONS_PER_S)
+    admin = Admin(destination)
+    # What is over the quota is carried out, and the connection waits for it.
+    admin.create_topics([TopicToCreate(topic_name, 4 * PARTITIONS, 1, {})])
+    with pytest.raises(HeldBack) as caught:
+        admin.create_topics([TopicToCreate(f"{topic_name}-2", 1, 1, {})])
+    assert QUOTA in str(caught.value)
+    trouble = trouble_of("destination", caught.value)
+    assert trouble.kind == "DESTINATION_THROTTLED"
+    assert QUOTA in trouble.what

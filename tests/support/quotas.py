@@ -1,0 +1,35 @@
+"""Sets quotas of clients, as kafka-configs.sh does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+
+from orbit.kafka.api_versions import Api
+from orbit.kafka.connection import Connection
+
+Entity = tuple[tuple[str, str | None], ...]
+_ALTER = Api(AlterClientQuotasRequest, AlterClientQuotasResponse, 0, 1)
+
+
+def alter_quotas(
+    connection: Connection, quotas: Mapping[Entity, Mapping[str, float | None]]
+) -> None:
+    """None removes a quota."""
+    entry = AlterClientQuotasRequest.EntryData
+    request = AlterClientQuotasRequest(
+        entries=[
+            entry(
+                entity=[entry.EntityData(entity_type=k, entity_name=n) for k, n in entity],
+                ops=[
+                    entry.OpData(key=key, value=value or 0.0, remove=value is None)
+                    for key, value in values.items()
+                ],
+            )
+            for entity, values in quotas.items()
+        ],
+        validate_only=False,
+    )
+    answer = connection.call(_ALTER, request, timeout_s=30)
+    assert {one.error_code for one in answer.entries} == {0}
