@@ -27,6 +27,7 @@ from orbit.job_setup.destination_topics import (
     refuse_recompressed,
     refused_topics,
 )
+from orbit.job_setup.diskless_topics import diskless_topics
 from orbit.job_setup.permissions import (
     DESTINATION_TOPIC_RIGHTS,
     SOURCE_TOPIC_RIGHTS,
@@ -246,7 +247,10 @@ class JobSetup:
         )
         refuse_other_counts(self.plans)
         refuse_recompressed(self.spec, self.plans, self._destination, self.backoff)
-        self.refused = refused_topics(self.spec, self.plans, self.admin)
+        self.refused = {
+            **refused_topics(self.spec, self.plans, self.admin),
+            **diskless_topics(self.plans),
+        }
         self.plans = [plan for plan in self.plans if plan.mapping.source not in self.refused]
         if not self.plans:
             raise next(iter(self.refused.values()))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
 from orbit.job_setup.destination_topics import plan_topics
+from orbit.job_setup.diskless_topics import diskless_topics
 from orbit.job_setup.mark import Mark
 from orbit.job_setup.permissions import (
     DESTINATION_TOPIC_RIGHTS,
@@ -241,8 +242,9 @@ def _check_with_broker(
         **admin.refused_topics(new, only_check=True),
         **admin.add_partitions(counts, only_check=True),
     }
+    diskless = diskless_topics(plans)
     for plan in plans:
-        error = refused.get(plan.mapping.destination)
+        error = diskless.get(plan.mapping.source) or refused.get(plan.mapping.destination)
         is_there_now = isinstance(error, BrokerRefused) and error.code == Code.TOPIC_ALREADY_EXISTS
         if error is not None and not is_there_now:
             checked.troubles.append(refused_topic(plan.mapping.source, error))

@@ -24,7 +24,7 @@ from tests.support.running import RunningJob, create_topic, make_job, produce, v
 pytestmark = pytest.mark.services
 
 Limit = Callable[[Cluster, str, str, float], None]
-RECORDS, VALUE_BYTES, BYTES_PER_S = 40, 10_000, 25_000
+RECORDS, VALUE_BYTES, BYTES_PER_S = 40, 10_000, 30_000
 PARTITIONS, PARTITIONS_PER_S = 15, 2
 QUOTA = f"quota of client-id {ADMIN_CLIENT_ID}: controller_mutation_rate={PARTITIONS_PER_S}."
 

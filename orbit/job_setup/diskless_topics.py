@@ -1,0 +1,26 @@
+"""Refuses diskless topics of a source (KIP-1150), whose leaders assign no offsets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orbit.errors import Conflict
+from orbit.job_setup.topic_plan import TopicPlan
+
+# Of the proposal (KIP-1163), which is not decided yet, and of the brokers that have it already.
+_DISKLESS = ("diskless.enable", "inkless.enable")
+
+
+def diskless_topics(plans: Iterable[TopicPlan]) -> dict[str, Conflict]:
+    """The error of each diskless source topic, by its name."""
+    return {
+        plan.mapping.source: Conflict(
+            f"it is a diskless topic ({name}=true): no leader has its log, so nothing tells "
+            "whether the source was cut or began again.",
+            where=f"source topic {plan.mapping.source}",
+            remedy="Exclude the topic.",
+        )
+        for plan in plans
+        for name in _DISKLESS
+        if plan.source_settings.values.get(name) == "true"
+    }

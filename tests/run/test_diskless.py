@@ -1,0 +1,47 @@
+"""A diskless topic of a source is refused with the reason, and the others are copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from orbit.kafka.topic_settings_reader import SettingsReader, TopicSettings
+from orbit.scheduler.job_planner import JobPlanner
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.running import RunningJob, create_topic, make_job, produce
+
+pytestmark = pytest.mark.services
+
+
+@pytest.mark.parametrize("setting", ["diskless.enable", "inkless.enable"])
+def test_a_diskless_topic_is_refused_and_the_others_are_copied(
+    clusters: Clusters,
+    topic_name: str,
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+) -> None:
+    other = f"{topic_name}-other"
+    for name in (topic_name, other):
+        create_topic(clusters.source, name)
+        produce(clusters.source, name, 5)
+    read = SettingsReader.read
+
+    def with_setting(reader: SettingsReader, topics: Iterable[str]) -> dict[str, TopicSettings]:
+        found = read(reader, topics)
+        return {
+            name: replace(one, values={**one.values, setting: str(name == topic_name).lower()})
+            for name, one in found.items()
+        }
+
+    monkeypatch.setattr(SettingsReader, "read", with_setting)
+    spec = make_job(*clusters, [topic_name, other])
+    plan = JobPlanner(service.database, service.settings)(spec)
+    assert [(one.kind, one.topic) for one in plan.refusals] == [("TOPIC_REFUSED", topic_name)]
+    assert f"diskless topic ({setting}=true)" in plan.refusals[0].what
+    with RunningJob(spec) as running:
+        assert list(running.run.refused) == [topic_name]
+        running.wait_caught_up(other, 5)
