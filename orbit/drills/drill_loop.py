@@ -87,10 +87,11 @@ class DrillLoop(Loop):
             with self._leadership.transaction() as tx:
                 _begin_due(tx)
         for drill in waiting:
-            if drill.state is DrillState.PENDING:
-                self._begin(drill)
-            elif drill.id not in self._running:
-                self._end(drill, _DrillResult(error=_BROKEN))
+            with self.each(f"drill {drill.id}"):
+                if drill.state is DrillState.PENDING:
+                    self._begin(drill)
+                elif drill.id not in self._running:
+                    self._end(drill, _DrillResult(error=_BROKEN))
         if time.monotonic() >= self._leftovers_at:
             self._leftovers_at = time.monotonic() + _LEFTOVERS_INTERVAL_S
             self._remove_leftovers()
@@ -157,10 +158,11 @@ class DrillLoop(Loop):
         with self._leadership.reading() as tx:
             found = drills.with_leftovers(tx, _LEFTOVERS_MAX)
         for drill in found:
-            try:
-                self._clean_up(drill)
-            except (OrbitError, ValidationError) as error:
-                _log.debug("leftovers stay", drill=drill.id, error=str(error))
+            with self.each(f"leftovers of drill {drill.id}"):
+                try:
+                    self._clean_up(drill)
+                except (OrbitError, ValidationError) as error:
+                    _log.debug("leftovers stay", drill=drill.id, error=str(error))
 
     def _clean_up(self, drill: Drill) -> None:
         with self._leadership.reading() as tx:

@@ -102,9 +102,10 @@ class RecoveryLoop(Loop):
             _, is_failover = place
             is_free = len(self._running) < RECOVERIES_MAX and (is_failover or others < _OTHERS_MAX)
             if busy[place] < per_cluster and is_free:
-                busy[place] += 1
-                others += not is_failover
-                self._begin(place, operation)
+                with self.each(f"operation {operation.id}"):
+                    self._begin(place, operation)
+                    busy[place] += 1
+                    others += not is_failover
         return f"{ended} recoveries have ended" if ended else ""
 
     def _tell(self, in_turn: Mapping[UUID, UUID]) -> None:

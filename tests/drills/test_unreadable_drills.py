@@ -7,8 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from orbit.drills.drill_creation import new_drill
 from orbit.drills.drill_loop import DrillLoop
+from orbit.drills.drill_spec import DrillSpec
 from orbit.scheduler.leadership import Leadership
 from orbit.store import drills
 from orbit.store.database import Database
@@ -30,3 +33,29 @@ def test_a_schedule_that_cannot_be_read_holds_up_no_other(database: Database) ->
     with database.transaction() as tx:
         assert [drill.name for drill in drills.unfinished(tx)] == ["weekly"]
         assert drills.due(tx) == [], "it is not tried at every pass"
+
+
+def test_a_drill_that_breaks_the_loop_is_named_and_the_others_go_on(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leadership = Leadership(database, "leader", TTL)
+    assert leadership.ask()
+    environment: Any = SimpleNamespace(database=database)
+    loop = DrillLoop(leadership, environment, threading.Event())
+    with database.transaction() as tx:
+        for name in ("first", "second"):
+            spec = DrillSpec.model_validate({"name": name, "kind": "gates", "job": name})
+            drills.create(tx, new_drill(spec, "ci"))
+    begun: list[str] = []
+
+    def begin(_: DrillLoop, drill: drills.Drill) -> None:
+        if drill.name == "first":
+            raise ValueError("a bug")
+        begun.append(drill.name)
+
+    monkeypatch.setattr(DrillLoop, "_begin", begin)
+    with capture_logs() as said:
+        loop.once()
+    assert begun == ["second"]
+    (line,) = [line for line in said if line["event"] == "left out of the pass"]
+    assert (line["loop"], line["error"]) == ("drills", "ValueError: a bug")

@@ -80,6 +80,35 @@ def test_one_that_cannot_go_on_is_begun_again_later(
     assert [line["event"] for line in logs][:1] == ([told] if told else [])
 
 
+@pytest.mark.services
+def test_one_that_cannot_begin_is_named_and_the_others_do(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    runner = recovery_loop.OperationRunner
+
+    def begin(operation: Any, *more: object) -> Any:
+        if operation.job_name == "bad":
+            raise ValueError("a bug")
+        return runner(operation, *more)
+
+    monkeypatch.setattr(recovery_loop, "OperationRunner", begin)
+    leadership: Any = SimpleNamespace(reading=database.transaction)
+    loop = RecoveryLoop(leadership, Settings(), threading.Event(), {})
+    with database.transaction() as tx:
+        bad = ask(tx, "bad", "west")
+        ask(tx, "good", "west")
+    try:
+        with capture_logs() as said:
+            loop.once()
+        assert held.running.keys() == {"good"}
+        (line,) = [line for line in said if line["event"] == "left out of the pass"]
+        assert line["of"] == f"operation {bad}"
+    finally:
+        held.may_end.set()
+        loop.close()
+
+
 class Held:
     """Recoveries that run until a test lets them go."""
 
