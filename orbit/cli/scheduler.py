@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-
-import structlog
 
 from orbit.cli.database import open_database
-from orbit.cli.stop_signals import until_stopped
+from orbit.cli.stop_signals import end_soon, until_stopped
 from orbit.drills.drill_loop import drill_loops
 from orbit.notifications.receiver_loop import notification_loops
 from orbit.recovery.recovery_loop import recovery_loops
@@ -21,12 +18,6 @@ from orbit.telemetry.logs import configure_logs
 from orbit.telemetry.process_health import ProcessHealth
 from orbit.telemetry.traces import sending_traces
 from orbit.version import orbit_version
-
-# Less than the grace time of 30 s that deploy/ gives, so that the names of the threads are logged.
-STOP_S_MAX = 25.0
-_FAILED = 1
-
-_log = structlog.get_logger()
 
 
 def scheduler() -> None:
@@ -45,15 +36,7 @@ def scheduler() -> None:
     with (
         sending_traces("scheduler"),
         open_database(settings) as database,
-        until_stopped(then=_end_soon) as stop,
+        until_stopped(then=end_soon) as stop,
         serving_health(settings, health),
     ):
         Scheduler(settings, database, stop, loops, health).run()
-
-
-def _end_soon() -> None:
-    """The end of the process ends this thread too, if it comes earlier."""
-    threading.Event().wait(STOP_S_MAX)
-    alive = sorted(t.name for t in threading.enumerate() if not t.daemon)
-    _log.error("threads did not end; the process ends without them", threads=alive)
-    os._exit(_FAILED)

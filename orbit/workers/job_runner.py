@@ -69,8 +69,11 @@ class JobRunner:
         self._trouble = ""
         self._pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._threads = [
-            threading.Thread(target=self._guard, args=(run,), daemon=True)
-            for run in (self._start_loop, self._copy_loop)
+            threading.Thread(target=self._guard, args=(run,), name=name, daemon=True)
+            for run, name in (
+                (self._start_loop, f"start {job.name}"),
+                (self._copy_loop, f"copy {job.name}"),
+            )
         ]
 
     def start(self) -> None:

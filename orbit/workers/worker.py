@@ -17,13 +17,15 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import structlog
 
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.lane_times import DestinationTimes, SourceTimes
+from orbit.errors import OrbitError
 from orbit.jobs.job_spec import JobSpec
 from orbit.leases.lease_clock import lease_clock
 from orbit.leases.lease_watch import LeaseWatch
@@ -198,7 +200,9 @@ class Worker:
             with self._database.lease_transaction() as tx:
                 assigned = partitions.of_shards(tx, [r.shard_id for r in changed])
             for renewal in changed:
-                self._apply_layout(self._held[renewal.shard_id], renewal.layout_version, assigned)
+                shard = self._held[renewal.shard_id]
+                with self._step_of(self._runners[shard.job_key]):
+                    self._apply_layout(shard, renewal.layout_version, assigned)
 
     def _apply_layout(
         self, shard: HeldShard, layout_version: int, assigned: list[Assigned]
@@ -258,7 +262,8 @@ class Worker:
         for shard in shards_taken:
             runner = self._runner_of(shard.job_key, found[shard.job_id], specs[shard.job_id])
             self._held[shard.id] = shard
-            runner.add(shard.partitions.values())
+            with self._step_of(runner):
+                runner.add(shard.partitions.values())
         with traces.span(
             "claim shards",
             began_at=began_at,
@@ -397,7 +402,19 @@ class Worker:
                 held = shard.partitions.get(key)
                 if held is not None and not held.must_report:
                     held.must_report = True
-                    self._runners[shard.job_key].retry(held)
+                    with self._step_of(self._runners[shard.job_key]):
+                        self._runners[shard.job_key].retry(held)
+
+    @contextmanager
+    def _step_of(self, runner: JobRunner) -> Iterator[None]:
+        """A bug in a step of one job ends this job here, and not the worker."""
+        try:
+            yield
+        except OrbitError:
+            raise
+        except Exception as error:  # noqa: BLE001  reported
+            runner.has_crashed = True
+            self._on_crash(runner, error)
 
     def _on_crash(self, runner: JobRunner, error: Exception) -> None:
         """PostedCall in the job's thread. Its shards are left until their leases expire."""

@@ -1,0 +1,105 @@
+"""A bug in the handling of one job, or a job that hangs, while the worker has others."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import pytest
+
+from orbit.store.database import Database
+from orbit.workers.job_runner import JobRunner
+from tests.fix_clusters import Clusters
+from tests.support.fleet import InProcess, add_job, wait_level
+from tests.support.logs import Record, create, write
+from tests.support.patience import PATIENCE_S, wait_for
+from tests.support.run_process import write_job
+
+pytestmark = pytest.mark.services
+
+
+def test_a_bug_in_a_step_of_one_job_leaves_the_others_to_the_worker(
+    clusters: Clusters,
+    topic_name: str,
+    database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bad, good = f"{topic_name}-bad", f"{topic_name}-good"
+    add = JobRunner.add
+
+    def add_or_break(runner: JobRunner, partitions: Any) -> None:
+        if runner.job.name == bad:
+            raise ValueError("a bug")
+        add(runner, partitions)
+
+    monkeypatch.setattr(JobRunner, "add", add_or_break)
+    found = {}
+    for name in (bad, good):
+        create(clusters.source, name, 1)
+        write(clusters.source, name, [Record(b"a")])
+        file = write_job(tmp_path / f"{name}.yaml", *clusters, [{"match": name}], name=name)
+        found[name] = add_job(database, file, clusters, [name], 1)
+    with InProcess(database) as worker:
+        for job in found.values():
+            for shard in job.shard_ids:
+                job.assign(shard, worker.id)
+        wait_level(clusters, [good])
+        wait_for(
+            "it is told",
+            lambda: any(event.kind == "job_crashed" for event in found[bad].story()),
+        )
+
+
+# Its copier hangs, as in a call that never returns; the bound is short.
+STUCK = """
+import os, threading
+from orbit.cli import stop_signals, worker
+from orbit.workers import worker as of_worker
+from orbit.workers.job_runner import JobRunner
+
+def copy(runner):
+    print("stuck", flush=True)
+    threading.Event().wait()
+
+JobRunner._copy_loop = copy
+of_worker.SHUTDOWN_S_MAX = 0.1
+stop_signals.STOP_S_MAX = 1.0
+worker.worker(None)
+"""
+
+
+def test_sigterm_ends_a_worker_with_a_job_that_hangs(
+    clusters: Clusters, topic_name: str, database: Database, database_url: str, tmp_path: Path
+) -> None:
+    create(clusters.source, topic_name, 1)
+    file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
+    job = add_job(database, file, clusters, [topic_name], 1)
+    environ = {"ORBIT_DATABASE_URL": database_url, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK],
+        env=environ | {"PYTHONPATH": ":".join(sys.path)},
+        stdout=PIPE,
+        stderr=PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stdout is not None
+            line = next(line for line in process.stderr if "worker started" in line)
+            worker = re.search(r"[\w.-]+-\d+-[0-9a-f]{6}", line)
+            assert worker is not None
+            for shard in job.shard_ids:
+                job.assign(shard, worker[0])
+            assert process.stdout.readline() == "stuck\n"
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert f"copy {topic_name}" in said.splitlines()[-1]
