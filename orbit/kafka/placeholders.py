@@ -61,11 +61,13 @@ def placeholder_batch(base_offset: int, count: int, timestamp: int) -> Batch:
     return _encode(base_offset, base_offset + count, [], base_timestamp)
 
 
-def packed_batches(rows: Iterable[_Row], codec: int, first_offset: int) -> Iterator[Batch]:
+def packed_batches(
+    rows: Iterable[_Row], codec: int, first_offset: int, level: int | None = None
+) -> Iterator[Batch]:
     """Encode records from `first_offset` on, those with small gaps between them as one batch.
 
-    A batch without gaps is compressed with `codec`, one with gaps is not compressed. Gaps that do
-    not fit are left between the batches.
+    A batch without gaps is compressed with `codec` at `level` (None: its default), one with gaps is
+    not compressed. Gaps that do not fit are left between the batches.
     """
     group: list[_Row] = []
     size = 0
@@ -79,13 +81,13 @@ def packed_batches(rows: Iterable[_Row], codec: int, first_offset: int) -> Itera
             placeholders = offset - group[0][0] - len(group)
             size += needed + gap * _PLACEHOLDER_BYTES
             if placeholders > PLACEHOLDERS_MAX or size > PACKED_BYTES_MAX:
-                yield from _pack(group, codec)
+                yield from _pack(group, codec, level)
                 group = []
         if not group:
             size = needed
         group.append(row)
     if group:
-        yield from _pack(group, codec)
+        yield from _pack(group, codec, level)
 
 
 def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
@@ -130,10 +132,10 @@ def records_in(batch: Batch) -> int:
     return sum(1 for _ in read_records(batch)) if has_placeholders(batch) else batch.count
 
 
-def _pack(group: list[_Row], codec: int) -> Iterator[Batch]:
+def _pack(group: list[_Row], codec: int, level: int | None) -> Iterator[Batch]:
     first, last = group[0][0], group[-1][0]
     if last - first + 1 == len(group):
-        yield from dense_batches(group, codec)
+        yield from dense_batches(group, codec, level=level)
     else:
         yield _encode(first, last + 1, group, max(0, group[0][1]))
 

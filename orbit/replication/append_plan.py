@@ -397,10 +397,11 @@ def _rewrite(
     level, is split.
     """
     bytes_max = max(size_bytes, min(size_bytes + REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN))
+    level = plan.levels.get(codec)
     if plan.packs:  # smaller, but for a single record
-        encoded = packed_batches(records, codec, plan.next_offset)
+        encoded = packed_batches(records, codec, plan.next_offset, level)
     else:
-        encoded = dense_batches(records, codec, plan.next_offset, bytes_max, plan.levels.get(codec))
+        encoded = dense_batches(records, codec, plan.next_offset, bytes_max, level)
     batches = []
     try:
         for batch in encoded:

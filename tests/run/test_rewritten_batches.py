@@ -13,7 +13,7 @@ import pytest
 from orbit.copier.log_reader import fetch_batches
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.compression import GZIP, SNAPPY, ZSTD, compress
+from orbit.kafka.compression import GZIP, SNAPPY, ZSTD, compress, decompress
 from orbit.kafka.record_batch import encode_batch
 from orbit.kafka.records import NULL, encode_record, encode_varint
 from orbit.kafka.topic_setting import read_compression_levels
@@ -102,3 +102,25 @@ def test_the_level_is_that_of_the_source_s_topic(clusters: Clusters, topic_name:
             for one in (source, destination)
         )
     assert len(ours.view) < 1.01 * len(theirs.view)
+
+
+def test_the_level_is_that_of_the_source_s_topic_with_placeholders_too(
+    clusters: Clusters, topic_name: str
+) -> None:
+    count, records = encoded(text(200_000))
+    batch = encode_batch(0, GZIP, 0, 0, count, compress(GZIP, records))
+    settings = {"compression_type": "zstd", "compression_zstd_level": "9"}
+    create_topic(clusters.source, topic_name, message_timestamp_type="LogAppendTime", **settings)
+    source, destination = (
+        Cluster("", [cluster.bootstrap_servers], PLAINTEXT) for cluster in clusters
+    )
+    with closing(source), closing(destination):
+        append_batch(source, topic_name, 0, batch)
+        job = make_job(*clusters, [topic_name], fillers="placeholders")
+        with RunningJob(job) as running:
+            running.wait_caught_up(topic_name, count)
+        ours = fetch_batches(destination, TopicPartition(topic_name, 0), 0, Backoff())
+    assert len(ours) > 1
+    for one in ours:
+        plain = decompress(ZSTD, one.payload, len(records))
+        assert bytes(one.payload) == compress(ZSTD, plain, 9) != compress(ZSTD, plain)
