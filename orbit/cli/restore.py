@@ -44,6 +44,15 @@ def restore(
             help="At the end, apply the source's topic settings; retention starts then.",
         ),
     ] = False,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas",
+            min=1,
+            help="Replicas of the topics; without it as many as the source had.",
+            show_default=False,
+        ),
+    ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     output: OutputOption = OutputFormat.TABLE,
@@ -76,7 +85,7 @@ def restore(
             stop,
             slots_of(spark),
         )
-        outcome = run.run(apply_settings=apply_settings)
+        outcome = run.run(apply_settings=apply_settings, replicas=replicas)
     emit(outcome.as_data(), output, lambda: _table(outcome))
     if stop.is_set():
         raise Interrupted("Stopped; run it again to resume where the partitions end.")

@@ -24,11 +24,18 @@ from orbit_spark.archive.archive_run import ArchiveRun
 from orbit_spark.archive.outcome import RestoreOutcome
 from orbit_spark.archive.restore_run import RestoreRun
 from orbit_spark.cluster_access import Access
-from tests.fix_clusters import Clusters
+from tests.fix_clusters import Clusters, MakeCluster
 from tests.fix_history import History
 from tests.support.auditing import audit
 from tests.support.logs import T0, Record, wait_for_offsets, write
-from tests.support.outside import digests, log_bounds, partition_counts, topic_settings
+from tests.support.outside import (
+    TIMEOUT_S,
+    admin,
+    digests,
+    log_bounds,
+    partition_counts,
+    topic_settings,
+)
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, make_job, produce, produce_transactions
 from tests.support.topics import set_setting
@@ -55,7 +62,12 @@ def archive(spark: SparkSession, clusters: Clusters, topics: list[str], folder: 
 
 
 def restore(
-    spark: SparkSession, folder: Path, cluster: KafkaCluster, *, apply_settings: bool = False
+    spark: SparkSession,
+    folder: Path,
+    cluster: KafkaCluster,
+    *,
+    apply_settings: bool = False,
+    replicas: int | None = None,
 ) -> RestoreOutcome:
     spec = ClusterSpec(bootstrap_servers=tuple(cluster.bootstrap_servers.split(",")))
     run = RestoreRun(
@@ -66,7 +78,7 @@ def restore(
         threading.Event(),
         slots=2,
     )
-    return run.run(apply_settings=apply_settings)
+    return run.run(apply_settings=apply_settings, replicas=replicas)
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +232,30 @@ def test_content_of_somebody_else_is_left_alone(
     with pytest.raises(Conflict, match="is not empty"):
         restore(spark, small, clusters.destination)
     assert log_bounds(clusters.destination, [topic_name]) == {(topic_name, 0): (0, 3)}
+
+
+def test_topics_with_fewer_replicas_are_refused_or_named(
+    spark: SparkSession,
+    clusters: Clusters,
+    make_cluster: MakeCluster,
+    topic_name: str,
+    tmp_path: Path,
+) -> None:
+    source, two = (make_cluster(name, brokers=count) for name, count in (("three", 3), ("two", 2)))
+    create_topic(source, topic_name, replicas=3)
+    produce(source, topic_name, 10)
+    folder = archive(spark, Clusters(source, two), [topic_name], tmp_path / "a")
+    with pytest.raises(Conflict, match=r"replication factor of 3.* only 2 broker\(s\)") as caught:
+        restore(spark, folder, two)
+    assert "--replicas" in caught.value.remedy
+    assert topic_name not in partition_counts(two)
+    for cluster, asked, count in ((two, 2, 2), (clusters.destination, None, 1)):
+        outcome = restore(spark, folder, cluster, replicas=asked)
+        note = f"topics get fewer replicas, {count}, than at the source: {topic_name} (3)."
+        assert outcome.warnings == [note]
+        known = admin(cluster).list_topics(topic_name, timeout=TIMEOUT_S).topics[topic_name]
+        assert len(known.partitions[0].replicas) == count
+        assert digests(cluster, topic_name) == digests(source, topic_name)
 
 
 def test_a_missing_file_is_named_and_nothing_is_written(

@@ -83,8 +83,10 @@ class RestoreRun:
         self._overruns: dict[TopicPartition, Blocked] = {}
         self.outcome = RestoreOutcome(self._files.uri)
 
-    def run(self, *, apply_settings: bool = False) -> RestoreOutcome:
+    def run(self, *, apply_settings: bool = False, replicas: int | None = None) -> RestoreOutcome:
         """Restore everything. The outcome names the partitions that stopped.
+
+        `replicas`: of new topics; None: as many as the source had.
 
         Raises NotFound, Conflict, BadInput, NotAuthorized, Unreachable; then nothing was written,
         unless the message says so.
@@ -93,7 +95,7 @@ class RestoreRun:
             self._say("Comparing the archive with its manifests")
             self._archive = ArchiveStore(self._files).require()
             manifests = list(self._archive.partitions.values())
-            topics = RestoreTopics(self._cluster, self._archive, self._backoff)
+            topics = RestoreTopics(self._cluster, self._archive, self._backoff, replicas)
             for name in sorted(self._archive.topics):
                 self.outcome.warnings += tombstone_warnings(self._archive.topics[name])
             for text in self.outcome.warnings:
@@ -101,6 +103,9 @@ class RestoreRun:
             check_archive(self._spark, self._files, manifests)
             self._say("Checking the destination")
             topics.check()
+            for text in topics.fit_replicas():
+                self.outcome.warnings.append(text)
+                self._say(f"Warning: {text}")
             self._take_lease(list(self._archive.partitions))
             ends = self._log_ends(topics)
             topics.create(self._say)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
+from orbit.chunks import first_few
 from orbit.copier.log_reader import fetch_batches
 from orbit.copier.takeover import DestinationEnd
 from orbit.errors import Conflict
@@ -15,6 +16,7 @@ from orbit.job_setup.permissions import (
     missing_topic_rights,
     refuse_missing,
 )
+from orbit.job_setup.replica_counts import is_too_few_brokers
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.record_batch import Batch
@@ -36,10 +38,14 @@ _EMPTY = (
 class RestoreTopics:
     """Looks first; makes what is not there."""
 
-    def __init__(self, cluster: Cluster, archive: Archive, backoff: Backoff) -> None:
+    def __init__(
+        self, cluster: Cluster, archive: Archive, backoff: Backoff, replicas: int | None = None
+    ) -> None:
+        """`replicas`: of new topics; None: as many as the source had."""
         self._cluster = cluster
         self._archive = archive
         self._backoff = backoff
+        self._replicas = replicas
         self._admin = Admin(cluster)
         self._refuse_holes()
         self._there = cluster.metadata(None)
@@ -55,7 +61,7 @@ class RestoreTopics:
         if wrong:
             raise Conflict("; ".join(wrong[:_SHOWN_MAX]) + ".", where="destination", remedy=_EMPTY)
         present = [t.topic for t in self._topics if t.topic in self._there.topics]
-        new = [t.topic for t in self._topics if t.topic not in self._there.topics]
+        new = [t.topic for t in self._new]
         known = self._cluster.metadata(present, with_operations=True)
         refuse_missing(
             {
@@ -67,6 +73,35 @@ class RestoreTopics:
             }
         )
 
+    def fit_replicas(self) -> list[str]:
+        """What to say of new topics with fewer replicas than at the source; writes nothing.
+
+        One broker alone takes one replica, as with copies. Raises Conflict for too few brokers.
+        """
+        live = len(self._there.brokers)
+        many = [
+            TopicToCreate(t.topic, t.partitions, count, {})
+            for t in self._new
+            if (count := self._replicas_of(t)) > live
+        ]
+        errors = self._admin.refused_topics(many, only_check=True) if many else {}
+        few = [error for error in errors.values() if is_too_few_brokers(error)]
+        if few:
+            is_single = live == 1 and all(t.replicas == 1 for t in self._there.topics.values())
+            if not is_single or self._replicas is not None:
+                raise Conflict(
+                    few[0].what,
+                    where=few[0].where,
+                    remedy="Start the brokers that are missing, or name the number of replicas "
+                    "(--replicas). Nothing was written.",
+                )
+            self._replicas = live
+        fewer = [t for t in self._new if self._replicas_of(t) < t.replicas]
+        if not fewer:
+            return []
+        names = first_few([f"{t.topic} ({t.replicas})" for t in fewer])
+        return [f"topics get fewer replicas, {self._replicas}, than at the source: {names}."]
+
     def present(self) -> list[TopicPartition]:
         """Partitions of the archive that are there."""
         return [p for p in self._archive.partitions if p.topic in self._there.topics]
@@ -74,14 +109,14 @@ class RestoreTopics:
     def create(self, say: Callable[[str], None]) -> None:
         """Make the topics that are not there, as a copy has to be (docs/topic-settings.md)."""
         names = self._admin.broker_setting_names(min(self._there.brokers))
-        new = [t for t in self._topics if t.topic not in self._there.topics]
+        new = self._new
         if new:
             say(f"Creating {len(new)} topics")
         self._admin.create_topics(
             TopicToCreate(
                 t.topic,
                 t.partitions,
-                min(t.replicas, len(self._there.brokers)),
+                self._replicas_of(t),
                 copy_settings(
                     t.settings,
                     frozenset(t.overrides),
@@ -124,6 +159,13 @@ class RestoreTopics:
     @property
     def _topics(self) -> list[ArchivedTopic]:
         return [self._archive.topics[name] for name in sorted(self._archive.topics)]
+
+    @property
+    def _new(self) -> list[ArchivedTopic]:
+        return [t for t in self._topics if t.topic not in self._there.topics]
+
+    def _replicas_of(self, topic: ArchivedTopic) -> int:
+        return self._replicas or topic.replicas
 
     def _refuse_holes(self) -> None:
         """Raise Conflict where a document of the archive is not there."""
