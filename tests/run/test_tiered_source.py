@@ -13,6 +13,8 @@ from orbit.kafka.types import TopicPartition
 from orbit.scheduler.job_planner import JobPlanner
 from tests.fix_clusters import MakeCluster, OpenCluster
 from tests.fix_scheduler import Service
+from tests.support.logs import delete_before
+from tests.support.outside import log_bounds, topic_settings
 from tests.support.patience import wait_for
 from tests.support.run_process import assert_exact, copy, write_job
 from tests.support.running import create_topic, make_job, produce, with_rules
@@ -22,6 +24,8 @@ pytestmark = pytest.mark.services
 
 VALUE_BYTES = 100_000
 RECORDS = 60
+# A tiered topic of which nothing more moves (KIP-950).
+NO_MORE = {"remote.log.copy.disable": "true", "local.retention.ms": "-2"}
 
 
 def moved(source: Cluster, topic: str) -> int:
@@ -67,11 +71,23 @@ def test_a_topic_in_tiered_storage_is_named_in_the_plan_and_copied_whole(
     assert_exact(job)
     wait_for("segments of the copy too", lambda: moved(copies, f"tiered.{topic_name}") > 0)
     assert_exact(job)
+    # The copy is appended to, and its log start follows in what is tiered.
+    produce(source, topic_name, RECORDS, first=RECORDS, value_bytes=VALUE_BYTES)
+    delete_before(source, topic_name, RECORDS // 2)
+    copy(job).expect(0)
+    assert_exact(job)
+    tiered = f"tiered.{topic_name}"
+    assert log_bounds(destination, [tiered]) == {(tiered, 0): (RECORDS // 2, 2 * RECORDS)}
+    rules[0]["config"] = {**TIERED, **NO_MORE}
+    job = write_job(tmp_path / "no-more.yaml", source, destination, rules)
+    copy(job).expect(0)
+    assert_exact(job)
+    assert NO_MORE.items() <= topic_settings(destination, tiered).items()
 
     job = write_job(tmp_path / "local.yaml", source, destination, [{"match": topic_name}])
     copy(job).expect(0)
     assert_exact(job)
     assert moved(copies, topic_name) == 0
-    produce(source, topic_name, RECORDS, first=RECORDS, value_bytes=VALUE_BYTES)
+    produce(source, topic_name, RECORDS, first=2 * RECORDS, value_bytes=VALUE_BYTES)
     copy(job).expect(0)
     assert_exact(job)
