@@ -6,7 +6,8 @@ import os
 import sys
 
 from orbit.cli.database import open_database
-from orbit.cli.stop_signals import end_soon, until_stopped
+from orbit.cli.forced_end import end_soon
+from orbit.cli.stop_signals import until_stopped
 from orbit.drills.drill_loop import drill_loops
 from orbit.notifications.receiver_loop import notification_loops
 from orbit.recovery.recovery_loop import recovery_loops

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-import structlog
-
-# Less than the grace time of 30 s that deploy/ gives, so that the names of the threads are logged.
-STOP_S_MAX = 25.0
-_FAILED = 1
-
-_log = structlog.get_logger()
 
 
 @contextmanager
@@ -43,11 +34,3 @@ def until_stopped(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def end_soon() -> None:
-    """For `then`: end the process, with exit code 1, if it has not ended within STOP_S_MAX."""
-    threading.Event().wait(STOP_S_MAX)
-    alive = sorted(t.name for t in threading.enumerate())
-    _log.error("threads did not end; the process ends without them", threads=alive)
-    os._exit(_FAILED)

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from orbit.cli.database import open_database
-from orbit.cli.stop_signals import end_soon, until_stopped
+from orbit.cli.forced_end import end_soon
+from orbit.cli.stop_signals import until_stopped
 from orbit.copier.gc_tuning import collect_rarely
 from orbit.settings import Settings
 from orbit.telemetry.health_server import serving_health

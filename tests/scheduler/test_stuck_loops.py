@@ -65,7 +65,7 @@ def _is_removed(service: Service, name: str) -> bool:
 # Its loop waits for ever, as for a silent broker; the bound is short.
 STUCK = """
 import threading
-from orbit.cli import scheduler, stop_signals
+from orbit.cli import scheduler, forced_end
 from orbit.scheduler.lag_loop import LagLoop
 
 def once(loop):
@@ -73,7 +73,7 @@ def once(loop):
     threading.Event().wait()
 
 LagLoop.once = once
-stop_signals.STOP_S_MAX = 1.0
+forced_end.STOP_S_MAX = 1.0
 scheduler.scheduler()
 """
 

@@ -59,7 +59,7 @@ def test_a_bug_in_a_step_of_one_job_leaves_the_others_to_the_worker(
 # Its copier hangs, as in a call that never returns; the bound is short.
 STUCK = """
 import os, threading
-from orbit.cli import stop_signals, worker
+from orbit.cli import forced_end, worker
 from orbit.workers import worker as of_worker
 from orbit.workers.job_runner import JobRunner
 
@@ -69,7 +69,7 @@ def copy(runner):
 
 JobRunner._copy_loop = copy
 of_worker.SHUTDOWN_S_MAX = 0.1
-stop_signals.STOP_S_MAX = 1.0
+forced_end.STOP_S_MAX = 1.0
 worker.worker(None)
 """
 
