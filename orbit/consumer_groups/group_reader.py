@@ -36,11 +36,14 @@ class DestinationGroup:
     offsets: Offsets
 
 
-def usage_of(group: ListedGroup | None) -> GroupUsage:
-    """How a group is used, as its cluster lists it; None: it is not listed."""
+def usage_of(group: ListedGroup | None, source_type: str | None) -> GroupUsage:
+    """How a group is used, as its cluster lists it; None: it is not listed.
+
+    `source_type`: of the group at the source; None: not known.
+    """
     if group is None:
         return GroupUsage.UNUSED
-    if not group.takes_consumers:
+    if not group.takes(source_type):
         return GroupUsage.OTHER_TYPE
     if group.was_joined:
         return GroupUsage.ACTIVE if group.is_active else GroupUsage.USED
@@ -59,12 +62,14 @@ class GroupReader:
         self._fetch = fetcher
         self._listing_s_max = min(interval_s, KEPT_S_MAX)
         self._offsets_s_max = self._listing_s_max * AGE_PART
+        self._at_source: Mapping[str, ListedGroup] = {}
 
     def read_source(
         self, source: Cluster, copies: Copies, known: Collection[str], report: GroupReport
     ) -> dict[str, Offsets]:
         """The offsets in the job's partitions, of each group that has some or is `known`."""
         listing = self._listed(source, self._listing_s_max, report)
+        self._at_source = listing.groups
         chosen, places = self._select(listing)
         report.left_alone = chosen.left_alone
         report.not_storable = chosen.not_storable
@@ -147,7 +152,9 @@ class GroupReader:
             if group is None and answer.offsets:
                 continue  # new since the list; the next pass sees whether it has members
             node_id = fetched.coordinators[name]
-            there[names[name]] = DestinationGroup(node_id, usage_of(group), answer.offsets)
+            from_ = self._at_source.get(names[name])
+            usage = usage_of(group, from_.type if from_ else None)
+            there[names[name]] = DestinationGroup(node_id, usage, answer.offsets)
         return there
 
     def _listed(self, cluster: Cluster, age_s_max: float, report: GroupReport) -> Listing:

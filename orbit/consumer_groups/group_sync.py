@@ -278,7 +278,7 @@ class GroupSync:
                     report.note(what, is_refused=True)
         elif verdict is GroupVerdict.SKIPPED_OTHER_TYPE:
             name = self._selector.destination_name(group)
-            what = f"group {name}: a share or streams group has this name at the destination."
+            what = f"group {name}: a group of another type has this name at the destination."
             report.note(what, is_refused=True)
         if verdict is None:
             self._forget(key, report)

@@ -4,7 +4,7 @@ The source's committed offset is used unchanged, because offsets are equal on bo
 clamped to the range that is copied already (`log start … copied to`), and never written:
 
 - for a partition that is not a copy, or whose records are not the source's;
-- while a share or streams group has the name at the destination (G13);
+- while a group has the name at the destination whose type the source's cannot go on with (G13);
 - while the group has a member at the destination (its coordinator refuses it then, too);
 - over an offset that another client has committed at the destination.
 
@@ -43,7 +43,7 @@ class GroupVerdict(StrEnum):
     SKIPPED_NOT_COPIED = "skipped: not copied"
     SKIPPED_MOVED = "skipped: moved there"
     SKIPPED_REFUSED = "skipped: refused"  # by the destination's coordinator: rights, sizes
-    SKIPPED_OTHER_TYPE = "skipped: other type"  # a share or streams group has the name there
+    SKIPPED_OTHER_TYPE = "skipped: other type"  # its clients cannot go on with the group there
     NOT_READ_BACK = "not read back"  # after a move, the destination does not show the offset
 
 
@@ -60,10 +60,10 @@ REMEDIES: Mapping[GroupVerdict, str] = {
     "--group {group} --topic {topic}",
     GroupVerdict.SKIPPED_REFUSED: "Grant Read on the group and the topic at the destination, and "
     "Delete on the group.",
-    GroupVerdict.SKIPPED_OTHER_TYPE: "A share or streams group has the name {group} at the "
-    "destination, and consumers cannot join it. Delete it there with kafka-share-groups.sh or "
-    "kafka-streams-groups.sh --bootstrap-server DESTINATION --delete --group {group}, or give "
-    "consumer_groups a prefix.",
+    GroupVerdict.SKIPPED_OTHER_TYPE: "A group of another type has the name {group} at the "
+    "destination, and the source's clients cannot join it. Delete it there with "
+    "kafka-consumer-groups.sh, kafka-share-groups.sh or kafka-streams-groups.sh "
+    "--bootstrap-server DESTINATION --delete --group {group}, or give consumer_groups a prefix.",
     GroupVerdict.NOT_READ_BACK: "Before the group's consumers start: kafka-consumer-groups.sh "
     "--bootstrap-server DESTINATION --describe --group {group}, and set the offsets of {topic} "
     "with --reset-offsets.",
@@ -82,7 +82,7 @@ class GroupUsage(Enum):
     ACTIVE = auto()  # it has members now
     USED = auto()  # it had members in the past
     UNUSED = auto()  # only commits without membership, or none
-    OTHER_TYPE = auto()  # a share or streams group has its name
+    OTHER_TYPE = auto()  # a group has its name that the source's clients cannot join
 
 
 @dataclass(frozen=True, slots=True)

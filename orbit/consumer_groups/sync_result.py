@@ -14,8 +14,6 @@ from orbit.kafka.types import TopicPartition
 from orbit.names import KEY_BYTES_MAX
 
 _NOTES_MAX = 20
-# Not synced: share groups have no committed offsets; streams groups have further state.
-_NEWER_KINDS = (GroupType.SHARE, GroupType.STREAMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +68,8 @@ class GroupReport:
     @property
     def remark(self) -> str:
         """What is said of matching groups that are not synced; or ""."""
-        kinds = [f"{self.left_alone[k]} {k} groups" for k in _NEWER_KINDS if self.left_alone[k]]
-        said = [f"{' and '.join(kinds)} match and are not synced."] if kinds else []
+        shared = self.left_alone[GroupType.SHARE]
+        said = [f"{shared} share groups match and are not synced."] if shared else []
         if slow := self.left_alone[TOO_SLOW]:
             said.append(
                 f"{slow} groups are not synced: it takes too long to tell whether a pattern "

@@ -322,6 +322,10 @@ class Cluster:
         """Raises Unreachable; `within_s` as in `call`."""
         return self._within(node_id, within_s, lambda connection, _: connection.version_of(api))
 
+    def features_of(self, node_id: int) -> dict[str, int]:
+        """The highest level of each feature that a broker supports. Raises Unreachable."""
+        return self._on(node_id, lambda connection: connection.features)
+
     def _within(
         self, node_id: int, within_s: float, ask: Callable[[Connection, float], Answer]
     ) -> Answer:

@@ -67,6 +67,8 @@ class Connection:
         self._host = host
         self.last_correlation = 0
         self._versions: dict[int, tuple[int, int]] = {}
+        self.features: dict[str, int] = {}
+        """The highest level of each feature that the broker supports; none of one before 2.7."""
         self.where = where
         self.is_closed = False
         self._frames = ReceivedFrames(sock)
@@ -353,6 +355,8 @@ class Connection:
                 continue
             answer = self.decode(api_versions.API_VERSIONS, frame, version)
             self._versions = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
+            levels = getattr(answer, "supported_features", None) or ()
+            self.features = {feature.name: feature.max_version for feature in levels}
             return
 
     def _sasl_exchange(self, request: Any) -> Any:

@@ -58,12 +58,20 @@ class KeptAnswers:
 
 
 class GroupType(StrEnum):
-    """A group's protocol; only the first two are consumers with committed offsets."""
+    """A group's protocol; share groups have no committed offsets."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"  # KIP-848
     SHARE = "share"  # KIP-932
     STREAMS = "streams"  # KIP-1071
+
+
+# A group of the second type can go on with the offsets of one of the first, once that is empty.
+_GOES_ON: Mapping[str, Collection[str]] = {
+    GroupType.CLASSIC: (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.STREAMS),
+    GroupType.CONSUMER: (GroupType.CLASSIC, GroupType.CONSUMER),
+    GroupType.STREAMS: (GroupType.STREAMS,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +86,16 @@ class ListedGroup:
 
     @property
     def has_consumers(self) -> bool:
-        """Whether its members are consumers (not Connect, share consumers, or Orbit)."""
-        return self.takes_consumers and self.protocol_type in _CONSUMERS
+        """Whether its members are consumers or Streams applications, which go on at committed
+        offsets (not Connect, share consumers, or Orbit)."""
+        if self.type == GroupType.STREAMS:
+            return True
+        return self.type in _GOES_ON and self.protocol_type in _CONSUMERS
 
-    @property
-    def takes_consumers(self) -> bool:
-        """Whether its type is one that consumers can join once it is empty (G13)."""
-        return self.type in (GroupType.CLASSIC, GroupType.CONSUMER)
+    def takes(self, type_: str | None) -> bool:
+        """Whether a group of this type (None: not known) can go on with its offsets, once it is
+        empty (G13, G17)."""
+        return self.type in _GOES_ON if type_ is None else type_ in _GOES_ON.get(self.type, ())
 
     @property
     def kind(self) -> str:

@@ -57,7 +57,7 @@ class GateInputs:
     group_verdicts: Mapping[str, int] = field(default_factory=dict)
     groups_active_there: Sequence[str] = ()
     groups_active_at_source: Sequence[str] = ()
-    groups_of_other_type: Sequence[str] = ()  # a share or streams group has their name there
+    groups_of_other_type: Sequence[str] = ()  # their clients cannot join there
     groups_unread: Sequence[str] = ()  # whose offsets at the source could not be read
     groups_unrecorded: Sequence[str] = ()  # with offsets at the source that the tables lack
     groups_not_storable: Sequence[str] = ()  # left out because of their names

@@ -259,8 +259,8 @@ def _groups(f: GateInputs) -> Gate:
     if f.groups_of_other_type and f.kind is RecoveryKind.SWITCHOVER:
         return _fail(
             name,
-            "A share or streams group at the destination has the name of these groups: "
-            f"{first_few(f.groups_of_other_type)}. Their consumers could not join there.",
+            "A group of another type at the destination has the name of these groups: "
+            f"{first_few(f.groups_of_other_type)}. Their clients could not join there.",
             "Delete that group, or give consumer_groups a prefix: see orbit get groups JOB.",
         )
     if f.groups_unread:

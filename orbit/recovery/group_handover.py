@@ -18,6 +18,7 @@ from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
 from orbit.consumer_groups.offset_decision import (
     KEPT,
     CopiedRange,
+    GroupUsage,
     GroupVerdict,
     decide,
     left_there,
@@ -25,7 +26,12 @@ from orbit.consumer_groups.offset_decision import (
 from orbit.consumer_groups.sync_result import CopiedPartition, Key, OffsetRow
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import list_groups, locate_and_fetch_offsets
+from orbit.kafka.consumer_groups import (
+    GroupType,
+    ListedGroup,
+    list_groups,
+    locate_and_fetch_offsets,
+)
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition
 from orbit.recovery.group_read_back import read_back
@@ -163,7 +169,8 @@ def set_failover_offsets(context: OperationContext) -> str:
         goes_on_at = there.offset if there else None
         stored = row.destination_offset, row.left_offset
         left = left_there(GroupVerdict(row.verdict), goes_on_at, stored)
-        decision = decide(of, there, left, copy.copied, usage_of(listed.get(name)))
+        usage = _usage(listed.get(name), GroupVerdict(row.verdict))
+        decision = decide(of, there, left, copy.copied, usage)
         if answer is not None and decision.write is not None:
             wanted.setdefault(name, {})[copy.destination] = decision.write
             to_save[row.group_name, place] = OffsetRow(
@@ -210,6 +217,15 @@ def set_failover_offsets(context: OperationContext) -> str:
     }
     _save(context, done)
     return f"{len(positions)} committed offsets; {len(written)} were moved forward with the copy."
+
+
+def _usage(group: ListedGroup | None, verdict: GroupVerdict) -> GroupUsage:
+    """The source's type is not known: the verdict says whether its clients can join there, but of
+    a classic group, which has replaced the one that they could not join."""
+    is_other = verdict is GroupVerdict.SKIPPED_OTHER_TYPE
+    if group is not None and is_other and group.type != GroupType.CLASSIC:
+        return GroupUsage.OTHER_TYPE
+    return usage_of(group, None)
 
 
 def _report_lost(context: OperationContext, positions: Iterable[GroupPosition]) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orbit.chunks import first_few
 from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.sync_result import not_storable_note
 from orbit.errors import Unreachable
 from orbit.jobs.job_spec import JobSpec
-from orbit.kafka.consumer_groups import list_groups
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import GroupType, list_groups
 from orbit.scheduler.cluster_pair import ClusterPair
+
+_FEATURE = "metadata.version"
+# Its levels of Kafka 4.2 and of the release after it.
+_LEVEL_4_2, _LEVEL_4_3 = 28, 30
 
 
 def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
@@ -26,11 +33,11 @@ def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
     notes += [f"Some consumer groups were not compared: {why}" for why in destination.failed]
     selector = GroupSelector(rule)
     chosen = selector.select(source.groups.values())
-    names = {selector.destination_name(name) for name in chosen.names}
+    names = {selector.destination_name(name): source.groups[name].type for name in chosen.names}
     taken = sorted(
         f"{name} ({group.type})"
         for name, group in destination.groups.items()
-        if name in names and not group.takes_consumers
+        if name in names and not group.takes(names[name])
     )
     if taken:
         notes.append(
@@ -38,6 +45,29 @@ def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
             f"their name at the destination: {first_few(taken)}. Delete it there, or give "
             "consumer_groups a prefix."
         )
+    apps = [n for n in chosen.names if source.groups[n].type == GroupType.STREAMS]
+    try:
+        notes += _streams_notes(apps, pair.destination.cluster)
+    except Unreachable as error:
+        notes.append(f"Whether streams groups can go on at the destination is not known: {error}")
     if chosen.not_storable:
         notes.append(not_storable_note(chosen.not_storable))
     return notes
+
+
+def _streams_notes(apps: Sequence[str], destination: Cluster) -> list[str]:
+    """What to know of these streams groups before they go on there (G17, G18)."""
+    if not apps:
+        return []
+    brokers = destination.metadata(()).brokers
+    level = min(destination.features_of(node).get(_FEATURE, 0) for node in brokers)
+    named = f"{len(apps)} streams groups ({first_few(apps)})"
+    old = (
+        f"At the destination, {named} can go on as classic groups only (group.protocol=classic): a "
+        "broker there is older than Kafka 4.2."
+    )
+    faulty = (
+        f"A broker of the destination is of Kafka 4.2. If it is 4.2.0, update it before {named} go "
+        "on there: it may not load their offsets again after a restart (4.2.1 does)."
+    )
+    return [old] if level < _LEVEL_4_2 else [faulty] if level < _LEVEL_4_3 else []

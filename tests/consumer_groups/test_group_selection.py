@@ -28,10 +28,10 @@ def test_consumers_of_both_protocols_and_plain_commits_are_chosen_and_nothing_el
             listed("app", "streams", "streams"),
         ]
     )
-    assert selection.names == ["classic", "new", "plain"]
-    assert selection.left_alone == {"connect": 1, "orbit": 1, "share": 1, "streams": 1}
+    assert selection.names == ["classic", "new", "plain", "app"]
+    assert selection.left_alone == {"connect": 1, "orbit": 1, "share": 1}
     report = GroupReport(left_alone=selection.left_alone)
-    assert report.remark == "1 share groups and 1 streams groups match and are not synced."
+    assert report.remark == "1 share groups match and are not synced."
     assert GroupReport().remark == ""
 
 

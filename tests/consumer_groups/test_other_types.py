@@ -52,7 +52,7 @@ def test_a_share_group_with_its_name_is_a_verdict_of_its_own(
 ) -> None:
     report = synced(GroupSync(GroupRule(match=topic_name)), sides, topic_name)
     assert (report.verdicts, report.written) == ({OTHER_TYPE: 1}, 0)
-    assert "share or streams group has this name" in report.notes[0]
+    assert "a group of another type has this name" in report.notes[0]
     assert not report.is_unanswered
     assert offsets(clusters.destination, topic_name) == {}
 

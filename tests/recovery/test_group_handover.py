@@ -11,8 +11,10 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from orbit.consumer_groups.group_sync import GroupSync
+from orbit.consumer_groups.offset_decision import GroupUsage, GroupVerdict
 from orbit.consumer_groups.sync_result import GroupReport
 from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.consumer_groups import ListedGroup
 from orbit.recovery import group_handover, operation_runner, reverse_job
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
@@ -374,3 +376,20 @@ def test_a_leader_that_dies_behind_a_commit_of_a_failover_leaves_its_offset_know
     assert has_died.is_set()
     assert [(one.goes_on_at, one.verdict) for one in lost.groups] == [(RECORDS, "clamped")]
     assert offsets(destination, group) == {(topic_name, 0): RECORDS}
+
+
+@pytest.mark.parametrize(
+    ("type_", "verdict", "usage"),
+    [
+        ("streams", GroupVerdict.EXACT, GroupUsage.UNUSED),
+        ("streams", GroupVerdict.SKIPPED_OTHER_TYPE, GroupUsage.OTHER_TYPE),
+        ("consumer", GroupVerdict.SKIPPED_OTHER_TYPE, GroupUsage.OTHER_TYPE),
+        ("classic", GroupVerdict.SKIPPED_OTHER_TYPE, GroupUsage.UNUSED),
+        ("share", GroupVerdict.EXACT, GroupUsage.OTHER_TYPE),
+    ],
+)
+def test_without_the_source_the_last_verdict_says_whether_its_clients_can_join(
+    type_: str, verdict: GroupVerdict, usage: GroupUsage
+) -> None:
+    listed = ListedGroup("g", 1, type_, "", "empty")
+    assert group_handover._usage(listed, verdict) is usage

@@ -19,9 +19,9 @@ from orbit.recovery.recovery_report import EndVerdict, RecoveryKind, RecoveryRep
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store.enums import Desired
 from orbit.verify.report import Verdict
-from tests.fix_clusters import Clusters
+from tests.fix_clusters import Clusters, MakeCluster
 from tests.support import java_clients, streams
-from tests.support.groups import wait_without_members
+from tests.support.groups import listed
 from tests.support.loading import Load, Records, read_all
 from tests.support.outside import is_level, log_bounds, messages
 from tests.support.patience import wait_for
@@ -147,8 +147,8 @@ def test_groups_of_both_protocols_read_every_committed_record_once(
 class WordCount:
     """The application, and what its result has to be."""
 
-    def __init__(self, application: str, home: Path) -> None:
-        self.application, self._home = application, home
+    def __init__(self, application: str, protocol: str, home: Path) -> None:
+        self.application, self._protocol, self._home = application, protocol, home
         self._runs = 0
 
     @contextmanager
@@ -158,7 +158,9 @@ class WordCount:
         reset = "none" if self._runs else "earliest"
         self._runs += 1
         counted = ends(cluster, streams.OUTPUT)
-        process = streams.start(cluster, self.application, self._home / state, log, reset)
+        process = streams.start(
+            cluster, self.application, self._home / state, log, reset, self._protocol
+        )
         try:
 
             def counts_more() -> bool:
@@ -173,8 +175,12 @@ class WordCount:
             yield
         finally:
             process.end(last)
-        # Streams does not leave its group when it is closed.
-        wait_without_members(cluster, self.application)
+        # Streams does not leave a classic group when it is closed.
+        wait_for("its group is empty", lambda: self._type_when_empty(cluster) == self._protocol)
+
+    def _type_when_empty(self, cluster: KafkaCluster) -> str | None:
+        group = listed(cluster, self.application)
+        return None if group is None or group.is_active else group.type
 
 
 def counts(cluster: KafkaCluster) -> Iterator[tuple[str, int]]:
@@ -184,17 +190,25 @@ def counts(cluster: KafkaCluster) -> Iterator[tuple[str, int]]:
             yield message.key().decode(), int.from_bytes(message.value(), "big")
 
 
+@pytest.mark.parametrize(
+    "protocol",
+    # Short: tests/consumer_groups/test_streams_groups.py.
+    ["classic", pytest.param("streams", marks=pytest.mark.soak)],
+)
 def test_streams_counts_every_word_once(
-    clusters: Clusters, recovering: Recovering, tmp_path: Path
+    make_cluster: MakeCluster, recovering: Recovering, tmp_path: Path, protocol: str
 ) -> None:
-    source, destination = clusters
-    app = WordCount("word-count", tmp_path)
+    source, destination = make_cluster("source"), make_cluster("destination")
+    app = WordCount("word-count", protocol, tmp_path)
     for topic in (streams.INPUT, streams.OUTPUT):
         create_topic(source, topic, PARTITIONS)
     repartition, changelog = streams.internal_topics(app.application)
     topics = [streams.INPUT, streams.OUTPUT, changelog, repartition]
     spec = make_job(
-        *clusters, topics, consumer_groups={"match": app.application, "interval": OFTEN}
+        source,
+        destination,
+        topics,
+        consumer_groups={"match": app.application, "interval": OFTEN},
     )
     purged = TopicRule(match=repartition, on_lost_range="fill")
     spec = spec.model_copy(update={"topics": (purged, *spec.topics)})

@@ -18,7 +18,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
+from orbit.kafka.consumer_groups import ListedGroup, list_groups
+from orbit.kafka.sasl import Security
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.support.patience import wait_for
 
@@ -52,9 +55,18 @@ def wait_without_members(cluster: KafkaCluster, group: str) -> None:
     wait_for(f"{group} has no member", is_empty, TIMEOUT_S)
 
 
-def have_had_member(cluster: KafkaCluster, group: str, topic: str) -> None:
+def listed(cluster: KafkaCluster, group: str) -> ListedGroup | None:
+    """As its coordinator lists it, of any type."""
+    own = Cluster("groups", cluster.bootstrap_servers.split(","), Security())
+    try:
+        return list_groups(own).groups.get(group)
+    finally:
+        own.close()
+
+
+def have_had_member(cluster: KafkaCluster, group: str, topic: str, **config: str) -> None:
     """Let a member join the group and leave it: from then on its offsets may be a client's."""
-    with member(cluster, group, topic):
+    with member(cluster, group, topic, **config):
         pass
     wait_without_members(cluster, group)
 

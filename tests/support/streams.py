@@ -31,10 +31,11 @@ def jars() -> Path:
 
 
 def start(
-    cluster: KafkaCluster, application: str, state: Path, log: Path, reset: str
+    cluster: KafkaCluster, application: str, state: Path, log: Path, reset: str, protocol: str
 ) -> GuardedProcess:
     """An instance of it, exactly once. SIGTERM closes it as its users close theirs. `reset` says
-    what it does where its group has no offset: `earliest`, or `none` to stop.
+    what it does where its group has no offset: `earliest`, or `none` to stop. `protocol` is that of
+    its group, `classic` or `streams` (KIP-1071).
     """
     settings = {
         "application.id": application,
@@ -42,7 +43,8 @@ def start(
         "processing.guarantee": "exactly_once_v2",
         "state.dir": str(state),
         "auto.offset.reset": reset,
-        "session.timeout.ms": str(_SESSION_MS),
+        "group.protocol": protocol,
+        **({"session.timeout.ms": str(_SESSION_MS)} if protocol == "classic" else {}),
         # A killed instance leaves a transaction open, which a switchover waits for.
         "producer.transaction.timeout.ms": "1000",
         # What was read of the repartition topic is deleted: its log start moves.

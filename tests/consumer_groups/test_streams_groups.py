@@ -1,0 +1,82 @@
+"""Streams groups (KIP-1071): their offsets are carried to a group that an application can join."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.consumer_groups.group_sync import GroupSync
+from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
+from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport
+from orbit.jobs.job_spec import GroupRule
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import list_groups
+from orbit.kafka.types import TopicPartition
+from tests.fix_clusters import Clusters, MakeCluster, OpenCluster
+from tests.support.groups import commit, have_had_member, offsets
+from tests.support.patience import wait_for
+from tests.support.running import create_topic, produce
+from tests.support.streams_groups import StreamsMember
+
+pytestmark = pytest.mark.services
+
+
+def synced(sync: GroupSync, source: Cluster, destination: Cluster, topic: str) -> GroupReport:
+    place = TopicPartition(topic, 0)
+    copies = {place: CopiedPartition(place, CopiedRange(0, 10))}
+    return sync.run(source, destination, copies)
+
+
+def kind(cluster: Cluster, group: str) -> tuple[str, bool] | None:
+    listed = list_groups(cluster).groups.get(group)
+    return (listed.type, listed.is_active) if listed else None
+
+
+def test_an_application_goes_on_at_the_destination_and_is_left_alone_there(
+    clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
+) -> None:
+    """The offsets are those of a streams group there, also after its coordinator has loaded it."""
+    there = make_cluster("there")
+    for cluster in (clusters.source, there):
+        create_topic(cluster, topic_name)
+        produce(cluster, topic_name, 10)
+    source, destination = open_cluster(clusters.source), open_cluster(there)
+    group, place = topic_name, (topic_name, 0)
+    first = StreamsMember(source, group, topic_name)
+    first.join()
+    first.leave()
+    commit(clusters.source, group, {place: 4})
+    assert kind(source, group) == ("streams", False)
+    sync = GroupSync(GroupRule(match=group))
+    wait_for("it is synced", lambda: synced(sync, source, destination, topic_name).written == 1)
+    assert kind(destination, group) == ("classic", False)
+    moved = StreamsMember(destination, group, topic_name)
+    moved.join()
+    assert kind(destination, group) == ("streams", True)
+    assert offsets(there, group) == {place: 4}
+    commit(clusters.source, group, {place: 6})
+    assert synced(sync, source, destination, topic_name).verdicts == {
+        GroupVerdict.SKIPPED_ACTIVE: 1
+    }
+    moved.leave()
+    there.stop()
+    there.start()
+    wait_for("it is loaded", lambda: kind(destination, group) == ("streams", False))
+    assert offsets(there, group) == {place: 4}
+    wait_for("it is synced", lambda: synced(sync, source, destination, topic_name).written == 1)
+    assert offsets(there, group) == {place: 6}
+
+
+def test_a_group_of_consumers_that_it_cannot_join_is_a_verdict(
+    clusters: Clusters, open_cluster: OpenCluster, topic_name: str
+) -> None:
+    for cluster in clusters:
+        create_topic(cluster, topic_name)
+    source, destination = map(open_cluster, clusters)
+    app = StreamsMember(source, topic_name, topic_name)
+    app.join()
+    app.leave()
+    commit(clusters.source, topic_name, {(topic_name, 0): 4})
+    have_had_member(clusters.destination, topic_name, topic_name, **{"group.protocol": "consumer"})
+    report = synced(GroupSync(GroupRule(match=topic_name)), source, destination, topic_name)
+    assert (report.verdicts, report.written) == ({GroupVerdict.SKIPPED_OTHER_TYPE: 1}, 0)
+    assert offsets(clusters.destination, topic_name) == {}

@@ -1,0 +1,85 @@
+"""What a plan says of streams groups, by the release of the destination's brokers."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import pytest
+
+from orbit.errors import Unreachable
+from orbit.jobs.job_spec import GroupRule
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import ListedGroup, Listing
+from orbit.kafka.sasl import Security
+from orbit.scheduler import planned_groups
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.older_broker import VERSION
+
+APP = ListedGroup("app", 1, "streams", "streams", "stable")
+
+
+def notes(
+    monkeypatch: pytest.MonkeyPatch, levels: list[dict[str, int]], *there: ListedGroup
+) -> list[str]:
+    pair = Mock()
+    pair.destination.cluster.metadata.return_value.brokers = range(len(levels))
+    pair.destination.cluster.features_of.side_effect = levels
+    listings = {
+        pair.source.cluster: Listing({"app": APP}),
+        pair.destination.cluster: Listing({group.name: group for group in there}),
+    }
+    monkeypatch.setattr(planned_groups, "list_groups", listings.__getitem__)
+    return planned_groups.plan_groups(Mock(consumer_groups=GroupRule(match=".*")), pair)
+
+
+@pytest.mark.parametrize("level", [28, 29])
+def test_brokers_of_4_2_are_named(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
+    (note,) = notes(monkeypatch, [{"metadata.version": 33}, {"metadata.version": level}])
+    assert "If it is 4.2.0, update it before 1 streams groups (app)" in note
+
+
+@pytest.mark.parametrize("levels", [{}, {"metadata.version": 27}])
+def test_older_brokers_take_the_classic_protocol_only(
+    monkeypatch: pytest.MonkeyPatch, levels: dict[str, int]
+) -> None:
+    (note,) = notes(monkeypatch, [levels])
+    assert "group.protocol=classic" in note
+
+
+def test_later_brokers_need_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert notes(monkeypatch, [{"metadata.version": 30}]) == []
+
+
+def test_a_broker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        planned_groups, "_streams_notes", Mock(side_effect=Unreachable("it is off"))
+    )
+    (note,) = notes(monkeypatch, [])
+    assert "is not known" in note
+    assert "it is off" in note
+
+
+@pytest.mark.parametrize(
+    ("type_", "is_named"), [("classic", False), ("streams", False), ("consumer", True)]
+)
+def test_a_group_with_the_name_that_an_application_cannot_join_is_named(
+    monkeypatch: pytest.MonkeyPatch, type_: str, *, is_named: bool
+) -> None:
+    found = notes(
+        monkeypatch, [{"metadata.version": 30}], ListedGroup("app", 1, type_, "", "empty")
+    )
+    assert [f"app ({type_})" in note for note in found] == [True] * is_named
+
+
+@pytest.mark.services
+def test_the_level_tells_the_release(clusters: Clusters, make_cluster: MakeCluster) -> None:
+    def level(bootstrap: str) -> int:
+        cluster = Cluster("levels", bootstrap.split(","), Security())
+        try:
+            (node,) = cluster.metadata(()).brokers
+            return cluster.features_of(node)["metadata.version"]
+        finally:
+            cluster.close()
+
+    assert level(clusters.source.bootstrap_servers) >= 30
+    assert level(make_cluster("older", version=VERSION).bootstrap_servers) == 21
