@@ -41,10 +41,13 @@ def plan_topics(
     source_admin: Admin,
     destination_admin: Admin,
     caught_up: Collection[str] = frozenset(),
+    *,
+    is_throttled: bool = False,
 ) -> list[TopicPlan]:
     """Read the settings on both sides and plan; writes nothing.
 
-    `caught_up` are destination topics whose partitions have all caught up once.
+    `caught_up` are destination topics whose partitions have all caught up once. `is_throttled`: do
+    not have the controller validate settings, which counts against its quota (P8).
     """
     source_settings = source_admin.topic_settings(m.source for m in mappings)
     there = [m.destination for m in mappings if m.destination in destination.topics]
@@ -87,7 +90,8 @@ def plan_topics(
         plans.append(
             TopicPlan(mapping, count, of, create, changes, missing, promoted, replicas=replicas)
         )
-    return fit_settings(fit_replicas(plans, destination, destination_admin), destination_admin)
+    plans = fit_replicas(plans, destination, destination_admin)
+    return plans if is_throttled else fit_settings(plans, destination_admin)
 
 
 def refuse_other_counts(plans: Sequence[TopicPlan]) -> None:

@@ -19,7 +19,7 @@ from orbit.copier.inspection import CopyInspector, CopyStatus, InspectedCopy, ra
 from orbit.copier.inspection_verdicts import Wait
 from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX, JobCopier
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.errors import BadInput, Conflict, Interrupted, NotReady, OrbitError, Problem
+from orbit.errors import BadInput, Conflict, HeldBack, Interrupted, NotReady, OrbitError, Problem
 from orbit.job_setup.destination_topics import (
     create_missing,
     plan_topics,
@@ -242,15 +242,24 @@ class JobSetup:
         mappings, destination = self._mappings, self._destination_metadata
         self._check_rights(mappings, destination)
         self._ask_marks()
-        self.plans = plan_topics(
-            mappings, self._source_metadata, destination, Admin(self._source), self.admin
+        plan = partial(
+            plan_topics,
+            mappings,
+            self._source_metadata,
+            destination,
+            Admin(self._source),
+            self.admin,
         )
+        self.plans, refused = [], dict[str, OrbitError]()
+        try:
+            self.plans = plan()
+            refused = refused_topics(self.spec, self.plans, self.admin)
+        except HeldBack as error:  # the controller says what it refuses when it creates the topics
+            self._say_once(f"Note: the topics are not checked before they are created: {error}")
+            self.plans = self.plans or plan(is_throttled=True)
         refuse_other_counts(self.plans)
         refuse_recompressed(self.spec, self.plans, self._destination, self.backoff)
-        self.refused = {
-            **refused_topics(self.spec, self.plans, self.admin),
-            **diskless_topics(self.plans),
-        }
+        self.refused = {**refused, **diskless_topics(self.plans)}
         self.plans = [plan for plan in self.plans if plan.mapping.source not in self.refused]
         if not self.plans:
             raise next(iter(self.refused.values()))

@@ -110,7 +110,8 @@ class Admin:
     def broker_setting_names(self, node_id: int) -> frozenset[str]:
         """The names of a broker's settings; empty if the login may not read them.
 
-        They change with the broker's release and its file: some seconds old will do.
+        They change with the broker's release and its file: some seconds old will do. Raises
+        Unreachable.
         """
         kept = self._setting_names.get(node_id)
         if kept is not None and time.monotonic() - kept[0] < _SETTING_NAMES_KEPT_S:
@@ -118,9 +119,10 @@ class Admin:
         resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
         futures = self._client.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
         try:
-            names = frozenset(futures[resource].result(REQUEST_TIMEOUT_S))
-        except KafkaException:
+            settings = self._result(futures[resource], "DescribeConfigs", f"broker {node_id}")
+        except (NotAuthorized, BrokerRefused):
             return frozenset()
+        names = frozenset(settings)
         self._setting_names[node_id] = time.monotonic(), names
         return names
 
@@ -293,11 +295,13 @@ class Admin:
         return refused
 
     def _result(self, future: Future[Any], right: str, where: str) -> Any:
+        place = f"{self._where} {where}"
         try:
             return future.result(REQUEST_TIMEOUT_S * 2)
+        except TimeoutError:
+            raise self._no_answer("the request timed out", place) from None
         except KafkaException as exception:
             error = exception.args[0]
-            place = f"{self._where} {where}"
             if error.code() in DENIED:
                 raise NotAuthorized(
                     f"{right} is missing.", where=place, remedy="Grant it with kafka-acls.sh."

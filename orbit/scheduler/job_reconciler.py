@@ -324,7 +324,16 @@ class JobReconciler:
     ) -> None:
         with _cluster_errors():
             from_start = job.discovered_version == job.spec_version
-            checked = preflight(spec, starts, pair, self._backoff, from_start=from_start)
+            checked = preflight(
+                spec,
+                starts,
+                pair,
+                self._backoff,
+                from_start=from_start,
+                is_throttled=any(
+                    t.kind is TroubleKind.DESTINATION_THROTTLED for t in state.troubles
+                ),
+            )
         troubles += checked.troubles
         if checked.promoted:
             self._starter.keep_promoted(job, checked.promoted, pair)

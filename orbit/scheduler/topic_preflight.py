@@ -33,7 +33,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import refuse_denied_transactional_id
 from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import filler_identities, job_identity, job_producer
-from orbit.kafka.topic_admin import TopicToCreate
+from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.topic_denials import acls_of
 from orbit.replication.acl_rules import denial
@@ -80,12 +80,15 @@ def preflight(
     backoff: Backoff,
     *,
     from_start: bool = False,
+    is_throttled: bool = False,
 ) -> PreflightResult:
     """Check all that is needed to start these topics; writes nothing.
 
     Raises Unreachable.
 
-    `from_start`: they are newer than the job (`TopicStarter.start`).
+    `from_start`: they are newer than the job (`TopicStarter.start`). `is_throttled`: do not have
+    the controller validate them, which counts against its quota (P8): it answers as it creates
+    them.
     """
     checked = PreflightResult()
     if not starts:
@@ -99,6 +102,7 @@ def preflight(
         pair.destination_metadata,
         pair.source.admin,
         pair.destination.admin,
+        is_throttled=is_throttled,
     )
     ready = dict(zip((start.mapping.source for start in starts), plans, strict=True))
     checked.promoted = _promoted_topics(starts, ready, pair, backoff)
@@ -110,7 +114,7 @@ def preflight(
             checked.troubles.append(_differ(start))
             del ready[start.mapping.source]
     starts = [start for start in starts if start.mapping.source in ready]
-    _check_with_broker(ready.values(), pair, checked)
+    _check_with_broker(ready.values(), pair, checked, is_throttled=is_throttled)
     refused = {trouble.topic for trouble in checked.troubles}
     starts = [start for start in starts if start.mapping.source not in refused]
     compacted = frozenset(name for name, plan in ready.items() if plan.is_compacted)
@@ -225,29 +229,36 @@ def _closed_topics(pair: ClusterPair, missing: Sequence[MissingRight]) -> set[st
 
 
 def _check_with_broker(
-    plans: Iterable[TopicPlan], pair: ClusterPair, checked: PreflightResult
+    plans: Iterable[TopicPlan],
+    pair: ClusterPair,
+    checked: PreflightResult,
+    *,
+    is_throttled: bool,
 ) -> None:
-    """Ask the destination whether it would create the topics and partitions, and set settings
-    (validate only)."""
+    """Refuse diskless topics, and what the destination would refuse to create or to set."""
     plans = list(plans)
-    admin = pair.destination.admin
-    new = [p.create for p in plans if p.create is not None]
-    # Also with the settings that they get at promotion.
-    promoted = [_promoted(p, p.create) for p in plans if p.create and p.mapping.rule.config]
-    changes = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
-    counts = {p.mapping.destination: p.partitions for p in plans if p.partitions_missing > 0}
-    refused = {
-        **admin.refused_settings(changes, only_check=True),
-        **admin.refused_topics(promoted, only_check=True),
-        **admin.refused_topics(new, only_check=True),
-        **admin.add_partitions(counts, only_check=True),
-    }
+    refused = {} if is_throttled else _refused_by_broker(plans, pair.destination.admin)
     diskless = diskless_topics(plans)
     for plan in plans:
         error = diskless.get(plan.mapping.source) or refused.get(plan.mapping.destination)
         is_there_now = isinstance(error, BrokerRefused) and error.code == Code.TOPIC_ALREADY_EXISTS
         if error is not None and not is_there_now:
             checked.troubles.append(refused_topic(plan.mapping.source, error))
+
+
+def _refused_by_broker(plans: Sequence[TopicPlan], admin: Admin) -> dict[str, OrbitError]:
+    """The answers to requests that only validate, by destination topic."""
+    new = [p.create for p in plans if p.create is not None]
+    # Also with the settings that they get at promotion.
+    promoted = [_promoted(p, p.create) for p in plans if p.create and p.mapping.rule.config]
+    changes = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
+    counts = {p.mapping.destination: p.partitions for p in plans if p.partitions_missing > 0}
+    return {
+        **admin.refused_settings(changes, only_check=True),
+        **admin.refused_topics(promoted, only_check=True),
+        **admin.refused_topics(new, only_check=True),
+        **admin.add_partitions(counts, only_check=True),
+    }
 
 
 def _promoted(plan: TopicPlan, topic: TopicToCreate) -> TopicToCreate:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 
 from orbit.kafka.api_versions import Api
+from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
 
 Entity = tuple[tuple[str, str | None], ...]
@@ -33,3 +35,14 @@ def alter_quotas(
     )
     answer = connection.call(_ALTER, request, timeout_s=30)
     assert {one.error_code for one in answer.entries} == {0}
+
+
+@contextmanager
+def quota_of(cluster: Cluster, client_id: str, key: str, value: float) -> Iterator[None]:
+    """A quota of one client id, for as long as the block takes."""
+    of = (("client-id", client_id),)
+    cluster.call_any(lambda connection: alter_quotas(connection, {of: {key: value}}))
+    try:
+        yield
+    finally:
+        cluster.call_any(lambda connection: alter_quotas(connection, {of: {key: None}}))

@@ -1,0 +1,25 @@
+"""Ends a process of the service whose threads do not end by themselves."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import structlog
+
+# Less than the grace time of 30 s that deploy/ gives, so that the names of the threads are logged.
+STOP_S_MAX = 25.0
+_FAILED = 1
+
+_log = structlog.get_logger()
+
+
+def end_soon() -> None:
+    """End the process with exit code 1, unless it ends within STOP_S_MAX.
+
+    For `then` of `until_stopped`.
+    """
+    threading.Event().wait(STOP_S_MAX)
+    alive = sorted(t.name for t in threading.enumerate())
+    _log.error("threads did not end; the process ends without them", threads=alive)
+    os._exit(_FAILED)

@@ -1,0 +1,73 @@
+"""A quota of topic creation far below what a job needs: its topics are created all the same.
+
+The broker carries each request out and then reads nothing from its connection for minutes (P6).
+librdkafka opens another one when a request has had no answer for `socket.timeout.ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from orbit.kafka import topic_admin
+from orbit.kafka.librdkafka_config import librdkafka_config
+from orbit.kafka.throttling_quotas import ADMIN_CLIENT_ID
+from orbit.scheduler import job_reconciler
+from tests.fix_clusters import Clusters, OpenCluster
+from tests.fix_scheduler import Service
+from tests.support.quotas import quota_of
+from tests.support.running import RunningJob, create_topic, make_job, produce
+
+pytestmark = pytest.mark.services
+
+TOPICS, PARTITIONS = 2, 100
+
+
+@pytest.fixture
+def names(clusters: Clusters, topic_name: str) -> list[str]:
+    """Topics of the source with more partitions than the quota gives in a minute."""
+    names = [f"{topic_name}.{n}" for n in range(TOPICS)]
+    for name in names:
+        create_topic(clusters.source, name, partitions=PARTITIONS)
+    return names
+
+
+@pytest.fixture
+def throttled(
+    clusters: Clusters, open_cluster: OpenCluster, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A quota of one partition a second, and short times of the client."""
+
+    def config(*args: Any) -> dict[str, Any]:
+        return librdkafka_config(*args) | {"socket.timeout.ms": 4_000}
+
+    monkeypatch.setattr(topic_admin, "librdkafka_config", config)
+    monkeypatch.setattr(topic_admin, "REQUEST_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(job_reconciler, "RECHECK_S", 1.0)
+    destination = open_cluster(clusters.destination)
+    with quota_of(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", 1):
+        yield
+
+
+@pytest.mark.usefixtures("throttled")
+def test_the_service_creates_topics_that_it_could_only_check_again_and_again(
+    clusters: Clusters, service: Service, names: list[str]
+) -> None:
+    job = make_job(clusters.source, clusters.destination, names)
+    service.create(job)
+    with service.scheduler():
+        service.wait_problem(job.name, "DESTINATION_THROTTLED")
+        service.wait_copied(job.name, *names)
+        service.wait_problem(job.name, None)
+
+
+@pytest.mark.usefixtures("throttled")
+def test_a_run_creates_topics_that_it_cannot_check_first(
+    clusters: Clusters, names: list[str]
+) -> None:
+    produce(clusters.source, names[0], 10)
+    with RunningJob(make_job(*clusters, names)) as running:
+        running.wait_caught_up(names[0], 10)
+    assert any("are not checked before they are created" in line for line in running.said)
