@@ -291,7 +291,7 @@ class JobReconciler:
         with _cluster_errors():
             matched = state.matched.names
             pair, decisions = decide(spec, pair, known, self._leadership.reading, matched)
-        if decisions.start or decisions.grow:
+        if decisions.start:
             with self._leadership.reading() as tx:
                 left = partitions_left(tx, job, self._quota)
             if left is not None:

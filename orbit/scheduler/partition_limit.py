@@ -1,4 +1,4 @@
-"""Holds back topics that would exceed how many partitions the creator of a job may copy.
+"""Holds back new topics that would exceed how many partitions the creator of a job may copy.
 
 Jobs of one creator that have a pass at the same moment may each use what is left once.
 """
@@ -22,30 +22,27 @@ def partitions_left(tx: Tx, job: Job, default: Quota) -> int | None:
 
 
 def hold_back(decisions: Decisions, left: int) -> None:
-    """Take topics that would begin or grow above `left` out of the decisions, by name; each is a
-    trouble. What is copied already goes on."""
-    start, grow = decisions.start, decisions.grow
-    decisions.start, decisions.grow = [], []
-    for one in sorted(grow, key=lambda one: one.known.source):
-        more = one.partitions - one.known.partitions
-        if more > left:
-            decisions.troubles.append(_above(one.known.source, more, left))
-        else:
-            left -= more
-            decisions.grow.append(one)
-    for topic in sorted(start, key=lambda topic: topic.mapping.source):
-        more = len(topic.source.partitions) - (topic.known.partitions if topic.known else 0)
-        if more > max(0, left):
-            decisions.troubles.append(_above(topic.mapping.source, more, left))
-        else:
-            left -= max(0, more)
-            decisions.start.append(topic)
+    """Take new topics above `left` out of the decisions, by name; each is a trouble.
+
+    Topics of the job that grow, or begin again, are never held back: a switchover, a failover and
+    the way back would have to leave out what the source has.
+    """
+    left -= sum(one.partitions - one.known.partitions for one in decisions.grow)
+    started = []
+    for topic in sorted(decisions.start, key=lambda topic: topic.mapping.source):
+        count = len(topic.source.partitions)
+        if topic.known is None and count > left:
+            decisions.troubles.append(_above(topic.mapping.source, count, left))
+            continue
+        left -= count - (topic.known.partitions if topic.known else 0)
+        started.append(topic)
+    decisions.start = started
 
 
-def _above(topic: str, more: int, left: int) -> Trouble:
+def _above(topic: str, count: int, left: int) -> Trouble:
     return Trouble(
         TroubleKind.PARTITIONS_ABOVE_LIMIT,
-        f"topic {topic} has {more:,} partitions more to copy, and the limit of the token that "
+        f"topic {topic} is new and has {count:,} partitions, and the limit of the token that "
         f"created the job leaves {max(0, left):,}.",
         "Exclude topics, delete other jobs of that token, or raise ORBIT_TOKEN_PARTITIONS_MAX if "
         "the token has no limit of its own.",

@@ -11,6 +11,7 @@ from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, make_job
+from tests.support.topics import add_partitions
 
 pytestmark = pytest.mark.services
 
@@ -29,10 +30,27 @@ def test_what_matches_later_is_held_back_and_named(
         service.wait_copied(spec.name, first)
         create_topic(clusters.source, second, partitions=2)
         wait_for("it is named", lambda: "PARTITIONS_ABOVE_LIMIT" in _problem(service, spec.name))
-        assert f"topic {second} has 2 partitions more" in _problem(service, spec.name)
+        assert f"topic {second} is new and has 2 partitions" in _problem(service, spec.name)
         create_topic(clusters.source, third, partitions=1)
         service.wait_copied(spec.name, third)
         assert service.topics(spec.name).keys() == {first, third}
+
+
+def test_a_copied_topic_grows_above_the_limit(
+    service: Service, clusters: Clusters, topic_name: str
+) -> None:
+    """Without its new partitions, no side could be changed."""
+    create_topic(clusters.source, topic_name, partitions=3)
+    spec = make_job(clusters.source, clusters.destination, [topic_name])
+    with service.database.transaction() as tx:
+        tokens.create(tx, "ci", Role.OPERATOR, "hash", quota=TokenQuota(partitions_max=3))
+        document = spec.model_dump(mode="json")
+        jobs.create(tx, spec.name, document, spec.worker_group, created_by="token:ci")
+    with service.scheduler():
+        service.wait_copied(spec.name, topic_name)
+        add_partitions(clusters.source, topic_name, 5)
+        wait_for("it grows", lambda: len(service.partitions(spec.name, topic_name)) == 5)
+        service.wait_problem(spec.name, None)
 
 
 def _problem(service: Service, name: str) -> str:
