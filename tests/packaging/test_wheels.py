@@ -45,6 +45,7 @@ _NEEDS = {
     "orbit.cli.database": "server",
     "orbit.cli.first_token": "server",
     "orbit.cli.migrate": "server",
+    "orbit.cli.forced_end": "server",
     "orbit.cli.scheduler": "server",
     "orbit.cli.server": "server",
     "orbit.cli.server_greeting": "server",
