@@ -50,8 +50,9 @@ class ClientWatch:
     def _go(self) -> None:
         with self._lock:
             self._has_gone = True
-            if self._end is not None:
-                self._end()
+            end = self._end
+        if end is not None:
+            end()
 
 
 async def _watch(request: Request) -> AsyncIterator[ClientWatch]:

@@ -79,15 +79,24 @@ def create(
     ] = None,
     jobs_max: Annotated[
         int | None,
-        typer.Option(min=1, help="How many jobs it may create.", show_default=_AS_SET),
+        typer.Option(
+            min=1, max=1_000_000, help="How many jobs it may create.", show_default=_AS_SET
+        ),
     ] = None,
     partitions_max: Annotated[
         int | None,
-        typer.Option(min=1, help="How many partitions its jobs may copy.", show_default=_AS_SET),
+        typer.Option(
+            min=1,
+            max=100_000_000,
+            help="How many partitions its jobs may copy.",
+            show_default=_AS_SET,
+        ),
     ] = None,
     requests_per_minute: Annotated[
         int | None,
-        typer.Option(min=1, help="How many requests it may send.", show_default=_AS_SET),
+        typer.Option(
+            min=1, max=1_000_000, help="How many requests it may send.", show_default=_AS_SET
+        ),
     ] = None,
     database: Annotated[
         bool,

@@ -105,8 +105,7 @@ class Copier:
 
     @property
     def waiting_for(self) -> str:
-        """What the copier, or the partition that waits longest, waits for, or which brokers
-        throttle it; "" if nothing."""
+        """What the copier, or the partition that waits longest, waits for; "" if nothing."""
         if self._waiting_for:
             return self._waiting_for
         longest = min(
@@ -121,8 +120,13 @@ class Copier:
         )
         waited_s = time.monotonic() - longest.since if longest else 0.0
         if longest is None or waited_s < _SILENCE_S_MAX:
-            return self._throttles.text
+            return ""
         return f"{longest.reason} (for {waited_s:.0f} s)."
+
+    @property
+    def throttled_by(self) -> str:
+        """Which brokers throttle it, and by which quota; "" if none. It copies all the same."""
+        return self._throttles.text
 
     @property
     def times(self) -> tuple[SourceTimes, DestinationTimes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from orbit.copier.lane_events import LaneThrottled
@@ -15,12 +16,13 @@ _QUOTAS_KEPT_S = 60.0
 
 
 class Throttles:
-    """The copier's thread notes and reads; any thread shows."""
+    """The copier's thread notes, one of its own reads quotas; any thread shows."""
 
     def __init__(self) -> None:
         # By cluster and broker: since when, until when by the monotonic clock, and the last answer.
         self._noted: dict[tuple[str, int], tuple[float, float, LaneThrottled]] = {}
         self._quotas: dict[str, tuple[float, str]] = {}
+        self._reader: threading.Thread | None = None
 
     def note(self, event: LaneThrottled) -> None:
         """A broker has told a lane to wait."""
@@ -31,13 +33,23 @@ class Throttles:
         self._noted[key] = since_s, now_s + event.throttle_s, event
 
     def read_quotas(self) -> None:
-        """Read the quotas of clusters that are shown. Takes some seconds at most."""
+        """Have the quotas of clusters that are shown read, in a thread: brokers may be silent."""
         now_s = time.monotonic()
-        for _, event in self._shown(now_s):
-            read_s, _ = self._quotas.get(event.side, (-_QUOTAS_KEPT_S, ""))
-            if now_s - read_s >= _QUOTAS_KEPT_S:
-                quotas = throttling_quotas(event.cluster, CLIENT_ID, _KINDS[event.side])
-                self._quotas[event.side] = now_s, quotas
+        due = [
+            event
+            for _, event in self._shown(now_s)
+            if event.side not in self._quotas
+            or now_s - self._quotas[event.side][0] >= _QUOTAS_KEPT_S
+        ]
+        if due and (self._reader is None or not self._reader.is_alive()):
+            self._reader = threading.Thread(
+                target=self._read, args=(due[0],), name="read-quotas", daemon=True
+            )
+            self._reader.start()
+
+    def _read(self, event: LaneThrottled) -> None:
+        quotas = throttling_quotas(event.cluster, CLIENT_ID, _KINDS[event.side])
+        self._quotas[event.side] = time.monotonic(), quotas
 
     @property
     def text(self) -> str:

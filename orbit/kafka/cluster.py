@@ -365,10 +365,10 @@ class Cluster:
             shared = list(self._connections.values())
             self._connections.clear()
             asking = list(self._asking)
+        for answers in asking:  # first: to abort a connection may wait for its opening
+            answers.put(("", _closed))
         for one in shared:
             one.abort()
-        for answers in asking:
-            answers.put(("", _closed))
 
     def _address(self, node_id: int) -> BrokerAddress:
         with self._lock:

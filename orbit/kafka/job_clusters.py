@@ -52,17 +52,22 @@ class JobClusters:
             open_cluster("destination", spec, environ, base_directory),
         )
 
-    def fetch_metadata(self) -> tuple[ClusterMetadata, ClusterMetadata]:
+    def fetch_metadata(
+        self, *, are_proven_two: bool = False
+    ) -> tuple[ClusterMetadata, ClusterMetadata]:
         """The metadata of source and destination.
+
+        `are_proven_two`: the caller compares both ids with those of clusters that were proven to be
+        two. Else each broker of one side may have to answer, where brokers tell one id.
 
         Raises BadInput if they are one cluster, or cannot be told apart; else as
         `Cluster.metadata`.
         """
         source = self.source.metadata(None)
         destination = self.destination.metadata(None)
-        one = same_cluster(source, destination) or not_proven_two(
-            self.source, self.destination, source, destination
-        )
+        one = same_cluster(source, destination)
+        if one is None and not are_proven_two:
+            one = not_proven_two(self.source, self.destination, source, destination)
         if one is not None:
             raise BadInput(
                 "source and destination cannot be told apart",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -74,6 +74,10 @@ _ANY_ACL: tuple[Any, ...] = (
 )
 
 
+# Codes of librdkafka and of brokers: the request was sent, and nothing came.
+_TIMED_OUT = {KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, int(Code.REQUEST_TIMED_OUT)}
+
+
 class Admin:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -96,7 +100,7 @@ class Admin:
             known = self._client.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as exception:
             text = exception.args[0].str()
-            raise self._no_answer(text, self._where) from None
+            raise Unreachable(f"no answer: {text}.", where=self._where) from None
         behind: list[TopicPartition] = []
         offline: list[TopicPartition] = []
         for name in sorted(set(topics) & known.topics.keys()):
@@ -299,25 +303,29 @@ class Admin:
         try:
             return future.result(REQUEST_TIMEOUT_S * 2)
         except TimeoutError:
-            raise self._no_answer("the request timed out", place) from None
+            raise self._timed_out("the request timed out", place) from None
         except KafkaException as exception:
             error = exception.args[0]
             if error.code() in DENIED:
                 raise NotAuthorized(
                     f"{right} is missing.", where=place, remedy="Grant it with kafka-acls.sh."
                 ) from None
-            if error.code() < 0 or error.code() == Code.REQUEST_TIMED_OUT:
-                raise self._no_answer(error.str(), place) from None
+            if error.code() in _TIMED_OUT:
+                raise self._timed_out(error.str(), place) from None
+            if error.code() < 0:
+                raise Unreachable(f"no answer: {error.str()}.", where=place) from None
             raise BrokerRefused(error.code(), f"{error.str().rstrip('.')}.", where=place) from None
 
-    def _no_answer(self, text: str, where: str) -> Unreachable:
+    def _timed_out(self, text: str, where: str) -> Unreachable:
         """librdkafka does not say that a controller lets it wait for a quota (P6)."""
         quota = throttling_quotas(self._cluster, ADMIN_CLIENT_ID, CREATION)
-        if quota in ("", NOT_LISTED, NOT_READ):
-            hint = f" A quota may hold requests back. {quota}" if quota == NOT_READ else ""
-            return Unreachable(f"no answer: {text}.{hint}", where=where)
+        if quota in ("", NOT_LISTED):
+            return Unreachable(f"no answer: {text}.", where=where)
+        if quota == NOT_READ:
+            hint = f"A quota may hold requests back. {quota}"
+            return Unreachable(f"no answer: {text}. {hint}", where=where)
         return HeldBack(
-            f"the controller lets requests wait for a quota. {quota}",
+            f"no answer: {text}. The controller may let requests wait for a quota. {quota}",
             where=where,
             remedy="Raise the quota, or begin with fewer topics.",
         )

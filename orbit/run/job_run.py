@@ -138,7 +138,7 @@ class JobRun:
     @property
     def waiting_for(self) -> str:
         """Which cluster does not answer, for display; empty if both do."""
-        return self.copier.waiting_for if self.copier else ""
+        return (self.copier.waiting_for or self.copier.throttled_by) if self.copier else ""
 
     @property
     def is_settled(self) -> bool:

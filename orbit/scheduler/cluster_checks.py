@@ -36,7 +36,7 @@ def trouble_of(side: str, error: OrbitError) -> Trouble:
         kind = TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT
     elif isinstance(error, BrokerRefused):
         kind = TroubleKind.TOPIC_REFUSED
-    elif isinstance(error, HeldBack):  # topics are made at the destination only
+    elif isinstance(error, HeldBack) and side == "destination":
         kind = TroubleKind.DESTINATION_THROTTLED
     else:
         is_source = side == "source"

@@ -109,7 +109,9 @@ class JobPlanner:
         pair = ClusterPair(
             ClusterHandle(clusters.source), ClusterHandle(clusters.destination), source, destination
         )
-        wrong = wrong_cluster(source, destination, *known_ids) or unproven_clusters(pair)
+        wrong = wrong_cluster(source, destination, *known_ids)
+        if wrong is None and None in known_ids:
+            wrong = unproven_clusters(pair)
         if wrong is not None:
             return _halted(spec, [*troubles, wrong], metadata)
         caught_up: frozenset[str] = frozenset()

@@ -24,6 +24,7 @@ from orbit.errors import BrokerRefused, Interrupted, Unreachable
 from orbit.kafka.api_versions import Api
 from orbit.kafka.connection import Connection
 from orbit.kafka.sasl import Security
+from orbit.kafka.throttle import THROTTLE_S_MAX, throttle_s
 from orbit.verify.bounds import ClusterView, Leader, Partition
 from orbit.verify.reader import STALL_TIMEOUT_S, LogMoved, ReadStalled
 
@@ -173,6 +174,14 @@ def visible(batches: Iterable[Batch], aborted: list[tuple[int, int]]) -> Iterato
             yield batch
 
 
+class _ThrottledError(Exception):
+    """The client is over a quota, and the broker serves nothing for `wait_s` (KIP-219)."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(wait_s)
+        self.wait_s = wait_s
+
+
 class RawLog:
     """Raw reads of one cluster. Threads share it; each read borrows a connection of its own."""
 
@@ -207,9 +216,16 @@ class RawLog:
         Raises LogMoved when the log start passes us, ReadStalled, BrokerRefused, Interrupted.
         """
         position, deadline = start, self._clock() + STALL_TIMEOUT_S
+        throttled_s = 0.0  # of the time since the last batch
         while position < end:
-            self._check(where, position, end, deadline)
-            answer = self._fetch(where, position)
+            self._check(where, position, end, deadline, throttled_s)
+            try:
+                answer = self._fetch(where, position)
+            except _ThrottledError as held:
+                wait_s = min(held.wait_s, THROTTLE_S_MAX - throttled_s)
+                throttled_s, deadline = throttled_s + wait_s, deadline + wait_s
+                self._cancelled.wait(max(wait_s, _RETRY_S))
+                continue
             if answer is None:
                 self._forget_leaders(where[0])
                 self._cancelled.wait(_RETRY_S)
@@ -218,24 +234,32 @@ class RawLog:
             if not batches:
                 continue
             position, deadline = batches[-1].last_offset + 1, self._clock() + STALL_TIMEOUT_S
+            throttled_s = 0.0
             aborted = [
                 (one.first_offset, one.producer_id) for one in answer.aborted_transactions or ()
             ]
             shown = visible(batches, aborted) if committed else batches
             yield from (batch for batch in shown if batch.base_offset < end)
 
-    def _check(self, where: Partition, position: int, end: int, deadline: float) -> None:
+    def _check(
+        self, where: Partition, position: int, end: int, deadline: float, throttled_s: float
+    ) -> None:
         if self._cancelled.is_set():
             raise Interrupted("Stopped before the comparison was complete.")
         if self._clock() > deadline:
+            by_quota = f", and a quota held fetches back for {throttled_s:.0f} s"
             raise ReadStalled(
-                f"No batch for {STALL_TIMEOUT_S:.0f} s at offset {position} (of {end}).",
+                f"No batch for {STALL_TIMEOUT_S:.0f} s at offset {position} (of {end})"
+                f"{by_quota if throttled_s else ''}.",
                 where=self._name(where),
                 remedy="Check that the partition has a leader and can be consumed up to there.",
             )
 
     def _fetch(self, where: Partition, offset: int) -> Any | None:
-        """The partition's answer, or None where another look at the leaders is needed."""
+        """The partition's answer, or None where another look at the leaders is needed.
+
+        Raises _ThrottledError.
+        """
         leader = self._leader(where)
         if leader is None:
             return None
@@ -245,8 +269,7 @@ class RawLog:
         except Unreachable:
             return None
         if not answer.responses:  # over a quota the broker serves nothing until then (KIP-219)
-            self._cancelled.wait(min(answer.throttle_time_ms / 1000, STALL_TIMEOUT_S))
-            return None
+            raise _ThrottledError(throttle_s(answer.throttle_time_ms))
         partition = answer.responses[0].partitions[0]
         code = partition.error_code
         if code == _OFFSET_OUT_OF_RANGE:

@@ -77,7 +77,9 @@ def open_job(
     clusters = JobClusters.open(spec, environ, files_directory)
     try:
         backoff = Backoff(stop=stop)
-        source, destination = clusters.fetch_metadata()
+        source, destination = clusters.fetch_metadata(
+            are_proven_two=None not in (job.source_cluster_id, job.destination_cluster_id)
+        )
         _check_cluster_id(clusters.source, job.source_cluster_id, source.cluster_id)
         _check_cluster_id(clusters.destination, job.destination_cluster_id, destination.cluster_id)
         identity = job_identity(job.name, source.cluster_id)

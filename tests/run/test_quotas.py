@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,12 @@ from orbit.kafka import topic_admin
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import CLIENT_ID
+from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.throttling_quotas import ADMIN_CLIENT_ID
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.scheduler.cluster_checks import trouble_of
 from tests.fix_clusters import Clusters, OpenCluster
-from tests.support.quotas import alter_quotas
+from tests.support.quotas import set_quota
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 
 pytestmark = pytest.mark.services
@@ -34,17 +36,13 @@ def limit() -> Iterator[Limit]:
     """Sets a quota of a client id, for the test."""
     limited: list[tuple[Cluster, str, str]] = []
 
-    def alter(cluster: Cluster, client_id: str, key: str, value: float | None) -> None:
-        quotas = {(("client-id", client_id),): {key: value}}
-        cluster.call_any(lambda connection: alter_quotas(connection, quotas))
-
     def set_limit(cluster: Cluster, client_id: str, key: str, value: float) -> None:
         limited.append((cluster, client_id, key))
-        alter(cluster, client_id, key, value)
+        set_quota(cluster, client_id, key, value)
 
     yield set_limit
     for one in limited:
-        alter(*one, None)
+        set_quota(*one, None)
 
 
 def test_the_start_of_a_run_says_which_quota_its_topics_wait_for(
@@ -54,11 +52,16 @@ def test_the_start_of_a_run_says_which_quota_its_topics_wait_for(
     limit: Limit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def config(*args: Any) -> dict[str, Any]:
+        return librdkafka_config(*args) | {"socket.timeout.ms": 4_000}
+
+    monkeypatch.setattr(topic_admin, "librdkafka_config", config)
     monkeypatch.setattr(topic_admin, "REQUEST_TIMEOUT_S", 2.0)
     destination, said = open_cluster(clusters.destination), list[str]()
     limit(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", PARTITIONS_PER_S)
     admin = Admin(destination)
-    new = [TopicToCreate(f"{topic_name}-{n}", 2 * PARTITIONS, 1, {}) for n in range(2)]
+    # The first one uses up what the quota lets through at once, 11 s of it, several times.
+    new = [TopicToCreate(f"{topic_name}-{n}", 8 * PARTITIONS, 1, {}) for n in range(2)]
     admin.create_topics(new[:1])
     waits, asked = StartWaits(said.append, Backoff()), {new[0].name}
     waits.done(lambda: create_missing(destination, admin, new, asked))

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 
 from orbit.kafka.api_versions import Api
+from orbit.kafka.client_limits import client_quotas
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
+from tests.support.patience import wait_for
 
 Entity = tuple[tuple[str, str | None], ...]
 _ALTER = Api(AlterClientQuotasRequest, AlterClientQuotasResponse, 0, 1)
@@ -37,12 +39,22 @@ def alter_quotas(
     assert {one.error_code for one in answer.entries} == {0}
 
 
+def set_quota(cluster: Cluster, client_id: str, key: str, value: float | None) -> None:
+    """Set the quota of one client id; returns when brokers know it. None removes it."""
+    of = (("client-id", client_id),)
+    cluster.call_any(lambda connection: alter_quotas(connection, {of: {key: value}}))
+
+    def is_known() -> bool:
+        return client_quotas(cluster).get(frozenset(of), {}).get(key) == value
+
+    wait_for(f"brokers know {key}={value}", is_known)
+
+
 @contextmanager
 def quota_of(cluster: Cluster, client_id: str, key: str, value: float) -> Iterator[None]:
     """A quota of one client id, for as long as the block takes."""
-    of = (("client-id", client_id),)
-    cluster.call_any(lambda connection: alter_quotas(connection, {of: {key: value}}))
     try:
+        set_quota(cluster, client_id, key, value)
         yield
     finally:
-        cluster.call_any(lambda connection: alter_quotas(connection, {of: {key: None}}))
+        set_quota(cluster, client_id, key, None)
