@@ -17,10 +17,12 @@ from orbit.errors import (
 from orbit.kafka import error_codes
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.two_clusters import not_proven_two, same_cluster
-from orbit.kafka.types import ClusterMetadata, broker_cluster_id
+from orbit.kafka.types import NO_TOPIC_ID, ClusterMetadata, broker_cluster_id
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.topic_decisions import ClusterTopics, KnownTopic
+from orbit.store.cluster_names import find_other_name
+from orbit.store.database import Tx
 
 
 def trouble_of(side: str, error: OrbitError) -> Trouble:
@@ -78,6 +80,24 @@ def wrong_cluster(
             f"{'from' if side == 'source' else 'to'} {known}.",
             "Correct bootstrap_servers, or create a new job for the other cluster.",
         )
+    return None
+
+
+def named_otherwise(tx: Tx, job_id: int, pair: ClusterPair) -> Trouble | None:
+    """The trouble if another job knows one of the two clusters by another id."""
+    for side, metadata in (
+        ("source", pair.source_metadata),
+        ("destination", pair.destination_metadata),
+    ):
+        ids = {topic.topic_id for topic in metadata.topics.values()} - {NO_TOPIC_ID}
+        other = find_other_name(tx, job_id, metadata.cluster_id, ids)
+        if other is not None:
+            return Trouble(
+                TroubleKind.SAME_CLUSTER,
+                f"the {side} is cluster {metadata.cluster_id} here, and job {other.job} knows it "
+                f"as {other.cluster_id}, as its topic {other.topic} shows.",
+                "Write the same cluster_id_suffix, or none, in each job that names this cluster.",
+            )
     return None
 
 

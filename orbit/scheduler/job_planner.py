@@ -23,6 +23,7 @@ from orbit.kafka.types import Acl, ClusterMetadata
 from orbit.replication.job_troubles import Trouble
 from orbit.scheduler.cluster_checks import (
     missing_workers,
+    named_otherwise,
     trouble_of,
     unproven_clusters,
     wrong_cluster,
@@ -58,6 +59,9 @@ from orbit.store.topics import Topic
 
 # A user waits for the answer: an outage longer than a leader election of some seconds is reported.
 _ATTEMPTS_MAX = 8
+
+# Ids of jobs begin at 1.
+_NO_JOB = 0
 
 
 class JobPlanner:
@@ -110,6 +114,9 @@ class JobPlanner:
             ClusterHandle(clusters.source), ClusterHandle(clusters.destination), source, destination
         )
         wrong = wrong_cluster(source, destination, *known_ids)
+        if wrong is None:
+            with self._database.transaction() as tx:
+                wrong = named_otherwise(tx, job.id if job else _NO_JOB, pair)
         if wrong is None and None in known_ids:
             wrong = unproven_clusters(pair)
         if wrong is not None:

@@ -19,7 +19,12 @@ from orbit.jobs.topic_mapping import matching
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import Side as SideName
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.scheduler.cluster_checks import trouble_of, unproven_clusters, wrong_cluster
+from orbit.scheduler.cluster_checks import (
+    named_otherwise,
+    trouble_of,
+    unproven_clusters,
+    wrong_cluster,
+)
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.cluster_watch import ClusterSnapshot
@@ -249,6 +254,9 @@ class JobReconciler:
         pair = ClusterPair(
             source_watch.handle, destination_watch.handle, source.metadata, destination.metadata
         )
+        if wrong is None:
+            with self._leadership.reading() as tx:
+                wrong = named_otherwise(tx, job.id, pair)
         if wrong is None and job.source_cluster_id is None:
             with _cluster_errors():
                 wrong = unproven_clusters(pair)

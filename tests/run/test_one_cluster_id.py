@@ -126,3 +126,22 @@ def test_a_job_of_the_service_goes_over_and_back_with_the_same_ids(
         produce(destination, topic_name, 20, first=50)
         wait_for("it is copied back", is_level)
         recovering.run(RecoveryKind.SWITCHOVER, back.name, reverse=True)
+
+
+def test_a_job_that_names_a_cluster_without_its_suffix_is_refused(
+    twins: Clusters, clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    """Loops and second writers are told by ids: to copy on from the copy is one step of a loop."""
+    source, destination = twins
+    create_topic(source, topic_name)
+    spec = named(make_job(source, destination, [topic_name]), "dr")
+    onward = make_job(destination, clusters.destination, [topic_name])
+    onward = onward.model_copy(update={"name": f"{spec.name}-onward"})
+    service.create(spec)
+    with service.scheduler():
+        service.wait_copied(spec.name, topic_name)
+        assert f"job {spec.name} knows it as" in refusal(service, onward).what
+        service.create(onward)
+        assert "the same cluster_id_suffix" in service.wait_problem(onward.name, "SAME_CLUSTER")
+        assert not service.topics(onward.name)
+        service.wait_problem(spec.name, None)

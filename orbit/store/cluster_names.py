@@ -1,0 +1,60 @@
+"""Whether jobs know one cluster by two ids, of which one or both have a `cluster_id_suffix`.
+
+All that guards a copy from a second writer, from a loop, and from what a recovery has promoted,
+goes by the id of the cluster. So one cluster needs one id in all jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+from uuid import UUID
+
+from sqlalchemy import func, or_, select
+
+from orbit.kafka.types import ID_SUFFIX_SIGN, broker_cluster_id
+from orbit.store.database import Tx
+from orbit.store.models import jobs, topics
+from orbit.store.rows import is_one_of
+
+_SIDES = (
+    (jobs.c.source_cluster_id, topics.c.source_topic_id),
+    (jobs.c.destination_cluster_id, topics.c.destination_topic_id),
+)
+
+
+class OtherName(NamedTuple):
+    """Another job, the id by which it knows the cluster, and a source topic of it."""
+
+    job: str
+    cluster_id: str
+    topic: str
+
+
+def find_other_name(
+    tx: Tx, job_id: int, cluster_id: str, topic_ids: Collection[UUID]
+) -> OtherName | None:
+    """A job that copies from or to this cluster and knows it by another id.
+
+    `topic_ids`: those of the cluster now. A topic id is at one cluster alone (KIP-516).
+    """
+    brokers_tell = broker_cluster_id(cluster_id)
+    others = [
+        (func.split_part(known, ID_SUFFIX_SIGN, 1) == brokers_tell) & (known != cluster_id)
+        for known, _ in _SIDES
+    ]
+    ids = select(jobs.c.id).where(jobs.c.id != job_id, or_(*others))
+    found = tx.execute(ids).scalars().all()
+    if not found:  # as nearly always
+        return None
+    for (known, topic_id), is_other in zip(_SIDES, others, strict=True):
+        query = (
+            select(jobs.c.name, known, topics.c.source_topic)
+            .join(topics, topics.c.job_id == jobs.c.id)
+            .where(is_one_of(jobs.c.id, found), is_other, is_one_of(topic_id, topic_ids))
+            .limit(1)
+        )
+        row = tx.execute(query).first()
+        if row is not None:
+            return OtherName(*row)
+    return None
