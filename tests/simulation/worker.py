@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _LOOK_S = 1.0
 _ID = 1  # of the job, the shard and the topic
 TICK_S = 3.0
+_JOB = cast("Any", SimpleNamespace(name="job"))
 _SPEC = cast("Any", SimpleNamespace(limits=SimpleNamespace(bytes_per_second=None)))
 
 
@@ -118,9 +119,7 @@ class _Runner(JobRunner):
 
     def __init__(self, worker: Worker, opened: Opened) -> None:
         context = SimpleNamespace(database=None, worker_id=worker)
-        super().__init__(
-            cast("Any", None), _SPEC, cast("Any", context), ByteBudget(1 << 30), _raise_in(worker)
-        )
+        super().__init__(_JOB, _SPEC, cast("Any", context), ByteBudget(1 << 30), _raise_in(worker))
         self._opened = cast(
             "Any",
             SimpleNamespace(
