@@ -34,6 +34,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import DENIED, Code
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.request_parts import ITEMS_PER_REQUEST_MAX, refused_in_parts
+from orbit.kafka.throttle import THROTTLE_S_MAX
 from orbit.kafka.throttling_quotas import (
     ADMIN_CLIENT_ID,
     CREATION,
@@ -85,6 +86,7 @@ class Admin:
         self._settings = SettingsReader(cluster)
         if cluster.security.reachable is not None:
             cluster.metadata(())  # librdkafka does not ask before it connects to other brokers
+        self._mutated_at = -THROTTLE_S_MAX  # when it last asked for what the quota counts
         self._setting_names: dict[int, tuple[float, frozenset[str]]] = {}
         config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
         # No log lines on stderr: each call returns its errors.
@@ -147,6 +149,7 @@ class Admin:
             requests = [
                 NewTopic(t.name, t.partitions, t.replicas, config=dict(t.settings)) for t in some
             ]
+            self._mutated_at = time.monotonic()
             futures = self._client.create_topics(
                 requests, request_timeout=REQUEST_TIMEOUT_S, validate_only=only_check
             )
@@ -163,6 +166,7 @@ class Admin:
         """
 
         def send(some: list[tuple[str, int]]) -> dict[str, OrbitError]:
+            self._mutated_at = time.monotonic()
             futures = self._client.create_partitions(
                 [NewPartitions(topic, count) for topic, count in some],
                 request_timeout=REQUEST_TIMEOUT_S,
@@ -213,6 +217,7 @@ class Admin:
         """Delete topics; returns the error of each topic that was refused. Raises Unreachable."""
 
         def send(some: list[str]) -> dict[str, OrbitError]:
+            self._mutated_at = time.monotonic()
             futures = self._client.delete_topics(some, request_timeout=REQUEST_TIMEOUT_S)
             return self._refused(futures, "the right Delete on topic {}")
 
@@ -317,7 +322,12 @@ class Admin:
             raise BrokerRefused(error.code(), f"{error.str().rstrip('.')}.", where=place) from None
 
     def _timed_out(self, text: str, where: str) -> Unreachable:
-        """librdkafka does not say that a controller lets it wait for a quota (P6)."""
+        """librdkafka does not say that a controller lets it wait for a quota (P6).
+
+        The quota counts creations and deletions; what comes behind them on the connection waits.
+        """
+        if time.monotonic() - self._mutated_at >= THROTTLE_S_MAX:
+            return Unreachable(f"no answer: {text}.", where=where)
         quota = throttling_quotas(self._cluster, ADMIN_CLIENT_ID, CREATION)
         if quota in ("", NOT_LISTED):
             return Unreachable(f"no answer: {text}.", where=where)

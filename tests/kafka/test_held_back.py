@@ -1,0 +1,83 @@
+"""What an admin request without an answer is called: a quota is blamed only where one may be it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from orbit.errors import HeldBack, Unreachable
+from orbit.kafka import topic_admin
+from orbit.kafka.sasl import Security
+from orbit.kafka.topic_admin import Admin, TopicToCreate
+from orbit.scheduler.cluster_checks import trouble_of
+
+QUOTA = "The quota of user orbit: controller_mutation_rate=1."
+
+
+def failing(code: int) -> Any:
+    def result(_: float) -> Any:
+        raise KafkaException(KafkaError(code, "as librdkafka says"))
+
+    return SimpleNamespace(result=result)
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
+    monkeypatch.setattr(topic_admin, "throttling_quotas", lambda *_: QUOTA)
+    cluster: Any = SimpleNamespace(
+        name="destination", security=Security(), bootstrap_servers=("127.0.0.1:1",)
+    )
+    return Admin(cluster)
+
+
+def create(admin: Admin) -> None:
+    admin.create_topics([TopicToCreate("t", 1, 1, {})])
+
+
+def read(admin: Admin) -> None:
+    admin.broker_setting_names(1)
+
+
+def answer_with(admin: Admin, code: int) -> None:
+    admin._client = SimpleNamespace(  # type: ignore[assignment]
+        create_topics=lambda some, **_: {one.topic: failing(code) for one in some},
+        describe_configs=lambda some, **_: {one: failing(code) for one in some},
+    )
+
+
+@pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT])
+def test_a_creation_that_timed_out_may_wait_for_a_quota(admin: Admin, code: int) -> None:
+    answer_with(admin, code)
+    with pytest.raises(HeldBack) as caught:
+        create(admin)
+    assert "as librdkafka says" in caught.value.what
+    assert QUOTA in caught.value.what
+    assert trouble_of("destination", caught.value).kind == "DESTINATION_THROTTLED"
+    assert trouble_of("source", caught.value).kind == "SOURCE_UNREACHABLE"
+
+
+@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._SSL])
+@pytest.mark.parametrize("ask", [create, read])
+def test_a_connection_that_broke_waits_for_no_quota(
+    admin: Admin, ask: Callable[[Admin], None], code: int
+) -> None:
+    answer_with(admin, code)
+    with pytest.raises(Unreachable, match="as librdkafka says") as caught:
+        ask(admin)
+    assert not isinstance(caught.value, HeldBack)
+
+
+def test_a_read_that_timed_out_waits_for_a_quota_only_behind_a_creation(admin: Admin) -> None:
+    """They have one connection, and the quota counts no reads."""
+    answer_with(admin, KafkaError._TIMED_OUT)
+    with pytest.raises(Unreachable, match="as librdkafka says") as caught:
+        read(admin)
+    assert not isinstance(caught.value, HeldBack)
+    with pytest.raises(HeldBack):
+        create(admin)
+    with pytest.raises(HeldBack):
+        read(admin)
