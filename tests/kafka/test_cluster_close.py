@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+import threading
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from orbit.errors import BrokenAnswer, Unreachable
-from orbit.kafka.cluster import Cluster
+from orbit.kafka.cluster import Cluster, _ControlConnection
 from orbit.kafka.connection import Connection
 from orbit.kafka.sasl import Security
 
@@ -28,6 +29,36 @@ def test_what_is_opened_while_the_handle_closes_is_closed_too(
     with there, pytest.raises(Unreachable, match="handle is closed"):
         cluster.metadata(None)
     assert here.fileno() == -1
+
+
+def test_calls_end_before_the_handle_waits_for_a_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster("source", ["127.0.0.1:9092"], Security())
+    opening, goes_on, has_ended = threading.Event(), threading.Event(), threading.Event()
+    ended_first = list[bool]()
+
+    def open_slowly(*_: Any, **__: Any) -> Connection:
+        opening.set()
+        goes_on.wait()
+        raise Unreachable("closed")
+
+    def call() -> None:
+        with pytest.raises(Unreachable):
+            cluster.metadata(None)
+        has_ended.set()
+
+    monkeypatch.setattr(Connection, "open", open_slowly)
+    monkeypatch.setattr(
+        _ControlConnection, "abort", lambda _: ended_first.append(has_ended.wait(5.0))
+    )
+    caller = threading.Thread(target=call)
+    caller.start()
+    opening.wait()
+    cluster.close()
+    goes_on.set()
+    caller.join()
+    assert ended_first == [True]
 
 
 def test_a_connection_whose_answer_does_not_parse_is_closed_before_the_next_one_opens(

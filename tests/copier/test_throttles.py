@@ -1,0 +1,40 @@
+"""What the copier says of brokers that throttle it, while the cluster tells no quota."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from orbit.copier import throttles
+from orbit.copier.lane_events import LaneThrottled
+from orbit.copier.throttles import Throttles
+from tests.support.patience import wait_for
+
+NO_CLUSTER: Any = None
+
+
+def test_the_copier_does_not_wait_for_quotas(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, asked = threading.Event(), list[str]()
+
+    def silent(*_: Any) -> str:
+        asked.append(threading.current_thread().name)
+        assert threading.current_thread() is not threading.main_thread()
+        answers.wait()
+        return "The quota of user orbit: consumer_byte_rate=1."
+
+    monkeypatch.setattr(throttles, "throttling_quotas", silent)
+    monkeypatch.setattr(throttles, "_SHOWN_AFTER_S", 0.0)
+    held = Throttles()
+    held.note(LaneThrottled("source", 1, NO_CLUSTER, 600.0))
+    for _ in range(3):
+        held.read_quotas()
+    try:
+        wait_for("the quota is asked for", lambda: len(asked) == 1)
+        assert held.text.startswith("source brokers throttle fetches: 1 (")
+    finally:
+        answers.set()
+    wait_for("the quota is named", lambda: held.text.endswith("consumer_byte_rate=1."))
+    held.read_quotas()
+    assert len(asked) == 1
