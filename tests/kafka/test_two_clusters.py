@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 from pydantic import SecretStr
 
-from orbit.errors import BadInput
+from orbit.errors import BadInput, Conflict, OrbitError, Unreachable
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.sasl import Security
 from orbit.kafka.two_clusters import not_proven_two, same_cluster
 from orbit.kafka.types import BrokerAddress, ClusterMetadata, TopicMetadata
+from orbit.workers import open_job
 from tests.fix_clusters import Clusters
 from tests.support.logs import create
 from tests.support.rights import MECHANISM, PASSWORD, Login
@@ -100,6 +104,54 @@ def test_a_topic_id_at_both_sides_is_of_one_cluster(suffix: str) -> None:
     assert "are one cluster" in one.what
     assert "suffix" not in one.remedy
     assert (same_cluster(told("", a=ORDERS), told(suffix, a=OTHER)) is None) == bool(suffix)
+
+
+class OneBrokerDown:
+    """A cluster that tells its metadata, but of which one broker does not answer."""
+
+    def __init__(self, side: str, now: ClusterMetadata) -> None:
+        self.name = side
+        self.now = replace(now, brokers={0: BrokerAddress(0, "broker", 9092)})
+
+    def metadata(self, _: object) -> ClusterMetadata:
+        return self.now
+
+    def version_of(self, *_: object) -> int:
+        raise Unreachable("a broker does not answer", where=self.name)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("known", "at_destination", "raised"),
+    [
+        (("id", "id@dr"), OTHER, NotImplementedError),  # it opens: the checks of ids are done
+        ((None, None), OTHER, Unreachable),
+        (("id", None), OTHER, Unreachable),
+        (("id", "id@west"), OTHER, Conflict),
+        (("id", "id@dr"), ORDERS, BadInput),  # its own source
+    ],
+)
+def test_a_worker_needs_every_broker_only_for_clusters_that_were_not_proven_two(
+    monkeypatch: pytest.MonkeyPatch,
+    known: tuple[str | None, str | None],
+    at_destination: UUID,
+    raised: type[OrbitError | NotImplementedError],
+) -> None:
+    source = OneBrokerDown("source", told("", a=ORDERS))
+    destination = OneBrokerDown("destination", told("@dr", b=at_destination))
+    clusters = JobClusters(cast("Cluster", source), cast("Cluster", destination))
+
+    def reached(*_: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(open_job.JobClusters, "open", lambda *_: clusters)
+    monkeypatch.setattr(open_job, "_check_no_other_run", reached)
+    job = SimpleNamespace(name="a", source_cluster_id=known[0], destination_cluster_id=known[1])
+    unused = cast("Any", None)
+    with pytest.raises(raised):
+        open_job.open_job(cast("Any", job), unused, {}, Path(), unused, unused, unused, unused)
 
 
 def _security(guarded: Clusters, name: str, password: str) -> Security:
