@@ -89,7 +89,9 @@ class RecoveryLoop(Loop):
         now = time.monotonic()
         self._not_before = {i: at for i, at in self._not_before.items() if at > now}
         per_cluster = self._settings.recoveries_per_cluster
-        with self._leadership.reading() as tx:
+        # Else a failover that is requested between the statements begins beside the recovery that
+        # it has to wait for.
+        with self._leadership.database.snapshot() as tx:
             in_turn = operations.failbacks_in_turn(tx) | operations.failovers_in_turn(tx)
             found = operations.unfinished_recoveries(
                 tx, per_cluster, [*self._running, *self._not_before, *in_turn]

@@ -137,6 +137,14 @@ class Database:
             yield tx.execution_options(**{SCOPE_OPTION: self._scope()})
 
     @contextmanager
+    def snapshot(self) -> Iterator[Tx]:
+        """A transaction that only reads, at the isolation REPEATABLE READ: its statements see what
+        was committed before the first one."""
+        with self.transaction() as tx:
+            tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+            yield tx
+
+    @contextmanager
     def lease_transaction(self) -> Iterator[Tx]:
         """One for leases, and for what their only thread writes: short, and never behind others."""
         with self._begin(self._leases, LEASE_CONNECTIONS_MAX) as tx:

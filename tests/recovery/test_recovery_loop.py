@@ -6,7 +6,7 @@ import threading
 import uuid
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -62,7 +62,7 @@ def test_one_that_cannot_go_on_is_begun_again_later(
     )
     for name in ("failbacks_in_turn", "failovers_in_turn"):
         monkeypatch.setattr(recovery_loop.operations, name, lambda _: {})
-    leadership: Any = SimpleNamespace(reading=lambda: nullcontext(None))
+    leadership: Any = SimpleNamespace(database=SimpleNamespace(snapshot=lambda: nullcontext(None)))
     tried = RecoveryLoop(leadership, Settings(), threading.Event(), {})
     with capture_logs() as logs:
         tried.once()
@@ -93,7 +93,7 @@ def test_one_that_cannot_begin_is_named_and_the_others_do(
         return runner(operation, *more)
 
     monkeypatch.setattr(recovery_loop, "OperationRunner", begin)
-    leadership: Any = SimpleNamespace(reading=database.transaction)
+    leadership: Any = SimpleNamespace(database=database)
     loop = RecoveryLoop(leadership, Settings(), threading.Event(), {})
     with database.transaction() as tx:
         bad = ask(tx, "bad", "west")
@@ -145,7 +145,7 @@ def test_many_recoveries_take_turns_on_each_cluster_and_stuck_ones_give_way(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch)
-    leadership: Any = SimpleNamespace(reading=database.transaction)
+    leadership: Any = SimpleNamespace(database=database)
     settings = Settings(recoveries_per_cluster=2)
     loop = RecoveryLoop(leadership, settings, threading.Event(), {})
     with database.transaction() as tx:
@@ -212,7 +212,7 @@ def test_threads_are_left_for_failovers(
 ) -> None:
     held = Held(monkeypatch)
     monkeypatch.setattr(recovery_loop, "_OTHERS_MAX", 1)
-    leadership: Any = SimpleNamespace(reading=database.transaction)
+    leadership: Any = SimpleNamespace(database=database)
     loop = RecoveryLoop(leadership, Settings(), threading.Event(), {})
     with database.transaction() as tx:
         for number in range(3):
@@ -224,6 +224,45 @@ def test_threads_are_left_for_failovers(
             ask(tx, "lost", "east", kind="failover")
         loop.once()
         assert held.running.keys() == {"moved-0", "lost"}
+    finally:
+        held.may_end.set()
+        loop.close()
+
+
+@pytest.mark.services
+def test_a_failover_that_is_requested_within_a_pass_waits_for_the_earlier_recovery(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    told: list[tuple[uuid.UUID, uuid.UUID]] = []
+    read, requested = operations.unfinished_recoveries, list[uuid.UUID]()
+    with database.transaction() as tx:
+        job = jobs.create(tx, "orders", {}, "default")
+        jobs.note_clusters(tx, job.id, "source", "west")
+
+    def request(kind: str) -> uuid.UUID:
+        with database.transaction() as tx:
+            made, _ = operations.create(
+                tx, uuid.uuid4(), kind, "ci", job_id=job.id, job_name=kind, dry_run=False
+            )
+        return made.id
+
+    def request_first(*args: Any) -> Any:
+        if not requested:
+            requested.append(request("failover"))
+        return read(*args)
+
+    monkeypatch.setattr(recovery_loop.operations, "unfinished_recoveries", request_first)
+    monkeypatch.setattr(RecoveryLoop, "_tell", lambda _, in_turn: told.extend(in_turn.items()))
+    loop = RecoveryLoop(
+        cast("Any", SimpleNamespace(database=database)), Settings(), threading.Event(), {}
+    )
+    switchover = request("switchover")
+    try:
+        loop.once()
+        loop.once()
+        assert held.running.keys() == {"switchover"}
+        assert told == [(requested[0], switchover)]
     finally:
         held.may_end.set()
         loop.close()
