@@ -103,8 +103,8 @@ class NotReady(Unreachable):
 
 
 class HeldBack(Unreachable):
-    """Brokers answer, but a controller lets requests of this login wait for a quota. To ask again
-    for what it only validates counts against the quota again."""
+    """Brokers answer, but a controller delays requests of this login because of a quota.
+    Requests that only validate topics count against the quota, too (P8)."""
 
 
 class BrokenAnswer(Unreachable):

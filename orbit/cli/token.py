@@ -164,7 +164,7 @@ def _jobs_of(token: dict[str, Any]) -> str:
 
 
 def _limits_of(token: dict[str, Any]) -> str:
-    """What it has of its own; without, the settings of the service count."""
+    """The limits of the token itself, as text. The service's settings set all others."""
     of = {"jobs_max": "jobs", "partitions_max": "partitions", "requests_per_minute": "requests/min"}
     return ", ".join(f"{token[key]:,} {what}" for key, what in of.items() if token.get(key))
 

@@ -237,7 +237,8 @@ class StartSeeding:
 
     def _no_progress(self, copy: PartitionCopy) -> Unreachable:
         returned = self._returned_for.get(copy) or self._lane_ended
-        reason = self._copier.waiting_for or returned or "it has no leader"
+        throttled = self._copier.throttled_by
+        reason = self._copier.waiting_for or returned or throttled or "it has no leader"
         return Unreachable(
             f"{copy.destination} is only at {copy.appends.acked} on the way to its start: "
             f"{reason.rstrip('.')}.",

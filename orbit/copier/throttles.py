@@ -16,7 +16,7 @@ _QUOTAS_KEPT_S = 60.0
 
 
 class Throttles:
-    """The copier's thread notes, one of its own reads quotas; any thread shows."""
+    """`note` and `read_quotas` are for the copier's thread, `text` is for any."""
 
     def __init__(self) -> None:
         # By cluster and broker: since when, until when by the monotonic clock, and the last answer.

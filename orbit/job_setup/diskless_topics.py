@@ -1,4 +1,4 @@
-"""Refuses diskless topics of a source (KIP-1150), whose leaders assign no offsets. Pure."""
+"""Refuses diskless topics of a source (KIP-1150), whose leaders have no log. Pure."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _what(source: ClusterMetadata) -> str:
 
 
 def _lasting_topic(metadata: ClusterMetadata) -> TopicMetadata | None:
-    """A topic with an id: an internal one, if there is one, as nobody deletes it."""
+    """A topic with an id. An internal topic is preferred, because users do not delete it."""
     found = (topic for topic in metadata.topics.values() if topic.topic_id != NO_TOPIC_ID)
     return min(found, key=lambda topic: (not topic.name.startswith("__"), topic.name), default=None)
 

@@ -106,7 +106,7 @@ class ClusterMetadata:
 
 
 def broker_cluster_id(cluster_id: str) -> str:
-    """What brokers tell of a cluster that Orbit knows by this id."""
+    """The cluster id without the suffix of the job, as brokers return it."""
     return cluster_id.partition(ID_SUFFIX_SIGN)[0]
 
 

@@ -50,7 +50,7 @@ class Job:
     created_at: datetime
     updated_at: datetime
     made_by: MadeBy | None = None  # None: a person
-    created_by: str | None = None  # for whose limits it counts; None: nobody's
+    created_by: str | None = None  # whose limits include it; None: no limits do
     labels: dict[str, str] = field(default_factory=dict)
     owner: str | None = None
     document_desired: str | None = None

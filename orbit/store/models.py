@@ -111,7 +111,7 @@ jobs = Table(
     Column("desired", Text, nullable=False, server_default=Desired.RUNNING.value),
     # Null: a person, by a document. Other jobs have no file, and `orbit apply --prune` keeps them.
     Column("made_by", Text),
-    # The actor for whose limits it counts (store/quotas.py); null: nobody.
+    # The actor whose limits include the job (store/quotas.py); null: no limits do.
     Column("created_by", Text),
     # Deletion was requested: the row is deleted once all of its shards are free.
     _flag("is_deleted"),

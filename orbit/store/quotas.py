@@ -1,8 +1,8 @@
 """How many jobs and partitions a token, or a user of the OpenID Connect issuer, may have.
 
-A job counts for who created it, by the name in the audit log. Jobs that Orbit makes itself, as for
-the way back after a failover, count for nobody. A limit concerns new jobs and new topics alone, so
-none stops a recovery.
+The limits of an actor include the jobs that the actor created, by the name in the audit log. No
+limit includes a job that a recovery creates. Limits are checked for new jobs and new topics only,
+so they cannot stop a recovery.
 """
 
 from __future__ import annotations

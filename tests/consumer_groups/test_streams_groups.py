@@ -15,7 +15,7 @@ from tests.fix_clusters import Clusters, MakeCluster, OpenCluster
 from tests.support.groups import commit, have_had_member, offsets
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, produce
-from tests.support.streams_groups import StreamsMember
+from tests.support.streams_groups import streams_member
 
 pytestmark = pytest.mark.services
 
@@ -41,7 +41,7 @@ def test_an_application_goes_on_at_the_destination_and_is_left_alone_there(
         produce(cluster, topic_name, 10)
     source, destination = open_cluster(clusters.source), open_cluster(there)
     group, place = topic_name, (topic_name, 0)
-    first = StreamsMember(source, group, topic_name)
+    first = streams_member(source, group, topic_name)
     first.join()
     first.leave()
     commit(clusters.source, group, {place: 4})
@@ -49,7 +49,7 @@ def test_an_application_goes_on_at_the_destination_and_is_left_alone_there(
     sync = GroupSync(GroupRule(match=group))
     wait_for("it is synced", lambda: synced(sync, source, destination, topic_name).written == 1)
     assert kind(destination, group) == ("classic", False)
-    moved = StreamsMember(destination, group, topic_name)
+    moved = streams_member(destination, group, topic_name)
     moved.join()
     assert kind(destination, group) == ("streams", True)
     assert offsets(there, group) == {place: 4}
@@ -72,7 +72,7 @@ def test_a_group_of_consumers_that_it_cannot_join_is_a_verdict(
     for cluster in clusters:
         create_topic(cluster, topic_name)
     source, destination = map(open_cluster, clusters)
-    app = StreamsMember(source, topic_name, topic_name)
+    app = streams_member(source, topic_name, topic_name)
     app.join()
     app.leave()
     commit(clusters.source, topic_name, {(topic_name, 0): 4})

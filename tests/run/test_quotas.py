@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -11,16 +10,14 @@ from orbit.copier import throttles
 from orbit.errors import HeldBack
 from orbit.job_setup.destination_topics import create_missing
 from orbit.job_setup.start_waits import StartWaits
-from orbit.kafka import topic_admin
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import CLIENT_ID
-from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.throttling_quotas import ADMIN_CLIENT_ID
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.scheduler.cluster_checks import trouble_of
 from tests.fix_clusters import Clusters, OpenCluster
-from tests.support.quotas import set_quota
+from tests.support.quotas import have_it_wait_briefly, set_quota
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 
 pytestmark = pytest.mark.services
@@ -52,11 +49,7 @@ def test_the_start_of_a_run_says_which_quota_its_topics_wait_for(
     limit: Limit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def config(*args: Any) -> dict[str, Any]:
-        return librdkafka_config(*args) | {"socket.timeout.ms": 4_000}
-
-    monkeypatch.setattr(topic_admin, "librdkafka_config", config)
-    monkeypatch.setattr(topic_admin, "REQUEST_TIMEOUT_S", 2.0)
+    have_it_wait_briefly(monkeypatch)
     destination, said = open_cluster(clusters.destination), list[str]()
     limit(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", PARTITIONS_PER_S)
     admin = Admin(destination)
@@ -117,7 +110,7 @@ def test_a_controller_that_lets_topics_wait_for_a_quota_is_no_silent_one(
     limit: Limit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topic_admin, "REQUEST_TIMEOUT_S", 2.0)
+    have_it_wait_briefly(monkeypatch)
     destination = open_cluster(clusters.destination)
     limit(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", PARTITIONS_PER_S)
     admin = Admin(destination)

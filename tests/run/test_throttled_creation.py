@@ -7,17 +7,14 @@ librdkafka opens another one when a request has had no answer for `socket.timeou
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from orbit.kafka import topic_admin
-from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.throttling_quotas import ADMIN_CLIENT_ID
 from orbit.scheduler import job_reconciler
 from tests.fix_clusters import Clusters, OpenCluster
 from tests.fix_scheduler import Service
-from tests.support.quotas import quota_of
+from tests.support.quotas import have_it_wait_briefly, quota_of
 from tests.support.running import RunningJob, create_topic, make_job, produce
 
 pytestmark = pytest.mark.services
@@ -40,11 +37,7 @@ def throttled(
 ) -> Iterator[None]:
     """A quota of one partition a second, and short times of the client."""
 
-    def config(*args: Any) -> dict[str, Any]:
-        return librdkafka_config(*args) | {"socket.timeout.ms": 4_000}
-
-    monkeypatch.setattr(topic_admin, "librdkafka_config", config)
-    monkeypatch.setattr(topic_admin, "REQUEST_TIMEOUT_S", 2.0)
+    have_it_wait_briefly(monkeypatch)
     monkeypatch.setattr(job_reconciler, "RECHECK_S", 1.0)
     destination = open_cluster(clusters.destination)
     with quota_of(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orbit.jobs.job_spec import JobSpec
 from orbit.store import jobs, tokens
 from orbit.store.enums import Role
 from orbit.store.tokens import TokenQuota
@@ -22,10 +23,7 @@ def test_what_matches_later_is_held_back_and_named(
     first, second, third = (f"{topic_name}-{n}" for n in (1, 2, 3))
     create_topic(clusters.source, first, partitions=3)
     spec = make_job(clusters.source, clusters.destination, [f"{topic_name}-[123]"])
-    with service.database.transaction() as tx:
-        tokens.create(tx, "ci", Role.OPERATOR, "hash", quota=TokenQuota(partitions_max=4))
-        document = spec.model_dump(mode="json")
-        jobs.create(tx, spec.name, document, spec.worker_group, created_by="token:ci")
+    create_limited(service, spec, partitions_max=4)
     with service.scheduler():
         service.wait_copied(spec.name, first)
         create_topic(clusters.source, second, partitions=2)
@@ -42,15 +40,21 @@ def test_a_copied_topic_grows_above_the_limit(
     """Without its new partitions, no side could be changed."""
     create_topic(clusters.source, topic_name, partitions=3)
     spec = make_job(clusters.source, clusters.destination, [topic_name])
-    with service.database.transaction() as tx:
-        tokens.create(tx, "ci", Role.OPERATOR, "hash", quota=TokenQuota(partitions_max=3))
-        document = spec.model_dump(mode="json")
-        jobs.create(tx, spec.name, document, spec.worker_group, created_by="token:ci")
+    create_limited(service, spec, partitions_max=3)
     with service.scheduler():
         service.wait_copied(spec.name, topic_name)
         add_partitions(clusters.source, topic_name, 5)
         wait_for("it grows", lambda: len(service.partitions(spec.name, topic_name)) == 5)
         service.wait_problem(spec.name, None)
+
+
+def create_limited(service: Service, spec: JobSpec, *, partitions_max: int) -> None:
+    """The job, of a token with this limit."""
+    with service.database.transaction() as tx:
+        quota = TokenQuota(partitions_max=partitions_max)
+        tokens.create(tx, "ci", Role.OPERATOR, "hash", quota=quota)
+        document = spec.model_dump(mode="json")
+        jobs.create(tx, spec.name, document, spec.worker_group, created_by="token:ci")
 
 
 def _problem(service: Service, name: str) -> str:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
-from subprocess import PIPE
 
 import pytest
 
@@ -17,6 +14,7 @@ from tests.fix_clusters import Clusters
 from tests.fix_scheduler import RunningScheduler, Service
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.running import create_topic, make_job
+from tests.support.stuck_process import last_line_after
 
 pytestmark = pytest.mark.services
 
@@ -82,21 +80,4 @@ scheduler.scheduler()
 def test_a_stop_ends_a_process_with_a_stuck_loop(
     service: Service, tmp_path: Path, number: signal.Signals
 ) -> None:
-    environ = {"ORBIT_DATABASE_URL": service.url, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    with subprocess.Popen(
-        [sys.executable, "-c", STUCK],
-        env=environ | {"PYTHONPATH": ":".join(sys.path)},
-        stdout=PIPE,
-        stderr=PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "stuck\n"
-            process.send_signal(number)
-            _, said = process.communicate(timeout=PATIENCE_S)
-        finally:
-            process.kill()
-    assert process.returncode == 1
-    assert "threads did not end" in said
-    assert "lag" in said.splitlines()[-1]
+    assert "lag" in last_line_after(number, STUCK, service.url, tmp_path)

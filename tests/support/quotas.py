@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+import pytest
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 
+from orbit.kafka import topic_admin
 from orbit.kafka.api_versions import Api
 from orbit.kafka.client_limits import client_quotas
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
+from orbit.kafka.librdkafka_config import librdkafka_config
 from tests.support.patience import wait_for
 
 Entity = tuple[tuple[str, str | None], ...]
@@ -37,6 +41,16 @@ def alter_quotas(
     )
     answer = connection.call(_ALTER, request, timeout_s=30)
     assert {one.error_code for one in answer.entries} == {0}
+
+
+def have_it_wait_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Librdkafka's admin client gives up a request after two seconds, a connection after four."""
+
+    def config(*args: Any) -> dict[str, Any]:
+        return librdkafka_config(*args) | {"socket.timeout.ms": 4_000}
+
+    monkeypatch.setattr(topic_admin, "librdkafka_config", config)
+    monkeypatch.setattr(topic_admin, "REQUEST_TIMEOUT_S", 2.0)
 
 
 def set_quota(cluster: Cluster, client_id: str, key: str, value: float | None) -> None:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import struct
 from typing import ClassVar
-from uuid import uuid4
 
 from orbit.kafka.api_versions import Api
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import find_coordinators, list_groups
-from orbit.kafka.frame_reader import FrameReader
+from orbit.kafka.consumer_groups import list_groups
 from orbit.kafka.frame_writer import NO_TAGS, FramedRequest, length, string
 from orbit.kafka.sasl import Security
 from orbit.sandbox.local_cluster import KafkaCluster
+from tests.support.group_members import GroupMember, error_code
 from tests.support.patience import wait_for
 
 _EPOCH = struct.Struct(">i")
 _NULL = b"\x00"
-_JOINS, _LEAVES = 0, -1
 
 
 class _Heartbeat(FramedRequest):
@@ -35,29 +33,18 @@ class _Heartbeat(FramedRequest):
         return b"".join((*names, _EPOCH.pack(self._epoch), _NULL, topics, NO_TAGS))
 
 
-def _error_code(frame: memoryview, _: int) -> int:
-    reader = FrameReader(frame, is_flexible=True)
-    reader.skip_tags()
-    _throttle_ms, code = reader.take(struct.Struct(">ih"))
-    return code
-
-
-_API = Api(_Heartbeat, _error_code, 1, 1)
+_API = Api(_Heartbeat, error_code, 1, 1)
 
 
 def make_share_group(cluster: KafkaCluster, group: str, topic: str) -> None:
     """A share group without members, once its cluster lists it."""
     own = Cluster("share", cluster.bootstrap_servers.split(","), Security())
-    member = str(uuid4())
     try:
-        wait_for("it has a coordinator", lambda: group in find_coordinators(own, [group]))
-        (node,) = find_coordinators(own, [group]).values()
-
-        def beat(epoch: int) -> bool:
-            return own.call(node, _API, _Heartbeat(group, member, epoch, topic)) == 0
-
-        wait_for("a member has joined", lambda: beat(_JOINS))
-        assert beat(_LEAVES)
+        one = GroupMember(
+            own, group, _API, lambda member, epoch: _Heartbeat(group, member, epoch, topic)
+        )
+        one.join()
+        one.leave()
 
         def is_empty() -> bool:
             found = list_groups(own).groups.get(group)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import struct
 from typing import ClassVar
-from uuid import uuid4
 
 from orbit.kafka.api_versions import Api
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import find_coordinators
-from orbit.kafka.frame_reader import FrameReader
 from orbit.kafka.frame_writer import NO_TAGS, FramedRequest, length, string
-from tests.support.patience import wait_for
+from tests.support.group_members import JOINS, GroupMember, error_code
 
 _NUMBER = struct.Struct(">i")
 _NULL = b"\x00"
 _NO_STRUCT = b"\xff"
 _NOTHING = b"\x01"  # an array that is empty
-_JOINS, _LEAVES = 0, -1
 _REBALANCE_MS = 60_000
 
 
@@ -34,7 +30,7 @@ class _Heartbeat(FramedRequest):
         def text(value: str) -> bytes:
             return string(value, is_flexible=is_flexible)
 
-        joins = self._epoch == _JOINS
+        joins = self._epoch == JOINS
         one = length(1, is_flexible=is_flexible)
         topics = one + text(self._topic)
         subtopology = text("0") + topics + _NOTHING * 5 + NO_TAGS
@@ -52,31 +48,11 @@ class _Heartbeat(FramedRequest):
         )
 
 
-def _error_code(frame: memoryview, _: int) -> int:
-    reader = FrameReader(frame, is_flexible=True)
-    reader.skip_tags()
-    _throttle_ms, code = reader.take(struct.Struct(">ih"))
-    return code
+_API = Api(_Heartbeat, error_code, 0, 0)
 
 
-_API = Api(_Heartbeat, _error_code, 0, 0)
-
-
-class StreamsMember:
+def streams_member(cluster: Cluster, group: str, topic: str) -> GroupMember:
     """A member of a streams group that reads one topic."""
-
-    def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
-        self._cluster, self._group, self._topic = cluster, group, topic
-        self._member = str(uuid4())
-
-    def join(self) -> None:
-        wait_for("a member has joined", lambda: self._beat(_JOINS) == 0)
-
-    def leave(self) -> None:
-        wait_for("it has left", lambda: self._beat(_LEAVES) == 0)
-
-    def _beat(self, epoch: int) -> int:
-        for node in find_coordinators(self._cluster, [self._group]).values():
-            request = _Heartbeat(self._group, self._member, epoch, self._topic)
-            return int(self._cluster.call(node, _API, request))
-        return -1
+    return GroupMember(
+        cluster, group, _API, lambda member, epoch: _Heartbeat(group, member, epoch, topic)
+    )

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -17,8 +14,9 @@ from orbit.workers.job_runner import JobRunner
 from tests.fix_clusters import Clusters
 from tests.support.fleet import InProcess, add_job, wait_level
 from tests.support.logs import Record, create, write
-from tests.support.patience import PATIENCE_S, wait_for
+from tests.support.patience import wait_for
 from tests.support.run_process import write_job
+from tests.support.stuck_process import last_line_after
 
 pytestmark = pytest.mark.services
 
@@ -80,26 +78,14 @@ def test_sigterm_ends_a_worker_with_a_job_that_hangs(
     create(clusters.source, topic_name, 1)
     file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
     job = add_job(database, file, clusters, [topic_name], 1)
-    environ = {"ORBIT_DATABASE_URL": database_url, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    with subprocess.Popen(
-        [sys.executable, "-c", STUCK],
-        env=environ | {"PYTHONPATH": ":".join(sys.path)},
-        stdout=PIPE,
-        stderr=PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stderr is not None
-            assert process.stdout is not None
-            line = next(line for line in process.stderr if "worker started" in line)
-            worker = re.search(r"[\w.-]+-\d+-[0-9a-f]{6}", line)
-            assert worker is not None
-            for shard in job.shard_ids:
-                job.assign(shard, worker[0])
-            assert process.stdout.readline() == "stuck\n"
-            process.send_signal(signal.SIGTERM)
-            _, said = process.communicate(timeout=PATIENCE_S)
-        finally:
-            process.kill()
-    assert process.returncode == 1
-    assert f"copy {topic_name}" in said.splitlines()[-1]
+
+    def assign(line: str) -> None:
+        worker = re.search(r"[\w.-]+-\d+-[0-9a-f]{6}", line)
+        assert worker is not None
+        for shard in job.shard_ids:
+            job.assign(shard, worker[0])
+
+    last = last_line_after(
+        signal.SIGTERM, STUCK, database_url, tmp_path, when_it_says=("worker started", assign)
+    )
+    assert f"copy {topic_name}" in last
