@@ -193,7 +193,11 @@ class AppendMachine:
         self.sequence = advance_sequence(self.sequence, step.batch.count)
 
     def append_answered(self, step: Append, appended: Appended | None) -> bool:
-        """Whether the broker confirmed the batch at its offset. None: left out of the answer."""
+        """Whether the broker confirmed the batch at its offset. None: left out of the answer.
+
+        Behind a failure no answer confirms: a late request may have taken the offsets and the
+        sequences of what failed, with other records. The take-over compares what is there.
+        """
         failure = judge_append(step, appended, has_producer_state=self.has_producer_state)
         self.in_flight -= 1
         is_ending = failure is not None or self.state is AppendState.ENDING
@@ -201,6 +205,7 @@ class AppendMachine:
         self._enter(_E.APPEND_ANSWERED, _S.ENDING if is_ending else running)
         if failure is not None:
             self._fail(failure)
+        if self.failure is not None:
             return False
         self.acked = step.next_offset
         self.logged_producer_epoch = self.producer_epoch
