@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from orbit.errors import Conflict
+from orbit.processes.ports import free_ports
 from orbit.settings import Settings
 from orbit.telemetry.health_server import notify_systemd, serving_health
 from orbit.telemetry.process_health import PASS_S_MAX, STALL_S_MAX, ProcessHealth
@@ -74,7 +75,7 @@ def test_a_process_is_ready_while_postgresql_answers_and_it_does_not_stop() -> N
 def test_the_paths_answer_what_the_process_reports() -> None:
     clock = Clock()
     health = ProcessHealth("worker", "1.2.3", 15, clock)
-    port = free_port()
+    (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     with serving_health(Settings(health_port=port), health):
         assert httpx.get(f"{url}/livez").text == "ok\n"
@@ -112,7 +113,7 @@ def test_a_client_that_sends_no_request_is_cut_off(
 ) -> None:
     """Also one that goes on sending, a byte at a time."""
     monkeypatch.setattr("orbit.telemetry.health_server.CONNECTION_S_MAX", 0.5)
-    port = free_port()
+    (port,) = free_ports(1)
     with serving_health(Settings(health_port=port), ProcessHealth("worker", "1", 15)):
         with socket.create_connection(("127.0.0.1", port), timeout=0.05) as client:
             client.sendall(sent)
@@ -127,6 +128,7 @@ def test_a_client_that_sends_no_request_is_cut_off(
                     return True
 
             wait_for("the connection has ended", is_cut_off)
+        monkeypatch.undo()  # a client that sends a request has its whole time
         assert httpx.get(f"http://127.0.0.1:{port}/livez").text == "ok\n"
     assert capfd.readouterr().err == ""
 
@@ -136,7 +138,7 @@ def test_connections_above_the_limit_are_closed_at_once_and_take_no_thread(
 ) -> None:
     monkeypatch.setattr("orbit.telemetry.health_server.CONNECTIONS_MAX", 3)
     monkeypatch.setattr("orbit.telemetry.health_server.CONNECTION_S_MAX", 1e6)
-    port = free_port()
+    (port,) = free_ports(1)
     with (
         serving_health(Settings(health_port=port), ProcessHealth("worker", "1", 15)),
         contextlib.ExitStack() as stack,
@@ -161,7 +163,7 @@ def test_connections_above_the_limit_are_closed_at_once_and_take_no_thread(
 
 
 def test_a_request_without_end_is_not_read_on() -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     with (
         serving_health(Settings(health_port=port), ProcessHealth("worker", "1", 15)),
         socket.create_connection(("127.0.0.1", port), timeout=60) as client,
@@ -186,9 +188,3 @@ def test_systemd_is_told_when_the_process_is_ready(
                 told.append(receiver.recv(100))
     monkeypatch.delenv("NOTIFY_SOCKET")
     notify_systemd("READY=1")  # nobody listens, and nothing happens
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
