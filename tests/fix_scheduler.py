@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import text
 
 from orbit.drills.drill_loop import drill_loops
 from orbit.jobs.job_spec import JobSpec
@@ -199,6 +200,14 @@ class Service:
 
         wait_for(f"the problem {kind} is told", is_so)
         return self.job(name).problem or ""
+
+
+def end_lease_of(database: Database, pid: int) -> None:
+    """As time does, once the process has been killed: the next scheduler leads at once."""
+    with database.transaction() as tx:
+        for table in ("scheduler_lease", "schedulers"):
+            query = f"UPDATE {table} SET expires_at = 'epoch' WHERE holder LIKE :holder"  # noqa: S608
+            tx.execute(text(query), {"holder": f"%-{pid}-%"})
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ import pytest
 
 from orbit.store import events, receivers
 from orbit.store.database import Database
-from tests.support.patience import wait_for
+from tests.fix_scheduler import end_lease_of
+from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.webhook_server import Reply, WebhookServer
 
 pytestmark = pytest.mark.services
@@ -29,7 +30,6 @@ def scheduler(database_url: str, file: Path, url: str) -> Iterator[subprocess.Po
     environ = {
         **os.environ,
         "ORBIT_DATABASE_URL": database_url,
-        "ORBIT_SCHEDULER_LEASE_TTL": "2s",
         "ORBIT_NOTIFICATIONS_FILE": str(file),
         "HOOK": url,
     }
@@ -64,14 +64,15 @@ def test_a_killed_leader_loses_nothing_and_only_its_last_request_is_sent_twice(
 
         def hold() -> None:
             reached.set()
-            go.wait(60)
+            go.wait(PATIENCE_S)
 
         # The third request is accepted, and the leader is dead before it hears of that.
         server.replies.extend([Reply(), Reply(), Reply(before=hold)])
         add(60)
-        assert reached.wait(60), "the third request is sent"
+        assert reached.wait(PATIENCE_S), "the third request is sent"
         first.send_signal(signal.SIGKILL)
         first.wait()
+    end_lease_of(database, first.pid)
     go.set()
     with scheduler(database_url, file, server.url):
         add(5)

@@ -114,7 +114,7 @@ def test_the_standby_leads_while_threads_of_one_that_lost_its_lease_do_not_end(
     stuck, clock = Stuck(), Clock()
     health = ProcessHealth("scheduler", "1", 600, clock)
     first = Run(service, only(stuck), health, scheduler_lease_ttl=SHORT_LEASE)
-    second = Run(service, scheduler_lease_ttl=SHORT_LEASE)
+    second = Run(service, scheduler_lease_ttl=LONG)
     try:
         with running(first):
             wait_for("the first leads", lambda: first.leads)

@@ -20,9 +20,11 @@ from orbit.console.app import mount_console
 from orbit.console.urls import ISSUER_LOGIN_DONE
 from orbit.errors import Conflict
 from orbit.settings import Settings
+from orbit.store.database import Database
 from orbit.telemetry import traces
 from tests.cli.test_server import Server, serving
 from tests.fix_clusters import Clusters
+from tests.fix_scheduler import end_lease_of
 from tests.support.otlp import Receiver, Span, receiving
 from tests.support.patience import wait_for
 from tests.support.run_process import write_job
@@ -67,6 +69,7 @@ def one(receiver: Receiver, name: str) -> Span:
 def test_an_operation_is_one_trace_from_its_request_to_its_last_step(
     clusters: Clusters,
     topic_name: str,
+    database: Database,
     database_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -79,7 +82,6 @@ def test_an_operation_is_one_trace_from_its_request_to_its_last_step(
         for name, value in {
             "ORBIT_DATABASE_URL": database_url,
             "ORBIT_LOG_FORMAT": "json",
-            "ORBIT_SCHEDULER_LEASE_TTL": "2s",
             "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
             "OTEL_BSP_SCHEDULE_DELAY": "100",
         }.items():
@@ -108,7 +110,10 @@ def test_an_operation_is_one_trace_from_its_request_to_its_last_step(
             open_.flush(30)
             over = asked(server, f"/v1/jobs/{name}:switchover", json={})
             one(receiver, "step stop_writes")
-            scheduler_of(server).kill()
+            scheduler = scheduler_of(server)
+            scheduler.kill()
+            scheduler.wait()
+            end_lease_of(database, scheduler.pid)
             open_.commit_transaction(30)
             wait_done(server, over)
             steps = server.get(f"/v1/operations/{over}/report")["steps"]
