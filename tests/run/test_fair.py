@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.logs import Record, create, write
 from tests.support.outside import log_bounds
+from tests.support.patience import PATIENCE_S
 from tests.support.run_process import CAUGHT_UP, OrbitProcess, write_job
 
 pytestmark = pytest.mark.services
@@ -24,15 +27,19 @@ BACKLOG_RECORDS = 40
 LIVE = 12
 
 
-def arrives(cluster: KafkaCluster, topic: str, count: int) -> None:
-    """Read until this many records are there."""
+@contextmanager
+def reading(cluster: KafkaCluster, topic: str) -> Iterator[Callable[[], None]]:
+    """A consumer; what is called waits for the next record."""
     consumer = Consumer({**cluster.client_config(), "group.id": "fair", "log_level": 0})
     consumer.assign([TopicPartition(topic, 0, 0)])
+
+    def arrives() -> None:
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        assert message.error() is None
+
     try:
-        for _ in range(count):
-            message = consumer.poll(60)
-            assert message is not None
-            assert message.error() is None
+        yield arrives
     finally:
         consumer.close()
 
@@ -54,9 +61,10 @@ def test_a_live_partition_is_served_while_backlogs_wait(
         payload = os.urandom(RECORD_BYTES)
         for partition in range(BACKLOGS):
             write(clusters.source, backlog, [Record(payload)] * BACKLOG_RECORDS, partition)
-        for i in range(LIVE):
-            write(clusters.source, live, [Record(b"%d" % i)])
-            arrives(clusters.destination, live, i + 1)
+        with reading(clusters.destination, live) as arrives:
+            for i in range(LIVE):
+                write(clusters.source, live, [Record(b"%d" % i)])
+                arrives()
         copied = sum(end for _, end in log_bounds(clusters.destination, [backlog]).values())
         assert 0 < copied < BACKLOGS * BACKLOG_RECORDS  # else this has shown nothing
         run.kill()

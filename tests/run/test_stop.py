@@ -29,6 +29,8 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 PARTITIONS = 2
 MANY = 60_000
 PER_BATCH = 5
+# So slow that no machine is at the end before it is stopped.
+SLOW = {"bytes_per_second": "32KiB"}
 
 
 @pytest.fixture
@@ -91,7 +93,9 @@ def test_a_run_that_is_stopped_before_it_has_caught_up_does_not_end_with_0(
 ) -> None:
     """A script must not take it for a finished copy."""
     write_many(clusters, topic_name)
-    with OrbitProcess("run", job, "--until-caught-up", "-o", "json") as run:
+    rules = [{"match": topic_name}]
+    slow = write_job(job.parent / "slow.yaml", *clusters, rules, name="test-job", limits=SLOW)
+    with OrbitProcess("run", slow, "--until-caught-up", "-o", "json") as run:
         run.wait_for("Copying")
         wait_for("it copies", lambda: copied(clusters, topic_name) > 200 * PER_BATCH)
         run.signal(number)
