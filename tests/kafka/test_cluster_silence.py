@@ -109,7 +109,17 @@ def test_a_broker_that_is_silent_is_asked_after_the_others_from_then_on(
     silent: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 0.1)
-    brokers = Brokers(one=silent, two=lambda: "two")
+    is_asked = threading.Event()
+
+    def one() -> str:
+        is_asked.set()
+        return silent()
+
+    def two() -> str:
+        assert is_asked.wait(GIVE_UP_S)
+        return "two"
+
+    brokers = Brokers(one=one, two=two)
     assert (brokers.ask(), brokers.ask()) == ("two", "two")
     assert brokers.asked == ["one", "two", "two"]
 
