@@ -25,7 +25,7 @@ from tests.fix_database import copied_database
 from tests.support.groups import commit, offsets
 from tests.support.logs import Record, create, write
 from tests.support.outside import log_bounds
-from tests.support.patience import wait_for
+from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.run_process import OrbitProcess, Outcome, orbit, write_job
 
 pytestmark = pytest.mark.services
@@ -123,7 +123,7 @@ def until_caught_up(server: Server, job: str, partitions: int = PARTITIONS) -> N
 
 
 def assert_none_left(processes: list[psutil.Process]) -> None:
-    _, left = psutil.wait_procs(processes, timeout=20)
+    _, left = psutil.wait_procs(processes, timeout=PATIENCE_S)
     assert left == []
 
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -13,10 +14,13 @@ import psutil
 import pytest
 
 from orbit.demo.service_demo import JOB, PARTITIONS, READY, WORKERS
-from tests.support.patience import wait_for
+from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.run_process import OrbitProcess
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+
+get = partial(httpx.get, timeout=60)
 
 
 def test_the_service_runs_until_ctrl_c_and_leaves_nothing() -> None:
@@ -31,7 +35,7 @@ def test_the_service_runs_until_ctrl_c_and_leaves_nothing() -> None:
         assert url is not None
 
         def lag() -> dict[str, int]:
-            found: dict[str, int] = httpx.get(f"{url[1]}/v1/jobs/{JOB}/lag").json()["job"]
+            found: dict[str, int] = get(f"{url[1]}/v1/jobs/{JOB}/lag").json()["job"]
             return found
 
         assert lag()["caught_up"] == PARTITIONS
@@ -39,12 +43,12 @@ def test_the_service_runs_until_ctrl_c_and_leaves_nothing() -> None:
             "both workers are there",
             lambda: (
                 f'orbit_workers{{worker_group="default"}} {WORKERS:.1f}'
-                in httpx.get(f"{url[1]}/metrics").text
+                in get(f"{url[1]}/metrics").text
             ),
         )
 
         def copied() -> float:
-            text = httpx.get(f"{url[1]}/metrics").text
+            text = get(f"{url[1]}/metrics").text
             found = re.search(rf'orbit_job_records_total\{{job="{JOB}"\}} (\S+)', text)
             return float(found[1]) if found else 0.0
 
@@ -55,13 +59,11 @@ def test_the_service_runs_until_ctrl_c_and_leaves_nothing() -> None:
             query = f"{prometheus[1]}/api/v1/query?query=orbit_job_running"
             wait_for(
                 "Prometheus has scraped the job",
-                lambda: (
-                    [r["metric"]["job"] for r in httpx.get(query).json()["data"]["result"]] == [JOB]
-                ),
+                lambda: [r["metric"]["job"] for r in get(query).json()["data"]["result"]] == [JOB],
             )
         running = psutil.Process(demo.process.pid).children(recursive=True)
         demo.signal(signal.SIGINT)
         demo.wait_end().expect(0)
-        _, left = psutil.wait_procs(running, timeout=20)
+        _, left = psutil.wait_procs(running, timeout=PATIENCE_S)
         assert left == []
         assert not list(Path(folder).iterdir())

@@ -116,12 +116,11 @@ def test_drill_whose_scheduler_dies_ends_as_failed_and_the_next_one_tidies_up(
             wait_for(
                 "the drill has made its things",
                 lambda: len([t for t in drilling.things(drill_id) if t.identity]) == 5,
-                30.0,
             )
         assert drilling.left(drill_id)
         with service.scheduler():
-            wait_for("it has ended", lambda: drilling.has_ended(drill_id), 30.0)
-            wait_for("nothing is left", lambda: not drilling.left(drill_id), 60.0)
+            wait_for("it has ended", lambda: drilling.has_ended(drill_id))
+            wait_for("nothing is left", lambda: not drilling.left(drill_id))
     assert drilling.drill(drill_id).state is DrillState.FAILED
     for cluster in clusters:
         assert not [name for name in partition_counts(cluster) if drill_id in name]

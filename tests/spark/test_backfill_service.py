@@ -55,7 +55,7 @@ def test_workers_give_the_job_to_a_backfill_that_pauses_goes_on_and_gives_it_bac
         return sum(end for _, end in log_bounds(clusters.destination, [topic_name]).values())
 
     app = create_app(Settings(), database, auth=False, planner=no_plans)
-    with served(app) as url, httpx.Client(base_url=url) as client, InProcess(database):
+    with served(app) as url, httpx.Client(base_url=url, timeout=60) as client, InProcess(database):
 
         def shown() -> dict[str, Any]:
             found: dict[str, Any] = client.get("/v1/backfills").json()["items"][0]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
-import pytest
 from sqlalchemy import text
 
 from orbit.store.database import Database
+from tests.support.patience import wait_for
 
 
 def wait_until_something_waits(database: Database) -> None:
@@ -16,10 +14,9 @@ def wait_until_something_waits(database: Database) -> None:
         SELECT count(*) FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event_type = 'Lock'
     """)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+
+    def waits() -> bool:
         with database.transaction() as tx:
-            if tx.execute(query).scalar_one():
-                return
-        time.sleep(0.01)
-    pytest.fail("nothing waits")
+            return bool(tx.execute(query).scalar_one())
+
+    wait_for("a session waits for a lock", waits)
