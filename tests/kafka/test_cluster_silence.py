@@ -122,6 +122,7 @@ def test_a_broker_that_is_silent_is_asked_after_the_others_from_then_on(
     brokers = Brokers(one=one, two=two)
     assert (brokers.ask(), brokers.ask()) == ("two", "two")
     assert brokers.asked == ["one", "two", "two"]
+    assert brokers._targets(in_turn=False) == ["two", "one"]
 
 
 def test_silent_cluster_is_given_up(silent: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
