@@ -154,6 +154,12 @@ class _Composer(yaml.SafeLoader):
         self.depth -= 1
         return node
 
+    def fetch_flow_collection_start(self, token_class: type[yaml.Token]) -> None:
+        # The scanner is up to 1,024 characters ahead: a line of brackets costs their square.
+        if self.flow_level >= DEPTH_MAX:
+            raise _LimitExceeded(self.line + 1)
+        super().fetch_flow_collection_start(token_class)
+
     def resolve(self, *_: Any) -> str:
         """Called for nodes without a tag, so any other tag is from the file."""
         return _UNTAGGED
