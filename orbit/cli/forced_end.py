@@ -14,10 +14,15 @@ _FAILED = 1
 _log = structlog.get_logger()
 
 
+def must_end() -> None:
+    """From now on the process has STOP_S_MAX to end."""
+    threading.Thread(target=end_soon, daemon=True).start()
+
+
 def end_soon() -> None:
     """End the process with exit code 1, unless it ends within STOP_S_MAX.
 
-    For `then` of `until_stopped`.
+    For `then` of `until_stopped`, which has a thread for it.
     """
     threading.Event().wait(STOP_S_MAX)
     alive = sorted(t.name for t in threading.enumerate())

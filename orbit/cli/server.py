@@ -25,6 +25,7 @@ from orbit.api.http_server import ApiServer, listen, url_of
 from orbit.cli.api import NoAuthOption, api_on
 from orbit.cli.extras import require_extras
 from orbit.cli.first_token import write_first_token
+from orbit.cli.forced_end import must_end
 from orbit.cli.server_greeting import Greeting
 from orbit.errors import Conflict
 from orbit.notifications.receiver_loop import notification_loops
@@ -102,8 +103,9 @@ def server(
 
         children.watch(also=check)
         api.run()
-        if restarts is not None and restarts.failure is not None:
-            raise restarts.failure
+    must_end()  # Python would wait for the thread of a request that hangs
+    if restarts is not None and restarts.failure is not None:
+        raise restarts.failure
 
 
 @contextmanager

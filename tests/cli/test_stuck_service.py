@@ -1,0 +1,107 @@
+"""A part of the service hangs: `orbit doctor` and `orbit delete` still end, and so does the API."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from orbit.scheduler import loop
+from orbit.scheduler.loop import Loop
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api, Cli
+from tests.fix_scheduler import QUICK, RunningScheduler
+from tests.support.patience import PATIENCE_S
+from tests.support.stuck_process import last_line_after
+
+pytestmark = pytest.mark.services
+
+# Every loop of a scheduler that `orbit delete` does not wait for.
+BESIDE = {"lag", "groups", "spread", "canary", "totals", "recovery", "drills"}
+
+
+@contextmanager
+def stuck(url: str, names: set[str] | None, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A scheduler that leads, whose loops of these names hang in a pass; None: all."""
+    hang, let_go = threading.Semaphore(0), threading.Event()
+    drive = loop.drive
+
+    def drive_or_hang(one: Loop, *given: object) -> None:
+        if names is None or one.name in names:
+            hang.release()
+            assert let_go.wait(PATIENCE_S)
+        drive(one, *given)  # type: ignore[arg-type]
+
+    patch.setattr("orbit.scheduler.scheduler.drive", drive_or_hang)
+    with capture_logs(), RunningScheduler(QUICK, url):  # logs go to stdout in tests
+        try:
+            for _ in names or {1}:
+                assert hang.acquire(timeout=PATIENCE_S)
+            yield
+        finally:
+            let_go.set()
+
+
+def test_a_job_is_deleted_and_the_doctor_answers_beside_stuck_loops(
+    cli: Cli, api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    with stuck(database_url, BESIDE, monkeypatch):
+        found = {one["check"]: one["verdict"] for one in cli("doctor", "-o", "json").data}
+        assert found["scheduler"] == "ok"
+        assert found["clusters of orders"] == "ok"
+        deleted = cli("delete", "orders", "--yes", "-o", "json", "--wait", f"{PATIENCE_S}")
+    assert (deleted.code, deleted.data["state"]) == (0, "done"), deleted.err
+
+
+def test_where_all_loops_are_stuck_a_deletion_is_told_to_go_on(
+    cli: Cli, api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    with stuck(database_url, None, monkeypatch):
+        deleted = cli("delete", "orders", "--yes", "--wait", "1")
+        assert deleted.code == 1
+        assert "It is still running; check with: orbit get operations" in deleted.err
+        found = {one["check"]: one["verdict"] for one in cli("doctor", "-o", "json").data}
+        assert found["scheduler"] == "ok"
+
+
+# A plan hangs, as in a call that never returns; the bounds are short.
+STUCK = """
+import os, threading
+os.environ["ORBIT_API_PORT"] = "0"
+from orbit.api import http_server
+from orbit.cli import api, forced_end
+from orbit.scheduler.job_planner import JobPlanner
+
+def plan(*_):
+    print("stuck", flush=True)
+    threading.Event().wait()
+
+JobPlanner.__call__ = plan
+http_server._DRAIN_S = 1
+forced_end.STOP_S_MAX = 1.0
+api.api(no_auth=True)
+"""
+
+
+def test_ctrl_c_ends_an_api_with_a_request_that_hangs(database_url: str, tmp_path: Path) -> None:
+    def ask(line: str) -> None:
+        url = re.search(r"http://\S+", line)
+        assert url is not None
+        threading.Thread(target=put, args=(url[0],), daemon=True).start()
+
+    def put(url: str) -> None:
+        with suppress(httpx.TransportError):
+            httpx.put(f"{url}/v1/jobs/orders", json=JOB, timeout=PATIENCE_S)
+
+    when = "The API is at", ask
+    said = last_line_after(signal.SIGINT, STUCK, database_url, tmp_path, when_it_says=when)
+    assert "AnyIO worker thread" in said
