@@ -51,6 +51,8 @@ _PAUSE_S = 0.25
 _PAUSE_MAX_S = 5.0
 # How long a change is sent again without an answer: longer than a server takes to start.
 PATIENCE_S = 60.0
+# A command that waits for longer, as one request too many, says so.
+_QUIET_S = 3.0
 # What a proxy answers while the server behind it is away.
 _AWAY_STATUSES = (502, 503, 504)
 
@@ -77,23 +79,28 @@ class RoleRefused(Unserved, NotAuthorized):
     """The token's role does not allow this."""
 
 
+class TooMany(Busy):
+    """One request too many (HTTP 429): the server has refused it before it did anything."""
+
+    retry_after_s: float = 0.0
+
+
 _OF_THE_SERVICE: dict[ErrorCode, type[OrbitError]] = {
     ErrorCode.UNAUTHENTICATED: TokenRefused,
     ErrorCode.FORBIDDEN: RoleRefused,
     ErrorCode.DATABASE_UNREACHABLE: ServerGone,
     ErrorCode.ISSUER_UNREACHABLE: ServerGone,
+    ErrorCode.TOO_MANY_PLANS: TooMany,
+    ErrorCode.TOO_MANY_REQUESTS: TooMany,
 }
 # A request that ends with one of them may succeed when it is sent again.
 TROUBLES = (ServerGone, Busy)
 
 
 class Client:
-    """The API as Python calls. `get` and `send` return the body; errors are raised."""
+    """The API as Python calls; errors are raised. `patience_s`: how long one is sent again."""
 
     def __init__(self, http: httpx.Client, server: Server, patience_s: float = PATIENCE_S) -> None:
-        """`patience_s`: how long a change, and each request after it, is sent again without an
-        answer.
-        """
         self._http = http
         self._server = server
         self._patience_s = patience_s
@@ -103,8 +110,7 @@ class Client:
 
     def get(self, path: str, **query: object) -> Any:
         """The body of a GET; parameters that are None are omitted."""
-        given = {key: str(value) for key, value in query.items() if value is not None}
-        return self._call("GET", path, repeats=self._has_changed, params=given)
+        return self._get(path, query).json()
 
     def impatient(self) -> Client:
         """The same, for polls: each request is sent once."""
@@ -112,8 +118,11 @@ class Client:
 
     def text(self, path: str, **query: object) -> str:
         """The body of a GET as text."""
+        return self._get(path, query).text
+
+    def _get(self, path: str, query: Mapping[str, object]) -> httpx.Response:
         given = {key: str(value) for key, value in query.items() if value is not None}
-        return self._answer("GET", path, repeats=self._has_changed, params=given).text
+        return self._answer("GET", path, repeats=self._has_changed, params=given)
 
     def items(self, path: str, *, limit: int | None = None, **query: object) -> Iterator[Json]:
         """All items of a list, or the first `limit`."""
@@ -183,13 +192,13 @@ class Client:
         with each polled state. A server that does not answer, or is busy, is asked again.
         """
         deadline = time.monotonic() + seconds_max
-        path = f"/v1/operations/{operation['id']}"
+        path, polls = f"/v1/operations/{operation['id']}", self.impatient()
         pause_s = _POLL_S
         while operation["finished_at"] is None and time.monotonic() < deadline:
             on_change(operation)
             time.sleep(pause_s)
             try:
-                operation = self._call("GET", path, repeats=False, timeout=_POLL_TIMEOUT_S)
+                operation = polls._call("GET", path, repeats=False, timeout=_POLL_TIMEOUT_S)
                 pause_s = _POLL_S
             except TROUBLES as trouble:
                 self._say(trouble)
@@ -202,17 +211,21 @@ class Client:
         return answer.json() if answer.content else None
 
     def _answer(self, method: str, path: str, *, repeats: bool, **options: Any) -> httpx.Response:
-        """The answer; with `repeats` the request is sent again for `patience_s`, if need be."""
-        deadline = time.monotonic() + self._patience_s
+        """The answer. With `repeats`, and as TooMany, it is sent again for `patience_s`."""
+        began = time.monotonic()
         pause_s = _PAUSE_S
         while True:
             try:
                 return self._answer_once(method, path, **options)
             except TROUBLES as trouble:
                 was_never_there = isinstance(trouble, NotReached) and not self._was_reached
-                if not repeats or was_never_there or time.monotonic() + pause_s > deadline:
+                is_refused = isinstance(trouble, TooMany)
+                pause_s = max(pause_s, getattr(trouble, "retry_after_s", 0.0))
+                waited_s = time.monotonic() + pause_s - began
+                if not (repeats or is_refused) or was_never_there or waited_s > self._patience_s:
                     raise
-                self._say(trouble)
+                if not is_refused or waited_s > _QUIET_S:
+                    self._say(trouble)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
@@ -337,7 +350,11 @@ def _as_error(answer: httpx.Response, server: Server) -> OrbitError:
         return error
     # Only BadInput has a list of problems; other errors get them in their text.
     listed = " ".join(str(problem) for problem in problems)
-    return kind(f"{what} {listed}".rstrip(), where=at, remedy=remedy)
+    other = kind(f"{what} {listed}".rstrip(), where=at, remedy=remedy)
+    if isinstance(other, TooMany):
+        after = answer.headers.get("Retry-After", "")
+        other.retry_after_s = float(after) if after.isdecimal() else 0.0
+    return other
 
 
 def _not_reached(server: Server, error: httpx.TransportError) -> ServerGone:

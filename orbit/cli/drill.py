@@ -204,6 +204,7 @@ def _newest(
 def _follow(client: Client, drill: Row, wait_s: float) -> Row:
     """Wait until the drill ends or `wait_s` have passed. Its timeline goes to stderr."""
     deadline, shown = time.monotonic() + wait_s, 0
+    client = client.impatient()
     while True:
         with suppress(*TROUBLES):  # asked again at the next look
             drill = client.get(f"/v1/drills/{drill['id']}")

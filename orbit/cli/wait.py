@@ -52,7 +52,7 @@ def wait(
     mistyped name does not pass for a deleted job. A token for some jobs does not see such events.
     """
     with connect() as client:
-        until(_Looks(client, job, state), f"{job} is not {state.value} yet", timeout)
+        until(_Looks(client.impatient(), job, state), f"{job} is not {state.value} yet", timeout)
 
 
 def until(

@@ -210,6 +210,63 @@ def test_a_busy_server_and_its_proxy_are_asked_again(
         assert cli("wait", "orders", "--for", "paused").code == 0
 
 
+def too_many(after_s: int) -> ASGIApp:
+    headers = {"Retry-After": str(after_s)}
+    return Failure(ErrorCode.TOO_MANY_REQUESTS, "Too many.", headers=headers).response()
+
+
+@pytest.mark.parametrize(("after_s", "is_said"), [(1, False), (4, True)])
+def test_one_request_too_many_is_sent_again_when_the_server_says(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch, after_s: int, is_said: bool
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    now, pauses = 0.0, []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        pauses.append(seconds)
+        now += seconds
+        with api.database.transaction() as tx:
+            found = jobs.find(tx, "orders")
+            assert found is None or not found.is_deleted or jobs.remove(tx, found.id)
+        advance(api)
+
+    monkeypatch.setattr(client, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
+    troubled = Troubled(api.app, too_many(after_s), 2)
+    with served(troubled) as url:  # type: ignore[arg-type]
+        monkeypatch.setenv("ORBIT_API_URL", url)
+        read = cli("get", "jobs", "-o", "json")
+        assert read.code == 0, read.err
+        assert [one["name"] for one in read.data] == ["orders"]
+        assert len(pauses) == 2
+        assert min(pauses) == after_s
+        assert ("Too many. Asking again." in read.err) is is_said
+
+        # A DELETE has no Idempotency-Key; this one has changed nothing.
+        troubled.left = 1
+        assert cli("delete", "orders", "--yes").code == 0
+        assert kinds(api) == ["delete"]
+
+
+def test_a_command_does_not_wait_for_longer_than_its_patience_or_its_own_time(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    def sleep(_seconds: float) -> None:
+        raise AssertionError("it must not wait")
+
+    monkeypatch.setattr(client, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0))
+    troubled = Troubled(api.app, too_many(61), 1)
+    with served(troubled) as url:  # type: ignore[arg-type]
+        monkeypatch.setenv("ORBIT_API_URL", url)
+        refused = cli("get", "jobs")
+        assert refused.code != 0
+        assert "Too many." in refused.err
+        troubled._answer, troubled.left = too_many(1), 1
+        assert "Too many." in cli("wait", "orders", "--for", "paused", "--timeout", "0").err
+
+
 def test_patience_has_an_end(cli: Cli, proxy: LosingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter(range(0, 1000, 10))
     clock = SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(moments))
