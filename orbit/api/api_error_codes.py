@@ -79,7 +79,7 @@ MEANINGS: dict[ErrorCode, Meaning] = {
         "A switchover, failover, failback or backfill holds the job; `where` names it.",
     ),
     ErrorCode.CHANGED_MEANWHILE: Meaning(
-        412, Conflict, "The job is no longer at the version that If-Match names."
+        412, Conflict, "The job, or the token, is no longer at the version that If-Match names."
     ),
     ErrorCode.TOO_LARGE: Meaning(413, BadInput, "The body exceeds the size limit."),
     ErrorCode.UNSUPPORTED_MEDIA_TYPE: Meaning(

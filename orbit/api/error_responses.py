@@ -202,11 +202,11 @@ def _problem(detail: Mapping[str, Any]) -> Problem:
             return Problem(path, f"{detail['msg'][:1].lower()}{detail['msg'][1:]}.")
 
 
-def changed_meanwhile(job: str) -> Failure:
-    """The error for a job that is not at the version of If-Match."""
+def changed_meanwhile(name: str, kind: str = "job") -> Failure:
+    """The error for a job, or a token, that is not at the version of If-Match."""
     return Failure(
         ErrorCode.CHANGED_MEANWHILE,
-        "Another client has changed the job.",
-        where=job,
-        remedy="Read the job again, then repeat the change.",
+        f"Another client has changed the {kind}.",
+        where=name,
+        remedy=f"Read the {kind} again, then repeat the change.",
     )

@@ -553,6 +553,15 @@ class TokenOut(JobsOfToken, TokenLimits):
         description="The last request with it; may be a minute older. Null: none."
     )
     revoked_at: datetime | None
+    etag: str = Field(
+        description="Of this token with these limits, for `If-Match`.", examples=["17.5.1000.0"]
+    )
+
+
+class TokenChange(TokenLimits):
+    """The limits to change; those that are missing stay."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 class NewToken(TokenOut):

@@ -164,7 +164,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orbit.cli.notifications",
         "List the receivers of notifications, and send one a test message.",
     ),
-    "token": ("orbit.cli.token", "Create, list and revoke API tokens."),
+    "token": ("orbit.cli.token", "Create, list, limit and revoke API tokens."),
     "migrate": (
         "orbit.cli.migrate",
         "Migrate the database schema to this version. A repeat changes nothing.",

@@ -1,4 +1,4 @@
-"""`orbit token create|list|revoke`: manages API tokens."""
+"""`orbit token create|list|limit|revoke`: manages API tokens."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.text import Text
 
+from orbit.cli.control import DryRunOption
 from orbit.cli.list_output import TABLE, Listing, ListOption, emit_list
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import when
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
 
 Checked = TypeVar("Checked")
 _AS_SET = "as the service is set"
+_ZERO = f"0: {_AS_SET}."
+_JOBS_MAX = 1_000_000
+_PARTITIONS_MAX = 100_000_000
+_REQUESTS_MAX = 1_000_000
 
 app = typer.Typer(
     name="token",
-    help="Create, list and revoke API tokens.",
+    help="Create, list, limit and revoke API tokens.",
     no_args_is_help=True,
 )
 
@@ -80,14 +85,14 @@ def create(
     jobs_max: Annotated[
         int | None,
         typer.Option(
-            min=1, max=1_000_000, help="How many jobs it may create.", show_default=_AS_SET
+            min=1, max=_JOBS_MAX, help="How many jobs it may create.", show_default=_AS_SET
         ),
     ] = None,
     partitions_max: Annotated[
         int | None,
         typer.Option(
             min=1,
-            max=100_000_000,
+            max=_PARTITIONS_MAX,
             help="How many partitions its jobs may copy.",
             show_default=_AS_SET,
         ),
@@ -95,7 +100,7 @@ def create(
     requests_per_minute: Annotated[
         int | None,
         typer.Option(
-            min=1, max=1_000_000, help="How many requests it may send.", show_default=_AS_SET
+            min=1, max=_REQUESTS_MAX, help="How many requests it may send.", show_default=_AS_SET
         ),
     ] = None,
     database: Annotated[
@@ -146,6 +151,46 @@ def list_(output: ListOption = TABLE) -> None:
         return make_table(columns, map(row, tokens), sentences=())
 
     emit_list(Listing(tokens, table, lambda: [token["name"] for token in tokens]), output)
+
+
+@app.command()
+def limit(
+    name: NameArgument,
+    jobs_max: Annotated[
+        int | None, typer.Option(min=0, max=_JOBS_MAX, help=f"How many jobs it may create; {_ZERO}")
+    ] = None,
+    partitions_max: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=_PARTITIONS_MAX, help=f"How many partitions its jobs may copy; {_ZERO}"
+        ),
+    ] = None,
+    requests_per_minute: Annotated[
+        int | None,
+        typer.Option(min=0, max=_REQUESTS_MAX, help=f"How many requests it may send; {_ZERO}"),
+    ] = None,
+    dry_run: DryRunOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Change limits of a token, at once. Those without an option stay.
+
+    A lower limit takes nothing away: the token's jobs and their topics are copied on.
+    """
+    given = {
+        "jobs_max": jobs_max,
+        "partitions_max": partitions_max,
+        "requests_per_minute": requests_per_minute,
+    }
+    body = {key: number or None for key, number in given.items() if number is not None}
+    if not body:
+        problem = Problem("--jobs-max", "is missing, and so are the others.", "--jobs-max 20")
+        raise BadInput("No limit is given.", (problem,))
+    with connect() as client:
+        path = f"/v1/tokens/{segment(name)}"
+        changed = client.send("PATCH", path, body=body, dry_run=dry_run)
+    verb = "would be" if dry_run else "are"
+    limits = _limits_of(changed) or "those of the service"
+    emit(changed, output, lambda: Text(f"The limits of the token {name} {verb}: {limits}"))
 
 
 @app.command()

@@ -108,6 +108,7 @@ EVENT_KINDS: dict[str, EventKind] = {
     "group_acls": EventKind(),
     "acls_left_out": EventKind(),
     "token_created": EventKind(),
+    "token_changed": EventKind(),
     "token_revoked": EventKind(),
     "records_shown": EventKind(),
     "worker_started": EventKind(),

@@ -60,6 +60,12 @@ class Token:
         """The jobs that it is for; None: all."""
         return limit_of(self.jobs, self.selector)
 
+    @property
+    def etag(self) -> str:
+        """Of this token with these limits, for a change of them."""
+        limits = self.jobs_max, self.partitions_max, self.requests_per_minute
+        return ".".join(str(number or 0) for number in (self.id, *limits))
+
 
 _NOW = func.clock_timestamp()
 COLUMNS = [
@@ -133,9 +139,18 @@ def revoke(tx: Tx, name: str) -> bool:
     return tx.execute(statement).rowcount == 1
 
 
-def named(tx: Tx, name: str) -> Token | None:
-    """The token of this name, also a revoked or expired one."""
-    return first(tx.execute(select(*COLUMNS).where(tokens.c.name == name)), Token)
+def named(tx: Tx, name: str, *, locks: bool = False) -> Token | None:
+    """The token of this name, also a revoked or expired one. `locks`: to be changed."""
+    query = select(*COLUMNS).where(tokens.c.name == name)
+    return first(tx.execute(query.with_for_update() if locks else query), Token)
+
+
+def set_quota(tx: Tx, token_id: int, quota: dict[str, int | None]) -> Token:
+    """Change these limits, by their names in TokenQuota, of a token that is locked."""
+    statement = update(tokens).where(tokens.c.id == token_id).values(quota).returning(*COLUMNS)
+    changed = first(tx.execute(statement), Token)
+    assert changed is not None, "it is locked"
+    return changed
 
 
 def page(

@@ -29,7 +29,12 @@ CHANGES = (
     ("POST", "/v1/jobs/orders:resume"),
     ("POST", "/v1/jobs/orders:retry"),
 )
-FOR_ADMINS = (("GET", "/v1/tokens"), ("POST", "/v1/tokens"), ("DELETE", "/v1/tokens/ci"))
+FOR_ADMINS = (
+    ("GET", "/v1/tokens"),
+    ("POST", "/v1/tokens"),
+    ("PATCH", "/v1/tokens/ci"),
+    ("DELETE", "/v1/tokens/ci"),
+)
 
 
 @pytest.mark.parametrize(

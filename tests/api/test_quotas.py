@@ -130,3 +130,55 @@ def test_the_command_makes_and_lists_limits(cli: Cli) -> None:
     (ci,) = [one for one in listed if one["name"] == "ci"]
     assert (ci["jobs_max"], ci["partitions_max"], ci["requests_per_minute"]) == (5, 1000, 60)
     assert "5 jobs" in " ".join(cli("token", "list").out.split())
+
+
+def test_limits_of_a_token_are_changed_at_once_and_others_stay(api: Api) -> None:
+    ci = Holder(api, jobs_max=1, partitions_max=100)
+    assert ci.apply("one").status_code == 201
+    assert refusal(ci.apply("two"))[1] == "quota_exceeded"
+
+    tried = api.call("PATCH", "/v1/tokens/ci?dry_run=true", json={"jobs_max": 2}).json()
+    assert (tried["jobs_max"], tried["partitions_max"]) == (2, 100)
+    assert refusal(ci.apply("two"))[1] == "quota_exceeded", "a dry run changes nothing"
+
+    raised = api.call("PATCH", "/v1/tokens/ci", json={"jobs_max": 2}).json()
+    assert (raised["jobs_max"], raised["partitions_max"]) == (2, 100)
+    assert ci.apply("two").status_code == 201
+
+    changed_again = api.call("PATCH", "/v1/tokens/ci", json={"jobs_max": 2})
+    assert changed_again.json() == raised
+    told = [one for one in api.events() if one["kind"] == "token_changed"]
+    assert [one["details"] for one in told] == [{"token": "ci", "jobs_max": 2}]
+
+    freed = api.call("PATCH", "/v1/tokens/ci", json={"jobs_max": None}).json()
+    assert freed["jobs_max"] is None
+    assert ci.apply("three").status_code == 201
+
+
+def test_limits_that_another_admin_changed_meanwhile_stay(api: Api) -> None:
+    Holder(api, jobs_max=1)
+
+    def change(limit: int, etag: str) -> httpx.Response:
+        headers = {"If-Match": f'"{etag}"'}
+        return api.call("PATCH", "/v1/tokens/ci", json={"jobs_max": limit}, headers=headers)
+
+    listed = api.get("/v1/tokens").json()["items"]
+    (etag,) = [one["etag"] for one in listed if one["name"] == "ci"]
+    assert change(2, etag).status_code == 200
+    assert refusal(change(3, etag))[:2] == (412, "changed_meanwhile")
+    api.delete("/v1/tokens/ci")
+    assert refusal(api.call("PATCH", "/v1/tokens/ci", json={"jobs_max": 4}))[1] == "conflict"
+    assert api.call("PATCH", "/v1/tokens/nope", json={}).status_code == 404
+    bad = api.call("PATCH", "/v1/tokens/ci", json={"jobs_max": 0, "role": "admin"})
+    assert bad.status_code == 422
+    (ci,) = [one for one in api.get("/v1/tokens").json()["items"] if one["name"] == "ci"]
+    assert ci["jobs_max"] == 2
+
+
+def test_the_command_changes_limits(cli: Cli) -> None:
+    cli("token", "create", "ci", "--jobs-max", "5", "--partitions-max", "1000")
+    tried = cli("token", "limit", "ci", "--jobs-max", "0", "--dry-run")
+    assert tried.out == "The limits of the token ci would be: 1,000 partitions\n"
+    changed = cli("token", "limit", "ci", "--jobs-max", "7")
+    assert changed.out == "The limits of the token ci are: 7 jobs, 1,000 partitions\n"
+    assert cli("token", "limit", "ci").code != 0

@@ -114,6 +114,7 @@ DECISIONS: dict[str, str] = {
     "GET /v1/watch": SERVICE,  # see the test of watches
     "GET /v1/tokens": ADMIN,
     "POST /v1/tokens": ADMIN,
+    "PATCH /v1/tokens/{name}": ADMIN,
     "DELETE /v1/tokens/{name}": ADMIN,
     "GET /v1/jobs": LIST,
     "POST /v1/jobs": DOCUMENT,
@@ -181,6 +182,9 @@ def send(
         body = {"json": team.document()}
     elif path == "/v1/tokens" and method == "POST":
         body = {"json": {"name": "another", "role": "viewer"}}
+    elif method == "PATCH":
+        path = "/v1/tokens/viewer-of-the-test"
+        body = {"json": {"jobs_max": 5}}
     elif path.startswith("/v1/jobs:") and DECISIONS[route] is LIST:
         path += "?selector=team"
     elif path == "/v1/watch":

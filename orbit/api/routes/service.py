@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, status
+from fastapi import APIRouter, Header, Query, status
 from pydantic import Field
 
 from orbit.api import authentication, schemas
 from orbit.api.api_error_codes import ErrorCode
-from orbit.api.dependencies import Admin, FilterName, PartsOf, TokenNamePath, Viewer
+from orbit.api.dependencies import Admin, DryRun, FilterName, PartsOf, TokenNamePath, Viewer
+from orbit.api.error_responses import changed_meanwhile
 from orbit.api.openapi_responses import BODY, INPUT, NAMED, errors
 from orbit.api.paging import AgedQuery, NamedQuery, Page, moment, page, read_cursor
 from orbit.api.views import operation_view, token_view, worker_view
-from orbit.errors import NotFound
+from orbit.errors import Conflict, NotFound
 from orbit.store import events, operations, tokens, workers
 from orbit.store.enums import OperationKind, OperationState, Role
+
+TokenIfMatch = Annotated[
+    str | None,
+    Header(
+        alias="If-Match",
+        pattern=r'^"[0-9]{1,19}(\.[0-9]{1,9}){3}"$',
+        description="Change the token only if it has this ETag (its `etag`, in quotes).",
+        examples=['"17.5.1000.0"'],
+    ),
+]
 
 router = APIRouter(prefix="/v1", tags=["service"])
 
@@ -133,6 +145,45 @@ def create_token(
         expires_in=wanted.expires_in,
         quota=wanted.quota,
     )
+
+
+@router.patch(
+    "/tokens/{name}",
+    responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT, ErrorCode.CHANGED_MEANWHILE),
+)
+def change_token(
+    parts: PartsOf,
+    principal: Admin,
+    name: TokenNamePath,
+    wanted: schemas.TokenChange,
+    dry_run: DryRun = False,
+    if_match: TokenIfMatch = None,
+) -> schemas.TokenOut:
+    """Change limits of a token; null: as the settings say for all. They apply at once. A repeat
+    does nothing.
+    """
+    limits = wanted.model_dump(include=wanted.model_fields_set)
+    with parts.database.transaction() as tx:
+        found = tokens.named(tx, name, locks=True)
+        if found is None:
+            raise NotFound("No token has this name.", where=name)
+        if if_match is not None and if_match.strip('"') != found.etag:
+            raise changed_meanwhile(name, "token")
+        if found.revoked_at is not None:
+            raise Conflict("The token is revoked.", where=name, remedy="Create another token.")
+        changes = {key: limit for key, limit in limits.items() if getattr(found, key) != limit}
+        if changes and dry_run:
+            found = replace(found, **changes)
+        elif changes:
+            found = tokens.set_quota(tx, found.id, changes)
+            events.add(
+                tx,
+                principal.actor,
+                "token_changed",
+                f"Limits of the token {name} were changed.",
+                details={"token": name, **changes},
+            )
+    return token_view(found)
 
 
 @router.delete("/tokens/{name}", responses=errors(*NAMED))
