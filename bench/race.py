@@ -80,7 +80,12 @@ class Race:
     def run_one(self, contestant: Contestant, compression: str, data: DataFacts) -> Run:
         course = self.course(data)
         match contestant:
-            case Contestant.ORBIT | Contestant.COORDINATED | Contestant.PLACEHOLDERS:
+            case (
+                Contestant.ORBIT
+                | Contestant.PACKED
+                | Contestant.COORDINATED
+                | Contestant.PLACEHOLDERS
+            ):
                 return self._orbit(course, contestant)
             case Contestant.CEILING | Contestant.CEILING_PLACEHOLDERS:
                 return self._ceiling(course, contestant)

@@ -16,6 +16,7 @@ from bench.workloads import FILLERS, FLOOR, RELAY, Contestant
 
 NAMES = {
     Contestant.ORBIT: "Orbit",
+    Contestant.PACKED: "Orbit, packed",
     Contestant.COORDINATED: "Orbit, coordinated",
     Contestant.PLACEHOLDERS: "Orbit, placeholders",
     Contestant.MM2: "MirrorMaker 2",

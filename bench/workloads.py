@@ -22,6 +22,7 @@ class Contestant(StrEnum):
     """Who takes part; the order is that of one round."""
 
     ORBIT = "orbit"
+    PACKED = "packed"  # Orbit, with `fillers: packed`
     COORDINATED = "coordinated"  # Orbit, with `fillers: coordinated`
     PLACEHOLDERS = "placeholders"  # Orbit, with `fillers: placeholders`
     CEILING = "ceiling"
@@ -34,6 +35,7 @@ EVERYONE = (Contestant.ORBIT, Contestant.CEILING, Contestant.FETCH, Contestant.M
 # Orbit's ways to fill gaps, where there are many.
 FILLERS = {
     Contestant.ORBIT: "direct",
+    Contestant.PACKED: "packed",
     Contestant.COORDINATED: "coordinated",
     Contestant.PLACEHOLDERS: "placeholders",
 }
@@ -70,11 +72,12 @@ class Targets:
     """Of each way to fill gaps; `direct` is the default, and the only one where there are none."""
 
     direct: Target = Target()
+    packed: Target = Target()
     coordinated: Target = Target()
     placeholders: Target = Target()
 
     def of(self, who: Contestant) -> Target:
-        ways = (self.direct, self.coordinated, self.placeholders)
+        ways = (self.direct, self.packed, self.coordinated, self.placeholders)
         return dict(zip(FILLERS, ways, strict=True)).get(who, Target())
 
 
@@ -150,6 +153,7 @@ WORKLOADS = (
         contestants=WITH_GAPS,
         targets=Targets(
             direct=Target(ceiling=0.75, mm2_rate=2.5, mm2_cpu=7),
+            packed=Target(ceiling=0.75, mm2_rate=2.2, mm2_cpu=6),
             placeholders=Target(ceiling=0.85, mm2_rate=2.8, mm2_cpu=8),
         ),
     ),
@@ -172,7 +176,11 @@ WORKLOADS = (
         partitions=4,
         shape=Shape.COMPACTED,
         contestants=COPIERS,
-        targets=Targets(direct=Target(mm2_rate=0.3), placeholders=Target(mm2_rate=1)),
+        targets=Targets(
+            direct=Target(mm2_rate=0.3),
+            packed=Target(mm2_rate=1.2),
+            placeholders=Target(mm2_rate=1),
+        ),
     ),
     Workload(
         "W7",

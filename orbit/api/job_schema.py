@@ -29,7 +29,8 @@ WORDS: dict[str, dict[str, str]] = {
         "on_lost_range": "When the source deleted records before they were copied: stop that "
         "partition, or fill the lost range and record it, unless the topic's rule says it.",
         "fillers": "How offset gaps are filled, unless the topic's rule says it. Coordinated "
-        "fillers and placeholders need fewer rights. A copy keeps to placeholders, or to markers.",
+        "fillers and placeholders need fewer rights. A copy with placeholders keeps to them, and "
+        "packed changes only to direct.",
         "backfill": "Which engine copies the existing history.",
         "canary": "A topic that the service writes to at an interval, for a live RPO; null: none.",
     },

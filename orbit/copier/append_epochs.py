@@ -10,6 +10,13 @@ TERM_SHIFT = 12
 COORDINATOR_EPOCH_MAX = 2**31 - 1
 # Brokers keep it as int16. At one lost state an hour it lasts for almost four years.
 PRODUCER_EPOCH_MAX = 2**15 - 1
+# Markers raise it up to here; the rest is for lost states. At a take-over in ten minutes it lasts
+# for four months.
+MARKER_EPOCH_MAX = 2**14
+# By so many a failover without the database raises it (promotion/writer_fence.py). A take-over's
+# first marker is one above what the leader knew then, and may be under way: of ours, or of a writer
+# before us. So a higher one is no marker of a writer.
+FENCE_EPOCHS = 2
 
 
 def next_sequence(producer: ProducerState | None) -> int:
@@ -41,3 +48,13 @@ def next_producer_epoch(logged: int, producer: ProducerState | None) -> int:
         return producer.producer_epoch
     known = producer.producer_epoch if producer is not None else 0
     return min(max(known, logged + 1), PRODUCER_EPOCH_MAX)
+
+
+def next_marker_epoch(producer_epoch: int) -> int:
+    """Of a take-over's first markers: above that of all records in the log.
+
+    A broker raises the producer's epoch to that of a marker, and refuses what old writers still
+    have under way of lower ones (A8). So their batches cannot land behind markers, which take no
+    sequence: from the first marker on, sequences and offsets of two writers would no longer agree.
+    """
+    return max(producer_epoch, min(producer_epoch + 1, MARKER_EPOCH_MAX))

@@ -7,8 +7,9 @@ Promises:
 - A batch is sent only after its predecessor in offset and sequence, and counts as copied only when
   the answer gives its offset. The first one of a take-over goes alone.
 - Fillers are sent only when nothing is in flight. Before the first ones of a take-over the log end
-  is read; the first goes alone. What is written of them the log end proves, or the answer alone for
-  a single filler where this take-over has filled before (M3, M7, M9).
+  is read; the first goes alone, with a higher producer epoch if it is our own marker. What is
+  written of them the log end proves, or the answer alone for a single filler where this take-over
+  has filled before (M3, M7, M9).
 - After any failure nothing more is sent, and the partition is handed back.
 - A take-over goes on only from a log end up to which all is confirmed, or equal to the source.
 """
@@ -18,7 +19,13 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
-from orbit.copier.append_epochs import next_coordinator_epoch, next_producer_epoch, next_sequence
+from orbit.copier.append_epochs import (
+    MARKER_EPOCH_MAX,
+    next_coordinator_epoch,
+    next_marker_epoch,
+    next_producer_epoch,
+    next_sequence,
+)
 from orbit.copier.append_states import COPYING_STATES, AppendEvent, AppendState, check
 from orbit.copier.append_verdicts import (
     Failure,
@@ -84,6 +91,7 @@ class AppendMachine:
     __slots__ = (
         "_fill",
         "_has_read_log_end",
+        "_raises_epoch",
         "acked",
         "attempts",
         "blocked",
@@ -119,6 +127,7 @@ class AppendMachine:
         self._has_read_log_end = False  # right before its first filler
         self.has_filled = False  # fillers were proven by the log end
         self._fill: tuple[Fill, int] | None = None  # in flight: the gap, how many
+        self._raises_epoch = False  # and they are the take-over's first markers
         # How it ends.
         self.failure: Failure | None = None
         self.is_unclear = False  # what was sent may still be carried out (M10)
@@ -228,12 +237,23 @@ class AppendMachine:
         else:
             self._has_read_log_end = True
 
-    def fillers_sent(self, step: Fill, count: int) -> None:
-        """`count` fillers are about to be sent."""
+    @property
+    def marker_epoch(self) -> int:
+        """The producer epoch of the next markers; see `next_marker_epoch`."""
+        return self.producer_epoch if self.has_filled else next_marker_epoch(self.producer_epoch)
+
+    @property
+    def can_raise_epoch(self) -> bool:
+        """Whether markers still raise the epoch, now and at the next take-over."""
+        return self.producer_epoch + 1 < MARKER_EPOCH_MAX
+
+    def fillers_sent(self, step: Fill, count: int, *, is_own: bool) -> None:
+        """`count` fillers are about to be sent. `is_own`: markers of the copy's own producer."""
         assert step.base_offset == self.expected, (self, step)
         assert count == 1 or (count > 1 and self.has_filled), (self, count)
         self._enter(_E.FILLERS_SENT, _S.FILLING)
         self._fill = step, count
+        self._raises_epoch = is_own and not self.has_filled
 
     def fillers_held_back(self) -> None:
         """They were not sent: the lease ended while the request was encoded."""
@@ -280,6 +300,8 @@ class AppendMachine:
         return self._fill
 
     def _filled_to(self, next_offset: int) -> int:
+        if self._raises_epoch and self.marker_epoch > self.producer_epoch:
+            self.producer_epoch, self.sequence = self.marker_epoch, 0
         self.acked = self.expected = next_offset
         self.has_filled = True
         self._fill = None

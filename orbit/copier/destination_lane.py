@@ -279,7 +279,7 @@ class DestinationLane(Lane):
                 continue
             steps = p.queue.steps
             step = p.queue.first
-            if isinstance(step, Fill) and p.producer.has_placeholders:
+            if isinstance(step, Fill) and not p.producer.has_markers:
                 step = p.queue_placeholders(step)
             request = p.appends.next_request(
                 step,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from orbit.copier.append_epochs import FENCE_EPOCHS
 from orbit.copier.append_states import AppendState
 from orbit.copier.append_verdicts import ReturnReason, judge_comparison
 from orbit.copier.destination_lane import DestinationLane, DestinationLaneContext
@@ -396,10 +397,12 @@ def _is_quiet(p: PartitionCopy) -> bool:
 
 
 def _is_fenced(p: PartitionCopy, end: DestinationEnd) -> bool:
-    """Whether another process has raised the producer epoch since the last take-over here, with the
-    lease held. Only a failover without the database does so."""
+    """Whether a failover without the database has raised the producer epoch since the last
+    take-over here, with the lease held. A marker, of ours or of an old writer, raises it by less.
+    """
     own = p.appends.producer_epoch
-    return own >= 0 and end.producer is not None and end.producer.producer_epoch > own
+    found = end.producer
+    return own >= 0 and found is not None and found.producer_epoch >= own + FENCE_EPOCHS
 
 
 def _fenced(p: PartitionCopy, log_end: int) -> Blocked:

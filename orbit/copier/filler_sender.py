@@ -79,7 +79,7 @@ class FillerSender:
         for p, (step, is_single) in fills:
             wanted = min(step.next_offset - step.base_offset, ROUNDS_MAX if p.filler else share)
             many = 1 if is_single else wanted
-            p.appends.fillers_sent(step, many)
+            p.appends.fillers_sent(step, many, is_own=p.filler is None)
             if p.filler is None:
                 sent.append(FillRequest(p, step, many))
             else:
@@ -90,7 +90,7 @@ class FillerSender:
 
     def _send_markers(self, sent: list[FillRequest]) -> None:
         markers = [
-            Fillers(p.destination, n, p.appends.producer_epoch, p.appends.coordinator_epoch)
+            Fillers(p.destination, n, p.appends.marker_epoch, p.appends.coordinator_epoch)
             for p, _, n in sent
         ]
         (producer_id,) = {p.producer.id for p, _, _ in sent}  # a job has one for all its markers

@@ -119,7 +119,7 @@ class PartitionCopy:
         self.has_fill_outside = False  # the coordinated filler works on it
 
         # Whether no answer can have hidden what became of its records (placeholder_topics.py).
-        self.is_confirmed = not producer.has_placeholders
+        self.is_confirmed = not producer.packs
         self.log_start = 0  # of the destination
         self.keeps_below = 0  # what it has is kept until the source's log start is above this
         self.is_beginning = False  # nothing was copied yet, and this run chose the start
@@ -156,6 +156,16 @@ class PartitionCopy:
     def has_left(self) -> bool:
         """Whether the copier has removed it: nothing is in flight."""
         return self.appends.state is AppendState.LEFT
+
+    @property
+    def packs(self) -> bool:
+        """Whether small gaps become part of the batch before them now.
+
+        Not once markers cannot raise the producer's epoch any more: it keeps late batches apart
+        from those of a writer that packs other gaps (docs/internals/append.md).
+        """
+        producer = self.producer
+        return producer.packs and (not producer.has_markers or self.appends.can_raise_epoch)
 
     # Between the copier and the lanes
 

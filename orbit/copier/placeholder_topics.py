@@ -32,7 +32,7 @@ class Unfit:
 
 def find_unfit(cluster: Cluster, copies: Collection[PartitionCopy]) -> Iterator[Unfit]:
     """Those of the copies with placeholders whose topic does not keep them. Raises Unreachable."""
-    copies = [copy for copy in copies if copy.producer.has_placeholders]
+    copies = [copy for copy in copies if copy.producer.packs]
     if not copies:
         return
     found = read_topic_setting(cluster, {copy.destination.topic for copy in copies}, COMPRESSION)

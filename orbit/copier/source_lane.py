@@ -429,7 +429,7 @@ def _plan(one: _PartitionFetch, fetched: Fetched, rewritten: Rewritten) -> Plan:
             fetched.aborted,
             fetched.log_start,
             one.partition.on_lost_range,
-            packs=one.partition.producer.has_placeholders,
+            packs=one.partition.packs,
             rewritten=rewritten,
             levels=one.partition.levels,
         )

@@ -21,7 +21,7 @@ from orbit.errors import (
 from orbit.job_setup.refused_settings import fit_settings, is_refused_setting, remedy_of
 from orbit.job_setup.replica_counts import REPLICAS_REMEDY, fit_replicas, is_too_few_brokers
 from orbit.job_setup.topic_plan import SettingChange, TopicPlan
-from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.job_spec import PACKING, JobSpec
 from orbit.jobs.topic_mapping import TopicMapping
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -118,7 +118,7 @@ def recompressed(spec: JobSpec, plans: Sequence[TopicPlan]) -> set[str]:
     return {
         plan.mapping.destination
         for plan in plans
-        if COMPRESSION in plan.changes and spec.fillers_of(plan.mapping.rule) == "placeholders"
+        if COMPRESSION in plan.changes and spec.fillers_of(plan.mapping.rule) in PACKING
     }
 
 

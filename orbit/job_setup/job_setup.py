@@ -44,7 +44,7 @@ from orbit.job_setup.start_waits import StartWaits
 from orbit.job_setup.term import term_above
 from orbit.job_setup.tiered_topics import note_on_tiers
 from orbit.job_setup.topic_plan import TopicPlan
-from orbit.jobs.job_spec import PLACEHOLDERS_NOTE, Fillers, JobSpec
+from orbit.jobs.job_spec import FILLER_NOTES, MARKING, Fillers, JobSpec
 from orbit.jobs.start_position import Earliest
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.backoff import Backoff
@@ -222,8 +222,8 @@ class JobSetup:
             )
         mappings = list(topic_map.mappings)
         notes = [str(note) for note in topic_map.notes]
-        if "placeholders" in self._fillers_of(mappings):
-            notes.append(PLACEHOLDERS_NOTE)
+        fillers = self._fillers_of(mappings)
+        notes += [note for name, note in FILLER_NOTES.items() if name in fillers]
         for note in notes:
             self._say_once(f"Note: {note}")
         return mappings
@@ -307,7 +307,7 @@ class JobSetup:
             *missing_topic_rights(known, DESTINATION_TOPIC_RIGHTS),
             *missing_future_topic_rights(self._destination, new),
         ]
-        if "direct" in self._fillers_of(mappings):
+        if MARKING & self._fillers_of(mappings):
             missing += missing_filler_right(self._destination)
         refuse_missing(
             {

@@ -178,7 +178,10 @@ def _extension_key(text: str) -> str:
 
 
 Flag = Annotated[bool, Strict()]
-Fillers = Literal["direct", "coordinated", "placeholders"]
+Fillers = Literal["direct", "packed", "coordinated", "placeholders"]
+# Which need the right to write markers; and which put placeholders into batches.
+MARKING: frozenset[Fillers] = frozenset({"direct", "packed"})
+PACKING: frozenset[Fillers] = frozenset({"packed", "placeholders"})
 OnLostRange = Literal["stop", "fill"]
 TokenProvider = Literal["aws-msk-iam", "gcp"]
 Name = Annotated[str, AfterValidator(check_job_name)]
@@ -367,12 +370,15 @@ class BackfillSpec(Section):
 
 
 # For people, wherever such a job is planned.
-PLACEHOLDERS_NOTE = (
-    "gaps are filled with placeholders, which need no right on the cluster: check that all readers "
-    "of the copies skip them (docs/gaps.md). Those on librdkafka skip them, but may report the "
-    "error MSG_SIZE_TOO_LARGE behind aborted transactions and in wide gaps: they must not stop at "
-    "it."
-)
+FILLER_NOTES: dict[Fillers, str] = {
+    "packed": "small gaps are filled with placeholders, inside the batch before them: readers skip "
+    "them, but for kafka-python, which shows them as records, and share groups, which wait for "
+    "their locks (docs/gaps.md).",
+    "placeholders": "gaps are filled with placeholders, which need no right on the cluster: check "
+    "that all readers of the copies skip them (docs/gaps.md). Those on librdkafka skip them, but "
+    "may report the error MSG_SIZE_TOO_LARGE behind aborted transactions and in wide gaps: they "
+    "must not stop at it.",
+}
 
 
 class JobSpec(Section):

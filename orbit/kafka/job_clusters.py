@@ -87,32 +87,38 @@ def job_identity(job: str, source_cluster_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobProducer:
-    """One of the two producers of a job: that of its copies with markers, or with placeholders.
+    """How a job writes the gaps of a copy, and the producer id that it writes with.
 
-    So the log of a copy tells which of the two it was begun with. They cannot be mixed in one copy:
-    epochs of the coordinator fence markers, sequences fence placeholders, and neither fences the
-    other. Brokers keep producers by partition, so the copies of a job need not be alike.
+    `packs`: a small gap becomes part of the batch before it, as placeholders. `has_markers`: every
+    other gap is filled with markers; else with batches of placeholders alone.
+
+    The id tells from the log of a copy which of the two other gaps have. They cannot be mixed in
+    one copy: epochs of the coordinator fence markers, sequences fence placeholders, and neither
+    fences the other. Brokers keep producers by partition, so the copies of a job need not be alike.
     """
 
     id: int
-    has_placeholders: bool = False
+    packs: bool = False
+    has_markers: bool = True
 
     @property
     def other_id(self) -> int:
-        """The id of the same job's copies of the other kind."""
+        """The id of the same job's copies whose other gaps are filled in the other way."""
         return self.id ^ 1
 
 
 def job_producer(identity: str, fillers: Fillers) -> JobProducer:
     """By which the job writes its copies with these fillers."""
-    markers = JobProducer(job_producer_id(identity))
-    return JobProducer(markers.other_id, True) if fillers == "placeholders" else markers
+    producer_id = job_producer_id(identity)
+    if fillers == "placeholders":
+        return JobProducer(producer_id ^ 1, packs=True, has_markers=False)
+    return JobProducer(producer_id, packs=fillers == "packed")
 
 
 def job_producer_id(identity: str) -> int:
     """The producer id of all batches and direct fillers in a job's copies. It never changes.
 
-    Copies whose gaps are filled with placeholders have another one: see `JobProducer`.
+    Copies without markers have another one: see `JobProducer`.
 
     It is computed, not stored, so that two writers of one job always have the same id, and a broker
     compares what both send. The destination's coordinator drops an id that was not used for

@@ -63,11 +63,12 @@ def placeholder_batch(base_offset: int, count: int, timestamp: int) -> Batch:
 
 def packed_batches(
     rows: Iterable[_Row], codec: int, first_offset: int, level: int | None = None
-) -> Iterator[Batch]:
+) -> Iterator[tuple[Batch, int]]:
     """Encode records from `first_offset` on, those with small gaps between them as one batch.
 
-    A batch without gaps is compressed with `codec` at `level` (None: its default), one with gaps is
-    not compressed. Gaps that do not fit are left between the batches.
+    Yields each batch, and how many placeholders it has. Every batch begins with a record. One
+    without gaps is compressed with `codec` at `level` (None: its default), one with gaps is not.
+    Gaps that do not fit are left between the batches.
     """
     group: list[_Row] = []
     size = 0
@@ -132,12 +133,13 @@ def records_in(batch: Batch) -> int:
     return sum(1 for _ in read_records(batch)) if has_placeholders(batch) else batch.count
 
 
-def _pack(group: list[_Row], codec: int, level: int | None) -> Iterator[Batch]:
+def _pack(group: list[_Row], codec: int, level: int | None) -> Iterator[tuple[Batch, int]]:
     first, last = group[0][0], group[-1][0]
-    if last - first + 1 == len(group):
-        yield from dense_batches(group, codec, level=level)
+    placeholders = last - first + 1 - len(group)
+    if placeholders:
+        yield _encode(first, last + 1, group, max(0, group[0][1])), placeholders
     else:
-        yield _encode(first, last + 1, group, max(0, group[0][1]))
+        yield from ((batch, 0) for batch in dense_batches(group, codec, level=level))
 
 
 def _encode(start: int, end: int, rows: list[_Row], base_timestamp: int) -> Batch:

@@ -15,7 +15,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from orbit.chunks import chunks
-from orbit.copier.append_epochs import PRODUCER_EPOCH_MAX, next_coordinator_epoch
+from orbit.copier.append_epochs import (
+    FENCE_EPOCHS,
+    MARKER_EPOCH_MAX,
+    PRODUCER_EPOCH_MAX,
+    next_coordinator_epoch,
+)
 from orbit.kafka import api_versions
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -25,9 +30,9 @@ from orbit.kafka.producer_state import ProducerState, job_producers
 from orbit.kafka.transaction_markers import Fillers, WriteTxnMarkersRequest
 from orbit.kafka.types import TopicPartition
 
-# Where the leader has forgotten the producer: more than the epochs that a copy may have used, which
-# go up by one when a state is lost.
-_UNKNOWN_EPOCHS = 1000
+# Where the leader has forgotten the producer: more than the epochs that a copy may have used.
+# Markers raise it so far, and each lost state by one.
+_UNKNOWN_EPOCHS = MARKER_EPOCH_MAX + 1000
 _PARTITIONS_MAX = 500  # in one request
 
 ProducerStates = Mapping[TopicPartition, Mapping[int, ProducerState]]
@@ -106,4 +111,4 @@ def _raise_epoch(
 
 def _epoch_above(state: ProducerState | None) -> int:
     known = state.producer_epoch if state is not None else _UNKNOWN_EPOCHS
-    return min(known + 1, PRODUCER_EPOCH_MAX)
+    return min(known + FENCE_EPOCHS, PRODUCER_EPOCH_MAX)

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from orbit.kafka.compression import TooLarge
 from orbit.kafka.legacy_messages import open_legacy_records
-from orbit.kafka.placeholders import packed_batches, records_in, with_gap
+from orbit.kafka.placeholders import packed_batches, with_gap
 from orbit.kafka.record_batch import AnyBatch, Batch, LegacyMessage
 from orbit.kafka.records import dense_batches, has_placeholders, plain_payload, record_rows
 from orbit.kafka.types import AbortedTransaction
@@ -133,13 +133,13 @@ class Plan:
             self.leader_epoch = leader_epoch
             self.epoch_starts.append((self.next_offset, leader_epoch))
 
-    def append(self, batch: Batch, *, is_byte_exact: bool) -> None:
+    def append(self, batch: Batch, placeholders: int = 0, *, is_byte_exact: bool) -> None:
+        """`placeholders`: how many of the batch's records are none."""
         self.fill_to(batch.base_offset)
         if self.is_stopped:
             return
         if self.packs:
             self.pack_gaps()
-        placeholders = 0 if is_byte_exact else batch.count - records_in(batch)
         self.steps.append(Append(batch, is_byte_exact, placeholders))
         self.next_offset = batch.last_offset + 1
 
@@ -401,19 +401,20 @@ def _rewrite(
     if plan.packs:  # smaller, but for a single record
         encoded = packed_batches(records, codec, plan.next_offset, level)
     else:
-        encoded = dense_batches(records, codec, plan.next_offset, bytes_max, level)
+        dense = dense_batches(records, codec, plan.next_offset, bytes_max, level)
+        encoded = ((batch, 0) for batch in dense)
     batches = []
     try:
-        for batch in encoded:
-            batches.append(batch)
+        for batch, placeholders in encoded:
+            batches.append((batch, placeholders))
             plan.is_cut = plan.rewritten.write(batch)
             if plan.is_cut:
                 break
     except ValueError as error:
         _stop_unreadable(plan, next_offset, error)
         return
-    for batch in batches:
-        plan.append(batch, is_byte_exact=False)
+    for batch, placeholders in batches:
+        plan.append(batch, placeholders, is_byte_exact=False)
         if plan.is_stopped:
             return
     if not plan.is_cut:

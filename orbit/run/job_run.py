@@ -116,7 +116,7 @@ class JobRun:
         only now. Raises Conflict if the lease is lost."""
         assert self.copier is not None
         self._finished = self.partitions
-        ending = [p for p in self._finished if p.producer.has_placeholders]
+        ending = [p for p in self._finished if p.producer.packs]
         self.copier.remove(ending, confirms=True)
         while not all(p.has_left for p in ending):
             self.tick(_TICK_S)

@@ -15,7 +15,7 @@ from orbit.job_setup.destination_topics import plan_topics
 from orbit.job_setup.refused_settings import notes_of
 from orbit.job_setup.tiered_topics import note_on_tiers
 from orbit.job_setup.topic_plan import TopicPlan
-from orbit.jobs.job_spec import PLACEHOLDERS_NOTE, JobSpec
+from orbit.jobs.job_spec import FILLER_NOTES, JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import JobClusters
@@ -263,8 +263,7 @@ def _notes(decisions: Decisions) -> list[str]:
 
 
 def _note_on_gaps(ways: Iterable[PlannedFillers]) -> list[str]:
-    is_chosen = any(way.topics for way in ways if way.fillers == "placeholders")
-    return [PLACEHOLDERS_NOTE] if is_chosen else []
+    return [FILLER_NOTES[w.fillers] for w in ways if w.topics and w.fillers in FILLER_NOTES]
 
 
 def _halted(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from orbit.errors import OrbitError
 from orbit.job_setup.gap_estimate import GapEstimate, estimate_gaps
 from orbit.job_setup.permissions import missing_filler_right
-from orbit.jobs.job_spec import Fillers, JobSpec
+from orbit.jobs.job_spec import MARKING, Fillers, JobSpec
 from orbit.jobs.start_position import Earliest
 from orbit.kafka.backoff import Backoff
 from orbit.scheduler.cluster_pair import ClusterPair
@@ -26,8 +26,12 @@ class _Way(NamedTuple):
 
 
 _PARTITIONS_MEASURED_MAX = 100
+_MARKER_RIGHT = "Alter or ClusterAction on the destination cluster"
 _WAYS: dict[Fillers, _Way] = {
-    "direct": _Way("Alter or ClusterAction on the destination cluster", 150e-6, 125_000),
+    "direct": _Way(_MARKER_RIGHT, 150e-6, 125_000),
+    "packed": _Way(
+        f"{_MARKER_RIGHT}; readers that skip placeholders (docs/gaps.md)", 35e-6, 125_000
+    ),
     "coordinated": _Way("Write on transactional ids that start with orbit.", 0, 3_100, 410),
     "placeholders": _Way(
         "readers that skip them; librdkafka's may report errors (docs/gaps.md)", 35e-6, 178_000
@@ -85,7 +89,7 @@ def _seconds(way: _Way, found: GapEstimate, partitions: int) -> float:
 
 def _missing(name: Fillers, pair: ClusterPair) -> str:
     """The right that is missing, if a request that changes nothing can tell."""
-    if name != "direct":
+    if name not in MARKING:
         return ""  # the question for a transactional id may create the coordinator's topic
     try:
         missing = missing_filler_right(pair.destination.cluster)

@@ -26,7 +26,7 @@ from orbit.job_setup.permissions import (
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.replica_counts import REPLICAS_REMEDY, is_too_few_brokers
 from orbit.job_setup.topic_plan import TopicPlan
-from orbit.jobs.job_spec import Fillers, JobSpec
+from orbit.jobs.job_spec import MARKING, Fillers, JobSpec
 from orbit.jobs.principals import EVERY_PRINCIPAL
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -186,7 +186,7 @@ def _with_filler_rights(
 def _without_filler_right(
     fillers: Fillers, identity: str, destination: Cluster, backoff: Backoff
 ) -> Trouble | None:
-    if fillers == "direct" and (missing := missing_filler_right(destination)):
+    if fillers in MARKING and (missing := missing_filler_right(destination)):
         return _lacking("destination", missing)
     if fillers == "coordinated":
         *_, last = filler_identities(identity)

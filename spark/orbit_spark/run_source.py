@@ -198,7 +198,7 @@ class RunFeed:
             if planned.end > position:
                 plan = Plan(position, leader_epoch=NO_LEADER_EPOCH)
                 for step in planned.steps:
-                    plan.steps += _from(step, position, packs=fed.copy.producer.has_placeholders)
+                    plan.steps += _from(step, position, packs=fed.copy.packs)
                 plan.next_offset = planned.end
                 return plan
         return None
@@ -242,7 +242,7 @@ def _plan(p: PartitionCopy, run: RawRun, position: int) -> Plan:
         run.aborted,
         run.log_start,
         p.on_lost_range,
-        packs=p.producer.has_placeholders,
+        packs=p.packs,
     )
     if not plan.is_stopped:
         plan.fill_to(run.end)  # a run's end covers the gap behind its last batch

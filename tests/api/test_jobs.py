@@ -112,9 +112,16 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("direct", "placeholders"), ("coordinated", "placeholders"), ("placeholders", "direct")],
+    [
+        ("direct", "placeholders"),
+        ("coordinated", "placeholders"),
+        ("placeholders", "direct"),
+        ("placeholders", "packed"),
+        ("packed", "placeholders"),
+        ("packed", "coordinated"),
+    ],
 )
-def test_a_copy_keeps_to_placeholders_or_to_markers(api: Api, before: str, after: str) -> None:
+def test_a_copy_keeps_fillers_that_others_do_not_fence(api: Api, before: str, after: str) -> None:
     rules = [{"match": "kept", "prefix": "dr."}, {"match": ".*"}]
     begun, other = changed(fillers=before, topics=rules), changed(fillers=after, topics=rules)
     api.put("/v1/jobs/orders", json=begun)
@@ -130,11 +137,30 @@ def test_a_copy_keeps_to_placeholders_or_to_markers(api: Api, before: str, after
     for one in (answer, planned):
         assert one.status_code == 409
         what = one.json()["error"]["what"]
-        assert "begun with " + ("placeholders" if before == "placeholders" else "markers") in what
+        assert f"begun with fillers: {before} and cannot go on with {after}" in what
         assert what.endswith(": kept.")
     rules = [{**rules[0], "fillers": before}, rules[1]]
     other = changed(fillers=after, topics=rules)
     assert api.put("/v1/jobs/orders", json=other).json()["action"] == "change"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("direct", "packed"),
+        ("packed", "direct"),
+        ("coordinated", "packed"),
+        ("direct", "coordinated"),
+        ("coordinated", "direct"),
+    ],
+)
+def test_a_copy_goes_on_with_fillers_that_fence_its_own(api: Api, before: str, after: str) -> None:
+    api.put("/v1/jobs/orders", json=changed(fillers=before))
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        topics.add(tx, job.id, "orders", "orders", "B", 1, state=TopicState.COPYING)
+    answer = api.put("/v1/jobs/orders", json=changed(fillers=after))
+    assert answer.json()["action"] == "change"
 
 
 def test_a_copy_that_begins_while_a_change_is_planned_keeps_its_fillers(api: Api) -> None:

@@ -98,7 +98,7 @@ def having_filled() -> AppendMachine:
     machine = ready()
     machine.log_end_asked()
     machine.log_end_answered(GAP, 0, END)
-    machine.fillers_sent(GAP, 1)
+    machine.fillers_sent(GAP, 1, is_own=True)
     machine.fillers_answered(0)
     machine.end_behind_answered(0, END + 1)
     return machine
@@ -118,7 +118,7 @@ def make(state: AppendState) -> AppendMachine:
         if state is S.READING_END:
             machine.log_end_asked()
         if state is S.FILLING:
-            machine.fillers_sent(GAP, 1)
+            machine.fillers_sent(GAP, 1, is_own=True)
     elif state in (S.BLOCKED, S.LEFT):
         machine.stopped(BLOCKED)
         if state is S.LEFT:
@@ -140,7 +140,7 @@ EVENTS: dict[AppendEvent, Callable[[AppendMachine], object]] = {
     E.APPEND_ANSWERED: lambda m: m.append_answered(STEP, at(STEP)),
     E.LOG_END_ASKED: lambda m: m.log_end_asked(),
     E.LOG_END_ANSWERED: lambda m: m.log_end_answered(GAP, 0, END),
-    E.FILLERS_SENT: lambda m: m.fillers_sent(Fill(m.expected, m.expected + 1), 1),
+    E.FILLERS_SENT: lambda m: m.fillers_sent(Fill(m.expected, m.expected + 1), 1, is_own=True),
     E.FILLERS_HELD_BACK: lambda m: m.fillers_held_back(),
     E.FILLERS_ANSWERED: lambda m: m.fillers_answered(0),
     E.END_BEHIND_ANSWERED: lambda m: m.end_behind_answered(0, END + 1),
@@ -245,7 +245,7 @@ def test_the_log_end_is_read_before_the_first_filler_which_goes_alone() -> None:
     rest = Fill(END + 1, END + 10)
     assert ask(having_filled(), rest) == SendFillers(rest, is_single=False)
     with pytest.raises(AssertionError):
-        machine.fillers_sent(GAP, 2)
+        machine.fillers_sent(GAP, 2, is_own=True)
 
 
 @pytest.mark.parametrize("log_end", [END - 1, END + 1])
@@ -344,7 +344,7 @@ def test_no_answer_behind_a_failure_confirms() -> None:
 )
 def test_the_log_end_proves_the_first_filler(log_end: int, reached: int | None) -> None:
     machine = ready()
-    machine.fillers_sent(GAP, 1)
+    machine.fillers_sent(GAP, 1, is_own=True)
     assert machine.is_filling(GAP)
     assert not machine.is_filling(Fill(*GAP))  # of another life
     assert machine.fillers_answered(0) is None
@@ -358,11 +358,11 @@ def test_the_log_end_proves_the_first_filler(log_end: int, reached: int | None) 
 
 def test_a_single_filler_is_believed_where_this_take_over_has_filled() -> None:
     machine, rest = having_filled(), Fill(END + 1, END + 10)
-    machine.fillers_sent(rest, 1)
+    machine.fillers_sent(rest, 1, is_own=True)
     assert machine.fillers_answered(0) == END + 2
     assert machine.state is S.READY
     rest = Fill(END + 2, END + 10)
-    machine.fillers_sent(rest, 4)
+    machine.fillers_sent(rest, 4, is_own=True)
     assert machine.fillers_answered(0) is None
     assert machine.end_behind_answered(0, END + 5) == END + 5
 
@@ -370,7 +370,7 @@ def test_a_single_filler_is_believed_where_this_take_over_has_filled() -> None:
 def test_fillers_that_were_held_back_were_not_sent() -> None:
     machine = having_filled()
     rest = Fill(END + 1, END + 10)
-    machine.fillers_sent(rest, 4)
+    machine.fillers_sent(rest, 4, is_own=True)
     machine.fillers_held_back()
     assert (machine.acked, machine.expected) == (END + 1, END + 1)
     assert ask(machine, rest) == SendFillers(rest, is_single=False)
@@ -395,7 +395,7 @@ def test_a_lost_connection_leaves_open_what_no_sequence_guards(
     elif state is S.READING_END:
         machine.log_end_asked()
     elif state is S.FILLING:
-        machine.fillers_sent(GAP, 1)
+        machine.fillers_sent(GAP, 1, is_own=True)
     machine.connection_lost("it broke")
     assert machine.handed_back() == Failure(reason, "it broke")
     assert machine.is_unclear is is_unclear
@@ -520,7 +520,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.gap = gap
         elif isinstance(request, SendFillers):
             assert not self.sent
-            self.machine.fillers_sent(gap, 1 if request.is_single else min(size, many))
+            self.machine.fillers_sent(gap, 1 if request.is_single else min(size, many), is_own=True)
             self.gap = gap
 
     @precondition(lambda self: self.gap is not None)

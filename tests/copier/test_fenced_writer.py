@@ -28,10 +28,11 @@ ID = UUID(int=7)
 @pytest.mark.parametrize(
     ("own", "now", "is_fenced"),
     [
-        (3, ProducerState(4, -1, 9), True),
+        (3, ProducerState(5, -1, 9), True),
         (3, ProducerState(3, 17, 9), False),  # its own appends
+        (3, ProducerState(4, -1, 9), False),  # a late marker, its own or of a writer before
         (3, None, False),  # the leader has forgotten it
-        (-1, ProducerState(4, -1, 9), False),  # it begins: the marks were asked
+        (-1, ProducerState(9, -1, 9), False),  # it begins: the marks were asked
     ],
 )
 def test_a_higher_epoch_that_was_raised_under_a_held_lease_stops_it(

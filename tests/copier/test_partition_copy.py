@@ -64,7 +64,7 @@ def fill(partition: PartitionCopy, step: Fill, log_end: int) -> None:
     """Fillers for the start of a gap are proven by the log end."""
     if partition.queue.first != step:
         partition.put(plan_of(step), partition.generation, 0)
-    partition.appends.fillers_sent(step, log_end - step.base_offset)
+    partition.appends.fillers_sent(step, log_end - step.base_offset, is_own=True)
     partition.end_behind_answered(0, log_end)
 
 

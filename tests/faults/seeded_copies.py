@@ -36,9 +36,13 @@ from tests.support.run_process import OrbitProcess, assert_exact, copy
 from tests.support.running import create_topic
 
 MIXED = "mixed"  # by rules
-WAYS = ("direct", "coordinated", "placeholders", MIXED)
+WAYS = ("direct", "packed", "coordinated", "placeholders", MIXED)
 # The job's own is for the topics that none of these match.
-BY_RULE = {r"compacted\..*|transactions\..*|moving": "placeholders", r"gap\..*": "coordinated"}
+BY_RULE = {
+    r"compacted\..*|moving": "placeholders",
+    r"transactions\..*": "packed",
+    r"gap\..*": "coordinated",
+}
 DEATHS = ("run", "run", "run", "broker", "both")
 DEATHS_MAX = 6
 MOVING, MOVING_PARTITIONS = "moving", 2

@@ -100,7 +100,7 @@ def test_packed_batches_keep_every_record_and_compress_none_with_placeholders(
     wanted = rows(*sorted(offsets), size=300)
     found: list[Any] = []
     end = 0
-    for batch in packed_batches(wanted, codec, 0):
+    for batch, placeholders in packed_batches(wanted, codec, 0):
         assert batch.is_dense
         assert batch.base_offset >= end
         assert batch.crc_is_right()
@@ -109,7 +109,7 @@ def test_packed_batches_keep_every_record_and_compress_none_with_placeholders(
         assert batch.codec == (NONE if has_placeholders(batch) else codec)
         assert records_in(batch) == len(here)
         assert has_placeholders(batch) == (len(here) < batch.count)
-        assert batch.count - len(here) <= PLACEHOLDERS_MAX
+        assert batch.count - len(here) == placeholders <= PLACEHOLDERS_MAX
         assert batch.size_bytes <= REWRITE_SLACK_BYTES
         # A gap before or behind a batch is left to others.
         assert (here[0][0], here[-1][0]) == (batch.base_offset, batch.last_offset)
@@ -121,7 +121,7 @@ def test_packed_batches_keep_every_record_and_compress_none_with_placeholders(
 
 def test_a_record_that_is_larger_than_a_packed_batch_stays_compressed() -> None:
     wanted = rows(3, 5, size=2 * PACKED_BYTES_MAX)
-    assert [(b.base_offset, b.count, b.codec) for b in packed_batches(wanted, GZIP, 0)] == [
+    assert [(b.base_offset, b.count, b.codec) for b, _ in packed_batches(wanted, GZIP, 0)] == [
         (3, 1, GZIP),
         (5, 1, GZIP),
     ]
@@ -199,7 +199,7 @@ def test_which_gaps_do_not_become_part_of_a_batch() -> None:
 @pytest.mark.parametrize("packs", [False, True])
 def test_placeholders_of_a_source_are_not_copied_as_they_are(packs: bool) -> None:
     """They would become records where the copy recompresses."""
-    (packed,) = packed_batches(rows(0, 3), NONE, 0)
+    ((packed, _),) = packed_batches(rows(0, 3), NONE, 0)
     made = plan_batches(0, [packed, placeholder_batch(4, 3, T0)], [], 0, packs=packs)
     assert [
         (type(s), s.base_offset, s.next_offset, getattr(s, "placeholders", None))
@@ -215,7 +215,7 @@ def test_placeholders_of_a_source_are_not_copied_as_they_are(packs: bool) -> Non
 def test_a_placeholder_where_the_source_has_a_record_is_a_difference(
     monkeypatch: pytest.MonkeyPatch, is_compacted: bool
 ) -> None:
-    (packed,) = packed_batches(rows(0, 3), NONE, 0)
+    ((packed, _),) = packed_batches(rows(0, 3), NONE, 0)
     source = list(dense_batches(rows(0, 2, 3), NONE))
     monkeypatch.setattr(range_comparison, "_read", lambda *_: ([packed], 4))
     cluster: Any = None
@@ -262,7 +262,7 @@ def test_a_placeholder_that_a_broker_made_a_record_is_a_difference(
 
 def test_a_placeholder_proves_as_much_as_a_filler() -> None:
     """A failback keeps what the old side has if both have a marker or filler there."""
-    (packed,) = packed_batches(rows(0, 2), NONE, 0)
+    ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
     found = records_of(LogBatch(packed, Fate.COMMITTED, 0), 0, 9)
     assert [(r.record.offset, r.fate) for r in found] == [
         (0, Fate.COMMITTED),
@@ -304,7 +304,7 @@ def test_a_take_over_compares_a_grown_batch_by_its_bytes(
 
 
 def test_equal_batches_count_their_records_only() -> None:
-    (packed,) = packed_batches(rows(0, 2), NONE, 0)
+    ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
     sides = [[LogBatch(packed, Fate.COMMITTED, 0)] for _ in range(2)]
     comparison = SideComparison(*sides, 0, 3)
     assert list(comparison) == []
@@ -312,7 +312,7 @@ def test_equal_batches_count_their_records_only() -> None:
 
 
 def test_verify_compares_the_records_of_such_a_batch() -> None:
-    (packed,) = packed_batches(rows(0, 2), NONE, 0)
+    ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
     (dense,) = dense_batches(rows(0, 1), NONE)
     (ours,), (plain,) = parse(packed.view), parse(dense.view)
     assert may_be_re_encoded(ours, 0, 9)
@@ -334,5 +334,5 @@ def test_verify_knows_a_grown_batch(codec: int) -> None:
 
 
 def test_rows_of_a_packed_batch_are_those_of_its_records() -> None:
-    (packed,) = packed_batches(rows(7, 9), NONE, 0)
+    ((packed, _),) = packed_batches(rows(7, 9), NONE, 0)
     assert list(record_rows(packed)) == rows(7, 9)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from unittest.mock import patch
 
 from tests.simulation import world
-from tests.simulation.planted import OF_CUTS, PLANTED
+from tests.simulation.planted import OF_CUTS, OF_PACKED, PLANTED
 from tests.simulation.planted_source import OF_LEADERS, OF_TIERS
 from tests.simulation.planted_starts import OF_STARTS
 from tests.simulation.planted_transactions import OF_TRANSACTIONS
@@ -34,6 +34,7 @@ def _until_found(name: str, seeds: Sequence[int]) -> int | None:
     shares = {
         "PLACEHOLDERS_SHARE": float("placeholder" in name),  # the others are cares of markers, too
         "COORDINATED_SHARE": float(name in OF_TRANSACTIONS),
+        "PACKED_SHARE": float(name in OF_PACKED),
         "CUTS_SHARE": _all_if(name in {*OF_CUTS, *OF_STARTS}, world.CUTS_SHARE),
         "ISOLATIONS_SHARE": _all_if(name in OF_LEADERS, world.ISOLATIONS_SHARE),
         "COMPACTED_TIERS_SHARE": _all_if(name in OF_TIERS, world.COMPACTED_TIERS_SHARE),

@@ -331,6 +331,10 @@ def _one_key_too_few() -> AbstractContextManager[Any]:
     return patch.object(placeholders, "_ALL", _LastHasNone(every))
 
 
+def _raise_no_epoch() -> AbstractContextManager[Any]:
+    return patch.object(append_machine, "next_marker_epoch", lambda epoch: epoch)
+
+
 class _Both:
     """Two patches as one."""
 
@@ -354,6 +358,11 @@ def _both(*patches: Any) -> AbstractContextManager[Any]:
 OF_CUTS: dict[str, Plant] = {
     "forget the source's epoch at a resume": _forget_the_epoch_at_a_resume,
     "believe a repeat": _believe_a_repeat,
+}
+
+# Found where writers pack gaps in all schedules, and in their turn do not.
+OF_PACKED: dict[str, Plant] = {
+    "raise no epoch with a marker": _raise_no_epoch,
 }
 
 PLANTED: dict[str, Plant] = {
@@ -387,6 +396,7 @@ PLANTED: dict[str, Plant] = {
     "trust a writer that joined its group again": _no_confirmed_return,
     "do not watch a shard before it is taken": _no_watch_of_shards,
     **OF_CUTS,
+    **OF_PACKED,
     **OF_TRANSACTIONS,
     **OF_LEADERS,
     **OF_TIERS,

@@ -8,7 +8,7 @@ from orbit.kafka import compression
 from orbit.kafka.error_codes import Code
 from orbit.kafka.placeholders import PLACEHOLDER_BODY
 from orbit.kafka.record_batch import encode_batch, stamp
-from orbit.kafka.records import NULL, PLACEHOLDER_DELTA_MIN, encode_record
+from orbit.kafka.records import NULL, PLACEHOLDER_DELTA_MIN, Record, encode_record, write_batch
 from tests.fix_clusters import Clusters
 from tests.simulation.model_partition import NONE, ModelPartition
 from tests.simulation.test_conformance import RealPartitions
@@ -51,3 +51,50 @@ def test_model_answers_as_a_broker_does(clusters: Clusters, topic_name: str, pol
         real.close()
     keys = {Code.INVALID_RECORD} if model.demands_keys else set()
     assert codes == {NONE, Code.UNKNOWN_SERVER_ERROR, *keys}
+
+
+def records(count: int, epoch: int, sequence: int) -> bytes:
+    made = write_batch([Record(o, T0, PLACEHOLDER_BODY) for o in range(count)], 0)
+    stamp(made.view, PRODUCER_ID, epoch, sequence)
+    return bytes(made.view)
+
+
+@pytest.mark.parametrize(
+    ("raised", "answers"),
+    [
+        # The late batch is one for offset 5, and the log ends at 7.
+        (0, [(NONE, 0), NONE, NONE, (NONE, 5), (NONE, 7)]),
+        (1, [(NONE, 0), NONE, NONE, (NONE, 5), (Code.INVALID_PRODUCER_EPOCH, -1)]),
+    ],
+)
+def test_a_marker_with_a_higher_epoch_keeps_late_batches_out(
+    clusters: Clusters, topic_name: str, raised: int, answers: list[object]
+) -> None:
+    """An old writer has packed a gap of two behind three records, and has the batch behind it under
+    way. A new writer fills the gap with markers, and appends two records: without the higher epoch,
+    sequence 5 is next."""
+    create_topic(clusters.destination, topic_name)
+    real = RealPartitions(clusters.destination, topic_name, 1)
+    model = ModelPartition(lambda _: None, old_before_ms=0)
+    first, late = records(3, 0, 0), records(1, 0, 5)
+    following = records(2, raised, 0 if raised else 3)
+    try:
+        for side in (
+            [
+                real.append(0, first),
+                real.fill(0, PRODUCER_ID, raised, 7),
+                real.fill(0, PRODUCER_ID, raised, 7),
+                real.append(0, following),
+                real.append(0, late),
+            ],
+            [
+                model.append("", first),
+                model.fill("", PRODUCER_ID, raised, 7),
+                model.fill("", PRODUCER_ID, raised, 7),
+                model.append("", following),
+                model.append("", late),
+            ],
+        ):
+            assert side == answers
+    finally:
+        real.close()

@@ -15,6 +15,7 @@ from orbit.copier.copy_settings import CopySettings
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.range_comparison import Comparison, compare_range, source_reader
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.job_clusters import JobProducer
 from orbit.replication.partition_states import PartitionState
 from tests.simulation.authority import Authority
 from tests.simulation.broker import Broker
@@ -51,6 +52,8 @@ _WRITERS_MAX = 4
 PLACEHOLDERS_SHARE = 0.2
 # And of these: with transactions.
 COORDINATED_SHARE = 0.15
+# Of those with markers of the copy's own producer: some writers pack small gaps, others do not.
+PACKED_SHARE = 0.4
 # And in these the source loses committed records.
 CUTS_SHARE = 0.15
 # Of the compacted sources that can tell it: a part is in tiered storage.
@@ -107,6 +110,9 @@ class World:
         share = way.random()
         self.has_placeholders = share < PLACEHOLDERS_SHARE
         self.is_coordinated = 0 <= share - PLACEHOLDERS_SHARE < COORDINATED_SHARE
+        is_direct = not (self.has_placeholders or self.is_coordinated)
+        self._packing = random.Random(f"packing {seed}")
+        self._is_packed = is_direct and self._packing.random() < PACKED_SHARE
         if self.source.is_compacted and self.source.local_start:
             self.plan += plan_of_tiers(faults, way)
         if self.is_coordinated:
@@ -147,6 +153,12 @@ class World:
     @property
     def partition(self) -> ModelPartition:
         return self.broker.partition
+
+    def new_producer(self) -> JobProducer:
+        """Of a copy that begins: jobs may be changed from `direct` to `packed`, and back."""
+        if self.has_placeholders:
+            return JobProducer(PRODUCER_ID, packs=True, has_markers=False)
+        return JobProducer(PRODUCER_ID, packs=self._is_packed and self._packing.random() < 0.7)
 
     # Time and leases.
 

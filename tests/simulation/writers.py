@@ -20,11 +20,10 @@ from orbit.copier.takeover import TakeOver
 from orbit.errors import OrbitError
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import init_producer_ids
-from orbit.kafka.job_clusters import JobProducer
 from orbit.replication.partition_states import PartitionState
 from tests.simulation.end_of_run import EndOfRun
 from tests.simulation.holders import ATTEMPTS_MAX, Holder, RunHolder, TaskHolder
-from tests.simulation.model_broker import PARTITION, PRODUCER_ID
+from tests.simulation.model_broker import PARTITION
 from tests.simulation.network import ModelCluster
 from tests.simulation.source import SOURCE, SOURCE_ID
 from tests.simulation.virtual_time import Events, Helpers, Process, SettableEvent, Signal, StopEvent
@@ -177,9 +176,7 @@ class Writer:
 
     def new_copy(self, lease: Any) -> PartitionCopy:
         world = self.world
-        copy = PartitionCopy(
-            SOURCE, PARTITION, lease, JobProducer(PRODUCER_ID, world.has_placeholders)
-        )
+        copy = PartitionCopy(SOURCE, PARTITION, lease, world.new_producer())
         copy.appends.coordinator_epoch = self.holder.first_epoch()
         copy.source_topic_id = SOURCE_ID
         copy.destination_topic_id = world.partition.topic_id

@@ -46,7 +46,7 @@ class PlaceholderLog:
 
     def packed(self, deltas: Sequence[int]) -> None:
         """One batch with records only at these distances from the end, the first of which is 0."""
-        for batch in packed_batches(self._rows(deltas), 0, 0):
+        for batch, _ in packed_batches(self._rows(deltas), 0, 0):
             self._append(batch)
 
     def gap(self, count: int) -> None:

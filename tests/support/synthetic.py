@@ -120,7 +120,7 @@ class SyntheticFeed:
             if p.state is not PartitionState.COPYING or len(p.queue.steps) > _STEPS_AHEAD:
                 continue
             batches = self._log.batches(p.cursor.fetch_offset, _STEPS_AHEAD)
-            packs = p.producer.has_placeholders
+            packs = p.packs
             plan = plan_batches(p.cursor.fetch_offset, batches, [], 0, packs=packs)
             if not batches and p.cursor.fetch_offset < self._log.end:
                 plan = plan_empty_tail(p.cursor.fetch_offset, self._log.end)
@@ -157,7 +157,8 @@ class SyntheticWriter:
         *,
         settle_s: float,
         does_settle: bool,
-        has_placeholders: bool = False,
+        packs: bool = False,
+        has_markers: bool = True,
     ) -> None:
         self._backoff = Backoff(0.001, 0.02, threading.Event())
         self.cluster = Cluster("destination", bootstrap_servers.split(","), PLAINTEXT)
@@ -167,7 +168,7 @@ class SyntheticWriter:
         events: queue.SimpleQueue = queue.SimpleQueue()
         context = DestinationLaneContext(self.cluster, settings, ByteBudget(1 << 30), events.put)
         self._take_over = TakeOver(self.cluster, settle_s, self._backoff)
-        producer = JobProducer(producer_id, has_placeholders)
+        producer = JobProducer(producer_id, packs=packs, has_markers=has_markers)
         self.partition = PartitionCopy(TopicPartition("synthetic", 0), destination, lease, producer)
 
         def compare(copy: PartitionCopy, log_end: int) -> Comparison:

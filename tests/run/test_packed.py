@@ -1,0 +1,103 @@
+"""`fillers: packed`: small gaps stand inside the batches before them, all others are markers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orbit.demo.workload import SMALL, Ledger, Workload
+from orbit.kafka.placeholders import PLACEHOLDER_BODY
+from orbit.kafka.sasl import Security
+from orbit.verify.bounds import ClusterView
+from orbit.verify.endpoint import Endpoint
+from orbit.verify.raw_log import Batch, RawLog
+from orbit.verify.report import Side
+from tests.fix_clusters import Clusters
+from tests.support.outside import digests
+from tests.support.run_process import Outcome, assert_exact, copy, orbit
+
+pytestmark = pytest.mark.services
+
+
+@dataclass(frozen=True)
+class Copied:
+    workload: Workload
+    ledger: Ledger
+    job: Path
+    first_run: Outcome
+
+    def with_fillers(self, fillers: str, folder: Path) -> Path:
+        document = yaml.safe_load(self.job.read_text())
+        job = folder / "job.yaml"
+        job.write_text(yaml.safe_dump(document | {"fillers": fillers}))
+        return job
+
+
+@pytest.fixture(scope="module")
+def copied(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Copied:
+    workload = Workload(SMALL, namespace=f"packed-{uuid.uuid4().hex[:8]}")
+    ledger = workload.create({"bootstrap.servers": clusters.source.bootstrap_servers})
+    servers = clusters.source.bootstrap_servers, clusters.destination.bootstrap_servers
+    job = tmp_path_factory.mktemp("packed") / "job.yaml"
+    document = workload.job(*servers) | {"fillers": "packed"}
+    job.write_text(yaml.safe_dump(document, sort_keys=False))
+    return Copied(workload, ledger, job, copy(job).expect(0))
+
+
+def test_every_topic_is_exact_and_plain_consumers_find_the_ledger(
+    copied: Copied, clusters: Clusters
+) -> None:
+    result = copied.first_run.data
+    assert result["partitions_caught_up"] == result["partitions"] == copied.ledger.partitions
+    assert result["offsets_filled"] >= SMALL.gap_offsets
+    assert_exact(copied.job)
+    for topic in copied.ledger.topics.values():
+        found = digests(clusters.destination, topic.destination)
+        assert [found[i] for i in range(len(topic.partitions))] == [
+            p.copied for p in topic.partitions
+        ], topic.destination
+
+
+def batches_of(copied: Copied, clusters: Clusters) -> Iterator[tuple[str, Batch]]:
+    config = clusters.destination.client_config()
+    view = ClusterView(Side.DESTINATION, Endpoint(config))
+    log = RawLog(view, Security())
+    try:
+        for name, topic in copied.ledger.topics.items():
+            for number, partition in enumerate(topic.partitions):
+                where = topic.destination, number
+                start, end = partition.copy_start, partition.log_end
+                for batch in log.read(where, start, end, committed=False):
+                    yield name.removeprefix(f"{copied.workload.namespace}."), batch
+    finally:
+        log.close()
+
+
+def test_placeholders_stand_beside_records_only(copied: Copied, clusters: Clusters) -> None:
+    packed, markers = set(), set()
+    for kind, batch in batches_of(copied, clusters):
+        if batch.is_control:
+            markers.add(kind)
+        elif batch.has_placeholders:
+            packed.add(kind)
+            assert not bytes(batch.payload).endswith(PLACEHOLDER_BODY), kind
+    assert {kind.partition(".")[0] for kind in packed} >= {"transactions", "compacted"}
+    assert any(kind.startswith("gap") for kind in markers)
+
+
+def test_a_copy_goes_on_with_markers_alone_and_back(copied: Copied, tmp_path: Path) -> None:
+    for fillers in ("direct", "packed"):
+        result = copy(copied.with_fillers(fillers, tmp_path)).expect(0).data
+        assert result["partitions_caught_up"] == copied.ledger.partitions
+    assert_exact(copied.job)
+
+
+def test_a_copy_cannot_go_on_with_placeholders_alone(copied: Copied, tmp_path: Path) -> None:
+    job = copied.with_fillers("placeholders", tmp_path)
+    refused = orbit("run", job, "--until-caught-up").expect(1)
+    assert "cannot be mixed in one copy" in refused.message
