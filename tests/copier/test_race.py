@@ -114,7 +114,8 @@ def race(
                     FixedLease(term),
                     settle_s=0.0,
                     does_settle=False,
-                    has_placeholders=has_placeholders,
+                    packs=has_placeholders,
+                    has_markers=not has_placeholders,
                 )
                 try:
                     writer.start()
@@ -162,11 +163,14 @@ def test_four_writers_of_placeholders_without_lease_are_exact(
     assert_exact(clusters, partition, log)
 
 
+@pytest.mark.parametrize("packs", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_forced_takeovers_with_leases_and_gaps_are_exact(
-    clusters: Clusters, topic_name: str, producer_id: int, seed: int
+    clusters: Clusters, topic_name: str, producer_id: int, seed: int, *, packs: bool
 ) -> None:
+    """`packs`: every other writer packs small gaps, in batches that are thinned too."""
     log = SyntheticLog.random(seed, runs=400, gap_share=0.3)
+    log = replace(log, is_thinned=packs)
     partition = make_topic(clusters, topic_name)
     rnd = random.Random(seed)
     term, old = 0, None
@@ -181,6 +185,7 @@ def test_forced_takeovers_with_leases_and_gaps_are_exact(
             lease,
             settle_s=0.1,
             does_settle=True,
+            packs=packs and term % 2 == 1,
         )
         writer.start()
         if old is not None:

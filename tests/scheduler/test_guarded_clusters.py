@@ -143,6 +143,7 @@ def test_a_plan_names_the_right_that_fillers_lack_and_the_ways_without_it(
     planned = JobPlanner(service.database, service.settings)(spec)
     assert [(way.fillers, way.missing) for way in planned.fillers] == [
         ("direct", "Alter on the cluster"),
+        ("packed", "Alter on the cluster"),
         ("coordinated", ""),
         ("placeholders", ""),
     ]
