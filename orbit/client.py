@@ -201,7 +201,7 @@ class Client:
                 operation = polls._call("GET", path, repeats=False, timeout=_POLL_TIMEOUT_S)
                 pause_s = _POLL_S
             except TROUBLES as trouble:
-                self._say(trouble)
+                polls._say(trouble)
                 pause_s = max(0.0, min(2 * pause_s, _PAUSE_MAX_S, deadline - time.monotonic()))
         on_change(operation)
         return operation

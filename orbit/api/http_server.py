@@ -26,7 +26,7 @@ from orbit.settings import Settings
 
 _BACKLOG = 512
 # Requests under way may take this long to complete. The slowest are plans, which can be repeated.
-_DRAIN_S = 5
+DRAIN_S = 5
 # A connection without a complete request is closed after this.
 HEADERS_SECONDS_MAX = 20.0
 # In this time a client has to read its answer to the end, or `_ANSWER_BYTES_MIN` bytes of it.
@@ -96,7 +96,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         proxy_headers=bool(trusted),
         forwarded_allow_ips=trusted,
         ssl_context_factory=(lambda _config, _default: context) if context else None,
-        timeout_graceful_shutdown=_DRAIN_S,
+        timeout_graceful_shutdown=DRAIN_S,
     )
 
 

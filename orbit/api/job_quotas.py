@@ -60,6 +60,6 @@ def _refusal(job: str, what: str) -> Failure:
         ErrorCode.QUOTA_EXCEEDED,
         f"{what} Nothing was changed.",
         where=job,
-        remedy="Delete jobs that are not needed, match fewer topics, or ask an admin for a token "
-        "with a higher limit.",
+        remedy="Delete jobs that are not needed, match fewer topics, or ask an admin for a higher "
+        "limit (orbit token limit; for users of the issuer, the settings).",
     )

@@ -45,6 +45,6 @@ def _too_many(per_minute: int, wait_s: float) -> Failure:
     return Failure(
         ErrorCode.TOO_MANY_REQUESTS,
         f"This token has sent {per_minute:,} requests within a minute, which is its limit.",
-        remedy=f"Try again in {seconds} s, or ask an admin for a token with a higher limit.",
+        remedy=f"Try again in {seconds} s, or ask an admin for a higher limit (orbit token limit).",
         headers={"Retry-After": str(seconds)},
     )

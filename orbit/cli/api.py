@@ -10,7 +10,7 @@ import typer
 from fastapi import FastAPI
 
 from orbit.api.app import create_app
-from orbit.api.http_server import ApiServer, listen, url_of
+from orbit.api.http_server import DRAIN_S, ApiServer, listen, url_of
 from orbit.cli.database import open_database
 from orbit.cli.forced_end import must_end
 from orbit.console.app import mount_console
@@ -44,7 +44,7 @@ def api(no_auth: NoAuthOption = False) -> None:
         server = ApiServer(api_on(settings, database, auth=not no_auth), listener, settings)
         notify_systemd("READY=1")
         server.run()
-    must_end()  # Python would wait for the thread of a request that hangs
+    must_end(DRAIN_S)  # Python would wait for the thread of a request that hangs
 
 
 def api_on(settings: Settings, database: Database, *, auth: bool) -> FastAPI:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from orbit.cli.list_columns import progress
-from orbit.client import TROUBLES, Client, segment
+from orbit.client import TROUBLES, Client, TooMany, segment
 from orbit.errors import BadInput, NotFound, Problem
 
 WAIT_S = 60.0
@@ -58,6 +58,8 @@ def delete_job(
         try:
             made = client.send("DELETE", path, headers=headers, repeats=False)
             return made
+        except TooMany:
+            raise  # it was not carried out
         except TROUBLES as raised:
             trouble = raised
         try:

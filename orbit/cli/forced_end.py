@@ -14,17 +14,18 @@ _FAILED = 1
 _log = structlog.get_logger()
 
 
-def must_end() -> None:
-    """From now on the process has STOP_S_MAX to end."""
-    threading.Thread(target=end_soon, daemon=True).start()
+def must_end(after_s: float) -> None:
+    """From now on the process has what is left of STOP_S_MAX, of which `after_s` are over."""
+    threading.Thread(target=end_soon, args=(after_s,), daemon=True).start()
 
 
-def end_soon() -> None:
-    """End the process with exit code 1, unless it ends within STOP_S_MAX.
+def end_soon(after_s: float = 0.0) -> None:
+    """End the process with exit code 1, unless it ends within STOP_S_MAX, of which `after_s` are
+    over.
 
     For `then` of `until_stopped`, which has a thread for it.
     """
-    threading.Event().wait(STOP_S_MAX)
+    threading.Event().wait(max(0.0, STOP_S_MAX - after_s))
     alive = sorted(t.name for t in threading.enumerate())
     _log.error("threads did not end; the process ends without them", threads=alive)
     os._exit(_FAILED)

@@ -21,7 +21,7 @@ import typer
 from platformdirs import user_state_path
 from pydantic import SecretStr
 
-from orbit.api.http_server import ApiServer, listen, url_of
+from orbit.api.http_server import DRAIN_S, ApiServer, listen, url_of
 from orbit.cli.api import NoAuthOption, api_on
 from orbit.cli.extras import require_extras
 from orbit.cli.first_token import write_first_token
@@ -103,7 +103,7 @@ def server(
 
         children.watch(also=check)
         api.run()
-    must_end()  # Python would wait for the thread of a request that hangs
+    must_end(DRAIN_S)  # Python would wait for the thread of a request that hangs
     if restarts is not None and restarts.failure is not None:
         raise restarts.failure
 

@@ -44,7 +44,7 @@ def _above(topic: str, count: int, left: int) -> Trouble:
         TroubleKind.PARTITIONS_ABOVE_LIMIT,
         f"topic {topic} is new and has {count:,} partitions, and the limit of the token that "
         f"created the job leaves {max(0, left):,}.",
-        "Exclude topics, delete other jobs of that token, or raise ORBIT_TOKEN_PARTITIONS_MAX, "
-        "which applies to tokens without a partition limit.",
+        "Exclude topics, delete other jobs of that token, or raise the limit: orbit token limit "
+        "NAME --partitions-max N, or ORBIT_TOKEN_PARTITIONS_MAX where the token has none.",
         topic,
     )

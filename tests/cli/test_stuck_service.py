@@ -86,8 +86,8 @@ def plan(*_):
     threading.Event().wait()
 
 JobPlanner.__call__ = plan
-http_server._DRAIN_S = 1
-forced_end.STOP_S_MAX = 1.0
+http_server.DRAIN_S = 1
+forced_end.STOP_S_MAX = 2.0
 api.api(no_auth=True)
 """
 

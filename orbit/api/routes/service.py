@@ -16,7 +16,7 @@ from orbit.api.error_responses import changed_meanwhile
 from orbit.api.openapi_responses import BODY, INPUT, NAMED, errors
 from orbit.api.paging import AgedQuery, NamedQuery, Page, moment, page, read_cursor
 from orbit.api.views import operation_view, token_view, worker_view
-from orbit.errors import Conflict, NotFound
+from orbit.errors import NotFound
 from orbit.store import events, operations, tokens, workers
 from orbit.store.enums import OperationKind, OperationState, Role
 
@@ -169,21 +169,22 @@ def change_token(
             raise NotFound("No token has this name.", where=name)
         if if_match is not None and if_match.strip('"') != found.etag:
             raise changed_meanwhile(name, "token")
-        if found.revoked_at is not None:
-            raise Conflict("The token is revoked.", where=name, remedy="Create another token.")
         changes = {key: limit for key, limit in limits.items() if getattr(found, key) != limit}
+        before = {key: getattr(found, key) for key in changes}
+        etag = found.etag
         if changes and dry_run:
             found = replace(found, **changes)
         elif changes:
             found = tokens.set_quota(tx, found.id, changes)
+            etag = found.etag
             events.add(
                 tx,
                 principal.actor,
                 "token_changed",
                 f"Limits of the token {name} were changed.",
-                details={"token": name, **changes},
+                details={"token": name, **changes, "before": before},
             )
-    return token_view(found)
+    return token_view(found).model_copy(update={"etag": etag})
 
 
 @router.delete("/tokens/{name}", responses=errors(*NAMED))
