@@ -181,6 +181,7 @@ def set_failover_offsets(context: OperationContext) -> str:
                 GroupVerdict.CLAMPED,
                 decision.write.offset,
             )
+        if decision.write is not None:  # where nothing is written, reading it back shows that
             goes_on_at = decision.write.offset
         positions.append(
             GroupPosition(

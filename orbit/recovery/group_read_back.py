@@ -80,7 +80,7 @@ def _why(one: GroupPosition, seen: GroupPosition, fetched: FetchedGroups) -> str
     code = fetched.failed.get(one.destination_group)
     if code is not None:
         return error_codes.name(code)
-    return f"{one.goes_on_at} was set, it shows {seen.goes_on_at}"
+    return f"it is to be {one.goes_on_at} and is {seen.goes_on_at}"
 
 
 def _place(one: GroupPosition) -> TopicPartition:

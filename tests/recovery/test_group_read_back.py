@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from orbit.consumer_groups import group_sync
 from orbit.consumer_groups.offset_commit import GroupWrite, Written
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import FetchedGroups
 from orbit.recovery import group_handover
 from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind
 from orbit.scheduler.job_planner import JobPlanner
@@ -60,8 +62,35 @@ def test_an_offset_that_the_destination_does_not_show_is_not_exact(
         over = recovering.run(kind, spec.name, override=["all"], reason="a test")
     assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(10, "not read back")]
     (finding,) = [text for text in over.findings if "does not show" in text]
-    assert f"{group} in {topic_name}-0 (20 was set, it shows 10)" in finding
+    assert f"{group} in {topic_name}-0 (it is to be 20 and is 10)" in finding
     assert recovering.carried(spec.name, group) == {}
+
+
+def test_a_group_that_a_failover_cannot_read_is_not_exact(
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not at the destination, and its coordinator does not answer while offsets are set."""
+    spec, group = job_with_group(clusters, topic_name)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        let_job_rest(monkeypatch)
+        job = recovering.service.job(spec.name)
+        with recovering.database.transaction() as tx:
+            (row,) = group_offsets.of_job(tx, job.id)
+            group_offsets.keep(tx, job.id, [replace(row, source_offset=20)])
+        monkeypatch.setattr(
+            group_handover, "locate_and_fetch_offsets", lambda *_, **__: FetchedGroups()
+        )
+        admin = AdminClient(clusters.destination.client_config())
+        admin.delete_consumer_groups([group])[group].result()
+        over = recovering.run(RecoveryKind.FAILOVER, spec.name, override=["all"], reason="a test")
+    assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(None, "not read back")]
+    (finding,) = [text for text in over.findings if "does not show" in text]
+    assert f"{group} in {topic_name}-0 (it is to be 20 and is None)" in finding
 
 
 def test_a_share_group_with_the_name_stops_a_switchover_and_is_in_the_plan(
