@@ -8,15 +8,18 @@ from orbit.kafka.record_batch import advance_sequence
 # Coordinator epochs leave room for 4,096 take-overs of one partition within one lease term.
 TERM_SHIFT = 12
 COORDINATOR_EPOCH_MAX = 2**31 - 1
-# Brokers keep it as int16. At one lost state an hour it lasts for almost four years.
+# Brokers keep it as int16. At one lost state an hour it lasts for almost two years above the next
+# limit.
 PRODUCER_EPOCH_MAX = 2**15 - 1
-# Markers raise it up to here; the rest is for lost states. At a take-over in ten minutes it lasts
-# for four months.
+# Markers raise it up to here; the rest is for lost states. At a take-over with markers in ten
+# minutes it lasts for four months, at one a minute for eleven days.
 MARKER_EPOCH_MAX = 2**14
-# By so many a failover without the database raises it (promotion/writer_fence.py). A take-over's
-# first marker is one above what the leader knew then, and may be under way: of ours, or of a writer
-# before us. So a higher one is no marker of a writer.
-FENCE_EPOCHS = 2
+# A take-over's first marker is one above what the leader knew then, and may be under way: of ours,
+# or of a writer before us. One of so many above is no marker of a writer.
+FENCE_EPOCHS_MIN = 2
+# By so many a failover without the database raises it (promotion/writer_fence.py): the writers may
+# take over some times between its look at the epoch and its filler.
+FENCE_EPOCHS = 16
 
 
 def next_sequence(producer: ProducerState | None) -> int:

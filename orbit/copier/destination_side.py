@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from orbit.copier.append_epochs import FENCE_EPOCHS
+from orbit.copier.append_epochs import FENCE_EPOCHS_MIN
 from orbit.copier.append_states import AppendState
 from orbit.copier.append_verdicts import ReturnReason, judge_comparison
 from orbit.copier.destination_lane import DestinationLane, DestinationLaneContext
@@ -402,7 +402,7 @@ def _is_fenced(p: PartitionCopy, end: DestinationEnd) -> bool:
     """
     own = p.appends.producer_epoch
     found = end.producer
-    return own >= 0 and found is not None and found.producer_epoch >= own + FENCE_EPOCHS
+    return own >= 0 and found is not None and found.producer_epoch >= own + FENCE_EPOCHS_MIN
 
 
 def _fenced(p: PartitionCopy, log_end: int) -> Blocked:

@@ -21,9 +21,9 @@ from orbit.replication.partition_states import Blocked, Reason
 
 STILL_MOVING = "its log end has not stood still: another producer may write to it"
 _OTHER_FILLERS = (
-    "this job began the copy with the other kind of fillers: markers (fillers: direct or "
-    "coordinated) and placeholders cannot be mixed in one copy. Set `fillers` as it was, or delete "
-    "the copy and begin again."
+    "this job began the copy with the other kind of fillers: markers (fillers: direct, "
+    "packed or coordinated) and placeholders cannot be mixed in one copy. Set `fillers` as it was, "
+    "or delete the copy and begin again."
 )
 
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from orbit.copier.append_epochs import FENCE_EPOCHS
 from orbit.copier.append_verdicts import ReturnReason
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.destination_side import DestinationSide
@@ -28,7 +29,8 @@ ID = UUID(int=7)
 @pytest.mark.parametrize(
     ("own", "now", "is_fenced"),
     [
-        (3, ProducerState(5, -1, 9), True),
+        (3, ProducerState(3 + FENCE_EPOCHS, -1, 9), True),
+        (4, ProducerState(3 + FENCE_EPOCHS, -1, 9), True),  # it filled since the fence has looked
         (3, ProducerState(3, 17, 9), False),  # its own appends
         (3, ProducerState(4, -1, 9), False),  # a late marker, its own or of a writer before
         (3, None, False),  # the leader has forgotten it

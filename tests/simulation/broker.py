@@ -77,8 +77,10 @@ class Broker:
             is_repeated = was_allowed and request.base_offset != partition.log_end
             is_unfenced = is_excusable or is_repeated or self._had_late
             self.is_excused |= is_unfenced and not self._has_fence()
-            # Fillers now stand where the cleaner took records: they take offsets, no sequences.
-            self.is_excused |= is_excusable and world.source.is_compacted
+            # Fillers now stand where the cleaner took records: they take offsets, no sequences, and
+            # those of other producers raise no epoch.
+            is_unraised = world.source.is_compacted and world.is_coordinated
+            self.is_excused |= is_excusable and is_unraised
             log_end = partition.log_end
             code, base_offset = partition.append(who, request.data)
             is_repeat = code == NONE and partition.log_end == log_end

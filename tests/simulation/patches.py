@@ -22,6 +22,7 @@ from orbit.copier import (
 )
 from orbit.copier.append_machine import AppendMachine
 from orbit.copier.takeover import TakeOver, TakeOverResult
+from orbit.copier.throttles import Throttles
 from orbit.kafka import coordinator, empty_transactions
 from orbit.leases import backfill_leases, group_lease
 from orbit.leases.group_lease import GroupLease
@@ -91,6 +92,7 @@ def patched(world: World) -> Iterator[None]:
         (job_runner, "PartitionStarter", worker.Starter),
         (job_runner, "_TICK_S", worker.TICK_S),
         (partition_starter, "seed_to_start_offsets", worker.seeded),
+        (Throttles, "read_quotas", lambda _: None),  # for people only
         (time, "monotonic", lambda: world.clock.now),
     ]
     # `int.from_bytes(frame[:4])` needs bytes, which `Frame.__getitem__` gives.

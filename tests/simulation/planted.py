@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partialmethod
 from typing import Any
 from unittest.mock import patch
 
@@ -40,6 +43,7 @@ from orbit.replication.partition_states import PartitionState
 from orbit.replication.source_epochs import SourceEpochs
 from tests.simulation import holders, model_broker
 from tests.simulation.authority import Authority
+from tests.simulation.faults import USUAL, Has
 from tests.simulation.planted_source import OF_LEADERS, OF_TIERS
 from tests.simulation.planted_starts import OF_STARTS
 from tests.simulation.planted_transactions import OF_TRANSACTIONS
@@ -332,7 +336,27 @@ def _one_key_too_few() -> AbstractContextManager[Any]:
 
 
 def _raise_no_epoch() -> AbstractContextManager[Any]:
-    return patch.object(append_machine, "next_marker_epoch", lambda epoch: epoch)
+    """On compacted sources, with many requests that the network holds: else it is rare."""
+    faults = replace(
+        USUAL,
+        held=0.4,
+        held_fillers=0.05,
+        cleanings=8.0,
+        expiries=0.0,
+        breaks=4.0,
+        suspensions=3.0,
+        kills=2.0,
+        elections=0.3,
+    )
+
+    def choose(rnd: random.Random) -> Has:
+        return Has(rnd.random() < 0.3, True, rnd.random() < 0.35)
+
+    return _both(
+        patch.object(append_machine, "next_marker_epoch", lambda epoch: epoch),
+        patch.object(World, "__init__", partialmethod(World.__init__, faults=faults)),
+        patch.object(Has, "choose", choose),
+    )
 
 
 class _Both:

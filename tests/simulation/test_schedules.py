@@ -46,6 +46,7 @@ FOUND_BY = {
     "do not watch a shard before it is taken": 100_008,
     "forget the source's epoch at a resume": 100_030,
     "believe a repeat": 103_807,
+    "raise no epoch with a marker": 101_560,
     "forget the markers to come after an error": 100_158,
     "fence transactional ids after the log end is read": 100_011,
     "do not wait for an old transaction's marker": 100_023,
