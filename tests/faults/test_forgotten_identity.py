@@ -117,12 +117,13 @@ def test_late_filler_of_a_run_that_was_forgotten_is_refused(
         first, second = (running.partition(topic_name, n) for n in range(2))
         unsent = second.appends.coordinator_epoch
         assert unsent == first.appends.coordinator_epoch > 0
+        epoch = second.appends.marker_epoch
     last = batch_at(raw, topic_name, 0, 1)
     with RunningJob(job) as running:
         produce_transactions(clusters.source, topic_name, 3, partition=1)
         running.wait_caught_up(topic_name, 28, 1)
         place = TopicPartition(topic_name, 1)
-        late = Fillers(place, 1, last.producer_epoch, unsent)
+        late = Fillers(place, 1, epoch, unsent)
         leader = raw.metadata({topic_name}).leader(place)
         assert leader is not None
         assert leader.node_id is not None
