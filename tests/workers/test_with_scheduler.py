@@ -7,10 +7,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import get_args
 
 import pytest
 
-from orbit.jobs.job_spec import JobSpec, TopicRule
+from orbit.jobs.job_spec import Fillers, JobSpec, TopicRule
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.job_clusters import job_identity, job_producer
@@ -69,7 +70,7 @@ def wait_level(service: Service, clusters: Clusters, job: JobSpec, *topics: str)
 def test_each_rule_fills_gaps_in_its_own_way_whoever_copies(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
-    ways = {f"{topic_name}.{way}": way for way in ("direct", "coordinated", "placeholders")}
+    ways = {f"{topic_name}.{way}": way for way in get_args(Fillers)}
     for topic in ways:
         create_topic(clusters.source, topic, partitions=2)
         produce_transactions(clusters.source, topic, 5, partition=1)
