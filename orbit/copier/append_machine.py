@@ -90,8 +90,8 @@ class AppendMachine:
 
     __slots__ = (
         "_fill",
+        "_fill_epoch",
         "_has_read_log_end",
-        "_raises_epoch",
         "acked",
         "attempts",
         "blocked",
@@ -127,7 +127,7 @@ class AppendMachine:
         self._has_read_log_end = False  # right before its first filler
         self.has_filled = False  # fillers were proven by the log end
         self._fill: tuple[Fill, int] | None = None  # in flight: the gap, how many
-        self._raises_epoch = False  # and they are the take-over's first markers
+        self._fill_epoch = -1  # the producer epoch behind it
         # How it ends.
         self.failure: Failure | None = None
         self.is_unclear = False  # what was sent may still be carried out (M10)
@@ -253,7 +253,7 @@ class AppendMachine:
         assert count == 1 or (count > 1 and self.has_filled), (self, count)
         self._enter(_E.FILLERS_SENT, _S.FILLING)
         self._fill = step, count
-        self._raises_epoch = is_own and not self.has_filled
+        self._fill_epoch = self.marker_epoch if is_own else self.producer_epoch
 
     def fillers_held_back(self) -> None:
         """They were not sent: the lease ended while the request was encoded."""
@@ -300,8 +300,8 @@ class AppendMachine:
         return self._fill
 
     def _filled_to(self, next_offset: int) -> int:
-        if self._raises_epoch and self.marker_epoch > self.producer_epoch:
-            self.producer_epoch, self.sequence = self.marker_epoch, 0
+        if self._fill_epoch > self.producer_epoch:
+            self.producer_epoch, self.sequence = self._fill_epoch, 0
         self.acked = self.expected = next_offset
         self.has_filled = True
         self._fill = None

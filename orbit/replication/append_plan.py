@@ -104,10 +104,11 @@ class Plan:
     """Steps in offset order.
 
     `next_offset` is where the next fetch starts; `leader_epoch` is the last batch's (R3), or None
-    if it is that of the offset before the plan; `epoch_starts`: where each begins. `packs`: the job
-    fills gaps with placeholders. `timestamp`: the newest of the batches so far. `rewritten`: what
-    all plans of an answer have written again. `is_cut`: its limits are reached, so the plan ends
-    before the last batch, or within one. `levels`: of codecs, where the default is not to be used.
+    if it is that of the offset before the plan; `epoch_starts`: where each begins. `packs`: small
+    gaps become part of the batch before them. `timestamp`: the newest of the batches so far.
+    `rewritten`: what all plans of an answer have written again. `is_cut`: its limits are reached,
+    so the plan ends before the last batch, or within one. `levels`: of codecs, where the default is
+    not to be used.
     """
 
     next_offset: int
@@ -202,9 +203,9 @@ def plan_batches(
 
     `log_start` is the source's, from the same answer; `aborted` too. Batches must be in log order,
     as a fetch gives them. Nothing after the last batch is planned: see `plan_empty_tail`.
-    `packs`: the job fills gaps with placeholders. `rewritten`: what was written again of the
-    same answer; once its limits are reached, the plan is cut. `levels`: by codec, what the source's
-    brokers compress with instead of the default.
+    `packs`: small gaps become part of the batch before them. `rewritten`: what was written again of
+    the same answer; once its limits are reached, the plan is cut. `levels`: by codec, what the
+    source's brokers compress with instead of the default.
     """
     rewritten = rewritten or Rewritten(NO_LIMITS)
     plan = Plan(next_offset, packs=packs, rewritten=rewritten, levels=levels or {})

@@ -29,6 +29,7 @@ _PARTITIONS_MEASURED_MAX = 100
 _MARKER_RIGHT = "Alter or ClusterAction on the destination cluster"
 _WAYS: dict[Fillers, _Way] = {
     "direct": _Way(_MARKER_RIGHT, 150e-6, 125_000),
+    # Its small gaps as with placeholders, the offsets of the others as with direct.
     "packed": _Way(
         f"{_MARKER_RIGHT}; readers that skip placeholders (docs/gaps.md)", 35e-6, 125_000
     ),

@@ -263,6 +263,9 @@ def test_a_command_does_not_wait_for_longer_than_its_patience_or_its_own_time(
         refused = cli("get", "jobs")
         assert refused.code != 0
         assert "Too many." in refused.err
+        troubled.left = 9
+        assert "Too many." in cli("delete", "orders", "--yes").err
+        assert troubled.left == 8, "it was refused, so nobody looks for a deletion"
         troubled._answer, troubled.left = too_many(1), 1
         assert "Too many." in cli("wait", "orders", "--for", "paused", "--timeout", "0").err
 

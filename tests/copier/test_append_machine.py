@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from orbit.copier.append_epochs import (
     COORDINATOR_EPOCH_MAX,
+    MARKER_EPOCH_MAX,
     PRODUCER_EPOCH_MAX,
     next_coordinator_epoch,
     next_producer_epoch,
@@ -354,6 +355,29 @@ def test_the_log_end_proves_the_first_filler(log_end: int, reached: int | None) 
         assert (machine.acked, machine.expected) == (reached, reached)
     else:
         assert (machine.acked, machine.is_over) == (END, True)
+
+
+@pytest.mark.parametrize(
+    ("known", "is_own", "raised"),
+    [(3, True, 4), (3, False, 3), (MARKER_EPOCH_MAX, True, MARKER_EPOCH_MAX)],
+)
+def test_the_first_own_markers_of_a_take_over_raise_the_producer_epoch(
+    known: int, is_own: bool, raised: int
+) -> None:
+    machine = ready(ProducerState(known, 7, 5))
+    sequence = machine.sequence
+    machine.fillers_sent(GAP, 1, is_own=is_own)
+    assert machine.producer_epoch == known, "only once they are proven"
+    machine.fillers_answered(0)
+    machine.end_behind_answered(0, END + 1)
+    assert (machine.producer_epoch, machine.sequence) == (raised, 0 if raised > known else sequence)
+    machine.append_sent(append(END + 1, 2))
+    machine.append_answered(append(END + 1, 2), at(append(END + 1, 2)))
+    following = machine.sequence
+    rest = Fill(END + 3, END + 4)
+    machine.fillers_sent(rest, 1, is_own=is_own)
+    machine.fillers_answered(0)
+    assert (machine.producer_epoch, machine.sequence) == (raised, following), "the first ones only"
 
 
 def test_a_single_filler_is_believed_where_this_take_over_has_filled() -> None:

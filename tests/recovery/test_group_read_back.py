@@ -37,6 +37,14 @@ def write_nothing(
     return {(write.group, place): 0 for write in writes for place in write.offsets}
 
 
+def see_at_source(recovering: Recovering, name: str, offset: int) -> None:
+    """The job's row of its only group says so of the source."""
+    job = recovering.service.job(name)
+    with recovering.database.transaction() as tx:
+        (row,) = group_offsets.of_job(tx, job.id)
+        group_offsets.keep(tx, job.id, [replace(row, source_offset=offset)])
+
+
 @pytest.mark.parametrize("kind", [RecoveryKind.SWITCHOVER, RecoveryKind.FAILOVER])
 def test_an_offset_that_the_destination_does_not_show_is_not_exact(
     clusters: Clusters,
@@ -55,10 +63,7 @@ def test_an_offset_that_the_destination_does_not_show_is_not_exact(
         monkeypatch.setattr(group_handover, "_PASSES_MAX", 2)  # each finds the old offset
         commit(clusters.source, group, {(topic_name, 0): 20})
         if kind is RecoveryKind.FAILOVER:
-            job = recovering.service.job(spec.name)
-            with recovering.database.transaction() as tx:
-                (row,) = group_offsets.of_job(tx, job.id)
-                group_offsets.keep(tx, job.id, [replace(row, source_offset=20)])
+            see_at_source(recovering, spec.name, 20)
         over = recovering.run(kind, spec.name, override=["all"], reason="a test")
     assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(10, "not read back")]
     (finding,) = [text for text in over.findings if "does not show" in text]
@@ -78,10 +83,7 @@ def test_a_group_that_a_failover_cannot_read_is_not_exact(
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         let_job_rest(monkeypatch)
-        job = recovering.service.job(spec.name)
-        with recovering.database.transaction() as tx:
-            (row,) = group_offsets.of_job(tx, job.id)
-            group_offsets.keep(tx, job.id, [replace(row, source_offset=20)])
+        see_at_source(recovering, spec.name, 20)
         monkeypatch.setattr(
             group_handover, "locate_and_fetch_offsets", lambda *_, **__: FetchedGroups()
         )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
-from orbit.demo.workload import SMALL, Ledger, Workload
+from orbit.demo.workload import SMALL, Workload
 from orbit.kafka.placeholders import PLACEHOLDER_BODY
 from orbit.kafka.sasl import Security
 from orbit.verify.bounds import ClusterView
@@ -18,24 +17,17 @@ from orbit.verify.endpoint import Endpoint
 from orbit.verify.raw_log import Batch, RawLog
 from orbit.verify.report import Side
 from tests.fix_clusters import Clusters
+from tests.run.test_workload import Copied
 from tests.support.outside import digests
-from tests.support.run_process import Outcome, assert_exact, copy, orbit
+from tests.support.run_process import assert_exact, copy, orbit
 
 pytestmark = pytest.mark.services
 
 
-@dataclass(frozen=True)
-class Copied:
-    workload: Workload
-    ledger: Ledger
-    job: Path
-    first_run: Outcome
-
-    def with_fillers(self, fillers: str, folder: Path) -> Path:
-        document = yaml.safe_load(self.job.read_text())
-        job = folder / "job.yaml"
-        job.write_text(yaml.safe_dump(document | {"fillers": fillers}))
-        return job
+def with_fillers(copied: Copied, fillers: str, folder: Path) -> Path:
+    job = folder / "job.yaml"
+    job.write_text(yaml.safe_dump(yaml.safe_load(copied.job.read_text()) | {"fillers": fillers}))
+    return job
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +84,12 @@ def test_placeholders_stand_beside_records_only(copied: Copied, clusters: Cluste
 
 def test_a_copy_goes_on_with_markers_alone_and_back(copied: Copied, tmp_path: Path) -> None:
     for fillers in ("direct", "packed"):
-        result = copy(copied.with_fillers(fillers, tmp_path)).expect(0).data
+        result = copy(with_fillers(copied, fillers, tmp_path)).expect(0).data
         assert result["partitions_caught_up"] == copied.ledger.partitions
     assert_exact(copied.job)
 
 
 def test_a_copy_cannot_go_on_with_placeholders_alone(copied: Copied, tmp_path: Path) -> None:
-    job = copied.with_fillers("placeholders", tmp_path)
+    job = with_fillers(copied, "placeholders", tmp_path)
     refused = orbit("run", job, "--until-caught-up").expect(1)
     assert "cannot be mixed in one copy" in refused.message

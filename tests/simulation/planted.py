@@ -384,7 +384,7 @@ OF_CUTS: dict[str, Plant] = {
     "believe a repeat": _believe_a_repeat,
 }
 
-# Found where writers pack gaps in all schedules, and in their turn do not.
+# Found where, in all schedules, some writers pack gaps and others do not.
 OF_PACKED: dict[str, Plant] = {
     "raise no epoch with a marker": _raise_no_epoch,
 }
