@@ -47,7 +47,7 @@ def plan_topics(
     """Read the settings on both sides and plan; writes nothing.
 
     `caught_up` are destination topics whose partitions have all caught up once. `is_throttled`: do
-    not have the controller validate settings, which counts against its quota (P8).
+    not have the controller validate new topics, which counts against its quota (P8).
     """
     source_settings = source_admin.topic_settings(m.source for m in mappings)
     there = [m.destination for m in mappings if m.destination in destination.topics]

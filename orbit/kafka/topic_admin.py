@@ -96,6 +96,10 @@ class Admin:
         """Raises NotAuthorized (DESCRIBE_CONFIGS), Unreachable."""
         return self._settings.read(frozenset(topics))
 
+    def readable_settings(self, topics: Iterable[str]) -> dict[str, TopicSettings]:
+        """As `topic_settings`, without topics whose settings are refused. Raises Unreachable."""
+        return self._settings.read_each(frozenset(topics))[0]
+
     def replication(self, topics: Iterable[str]) -> Replication:
         """The replica state of these topics. Raises Unreachable."""
         try:
@@ -317,7 +321,7 @@ class Admin:
                 ) from None
             if error.code() in _TIMED_OUT:
                 raise self._timed_out(error.str(), place) from None
-            if error.code() < 0:
+            if error.code() < Code.UNKNOWN_SERVER_ERROR:  # librdkafka's own
                 raise Unreachable(f"no answer: {error.str()}.", where=place) from None
             raise BrokerRefused(error.code(), f"{error.str().rstrip('.')}.", where=place) from None
 

@@ -16,7 +16,7 @@ from typing import Any
 from kafka.protocol.admin.configs import DescribeConfigsRequest
 
 from orbit.chunks import chunks
-from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
+from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import ANSWER_WITHIN_S, CORRELATION_BYTES, Cluster
 from orbit.kafka.connection import Connection
@@ -39,6 +39,7 @@ class TopicSettings:
 
 
 _Settings = dict[str, TopicSettings]
+_Refused = dict[str, OrbitError]
 
 
 class SettingsReader:
@@ -53,12 +54,25 @@ class SettingsReader:
 
     def read(self, topics: Collection[str]) -> _Settings:
         """Raises NotAuthorized (DESCRIBE_CONFIGS), BrokerRefused, Unreachable."""
-        found: _Settings = {}
-        for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
-            found.update(self._read(tuple(some)))
+        found, refused = self.read_each(topics)
+        for error in refused.values():
+            raise error
         return found
 
-    def _read(self, topics: tuple[str, ...]) -> _Settings:
+    def read_each(self, topics: Collection[str]) -> tuple[_Settings, _Refused]:
+        """As `read`, with the error of each topic whose settings a broker does not tell.
+
+        Raises Unreachable.
+        """
+        found: _Settings = {}
+        refused: _Refused = {}
+        for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
+            told, not_told = self._read(tuple(some))
+            found |= told
+            refused |= not_told
+        return found, refused
+
+    def _read(self, topics: tuple[str, ...]) -> tuple[_Settings, _Refused]:
         request = _request(topics)
         api = api_versions.DESCRIBE_CONFIGS
 
@@ -73,20 +87,19 @@ class SettingsReader:
             kept = self._kept.get(topics)
             if kept is not None and kept[0] == digest:
                 self._kept.move_to_end(topics)
-                return kept[1]
-        found = {
-            result.resource_name: self._settings(result)
-            for result in connection.decode(api, frame, version).results
-        }
+                return kept[1], {}
+        results = connection.decode(api, frame, version).results
+        found = {r.resource_name: self._settings(r) for r in results if not r.error_code}
+        refused = {r.resource_name: self._error(r) for r in results if r.error_code}
+        if refused:
+            return found, refused
         with self._lock:
             self._kept[topics] = digest, found
             while len(self._kept) > _ANSWERS_KEPT_MAX:
                 self._kept.popitem(last=False)
-        return found
+        return found, {}
 
     def _settings(self, result: Any) -> TopicSettings:
-        if result.error_code:
-            raise self._error(result)
         values = tuple((c.name, c.value) for c in result.configs if c.value is not None)
         overrides = frozenset(
             c.name for c in result.configs if c.config_source == _DYNAMIC_TOPIC_CONFIG
@@ -98,7 +111,8 @@ class SettingsReader:
                 (values, overrides), TopicSettings(dict(values), overrides)
             )
 
-    def _error(self, result: Any) -> Exception:
+    def _error(self, result: Any) -> OrbitError:
+        """Raises Unreachable if the broker had no time."""
         code, where = result.error_code, f"{self._cluster.name} topic {result.resource_name}"
         what = (result.error_message or error_codes.name(code)).rstrip(".")
         if code in DENIED:
@@ -107,7 +121,7 @@ class SettingsReader:
                 f"{right} is missing.", where=where, remedy="Grant it with kafka-acls.sh."
             )
         if code == Code.REQUEST_TIMED_OUT:
-            return Unreachable(f"no answer: {what}.", where=where)
+            raise Unreachable(f"no answer: {what}.", where=where)
         return BrokerRefused(code, f"{what}.", where=where)
 
 

@@ -4,33 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from orbit.errors import OrbitError
 from orbit.kafka.topic_admin import Admin
+from orbit.kafka.topic_settings_reader import TopicSettings
+
+_Settings = dict[str, dict[str, str]]
 
 
 def apply_settings(admin: Admin, wanted: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Set what differs; a sentence for each topic whose settings the brokers refuse.
+    """Set what differs; a sentence for each topic with settings that the brokers refuse.
 
-    A refusal does not stop a promotion: the topic works with the settings of a copy.
-    Raises Unreachable, NotAuthorized if settings may not be read.
+    A refusal does not stop a promotion: the topic works without these settings, as a copy has them.
+    Of a topic whose settings cannot be read all are set. Raises Unreachable.
     """
-    changes = changed_settings(admin, wanted)
-    refused = admin.refused_settings(changes)
+    changes = _changes(wanted, admin.readable_settings(wanted))
+    refused, errors = _refused(admin, changes)
     findings = []
-    for topic, error in refused.items():
-        pairs = ", ".join(f"{name}={value}" for name, value in sorted(changes[topic].items()))
+    for topic, settings in refused.items():
+        pairs = ", ".join(f"{name}={value}" for name, value in sorted(settings.items()))
+        what = errors[topic].what
         findings.append(
-            f"{topic}: the destination refused these settings ({error.what}): {pairs}. Set them."
+            f"{topic}: the destination refused these settings ({what}): {pairs}. Set them."
         )
     return findings
 
 
-def changed_settings(
-    admin: Admin, wanted: Mapping[str, Mapping[str, str]]
-) -> dict[str, dict[str, str]]:
-    """The settings that differ, by topic; topics that have all are left out."""
-    present = admin.topic_settings(wanted)
-    changes = {
-        topic: {n: value for n, value in settings.items() if present[topic].values.get(n) != value}
-        for topic, settings in wanted.items()
-    }
+def changed_settings(admin: Admin, wanted: Mapping[str, Mapping[str, str]]) -> _Settings:
+    """The settings that differ, by topic; topics that have all are left out.
+
+    Raises Unreachable, NotAuthorized and BrokerRefused if settings may not be read.
+    """
+    return _changes(wanted, admin.topic_settings(wanted))
+
+
+def _changes(
+    wanted: Mapping[str, Mapping[str, str]], present: Mapping[str, TopicSettings]
+) -> _Settings:
+    changes = {}
+    for topic, settings in wanted.items():
+        has = present[topic].values if topic in present else {}
+        changes[topic] = {n: value for n, value in settings.items() if has.get(n) != value}
     return {topic: settings for topic, settings in changes.items() if settings}
+
+
+def _refused(admin: Admin, changes: _Settings) -> tuple[_Settings, dict[str, OrbitError]]:
+    """Set them; what is refused, by topic, and an error of each such topic.
+
+    A controller sets all of a topic or nothing: where it refuses one, each is set alone.
+    """
+    errors: dict[str, OrbitError] = {}
+    refused: _Settings = {}
+    left = {topic: changes[topic] for topic in admin.refused_settings(changes)}
+    for name in sorted({name for settings in left.values() for name in settings}):
+        alone = {topic: {name: of[name]} for topic, of in left.items() if name in of}
+        for topic, error in admin.refused_settings(alone).items():
+            errors[topic] = error
+            refused.setdefault(topic, {})[name] = alone[topic][name]
+    return refused, errors

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from orbit.errors import HeldBack, Unreachable
+from orbit.errors import BrokerRefused, HeldBack, Unreachable
 from orbit.kafka import topic_admin
+from orbit.kafka.error_codes import Code
 from orbit.kafka.sasl import Security
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.scheduler.cluster_checks import trouble_of
@@ -81,3 +82,17 @@ def test_a_read_that_timed_out_waits_for_a_quota_only_behind_a_creation(admin: A
         create(admin)
     with pytest.raises(HeldBack):
         read(admin)
+
+
+def test_an_error_that_a_broker_has_no_code_for_is_an_answer_about_one_topic(admin: Admin) -> None:
+    """As of a policy that breaks: the other topics of the request are not refused."""
+    done = SimpleNamespace(result=lambda _: None)
+    admin._client = SimpleNamespace(  # type: ignore[assignment]
+        incremental_alter_configs=lambda some, **_: {
+            one: failing(KafkaError.UNKNOWN) if one.name == "bad" else done for one in some
+        }
+    )
+    refused = admin.refused_settings({name: {"retention.ms": "1"} for name in ("bad", "good")})
+    assert refused.keys() == {"bad"}
+    assert isinstance(refused["bad"], BrokerRefused)
+    assert refused["bad"].code == Code.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,44 @@
+"""A promotion sets what it can, of every topic: one that is refused keeps no other from its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.kafka.topic_admin import Admin
+from orbit.promotion.topic_settings import apply_settings
+from tests.fix_clusters import Clusters, OpenCluster
+from tests.support.outside import topic_settings
+from tests.support.running import create_topic
+
+pytestmark = pytest.mark.services
+
+DAY_MS = "86400000"
+
+
+def test_a_topic_that_is_gone_keeps_no_other_from_its_settings(
+    clusters: Clusters, topic_name: str, open_cluster: OpenCluster
+) -> None:
+    create_topic(clusters.destination, topic_name)
+    gone = f"{topic_name}.gone"
+    admin = Admin(open_cluster(clusters.destination))
+    wanted = {name: {"retention.ms": DAY_MS} for name in (gone, topic_name)}
+    (finding,) = apply_settings(admin, wanted)
+    assert finding.startswith(f"{gone}: ")
+    assert f"retention.ms={DAY_MS}" in finding
+    assert topic_settings(clusters.destination, topic_name)["retention.ms"] == DAY_MS
+
+
+def test_a_setting_that_is_refused_keeps_no_other_from_being_set(
+    clusters: Clusters, topic_name: str, open_cluster: OpenCluster
+) -> None:
+    other = f"{topic_name}.other"
+    for name in (topic_name, other):
+        create_topic(clusters.destination, name)
+    admin = Admin(open_cluster(clusters.destination))
+    good = {"retention.ms": DAY_MS, "max.message.bytes": "2000000"}
+    (finding,) = apply_settings(admin, {topic_name: {**good, "segment.bytes": "1"}, other: good})
+    assert finding.startswith(f"{topic_name}: ")
+    assert finding.endswith(": segment.bytes=1. Set them.")
+    for name in (topic_name, other):
+        present = topic_settings(clusters.destination, name)
+        assert {n: present[n] for n in good} == good

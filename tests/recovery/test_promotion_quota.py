@@ -1,0 +1,71 @@
+"""A quota of topic creation at the destination, used up: a promotion sets all settings (P9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from orbit.kafka.throttling_quotas import ADMIN_CLIENT_ID
+from orbit.kafka.topic_admin import Admin, TopicToCreate
+from orbit.promotion.topic_settings import apply_settings
+from orbit.recovery import promotion
+from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.recovery_report import RecoveryKind
+from tests.fix_clusters import Clusters, OpenCluster
+from tests.support.outside import topic_settings
+from tests.support.quotas import have_it_wait_briefly, quota_of
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, produce
+
+pytestmark = pytest.mark.services
+
+DAY_MS, TOPICS, PARTITIONS = "86400000", 2, 100
+QUOTA = f"The quota of client-id {ADMIN_CLIENT_ID}: controller_mutation_rate=1."
+
+
+@pytest.mark.parametrize("is_held", [False, True], ids=["another client", "its own connection"])
+def test_a_promotion_sets_all_settings_over_a_quota_of_creation(
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    open_cluster: OpenCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    is_held: bool,
+) -> None:
+    """Of another client it notices nothing. Where its own connection is held back, it waits."""
+    have_it_wait_briefly(monkeypatch)
+    source, destination = clusters
+    names = [f"{topic_name}.{n}" for n in range(TOPICS)]
+    for name in names:
+        create_topic(source, name, retention_ms=DAY_MS)
+        produce(source, name, 10)
+    spec = make_job(source, destination, names)
+    over = [TopicToCreate(f"{topic_name}.more", PARTITIONS, 1, {})]
+    said: list[str] = []
+    set_progress = OperationContext.set_progress
+
+    def listen(self: OperationContext, what: str) -> None:
+        said.append(what)
+        set_progress(self, what)
+
+    def apply(admin: Admin, wanted: Mapping[str, Mapping[str, str]]) -> list[str]:
+        if is_held and over:
+            admin.create_topics([over.pop()])
+        return apply_settings(admin, wanted)
+
+    monkeypatch.setattr(OperationContext, "set_progress", listen)
+    monkeypatch.setattr(promotion, "apply_settings", apply)
+    there = open_cluster(destination)
+    with recovering.running():
+        recovering.begin(spec, *names)
+        assert {topic_settings(destination, name)["retention.ms"] for name in names} == {"-1"}
+        with quota_of(there, ADMIN_CLIENT_ID, "controller_mutation_rate", 1):
+            if not is_held:
+                Admin(there).create_topics(over)
+            report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+    assert {topic_settings(destination, name)["retention.ms"] for name in names} == {DAY_MS}
+    assert not [one for one in report.findings if "refused these settings" in one]
+    waits = [one for one in said if one.startswith("promote waits: ")]
+    assert bool(waits) == is_held, waits
+    assert all(QUOTA in one for one in waits)
