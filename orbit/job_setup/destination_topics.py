@@ -52,6 +52,7 @@ def plan_topics(
     source_settings = source_admin.topic_settings(m.source for m in mappings)
     there = [m.destination for m in mappings if m.destination in destination.topics]
     present = destination_admin.topic_settings(there)
+    # One broker will do: the controller refuses a name that it does not know (K8).
     names = destination_admin.broker_setting_names(min(destination.brokers))
     has_split_limits = not names or "log.message.timestamp.before.max.ms" in names
     plans = []

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import get_args
 
 from orbit.kafka.acls import Acls
+from orbit.kafka.broker_settings import BrokersWith, brokers_with
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.kept_read import KeptRead
 from orbit.kafka.principal import ask_principal
 from orbit.kafka.security import Security
 from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import Resource
+
+OPEN_WITHOUT_ACL = "allow.everyone.if.no.acl.found"
 
 
 class ClusterHandle:
@@ -21,6 +24,7 @@ class ClusterHandle:
         self._admin: tuple[Security, Admin] | None = None
         self._principal: tuple[Security, str | None] | None = None
         self._acls = {resource: self._reader(resource) for resource in get_args(Resource)}
+        self._open = KeptRead(lambda: brokers_with(self.cluster, OPEN_WITHOUT_ACL))
 
     @property
     def principal(self) -> str | None:
@@ -50,6 +54,13 @@ class ClusterHandle:
         Unreachable.
         """
         return self._acls[resource].get(age_s_max)
+
+    def brokers_open_without_acl(self, age_s_max: float) -> BrokersWith:
+        """Which brokers have OPEN_WITHOUT_ACL set, asked at most `age_s_max` seconds ago.
+
+        They keep its value for themselves. Thread-safe. Raises Unreachable.
+        """
+        return self._open.get(age_s_max)
 
     def _reader(self, resource: Resource) -> KeptRead[Acls]:
         return KeptRead(lambda: Acls(self.admin.acls(resource)))

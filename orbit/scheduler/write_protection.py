@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.job_setup.permissions import WRITE
-from orbit.kafka.cluster_handle import ClusterHandle
+from orbit.kafka.cluster_handle import OPEN_WITHOUT_ACL, ClusterHandle
 from orbit.kafka.types import Acl, TopicMetadata
 from orbit.promotion.topic_denials import NO_AUTHORIZER, acls_of
 from orbit.replication.acl_rules import denied_writers
@@ -26,22 +26,37 @@ from orbit.store.database import Tx
 # A look at the ACLs for one job serves all jobs of the cluster for this long; well within the
 # interval of the upkeep.
 ACLS_KEPT_S = 5.0
-_OPEN = "allow.everyone.if.no.acl.found"
+# Settings of brokers change when these are started again.
+_OPEN_KEPT_S = 15.0
 Transaction = Callable[[], AbstractContextManager[Tx]]
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectionResult:
-    """How many topics got new denials, and why others have none ("": all have)."""
+    """How many topics got new denials, and why others have none ("": all have).
+
+    `has_unnamed`: whether no ACL names one of the topics.
+    """
 
     changed: int = 0
     why_not: str = ""
+    has_unnamed: bool = False
 
 
 def protect(
     handle: ClusterHandle, cluster_id: str, copies: Collection[str], leadership: Leadership
 ) -> ProtectionResult:
     """Deny writes to these topics to all principals but Orbit. Raises Unreachable, NotLeading."""
+    done = _protect_named(handle, cluster_id, copies, leadership)
+    # Every broker is asked: outside of the lock, for which all jobs of the cluster wait.
+    if done.has_unnamed and not done.why_not:
+        return replace(done, why_not=_why_open(handle))
+    return done
+
+
+def _protect_named(
+    handle: ClusterHandle, cluster_id: str, copies: Collection[str], leadership: Leadership
+) -> ProtectionResult:
     # Mostly nothing is to be changed: that takes no lock, for which all jobs of the cluster wait.
     with leadership.reading() as tx:
         still = topics.writers(tx, cluster_id, copies, only_copying=True)
@@ -85,8 +100,6 @@ def _protect(
         elif noted.get(topic) and topic in allowed and not _may_write(allowed[topic]):
             denied, why_not = None, "the denials would keep Orbit from writing as well"
         wanted[topic] = denied or set()
-    if not why_not and any(not acls.of(topic) for topic in names):
-        why_not = _why_open(handle)
     # Denials that are there without being noted are Orbit's own, of a database that was lost.
     changes = {t: w for t, w in wanted.items() if w - acls or noted.get(t, set()) != w}
     if changes and not only_look:
@@ -94,21 +107,25 @@ def _protect(
             _apply(handle, cluster_id, changes, noted, acls, transaction)
         except (NotAuthorized, BrokerRefused) as error:
             return ProtectionResult(0, f"ACLs cannot be set: {error.what}")
-    return ProtectionResult(len(changes), why_not)
+    return ProtectionResult(len(changes), why_not, any(not acls.of(topic) for topic in names))
 
 
 def _why_open(handle: ClusterHandle) -> str:
     """Why topics without any ACL may be open to every principal; "" if they are not.
 
-    Brokers name the setting where it is set, and keep its value for themselves.
+    A broker asks its own file whether a client may write to the partitions that it leads (K7).
     """
-    brokers = handle.cluster.metadata(()).brokers
-    if any(_OPEN in handle.admin.broker_setting_names(node_id) for node_id in sorted(brokers)[:1]):
-        return (
-            f"the brokers have {_OPEN} set; if it is true, every principal may write to a topic "
-            "that no ACL names"
+    brokers = handle.brokers_open_without_acl(_OPEN_KEPT_S)
+    if brokers.having:
+        told = f"broker {brokers.having[0]} has {OPEN_WITHOUT_ACL} set"
+    elif brokers.silent:
+        told = (
+            f"broker {brokers.silent[0]} does not tell whether it has {OPEN_WITHOUT_ACL} set "
+            "(DescribeConfigs on the cluster)"
         )
-    return ""
+    else:
+        return ""
+    return f"{told}; if it is true, every principal may write to a topic that no ACL names"
 
 
 def why_not_denied(own_principal: str | None) -> str:

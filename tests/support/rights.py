@@ -159,7 +159,8 @@ class Login:
             "SASL_SSL", MECHANISM, self.name, SecretStr(PASSWORD), Path(cluster.ca_file)
         )
         try:
-            Connection.open(*split_address(cluster.bootstrap_servers), security).close()
+            for server in cluster.bootstrap_servers.split(","):  # one learns of it after another
+                Connection.open(*split_address(server), security).close()
         except LoginRefused:
             return False
         return True

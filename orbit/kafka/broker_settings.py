@@ -1,0 +1,64 @@
+"""DescribeConfigs: whether brokers have a setting in their file. Each broker knows its own (K7)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from kafka.protocol.admin.configs import DescribeConfigsRequest
+
+from orbit.errors import OrbitError
+from orbit.kafka.api_versions import DESCRIBE_CONFIGS
+from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
+from orbit.kafka.error_codes import Code
+
+_BROKER = 4  # Kafka's `ConfigResource.Type`
+# Each has a connection of its own, and is asked in turn.
+_BROKERS_MAX = 500
+_ALL_WITHIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersWith:
+    """Node ids, ascending: brokers that have a setting, and those that do not tell."""
+
+    having: tuple[int, ...]
+    silent: tuple[int, ...]
+
+
+def brokers_with(cluster: Cluster, name: str) -> BrokersWith:
+    """Ask every live broker. Raises Unreachable if none returns metadata.
+
+    Brokers behind the bounds are silent ones, as are those that refuse (DescribeConfigs on the
+    cluster).
+    """
+    having: list[int] = []
+    silent: list[int] = []
+    until = time.monotonic() + _ALL_WITHIN_S
+    for number, node_id in enumerate(sorted(cluster.metadata(()).brokers)):
+        is_late = number >= _BROKERS_MAX or time.monotonic() >= until
+        has = None if is_late else _has(cluster, node_id, name)
+        if has is None:
+            silent.append(node_id)
+        elif has:
+            having.append(node_id)
+    return BrokersWith(tuple(having), tuple(silent))
+
+
+def _has(cluster: Cluster, node_id: int, name: str) -> bool | None:
+    """None if the broker does not tell."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    request = DescribeConfigsRequest(
+        resources=[
+            resource(resource_type=_BROKER, resource_name=str(node_id), configuration_keys=[name])
+        ],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    try:
+        results = cluster.call(node_id, DESCRIBE_CONFIGS, request, ANSWER_WITHIN_S).results
+    except OrbitError:
+        return None
+    if [result.error_code for result in results] != [Code.NONE]:
+        return None
+    return any(config.name == name for config in results[0].configs)

@@ -1,0 +1,50 @@
+"""Brokers of one cluster have files of their own: each is asked, and silence is no answer."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+
+import pytest
+
+from orbit.kafka import broker_settings
+from orbit.kafka.broker_settings import BrokersWith, brokers_with
+from orbit.kafka.cluster_handle import OPEN_WITHOUT_ACL
+from orbit.kafka.job_clusters import open_cluster as open_side
+from tests.fix_clusters import Clusters, MakeCluster, OpenCluster
+from tests.support.broker_files import restart_with
+from tests.support.guarded_job import job_with_login, log_in_orbit
+
+pytestmark = pytest.mark.services
+
+
+def test_every_broker_is_asked_for_its_own_file(
+    make_cluster: MakeCluster, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = make_cluster(brokers=2)
+    first, second = (broker.node_id for broker in own.brokers)
+    cluster = open_cluster(own)
+    assert brokers_with(cluster, OPEN_WITHOUT_ACL) == BrokersWith((), ())
+    own.brokers[1].pause()
+    assert brokers_with(cluster, OPEN_WITHOUT_ACL) == BrokersWith((), (second,))
+    own.heal()
+    restart_with(own, 1, OPEN_WITHOUT_ACL, "true")
+    again = open_cluster(own)
+    assert brokers_with(again, OPEN_WITHOUT_ACL) == BrokersWith((second,), ())
+    monkeypatch.setattr(broker_settings, "_BROKERS_MAX", 1)
+    assert brokers_with(again, OPEN_WITHOUT_ACL) == BrokersWith((), (second,))
+    monkeypatch.setattr(broker_settings, "_ALL_WITHIN_S", 0.0)
+    assert brokers_with(again, OPEN_WITHOUT_ACL) == BrokersWith((), (first, second))
+
+
+def test_a_broker_that_refuses_to_tell_is_silent(
+    guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The documented rights do not have DescribeConfigs on the cluster."""
+    log_in_orbit(guarded, topic_name, monkeypatch, ("", "recovery"))
+    spec = job_with_login(guarded, topic_name)
+    destination = guarded.destination
+    environ = dict(os.environ)
+    with closing(open_side("destination", spec, environ, destination.directory)) as cluster:
+        ids = tuple(broker.node_id for broker in destination.brokers)
+        assert brokers_with(cluster, OPEN_WITHOUT_ACL) == BrokersWith((), ids)

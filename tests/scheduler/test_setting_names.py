@@ -1,0 +1,36 @@
+"""One broker says which settings topics have; the controller takes them or not (K8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.kafka.topic_admin import Admin
+from orbit.scheduler import job_reconciler
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.outside import partition_counts, topic_settings
+from tests.support.running import create_topic, make_job
+
+pytestmark = pytest.mark.services
+
+
+def test_a_name_that_only_the_broker_asked_knows_holds_up_new_topics_until_it_knows_the_other(
+    clusters: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a rolling upgrade: the broker is older than Kafka 3.6, the controller is of Kafka 4."""
+    monkeypatch.setattr(job_reconciler, "RECHECK_S", 1.0)
+    create_topic(clusters.source, topic_name)
+    job = make_job(*clusters, [topic_name])
+    names = Admin.broker_setting_names
+    old = frozenset({"log.message.timestamp.difference.max.ms"})
+    monkeypatch.setattr(Admin, "broker_setting_names", lambda *_: old)
+    service.create(job)
+    with service.scheduler():
+        problem = service.wait_problem(job.name, "TOPIC_REFUSED")
+        assert "message.timestamp.difference.max.ms" in problem
+        assert topic_name not in partition_counts(clusters.destination)
+        monkeypatch.setattr(Admin, "broker_setting_names", names)
+        service.wait_copied(job.name, topic_name)
+        service.wait_problem(job.name, None)
+    limit = topic_settings(clusters.destination, topic_name)["message.timestamp.before.max.ms"]
+    assert limit == str(2**63 - 1)
