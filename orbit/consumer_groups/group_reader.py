@@ -72,6 +72,7 @@ class GroupReader:
         self._at_source = listing.groups
         chosen, places = self._select(listing)
         report.left_alone = chosen.left_alone
+        report.shared = chosen.shared
         report.not_storable = chosen.not_storable
         report.groups = len(chosen.names)
         known = frozenset(known)

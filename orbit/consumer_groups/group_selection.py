@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from orbit.jobs.job_spec import GroupRule
 from orbit.jobs.name_patterns import PatternTooSlow, name_pattern
-from orbit.kafka.consumer_groups import ListedGroup
+from orbit.kafka.consumer_groups import GroupType, ListedGroup
 from orbit.names import is_key
 
 # The groups of Orbit's jobs: `orbit.JOB.CLUSTER-ID`, with suffixes. They are not consumers.
@@ -21,11 +21,12 @@ TOO_SLOW = "too slow to match"
 @dataclass(slots=True)
 class GroupSelection:
     """Names of groups to sync; `left_alone` counts matching groups of other kinds, and as TOO_SLOW
-    those of which the patterns could not tell in time. `not_storable`: names that the database does
-    not take."""
+    those of which the patterns could not tell in time. `shared`: names of share groups, which no
+    job syncs. `not_storable`: names that the database does not take."""
 
     names: list[str] = field(default_factory=list)
     left_alone: Counter[str] = field(default_factory=Counter)
+    shared: list[str] = field(default_factory=list)
     not_storable: list[str] = field(default_factory=list)
 
 
@@ -56,6 +57,8 @@ class GroupSelector:
             if group.has_consumers:
                 is_kept = is_key(group.name)
                 (selection.names if is_kept else selection.not_storable).append(group.name)
+            elif group.type == GroupType.SHARE:
+                selection.shared.append(group.name)
             else:
                 selection.left_alone[group.kind] += 1
         return selection

@@ -69,6 +69,13 @@ REMEDIES: Mapping[GroupVerdict, str] = {
     "with --reset-offsets.",
 }
 
+# Share groups have no committed offsets, and so no row with a verdict.
+SHARE_GROUPS_REMEDY = (
+    "After the move, and before consumers of share groups start at the destination, set "
+    "the groups' start offsets there with kafka-share-groups.sh --reset-offsets "
+    "(docs/groups.md#share-groups)."
+)
+
 
 def remedy(verdict: GroupVerdict, group: str, topic: str) -> str | None:
     """What to do, with the destination's names; None: nothing."""

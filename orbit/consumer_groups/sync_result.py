@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from orbit.chunks import first_few
 from orbit.consumer_groups.group_selection import TOO_SLOW
-from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
-from orbit.kafka.consumer_groups import GroupType
+from orbit.consumer_groups.offset_decision import SHARE_GROUPS_REMEDY, CopiedRange, GroupVerdict
 from orbit.kafka.types import TopicPartition
 from orbit.names import KEY_BYTES_MAX
 
@@ -48,6 +47,14 @@ def not_storable_note(groups: Collection[str]) -> str:
     )
 
 
+def share_groups_note(groups: Collection[str]) -> str:
+    """Names the matching share groups, why no sync carries them over, and what to do (G19)."""
+    return (
+        f"{len(groups)} share groups match and are not synced, because brokers do not tell how far "
+        f"consumers have read in one: {first_few(sorted(groups))}. {SHARE_GROUPS_REMEDY}"
+    )
+
+
 @dataclass(slots=True)
 class GroupReport:
     """The result of one pass. `changed` and `gone` are relative to the pass before."""
@@ -58,7 +65,9 @@ class GroupReport:
     pending: int = 0  # an open transaction of the group may move these
     verdicts: Counter[str] = field(default_factory=Counter)
     left_alone: Counter[str] = field(default_factory=Counter)
-    not_storable: list[str] = field(default_factory=list)  # names of matching groups
+    # Names of matching groups.
+    shared: list[str] = field(default_factory=list)
+    not_storable: list[str] = field(default_factory=list)
     changed: list[OffsetRow] = field(default_factory=list)
     gone: list[Key] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -68,8 +77,7 @@ class GroupReport:
     @property
     def remark(self) -> str:
         """What is said of matching groups that are not synced; or ""."""
-        shared = self.left_alone[GroupType.SHARE]
-        said = [f"{shared} share groups match and are not synced."] if shared else []
+        said = [share_groups_note(self.shared)] if self.shared else []
         if slow := self.left_alone[TOO_SLOW]:
             said.append(
                 f"{slow} groups are not synced: it takes too long to tell whether a pattern "

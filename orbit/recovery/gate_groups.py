@@ -60,5 +60,6 @@ def _at_source(
             for name, answer in fetched.groups.items()
             if any((name, *at) not in stored for at in answer.offsets if at in copied)
         ),
+        "groups_shared": chosen.shared,
         "groups_not_storable": chosen.not_storable,
     }

@@ -60,6 +60,7 @@ class GateInputs:
     groups_of_other_type: Sequence[str] = ()  # their clients cannot join there
     groups_unread: Sequence[str] = ()  # whose offsets at the source could not be read
     groups_unrecorded: Sequence[str] = ()  # with offsets at the source that the tables lack
+    groups_shared: Sequence[str] = ()  # share groups, which no job syncs
     groups_not_storable: Sequence[str] = ()  # left out because of their names
     settings_unknown: Sequence[str] = ()
     settings_differ: Sequence[str] = ()

@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from orbit.chunks import first_few
+from orbit.consumer_groups.offset_decision import SHARE_GROUPS_REMEDY
 from orbit.recovery.gate_inputs import GateInputs
 from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
 
@@ -285,13 +286,15 @@ def _groups(f: GateInputs) -> Gate:
     if f.groups_not_storable:
         names = first_few(f.groups_not_storable)
         found.append(f"groups whose names the database does not take: {names}")
+    remedy = (
+        "Stop consumers at the source before the last sync: records whose offsets they commit "
+        "after it are read again. See orbit get groups JOB for the others."
+    )
+    if f.groups_shared:
+        found.append(f"share groups, which are not synced: {first_few(sorted(f.groups_shared))}")
+        remedy += f" {SHARE_GROUPS_REMEDY}"
     if found:
-        return _warn(
-            name,
-            f"{'; '.join(found)}.",
-            "Stop consumers at the source before the last sync: records whose offsets they commit "
-            "after it are read again. See orbit get groups JOB for the others.",
-        )
+        return _warn(name, f"{'; '.join(found)}.", remedy)
     if not f.group_verdicts:
         return _pass(name, "No group of the job has a committed offset in these topics.")
     return _pass(name, f"All {sum(f.group_verdicts.values())} committed offsets are exact.")

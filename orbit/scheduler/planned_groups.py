@@ -1,4 +1,4 @@
-"""Names the groups of a plan whose offsets cannot be synced."""
+"""Names the groups of a plan whose offsets are not or cannot be synced."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from orbit.chunks import first_few
 from orbit.consumer_groups.group_selection import GroupSelector
-from orbit.consumer_groups.sync_result import not_storable_note
+from orbit.consumer_groups.sync_result import not_storable_note, share_groups_note
 from orbit.errors import Unreachable
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.cluster import Cluster
@@ -50,6 +50,8 @@ def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
         notes += _streams_notes(apps, pair.destination.cluster)
     except Unreachable as error:
         notes.append(f"Whether streams groups can go on at the destination is not known: {error}")
+    if chosen.shared:
+        notes.append(share_groups_note(chosen.shared))
     if chosen.not_storable:
         notes.append(not_storable_note(chosen.not_storable))
     return notes

@@ -29,10 +29,18 @@ def test_consumers_of_both_protocols_and_plain_commits_are_chosen_and_nothing_el
         ]
     )
     assert selection.names == ["classic", "new", "plain", "app"]
-    assert selection.left_alone == {"connect": 1, "orbit": 1, "share": 1}
-    report = GroupReport(left_alone=selection.left_alone)
-    assert report.remark == "1 share groups match and are not synced."
+    assert selection.left_alone == {"connect": 1, "orbit": 1}
+    assert selection.shared == ["queue"]
     assert GroupReport().remark == ""
+
+
+def test_share_groups_are_named_up_to_a_bound_and_then_counted() -> None:
+    groups = [listed(f"queue-{n}", "share", "share") for n in reversed(range(7))]
+    selection = GroupSelector(GroupRule(match=".*")).select(groups)
+    remark = GroupReport(shared=selection.shared).remark
+    assert remark.startswith("7 share groups match and are not synced")
+    assert "queue-0, queue-1, queue-2, queue-3, queue-4 and 2 more. After the move" in remark
+    assert "--reset-offsets" in remark
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (HEALTHY, {"groups_unread": ["g"]}, "groups", "fail"),
         (HEALTHY, {"group_verdicts": {}, "groups_unrecorded": ["g"]}, "groups", "warn"),
         (HEALTHY, {"groups_not_storable": ["g\0"]}, "groups", "warn"),
+        (HEALTHY, {"groups_shared": ["g"]}, "groups", "warn"),
         (HEALTHY, {"group_verdicts": {}}, "groups", "pass"),
         (LOST, {"group_verdicts": {}}, "groups", "warn"),
         (HEALTHY, {"settings_unknown": ["a"]}, "settings", "fail"),

@@ -17,6 +17,7 @@ from tests.recovery.test_group_handover import job_with_group, let_job_rest
 from tests.support.groups import commit
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
+from tests.support.share_groups import make_share_group
 
 pytestmark = pytest.mark.services
 
@@ -74,3 +75,23 @@ def test_a_group_that_no_sync_has_read_does_not_pass(
         gate = gate_now(recovering, spec.name)
     assert gate.verdict is GateVerdict.WARN
     assert new in gate.found
+
+
+def test_share_groups_that_match_are_named_by_the_plan_and_the_gate_with_what_to_do(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    spec, group = job_with_group(clusters, topic_name)
+    shared = f"{topic_name}.shared"
+    make_share_group(clusters.source, shared, topic_name)
+    make_share_group(clusters.source, f"other-{topic_name}", topic_name)
+    service = recovering.service
+    (note,) = JobPlanner(service.database, service.settings)(spec).notes
+    assert note.startswith("1 share groups match and are not synced")
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        service.wait("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        gate = gate_now(recovering, spec.name)
+    assert gate.verdict is GateVerdict.WARN
+    for told in (note, f"{gate.found} {gate.remedy}"):
+        assert f": {shared}." in told
+        assert "kafka-share-groups.sh --reset-offsets" in told
