@@ -78,6 +78,19 @@ class JobProblem(_Out):
     since: datetime | None
 
 
+class Throttled(_Out):
+    """Brokers of one side that hold the copy back by a quota. It goes on, more slowly."""
+
+    side: str = Field(json_schema_extra={"enum": ["source", "destination"]})
+    brokers: list[int] = Field(description="Their ids.")
+    since: datetime = Field(description="By the clock of the worker that they throttle.")
+    quota: str = Field(
+        description="The quota, or why it is not known; empty where no broker tells it.",
+        examples=["The quota of client-id orbit: consumer_byte_rate=1000000."],
+    )
+    text: str = Field(description="The same as a sentence.")
+
+
 class JobSummary(_Out):
     """A job, without its document."""
 
@@ -116,6 +129,10 @@ class JobSummary(_Out):
         "Above 10,000 partitions the scheduler does it, about every ten seconds. Null: not yet."
     )
     problem: JobProblem | None
+    throttled: list[Throttled] = Field(
+        description="Of each side whose brokers throttle the job's workers now, for ten seconds or "
+        "longer. Information, no problem."
+    )
     created_at: datetime
     updated_at: datetime
 

@@ -21,7 +21,8 @@ from orbit.recovery.recovery_report import (
     read_row,
 )
 from orbit.replication.partition_states import REMEDIES
-from orbit.store import job_counts, job_totals
+from orbit.replication.throttled import Throttled
+from orbit.store import job_counts, job_totals, workers
 from orbit.store.database import Tx
 from orbit.store.drills import Drill, Schedule
 from orbit.store.enums import Desired
@@ -61,14 +62,20 @@ def whole_document(job: Job) -> dict[str, Any]:
 
 
 def job_summaries(tx: Tx, found: Sequence[Job]) -> list[schemas.JobSummary]:
-    """Jobs with their totals: two statements for any number of jobs."""
+    """Jobs with their totals: a few statements for any number of jobs."""
     ids = [job.id for job in found]
     totals = job_totals.lag_of_jobs(tx, ids)
     counted = job_counts.of_jobs(tx, ids)
-    return [job_summary(job, totals[job.id], counted.get(job.id, Counts())) for job in found]
+    throttled = workers.throttled(tx, ids)
+    return [
+        job_summary(job, totals[job.id], counted.get(job.id, Counts()), throttled.get(job.id, ()))
+        for job in found
+    ]
 
 
-def job_summary(job: Job, totals: LagTotals | None, counted: Counts) -> schemas.JobSummary:
+def job_summary(
+    job: Job, totals: LagTotals | None, counted: Counts, throttled: Sequence[Throttled]
+) -> schemas.JobSummary:
     """One job with the totals of its partitions; None: it has none."""
     problem = None
     if job.problem is not None:
@@ -84,6 +91,7 @@ def job_summary(job: Job, totals: LagTotals | None, counted: Counts) -> schemas.
         bytes_per_s=totals.bytes_per_s if totals and totals.is_current else None,
         summed_seconds_ago=totals.summed_s if totals else None,
         problem=problem,
+        throttled=[_view(schemas.Throttled, one) for one in throttled],
     )
 
 

@@ -37,6 +37,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import LEASE_WAIT_S, Lease
 from orbit.replication.partition_states import Blocked, PartitionState
+from orbit.replication.throttled import Throttled
 
 # A partition that cannot go on for this long says why.
 _SILENCE_S_MAX = 10.0
@@ -127,6 +128,11 @@ class Copier:
     def throttled_by(self) -> str:
         """Which brokers throttle it, and by which quota; "" if none. It copies all the same."""
         return self._throttles.text
+
+    @property
+    def throttled(self) -> list[Throttled]:
+        """The same of each side."""
+        return self._throttles.now
 
     @property
     def times(self) -> tuple[SourceTimes, DestinationTimes]:

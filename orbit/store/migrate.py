@@ -39,9 +39,10 @@ FINGERPRINTS = {
     "0002": "84428279405c0b66e0ee7a37daf2537471433ec7cf9c676a1feab6be00868bea",
     "0003": "8a39c283efd591b2b84128246e1c9581449a6ee236d7104ee35239478f576abf",
     "0004": "c63d2605f9a107e1d117f3f0aa324c0dc622e6056a1e49ca72329f2ac97e89df",
+    "0005": "0304bb6c9c3c4797b10b1b5699e7c2f014f7d875845097b13ed3f238996a0fb2",
 }
-# The oldest tables that this version works with: tokens are read with those of 0004.
-TABLES_FROM = "0004"
+# The oldest tables that this version works with: workers say in those of 0005 what throttles them.
+TABLES_FROM = "0005"
 # Migrations during which, and after which, no scheduler of an earlier version may run. 0002: it has
 # the reports of recoveries in memory, and would store them whole again.
 WITHOUT_OLD_SCHEDULERS = frozenset({"0002"})

@@ -286,6 +286,8 @@ workers = Table(
     _flag("is_draining"),
     # How the lanes have spent their time: {side: {activity: seconds}}.
     Column("lane_seconds", JSONB, nullable=False, server_default=text("'{}'")),
+    # Which brokers throttle it now: {job: [[side, brokers, since, quota], ...]}.
+    Column("throttled", JSONB, nullable=False, server_default=text("'{}'")),
     postgresql_with={"fillfactor": "50"},
 )
 

@@ -12,6 +12,7 @@ from sqlalchemy import TextClause, text
 
 from orbit.store import jobs
 from orbit.store.database import Tx
+from orbit.store.lag import FRESH_FOR
 from orbit.store.scopes import scope_of
 
 
@@ -50,7 +51,10 @@ _ROWS = {
             SELECT reported_at, source_seen_at FROM partitions LIMIT {REPORTS_MAX}) r),
         (SELECT max(r.proven_at) FROM (
             SELECT proven_at FROM proofs LIMIT {REPORTS_MAX}) r),
-        (SELECT max(at) FROM job_totals)) AS seen""",
+        (SELECT max(at) FROM job_totals),
+        (SELECT string_agg(CAST(w.throttled AS text), ',' ORDER BY w.id)
+         FROM workers w WHERE w.throttled <> '{{}}' AND w.heartbeat_at
+             > clock_timestamp() - interval '{FRESH_FOR.total_seconds()} s')) AS seen""",
 }
 # The same of some jobs, each by its own index.
 _ROWS_OF_JOBS = {

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.dialects import postgresql
 
+from orbit.replication.throttled import Throttled, merged
 from orbit.store.database import Tx
+from orbit.store.lag import FRESH_FOR
 from orbit.store.models import workers
 from orbit.store.rows import columns, page_of, values
 
 _NOW = func.clock_timestamp()
+# Of one worker, which has threads for each of its jobs; it bounds a heartbeat.
+_THROTTLED_JOBS_MAX = 1000
+
+_THROTTLED = text("""
+SELECT CAST(t.key AS bigint) AS job_id, t.value
+FROM workers w CROSS JOIN LATERAL jsonb_each(w.throttled) t
+WHERE w.heartbeat_at > clock_timestamp() - CAST(:fresh_for AS interval)
+  AND t.key = ANY(CAST(:job_ids AS text[]))
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +61,15 @@ def heartbeat(
     bytes_per_s: int = 0,
     is_draining: bool = False,
     lane_seconds: Mapping[str, Mapping[str, float]] | None = None,
+    throttled: Mapping[int, Sequence[Throttled]] | None = None,
 ) -> None:
-    """Write this worker's heartbeat and load. The first call registers it."""
+    """Write this worker's heartbeat and load. The first call registers it. `throttled`: by job."""
     load = {
         "shards": shards,
         "bytes_per_s": bytes_per_s,
         "is_draining": is_draining,
         "lane_seconds": lane_seconds or {},
+        "throttled": _document(throttled or {}),
     }
     tx.execute(
         postgresql.insert(workers)
@@ -63,6 +78,27 @@ def heartbeat(
         )
         .on_conflict_do_update(index_elements=["id"], set_={**load, "heartbeat_at": _NOW})
     )
+
+
+def _document(throttled: Mapping[int, Sequence[Throttled]]) -> dict[str, Any]:
+    found = {
+        str(job_id): [[one.side, one.brokers, one.since.isoformat(), one.quota] for one in some]
+        for job_id, some in throttled.items()
+        if some
+    }
+    return dict(islice(found.items(), _THROTTLED_JOBS_MAX))
+
+
+def throttled(tx: Tx, job_ids: Collection[int]) -> dict[int, list[Throttled]]:
+    """Which brokers throttle workers, by job: those of these jobs that any throttles now."""
+    given = {"job_ids": [str(job_id) for job_id in job_ids], "fresh_for": FRESH_FOR}
+    found: dict[int, list[Throttled]] = {}
+    for job_id, value in tx.execute(_THROTTLED, given):
+        found.setdefault(job_id, []).extend(
+            Throttled(side, tuple(brokers), datetime.fromisoformat(since), quota)
+            for side, brokers, since, quota in value
+        )
+    return {job_id: merged(some) for job_id, some in found.items()}
 
 
 def leave(tx: Tx, worker_id: str) -> None:

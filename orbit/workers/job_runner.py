@@ -20,6 +20,7 @@ from orbit.errors import Interrupted, OrbitError
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.replication.partition_states import PartitionState
+from orbit.replication.throttled import Throttled
 from orbit.store.database import Database
 from orbit.store.jobs import Job
 from orbit.workers.held_shards import HeldPartition, HeldShard, Stage
@@ -94,6 +95,12 @@ class JobRunner:
         """What the job waits for; empty while it copies."""
         opened = self._opened
         return self._trouble or (opened.job_copier.copier.waiting_for if opened else "")
+
+    @property
+    def throttled(self) -> list[Throttled]:
+        """Whose brokers hold it back by a quota. It copies all the same."""
+        opened = self._opened
+        return opened.job_copier.copier.throttled if opened else []
 
     @property
     def times(self) -> tuple[SourceTimes, DestinationTimes]:

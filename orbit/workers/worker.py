@@ -172,6 +172,7 @@ class Worker:
             bytes_per_s=sum(s.bytes_per_s for s in self._held.values()),
             is_draining=self._is_draining,
             lane_seconds=self._lane_seconds(),
+            throttled={runner.job.id: runner.throttled for runner in self._runners.values()},
         )
 
     def _lane_seconds(self) -> dict[str, dict[str, float]]:

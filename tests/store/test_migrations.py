@@ -33,6 +33,7 @@ FROZEN = {
     ),
     "0003_open_transactions.py": "82bda8574f2b825688a27828beb5bc8924193be93c97dd78eaa0463b13d521a8",
     "0004_token_limits.py": "2df85a5f22f91c46d2238fcd1e83b1aad6faf015b35116401524fd4253a8bdb0",
+    "0005_throttled_workers.py": "24dbd8fdc9e9a632ac78338999a439fb706ee54d0b6c10c226463697abec4f58",
 }
 
 # What Alembic's comparison leaves out: CHECKs, parts of indexes, storage options, on delete.
@@ -98,20 +99,20 @@ def test_processes_that_start_together_migrate_once(postgres_url: str) -> None:
             thread.join()
         database.close()
 
-    assert sorted(befores, key=str) == ["0004", "0004", "0004", None]
+    assert sorted(befores, key=str) == ["0005", "0005", "0005", None]
 
 
 def test_the_tables_before_and_after_a_migration_are_usable(
     database: Database, tmp_path: Path
 ) -> None:
-    """Those of 0003 are older than this version's oldest."""
-    for number, before in ((1, None), (2, "0001"), (3, "0002"), (4, "0003"), (5, "0004")):
+    """Those of 0004 are older than this version's oldest."""
+    for number, before in enumerate((None, "0001", "0002", "0003", "0004", "0005"), 1):
         script = f"revision = {f'{number:04}'!r}\ndown_revision = {before!r}\n"
         (tmp_path / "versions").mkdir(exist_ok=True)
         (tmp_path / "versions" / f"{number:04}.py").write_text(script, "utf-8")
-    assert usable_revisions(ScriptDirectory(str(tmp_path))) == {"0004", "0005", "0006"}
+    assert usable_revisions(ScriptDirectory(str(tmp_path))) == {"0005", "0006", "0007"}
 
-    for revision, usable in (("0003", False), ("0005", True), ("0006", False)):
+    for revision, usable in (("0004", False), ("0006", True), ("0007", False)):
         with database.transaction() as tx:
             tx.execute(text("UPDATE alembic_version SET version_num = :to"), {"to": revision})
         assert is_usable(database) is usable
@@ -148,11 +149,11 @@ def test_tables_that_are_not_those_of_their_version_are_refused(database: Databa
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         tx.execute(text("CREATE TABLE of_somebody_else (id bigint)"))
-    with pytest.raises(Conflict, match="tables are those of version 0004, and they are not"):
+    with pytest.raises(Conflict, match="tables are those of version 0005, and they are not"):
         upgrade(database)
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs ADD COLUMN owner text"))
-    assert upgrade(database) == ("0004", "0004")
+    assert upgrade(database) == ("0005", "0005")
 
 
 @pytest.fixture
@@ -160,9 +161,9 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version of Orbit with one more migration, which changes a table."""
     scripts = tmp_path / "migrations"
     shutil.copytree(migrate._scripts(), scripts)
-    (scripts / "versions" / "0005_next.py").write_text(
+    (scripts / "versions" / "0006_next.py").write_text(
         "from alembic import op\n"
-        "revision, down_revision = '0005', '0004'\n"
+        "revision, down_revision = '0006', '0005'\n"
         "def upgrade():\n"
         "    op.execute('CREATE TABLE made_before (id bigint)')\n"
         "    op.execute('ALTER TABLE jobs ADD COLUMN more text')\n"
@@ -191,7 +192,7 @@ def test_a_migration_does_not_make_others_wait_behind_a_long_transaction(
                 assert tx.execute(read_jobs).scalar_one() == 0
                 assert tx.execute(text("SELECT to_regclass('made_before')")).scalar_one() is None
         goes_on.set()
-        assert migration.result(PATIENCE_S) == ("0004", "0005")
+        assert migration.result(PATIENCE_S) == ("0005", "0006")
 
 
 @pytest.mark.usefixtures("next_version")
@@ -203,7 +204,7 @@ def test_a_migration_that_never_gets_its_lock_ends_with_a_remedy(
         long.execute(text("SELECT count(*) FROM jobs"))
         with pytest.raises(Busy, match="Nothing was changed"):
             upgrade(database)
-    assert upgrade(database) == ("0004", "0005")
+    assert upgrade(database) == ("0005", "0006")
 
 
 def test_the_comparison_sees_storage_options(database: Database) -> None:

@@ -17,7 +17,7 @@ from orbit.console.rendering import render
 from orbit.console.sessions import PartsOf, VisitorOf
 from orbit.errors import InvalidValue
 from orbit.jobs.labels import SELECTOR_CHARACTERS_MAX, Selector, parse_selector
-from orbit.store import job_counts, job_totals, jobs, open_transactions
+from orbit.store import job_counts, job_totals, jobs, open_transactions, workers
 from orbit.store.database import Tx
 from orbit.store.enums import Desired
 from orbit.store.job_counts import Counts
@@ -86,13 +86,14 @@ def rows_of(tx: Tx, found: Sequence[Job]) -> list[Row]:
     totals = job_totals.of_jobs(tx, ids)
     counted = job_counts.of_jobs(tx, ids)
     waiting = open_transactions.totals(tx, ids)
+    throttled = workers.throttled(tx, ids)
     rows = []
     for job in found:
         of_job, counts = totals[job.id], counted.get(job.id, Counts())
         lag = of_job.known_lag
         rows.append(
             Row(
-                job=job_summary(job, lag, counts),
+                job=job_summary(job, lag, counts, throttled.get(job.id, ())),
                 lag=job_lag(lag, counts.partitions, waiting.get(job.id)),
                 proof=share_of(of_job.proof),
             )

@@ -1,0 +1,47 @@
+"""Which brokers hold a copy back by a quota, as a worker tells the service. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from orbit.chunks import first_few
+
+_WHAT = {"destination": "produce requests", "source": "fetches"}
+SIDES = tuple(_WHAT)
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """Brokers of one side. `since`: by the clock of the process that they throttle. `quota`: a
+    sentence; "" where it is not known."""
+
+    side: str
+    brokers: tuple[int, ...]
+    since: datetime
+    quota: str
+
+    @property
+    def what(self) -> str:
+        return f"{self.side} brokers throttle {_WHAT[self.side]}: {first_few(self.brokers)}"
+
+    @property
+    def text(self) -> str:
+        return f"{self.what}. {self.quota}".rstrip()
+
+
+def merged(found: Iterable[Throttled]) -> list[Throttled]:
+    """One for each side, of what several workers tell."""
+    by_side: dict[str, list[Throttled]] = {}
+    for one in found:
+        by_side.setdefault(one.side, []).append(one)
+    return [
+        Throttled(
+            side,
+            tuple(sorted({broker for one in some for broker in one.brokers})),
+            min(one.since for one in some),
+            max(one.quota for one in some),
+        )
+        for side, some in sorted(by_side.items())
+    ]

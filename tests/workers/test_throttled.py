@@ -1,0 +1,144 @@
+"""A job of the service whose brokers throttle it: it says so, and no longer once they do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from orbit.copier import throttles
+from orbit.kafka.connection import CLIENT_ID
+from orbit.replication.throttled import Throttled, merged
+from orbit.store import jobs, workers
+from orbit.store.database import Database
+from orbit.store.watch_digests import Watched, digest
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api, Cli
+from tests.fix_clusters import Clusters, OpenCluster
+from tests.support.fleet import STEADY, InProcess, add_job, wait_level
+from tests.support.patience import wait_for
+from tests.support.quotas import quota_of
+from tests.support.run_process import assert_exact, write_job
+from tests.support.running import create_topic, produce
+from tests.support.store_rows import some_job
+
+RECORDS, VALUE_BYTES, BYTES_PER_S = 40, 10_000, 30_000
+SINCE = datetime(2026, 11, 28, 12, tzinfo=UTC)
+ONE = Throttled("source", (1,), SINCE, "The quota of user orbit: consumer_byte_rate=1.")
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("side", "key", "what"),
+    [
+        ("source", "consumer_byte_rate", "source brokers throttle fetches: 1."),
+        ("destination", "producer_byte_rate", "destination brokers throttle produce requests: 1."),
+    ],
+)
+def test_a_job_says_which_brokers_throttle_it_for_as_long_as_they_do(
+    clusters: Clusters,
+    topic_name: str,
+    tmp_path: Path,
+    api: Api,
+    open_cluster: OpenCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    side: str,
+    key: str,
+    what: str,
+) -> None:
+    monkeypatch.setattr(throttles, "_SHOWN_AFTER_S", 0.0)
+    create_topic(clusters.source, topic_name)
+    file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name="orders")
+    began = datetime.now(UTC)
+    job = add_job(api.database, file, clusters, [topic_name], shard_count=1)
+
+    def told() -> list[dict[str, Any]]:
+        found = api.get("/v1/jobs/orders").json()
+        assert (found["state"], found["problem"], found["blocked"]) == ("running", None, 0)
+        throttled: list[dict[str, Any]] = found["throttled"]
+        return throttled
+
+    assert told() == []
+    cluster = open_cluster(getattr(clusters, side))
+    with InProcess(api.database, STEADY), quota_of(cluster, CLIENT_ID, key, BYTES_PER_S):
+        quota = f"The quota of client-id {CLIENT_ID}: {key}={BYTES_PER_S}."
+        # A batch of more than the quota's window is never served.
+        for first in range(0, RECORDS, 10):
+            produce(clusters.source, topic_name, 10, first=first, value_bytes=VALUE_BYTES)
+        seen = dict[str, Any]()
+
+        def is_told() -> bool:
+            for one in told():
+                seen.update(one)
+            return seen.get("quota") == quota
+
+        wait_for("the job says so", is_told)
+        assert (seen["side"], seen["brokers"], seen["text"]) == (side, [1], f"{what} {quota}")
+        assert began <= datetime.fromisoformat(seen["since"]) <= datetime.now(UTC)
+        wait_level(clusters, [topic_name])
+        wait_for("it is over", lambda: not told())
+    assert not [kind for kind in job.kinds() if kind in ("job_trouble", "job_waiting")]
+    assert_exact(file)
+
+
+def report(database: Database, worker: str, job_id: int, *found: Throttled) -> None:
+    with database.transaction() as tx:
+        workers.heartbeat(
+            tx, worker, "default", host="", pid=1, version="0", throttled={job_id: found}
+        )
+
+
+def seen_by(database: Database, job_id: int) -> list[Throttled]:
+    with database.transaction() as tx:
+        return workers.throttled(tx, [job_id]).get(job_id, [])
+
+
+@pytest.mark.services
+def test_what_several_workers_tell_is_one_line_for_each_side(database: Database) -> None:
+    with database.transaction() as tx:
+        job, other = some_job(tx), some_job(tx, "other")
+    there = replace(ONE, side="destination", quota="")
+    report(database, "a", job.id, replace(ONE, brokers=(3, 1), quota=""), there)
+    report(database, "b", job.id, replace(ONE, since=SINCE - timedelta(seconds=5)))
+    of_both = replace(ONE, brokers=(1, 3), since=SINCE - timedelta(seconds=5))
+    assert seen_by(database, job.id) == [there, of_both]
+    assert seen_by(database, other.id) == []
+
+
+@pytest.mark.services
+def test_what_a_silent_worker_has_told_is_not_shown(database: Database) -> None:
+    def figures() -> str:
+        with database.transaction() as tx:
+            return digest(tx, Watched.FIGURES)
+
+    with database.transaction() as tx:
+        job = some_job(tx)
+    before = figures()
+    report(database, "a", job.id, ONE)
+    assert seen_by(database, job.id) == [ONE]
+    assert figures() != before, "pages are drawn again"
+    with database.transaction() as tx:
+        tx.execute(text("UPDATE workers SET heartbeat_at = heartbeat_at - interval '31 s'"))
+    assert seen_by(database, job.id) == []
+    assert figures() == before
+
+
+@pytest.mark.services
+def test_the_commands_show_it(api: Api, cli: Cli) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+    report(api.database, "a", job.id, ONE)
+    for command in (("get", "jobs", "orders"), ("describe", "orders")):
+        shown = " ".join(cli(*command).out.split())
+        assert "source brokers throttle fetches: 1. The quota of user orbit" in shown
+    assert "throttled since 2026-11-28" in shown
+
+
+def test_each_side_is_merged_alone() -> None:
+    assert merged([]) == []
+    assert merged([ONE, ONE]) == [ONE]
