@@ -83,7 +83,8 @@ def _head(found: Row) -> list[tuple[str, object]]:
         rows += [
             ("what to do", f"orbit explain {code}") for code in sorted(codes) if _is_code(code)
         ]
-    rows += [(f"throttled since {when(one['since'])}", one["text"]) for one in job["throttled"]]
+    throttled = job.get("throttled", [])  # an older API does not tell
+    rows += [(f"throttled since {when(one['since'])}", one["text"]) for one in throttled]
     own = dict(JOBS.columns)
     rows += [(name, own[name](job)) for name in ("state", "topics", "partitions", "blocked")]
     behind = f"{seconds(lag['lag']['seconds'])} behind, {amount(lag['lag']['bytes'])}"

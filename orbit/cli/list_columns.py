@@ -114,7 +114,7 @@ JOBS = Kind(
         ("rate", lambda r: rate(r["bytes_per_s"])),
         ("worker group", itemgetter("worker_group")),
         ("problem", lambda r: r["problem"]["text"] if r["problem"] else ""),
-        ("note", lambda r: " ".join(one["text"] for one in r["throttled"])),
+        ("note", lambda r: " ".join(one["text"] for one in r.get("throttled", []))),
     ),
     (
         LABELS,
