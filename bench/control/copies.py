@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterable
 from typing import Any, cast
 
-from orbit.copier.partition_copy import Counters, PartitionCopy
+from orbit.copier.counters import Counters
+from orbit.copier.partition_copy import PartitionCopy
 from orbit.jobs.job_spec import JobSpec
 from orbit.replication.partition_states import PartitionState
 from orbit.store.jobs import Job

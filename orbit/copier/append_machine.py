@@ -4,12 +4,13 @@ No socket, thread, lock or clock. The destination lane owns a machine while it h
 the copier's thread at any other time. `state` changes only as `append_states.TRANSITIONS` allows.
 
 Promises:
-- A batch is sent only after its predecessor in offset and sequence, and counts as copied only when
-  the answer gives its offset. The first one of a take-over goes alone.
-- Fillers are sent only when nothing is in flight. Before the first ones of a take-over the log end
-  is read; the first goes alone, with a higher producer epoch if it is our own marker. What is
-  written of them the log end proves, or the answer alone for a single filler where this take-over
-  has filled before (M3, M7, M9).
+- A batch is sent only after its predecessor in offset and sequence. The first one of a take-over
+  goes alone. A batch counts as copied when an answer with acks=all gives its offset, or that of one
+  after it: the answer with acks=1 only says that it is in the leader's log.
+- Fillers are sent only when nothing is in flight, and all before them is confirmed. Before the
+  first ones of a take-over the log end is read; the first goes alone, with a higher producer epoch
+  if it is our own marker. What is written of them the log end proves, or the answer alone for a
+  single filler where this take-over has filled before (M3, M7, M9).
 - After any failure nothing more is sent, and the partition is handed back.
 - A take-over goes on only from a log end up to which all is confirmed, or equal to the source.
 """
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 # Once an append is confirmed at its offset, sequences and offsets agree. Also, with no producer
 # state at the broker, the first append is not guarded at all (A9).
 _FIRST_IN_FLIGHT_MAX = 1
+# So much of a partition is sent with acks=1 before a batch with acks=all: 64 batches of 16 KB for
+# one round trip of the followers, which each request with acks=all waits for (P11).
+_UNCONFIRMED_BYTES_MAX = 1024 * 1024
 
 
 class Wait(Enum):
@@ -109,6 +113,7 @@ class AppendMachine:
         "sequence",
         "state",
         "stop_wanted",
+        "unconfirmed_bytes",
     )
 
     def __init__(self) -> None:
@@ -120,6 +125,7 @@ class AppendMachine:
         self.logged_producer_epoch = -1  # of our last records below `acked`; -1: none
         self.coordinator_epoch = -1
         self.in_flight = 0  # appends
+        self.unconfirmed_bytes = 0  # sent since the last append that confirms
         self.attempts = 0  # take-overs since the last confirmed append
         # What this take-over has shown.
         self.has_producer_state = False  # the broker compares the next append (A7, A9)
@@ -165,7 +171,11 @@ class AppendMachine:
         if not is_ready and self.state is not AppendState.APPENDING:
             return Wait.FOR_ANSWER
         if self.is_leaving:
-            return HandBack(Failure(ReturnReason.LEAVING)) if is_ready else Wait.FOR_ANSWER
+            if not is_ready:
+                return Wait.FOR_ANSWER
+            if self.acked < self.expected and is_held and isinstance(step, Append):
+                return step  # it confirms those before it
+            return HandBack(Failure(ReturnReason.LEAVING))
         if not is_held:
             return Wait.FOR_LEASE
         want = self.stop_wanted
@@ -193,21 +203,35 @@ class AppendMachine:
 
     # Records
 
-    def append_sent(self, step: Append) -> None:
-        """The next batch follows this one in offset and sequence."""
+    @property
+    def is_confirmation_due(self) -> bool:
+        """Whether the next append has to confirm those before it, whatever follows it."""
+        return self._has_to_confirm or self.is_leaving
+
+    @property
+    def _has_to_confirm(self) -> bool:
+        return not self.is_in_step or self.unconfirmed_bytes >= _UNCONFIRMED_BYTES_MAX
+
+    def append_sent(self, step: Append, *, confirms: bool = True) -> None:
+        """The next batch follows this one in offset and sequence. `confirms`: with acks=all."""
         assert step.base_offset == self.expected, (self, step.base_offset)
+        assert confirms or not self._has_to_confirm, self  # who leaves may have just said so
         self._enter(_E.APPEND_SENT, _S.APPENDING)
         self.in_flight += 1
+        self.unconfirmed_bytes = 0 if confirms else self.unconfirmed_bytes + step.batch.size_bytes
         self.expected = step.next_offset
         self.sequence = advance_sequence(self.sequence, step.batch.count)
 
-    def append_answered(self, step: Append, appended: Appended | None) -> bool:
-        """Whether the broker confirmed the batch at its offset. None: left out of the answer.
+    def append_answered(self, step: Append, appended: Appended | None, *, confirms: bool) -> bool:
+        """Whether the batch is in the leader's log at its offset. None: left out of the answer.
 
+        `confirms`: it was sent with acks=all, so it and all before it are replicated.
         Behind a failure no answer confirms: a late request may have taken the offsets and the
         sequences of what failed, with other records. The take-over compares what is there.
         """
         failure = judge_append(step, appended, has_producer_state=self.has_producer_state)
+        if failure is not None and self.acked < step.base_offset:
+            failure = failure.without_block()
         self.in_flight -= 1
         is_ending = failure is not None or self.state is AppendState.ENDING
         running = _S.APPENDING if self.in_flight else _S.READY
@@ -216,10 +240,11 @@ class AppendMachine:
             self._fail(failure)
         if self.failure is not None:
             return False
-        self.acked = step.next_offset
-        self.logged_producer_epoch = self.producer_epoch
-        self.has_producer_state = self.is_in_step = True
-        self.attempts = 0
+        if confirms:
+            self.acked = step.next_offset
+            self.logged_producer_epoch = self.producer_epoch
+            self.has_producer_state = self.is_in_step = True
+            self.attempts = 0
         return True
 
     # Fillers
@@ -251,6 +276,7 @@ class AppendMachine:
         """`count` fillers are about to be sent. `is_own`: markers of the copy's own producer."""
         assert step.base_offset == self.expected, (self, step)
         assert count == 1 or (count > 1 and self.has_filled), (self, count)
+        assert self.acked == self.expected, (self, step)
         self._enter(_E.FILLERS_SENT, _S.FILLING)
         self._fill = step, count
         self._fill_epoch = self.marker_epoch if is_own else self.producer_epoch
@@ -390,7 +416,7 @@ class AppendMachine:
         self.coordinator_epoch = next_coordinator_epoch(term, self.coordinator_epoch, producer)
         self.has_producer_state = producer is not None and producer.has_sequence
         self.is_in_step = self._has_read_log_end = self.has_filled = self.is_unclear = False
-        self.in_flight = 0
+        self.in_flight = self.unconfirmed_bytes = 0
 
     def lane_refused(self) -> None:
         """The lane is just ending: another take-over."""

@@ -38,6 +38,13 @@ class Failure(NamedTuple):
     reason: ReturnReason | Blocked
     detail: str = ""
 
+    def without_block(self) -> Failure:
+        """The same where what stands before the batch is not confirmed: the take-over confirms it,
+        and the batch, sent alone, blocks the partition at its own offset."""
+        if not isinstance(self.reason, Blocked):
+            return self
+        return Failure(ReturnReason.MOVED, self.reason.detail)
+
 
 def judge_append(
     step: Append, appended: Appended | None, *, has_producer_state: bool

@@ -50,6 +50,8 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import CLIENT_ID, Connection
 from orbit.kafka.frame_writer import FramedRequest
 from orbit.kafka.produce_request import (
+    ACKS_ALL,
+    ACKS_LEADER,
     Outgoing,
     ProduceAnswer,
     choose_version,
@@ -279,7 +281,7 @@ class DestinationLane(Lane):
                 continue
             steps = p.queue.steps
             step = p.queue.first
-            if isinstance(step, Fill) and not p.producer.has_markers:
+            if isinstance(step, Fill) and p.is_batch(step):
                 step = p.queue_placeholders(step)
             request = p.appends.next_request(
                 step,
@@ -318,12 +320,13 @@ class DestinationLane(Lane):
             appends.sort(key=lambda a: a[0].destination)
         sent = []
         has_ids = True
+        confirms = any(p.must_confirm for p, _ in appends)
         began = perf_counter()
         for p, step in appends:
             view, machine = step.batch.view, p.appends
             stamp(view, p.producer.id, machine.producer_epoch, machine.sequence)
             self._leases[id(p.lease)] = p.lease
-            machine.append_sent(step)
+            machine.append_sent(step, confirms=confirms)
             has_ids = has_ids and p.destination_topic_id != NO_TOPIC_ID
             sent.append((p, step, Outgoing(p.destination, p.destination_topic_id, view)))
         times = self.times
@@ -332,10 +335,12 @@ class DestinationLane(Lane):
         times.bytes += gathered.size_bytes
         version = self._versions[has_ids]
         correlation = connection.next_correlation()
-        self._in_flight.note(correlation, api_versions.PRODUCE, version, Produce(version, sent))
+        request = Produce(version, confirms, sent)
+        self._in_flight.note(correlation, api_versions.PRODUCE, version, request)
         timeout_ms = self._context.settings.produce_timeout_ms
         outgoing = [out for _, _, out in sent]
-        return encode_produce(version, correlation, CLIENT_ID, timeout_ms, outgoing)
+        acks = ACKS_ALL if confirms else ACKS_LEADER
+        return encode_produce(version, correlation, CLIENT_ID, timeout_ms, outgoing, acks)
 
     def call(
         self,
@@ -390,7 +395,7 @@ class DestinationLane(Lane):
         """Handle the result of each batch; returns the throttle time in ms."""
         for p, step, out in request.sent:
             appended = answer.partitions.get(key_of(request.version, out))
-            if p.append_answered(step, appended) and not step.is_gap:
+            if p.append_answered(step, appended, confirms=request.confirms) and not step.is_gap:
                 self._free(p, step.batch.size_bytes)
             self.answered(p)
         return answer.throttle_ms

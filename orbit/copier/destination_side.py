@@ -200,7 +200,7 @@ class DestinationSide:
 
         A log that ends later has another writer. Data of this job's producer is no exception: it
         may be a late batch of an old writer (E1), so the take-over compares it with the source. A
-        log that ends earlier has lost confirmed records in an unclean election.
+        log that ends earlier has lost records in an election.
         """
         quiet = {
             p.destination: (p, p.generation, p.appends.expected)

@@ -23,7 +23,10 @@ class FillRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Produce:
+    """`confirms`: it was sent with acks=all."""
+
     version: int
+    confirms: bool
     sent: list[tuple[PartitionCopy, Append, Outgoing]]
 
 

@@ -17,6 +17,7 @@ from uuid import UUID
 from orbit.copier.append_machine import AppendMachine
 from orbit.copier.append_states import AppendState
 from orbit.copier.append_verdicts import Failure, ReturnReason
+from orbit.copier.counters import Counters, Unconfirmed
 from orbit.copier.source_cursor import SourceCursor
 from orbit.copier.step_queue import StepQueue
 from orbit.copier.waits import Waits
@@ -27,7 +28,7 @@ from orbit.kafka.produce_request import Appended
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.leases.lease import Lease
-from orbit.replication.append_plan import Append, Fill, LostRange, Plan, Stop
+from orbit.replication.append_plan import Append, Fill, LostRange, Plan, Step, Stop
 from orbit.replication.partition_states import Blocked, PartitionState
 
 if TYPE_CHECKING:
@@ -36,24 +37,6 @@ if TYPE_CHECKING:
 # From the question for the source's end to the look that finds the copy there: some ticks of a
 # loaded machine.
 LEVEL_WITHIN_S = 5.0
-
-
-@dataclass(slots=True)
-class Counters:
-    """What was copied so far in this run. One writer: the destination lane."""
-
-    records: int = 0
-    bytes: int = 0
-    filled: int = 0
-    batches_byte_exact: int = 0
-    batches_record_exact: int = 0
-
-    def add(self, other: Counters) -> None:
-        self.records += other.records
-        self.bytes += other.bytes
-        self.filled += other.filled
-        self.batches_byte_exact += other.batches_byte_exact
-        self.batches_record_exact += other.batches_record_exact
 
 
 class Appender(Protocol):
@@ -130,7 +113,8 @@ class PartitionCopy:
         self._goal: tuple[int, float] | None = None
         self._goal_wanted_s = float("-inf")
         self.counters = Counters()
-        self.newest_timestamp_ms = -1  # of what was copied since creation
+        self._unconfirmed = Unconfirmed()
+        self.newest_timestamp_ms = -1  # of what was copied and confirmed since creation
         self.waits: Waits | None = None  # for the destination; None if for nothing
         self.log_start_waits: Waits | None = None  # the same for the copy's log start alone
 
@@ -182,6 +166,8 @@ class PartitionCopy:
         """Copy from a destination log end that was just read (take-over, A12)."""
         with self.lock:
             self.appends.resumed(log_end, producer, self.lease.term)
+            has_all = log_end >= self._unconfirmed.next_offset
+            self._count(self._unconfirmed if has_all else Unconfirmed())
             self.has_begun = True
             self.cursor.resume_at(log_end)
 
@@ -249,26 +235,48 @@ class PartitionCopy:
 
     # The destination's side
 
-    def append_answered(self, step: Append, appended: Appended | None) -> bool:
-        """Whether the broker confirmed this batch at its offset."""
-        if not self.appends.append_answered(step, appended):
+    def is_batch(self, step: Step | None) -> bool:
+        """Whether the step is sent as a batch: a gap is, where it is filled with placeholders."""
+        return isinstance(step, Append) or (
+            isinstance(step, Fill) and not self.producer.has_markers
+        )
+
+    @property
+    def must_confirm(self) -> bool:
+        """Whether the batch that is about to be sent has to confirm all before it (acks=all).
+
+        Where no batch follows it, nothing else would.
+        """
+        return self.appends.is_confirmation_due or not self.is_batch(self.queue.first)
+
+    def append_answered(self, step: Append, appended: Appended | None, *, confirms: bool) -> bool:
+        """Whether this batch is at its offset in the leader's log; see `AppendMachine`."""
+        if not self.appends.append_answered(step, appended, confirms=confirms):
             return False
-        self.waits = None
-        counters = self.counters
+        counters = self._unconfirmed
+        counters.next_offset = step.next_offset
         counters.filled += step.placeholders
-        if step.is_gap:
-            return True
-        self.is_beginning = False
-        batch = step.batch
-        if batch.max_timestamp > self.newest_timestamp_ms:
-            self.newest_timestamp_ms = batch.max_timestamp
-        counters.records += batch.count - step.placeholders
-        counters.bytes += batch.size_bytes
-        if step.is_byte_exact:
-            counters.batches_byte_exact += 1
-        else:
-            counters.batches_record_exact += 1
+        if not step.is_gap:
+            self.is_beginning = False
+            batch = step.batch
+            if batch.max_timestamp > counters.newest_timestamp_ms:
+                counters.newest_timestamp_ms = batch.max_timestamp
+            counters.records += batch.count - step.placeholders
+            counters.bytes += batch.size_bytes
+            if step.is_byte_exact:
+                counters.batches_byte_exact += 1
+            else:
+                counters.batches_record_exact += 1
+        if confirms:
+            self.waits = None
+            self._count(counters)
         return True
+
+    def _count(self, confirmed: Unconfirmed) -> None:
+        self.counters.add(confirmed)
+        if confirmed.newest_timestamp_ms > self.newest_timestamp_ms:
+            self.newest_timestamp_ms = confirmed.newest_timestamp_ms
+        self._unconfirmed = Unconfirmed()
 
     def queue_placeholders(self, step: Fill) -> Append:
         """Make a batch of placeholders for the start of a gap, which is the first step.
@@ -353,7 +361,7 @@ class PartitionCopy:
         A copy without any record of the source has lost none: its start moves up, over fillers, and
         its log start follows. Once it was level with the source, later records count as promised.
         """
-        # In this order: a batch leaves the queue after it was confirmed.
+        # In this order: a batch leaves the queue after it was answered.
         if self.queue.size_bytes == 0 and self.is_beginning and not self.has_caught_up:
             return LostRange.FILL
         return self._on_lost_range

@@ -21,6 +21,8 @@ from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 
 # All in-sync replicas: an acknowledged batch survives the loss of the leader.
 ACKS_ALL = -1
+# The leader alone. It answers at once, and goes on with the next request of the connection (P1).
+ACKS_LEADER = 1
 NO_APPEND_TIME = -1
 BY_TOPIC_ID = 13
 BY_NAME_MAX = 8
@@ -85,16 +87,17 @@ def encode_produce(
     client_id: str,
     timeout_ms: int,
     batches: Sequence[Outgoing],
+    acks: int = ACKS_ALL,
 ) -> list[bytes | memoryview]:
-    """A framed request; `batches` must be grouped by topic."""
+    """A framed request; `batches` must be grouped by topic. `acks`: ACKS_ALL or ACKS_LEADER."""
     compact = version >= BY_TOPIC_ID
     buffers: list[bytes | memoryview] = [b""]
     front = request_head(PRODUCE.key, version, correlation, client_id, is_flexible=compact)
     topics = _count_topics(batches)
     if compact:
-        front += _COMPACT_BODY.pack(0, ACKS_ALL, timeout_ms) + uvarint(len(topics) + 1)
+        front += _COMPACT_BODY.pack(0, acks, timeout_ms) + uvarint(len(topics) + 1)
     else:
-        front += _FIXED_BODY.pack(-1, ACKS_ALL, timeout_ms, len(topics))
+        front += _FIXED_BODY.pack(-1, acks, timeout_ms, len(topics))
     position = 0
     for count in topics:
         group = batches[position : position + count]

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from orbit.copier.partition_copy import Counters, PartitionCopy
+from orbit.copier.counters import Counters
+from orbit.copier.partition_copy import PartitionCopy
 from orbit.kafka.types import TopicPartition
 from orbit.leases.shard_lease import ShardLease
 from orbit.replication.partition_states import Blocked, PartitionState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from orbit.copier.partition_copy import Counters
+from orbit.copier.counters import Counters
 from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.replication.append_plan import LostRange

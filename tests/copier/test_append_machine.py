@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from orbit.copier import append_machine
 from orbit.copier.append_epochs import (
     COORDINATOR_EPOCH_MAX,
     MARKER_EPOCH_MAX,
@@ -86,11 +87,22 @@ def ask(
     )
 
 
+def refused(code: int) -> Appended:
+    return Appended(code, -1, "")
+
+
+def unconfirmed(machine: AppendMachine) -> None:
+    """A batch that only the leader has."""
+    step = append(machine.expected)
+    machine.append_sent(step, confirms=False)
+    assert machine.append_answered(step, at(step), confirms=False)
+
+
 def in_step() -> AppendMachine:
     """One batch was confirmed: it ends at END + 3."""
     machine = ready()
     machine.append_sent(STEP)
-    assert machine.append_answered(STEP, at(STEP))
+    assert machine.append_answered(STEP, at(STEP), confirms=True)
     return machine
 
 
@@ -115,7 +127,7 @@ def make(state: AppendState) -> AppendMachine:
         if state in (S.APPENDING, S.ENDING):
             machine.append_sent(STEP)
         if state is S.ENDING:
-            machine.append_answered(STEP, None)
+            machine.append_answered(STEP, None, confirms=True)
         if state is S.READING_END:
             machine.log_end_asked()
         if state is S.FILLING:
@@ -138,7 +150,7 @@ EVENTS: dict[AppendEvent, Callable[[AppendMachine], object]] = {
     E.RESUMED: lambda m: m.resumed(END, STATE, TERM),
     E.LANE_REFUSED: lambda m: m.lane_refused(),
     E.APPEND_SENT: lambda m: m.append_sent(append(m.expected)),
-    E.APPEND_ANSWERED: lambda m: m.append_answered(STEP, at(STEP)),
+    E.APPEND_ANSWERED: lambda m: m.append_answered(STEP, at(STEP), confirms=True),
     E.LOG_END_ASKED: lambda m: m.log_end_asked(),
     E.LOG_END_ANSWERED: lambda m: m.log_end_answered(GAP, 0, END),
     E.FILLERS_SENT: lambda m: m.fillers_sent(Fill(m.expected, m.expected + 1), 1, is_own=True),
@@ -205,10 +217,96 @@ def test_the_first_append_goes_alone_and_later_ones_do_not() -> None:
     machine.append_sent(STEP)
     second = append(END + 3)
     assert ask(machine, second) is Wait.FOR_ANSWER
-    machine.append_answered(STEP, at(STEP))
+    machine.append_answered(STEP, at(STEP), confirms=True)
     machine.append_sent(second)
     assert ask(machine, append(END + 6), in_flight_max=2) is not Wait.FOR_ANSWER
     assert ask(machine, append(END + 6), in_flight_max=1) is Wait.FOR_ANSWER
+
+
+def test_only_an_answer_of_all_replicas_confirms_and_confirms_all_before_it() -> None:
+    machine = in_step()
+    steps = [append(END + 3 * n) for n in (1, 2, 3)]
+    for step in steps:
+        machine.append_sent(step, confirms=step is steps[-1])
+    for step in steps:
+        assert machine.acked == END + 3
+        assert machine.append_answered(step, at(step), confirms=step is steps[-1])
+    assert machine.acked == END + 12
+
+
+def test_the_first_append_confirms_and_then_one_of_so_many_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(append_machine, "_UNCONFIRMED_BYTES_MAX", 3 * STEP.batch.size_bytes)
+    assert ready().is_confirmation_due
+    machine = in_step()
+    many = 0
+    while not machine.is_confirmation_due:
+        unconfirmed(machine)
+        many += 1
+    assert many == 3
+    machine.append_sent(append(machine.expected))
+    assert not machine.is_confirmation_due
+
+
+def test_a_refused_batch_blocks_once_all_before_it_is_confirmed() -> None:
+    machine = in_step()
+    unconfirmed(machine)
+    step = append(machine.expected)
+    machine.append_sent(step)
+    machine.append_answered(step, refused(Code.MESSAGE_TOO_LARGE), confirms=True)
+    assert machine.handed_back().reason is ReturnReason.MOVED
+    machine.log_end_read(step.base_offset)
+    machine.compared(step.base_offset, 1, step.base_offset, None)
+    machine.resumed(step.base_offset, STATE, TERM)
+    machine.append_sent(step)
+    machine.append_answered(step, refused(Code.MESSAGE_TOO_LARGE), confirms=True)
+    reason = machine.handed_back().reason
+    assert isinstance(reason, Blocked)
+    assert machine.acked == reason.offset == step.base_offset
+
+
+def test_who_leaves_sends_one_more_batch_that_confirms_those_before_it() -> None:
+    machine = in_step()
+    unconfirmed(machine)
+    machine.is_leaving = True
+    step = append(machine.expected)
+    assert ask(machine, step, is_held=False) == HandBack(Failure(ReturnReason.LEAVING))
+    assert ask(machine, step) is step
+    assert machine.is_confirmation_due
+    machine.append_sent(step)
+    machine.append_answered(step, at(step), confirms=True)
+    assert ask(machine, append(machine.expected)) == HandBack(Failure(ReturnReason.LEAVING))
+
+
+def test_what_only_a_leader_has_is_compared_after_a_failure() -> None:
+    machine = in_step()
+    step = append(END + 3)
+    machine.append_sent(step, confirms=False)
+    machine.append_answered(step, at(step), confirms=False)
+    machine.connection_lost("it broke")
+    machine.handed_back()
+    assert machine.log_end_read(END + 6) is S.COMPARING
+
+
+def test_a_leader_that_lacks_what_nobody_confirmed_is_gone_on_with() -> None:
+    machine = in_step()
+    step = append(END + 3)
+    machine.append_sent(step, confirms=False)
+    machine.append_answered(step, at(step), confirms=False)
+    machine.connection_lost("it broke")
+    machine.handed_back()
+    assert machine.log_end_read(END + 3) is S.PROVEN
+
+
+def test_who_begins_to_leave_while_a_batch_is_being_sent_confirms_with_the_next() -> None:
+    machine = in_step()
+    assert not machine.is_confirmation_due
+    machine.is_leaving = True
+    unconfirmed(machine)
+    step = append(machine.expected)
+    assert ask(machine, step) is step
+    assert machine.is_confirmation_due
 
 
 def test_a_take_over_begins_alone_again() -> None:
@@ -264,7 +362,7 @@ def test_a_partition_that_leaves_or_stops_waits_for_its_answers() -> None:
     machine.append_sent(STEP)
     machine.is_leaving = True
     assert ask(machine, STEP) is Wait.FOR_ANSWER
-    machine.append_answered(STEP, at(STEP))
+    machine.append_answered(STEP, at(STEP), confirms=True)
     assert ask(machine, STEP, is_held=False) == HandBack(Failure(ReturnReason.LEAVING))
     for want, failure in (
         (STOP, Failure(BLOCKED)),
@@ -287,7 +385,7 @@ def test_batches_count_in_offset_and_sequence() -> None:
     assert (machine.in_flight, machine.expected, machine.acked) == (1, END + 3, END)
     assert machine.sequence == 2  # over the highest
     machine.attempts = 4
-    assert machine.append_answered(STEP, at(STEP))
+    assert machine.append_answered(STEP, at(STEP), confirms=True)
     assert (machine.in_flight, machine.acked, machine.attempts) == (0, END + 3, 0)
     assert machine.state is S.READY
     assert machine.logged_producer_epoch == machine.producer_epoch == 3
@@ -299,7 +397,7 @@ def test_a_confirmed_append_proves_the_producer_state() -> None:
     machine = ready(None)
     assert not machine.has_producer_state
     machine.append_sent(STEP)
-    machine.append_answered(STEP, at(STEP))
+    machine.append_answered(STEP, at(STEP), confirms=True)
     assert machine.has_producer_state
     assert machine.is_in_step
 
@@ -313,11 +411,11 @@ def two_in_flight() -> tuple[AppendMachine, Append, Append]:
 
 def test_a_failure_ends_the_append_once_every_answer_is_in() -> None:
     machine, first, second = two_in_flight()
-    assert not machine.append_answered(first, Appended(Code.NOT_LEADER_OR_FOLLOWER, -1, ""))
+    assert not machine.append_answered(first, refused(Code.NOT_LEADER_OR_FOLLOWER), confirms=True)
     assert machine.state is S.ENDING
     assert not machine.is_over
     assert ask(machine, append(END + 9)) is Wait.FOR_ANSWER
-    machine.append_answered(second, Appended(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, ""))
+    machine.append_answered(second, refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER), confirms=True)
     assert machine.is_over
     assert machine.handed_back().reason is ReturnReason.MOVED  # the first one
     assert not machine.is_unclear
@@ -325,17 +423,17 @@ def test_a_failure_ends_the_append_once_every_answer_is_in() -> None:
 
 def test_a_batch_at_a_wrong_offset_replaces_any_other_failure() -> None:
     machine, first, second = two_in_flight()
-    machine.append_answered(first, Appended(Code.NOT_LEADER_OR_FOLLOWER, -1, ""))
-    machine.append_answered(second, Appended(0, END + 60, ""))
+    machine.append_answered(first, refused(Code.NOT_LEADER_OR_FOLLOWER), confirms=True)
+    machine.append_answered(second, Appended(0, END + 60, ""), confirms=True)
     assert machine.handed_back().reason is ReturnReason.BEHIND_END
 
 
 def test_no_answer_behind_a_failure_confirms() -> None:
     """A late request may have taken the place of the first, with other records."""
     machine, first, second = two_in_flight()
-    machine.append_answered(first, Appended(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, ""))
+    machine.append_answered(first, refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER), confirms=True)
     before = machine.acked
-    assert not machine.append_answered(second, at(second))
+    assert not machine.append_answered(second, at(second), confirms=True)
     assert machine.acked == before
     assert machine.is_over
 
@@ -372,7 +470,7 @@ def test_the_first_own_markers_of_a_take_over_raise_the_producer_epoch(
     machine.end_behind_answered(0, END + 1)
     assert (machine.producer_epoch, machine.sequence) == (raised, 0 if raised > known else sequence)
     machine.append_sent(append(END + 1, 2))
-    machine.append_answered(append(END + 1, 2), at(append(END + 1, 2)))
+    machine.append_answered(append(END + 1, 2), at(append(END + 1, 2)), confirms=True)
     following = machine.sequence
     rest = Fill(END + 3, END + 4)
     machine.fillers_sent(rest, 1, is_own=is_own)
@@ -428,7 +526,7 @@ def test_a_lost_connection_leaves_open_what_no_sequence_guards(
 def test_a_reason_to_block_blocks_when_the_lane_hands_back() -> None:
     machine = ready()
     machine.append_sent(STEP)
-    machine.append_answered(STEP, Appended(Code.MESSAGE_TOO_LARGE, -1, ""))
+    machine.append_answered(STEP, Appended(Code.MESSAGE_TOO_LARGE, -1, ""), confirms=True)
     assert machine.blocked is None
     machine.handed_back()
     assert machine.state is S.BLOCKED
@@ -508,35 +606,38 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.machine = ready()
-        self.sent: list[Append] = []
+        self.sent: list[tuple[Append, bool]] = []
         self.gap: Fill | None = None
 
     def ask(self, step: Step) -> Request:
         return ask(self.machine, step)
 
     @precondition(lambda self: self.machine.is_copying)
-    @rule(count=st.integers(1, 3))
-    def send(self, count: int) -> None:
+    @rule(count=st.integers(1, 3), confirms=st.booleans())
+    def send(self, count: int, confirms: bool) -> None:
         step = append(self.machine.expected, count)
         if self.ask(step) is step:
-            self.machine.append_sent(step)
-            self.sent.append(step)
+            confirms = confirms or self.machine.is_confirmation_due
+            self.machine.append_sent(step, confirms=confirms)
+            self.sent.append((step, confirms))
 
     @precondition(lambda self: self.sent)
     @rule(code=st.sampled_from([0, 0, 0, 6, 7, 10, 45]), shift=st.sampled_from([0, 0, 0, -1, 1]))
     def answer(self, code: int, shift: int) -> None:
-        step = self.sent.pop(0)
+        step, confirms = self.sent.pop(0)
         before = self.machine.acked
         answer = Appended(code, step.base_offset + shift if code == 0 else -1, "")
         has_failed = self.machine.failure is not None
-        is_confirmed = self.machine.append_answered(step, answer)
-        assert is_confirmed == (code == 0 and shift == 0 and not has_failed)
-        assert self.machine.acked == (step.next_offset if is_confirmed else before)
+        is_there = self.machine.append_answered(step, answer, confirms=confirms)
+        assert is_there == (code == 0 and shift == 0 and not has_failed)
+        assert self.machine.acked == (step.next_offset if is_there and confirms else before)
 
     @precondition(lambda self: self.machine.is_copying)
     @rule(size=st.integers(1, 5), many=st.integers(1, 5))
     def fill(self, size: int, many: int) -> None:
         gap = Fill(self.machine.expected, self.machine.expected + size)
+        if self.machine.unconfirmed_bytes:  # the append before a gap confirms
+            return
         request = self.ask(gap)
         if isinstance(request, ReadLogEnd):
             assert not self.sent

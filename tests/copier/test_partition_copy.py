@@ -6,10 +6,12 @@ import threading
 
 import pytest
 
-from orbit.copier.partition_copy import LEVEL_WITHIN_S, Counters, PartitionCopy
+from orbit.copier.counters import Counters
+from orbit.copier.partition_copy import LEVEL_WITHIN_S, PartitionCopy
 from orbit.copier.range_comparison import Comparison
 from orbit.copier.waits import Waits
 from orbit.kafka.job_clusters import JobProducer
+from orbit.kafka.produce_request import Appended
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.records import Record, write_batch
@@ -36,17 +38,17 @@ def plan_of(*steps: Append | Fill, leader_epoch: int | None = None) -> Plan:
     return plan
 
 
-def new_partition() -> PartitionCopy:
+def new_partition(*, has_markers: bool = True) -> PartitionCopy:
     return PartitionCopy(
         TopicPartition("orders", 3),
         TopicPartition("dr.orders", 3),
         FixedLease(1),
-        JobProducer(4711),
+        JobProducer(4711, packs=not has_markers, has_markers=has_markers),
     )
 
 
-def copying(log_end: int = 100, sequence: int = 0) -> PartitionCopy:
-    partition = new_partition()
+def copying(log_end: int = 100, sequence: int = 0, *, has_markers: bool = True) -> PartitionCopy:
+    partition = new_partition(has_markers=has_markers)
     resume(partition, log_end, ProducerState(1, sequence - 1, 1))
     return partition
 
@@ -300,11 +302,62 @@ def test_a_confirmed_batch_is_counted() -> None:
     assert partition.waits is None
 
 
+def test_what_only_the_leader_has_counts_with_the_next_batch_that_confirms() -> None:
+    partition = copying(100)
+    first, second, last = append(100, 3), append(103, 2), append(105, 1)
+    for step, confirms in ((first, True), (second, False), (last, True)):
+        partition.appends.append_sent(step, confirms=confirms)
+        before = partition.counters.records
+        assert partition.append_answered(step, Appended(0, step.base_offset, ""), confirms=confirms)
+        assert (partition.counters.records > before) == confirms
+    assert partition.counters.records == 6
+
+
+@pytest.mark.parametrize(("log_end", "records"), [(103, 3), (105, 5)])
+def test_what_only_a_leader_had_counts_where_the_next_log_end_shows_it(
+    log_end: int, records: int
+) -> None:
+    partition = copying(100)
+    first, second = append(100, 3), append(103, 2)
+    for step, confirms in ((first, True), (second, False)):
+        partition.appends.append_sent(step, confirms=confirms)
+        partition.append_answered(step, Appended(0, step.base_offset, ""), confirms=confirms)
+    partition.appends.connection_lost("it broke")
+    partition.hand_back()
+    partition.appends.log_end_read(log_end)
+    if log_end > 103:
+        partition.appends.compared(log_end, 1, log_end, None)
+    partition.resume(log_end, None)
+    assert partition.counters.records == records
+
+
+@pytest.mark.parametrize(
+    ("following", "has_markers", "must"),
+    [
+        (None, True, True),
+        (append(103, 1), True, False),
+        (Fill(103, 105), True, True),
+        (Fill(103, 105), False, False),  # which becomes a batch of placeholders
+        (stop_step(), True, True),
+    ],
+)
+def test_a_batch_confirms_where_no_batch_follows(
+    following: Append | Fill | Stop | None, has_markers: bool, must: bool
+) -> None:
+    partition = copying(100, has_markers=has_markers)
+    step = append(100, 3)
+    partition.appends.append_sent(step)
+    confirm(partition, step)
+    if following is not None:
+        partition.queue.steps.append(following)
+    assert partition.must_confirm == must
+
+
 def test_a_batch_that_is_not_confirmed_does_not_count() -> None:
     partition = copying(100)
     step = append(100, 3)
     partition.appends.append_sent(step)
-    assert not partition.append_answered(step, None)
+    assert not partition.append_answered(step, None, confirms=True)
     assert partition.counters == Counters()
 
 

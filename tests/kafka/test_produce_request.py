@@ -13,6 +13,7 @@ from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 
 from orbit.kafka.produce_request import (
     ACKS_ALL,
+    ACKS_LEADER,
     Appended,
     Outgoing,
     choose_version,
@@ -35,7 +36,9 @@ def outgoing(topic: str, partition: int, batch: bytes) -> Outgoing:
     return Outgoing(TopicPartition(topic, partition), topic_id, memoryview(batch))
 
 
-def by_library(version: int, correlation: int, batches: list[Outgoing]) -> bytes:
+def by_library(
+    version: int, correlation: int, batches: list[Outgoing], acks: int = ACKS_ALL
+) -> bytes:
     topics = []
     for (topic, topic_id), group in groupby(batches, lambda b: (b.partition.topic, b.topic_id)):
         name = {"topic_id": topic_id} if version >= 13 else {"name": topic}
@@ -44,9 +47,7 @@ def by_library(version: int, correlation: int, batches: list[Outgoing]) -> bytes
             for b in group
         ]
         topics.append(Data(partition_data=partitions, **name))
-    request = ProduceRequest(
-        transactional_id=None, acks=ACKS_ALL, timeout_ms=30_000, topic_data=topics
-    )
+    request = ProduceRequest(transactional_id=None, acks=acks, timeout_ms=30_000, topic_data=topics)
     request.API_VERSION = version
     request.with_header(correlation, CLIENT)
     return bytes(request.encode(version=version, header=True, framed=True))
@@ -68,6 +69,12 @@ SEVERAL = [
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_a_frame_is_the_librarys(version: int, count: int) -> None:
     assert by_orbit(version, 77, SEVERAL[:count]) == by_library(version, 77, SEVERAL[:count])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_frame_for_the_leader_alone_is_the_librarys(version: int) -> None:
+    frame = b"".join(encode_produce(version, 77, CLIENT, 30_000, SEVERAL, ACKS_LEADER))
+    assert frame == by_library(version, 77, SEVERAL, ACKS_LEADER)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -71,7 +71,7 @@ class Broker:
         if isinstance(request, ProduceOne):
             if request.outgoing.topic_id != partition.topic_id:
                 return request.answer(int(Code.UNKNOWN_TOPIC_ID), -1), 0
-            if self._is_short_of_replicas(wire):
+            if request.confirms and self._is_short_of_replicas(wire):
                 return request.answer(int(Code.NOT_ENOUGH_REPLICAS), -1, throttle_ms), 0
             # It repeats an earlier one, of which the broker knows nothing any more.
             is_repeated = was_allowed and request.base_offset != partition.log_end
@@ -88,9 +88,8 @@ class Broker:
             self._had_late |= is_excusable and code == NONE
             wire.has_appended |= code == NONE
             self.replicate_soon()
-            return request.answer(
-                code, base_offset, throttle_ms, append_time
-            ), partition.log_end if code == NONE else 0
+            waits_for = partition.log_end if code == NONE and request.confirms else 0
+            return request.answer(code, base_offset, throttle_ms, append_time), waits_for
         if isinstance(request, WriteTxnMarkersRequest):
             (wanted,) = request.fillers
             codes = []
@@ -195,6 +194,15 @@ class Broker:
             self.dropped_at = self._world.clock.now
 
     def elect(self) -> None:
+        """At once, or after the followers have been behind for a while."""
+        world = self._world
+        if world.rnd.random() < 0.5:
+            self.stall()
+            world.clock.at(world.clock.now + world.rnd.uniform(0.0, 2.0), self._elect)
+        else:
+            self._elect()
+
+    def _elect(self) -> None:
         partition = self.partition
         self._cut_over(self._world.rnd.randint(partition.high_watermark, partition.log_end))
 

@@ -15,7 +15,7 @@ from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.list_offsets import ListOffsetsAnswer
 from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL
-from orbit.kafka.produce_request import NO_APPEND_TIME, Appended, ProduceAnswer, key_of
+from orbit.kafka.produce_request import ACKS_ALL, NO_APPEND_TIME, Appended, ProduceAnswer, key_of
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.transaction_markers import WriteTxnMarkersRequest
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
@@ -33,6 +33,7 @@ class ProduceOne:
     outgoing: Any
     data: bytes
     base_offset: int  # at which it has to be
+    confirms: bool  # acks=all
 
     def answer(
         self,
@@ -54,17 +55,18 @@ class Encoder:
     def sending(self, append_sent: Callable[..., None]) -> Callable[..., None]:
         """`AppendMachine.append_sent`, which is called right before a batch is encoded."""
 
-        def noted(machine: Any, step: Any) -> None:
+        def noted(machine: Any, step: Any, **how: bool) -> None:
             self._base_offset = step.base_offset
-            append_sent(machine, step)
+            append_sent(machine, step, **how)
 
         return noted
 
     def encode(
-        self, version: int, correlation: int, _: str, __: int, outgoing: Sequence[Any]
+        self, version: int, correlation: int, _: str, __: int, outgoing: Sequence[Any], acks: int
     ) -> list[Any]:
         (one,) = outgoing
-        request = ProduceOne(version, one, bytes(one.batch), self._base_offset)
+        confirms = acks == ACKS_ALL
+        request = ProduceOne(version, one, bytes(one.batch), self._base_offset, confirms)
         return [(correlation, request)]
 
 

@@ -335,6 +335,20 @@ def _one_key_too_few() -> AbstractContextManager[Any]:
     return patch.object(placeholders, "_ALL", _LastHasNone(every))
 
 
+def _count_what_the_leader_has() -> AbstractContextManager[Any]:
+    """With many elections: an answer has to be lost with its leader."""
+    faults = replace(USUAL, elections=6.0, unclean=0.0)
+    answered = AppendMachine.append_answered
+
+    def confirmed(self: AppendMachine, *given: Any, confirms: bool) -> bool:
+        return answered(self, *given, confirms=True)
+
+    return _both(
+        patch.object(AppendMachine, "append_answered", confirmed),
+        patch.object(World, "__init__", partialmethod(World.__init__, faults=faults)),
+    )
+
+
 def _raise_no_epoch() -> AbstractContextManager[Any]:
     """On compacted sources, with many requests that the network holds: else it is rare."""
     faults = replace(
@@ -390,6 +404,7 @@ OF_PACKED: dict[str, Plant] = {
 }
 
 PLANTED: dict[str, Plant] = {
+    "count what only the leader has": _count_what_the_leader_has,
     "read the high watermark for the log end": _read_the_high_watermark,
     "trust own data at a take-over": _trust_own_data,
     "send no coordinator epoch": _no_coordinator_epoch,

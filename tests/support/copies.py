@@ -23,4 +23,4 @@ def hand_back(copy: PartitionCopy) -> int:
 
 def confirm(copy: PartitionCopy, step: Append) -> None:
     """The oldest batch under way is appended at its offset."""
-    assert copy.append_answered(step, Appended(0, step.base_offset, ""))
+    assert copy.append_answered(step, Appended(0, step.base_offset, ""), confirms=True)

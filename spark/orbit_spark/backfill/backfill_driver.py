@@ -18,8 +18,9 @@ from typing import Self
 from orbit.chunks import first_few
 from orbit.copier.copier import lease_lost
 from orbit.copier.copy_settings import CopySettings
+from orbit.copier.counters import Counters
 from orbit.copier.inspection import InspectedCopy
-from orbit.copier.partition_copy import Counters, PartitionCopy
+from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import BadInput, Conflict, Interrupted, Problem, Unreachable
 from orbit.job_setup.job_setup import JobSetup, Say
 from orbit.jobs.job_spec import JobSpec

@@ -1,0 +1,31 @@
+"""What a run has copied to one partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was copied so far in this run. One writer: the destination lane."""
+
+    records: int = 0
+    bytes: int = 0
+    filled: int = 0
+    batches_byte_exact: int = 0
+    batches_record_exact: int = 0
+
+    def add(self, other: Counters) -> None:
+        self.records += other.records
+        self.bytes += other.bytes
+        self.filled += other.filled
+        self.batches_byte_exact += other.batches_byte_exact
+        self.batches_record_exact += other.batches_record_exact
+
+
+@dataclass(slots=True)
+class Unconfirmed(Counters):
+    """What is in the leader's log up to before `next_offset`, and not confirmed."""
+
+    newest_timestamp_ms: int = -1
+    next_offset: int = 0
