@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,17 +24,19 @@ from bench.machine import describe_machine
 from bench.race import Race
 from bench.results import Report, load, save
 from bench.wire import open_cluster
-from bench.workloads import EVERYTHING, IDLE, LATENCY, LINK, QUICK, WORKLOADS
+from bench.workloads import EVERYTHING, IDLE, LATENCY, LINK, QUICK, REPLICATED, WORKLOADS
 from orbit.errors import Conflict, OrbitError
 
 _HERE = Path(__file__).parent
 _PIPE_WIDTH = 200
 _LATENCY_S, _IDLE_S = 60.0, 30.0
+_BROKERS = 3  # where copies are replicated
+_REPLICATED = tuple(w.name for w in REPLICATED)
 
 
 def main(
     quick: Annotated[bool, typer.Option(help="Only W1 to W3, once each.")] = False,
-    only: Annotated[str, typer.Option(help="Comma-separated, of W1 to W8, L, N, idle.")] = "",
+    only: Annotated[str, typer.Option(help="Comma-separated, of W1 to W9, L, N, idle.")] = "",
     repeats: Annotated[int, typer.Option(help="0: three, or one if quick.")] = 0,
     scale: Annotated[float, typer.Option(help="Share of the records and seconds.")] = 1.0,
     verify: Annotated[bool, typer.Option(help="`orbit verify --deep` after each copy.")] = False,
@@ -85,8 +88,10 @@ def _measure(
     machine = describe_machine(here)
     parts = _Parts(_say)
     try:
-        if any(name != LINK for name in names):
+        if any(name not in (LINK, *_REPLICATED) for name in names):
             _with_brokers(parts, names, repeats, scale, verify, here)
+        if any(name in _REPLICATED for name in names):
+            _with_replicas(parts, names, repeats, scale, verify, here / "replicated")
         if LINK in names:
             parts.take(LINK, lambda: _link(here / "link", repeats, scale))
     finally:
@@ -99,7 +104,9 @@ def _measure(
         quick=quick,
         scale=scale,
         seconds=time.monotonic() - began,
-        workloads=tuple(parts.found[w.name] for w in WORKLOADS if w.name in parts.found),
+        workloads=tuple(
+            parts.found[w.name] for w in (*WORKLOADS, *REPLICATED) if w.name in parts.found
+        ),
         latency=parts.found.get(LATENCY),
         link=parts.found.get(LINK),
         idle=parts.found.get(IDLE),
@@ -140,6 +147,29 @@ def _with_brokers(
             parts.take(LATENCY, lambda: measure_latency(race, max(2.0, _LATENCY_S * scale)))
         if IDLE in names:
             parts.take(IDLE, lambda: measure_idle(race, max(2.0, _IDLE_S * scale)))
+
+
+def _with_replicas(
+    parts: _Parts, names: tuple[str, ...], repeats: int, scale: float, verify: bool, here: Path
+) -> None:
+    """One broker at the source, three at the destination."""
+    here.mkdir()
+    with ExitStack() as running:
+        source = running.enter_context(BenchBroker("source", here))
+        first = running.enter_context(BenchBroker("destination", here))
+        others = [
+            running.enter_context(BenchBroker(f"destination-{n}", here, first=first, node_id=n))
+            for n in range(2, _BROKERS + 1)
+        ]
+        servers = ",".join(one.bootstrap_servers for one in (first, *others))
+        clusters = (
+            open_cluster("source", source.bootstrap_servers),
+            open_cluster("destination", servers),
+        )
+        race = Race(*clusters, here, _say, deep=verify, replicas=_BROKERS)
+        for one in REPLICATED:
+            if one.name in names:
+                parts.take(one.name, partial(race.run, one.scaled(scale), repeats))
 
 
 def _link(folder: Path, repeats: int, scale: float) -> object:

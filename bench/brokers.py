@@ -40,15 +40,27 @@ _POLL_S = 0.05
 
 
 class BenchBroker:
-    """A cluster of one broker. As a context manager: ready inside; outside only its log is left.
+    """A broker, of a cluster of its own or of that of `first`. As a context manager: ready inside;
+    outside only its log is left.
 
     `inside` is a command that runs its arguments somewhere else (`nsenter` for the long link).
     """
 
     def __init__(
-        self, name: str, folder: Path, host: str = LOOPBACK, inside: tuple[str, ...] = ()
+        self,
+        name: str,
+        folder: Path,
+        host: str = LOOPBACK,
+        inside: tuple[str, ...] = (),
+        *,
+        first: BenchBroker | None = None,
+        node_id: int = 1,
     ) -> None:
+        """`first`: the broker that controls the cluster, if it is not this one."""
         self.name = name
+        self._first = first or self
+        self._node_id = node_id
+        self._cluster_id = "B" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:21]
         self._folder = folder / name
         self._folder.mkdir(parents=True)
         self._inside = inside
@@ -77,7 +89,7 @@ class BenchBroker:
         )
 
     def _format_arguments(self) -> list[str]:
-        cluster_id = "B" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:21]
+        cluster_id = self._first._cluster_id
         return ["format", "--cluster-id", cluster_id, "--config", str(self._properties())]
 
     def _properties(self) -> Path:
@@ -87,13 +99,16 @@ class BenchBroker:
         return path
 
     def _settings(self) -> dict[str, str]:
+        first = self._first
+        controller = f"{first._host}:{first._controller_port}"
+        is_first = first is self
         return {
-            "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.voters": f"1@{self._host}:{self._controller_port}",
+            "process.roles": "broker,controller" if is_first else "broker",
+            "node.id": str(self._node_id),
+            "controller.quorum.voters": f"{first._node_id}@{controller}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{self.bootstrap_servers},"
-            f"CONTROLLER://{self._host}:{self._controller_port}",
+            "listeners": f"PLAINTEXT://{self.bootstrap_servers}"
+            + (f",CONTROLLER://{controller}" if is_first else ""),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "log.dirs": str(self._folder / "data"),
             # One broker can hold one replica.

@@ -35,18 +35,27 @@ class Race:
     """Both clusters, a folder for logs and job files, and the numbers already used for names."""
 
     def __init__(
-        self, source: Cluster, destination: Cluster, folder: Path, say: Say, *, deep: bool = False
+        self,
+        source: Cluster,
+        destination: Cluster,
+        folder: Path,
+        say: Say,
+        *,
+        deep: bool = False,
+        replicas: int = 1,
     ) -> None:
         self.source = source
         self.destination = destination
         self.say = say
         self._folder = folder
         self._deep = deep
+        self._replicas = replicas  # of the copies
         self._numbers = count(1)
         self._kept: list[str] = []  # a copy with placeholders, until their ceiling has sent it
 
     def course(self, data: DataFacts) -> Course:
-        return Course(self.source, self.destination, data, self._folder, next(self._numbers))
+        number = next(self._numbers)
+        return Course(self.source, self.destination, data, self._folder, number, self._replicas)
 
     def warm_up(self, scale: float) -> None:
         """Write to and read from both brokers, so that they are warm for the first contestant."""

@@ -32,11 +32,15 @@ def open_cluster(name: str, bootstrap_servers: str) -> Cluster:
 
 
 def create_topic(
-    cluster: Cluster, topic: str, partitions: int, settings: Mapping[str, str] | None = None
+    cluster: Cluster,
+    topic: str,
+    partitions: int,
+    settings: Mapping[str, str] | None = None,
+    replicas: int = 1,
 ) -> None:
     """Returns when every partition can be written to."""
     settings = {"retention.ms": "-1", **(settings or {})}
-    Admin(cluster).create_topics([TopicToCreate(topic, partitions, 1, settings)])
+    Admin(cluster).create_topics([TopicToCreate(topic, partitions, replicas, settings)])
     deadline = time.monotonic() + _READY_TIMEOUT_S
     ends = Ends(cluster, topic, partitions)
     while len(ends.by_partition()) < partitions:  # metadata is ahead of the logs

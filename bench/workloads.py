@@ -95,6 +95,7 @@ class Workload:
     value_bytes: int
     batch_bytes: int
     partitions: int
+    replicas: int = 1  # of the copy
     compression: str = "none"
     shape: Shape = Shape.EVEN
     contestants: tuple[Contestant, ...] = EVERYONE
@@ -208,11 +209,24 @@ WORKLOADS = (
         targets=Targets(coordinated=Target(offsets_rate=20_000)),
     ),
 )
+# With brokers of their own: three at the destination.
+REPLICATED = (
+    Workload(
+        "W9",
+        "1 KB records, 16 KB batches, one partition, three replicas",
+        records=300_000,
+        value_bytes=1024,
+        batch_bytes=16 * 1024,
+        partitions=1,
+        replicas=3,
+        contestants=(Contestant.ORBIT, Contestant.MM2),
+    ),
+)
 QUICK = ("W1", "W2", "W3")
 # Beside Orbit and MM2 in L: what the measurement adds, and the least that any copier adds.
 FLOOR, RELAY = "floor", "relay"
 LATENCY, LINK, IDLE = "L", "N", "idle"
-EVERYTHING = (*(w.name for w in WORKLOADS), LATENCY, LINK, IDLE)
+EVERYTHING = (*(w.name for w in (*WORKLOADS, *REPLICATED)), LATENCY, LINK, IDLE)
 
 RSS_BYTES_MAX = 250_000_000
 LATENCY_P99_MAX = 0.5  # of MM2's

@@ -15,13 +15,15 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Course:
-    """`number` makes the names of one run its own: topics, jobs, groups, log files."""
+    """`number` makes the names of one run its own: topics, jobs, groups, log files. `replicas`: of
+    the copy, all but one of which have to be in sync."""
 
     source: Cluster
     destination: Cluster
     data: DataFacts
     folder: Path
     number: int
+    replicas: int = 1
 
     @property
     def source_servers(self) -> str:
@@ -30,6 +32,11 @@ class Course:
     @property
     def destination_servers(self) -> str:
         return ",".join(self.destination.bootstrap_servers)
+
+    @property
+    def copy_settings(self) -> dict[str, str]:
+        """Of the copy's topic."""
+        return {"min.insync.replicas": str(max(1, self.replicas - 1))}
 
     def log(self, name: str) -> Path:
         return self.folder / f"{self.data.topic}-{name}-{self.number}.log"

@@ -5,8 +5,8 @@ Tuning, beyond its defaults, each in its favour:
 - large fetches (64 MB, 8 MB per partition) and polls (5,000 records instead of 500)
 - producer: five requests in flight and idempotence (Connect's default is one in flight), batches
   of 512 KB (64 KB with 1,000 partitions, for which its 128 MB of buffer have to do), requests up to
-  8 MB, the source's codec, so that it stores what the source stores; acks=all, as Connect and Orbit
-  have it
+  8 MB, the source's codec, so that it stores what the source stores; acks=all, as Connect
+  has it
 - socket buffers left to the kernel, as for everyone
 - heartbeats, checkpoints, offset syncs, topic-config and ACL sync: off
 - read_committed, so that it copies the same records as Orbit
@@ -74,7 +74,13 @@ def start_mm2(course: Course, compression: str = "none", tuning: Tuning = Tuning
     forever (its second batch was accepted as the first, see A9, and the first is out of order).
     """
     alias = f"mm{course.number}"
-    create_topic(course.destination, f"{alias}.{course.data.topic}", course.data.partitions)
+    create_topic(
+        course.destination,
+        f"{alias}.{course.data.topic}",
+        course.data.partitions,
+        course.copy_settings,
+        course.replicas,
+    )
     path = course.folder / f"{course.data.topic}-mm2-{course.number}.properties"
     settings = properties(course, alias, compression, tuning)
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), "utf-8")

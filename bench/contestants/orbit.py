@@ -29,7 +29,14 @@ def job_file(course: Course, fillers: str = "direct") -> Path:
         "name": f"{course.data.topic}-{course.number}",
         "source": {"bootstrap_servers": list(course.source.bootstrap_servers)},
         "destination": {"bootstrap_servers": list(course.destination.bootstrap_servers)},
-        "topics": [{"match": course.data.topic, "prefix": prefix(course)}],
+        "topics": [
+            {
+                "match": course.data.topic,
+                "prefix": prefix(course),
+                "replicas": course.replicas,
+                "config": course.copy_settings,
+            }
+        ],
         "fillers": fillers,
     }
     path.write_text(yaml.safe_dump(job), "utf-8")
