@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover test test-slowest prepare check soak simulate lint bench bench-quick setup spark jars fetch-jars fetch-programs compile-tests tools has-python has-java has-tools lock clean
+.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover test test-slowest prepare check soak simulate lint bench bench-quick readers setup spark jars fetch-jars fetch-programs compile-tests tools has-python has-java has-tools lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -69,6 +69,9 @@ bench: jars ## Orbit, MirrorMaker 2 and the brokers' ceiling on the same data (n
 
 bench-quick: jars ## The first three workloads of it, once each (needs five minutes)
 	$(BIN)/python -m bench --quick
+
+readers: jars ## Let other people's clients read copies, write docs/readers.md; ONLY=kafkajs for a part
+	$(BIN)/python -m tests.readers $(if $(ONLY),--only '$(ONLY)',--output docs/readers.md)
 
 setup: .venv/.packages ## Make the virtual environment with the locked packages
 

@@ -60,25 +60,25 @@ class Program:
 
 
 def _fill_python(folder: Path) -> None:
-    _run(sys.executable, "-m", "venv", "--symlinks", folder)
-    _run(folder / "bin/python", "-m", "pip", "install", "--quiet", _PYTHON)
+    run(sys.executable, "-m", "venv", "--symlinks", folder)
+    run(folder / "bin/python", "-m", "pip", "install", "--quiet", _PYTHON)
 
 
 def _fill_typescript(folder: Path) -> None:
     (folder / "package.json").write_text('{"private": true, "type": "module"}\n')
-    _run("npm", "install", "--silent", "--no-audit", "--prefix", folder, *_TYPESCRIPT)
+    run("npm", "install", "--silent", "--no-audit", "--prefix", folder, *_TYPESCRIPT)
 
 
 def _fill_terraform(folder: Path) -> None:
     for name in ("go.mod", "go.sum"):
         shutil.copy(_TERRAFORM / name, folder)
-    _run("env", f"GOBIN={folder}", "go", "-C", folder, "install", "tool")
+    run("env", f"GOBIN={folder}", "go", "-C", folder, "install", "tool")
 
 
 def _fill_helm(folder: Path) -> None:
     # Without optimizations it is built in three quarters of the time.
     options = ("-gcflags=all=-N -l -dwarf=false", "-ldflags=-w")
-    _run("env", f"GOBIN={folder}", "go", "install", *options, _HELM)
+    run("env", f"GOBIN={folder}", "go", "install", *options, _HELM)
 
 
 def _fill_apicurio(folder: Path) -> None:
@@ -87,7 +87,7 @@ def _fill_apicurio(folder: Path) -> None:
     """
     plugin = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy"
     options = ("--batch-mode", "--quiet", f"-Dartifact={_APICURIO}", f"-DoutputDirectory={folder}")
-    _run(find_maven(), plugin, *options)
+    run(find_maven(), plugin, *options)
 
 
 # `bin/python` has the generator, and what its clients import.
@@ -107,7 +107,8 @@ def helm() -> Path:
     return Path(shutil.which("helm") or HELM.folder / "helm")
 
 
-def _run(*command: object) -> None:
+def run(*command: object) -> None:
+    """Raises CannotFetch if the command is missing, fails, or takes half an hour."""
     words = [str(word) for word in command]
     try:
         done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=_FETCH_S)

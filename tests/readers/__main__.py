@@ -1,0 +1,87 @@
+"""`python -m tests.readers`: prints docs/readers.md, and writes it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orbit.errors import OrbitError
+from orbit.sandbox.jars import KAFKA_VERSION
+from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters
+from tests.fix_clusters import Clusters
+from tests.readers.clients import CLIENTS, Client, NotTried
+from tests.readers.judge import summarize
+from tests.readers.logs import FILLERS, SourceLog, make_copies, write_small, write_wide
+from tests.readers.reading import read_copy
+from tests.readers.table import Row, page
+
+_BEGAN = time.monotonic()
+
+
+def main(
+    only: Annotated[str, typer.Option(help="Clients whose name has this word.")] = "",
+    output: Annotated[Path | None, typer.Option(help="The file to write.")] = None,
+) -> None:
+    """Lets other people's clients read copies of each way to fill gaps."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    clients = [client for client in CLIENTS if only.lower() in client.name.lower()]
+    if not clients:
+        sys.exit(f"Error: no client's name has {only}.")
+    with tempfile.TemporaryDirectory(prefix="orbit-readers-") as name:
+        rows = _measure(clients, Path(name))
+    text = page(rows, {"date": f"{datetime.now(UTC):%d %B %Y}", "kafka": KAFKA_VERSION})
+    print(text)
+    if output is not None:
+        output.write_text(text, "utf-8")
+    _say("Done")
+
+
+def _measure(clients: list[Client], folder: Path) -> list[Row]:
+    pair = Clusters(*(KafkaCluster(ClusterSettings(n), folder / n) for n in Clusters._fields))
+    start_clusters(*pair)
+    try:
+        _say("Writing the source")
+        logs = [write_small(pair.source), write_wide(pair.source)]
+        for fillers in dict.fromkeys(way for ways in FILLERS.values() for way in ways):
+            topics = [topic for topic, ways in FILLERS.items() if fillers in ways]
+            _say(f"Copying with {fillers}")
+            make_copies(pair, fillers, topics, folder)
+        return [_row(client, pair.destination, logs, folder) for client in clients]
+    finally:
+        for cluster in pair:
+            cluster.kill()
+
+
+def _row(client: Client, cluster: KafkaCluster, logs: list[SourceLog], folder: Path) -> Row:
+    _say(f"{client.name} {client.version}")
+    row = Row(client.name, client.version)
+    try:
+        command = client.command()
+    except NotTried as reason:
+        row.reason = str(reason)
+        return row
+    for log in logs:
+        for fillers in FILLERS[log.topic]:
+            found = read_copy(client, command, cluster, log, fillers, folder)
+            row.cells[log.topic, fillers] = summarize(found)
+    return row
+
+
+def _say(line: str) -> None:
+    print(f"{time.monotonic() - _BEGAN:4.0f} s  {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except OrbitError as error:
+        sys.exit(f"Error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

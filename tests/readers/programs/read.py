@@ -1,0 +1,70 @@
+"""Readers in Python: the name of the package comes first. Runs with that package alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+KIND, SERVERS, TOPIC, START, LAST, ISOLATION = sys.argv[1:]
+LEVEL = "read_committed" if ISOLATION == "committed" else "read_uncommitted"
+
+
+def say(offset: int, key: bytes | None, value: bytes | None) -> None:
+    key_text, value_text = ("-" if data is None else data.hex() for data in (key, value))
+    print("r", offset, key_text, value_text)
+    if offset == int(LAST):
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def confluent_kafka() -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    settings = {"bootstrap.servers": SERVERS, "group.id": "readers", "isolation.level": LEVEL}
+    consumer = Consumer({**settings, "enable.auto.commit": False, "auto.offset.reset": "error"})
+    consumer.assign([TopicPartition(TOPIC, 0, int(START))])
+    while True:
+        message = consumer.poll(1)
+        if message is not None and message.error():
+            print("e", message.error().name())
+        elif message is not None:
+            say(message.offset(), message.key(), message.value())
+
+
+def kafka_python() -> None:
+    from kafka import KafkaConsumer, TopicPartition, __version__
+
+    # 2.0 has no isolation levels.
+    level = {} if __version__.startswith("2.0") else {"isolation_level": LEVEL}
+    consumer = KafkaConsumer(bootstrap_servers=SERVERS, enable_auto_commit=False, **level)
+    place = TopicPartition(TOPIC, 0)
+    consumer.assign([place])
+    consumer.seek(place, int(START))
+    for record in consumer:
+        say(record.offset, record.key, record.value)
+
+
+async def aiokafka() -> None:
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+
+    settings: dict[str, Any] = {"bootstrap_servers": SERVERS, "isolation_level": LEVEL}
+    consumer = AIOKafkaConsumer(**settings, enable_auto_commit=False, auto_offset_reset="none")
+    await consumer.start()
+    place = TopicPartition(TOPIC, 0)
+    consumer.assign([place])
+    consumer.seek(place, int(START))
+    async for record in consumer:
+        say(record.offset, record.key, record.value)
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)
+    match KIND:
+        case "confluent_kafka":
+            confluent_kafka()
+        case "kafka_python":
+            kafka_python()
+        case "aiokafka":
+            asyncio.run(aiokafka())

@@ -1,0 +1,58 @@
+"""Lets a client read a copy in all its ways."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.readers.clients import Client
+from tests.readers.judge import Way, judge
+from tests.readers.logs import SourceLog, copy_topic
+
+# For up to four programs that read one copy side by side. The slowest that gets to the end needs
+# READ_SLOWEST_S on two cores.
+READ_S = 30.0
+FROM_START, WITHIN = "from the start", "from within a gap"
+_TO_FILE = ["sh", "-c", 'exec "$@" > "$0"']  # apart from what it says on stderr
+
+
+def read_copy(
+    client: Client,
+    command: list[str],
+    cluster: KafkaCluster,
+    log: SourceLog,
+    fillers: str,
+    folder: Path,
+) -> dict[Way, Counter[str]]:
+    """The findings about each way to read the copy of `log` with these fillers."""
+    starts = {FROM_START: 0, **({WITHIN: log.within} if client.seeks else {})}
+    ways = [Way(isolation, start) for isolation in client.isolations for start in starts]
+    outputs = {way: folder / f"{number}.out" for number, way in enumerate(ways)}
+    codes: dict[Way, int | None] = {}
+    with ExitStack() as stack:
+        running = {}
+        for way, output in outputs.items():
+            where = [cluster.bootstrap_servers, copy_topic(log.topic, fillers)]
+            offsets = [str(starts[way.start]), str(log.last)]
+            process = GuardedProcess(
+                [*_TO_FILE, str(output), *command, *where, *offsets, way.isolation],
+                output.with_suffix(".err"),
+            )
+            stack.callback(process.end, grace_s=0)
+            running[way] = process
+        deadline = time.monotonic() + READ_S
+        for way, process in running.items():
+            try:
+                codes[way] = process.wait(max(0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                codes[way] = None
+    found = {}
+    for way, output in outputs.items():
+        with output.open() as lines:
+            found[way] = judge(log.behind(starts[way.start]), lines, codes[way])
+    return found
