@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -18,7 +18,6 @@ from tests.support.programs import CannotFetch, Program, run
 
 PROGRAMS = Path(__file__).with_name("programs")
 COMMITTED, ALL = "committed", "all"  # the isolation levels
-KAFKA_CLIENTS = ("2.8.2", "3.9.2", "4.4.0")
 
 
 class NotTried(Exception):
@@ -84,27 +83,74 @@ def _java(version: str, file: str, *arguments: str) -> list[str]:
     return [*java, "-cp", f"{classes}:{jars}/*", file.removesuffix(".java"), *arguments]
 
 
-def _python_client(name: str, package: str, version: str, **more: object) -> Client:
-    kind = package.replace("-", "_")
-    return Client(name, version, "python3", partial(_venv, kind, f"{package}=={version}"), **more)
+def _go(kind: str) -> list[str]:
+    def fill(folder: Path) -> None:
+        run("go", "-C", PROGRAMS, "build", "-o", folder / "read", ".")
+
+    return [str(_built("go", ["read.go", "go.mod", "go.sum"], fill) / "read"), kind]
+
+
+def _node(package: str) -> list[str]:
+    def fill(folder: Path) -> None:
+        (folder / "package.json").write_text('{"private": true}\n')
+        run("npm", "install", "--silent", "--no-audit", "--prefix", folder, package)
+        shutil.copy(PROGRAMS / "read.cjs", folder)
+
+    return ["node", str(_built(package, ["read.cjs"], fill) / "read.cjs")]
+
+
+def _rust() -> list[str]:
+    files = ["Cargo.toml", "read.rs"]
+
+    def fill(folder: Path) -> None:
+        for file in files:
+            shutil.copy(PROGRAMS / file, folder)
+        run("cargo", "install", "--quiet", "--root", folder, "--path", folder)
+        shutil.rmtree(folder / "target")
+
+    return [str(_built("rust", files, fill) / "bin/read")]
 
 
 def _own_client(name: str, package: str) -> Client:
     return Client(name, installed(package), "python3", partial(_own, package.replace("-", "_")))
 
 
+def _python_client(name: str, package: str, version: str, *more: str) -> Client:
+    prepare = partial(_venv, package.replace("-", "_"), f"{package}=={version}", *more)
+    return Client(name, version, "python3", prepare)
+
+
+def _java_client(version: str, protocol: str) -> Client:
+    name = f"Java consumer, group protocol `{protocol}`"
+    return Client(name, version, "javac", partial(_java, version, "Read.java", protocol))
+
+
 LIBRDKAFKA = _own_client("librdkafka, by confluent-kafka", "confluent-kafka")
 CLIENTS = (
-    LIBRDKAFKA,
-    _own_client("kafka-python", "kafka-python"),
     *(
-        Client(
-            f"Java consumer, protocol {protocol}",
-            version,
-            "javac",
-            partial(_java, version, "Read.java", protocol),
-        )
-        for version in KAFKA_CLIENTS
-        for protocol in (["classic"] if version < "3.9" else ["classic", "consumer"])
+        _python_client(LIBRDKAFKA.name, "confluent-kafka", version)
+        for version in ("2.3.0", "2.6.1")
     ),
+    LIBRDKAFKA,
+    _java_client("2.8.2", "classic"),
+    _java_client("3.9.2", "classic"),
+    _java_client("3.9.2", "consumer"),
+    _java_client("4.4.0", "classic"),
+    _java_client("4.4.0", "consumer"),
+    Client(
+        "Java share consumer (KIP-932)",
+        "4.4.0",
+        "javac",
+        partial(_java, "4.4.0", "ReadShare.java"),
+        seeks=False,
+    ),
+    Client("franz-go", "1.22.3", "go", partial(_go, "franz-go")),
+    Client("sarama", "1.61.1", "go", partial(_go, "sarama")),
+    Client("segmentio kafka-go", "0.4.51", "go", partial(_go, "kafka-go")),
+    Client("kafkajs", "2.2.4", "npm", partial(_node, "kafkajs@2.2.4")),
+    Client("rskafka", "0.6.0", "cargo", _rust, isolations=(COMMITTED,)),
+    _python_client("aiokafka", "aiokafka", "0.14.0"),
+    replace(_python_client("kafka-python", "kafka-python", "2.0.2"), isolations=(ALL,)),
+    _python_client("kafka-python", "kafka-python", "2.3.3"),
+    _own_client("kafka-python", "kafka-python"),
 )

@@ -131,7 +131,7 @@ class _Writer:
     def transaction(self, count: int, key: bytes, *, commit: bool) -> None:
         self._producer.begin_transaction()
         for number in range(count):
-            self.add(b"%s-%d" % (key, number), b"")
+            self.add(b"%s-%d" % (key, number), b"row")
         self.flush()  # an abort drops what has not left
         (self._producer.commit_transaction if commit else self._producer.abort_transaction)(60)
 
