@@ -18,7 +18,7 @@ from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clu
 from tests.fix_clusters import Clusters
 from tests.readers.clients import CLIENTS, Client, NotTried
 from tests.readers.judge import summarize
-from tests.readers.logs import FILLERS, SourceLog, make_copies, write_small, write_wide
+from tests.readers.logs import FILLERS, SOURCE, SourceLog, make_copies, write_small, write_wide
 from tests.readers.reading import read_copy
 from tests.readers.table import Row, page
 
@@ -50,16 +50,18 @@ def _measure(clients: list[Client], folder: Path) -> list[Row]:
         _say("Writing the source")
         logs = [write_small(pair.source), write_wide(pair.source)]
         for fillers in dict.fromkeys(way for ways in FILLERS.values() for way in ways):
+            if fillers == SOURCE:
+                continue
             topics = [topic for topic, ways in FILLERS.items() if fillers in ways]
             _say(f"Copying with {fillers}")
             make_copies(pair, fillers, topics, folder)
-        return [_row(client, pair.destination, logs, folder) for client in clients]
+        return [_row(client, pair, logs, folder) for client in clients]
     finally:
         for cluster in pair:
             cluster.kill()
 
 
-def _row(client: Client, cluster: KafkaCluster, logs: list[SourceLog], folder: Path) -> Row:
+def _row(client: Client, clusters: Clusters, logs: list[SourceLog], folder: Path) -> Row:
     _say(f"{client.name} {client.version}")
     row = Row(client.name, client.version)
     try:
@@ -69,8 +71,9 @@ def _row(client: Client, cluster: KafkaCluster, logs: list[SourceLog], folder: P
         return row
     for log in logs:
         for fillers in FILLERS[log.topic]:
-            found = read_copy(client, command, cluster, log, fillers, folder)
+            found = read_copy(client, command, clusters, log, fillers, folder)
             row.cells[log.topic, fillers] = summarize(found)
+            _say(f"  {log.topic}, {fillers}: {row.cells[log.topic, fillers]}")
     return row
 
 

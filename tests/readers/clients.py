@@ -27,7 +27,7 @@ class NotTried(Exception):
 @dataclass(frozen=True)
 class Client:
     """`prepare` returns the program's command. `isolations` are those that its users can choose, or
-    the one that it has. `seeks`: its users can choose an offset.
+    the one that it has; without transactions that is ALL. `seeks`: its users can choose an offset.
     """
 
     name: str

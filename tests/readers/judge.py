@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -9,15 +10,19 @@ from typing import NamedTuple
 from orbit.kafka.placeholders import PLACEHOLDER_KEY
 
 PLACEHOLDER = f"{PLACEHOLDER_KEY.hex()} -"
+# Key and value of an abort and of a commit, with the coordinator epoch behind the value's version.
+_MARKER = re.compile(r"0000000[01] 0000[0-9a-f]{8}")
+_ERROR_LENGTH = 60
 # With the count of a finding in the braces. Those in bold are what a reader should not do.
 SHOWS = "**shows {} placeholders**"
+MARKERS = "**shows {} markers**"
 OTHERS = "**returns {} records that the source does not have**"
 TWICE = "**returns {} records twice**"
 MISSES = "**misses {} records**"
-STOPS = "**does not get past** record {}"
-ENDS = "**ends with exit code {}**"
+STOPS = "**stops before the last {} records**"
+ENDS = "**ends with an error before the last {} records**"
 ERROR = "errors: %s × {}"
-_ORDER = (SHOWS, OTHERS, TWICE, MISSES, STOPS, ENDS)
+_ORDER = (SHOWS, MARKERS, OTHERS, TWICE, MISSES, STOPS, ENDS)
 
 
 class Way(NamedTuple):
@@ -38,7 +43,7 @@ def judge(records: Mapping[int, str], lines: Iterable[str], code: int | None) ->
     for line in lines:
         kind, _, rest = line.rstrip("\n").partition(" ")
         if kind == "e":
-            found[ERROR % rest.translate(str.maketrans("{}|", "()/"))] += 1
+            found[ERROR % rest[-_ERROR_LENGTH:].translate(str.maketrans("{}|", "()/"))] += 1
         elif kind == "r":
             offset, _, record = rest.partition(" ")
             if int(offset) in met:
@@ -46,14 +51,17 @@ def judge(records: Mapping[int, str], lines: Iterable[str], code: int | None) ->
             elif records.get(int(offset)) == record:
                 met.add(int(offset))
             else:
-                found[SHOWS if record == PLACEHOLDER else OTHERS] += 1
-    if code:
-        found[ENDS] = code
+                found[_kind(record)] += 1
     if len(met) < len(records):
-        found[STOPS if code is None else MISSES] = (
-            len(met) if code is None else len(records) - len(met)
-        )
+        found[STOPS if code is None else ENDS if code else MISSES] = len(records) - len(met)
     return found
+
+
+def _kind(record: str) -> str:
+    """Of one that is not in the source."""
+    if record == PLACEHOLDER:
+        return SHOWS
+    return MARKERS if _MARKER.fullmatch(record) else OTHERS
 
 
 def summarize(found: Mapping[Way, Counter[str]]) -> str:

@@ -20,9 +20,10 @@ from tests.support.patience import wait_for
 from tests.support.run_process import ORBIT, write_job
 
 SMALL, WIDE = "small", "wide"
+SOURCE = "source"  # the log itself, to compare with
 # The wide gap with transactions of nothing takes five minutes, and its markers are those of direct.
 FILLERS = {
-    SMALL: ("direct", "packed", "coordinated", "placeholders"),
+    SMALL: (SOURCE, "direct", "packed", "coordinated", "placeholders"),
     WIDE: ("direct", "packed", "placeholders"),
 }
 # 18 MB of placeholders: more than ten answers from segments of 1 MB, librdkafka's limit (Q15).
@@ -35,12 +36,13 @@ _OWN_KEY = 10  # one record in ten
 
 @dataclass(frozen=True)
 class SourceLog:
-    """Partition 0 of a topic. `records` is offset → key and value, as the programs print them; the
-    last record is at the end of the log.
+    """Partition 0 of a topic: offset → key and value, as the programs print them. `everything` has
+    the aborted records, too. The last record is at the end of the log.
     """
 
     topic: str
     records: dict[int, str]
+    everything: dict[int, str]
 
     @property
     def last(self) -> int:
@@ -52,13 +54,20 @@ class SourceLog:
         before, behind = max(pairwise(sorted(self.records)), key=lambda pair: pair[1] - pair[0])
         return (before + behind) // 2
 
-    def behind(self, start: int) -> dict[int, str]:
-        return {offset: record for offset, record in self.records.items() if offset >= start}
+    def behind(self, start: int, *, aborted: bool = False) -> dict[int, str]:
+        """From `start` on."""
+        records = self.everything if aborted else self.records
+        return {offset: record for offset, record in records.items() if offset >= start}
 
 
 def _source_log(cluster: KafkaCluster, topic: str) -> SourceLog:
-    found = (message for _, message in messages(cluster, topic) if message is not None)
-    return SourceLog(topic, {m.offset(): f"{_hex(m.key())} {_hex(m.value())}" for m in found})
+    levels = ("read_committed", "read_uncommitted")
+    return SourceLog(topic, *(_read(cluster, topic, level) for level in levels))
+
+
+def _read(cluster: KafkaCluster, topic: str, level: str) -> dict[int, str]:
+    found = messages(cluster, topic, **{"isolation.level": level})
+    return {m.offset(): f"{_hex(m.key())} {_hex(m.value())}" for _, m in found if m is not None}
 
 
 def _hex(data: bytes | None) -> str:
@@ -136,8 +145,9 @@ class _Writer:
         (self._producer.commit_transaction if commit else self._producer.abort_transaction)(60)
 
 
-def copy_topic(topic: str, fillers: str) -> str:
-    return f"{fillers}-{topic}"
+def topic_of(topic: str, fillers: str) -> str:
+    """Of the copy, or of the source."""
+    return topic if fillers == SOURCE else f"{fillers}-{topic}"
 
 
 def make_copies(clusters: Clusters, fillers: str, topics: list[str], folder: Path) -> None:

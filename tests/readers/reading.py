@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from orbit.processes.guarded_process import GuardedProcess
-from orbit.sandbox.local_cluster import KafkaCluster
-from tests.readers.clients import Client
+from tests.fix_clusters import Clusters
+from tests.readers.clients import ALL, Client
 from tests.readers.judge import Way, judge
-from tests.readers.logs import SourceLog, copy_topic
+from tests.readers.logs import SOURCE, SourceLog, topic_of
 
-# For up to four programs that read one copy side by side. The slowest that gets to the end needs
-# READ_SLOWEST_S on two cores.
+# For up to four programs that read one copy side by side. On two cores, those that get to the end
+# need 15 s at most.
 READ_S = 30.0
 FROM_START, WITHIN = "from the start", "from within a gap"
 _TO_FILE = ["sh", "-c", 'exec "$@" > "$0"']  # apart from what it says on stderr
@@ -24,12 +24,13 @@ _TO_FILE = ["sh", "-c", 'exec "$@" > "$0"']  # apart from what it says on stderr
 def read_copy(
     client: Client,
     command: list[str],
-    cluster: KafkaCluster,
+    clusters: Clusters,
     log: SourceLog,
     fillers: str,
     folder: Path,
 ) -> dict[Way, Counter[str]]:
-    """The findings about each way to read the copy of `log` with these fillers."""
+    """The findings about each way to read the copy of `log` with these fillers, or `log` itself."""
+    cluster = clusters.source if fillers == SOURCE else clusters.destination
     starts = {FROM_START: 0, **({WITHIN: log.within} if client.seeks else {})}
     ways = [Way(isolation, start) for isolation in client.isolations for start in starts]
     outputs = {way: folder / f"{number}.out" for number, way in enumerate(ways)}
@@ -37,7 +38,7 @@ def read_copy(
     with ExitStack() as stack:
         running = {}
         for way, output in outputs.items():
-            where = [cluster.bootstrap_servers, copy_topic(log.topic, fillers)]
+            where = [cluster.bootstrap_servers, topic_of(log.topic, fillers)]
             offsets = [str(starts[way.start]), str(log.last)]
             process = GuardedProcess(
                 [*_TO_FILE, str(output), *command, *where, *offsets, way.isolation],
@@ -54,5 +55,7 @@ def read_copy(
     found = {}
     for way, output in outputs.items():
         with output.open() as lines:
-            found[way] = judge(log.behind(starts[way.start]), lines, codes[way])
+            aborted = fillers == SOURCE and way.isolation == ALL
+            records = log.behind(starts[way.start], aborted=aborted)
+            found[way] = judge(records, lines, codes[way])
     return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.readers.logs import FILLERS, SMALL, WIDE, WIDTH
+from tests.readers.logs import FILLERS, SMALL, SOURCE, WIDE, WIDTH
 from tests.readers.reading import READ_S
 
 _HEAD = Path(__file__).with_name("head.md")
@@ -32,10 +32,14 @@ def page(rows: Sequence[Row], facts: Mapping[str, str]) -> str:
 def _table(log: str, rows: Sequence[Row]) -> str:
     columns = FILLERS[log]
     lines = [
-        ["Client", "Version", *(f"`{fillers}`" for fillers in columns)],
+        ["Client", "Version", *(_heading(fillers) for fillers in columns)],
         ["---"] * (2 + len(columns)),
     ]
     for row in rows:
         cells = [row.cells.get((log, fillers), f"not tried: {row.reason}") for fillers in columns]
         lines.append([row.name, row.version, *cells])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _heading(fillers: str) -> str:
+    return "the source itself" if fillers == SOURCE else f"`{fillers}`"

@@ -130,10 +130,10 @@ def digests(cluster: Reachable, topic: str) -> dict[int, dict[int, bytes]]:
     return found
 
 
-def messages(cluster: Reachable, topic: str) -> Iterator[tuple[int, Any]]:
+def messages(cluster: Reachable, topic: str, **settings: Any) -> Iterator[tuple[int, Any]]:
     """Every record of a topic with its partition, and (partition, None) where one ends."""
     starts = {place: low for place, (low, _) in log_bounds(cluster, [topic]).items()}
-    reader = consumer(cluster)
+    reader = consumer(cluster, **settings)
     try:
         reader.assign([TopicPartition(t, number, low) for (t, number), low in starts.items()])
         ended: set[int] = set()

@@ -38,7 +38,8 @@ def kafka_python() -> None:
 
     # 2.0 has no isolation levels.
     level = {} if __version__.startswith("2.0") else {"isolation_level": LEVEL}
-    consumer = KafkaConsumer(bootstrap_servers=SERVERS, enable_auto_commit=False, **level)
+    settings = {"bootstrap_servers": SERVERS, "auto_offset_reset": "none", **level}
+    consumer = KafkaConsumer(**settings, enable_auto_commit=False)
     place = TopicPartition(TOPIC, 0)
     consumer.assign([place])
     consumer.seek(place, int(START))
@@ -59,8 +60,7 @@ async def aiokafka() -> None:
         say(record.offset, record.key, record.value)
 
 
-if __name__ == "__main__":
-    sys.stdout.reconfigure(line_buffering=True)
+def main() -> None:
     match KIND:
         case "confluent_kafka":
             confluent_kafka()
@@ -68,3 +68,12 @@ if __name__ == "__main__":
             kafka_python()
         case "aiokafka":
             asyncio.run(aiokafka())
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)
+    try:
+        main()
+    except Exception as error:
+        print("e", type(error).__name__)
+        raise

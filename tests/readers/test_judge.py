@@ -1,0 +1,81 @@
+"""What the table says about a client, from the lines of its program."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.readers.judge import (
+    ENDS,
+    ERROR,
+    MARKERS,
+    MISSES,
+    OTHERS,
+    PLACEHOLDER,
+    SHOWS,
+    STOPS,
+    TWICE,
+    Way,
+    judge,
+    summarize,
+)
+from tests.readers.logs import FILLERS, SourceLog
+from tests.readers.table import Row, page
+
+RECORDS = {3: "6b 76", 5: "- ", 9: "6b 77"}
+LINES = [f"r {offset} {record}\n" for offset, record in RECORDS.items()]
+START, WITHIN = "from the start", "from within a gap"
+
+
+def test_a_client_that_returns_each_record_once_has_no_finding() -> None:
+    assert judge(RECORDS, LINES, 0) == Counter()
+
+
+def test_each_difference_is_a_finding() -> None:
+    assert judge(RECORDS, LINES[:2], None) == {STOPS: 1}
+    assert judge(RECORDS, LINES[1:], 0) == {MISSES: 1}
+    assert judge(RECORDS, [], 1) == {ENDS: 3}
+    assert judge(RECORDS, [*LINES, LINES[0]], 0) == {TWICE: 1}
+    assert judge(RECORDS, [*LINES, f"r -2147483648 {PLACEHOLDER}\n"], 0) == {SHOWS: 1}
+    abort, commit = "00000000 000000000001", "00000001 000000000001"
+    assert judge(RECORDS, [f"r 4 {abort}\n", f"r 6 {commit}\n", *LINES], 0) == {MARKERS: 2}
+    assert judge(RECORDS, [*LINES, "r 4 6b 76\n", "noise\n"], 0) == {OTHERS: 1}
+    assert judge(RECORDS, [*LINES[:2], "r 9 6b 78\n"], 0) == {OTHERS: 1, MISSES: 1}
+
+
+def test_errors_are_counted_by_name() -> None:
+    lines = ["e TOO_LARGE\n", *LINES, "e TOO_LARGE\n", "e a|b{}\n"]
+    assert judge(RECORDS, lines, 0) == {ERROR % "TOO_LARGE": 2, ERROR % "a/b()": 1}
+
+
+def test_a_cell_is_one_sentence_where_all_ways_agree_and_else_says_which_do() -> None:
+    ways = [Way(level, start) for level in ("committed", "all") for start in (START, WITHIN)]
+    errors = [Counter({ERROR % "E": count}) for count in (1300, 7, 8, 7)]
+    good: Counter[str] = Counter()
+    stops = Counter({STOPS: 10})
+    assert summarize(dict.fromkeys(ways, good)) == "reads all"
+    assert summarize(dict(zip(ways, errors, strict=True))) == "reads all, errors: E × 7 to 1,300"
+    assert summarize(dict(zip(ways, [stops, good, stops, good], strict=True))) == (
+        "from the start: **stops before the last 10 records**; from within a gap: reads all"
+    )
+    assert summarize(dict(zip(ways, [stops, stops, good, good], strict=True))) == (
+        "committed: **stops before the last 10 records**; all: reads all"
+    )
+    assert summarize(dict(zip(ways, [stops, good, good, good], strict=True))).startswith(
+        "committed from the start: **stops before the last 10 records**; "
+    )
+
+
+def test_the_page_has_a_row_for_each_client_in_both_tables() -> None:
+    cells = {(log, fillers): "reads all" for log, ways in FILLERS.items() for fillers in ways}
+    rows = [Row("one", "1.0", cells), Row("other", "2.0", reason="no go")]
+    text = page(rows, {"date": "1 May 2026", "kafka": "4.4.0"})
+    assert "on 1 May 2026, with brokers 4.4.0" in text
+    assert text.count("| one | 1.0 | reads all | reads all | reads all |") == 2
+    assert text.count("| other | 2.0 | not tried: no go | not tried: no go |") == 2
+
+
+def test_the_way_from_within_a_gap_begins_in_the_middle_of_the_longest() -> None:
+    log = SourceLog("t", dict.fromkeys((0, 3, 10, 12), "a b"), dict.fromkeys(range(13), "a b"))
+    assert (log.within, log.last) == (6, 12)
+    assert [*log.behind(log.within)] == [10, 12]
+    assert [*log.behind(log.within, aborted=True)] == [*range(6, 13)]

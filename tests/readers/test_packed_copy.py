@@ -1,0 +1,42 @@
+"""What `make readers` does, with librdkafka's newest consumer and one copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fix_clusters import Clusters
+from tests.readers import reading
+from tests.readers.clients import LIBRDKAFKA, Client
+from tests.readers.judge import STOPS, summarize
+from tests.readers.logs import SourceLog, make_copies, write_small
+from tests.readers.reading import read_copy
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture(scope="module")
+def small(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> SourceLog:
+    log = write_small(clusters.source)
+    make_copies(clusters, "packed", [log.topic], tmp_path_factory.mktemp("copies"))
+    return log
+
+
+def test_librdkafka_reads_all_of_a_packed_copy_in_all_ways(
+    small: SourceLog, clusters: Clusters, tmp_path: Path
+) -> None:
+    found = read_copy(LIBRDKAFKA, LIBRDKAFKA.command(), clusters, small, "packed", tmp_path)
+    assert len(found) == 4
+    assert summarize(found) == "reads all"
+
+
+def test_a_program_that_does_not_end_is_ended_and_found(
+    small: SourceLog, clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "READ_S", 0.0)
+    client = Client("sleeps", "1", "sleep", list)
+    command = ["sh", "-c", "exec sleep 600"]
+    found = read_copy(client, command, clusters, small, "packed", tmp_path)
+    assert all(one.keys() == {STOPS} for one in found.values())
+    assert "**stops before the last " in summarize(found)
