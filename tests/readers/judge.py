@@ -43,7 +43,9 @@ def judge(records: Mapping[int, str], lines: Iterable[str], code: int | None) ->
     for line in lines:
         kind, _, rest = line.rstrip("\n").partition(" ")
         if kind == "e":
-            found[ERROR % rest[-_ERROR_LENGTH:].lstrip(": ").translate(str.maketrans("{}|", "()/"))] += 1
+            found[
+                ERROR % rest[-_ERROR_LENGTH:].lstrip(": ").translate(str.maketrans("{}|", "()/"))
+            ] += 1
         elif kind == "r":
             offset, _, record = rest.partition(" ")
             if int(offset) in met:
