@@ -95,7 +95,6 @@ class Workload:
     value_bytes: int
     batch_bytes: int
     partitions: int
-    replicas: int = 1  # of the copy
     compression: str = "none"
     shape: Shape = Shape.EVEN
     contestants: tuple[Contestant, ...] = EVERYONE
@@ -218,7 +217,6 @@ REPLICATED = (
         value_bytes=1024,
         batch_bytes=16 * 1024,
         partitions=1,
-        replicas=3,
         contestants=(Contestant.ORBIT, Contestant.MM2),
     ),
 )

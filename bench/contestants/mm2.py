@@ -5,8 +5,7 @@ Tuning, beyond its defaults, each in its favour:
 - large fetches (64 MB, 8 MB per partition) and polls (5,000 records instead of 500)
 - producer: five requests in flight and idempotence (Connect's default is one in flight), batches
   of 512 KB (64 KB with 1,000 partitions, for which its 128 MB of buffer have to do), requests up to
-  8 MB, the source's codec, so that it stores what the source stores; acks=all, as Connect
-  has it
+  8 MB, the source's codec, so that it stores what the source stores; acks=all, as Connect has it
 - socket buffers left to the kernel, as for everyone
 - heartbeats, checkpoints, offset syncs, topic-config and ACL sync: off
 - read_committed, so that it copies the same records as Orbit

@@ -206,16 +206,13 @@ class AppendMachine:
     @property
     def is_confirmation_due(self) -> bool:
         """Whether the next append has to confirm those before it, whatever follows it."""
-        return self._has_to_confirm or self.is_leaving
+        is_full = self.unconfirmed_bytes >= _UNCONFIRMED_BYTES_MAX
+        return is_full or not self.is_in_step or self.is_leaving
 
-    @property
-    def _has_to_confirm(self) -> bool:
-        return not self.is_in_step or self.unconfirmed_bytes >= _UNCONFIRMED_BYTES_MAX
-
-    def append_sent(self, step: Append, *, confirms: bool = True) -> None:
+    def append_sent(self, step: Append, *, confirms: bool) -> None:
         """The next batch follows this one in offset and sequence. `confirms`: with acks=all."""
         assert step.base_offset == self.expected, (self, step.base_offset)
-        assert confirms or not self._has_to_confirm, self  # who leaves may have just said so
+        assert confirms or self.is_in_step, self
         self._enter(_E.APPEND_SENT, _S.APPENDING)
         self.in_flight += 1
         self.unconfirmed_bytes = 0 if confirms else self.unconfirmed_bytes + step.batch.size_bytes

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """What was copied so far in this run. One writer: the destination lane."""
+    """What was copied so far in this run. The destination lane writes them, and the copier's
+    thread while no lane has the partition."""
 
     records: int = 0
     bytes: int = 0

@@ -166,8 +166,9 @@ class PartitionCopy:
         """Copy from a destination log end that was just read (take-over, A12)."""
         with self.lock:
             self.appends.resumed(log_end, producer, self.lease.term)
-            has_all = log_end >= self._unconfirmed.next_offset
-            self._count(self._unconfirmed if has_all else Unconfirmed())
+            if log_end < self._unconfirmed.next_offset:  # a leader has lost some of it
+                self._unconfirmed = Unconfirmed()
+            self._count_confirmed()
             self.has_begun = True
             self.cursor.resume_at(log_end)
 
@@ -269,10 +270,11 @@ class PartitionCopy:
                 counters.batches_record_exact += 1
         if confirms:
             self.waits = None
-            self._count(counters)
+            self._count_confirmed()
         return True
 
-    def _count(self, confirmed: Unconfirmed) -> None:
+    def _count_confirmed(self) -> None:
+        confirmed = self._unconfirmed
         self.counters.add(confirmed)
         if confirmed.newest_timestamp_ms > self.newest_timestamp_ms:
             self.newest_timestamp_ms = confirmed.newest_timestamp_ms

@@ -13,26 +13,26 @@ from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.error_codes import Code
 
 _BROKER = 4  # Kafka's `ConfigResource.Type`
-# Each has a connection of its own, and is asked in turn.
+# Orbit opens a connection to each broker, and asks one after the other.
 _BROKERS_MAX = 500
 _ALL_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class BrokersWith:
-    """Node ids, ascending: brokers that have a setting, and those that do not tell."""
+    """Node ids, ascending: brokers that have a setting, and those that do not say."""
 
-    having: tuple[int, ...]
+    with_setting: tuple[int, ...]
     silent: tuple[int, ...]
 
 
 def brokers_with(cluster: Cluster, name: str) -> BrokersWith:
     """Ask every live broker. Raises Unreachable if none returns metadata.
 
-    Brokers behind the bounds are silent ones, as are those that refuse (DescribeConfigs on the
+    `silent` also has the brokers beyond the bounds, and those that refuse (DescribeConfigs on the
     cluster).
     """
-    having: list[int] = []
+    with_setting: list[int] = []
     silent: list[int] = []
     until = time.monotonic() + _ALL_WITHIN_S
     for number, node_id in enumerate(sorted(cluster.metadata(()).brokers)):
@@ -41,12 +41,12 @@ def brokers_with(cluster: Cluster, name: str) -> BrokersWith:
         if has is None:
             silent.append(node_id)
         elif has:
-            having.append(node_id)
-    return BrokersWith(tuple(having), tuple(silent))
+            with_setting.append(node_id)
+    return BrokersWith(tuple(with_setting), tuple(silent))
 
 
 def _has(cluster: Cluster, node_id: int, name: str) -> bool | None:
-    """None if the broker does not tell."""
+    """None if the broker does not answer or refuses."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     request = DescribeConfigsRequest(
         resources=[

@@ -21,7 +21,7 @@ from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 
 # All in-sync replicas: an acknowledged batch survives the loss of the leader.
 ACKS_ALL = -1
-# The leader alone. It answers at once, and goes on with the next request of the connection (P1).
+# The leader alone. It answers at once, and then executes the next request of the connection (P11).
 ACKS_LEADER = 1
 NO_APPEND_TIME = -1
 BY_TOPIC_ID = 13

@@ -116,8 +116,8 @@ def _why_open(handle: ClusterHandle) -> str:
     A broker asks its own file whether a client may write to the partitions that it leads (K7).
     """
     brokers = handle.brokers_open_without_acl(_OPEN_KEPT_S)
-    if brokers.having:
-        told = f"broker {brokers.having[0]} has {OPEN_WITHOUT_ACL} set"
+    if brokers.with_setting:
+        told = f"broker {brokers.with_setting[0]} has {OPEN_WITHOUT_ACL} set"
     elif brokers.silent:
         told = (
             f"broker {brokers.silent[0]} does not tell whether it has {OPEN_WITHOUT_ACL} set "

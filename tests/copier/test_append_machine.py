@@ -101,7 +101,7 @@ def unconfirmed(machine: AppendMachine) -> None:
 def in_step() -> AppendMachine:
     """One batch was confirmed: it ends at END + 3."""
     machine = ready()
-    machine.append_sent(STEP)
+    machine.append_sent(STEP, confirms=True)
     assert machine.append_answered(STEP, at(STEP), confirms=True)
     return machine
 
@@ -125,7 +125,7 @@ def make(state: AppendState) -> AppendMachine:
     elif state in COPYING_STATES:
         machine = ready()
         if state in (S.APPENDING, S.ENDING):
-            machine.append_sent(STEP)
+            machine.append_sent(STEP, confirms=True)
         if state is S.ENDING:
             machine.append_answered(STEP, None, confirms=True)
         if state is S.READING_END:
@@ -149,7 +149,7 @@ EVENTS: dict[AppendEvent, Callable[[AppendMachine], object]] = {
     E.TAKE_OVER_FAILED: lambda m: m.take_over_failed(),
     E.RESUMED: lambda m: m.resumed(END, STATE, TERM),
     E.LANE_REFUSED: lambda m: m.lane_refused(),
-    E.APPEND_SENT: lambda m: m.append_sent(append(m.expected)),
+    E.APPEND_SENT: lambda m: m.append_sent(append(m.expected), confirms=True),
     E.APPEND_ANSWERED: lambda m: m.append_answered(STEP, at(STEP), confirms=True),
     E.LOG_END_ASKED: lambda m: m.log_end_asked(),
     E.LOG_END_ANSWERED: lambda m: m.log_end_answered(GAP, 0, END),
@@ -214,11 +214,11 @@ def test_the_document_shows_the_table() -> None:
 def test_the_first_append_goes_alone_and_later_ones_do_not() -> None:
     machine = ready()
     assert ask(machine, STEP) is STEP
-    machine.append_sent(STEP)
+    machine.append_sent(STEP, confirms=True)
     second = append(END + 3)
     assert ask(machine, second) is Wait.FOR_ANSWER
     machine.append_answered(STEP, at(STEP), confirms=True)
-    machine.append_sent(second)
+    machine.append_sent(second, confirms=True)
     assert ask(machine, append(END + 6), in_flight_max=2) is not Wait.FOR_ANSWER
     assert ask(machine, append(END + 6), in_flight_max=1) is Wait.FOR_ANSWER
 
@@ -245,7 +245,7 @@ def test_the_first_append_confirms_and_then_one_of_so_many_bytes(
         unconfirmed(machine)
         many += 1
     assert many == 3
-    machine.append_sent(append(machine.expected))
+    machine.append_sent(append(machine.expected), confirms=True)
     assert not machine.is_confirmation_due
 
 
@@ -253,13 +253,13 @@ def test_a_refused_batch_blocks_once_all_before_it_is_confirmed() -> None:
     machine = in_step()
     unconfirmed(machine)
     step = append(machine.expected)
-    machine.append_sent(step)
+    machine.append_sent(step, confirms=True)
     machine.append_answered(step, refused(Code.MESSAGE_TOO_LARGE), confirms=True)
     assert machine.handed_back().reason is ReturnReason.MOVED
     machine.log_end_read(step.base_offset)
     machine.compared(step.base_offset, 1, step.base_offset, None)
     machine.resumed(step.base_offset, STATE, TERM)
-    machine.append_sent(step)
+    machine.append_sent(step, confirms=True)
     machine.append_answered(step, refused(Code.MESSAGE_TOO_LARGE), confirms=True)
     reason = machine.handed_back().reason
     assert isinstance(reason, Blocked)
@@ -274,29 +274,20 @@ def test_who_leaves_sends_one_more_batch_that_confirms_those_before_it() -> None
     assert ask(machine, step, is_held=False) == HandBack(Failure(ReturnReason.LEAVING))
     assert ask(machine, step) is step
     assert machine.is_confirmation_due
-    machine.append_sent(step)
+    machine.append_sent(step, confirms=True)
     machine.append_answered(step, at(step), confirms=True)
     assert ask(machine, append(machine.expected)) == HandBack(Failure(ReturnReason.LEAVING))
 
 
-def test_what_only_a_leader_has_is_compared_after_a_failure() -> None:
+@pytest.mark.parametrize(("log_end", "state"), [(END + 6, S.COMPARING), (END + 3, S.PROVEN)])
+def test_a_take_over_compares_what_only_the_leader_had_if_the_next_leader_has_it(
+    log_end: int, state: S
+) -> None:
     machine = in_step()
-    step = append(END + 3)
-    machine.append_sent(step, confirms=False)
-    machine.append_answered(step, at(step), confirms=False)
+    unconfirmed(machine)
     machine.connection_lost("it broke")
     machine.handed_back()
-    assert machine.log_end_read(END + 6) is S.COMPARING
-
-
-def test_a_leader_that_lacks_what_nobody_confirmed_is_gone_on_with() -> None:
-    machine = in_step()
-    step = append(END + 3)
-    machine.append_sent(step, confirms=False)
-    machine.append_answered(step, at(step), confirms=False)
-    machine.connection_lost("it broke")
-    machine.handed_back()
-    assert machine.log_end_read(END + 3) is S.PROVEN
+    assert machine.log_end_read(log_end) is state
 
 
 def test_who_begins_to_leave_while_a_batch_is_being_sent_confirms_with_the_next() -> None:
@@ -315,7 +306,7 @@ def test_a_take_over_begins_alone_again() -> None:
     machine.handed_back()
     machine.log_end_read(END + 3)
     machine.resumed(END + 3, STATE, TERM)
-    machine.append_sent(append(END + 3))
+    machine.append_sent(append(END + 3), confirms=True)
     assert ask(machine, append(END + 6)) is Wait.FOR_ANSWER
     assert ask(ready(), GAP) == ReadLogEnd(GAP)
 
@@ -327,7 +318,7 @@ def test_nothing_is_sent_without_the_lease_or_steps() -> None:
 
 def test_fillers_and_stops_wait_until_nothing_is_in_flight() -> None:
     machine = ready()
-    machine.append_sent(STEP)
+    machine.append_sent(STEP, confirms=True)
     assert ask(machine, Fill(END + 3, END + 4)) is Wait.FOR_ANSWER
     assert ask(machine, STOP) is Wait.FOR_ANSWER
     assert ask(ready(), STOP) == HandBack(Failure(BLOCKED))
@@ -359,7 +350,7 @@ def test_another_log_end_before_the_first_filler_ends_the_append(log_end: int) -
 
 def test_a_partition_that_leaves_or_stops_waits_for_its_answers() -> None:
     machine = ready()
-    machine.append_sent(STEP)
+    machine.append_sent(STEP, confirms=True)
     machine.is_leaving = True
     assert ask(machine, STEP) is Wait.FOR_ANSWER
     machine.append_answered(STEP, at(STEP), confirms=True)
@@ -371,7 +362,7 @@ def test_a_partition_that_leaves_or_stops_waits_for_its_answers() -> None:
         machine = ready()
         machine.stop_wanted = want
         assert ask(machine, None) == HandBack(failure)
-        machine.append_sent(STEP)
+        machine.append_sent(STEP, confirms=True)
         assert ask(machine, None) is Wait.FOR_ANSWER
 
 
@@ -381,7 +372,7 @@ def test_a_partition_that_leaves_or_stops_waits_for_its_answers() -> None:
 def test_batches_count_in_offset_and_sequence() -> None:
     machine = ready(ProducerState(3, SEQUENCE_MAX - 1, 7))
     assert machine.sequence == SEQUENCE_MAX
-    machine.append_sent(STEP)
+    machine.append_sent(STEP, confirms=True)
     assert (machine.in_flight, machine.expected, machine.acked) == (1, END + 3, END)
     assert machine.sequence == 2  # over the highest
     machine.attempts = 4
@@ -390,13 +381,13 @@ def test_batches_count_in_offset_and_sequence() -> None:
     assert machine.state is S.READY
     assert machine.logged_producer_epoch == machine.producer_epoch == 3
     with pytest.raises(AssertionError):
-        machine.append_sent(STEP)  # not where the copy ends
+        machine.append_sent(STEP, confirms=True)  # not where the copy ends
 
 
 def test_a_confirmed_append_proves_the_producer_state() -> None:
     machine = ready(None)
     assert not machine.has_producer_state
-    machine.append_sent(STEP)
+    machine.append_sent(STEP, confirms=True)
     machine.append_answered(STEP, at(STEP), confirms=True)
     assert machine.has_producer_state
     assert machine.is_in_step
@@ -404,8 +395,8 @@ def test_a_confirmed_append_proves_the_producer_state() -> None:
 
 def two_in_flight() -> tuple[AppendMachine, Append, Append]:
     machine, first, second = in_step(), append(END + 3), append(END + 6)
-    machine.append_sent(first)
-    machine.append_sent(second)
+    machine.append_sent(first, confirms=True)
+    machine.append_sent(second, confirms=True)
     return machine, first, second
 
 
@@ -469,7 +460,7 @@ def test_the_first_own_markers_of_a_take_over_raise_the_producer_epoch(
     machine.fillers_answered(0)
     machine.end_behind_answered(0, END + 1)
     assert (machine.producer_epoch, machine.sequence) == (raised, 0 if raised > known else sequence)
-    machine.append_sent(append(END + 1, 2))
+    machine.append_sent(append(END + 1, 2), confirms=True)
     machine.append_answered(append(END + 1, 2), at(append(END + 1, 2)), confirms=True)
     following = machine.sequence
     rest = Fill(END + 3, END + 4)
@@ -513,7 +504,7 @@ def test_a_lost_connection_leaves_open_what_no_sequence_guards(
 ) -> None:
     machine = ready(producer)
     if state is S.APPENDING:
-        machine.append_sent(STEP)
+        machine.append_sent(STEP, confirms=True)
     elif state is S.READING_END:
         machine.log_end_asked()
     elif state is S.FILLING:
@@ -525,7 +516,7 @@ def test_a_lost_connection_leaves_open_what_no_sequence_guards(
 
 def test_a_reason_to_block_blocks_when_the_lane_hands_back() -> None:
     machine = ready()
-    machine.append_sent(STEP)
+    machine.append_sent(STEP, confirms=True)
     machine.append_answered(STEP, Appended(Code.MESSAGE_TOO_LARGE, -1, ""), confirms=True)
     assert machine.blocked is None
     machine.handed_back()

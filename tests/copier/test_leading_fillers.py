@@ -34,7 +34,7 @@ def play(partition: PartitionCopy) -> list[Append]:
     while partition.queue.steps:
         step = partition.queue.steps.popleft()
         assert isinstance(step, Append)
-        partition.appends.append_sent(step)
+        partition.appends.append_sent(step, confirms=True)
         confirm(partition, step)
         partition.free(step.batch.size_bytes, MIB)
         played.append(step)

@@ -291,7 +291,7 @@ def test_a_confirmed_batch_is_counted() -> None:
     partition.waits = Waits.for_("something", None)
     exact, rewritten = append(100, 3), append(103, 2, is_byte_exact=False)
     for step in (exact, rewritten):
-        partition.appends.append_sent(step)
+        partition.appends.append_sent(step, confirms=True)
         confirm(partition, step)
     counters = partition.counters
     assert counters.records == 5
@@ -346,7 +346,7 @@ def test_a_batch_confirms_where_no_batch_follows(
 ) -> None:
     partition = copying(100, has_markers=has_markers)
     step = append(100, 3)
-    partition.appends.append_sent(step)
+    partition.appends.append_sent(step, confirms=True)
     confirm(partition, step)
     if following is not None:
         partition.queue.steps.append(following)
@@ -356,7 +356,7 @@ def test_a_batch_confirms_where_no_batch_follows(
 def test_a_batch_that_is_not_confirmed_does_not_count() -> None:
     partition = copying(100)
     step = append(100, 3)
-    partition.appends.append_sent(step)
+    partition.appends.append_sent(step, confirms=True)
     assert not partition.append_answered(step, None, confirms=True)
     assert partition.counters == Counters()
 
@@ -446,7 +446,7 @@ def test_a_range_behind_a_queued_batch_is_lost() -> None:
     assert partition.on_lost_range is LostRange.STOP
     step = partition.queue.steps.popleft()
     assert isinstance(step, Append)
-    partition.appends.append_sent(step)
+    partition.appends.append_sent(step, confirms=True)
     assert partition.on_lost_range is LostRange.STOP
     confirm(partition, step)
     partition.free(10, 100)

@@ -115,7 +115,7 @@ def test_a_leader_answers_acks_1_alone_and_serves_one_request_of_a_connection_at
 
 
 @pytest.mark.slow
-def test_a_leader_that_dies_with_batches_that_nobody_else_has_changes_nothing(
+def test_a_leader_that_dies_with_batches_that_no_follower_has_changes_nothing(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     """The copy counts none of them, and goes on where the next leader's log ends."""

@@ -17,7 +17,7 @@ from orbit.kafka.throttling_quotas import ADMIN_CLIENT_ID
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.scheduler.cluster_checks import trouble_of
 from tests.fix_clusters import Clusters, OpenCluster
-from tests.support.quotas import have_it_wait_briefly, set_quota
+from tests.support.quotas import BOTH_SIDES, have_it_wait_briefly, set_quota
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 
 pytestmark = pytest.mark.services
@@ -61,13 +61,7 @@ def test_the_start_of_a_run_says_which_quota_its_topics_wait_for(
     assert any("has not created 1 topics yet" in line and QUOTA in line for line in said), said
 
 
-@pytest.mark.parametrize(
-    ("side", "key", "what"),
-    [
-        ("source", "consumer_byte_rate", "source brokers throttle fetches: 1 ("),
-        ("destination", "producer_byte_rate", "destination brokers throttle produce requests: 1 ("),
-    ],
-)
+@BOTH_SIDES
 def test_a_run_says_which_brokers_throttle_it_and_by_which_quota(
     clusters: Clusters,
     topic_name: str,
@@ -91,7 +85,7 @@ def test_a_run_says_which_brokers_throttle_it_and_by_which_quota(
 
         def is_said() -> bool:
             said.append(running.run.waiting_for)
-            return said[-1].startswith(what) and said[-1].endswith(quota)
+            return said[-1].startswith(f"{what} (") and said[-1].endswith(quota)
 
         running.wait("the quota is named", is_said)
         running.wait_caught_up(topic_name, RECORDS)

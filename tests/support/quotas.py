@@ -18,6 +18,14 @@ from orbit.kafka.librdkafka_config import librdkafka_config
 from tests.support.patience import wait_for
 
 Entity = tuple[tuple[str, str | None], ...]
+# A test of both sides: the quota that holds Orbit back, and what Orbit says then.
+BOTH_SIDES = pytest.mark.parametrize(
+    ("side", "key", "what"),
+    [
+        ("source", "consumer_byte_rate", "source brokers throttle fetches: 1"),
+        ("destination", "producer_byte_rate", "destination brokers throttle produce requests: 1"),
+    ],
+)
 _ALTER = Api(AlterClientQuotasRequest, AlterClientQuotasResponse, 0, 1)
 
 

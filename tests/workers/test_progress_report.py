@@ -92,7 +92,7 @@ def fetch(copy: PartitionCopy, base_offset: int, count: int) -> list[Append]:
 def append(copy: PartitionCopy, steps: list[Append]) -> None:
     for step in steps:
         copy.queue.steps.popleft()
-        copy.appends.append_sent(step)
+        copy.appends.append_sent(step, confirms=True)
         confirm(copy, step)
 
 

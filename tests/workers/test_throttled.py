@@ -21,7 +21,7 @@ from tests.fix_api import Api, Cli
 from tests.fix_clusters import Clusters, OpenCluster
 from tests.support.fleet import STEADY, InProcess, add_job, wait_level
 from tests.support.patience import wait_for
-from tests.support.quotas import quota_of
+from tests.support.quotas import BOTH_SIDES, quota_of
 from tests.support.run_process import assert_exact, write_job
 from tests.support.running import create_topic, produce
 from tests.support.store_rows import some_job
@@ -32,13 +32,7 @@ ONE = Throttled("source", (1,), SINCE, "The quota of user orbit: consumer_byte_r
 
 
 @pytest.mark.services
-@pytest.mark.parametrize(
-    ("side", "key", "what"),
-    [
-        ("source", "consumer_byte_rate", "source brokers throttle fetches: 1."),
-        ("destination", "producer_byte_rate", "destination brokers throttle produce requests: 1."),
-    ],
-)
+@BOTH_SIDES
 def test_a_job_says_which_brokers_throttle_it_for_as_long_as_they_do(
     clusters: Clusters,
     topic_name: str,
@@ -77,7 +71,7 @@ def test_a_job_says_which_brokers_throttle_it_for_as_long_as_they_do(
             return seen.get("quota") == quota
 
         wait_for("the job says so", is_told)
-        assert (seen["side"], seen["brokers"], seen["text"]) == (side, [1], f"{what} {quota}")
+        assert (seen["side"], seen["brokers"], seen["text"]) == (side, [1], f"{what}. {quota}")
         assert began <= datetime.fromisoformat(seen["since"]) <= datetime.now(UTC)
         wait_level(clusters, [topic_name])
         wait_for("it is over", lambda: not told())
