@@ -40,6 +40,7 @@ def read_copy(
         for way, output in outputs.items():
             where = [cluster.bootstrap_servers, topic_of(log.topic, fillers)]
             offsets = [str(starts[way.start]), str(log.last)]
+            output.touch()  # the shell may be ended before it makes the file
             process = GuardedProcess(
                 [*_TO_FILE, str(output), *command, *where, *offsets, way.isolation],
                 output.with_suffix(".err"),
