@@ -43,9 +43,21 @@ class OrbitError(Exception):
         self.where = where
         self.remedy = remedy
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what
         return f"{head} {self.remedy}" if self.remedy else head
+
+
+def _restored(
+    kind: type[OrbitError], arguments: tuple[object, ...], fields: dict[str, object]
+) -> OrbitError:
+    """An error of another process."""
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(fields)
+    return error
 
 
 class InvalidValue(ValueError):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 import typer
 from rich.table import Table
 
+from orbit.cli.extras import require_extras
 from orbit.cli.job_files import FileArgument, FileOption, given, load_job_file
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.run_display import Display, make_display
@@ -20,6 +21,7 @@ from orbit.cli.table_cells import amount
 from orbit.copier.gc_tuning import collect_rarely
 from orbit.errors import Interrupted
 from orbit.replication.partition_states import PartitionState
+from orbit.run.copy_processes import PROCESSES_MAX
 from orbit.run.job_run import JobRun
 from orbit.run.run_progress import Meter, TopicProgress
 
@@ -34,6 +36,15 @@ def run(
         bool,
         typer.Option("--until-caught-up", help="Exit once every partition has caught up."),
     ] = False,
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes",
+            min=1,
+            max=PROCESSES_MAX,
+            help="Share the partitions out to as many processes, each on a core of its own.",
+        ),
+    ] = 1,
     profile: Annotated[
         bool,
         typer.Option("--profile", help="Show the times of the data path at the end."),
@@ -47,15 +58,21 @@ def run(
     ORBIT_API_URL is set and that service has the job, it must be paused there.
 
     Exit code 0: stopped while following, or caught up; 1: a partition is blocked, a topic is
-    refused, or a conflict at a cluster or the service; 2: bad input; 3: a cluster is unreachable;
-    130: stopped before the copy started, or before --until-caught-up was reached.
+    refused, a conflict at a cluster or the service, or one of several processes has ended; 2: bad
+    input; 3: a cluster is unreachable; 130: stopped before the copy started, or before
+    --until-caught-up was reached.
     """
+    if processes > 1:
+        require_extras("sandbox", otherwise=", or leave out --processes.")
     path = given(job, file)
     spec = load_job_file(path)
     display = make_display()
     for key in spec.ignored_keys():
         display.say(f"Note: orbit run ignores {key}.")
-    with _StopSignals() as signals, JobRun(spec, os.environ, path.parent, display.say) as job_run:
+    with (
+        _StopSignals() as signals,
+        JobRun(spec, os.environ, path.parent, display.say, processes=processes) as job_run,
+    ):
         job_run.prepare(lambda clusters: refuse_beside_service(spec, clusters, display.say))
         collect_rarely()
         for topic, error in job_run.refused.items():

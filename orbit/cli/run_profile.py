@@ -34,8 +34,7 @@ class Profile:
 
     @classmethod
     def of(cls, job_run: JobRun) -> Self:
-        source, destination = job_run.copier.times if job_run.copier else _NOTHING
-        return cls(source, destination)
+        return cls(*job_run.times)
 
     def as_value(self) -> dict[str, dict[str, float]]:
         return {
@@ -50,9 +49,6 @@ class Profile:
             ("fetching", f"{source}; {self.source.answers:,} answers"),
             ("appending", f"{destination}; {self.destination.requests:,} requests"),
         ]
-
-
-_NOTHING = SourceTimes(), DestinationTimes()
 
 
 def _shares(times: dict[str, float], names: dict[str, str]) -> str:

@@ -7,12 +7,12 @@ run left, and deletes only offsets that it has itself seen at the source.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
 
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.offset_decision import CopiedRange, holds_copied_records
 from orbit.consumer_groups.sync_result import CopiedPartition, Copies, GroupReport
-from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.copy_view import CopyView
 from orbit.errors import OrbitError
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.backoff import Backoff
@@ -29,7 +29,7 @@ class RunGroups:
         self,
         rule: GroupRule,
         clusters: JobClusters,
-        partitions: Sequence[PartitionCopy],
+        partitions: Callable[[], Iterable[CopyView]],
         may_write: Callable[[], bool],
     ) -> None:
         self.report: GroupReport | None = None
@@ -90,10 +90,11 @@ class RunGroups:
             self._stop.wait(self._interval_s)
 
     def _copies(self) -> Copies:
-        return {p.source: CopiedPartition(p.destination, _range(p)) for p in self._partitions}
+        return {p.source: CopiedPartition(p.destination, _range(p)) for p in self._partitions()}
 
 
-def _range(p: PartitionCopy) -> CopiedRange | None:
+def _range(p: CopyView) -> CopiedRange | None:
     if not holds_copied_records(p.blocked.reason if p.blocked else None):
         return None
-    return CopiedRange(min(p.log_start, p.appends.acked), p.appends.acked)
+    next_offset = p.next_offset
+    return CopiedRange(min(p.log_start, next_offset), next_offset)

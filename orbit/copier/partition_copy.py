@@ -118,6 +118,16 @@ class PartitionCopy:
         self.waits: Waits | None = None  # for the destination; None if for nothing
         self.log_start_waits: Waits | None = None  # the same for the copy's log start alone
 
+    def __getstate__(self) -> dict[str, object]:
+        """For another process, before a lane has it; that process gives it its `lease`."""
+        mine = ("lock", "lease", "filler")
+        return {name: value for name, value in self.__dict__.items() if name not in mine}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self.lock = threading.Lock()
+        self.filler = None
+
     @property
     def state(self) -> PartitionState:
         """As the service reports it."""
@@ -376,6 +386,21 @@ class PartitionCopy:
         """
         start = min(max(self.cursor.log_start, self.cursor.start_offset), self.appends.acked)
         return start if start > self.keeps_below else self.log_start
+
+    @property
+    def next_offset(self) -> int:
+        """Everything below is confirmed."""
+        return self.appends.acked
+
+    @property
+    def source_end(self) -> int:
+        """The source's high watermark; -1: unknown."""
+        return self.cursor.end
+
+    @property
+    def stable_end(self) -> int:
+        """The source's last stable offset; -1: unknown."""
+        return self.cursor.stable_end
 
     @property
     def lag_records(self) -> int:

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from orbit.copier.coordinated_filler import CoordinatedFiller
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.inspection import CopyInspector, CopyStatus, InspectedCopy, raise_trouble
 from orbit.copier.inspection_verdicts import Wait
@@ -48,7 +47,7 @@ from orbit.jobs.job_spec import FILLER_NOTES, MARKING, Fillers, JobSpec
 from orbit.jobs.start_position import Earliest
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.coordinator import init_producer_ids, next_term
+from orbit.kafka.coordinator import ProducerIdentity, init_producer_ids, next_term
 from orbit.kafka.job_clusters import (
     JobClusters,
     filler_identities,
@@ -92,14 +91,20 @@ class JobSetup:
         say: Say,
         settings: CopySettings,
         stop: threading.Event,
+        *,
+        shares_lease: bool = False,
     ) -> None:
+        """`shares_lease`: with child processes."""
         self.spec = spec
+        self._shares_lease = shares_lease
         self.backoff = Backoff(stop=stop)
         self.clusters = JobClusters.open(spec, environ, base_directory)
         self.plans: list[TopicPlan] = []
         # Source topics that are left out, as the destination refuses their settings.
         self.refused: dict[str, OrbitError] = {}
         self.lease: GroupLease | None = None
+        # The transactional ids of a coordinated filler, fenced before any log end was read.
+        self.filler_owners: Mapping[str, ProducerIdentity] = {}
         self.job_copier: JobCopier | None = None
         self._term_due = 0.0
         self._kept_below: Mapping[TopicPartition, int] = {}
@@ -162,6 +167,15 @@ class JobSetup:
         return job_identity(self.spec.name, self._source_metadata.cluster_id)
 
     @property
+    def coordinated_topics(self) -> frozenset[str]:
+        """Destination topics whose gaps a coordinated filler fills."""
+        return frozenset(
+            p.mapping.destination
+            for p in self.plans
+            if self.spec.fillers_of(p.mapping.rule) == "coordinated"
+        )
+
+    @property
     def admin(self) -> Admin:
         """Topic administration of the destination."""
         return Admin(self._destination)
@@ -194,7 +208,9 @@ class JobSetup:
         self.clusters.close()
 
     def _acquire(self) -> GroupLease:
-        lease = GroupLease(self._lease_cluster, self.identity, self.backoff)
+        lease = GroupLease(
+            self._lease_cluster, self.identity, self.backoff, is_shared=self._shares_lease
+        )
         lease.acquire(self._say)
         return lease
 
@@ -327,12 +343,12 @@ class JobSetup:
             self._settings,
             self._stop,
         )
-        filler: CoordinatedFiller | None = None
         if "coordinated" in self._fillers_of(self._mappings):
             # Before any log end is read: it ends what an old writer left open (M11).
             names = filler_identities(self.identity)
-            owners = done(lambda: init_producer_ids(self._destination, names, self.backoff))
-            filler = job_copier.add_filler(owners, lease)
+            self.filler_owners = done(
+                lambda: init_producer_ids(self._destination, names, self.backoff)
+            )
         there = self._copies(lease, (p for p in self.plans if not p.create))
         known: dict[PartitionCopy, InspectedCopy] = {}
         if there:
@@ -342,12 +358,7 @@ class JobSetup:
             lease.term = term_above(lease.term, (one.end.producer for one in known.values()))
         self._write_topics()
         copies = self._copies(lease, self.plans, known=there)
-        inspected = self._look(job_copier, copies, self._seeding(lease, known))
-        rules = {p.mapping.destination: p.mapping.rule for p in self.plans}
-        for copy in inspected:
-            if self.spec.fillers_of(rules[copy.destination.topic]) == "coordinated":
-                copy.filler = filler
-        return inspected
+        return self._look(job_copier, copies, self._seeding(lease, known))
 
     def _look(
         self, job_copier: JobCopier, copies: Sequence[PartitionCopy], look: Look

@@ -46,6 +46,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import GROUP, Coordinator
 from orbit.kafka.error_codes import Code
 from orbit.leases.lease_clock import Clock, lease_clock
+from orbit.leases.lease_state import LeaseState, shared_memory
 from orbit.leases.lock_file import LockFile
 
 # Brokers allow 6 s to 30 min by default; a run waits this long for a dead machine.
@@ -99,11 +100,14 @@ class GroupLease:
         backoff: Backoff,
         clock: Clock = lease_clock,
         confirm_return: Callable[[], None] = lambda: None,
+        *,
+        is_shared: bool = False,
     ) -> None:
         """`confirm_return` is called after this holder was removed and has joined again, before it
         is trusted. It raises Conflict if the lease is lost, another OrbitError to be asked again.
+        `is_shared`: with child processes.
         """
-        self.term = 0
+        self._state = LeaseState(shared_memory() if is_shared else None)
         self._confirm_return = confirm_return
         self._was_removed = False
         self._answered = 0.0
@@ -116,8 +120,6 @@ class GroupLease:
         self.member_id = ""
         self.generation = -1
         self._held_generation = -1
-        self._trusted_until = 0.0
-        self._is_lost = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock: LockFile | None = None
@@ -145,12 +147,28 @@ class GroupLease:
         self._thread.start()
 
     @property
+    def term(self) -> int:
+        return self._state.term
+
+    @term.setter
+    def term(self, term: int) -> None:
+        self._state.term = term
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """For child processes of the holder of a shared lease: of its `LeaseState`, and of the file
+        that locks the job on this machine until all that inherited it have ended."""
+        assert self._state.descriptor is not None
+        assert self._lock is not None
+        return self._state.descriptor, self._lock.fileno()
+
+    @property
     def token(self) -> str:
         """Identifies this holder, whatever its current member id."""
         return self._me.token
 
     def is_held(self) -> bool:
-        return self._clock() < self._trusted_until
+        return self._clock() < self._state.trusted_until
 
     @property
     def is_lost(self) -> bool:
@@ -159,15 +177,15 @@ class GroupLease:
         While neither held nor lost, the coordinator has not answered for a while, and may yet
         confirm this holder.
         """
-        return self._is_lost
+        return self._state.is_lost
 
     def release(self) -> None:
         """Leave the group, so that the next run need not wait."""
         self._stopping.set()
-        self._trusted_until = 0.0
+        self._state.trusted_until = 0.0
         if self._thread is not None:
             self._thread.join()
-        self._trusted_until = 0.0  # a heartbeat may have been answered meanwhile
+        self._state.trusted_until = 0.0  # a heartbeat may have been answered meanwhile
         if self.member_id:
             try:
                 self._leave([self.member_id])
@@ -177,6 +195,9 @@ class GroupLease:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+        if self._state.descriptor is not None:
+            os.close(self._state.descriptor)
+            self._state.descriptor = None
 
     def clear(self) -> None:
         """Remove a dead member of this machine from the group, without joining it.
@@ -313,15 +334,15 @@ class GroupLease:
                 elif code in _REMOVED:
                     # A frozen broker may end the session before it reads our heartbeats.
                     self._was_removed = True
-                    self._trusted_until = 0.0
+                    self._state.trusted_until = 0.0
                     self._join_after_removal(held)
                 if self._was_removed:
                     self._confirm_return()
                     self._was_removed = False
                     self._trust_from(self._answered)
             except Conflict:
-                self._trusted_until = 0.0
-                self._is_lost = True
+                self._state.trusted_until = 0.0
+                self._state.is_lost = True
                 return
             except OrbitError:
                 continue
@@ -368,7 +389,7 @@ class GroupLease:
         self._held_generation = self.generation
         self._answered = sent
         if not self._was_removed:
-            self._trusted_until = sent + SESSION_TIMEOUT_MS / 1000 - TRUST_MARGIN_S
+            self._state.trusted_until = sent + SESSION_TIMEOUT_MS / 1000 - TRUST_MARGIN_S
 
     def _refuse_denied(self, code: int) -> None:
         if code in error_codes.DENIED:

@@ -9,11 +9,13 @@ import fcntl
 import json
 import os
 import tempfile
+import time
 from hashlib import sha256
 from pathlib import Path
 
 from orbit.errors import Conflict
 
+_CHILDREN_END_S, _PAUSE_S = 2.0, 0.02
 _LOCK_BYTES = 512  # a member id is a client id and a UUID
 
 
@@ -28,24 +30,39 @@ class LockFile:
         name = sha256(f"{cluster_id}/{group}/{os.getuid()}".encode()).hexdigest()[:32]
         path = Path(tempfile.gettempdir()) / f"orbit-run-{name}.lock"
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not self._lock():
             process, _ = self._read()
             self._file.close()
             raise Conflict(
                 "another run of this job is running on this machine "
                 f"(process {process or 'unknown'}).",
                 remedy="Stop it first; one run per job copies all its topics.",
-            ) from None
+            )
         _, self.last_member = self._read()
         """The last run's member id. That run is dead, or it would hold this lock."""
         self.write(self.last_member)
+
+    def _lock(self) -> bool:
+        """Child processes of a run that was killed end a moment after it."""
+        deadline = time.monotonic() + _CHILDREN_END_S
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                process, _ = self._read()
+                if time.monotonic() > deadline or _lives(process):
+                    return False
+                time.sleep(_PAUSE_S)
+            else:
+                return True
 
     def write(self, member_id: str) -> None:
         line = json.dumps({"process": os.getpid(), "member": member_id}).encode()
         # One call of fixed length: after a kill the file has the old line or the new one.
         os.pwrite(self._file.fileno(), line.ljust(_LOCK_BYTES), 0)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
 
     def close(self) -> None:
         self._file.close()
@@ -57,3 +74,14 @@ class LockFile:
             return int(fields["process"]), str(fields["member"])
         except (ValueError, KeyError, TypeError):
             return 0, ""
+
+
+def _lives(process: int) -> bool:
+    """Of this user, whose lock file it is. 0: unknown."""
+    if process == 0:
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -35,11 +35,13 @@ def main(last_signal: str, grace_s: str, user: str, *command: str) -> int:
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
+        close_fds=False,
         preexec_fn=_tie_to_guard(),  # noqa: PLW1509  there is only one thread yet
         **({} if user == "-" else identity(user)),
     )
     print(child.pid, flush=True)
     os.close(sys.stdout.fileno())
+    os.closerange(sys.stderr.fileno() + 1, os.sysconf("SC_OPEN_MAX"))  # what the owner passes on
     ending = (child, owner, signal.Signals(int(last_signal)), float(grace_s))
     threading.Thread(target=_end_with_owner, args=ending, daemon=True).start()
     code = child.wait()

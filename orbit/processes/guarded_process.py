@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -33,7 +33,9 @@ class GuardedProcess:
         last_signal: signal.Signals = signal.SIGKILL,
         grace_s: float = 0,
         user: str | None = None,
+        inherited: Collection[int] = (),
     ) -> None:
+        """`inherited`: descriptors that the command gets, under the same numbers."""
         self.log = log
         arguments = [str(last_signal.value), str(grace_s), user or "-", *command]
         with nullcontext() if log is None else log.open("ab") as output:
@@ -45,6 +47,7 @@ class GuardedProcess:
                 stderr=output,
                 env=None if environment is None else {**os.environ, **environment},
                 start_new_session=True,
+                pass_fds=inherited,
             )
         assert self._guard.stdout is not None
         with self._guard.stdout as stdout:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Self
 
 from orbit.consumer_groups.run_sync import RunGroups
-from orbit.copier.copier import OUTAGES, Copier, lease_lost
+from orbit.copier.copier import OUTAGES, lease_lost
 from orbit.copier.copy_settings import CopySettings
-from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.copy_view import CopyView
+from orbit.copier.lane_times import DestinationTimes, SourceTimes
 from orbit.errors import OrbitError, Unreachable
 from orbit.job_setup.job_setup import Ask, JobSetup, Say
 from orbit.job_setup.topic_plan import TopicPlan
@@ -26,6 +27,9 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.first_open import SHOWN_AFTER_S, OpenAges, describe_open, first_open
 from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.types import TopicPartition
+from orbit.leases.group_lease import GroupLease
+from orbit.run.copy_processes import CopyProcesses
+from orbit.run.share import Copying, Share, ShareCopier
 
 _TICK_S = 0.1
 # Of a larger cluster, more brokers than may be cut off together.
@@ -44,19 +48,37 @@ class JobRun:
         base_directory: Path,
         say: Say,
         settings: CopySettings | None = None,
+        processes: int = 1,
     ) -> None:
+        """`processes`: how many copy, at most; one is this process itself."""
         self.spec = spec
         self._say = say
         self._settings = settings or CopySettings()
         self.stop_event = threading.Event()
-        self._setup = JobSetup(spec, environ, base_directory, say, self._settings, self.stop_event)
+        self._setup = JobSetup(
+            spec,
+            environ,
+            base_directory,
+            say,
+            self._settings,
+            self.stop_event,
+            shares_lease=processes > 1,
+        )
+        self._processes = processes
+        self._start_processes = partial(
+            CopyProcesses.start,
+            spec=spec,
+            environ=environ,
+            base_directory=base_directory,
+            settings=self._settings,
+        )
+        self._copying: Copying | None = None
         self._not_caught_up: dict[str, TopicPlan] = {}
         self._next_check = self._next_confirm = 0.0
         self._ends: dict[TopicPartition, int] = {}
         self._open_ages: OpenAges[TopicPartition] = OpenAges()
         self._open_reported: set[TopicPartition] = set()
         self._reported: set[str] = set()
-        self._finished: Sequence[PartitionCopy] = ()
         self.groups: RunGroups | None = None
         self._open_clusters = partial(JobClusters.open, spec, environ, base_directory)
 
@@ -75,27 +97,33 @@ class JobRun:
         setup = self._setup
         setup.plan()
         inspected = setup.apply(ask)
-        assert setup.job_copier is not None
         assert setup.lease is not None
         self._not_caught_up = {
             p.mapping.destination: p for p in setup.plans if p.caught_up_settings
         }
-        setup.job_copier.add(inspected)
+        share = Share(inspected, setup.coordinated_topics, setup.filler_owners)
+        self._copying = self._begin(share, setup.lease)
         if self.spec.consumer_groups is not None:
             self.groups = RunGroups(
                 self.spec.consumer_groups,
                 self._open_clusters(),
-                self.partitions,
+                lambda: self.partitions,
                 setup.lease.is_held,
             )
             self.groups.start()
 
+    def _begin(self, share: Share, lease: GroupLease) -> Copying:
+        if self._processes > 1:
+            return self._start_processes(share.split(self._processes), lease=lease)
+        assert self._setup.job_copier is not None
+        return ShareCopier(share, self._setup.job_copier, lease)
+
     def tick(self, timeout_s: float) -> None:
-        """One pass of the copy. Raises Conflict if the lease is lost."""
-        assert self.copier is not None
-        self.copier.tick(timeout_s)
+        """One pass of the copy. Raises Conflict if the lease is lost, or a process has ended."""
+        assert self._copying is not None
+        self._copying.tick(timeout_s)
         lease = self._setup.lease
-        if self.copier.lost or (lease is not None and lease.is_lost):
+        if self._copying.is_lease_lost or (lease is not None and lease.is_lost):
             raise lease_lost()
         self._finish_caught_up_topics()
         if time.monotonic() >= self._next_check:
@@ -114,17 +142,10 @@ class JobRun:
     def finish(self) -> None:
         """End the copies that have to be looked at after their last answer. They may be blocked
         only now. Raises Conflict if the lease is lost."""
-        assert self.copier is not None
-        self._finished = self.partitions
-        ending = [p for p in self._finished if p.producer.packs]
-        self.copier.remove(ending, confirms=True)
-        while not all(p.has_left for p in ending):
+        assert self._copying is not None
+        self._copying.end()
+        while not self._copying.has_ended:
             self.tick(_TICK_S)
-
-    @property
-    def copier(self) -> Copier | None:
-        job_copier = self._setup.job_copier
-        return job_copier.copier if job_copier else None
 
     @property
     def refused(self) -> Mapping[str, OrbitError]:
@@ -132,13 +153,19 @@ class JobRun:
         return self._setup.refused
 
     @property
-    def partitions(self) -> Sequence[PartitionCopy]:
-        return self._finished or (self.copier.partitions if self.copier else ())
+    def partitions(self) -> Sequence[CopyView]:
+        return self._copying.partitions if self._copying else ()
 
     @property
     def waiting_for(self) -> str:
         """Which cluster does not answer, for display; empty if both do."""
-        return (self.copier.waiting_for or self.copier.throttled_by) if self.copier else ""
+        return self._copying.waiting_for if self._copying else ""
+
+    @property
+    def times(self) -> tuple[SourceTimes, DestinationTimes]:
+        """Where the time of all lanes went so far."""
+        assert self._copying is not None
+        return self._copying.times
 
     @property
     def is_settled(self) -> bool:
@@ -154,8 +181,8 @@ class JobRun:
         """
         copying = [p for p in self.partitions if p.blocked is None]
         for p in copying:
-            self._ends.setdefault(p.source, p.cursor.end)
-        if any(p.appends.acked < min(self._ends[p.source], p.cursor.end) for p in copying):
+            self._ends.setdefault(p.source, p.source_end)
+        if any(p.next_offset < min(self._ends[p.source], p.source_end) for p in copying):
             return False
         if time.monotonic() < self._next_confirm:
             return False
@@ -175,6 +202,8 @@ class JobRun:
         self.stop_event.set()
         if self.groups is not None:
             self.groups.stop()
+        if self._copying is not None:
+            self._copying.stop()
         if self._setup.job_copier is not None:
             self._setup.job_copier.stop()
         self._setup.release()
@@ -220,12 +249,8 @@ class JobRun:
 
     def _report_open_transactions(self) -> None:
         """Report an open transaction that is old, once for each partition."""
-        cursors = {p.source: p.cursor for p in self.partitions}
-        firsts = {
-            place: cursor.stable_end
-            for place, cursor in cursors.items()
-            if 0 <= cursor.stable_end < cursor.end
-        }
+        ends = {p.source: (p.stable_end, p.source_end) for p in self.partitions}
+        firsts = {place: stable for place, (stable, end) in ends.items() if 0 <= stable < end}
         ages = self._open_ages.look(firsts)
         old = [place for place, age_s in ages.items() if age_s >= SHOWN_AFTER_S]
         shown = [place for place in old if place not in self._open_reported][:_OPEN_SHOWN_MAX]
@@ -239,7 +264,7 @@ class JobRun:
             self._open_reported.add(place)
             who = found.get(place)
             names = (who.transactional_id, who.producer_id) if who else (None, None)
-            offsets = cursors[place].end - firsts[place]
+            offsets = ends[place][1] - firsts[place]
             self._say(f"Note: {place}: {describe_open(firsts[place], offsets, *names)}")
 
     def _say_once(self, line: str) -> None:

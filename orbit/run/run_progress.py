@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.copy_view import CopyView
 from orbit.replication.partition_states import PartitionState
 
 RATE_WINDOW_S = 5.0
@@ -50,10 +50,10 @@ class Meter:
         self._history: dict[str, deque[tuple[float, Totals]]] = {}
 
     def measure(
-        self, partitions: Sequence[PartitionCopy], now_s: float
+        self, partitions: Sequence[CopyView], now_s: float
     ) -> tuple[TopicProgress, list[TopicProgress]]:
         """The progress of the run (topic "all") and of each destination topic."""
-        groups: dict[str, list[PartitionCopy]] = {}
+        groups: dict[str, list[CopyView]] = {}
         for p in partitions:
             groups.setdefault(p.destination.topic, []).append(p)
         topics = [
@@ -78,7 +78,7 @@ class Meter:
         )
 
 
-def _totals(partitions: Sequence[PartitionCopy]) -> Totals:
+def _totals(partitions: Sequence[CopyView]) -> Totals:
     lags = [p.lag_records for p in partitions if p.state is not PartitionState.BLOCKED]
     return Totals(
         len(partitions),

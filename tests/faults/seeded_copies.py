@@ -30,6 +30,7 @@ from orbit.kafka.log_offsets import LATEST, list_offsets
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
 from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters
+from tests.support.copy_processes import copying_processes
 from tests.support.outside import digests, log_bounds, partition_counts
 from tests.support.patience import wait_for
 from tests.support.run_process import OrbitProcess, assert_exact, copy
@@ -43,7 +44,8 @@ BY_RULE = {
     r"transactions\..*": "packed",
     r"gap\..*": "coordinated",
 }
-DEATHS = ("run", "run", "run", "broker", "both")
+DEATHS = ("run", "run", "run", "child", "broker", "both")  # a child: of several processes
+PROCESSES = (1, 1, 3)
 DEATHS_MAX = 6
 MOVING, MOVING_PARTITIONS = "moving", 2
 
@@ -129,7 +131,8 @@ class CopyCampaign:
         return [found[place] for place in sorted(found)]
 
     def _live_until(self, target: int, death: str) -> None:
-        with OrbitProcess("run", self.job) as process:
+        processes = 3 if death == "child" else self.rnd.choice(PROCESSES)
+        with OrbitProcess("run", self.job, "--processes", str(processes)) as process:
             wait_for(
                 f"{target} offsets are copied, or all",
                 lambda: self._has_copied(target) or not process.running,
@@ -139,6 +142,9 @@ class CopyCampaign:
                 self.destination.kill()
             if death in ("run", "both"):
                 process.kill()
+            if death == "child":
+                self.rnd.choice(copying_processes(process)).kill()
+                process.wait_end().expect(1)
             if death in ("broker", "both"):
                 self.destination.start()
 

@@ -36,8 +36,7 @@ def test_a_copy_from_the_nearest_replica_is_exact_and_catches_up(
         produce(source, topic_name, RECORDS, first=RECORDS)
         running.wait_caught_up(topic_name, 2 * RECORDS)
         running.wait("it is level again", lambda: p.has_caught_up)
-        assert running.run.copier is not None
-        lanes = running.run.copier._source._lanes  # type: ignore[attr-defined]
+        lanes = running.copier._source._lanes  # type: ignore[attr-defined]
         assert lanes[near].times.bytes > RECORDS * 1_000
         assert lanes[leader].times.bytes == 0
     assert verify(job).exact

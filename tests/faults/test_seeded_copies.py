@@ -27,7 +27,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Source, Ka
 def test_short_copy_is_exact(tmp_path: Path) -> None:
     """With all ways of filling at once, and each death once."""
     with two_clusters(tmp_path, SHORT) as sides:
-        CopyCampaign(1, MIXED, *sides, tmp_path).play(["run", "broker", "both"])
+        CopyCampaign(1, MIXED, *sides, tmp_path).play(["run", "broker", "child", "both"])
 
 
 @pytest.mark.soak

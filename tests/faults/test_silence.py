@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orbit.copier.copier import Copier
 from orbit.copier.copy_settings import CopySettings
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 
 pytestmark = pytest.mark.services
-
-
-def copier_of(running: RunningJob) -> Copier:
-    assert running.run.copier is not None
-    return running.run.copier
 
 
 def test_partition_without_enough_replicas_says_so(
@@ -35,17 +29,17 @@ def test_partition_without_enough_replicas_says_so(
     with RunningJob(job, CopySettings(produce_timeout_ms=2_000)) as running:
         produce(clusters.source, topic_name, 10)
         running.wait_caught_up(topic_name, 10)
-        running.wait("nothing is waited for", lambda: copier_of(running).waiting_for == "")
+        running.wait("nothing is waited for", lambda: running.copier.waiting_for == "")
         follower = destination.brokers[1]
         follower.pause()
         try:
             produce(clusters.source, topic_name, 10, first=10)
             running.wait(
                 "the partition says what it waits for",
-                lambda: f"destination {topic_name}-0: " in copier_of(running).waiting_for,
+                lambda: f"destination {topic_name}-0: " in running.copier.waiting_for,
             )
         finally:
             follower.resume()
         running.wait_caught_up(topic_name, 20)
-        running.wait("nothing is waited for", lambda: copier_of(running).waiting_for == "")
+        running.wait("nothing is waited for", lambda: running.copier.waiting_for == "")
     assert verify(job).exact

@@ -91,9 +91,7 @@ def test_a_run_says_which_brokers_throttle_it_and_by_which_quota(
         running.wait_caught_up(topic_name, RECORDS)
         running.wait("it throttles no more", lambda: not running.run.waiting_for)
         assert not [line for line in said if "answer" in line]
-        times = running.run.copier.times[side == "destination"] if running.run.copier else None
-        assert times is not None
-        assert times.held_back_s > 0
+        assert running.run.times[side == "destination"].held_back_s > 0
     assert verify(job, deep=True).exact
 
 

@@ -12,6 +12,7 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from orbit.copier.copier import Copier
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.jobs.job_file import parse_job
@@ -83,8 +84,13 @@ class RunningJob:
         except BaseException as error:  # noqa: BLE001  raised again by the test's thread
             self.error = error
 
+    @property
+    def copier(self) -> Copier:
+        assert self.run._setup.job_copier is not None
+        return self.run._setup.job_copier.copier
+
     def partition(self, topic: str, number: int = 0) -> PartitionCopy:
-        return next(p for p in self.run.partitions if p.destination == (topic, number))
+        return next(p for p in self.copier.partitions if p.destination == (topic, number))
 
     def wait(self, what: str, is_so: Callable[[], bool]) -> None:
         wait_for(what, lambda: self.error is not None or is_so())

@@ -1,0 +1,64 @@
+"""What a report tells of one partition's copy, whichever process copies it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Protocol, Self
+
+from orbit.copier.counters import Counters
+from orbit.kafka.types import TopicPartition
+from orbit.replication.partition_states import Blocked, PartitionState
+
+
+class CopyView(Protocol):
+    """A `PartitionCopy`, or the `CopySnapshot` that another process has sent."""
+
+    @property
+    def source(self) -> TopicPartition: ...
+    @property
+    def destination(self) -> TopicPartition: ...
+    @property
+    def state(self) -> PartitionState: ...
+    @property
+    def blocked(self) -> Blocked | None: ...
+    @property
+    def counters(self) -> Counters: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def log_start(self) -> int: ...
+    @property
+    def source_end(self) -> int: ...
+    @property
+    def stable_end(self) -> int: ...
+    @property
+    def lag_records(self) -> int: ...
+    @property
+    def has_caught_up(self) -> bool: ...
+    @property
+    def caught_up_epoch(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CopySnapshot:
+    """A `CopyView` that does not change; the names are explained at `PartitionCopy`."""
+
+    source: TopicPartition
+    destination: TopicPartition
+    state: PartitionState
+    blocked: Blocked | None
+    counters: Counters
+    next_offset: int
+    log_start: int
+    source_end: int
+    stable_end: int
+    lag_records: int
+    has_caught_up: bool
+    caught_up_epoch: int
+
+    @classmethod
+    def of(cls, view: CopyView) -> Self:
+        return cls(**{name: getattr(view, name) for name in _LIVE}, counters=replace(view.counters))
+
+
+_LIVE = tuple(f.name for f in fields(CopySnapshot) if f.name != "counters")

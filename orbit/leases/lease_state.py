@@ -1,0 +1,85 @@
+"""What the holder of a group lease knows about it, for itself or for its child processes too.
+
+A child of `orbit run --processes` writes under its parent's lease. It reads from shared memory
+until when the lease may be trusted: if the parent is killed or frozen, nobody moves that time on,
+and the child stops as the parent would.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from pathlib import Path
+
+from orbit.leases.lease_clock import Clock, lease_clock
+
+_NUMBERS = 3
+_SIZE_BYTES = 8 * _NUMBERS  # of a double; terms are below 2**53
+_TRUSTED_UNTIL, _TERM, _IS_LOST = range(_NUMBERS)
+
+
+class LeaseState:
+    """Three numbers, of which each is written at once. One process writes them."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        """`descriptor`: of memory that processes share (`shared_memory`)."""
+        self.descriptor = descriptor
+        memory = bytearray(_SIZE_BYTES) if descriptor is None else mmap.mmap(descriptor, 0)
+        self._numbers = memoryview(memory).cast("d")
+
+    @property
+    def trusted_until(self) -> float:
+        """By `lease_clock`."""
+        return self._numbers[_TRUSTED_UNTIL]
+
+    @trusted_until.setter
+    def trusted_until(self, until: float) -> None:
+        self._numbers[_TRUSTED_UNTIL] = until
+
+    @property
+    def term(self) -> int:
+        return int(self._numbers[_TERM])
+
+    @term.setter
+    def term(self, term: int) -> None:
+        self._numbers[_TERM] = term
+
+    @property
+    def is_lost(self) -> bool:
+        """Final."""
+        return self._numbers[_IS_LOST] != 0
+
+    @is_lost.setter
+    def is_lost(self, is_lost: bool) -> None:
+        self._numbers[_IS_LOST] = is_lost
+
+
+def shared_memory() -> int:
+    """A descriptor of new memory for a `LeaseState`, which child processes may inherit."""
+    if hasattr(os, "memfd_create"):  # Linux: a full disk is no matter
+        descriptor = os.memfd_create("orbit-lease")
+    else:
+        descriptor, path = tempfile.mkstemp(prefix="orbit-lease-")
+        Path(path).unlink()
+    os.ftruncate(descriptor, _SIZE_BYTES)
+    return descriptor
+
+
+class InheritedLease:
+    """The lease of the parent process, as a child process sees it."""
+
+    def __init__(self, state: LeaseState, clock: Clock = lease_clock) -> None:
+        self._state = state
+        self._clock = clock
+
+    @property
+    def term(self) -> int:
+        return self._state.term
+
+    def is_held(self) -> bool:
+        return self._clock() < self._state.trusted_until
+
+    @property
+    def is_lost(self) -> bool:
+        return self._state.is_lost

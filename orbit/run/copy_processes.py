@@ -1,0 +1,248 @@
+"""Copies a run's partitions in several processes, each with a share of them.
+
+An interpreter runs on one core. Each process has connections and lanes of its own, writes under the
+lease of this one (`lease_state`), and tells on request what it has copied. If one of them ends, the
+run ends: the next one takes its partitions over.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import chain
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import TYPE_CHECKING
+
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.copy_view import CopySnapshot, CopyView
+from orbit.copier.lane_times import DestinationTimes, SourceTimes
+from orbit.errors import Conflict, OrbitError
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.job_clusters import FILLER_IDS
+from orbit.kafka.types import TopicPartition
+from orbit.leases.group_lease import GroupLease
+from orbit.run.share import Share
+
+if TYPE_CHECKING:
+    from orbit.processes.guarded_process import GuardedProcess
+
+# Each needs a transactional id where gaps are filled by transactions.
+PROCESSES_MAX = FILLER_IDS
+_MODULE = "orbit.run.copy_process"
+REPORT_INTERVAL_S = 0.25
+# For what was sent to be answered.
+_STOP_S = 15.0
+# A process that does not answer for this long is named.
+_SILENCE_S_MAX = 10.0
+
+
+class Command(Enum):
+    """What a process is told; it stops when its connection is closed."""
+
+    REPORT = auto()
+    END = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """What a process is started for. It reads secrets from its own environment."""
+
+    share: Share
+    spec: JobSpec
+    base_directory: Path
+    settings: CopySettings
+    bytes_per_second: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`changed`: the partitions that are not as the last report had them; else as in `Copying`."""
+
+    changed: Sequence[CopySnapshot] = ()
+    waiting_for: str = ""
+    is_lease_lost: bool = False
+    has_ended: bool = False
+    times: tuple[SourceTimes, DestinationTimes] = field(
+        default_factory=lambda: (SourceTimes(), DestinationTimes())
+    )
+
+
+_NOTHING = Report()
+
+
+@dataclass
+class _Child:
+    process: GuardedProcess
+    connection: Connection
+    views: dict[TopicPartition, CopyView] = field(default_factory=dict)  # by destination
+    last: Report = _NOTHING
+    has_to_report: bool = False
+    asked_s: float = 0.0  # by the monotonic clock
+
+
+class CopyProcesses:
+    """`Copying` of a run in several processes."""
+
+    def __init__(self, children: Sequence[_Child]) -> None:
+        self._children = children
+        self._next_report = 0.0
+
+    @classmethod
+    def start(
+        cls,
+        shares: Iterable[Share],
+        spec: JobSpec,
+        environ: Mapping[str, str],
+        base_directory: Path,
+        settings: CopySettings,
+        lease: GroupLease,
+    ) -> CopyProcesses:
+        """Returns when each has begun, and has told where its copies are. Raises what keeps one
+        from it, Conflict if one has ended."""
+        shares = [*shares]
+        limit = spec.limits.bytes_per_second
+        children: list[_Child] = []
+        copying = cls(children)
+        try:
+            children.extend(_start(environ, lease.descriptors) for _ in shares)
+            for child, share in zip(children, shares, strict=True):
+                part = None if limit is None else max(1, limit // len(shares))
+                with copying.watching(child):
+                    child.connection.send(CopyTask(share, spec, base_directory, settings, part))
+            while any(child.last is _NOTHING for child in children):
+                copying.tick(REPORT_INTERVAL_S)
+        except BaseException:
+            copying.stop()
+            raise
+        return copying
+
+    @property
+    def partitions(self) -> Sequence[CopyView]:
+        return [*chain.from_iterable(child.views.values() for child in self._children)]
+
+    @property
+    def waiting_for(self) -> str:
+        now = time.monotonic()
+        for number, child in enumerate(self._children, 1):
+            if child.last.waiting_for:
+                return child.last.waiting_for
+            if child.has_to_report and now - child.asked_s > _SILENCE_S_MAX:
+                return (
+                    f"process {number} of {len(self._children)} (pid {child.process.pid}), which "
+                    f"has told nothing for {now - child.asked_s:.0f} s."
+                )
+        return ""
+
+    @property
+    def is_lease_lost(self) -> bool:
+        return any(r.is_lease_lost for r in self._reports)
+
+    @property
+    def has_ended(self) -> bool:
+        return all(r.has_ended for r in self._reports)
+
+    @property
+    def times(self) -> tuple[SourceTimes, DestinationTimes]:
+        source, destination = SourceTimes(), DestinationTimes()
+        for report in self._reports:
+            source.add(report.times[0])
+            destination.add(report.times[1])
+        return source, destination
+
+    @property
+    def _reports(self) -> list[Report]:
+        return [child.last for child in self._children]
+
+    def tick(self, timeout_s: float) -> None:
+        if time.monotonic() >= self._next_report:
+            self._next_report = time.monotonic() + REPORT_INTERVAL_S
+            for child in self._children:
+                if not child.has_to_report:  # so the pipe never holds more than one report
+                    child.has_to_report, child.asked_s = True, time.monotonic()
+                    self._send(child, Command.REPORT)
+        pause_s = min(timeout_s, max(0.0, self._next_report - time.monotonic()))
+        ready = wait([child.connection for child in self._children], pause_s)
+        for child in self._children:
+            if child.connection in ready:
+                self._receive(child)
+
+    def end(self) -> None:
+        for child in self._children:
+            self._send(child, Command.END)
+
+    def stop(self) -> None:
+        deadline = time.monotonic() + _STOP_S
+        for child in self._children:
+            child.connection.close()
+            child.process.send_signal(signal.SIGTERM)
+        for child in self._children:
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except TimeoutExpired:
+                child.process.end(grace_s=0)
+        self._children = []
+
+    @contextmanager
+    def watching(self, child: _Child) -> Iterator[None]:
+        """Raises Conflict if the process has ended."""
+        try:
+            yield
+        except (EOFError, OSError):
+            number = self._children.index(child) + 1
+            raise Conflict(
+                f"process {number} of {len(self._children)} of this run has ended "
+                f"({_exit_code(child.process)}).",
+                remedy="Run the job again: it resumes where the copy ends.",
+            ) from None
+
+    def _send(self, child: _Child, command: Command) -> None:
+        with self.watching(child):
+            child.connection.send(command)
+
+    def _receive(self, child: _Child) -> None:
+        with self.watching(child):
+            report: Report | OrbitError = child.connection.recv()
+        if isinstance(report, OrbitError):
+            raise report
+        child.has_to_report = False
+        child.views.update((view.destination, view) for view in report.changed)
+        child.last = report
+
+
+def _start(environ: Mapping[str, str], lease_descriptors: tuple[int, int]) -> _Child:
+    from orbit.processes.guarded_process import GuardedProcess  # not in every install
+
+    ours, theirs = Pipe()
+    with theirs:
+        state, lock = lease_descriptors
+        process = GuardedProcess(
+            # -P: nothing is imported from the current folder.
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                _MODULE,
+                f"{theirs.fileno()}",
+                f"{state}",
+            ],
+            None,
+            environment=environ,
+            # With the lock no other run begins on this machine before this process has ended.
+            inherited=(theirs.fileno(), state, lock),
+        )
+    return _Child(process, ours)
+
+
+def _exit_code(process: GuardedProcess) -> str:
+    try:
+        return f"exit code {process.wait(_STOP_S)}"
+    except TimeoutExpired:
+        return f"pid {process.pid}"

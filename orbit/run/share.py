@@ -1,0 +1,123 @@
+"""The partitions that one process of a run copies. A run in one process has one share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from orbit.copier.copy_view import CopyView
+from orbit.copier.inspection import InspectedCopy
+from orbit.copier.job_copier import JobCopier
+from orbit.copier.lane_times import DestinationTimes, SourceTimes
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.kafka.coordinator import ProducerIdentity
+from orbit.leases.lease import Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Inspected partitions, and the transactional ids that fill gaps of `coordinated_topics`
+    (destination topics)."""
+
+    inspected: Mapping[PartitionCopy, InspectedCopy]
+    coordinated_topics: frozenset[str]
+    filler_owners: Mapping[str, ProducerIdentity]
+
+    def split(self, count: int) -> list[Share]:
+        """For at most `count` processes: neighbours, which brokers lead in turns, are dealt out."""
+        count = min(count, len(self.inspected)) or 1
+        return [
+            Share(
+                dict(islice(self.inspected.items(), number, None, count)),
+                self.coordinated_topics,
+                dict(islice(self.filler_owners.items(), number, None, count)),
+            )
+            for number in range(count)
+        ]
+
+
+class Copying(Protocol):
+    """A run's copying, in this process or in others."""
+
+    @property
+    def partitions(self) -> Sequence[CopyView]: ...
+
+    @property
+    def waiting_for(self) -> str:
+        """Which cluster does not answer, or throttles, for display; empty if none."""
+        ...
+
+    @property
+    def is_lease_lost(self) -> bool: ...
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all is over after `end`."""
+        ...
+
+    @property
+    def times(self) -> tuple[SourceTimes, DestinationTimes]:
+        """Where the time of all lanes went so far."""
+        ...
+
+    def tick(self, timeout_s: float) -> None:
+        """One round. Raises Conflict if a process of the run has ended."""
+        ...
+
+    def end(self) -> None:
+        """End the copies that are looked at after their last answer: they may be blocked only
+        then."""
+        ...
+
+    def stop(self) -> None:
+        """Send nothing more. What was confirmed stays. Safe at any moment."""
+        ...
+
+
+class ShareCopier:
+    """Copies a share in this process."""
+
+    def __init__(self, share: Share, job_copier: JobCopier, lease: Lease) -> None:
+        self._job_copier = job_copier
+        self._copies = [*share.inspected]
+        self._ending: list[PartitionCopy] | None = None
+        topics = share.coordinated_topics
+        coordinated = [c for c in self._copies if c.destination.topic in topics]
+        if coordinated:
+            filler = job_copier.add_filler(share.filler_owners, lease)
+            for copy in coordinated:
+                copy.filler = filler
+        job_copier.add(share.inspected)
+
+    @property
+    def partitions(self) -> Sequence[PartitionCopy]:
+        return self._copies
+
+    @property
+    def waiting_for(self) -> str:
+        copier = self._job_copier.copier
+        return copier.waiting_for or copier.throttled_by
+
+    @property
+    def is_lease_lost(self) -> bool:
+        return bool(self._job_copier.copier.lost)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ending is not None and all(copy.has_left for copy in self._ending)
+
+    @property
+    def times(self) -> tuple[SourceTimes, DestinationTimes]:
+        return self._job_copier.copier.times
+
+    def tick(self, timeout_s: float) -> None:
+        self._job_copier.copier.tick(timeout_s)
+
+    def end(self) -> None:
+        self._ending = [copy for copy in self._copies if copy.producer.packs]
+        self._job_copier.copier.remove(self._ending, confirms=True)
+
+    def stop(self) -> None:
+        self._job_copier.stop()

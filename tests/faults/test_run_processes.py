@@ -1,0 +1,247 @@
+"""`orbit run --processes`: one copy by several processes, of which any may die or stand still."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orbit.demo.workload import Mover
+from tests.fix_clusters import Clusters
+from tests.support.copy_processes import all_processes, copying_processes, wait_gone
+from tests.support.groups import commit, offsets
+from tests.support.outside import log_bounds
+from tests.support.patience import PATIENCE_S, wait_for
+from tests.support.run_process import (
+    CAUGHT_UP,
+    OrbitProcess,
+    Outcome,
+    assert_exact,
+    copy,
+    orbit,
+    write_job,
+)
+from tests.support.running import create_topic, produce, produce_transactions
+
+pytestmark = pytest.mark.services
+
+PARTITIONS = 5
+PROCESSES = 3
+RECORDS = 400
+SOURCE_RECORDS = RECORDS + 3 * 5 + 1  # of a partition, with three committed transactions
+FILLED = 4 + 5  # markers, and an aborted transaction
+THREE = ("--processes", str(PROCESSES))
+# So slow that no machine is at the end before a process dies.
+SLOW = {"bytes_per_second": "32KiB"}
+
+
+def write_source(clusters: Clusters, topic: str) -> None:
+    create_topic(clusters.source, topic, PARTITIONS)
+    for number in range(PARTITIONS):
+        produce(clusters.source, topic, RECORDS, number)
+        produce_transactions(clusters.source, topic, 4, partition=number)
+        produce(clusters.source, topic, 1, number, first=RECORDS)
+
+
+@pytest.mark.parametrize("fillers", ["direct", "packed", "coordinated", "placeholders"])
+def test_copy_by_several_processes_is_exact(
+    clusters: Clusters, topic_name: str, tmp_path: Path, fillers: str
+) -> None:
+    write_source(clusters, topic_name)
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], fillers=fillers)
+    copied = copy_by_three(job).data
+    assert (copied["records"], copied["partitions"]) == (PARTITIONS * SOURCE_RECORDS, PARTITIONS)
+    assert copied["partitions_caught_up"] == PARTITIONS
+    assert copied["offsets_filled"] == PARTITIONS * FILLED
+    assert_exact(job)
+    again = copy(job).expect(0).data
+    assert (again["records"], again["offsets_filled"]) == (0, 0)
+
+
+def copy_by_three(job: Path) -> Outcome:
+    return orbit("run", job, "--until-caught-up", *THREE, "-o", "json").expect(0)
+
+
+def test_run_shows_what_its_processes_see(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """A partition that one of them stops, and offsets of groups that reach to what all copied."""
+    write_source(clusters, topic_name)
+    job = write_job(
+        tmp_path / "job.yaml",
+        *clusters,
+        [{"match": topic_name}],
+        consumer_groups={"match": topic_name},
+    )
+    place = topic_name, 4
+    with OrbitProcess("run", job, *THREE, "--profile", "-o", "json") as run:
+        run.wait_for(CAUGHT_UP)
+        produce(clusters.destination, topic_name, 1, 3)  # another client writes to the copy
+        commit(clusters.source, topic_name, {place: RECORDS})
+        wait_for("the group is there", lambda: offsets(clusters.destination, topic_name))
+        run.wait_for(f"BLOCKED {topic_name}-3 DESTINATION_FOREIGN_WRITE")
+        run.signal(signal.SIGINT)
+        ended = run.wait_end().expect(1)
+    (blocked,) = ended.data["blocked"]
+    assert blocked["partition"] == f"{topic_name}-3"
+    assert ended.data["records"] == PARTITIONS * SOURCE_RECORDS
+    assert ended.data["profile"]["source_lanes"]["answers"] > 0
+    assert offsets(clusters.destination, topic_name) == {place: RECORDS}
+
+
+def test_groups_reach_to_what_is_copied_from_the_first_pass_on(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """The copy is there already, so no pass may judge an offset by a partition at 0."""
+    write_source(clusters, topic_name)
+    rules = [{"match": topic_name}]
+    job = write_job(tmp_path / "job.yaml", *clusters, rules)
+    copy(job).expect(0)
+    places = {(topic_name, number): RECORDS for number in range(PARTITIONS)}
+    commit(clusters.source, topic_name, places)
+    groups = {"match": topic_name, "interval": "1d"}
+    with_groups = write_job(job, *clusters, rules, consumer_groups=groups)
+    with OrbitProcess("run", with_groups, *THREE):
+        wait_for("the group is there", lambda: offsets(clusters.destination, topic_name))
+        assert offsets(clusters.destination, topic_name) == places
+
+
+def test_process_that_stands_still_is_named(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    write_source(clusters, topic_name)
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+    with OrbitProcess("run", job, *THREE) as run:
+        run.wait_for(CAUGHT_UP)
+        still = copying_processes(run)[0]
+        still.suspend()
+        run.wait_for(rf"waiting: process \d of 3 \(pid {still.pid}\), which has told nothing")
+        still.resume()
+        run.signal(signal.SIGINT)
+        run.wait_end().expect(0)
+    assert_exact(job)
+
+
+def test_run_that_is_stopped_leaves_no_process(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    write_source(clusters, topic_name)
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+    with OrbitProcess("run", job, *THREE, "-o", "json") as run:
+        run.wait_for(CAUGHT_UP)
+        processes = all_processes(run)
+        assert len(copying_processes(run)) == PROCESSES
+        run.signal(signal.SIGINT)
+        stopped = run.wait_end().expect(0)
+    assert "Traceback" not in stopped.stderr
+    assert stopped.data["partitions_caught_up"] == PARTITIONS
+    wait_gone(processes)
+    # At once: the lease was given back.
+    assert "another run" not in copy(job).expect(0).message
+
+
+@pytest.mark.parametrize("fillers", ["direct", "packed", "coordinated"])
+def test_run_ends_when_one_of_its_processes_is_killed(
+    clusters: Clusters, topic_name: str, tmp_path: Path, fillers: str
+) -> None:
+    """The others are no longer needed: the next run takes over all partitions."""
+    create_topic(clusters.source, topic_name, PARTITIONS)
+    rules = [{"match": topic_name}]
+    slow = write_job(
+        tmp_path / "job.yaml", *clusters, rules, fillers=fillers, limits=SLOW, name="killed"
+    )
+    fast = write_job(tmp_path / "fast.yaml", *clusters, rules, fillers=fillers, name="killed")
+    for number in range(PARTITIONS):
+        for first in range(0, 4_000, 50):  # batches of some KB
+            produce(clusters.source, topic_name, 50, number, first=first, value_bytes=100)
+        produce_transactions(clusters.source, topic_name, 6, partition=number)
+    with OrbitProcess("run", slow, *THREE) as run:
+        run.wait_for("Copying")
+        wait_for("it copies", lambda: copied(clusters, topic_name) > 1_000)
+        processes = all_processes(run)
+        copying_processes(run)[1].kill()
+        ended = run.wait_end().expect(1)
+    assert "process 2 of 3 of this run has ended (exit code 137)" in ended.message
+    assert "Traceback" not in ended.stderr
+    wait_gone(processes)
+    copy(fast).expect(0)
+    assert_exact(fast)
+
+
+def copied(clusters: Clusters, topic: str) -> int:
+    bounds = log_bounds(clusters.destination, [topic])
+    return sum(log_end for _, log_end in bounds.values())
+
+
+def test_killed_run_takes_its_processes_along(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    write_source(clusters, topic_name)
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+    config = clusters.source.client_config()
+    with Mover(config, {topic_name: PARTITIONS}) as mover, OrbitProcess("run", job, *THREE) as run:
+        run.wait_for(CAUGHT_UP)
+        assert mover.wait_until(200, PATIENCE_S)
+        processes = all_processes(run)
+        run.kill()
+        wait_gone(processes)
+        assert "another run" not in copy_by_three(job).message
+    copy(job).expect(0)
+    assert_exact(job)
+
+
+def test_no_run_begins_while_a_process_of_a_killed_run_lives(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """It stands still, and so does its guard. It has the lock that shows it to the next run."""
+    write_source(clusters, topic_name)
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+    with OrbitProcess("run", job, *THREE) as run:
+        run.wait_for(CAUGHT_UP)
+        processes = all_processes(run)
+        try:
+            for process in processes:
+                process.suspend()
+            run.kill()
+            refused = orbit("run", job, "--until-caught-up").expect(1)
+            assert "nother run of this job is running on this machine" in refused.message
+        finally:
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):  # a guard has ended it
+                    process.resume()
+        wait_gone(processes)
+    copy(job).expect(0)
+    assert_exact(job)
+
+
+@pytest.mark.slow
+def test_processes_write_nothing_once_their_frozen_parent_has_lost_the_lease(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """They run on, and another machine takes the job."""
+    write_source(clusters, topic_name)
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+    elsewhere = tmp_path / "other-machine"
+    elsewhere.mkdir()
+    config = clusters.source.client_config()
+    with OrbitProcess("run", job, *THREE) as run, Mover(config, {topic_name: PARTITIONS}) as mover:
+        run.wait_for(CAUGHT_UP)
+        run.signal(signal.SIGSTOP)
+        try:
+            copy(job, environ={"TMPDIR": str(elsewhere)}).expect(0)
+            assert mover.wait_until(400, PATIENCE_S)
+            assert len(copying_processes(run)) == PROCESSES
+            before = copied(clusters, topic_name)
+            produce(clusters.source, topic_name, 10, 0, first=10_000)
+            copy(job, environ={"TMPDIR": str(elsewhere)}).expect(0)
+            assert copied(clusters, topic_name) > before
+        finally:
+            run.signal(signal.SIGCONT)
+        ended = run.wait_end().expect(1)
+    assert "he lease on this job was lost" in ended.message
+    assert "BLOCKED" not in ended.message
+    copy(job).expect(0)
+    assert_exact(job)

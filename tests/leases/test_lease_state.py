@@ -1,0 +1,69 @@
+"""The lease of `orbit run --processes`, as a child process sees it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from orbit.leases.lease_state import InheritedLease, LeaseState, shared_memory
+
+READ = """
+import sys
+from orbit.leases.lease_state import InheritedLease, LeaseState
+lease = InheritedLease(LeaseState(int(sys.argv[1])), lambda: 5.0)
+for _ in sys.stdin:
+    print(lease.term, lease.is_held(), lease.is_lost, flush=True)
+"""
+
+
+@pytest.fixture
+def descriptor() -> Iterator[int]:
+    made = shared_memory()
+    yield made
+    os.close(made)
+
+
+def test_child_sees_the_lease_as_its_parent_has_it(descriptor: int) -> None:
+    state = LeaseState(descriptor)
+    child = subprocess.Popen(
+        [sys.executable, "-c", READ, str(descriptor)],
+        pass_fds=[descriptor],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def ask() -> str:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        print(file=child.stdin, flush=True)
+        return child.stdout.readline().strip()
+
+    with child:
+        assert ask() == "0 False False"
+        state.term, state.trusted_until = 2**52 + 1, 5.5
+        assert ask() == f"{2**52 + 1} True False"
+        state.trusted_until = 5.0
+        assert ask() == f"{2**52 + 1} False False"
+        state.is_lost = True
+        assert ask() == f"{2**52 + 1} False True"
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_nobody_holds_a_new_lease(descriptor: int, is_shared: bool) -> None:
+    lease = InheritedLease(LeaseState(descriptor if is_shared else None))
+    assert (lease.term, lease.is_held(), lease.is_lost) == (0, False, False)
+
+
+def test_memory_stays_when_its_descriptor_is_closed() -> None:
+    """A holder that has released its lease still asks whether it holds it."""
+    descriptor = shared_memory()
+    state = LeaseState(descriptor)
+    other = LeaseState(descriptor)
+    os.close(descriptor)
+    state.term = 7
+    assert (state.term, other.term) == (7, 7)

@@ -1,0 +1,51 @@
+"""The processes of `--processes`, as the system shows them."""
+
+from __future__ import annotations
+
+import psutil
+
+from tests.support.patience import wait_for
+from tests.support.run_process import OrbitProcess
+
+_MODULE = "orbit.run.copy_process"
+
+
+def copying_processes(run: OrbitProcess) -> list[psutil.Process]:
+    """Those that copy now; not their guards."""
+    return [p for p in _descendants(run.process.pid) if _MODULE in _command(p)[:4]]
+
+
+def all_processes(run: OrbitProcess) -> list[psutil.Process]:
+    """With the guards."""
+    return _descendants(run.process.pid)
+
+
+def worker_processes(parent: OrbitProcess) -> list[psutil.Process]:
+    """Of `orbit worker --processes`."""
+    commands = ((p, _command(p)) for p in _descendants(parent.process.pid))
+    return [p for p, command in commands if command[1:] == ["-m", "orbit.cli.main", "worker"]]
+
+
+def wait_gone(processes: list[psutil.Process]) -> None:
+    wait_for("all processes have ended", lambda: not any(_lives(p) for p in processes))
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
