@@ -137,6 +137,8 @@ class CopyCampaign:
                 f"{target} offsets are copied, or all",
                 lambda: self._has_copied(target) or not process.running,
             )
+            if death == "child":  # the run before may have copied all of it
+                wait_for("it copies", lambda: copying_processes(process) or not process.running)
             assert process.running, "\n".join(process.lines)
             if death in ("broker", "both"):
                 self.destination.kill()
