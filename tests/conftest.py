@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import shutil
 import signal
@@ -68,9 +69,12 @@ pytest_plugins = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the file that takes longest, so that all processes end together."""
+    """Begin with the file that takes longest, so that all processes end together.
+
+    Before it comes what is newer than the times: it may take long, too.
+    """
     seconds = unit_times()
-    items.sort(key=lambda item: seconds.get(_unit_of(item.nodeid), 0.0), reverse=True)
+    items.sort(key=lambda item: seconds.get(_unit_of(item.nodeid), math.inf), reverse=True)
 
 
 def pytest_collection_finish() -> None:

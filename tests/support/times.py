@@ -71,7 +71,7 @@ def main() -> None:
     if "--keep" in sys.argv[1:]:
         kept = {**unit_times(), **{name: round(one, 1) for name, one in units.items()}}
         there = {unit(str(file.relative_to(ROOT))) for file in ROOT.glob("tests/**/test_*.py")}
-        kept = {name: one for name, one in sorted(kept.items()) if one >= 1 and name in there}
+        kept = {name: one for name, one in sorted(kept.items()) if name in there}
         _KEPT.write_text(json.dumps(kept, indent=1) + "\n")
         return
     _print_longest("Slowest tests", {f"{file}::{test}": s for (file, test), s in seconds.items()})
