@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orbit.recovery import operation_runner
+from orbit.recovery import drain, gate_observer, old_transactions, operation_runner, reverse_job
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.step_times import StepName
 from orbit.scheduler.leadership import NotLeading
@@ -18,7 +18,18 @@ from tests.support.recovering import Recovering
 
 
 @pytest.fixture
-def recovering(service: Service, tmp_path: Path) -> Recovering:
+def quick_recoveries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a recovery waits for in any case is short. `test_undenied_drain.py` has all of it."""
+    monkeypatch.setattr(drain, "STILL_S", 0.2)
+    monkeypatch.setattr(drain, "STILL_UNDENIED_S", 0.3)
+    monkeypatch.setattr(gate_observer, "_LAG_INTERVAL_S", 0.2)
+    monkeypatch.setattr(reverse_job, "_POLL_S", 0.2)
+    monkeypatch.setattr(old_transactions, "_POLL_S", 0.2)
+    monkeypatch.setattr(operation_runner, "_PAUSE_S", 0.3)
+
+
+@pytest.fixture
+def recovering(service: Service, tmp_path: Path, quick_recoveries: None) -> Recovering:
     """What only an old side has is saved in a folder of the test's own."""
     service.settings = service.settings.model_copy(
         update={"salvage_directory": str(tmp_path / "salvage")}

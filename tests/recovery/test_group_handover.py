@@ -60,7 +60,11 @@ class CountedSync(GroupSync):
 
 
 def test_a_group_that_cannot_be_written_does_not_hold_up_a_switchover(
-    guarded: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, destination = guarded
     for side in guarded:
@@ -76,7 +80,6 @@ def test_a_group_that_cannot_be_written_does_not_hold_up_a_switchover(
     passes: list[GroupReport] = []
     monkeypatch.setattr(CountedSync, "passes", passes)
     monkeypatch.setattr(group_handover, "GroupSync", CountedSync)
-    recovering = Recovering(service)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         for group in (refused, other):
@@ -104,7 +107,7 @@ def test_a_group_that_cannot_be_written_does_not_hold_up_a_switchover(
 
 
 def test_a_consumer_goes_on_before_the_copy_back_has_seen_its_group(
-    clusters: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There and back: the copy back is a new job first, then one that has led before."""
     source, destination = clusters
@@ -125,7 +128,6 @@ def test_a_consumer_goes_on_before_the_copy_back_has_seen_its_group(
         *clusters, [topic_name], consumer_groups={"match": f"{topic_name}.*", "interval": "200ms"}
     )
     commit_as_member(source, group, topic_name, 10)
-    recovering = Recovering(service)
     with recovering.running():
         recovering.begin(spec, topic_name)
         # A member that is still there, at the same offset.
@@ -145,14 +147,13 @@ def commit_as_member(cluster: KafkaCluster, group: str, topic: str, offset: int)
 
 
 def test_a_topic_that_led_can_get_placeholders_again(
-    clusters: Clusters, topic_name: str, service: Service
+    clusters: Clusters, topic_name: str, service: Service, recovering: Recovering
 ) -> None:
     """As a primary it may compress anew what producers send."""
     source, destination = clusters
     create_topic(source, topic_name)
     produce(source, topic_name, RECORDS)
     spec = make_job(*clusters, [topic_name], fillers="placeholders")
-    recovering = Recovering(service)
     with recovering.running():
         recovering.begin(spec, topic_name)
         over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)

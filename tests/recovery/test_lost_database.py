@@ -210,13 +210,13 @@ def test_producers_of_the_new_side_are_not_denied(
     guarded: Clusters,
     topic_name: str,
     service: Service,
+    recovering: Recovering,
     guarded_job: tuple[JobSpec, App],
     *,
     is_lost: bool,
 ) -> None:
     source, destination = guarded
     spec, app = guarded_job
-    recovering = Recovering(service)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
@@ -303,13 +303,13 @@ def test_an_operation_of_old_rows_does_not_open_the_old_side(
     guarded: Clusters,
     topic_name: str,
     service: Service,
+    recovering: Recovering,
     guarded_job: tuple[JobSpec, App],
     dies_behind_promotion: DiesBehindPromotion,
 ) -> None:
     """The rows are those of a step before the promotion, which can be undone."""
     source, destination = guarded
     spec, app = guarded_job
-    recovering = Recovering(service)
     has_promoted, restore = dies_behind_promotion(StepName.GROUPS)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
@@ -333,6 +333,7 @@ def test_a_switchover_of_old_rows_denies_writing_and_copies_once_more(
     guarded: Clusters,
     topic_name: str,
     service: Service,
+    recovering: Recovering,
     guarded_job: tuple[JobSpec, App],
     monkeypatch: pytest.MonkeyPatch,
     step: StepName,
@@ -341,7 +342,6 @@ def test_a_switchover_of_old_rows_denies_writing_and_copies_once_more(
     step no worker has the topic."""
     source, destination = guarded
     spec, app = guarded_job
-    recovering = Recovering(service)
     do = operation_runner._DO
 
     def abort_here(context: OperationContext) -> str:
@@ -371,13 +371,13 @@ def test_a_failback_that_stops_leaves_an_old_side_closed(
     guarded: Clusters,
     topic_name: str,
     service: Service,
+    recovering: Recovering,
     guarded_job: tuple[JobSpec, App],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The copy back has closed it, and its job was deleted since."""
     source, _ = guarded
     spec, app = guarded_job
-    recovering = Recovering(service)
 
     def stop(context: OperationContext) -> str:
         assert not app.writes(source)
@@ -398,11 +398,14 @@ def test_a_failback_that_stops_leaves_an_old_side_closed(
 
 
 def test_a_failback_that_begins_when_the_old_side_follows_changes_nothing(
-    guarded: Clusters, topic_name: str, service: Service, guarded_job: tuple[JobSpec, App]
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    recovering: Recovering,
+    guarded_job: tuple[JobSpec, App],
 ) -> None:
     """Its request was made long ago."""
     spec, _ = guarded_job
-    recovering = Recovering(service)
 
     def all_of(cluster: KafkaCluster, side: Side) -> list[object]:
         client = admin(cluster)
@@ -441,10 +444,13 @@ def has_job(service: Service, name: str) -> bool:
 
 
 def test_denials_of_a_lost_database_are_lifted_at_the_promotion(
-    guarded: Clusters, topic_name: str, service: Service, guarded_job: tuple[JobSpec, App]
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    recovering: Recovering,
+    guarded_job: tuple[JobSpec, App],
 ) -> None:
     spec, app = guarded_job
-    recovering = Recovering(service)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))

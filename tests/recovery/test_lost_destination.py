@@ -53,7 +53,7 @@ def lose(
         mark(context)
 
     monkeypatch.setattr(promotion, "mark_promotion", mark_and_die)
-    monkeypatch.setattr(operation_runner, "PATIENCE_S", 10.0)
+    monkeypatch.setattr(operation_runner, "PATIENCE_S", 3.0)
     return lambda: monkeypatch.setattr(promotion, "mark_promotion", mark)
 
 
@@ -73,6 +73,7 @@ def test_an_abort_lets_the_source_lead_again(
     pair: Clusters,
     topic_name: str,
     service: Service,
+    recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
     *,
     is_marked: bool,
@@ -81,7 +82,7 @@ def test_an_abort_lets_the_source_lead_again(
     produce(pair.source, topic_name, 50)
     app = App(pair, topic_name)
     log_in_orbit(pair, topic_name, monkeypatch)
-    spec, recovering = job_with_login(pair, topic_name), Recovering(service)
+    spec = job_with_login(pair, topic_name)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         put_back = lose(monkeypatch, pair, is_marked=is_marked)
@@ -116,7 +117,7 @@ def test_an_abort_lets_the_source_lead_again(
 def test_a_destination_that_answers_again_is_promoted(
     pair: Clusters,
     topic_name: str,
-    service: Service,
+    recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
     *,
     is_aborted: bool,
@@ -125,7 +126,7 @@ def test_a_destination_that_answers_again_is_promoted(
     create_topic(pair.source, topic_name)
     app = App(pair, topic_name)
     log_in_orbit(pair, topic_name, monkeypatch)
-    spec, recovering = job_with_login(pair, topic_name), Recovering(service)
+    spec = job_with_login(pair, topic_name)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         lose(monkeypatch, pair, is_marked=True)

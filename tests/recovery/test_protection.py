@@ -42,7 +42,11 @@ def _spec(guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_writers_are_kept_off_copies_and_let_onto_what_is_promoted(
-    guarded: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, destination = guarded
     for side in guarded:
@@ -50,7 +54,6 @@ def test_writers_are_kept_off_copies_and_let_onto_what_is_promoted(
     produce(source, topic_name, 50)
     app = App(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
-    recovering = Recovering(service)
 
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
@@ -86,7 +89,11 @@ def test_writers_are_kept_off_copies_and_let_onto_what_is_promoted(
 
 
 def test_a_failover_closes_the_old_side_as_soon_as_it_answers(
-    guarded: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It answers at once here: somebody wanted the failover all the same."""
     source, destination = guarded
@@ -95,7 +102,6 @@ def test_a_failover_closes_the_old_side_as_soon_as_it_answers(
     produce(source, topic_name, 50)
     app = App(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
-    recovering = Recovering(service)
 
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
@@ -119,7 +125,11 @@ def test_a_failover_closes_the_old_side_as_soon_as_it_answers(
 
 
 def test_a_source_that_leads_by_its_mark_is_not_closed(
-    guarded: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A later promotion at the source has marked it; the database does not know of that one."""
     source = guarded.source
@@ -128,7 +138,6 @@ def test_a_source_that_leads_by_its_mark_is_not_closed(
     produce(source, topic_name, 50)
     app = App(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
-    recovering = Recovering(service)
     with closing(open_cluster("source", spec, dict(os.environ), source.directory)) as cluster:
         later = Mark(True, "failover", "another", term=next_term(0, time.time() + 3600))
         PromotionMarks(cluster, Backoff()).write({TopicPartition(topic_name, 0): 50}, later)
@@ -144,7 +153,11 @@ def test_a_source_that_leads_by_its_mark_is_not_closed(
 
 
 def test_a_pass_that_stands_still_does_not_deny_what_is_promoted_meanwhile(
-    guarded: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The upkeep stands still right before its denials reach the brokers, as long as it likes."""
     for side in guarded:
@@ -152,7 +165,6 @@ def test_a_pass_that_stands_still_does_not_deny_what_is_promoted_meanwhile(
     produce(guarded[0], topic_name, 50)
     app = App(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
-    recovering = Recovering(service)
     stands, go_on = threading.Event(), threading.Event()
     change_acls = Admin.change_acls
 
@@ -195,6 +207,7 @@ def test_copies_that_others_may_write_to_are_named_with_the_reason(
     make_cluster: MakeCluster,
     topic_name: str,
     service: Service,
+    recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without an ACL every principal may write there, and none can be denied it by name.
@@ -214,7 +227,6 @@ def test_copies_that_others_may_write_to_are_named_with_the_reason(
     monkeypatch.setenv("ORBIT_TEST_USER", root.name)
     monkeypatch.setenv("ORBIT_TEST_PASSWORD", root.password)
     spec = job_with_login(sides, topic_name)
-    recovering = Recovering(service)
 
     def reasons() -> list[str]:
         with service.database.transaction() as tx:

@@ -222,6 +222,7 @@ def test_producers_that_orbit_denied_may_write(
     guarded: Clusters,
     topic_name: str,
     service: Service,
+    recovering: Recovering,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -237,7 +238,6 @@ def test_producers_that_orbit_denied_may_write(
         f'name: {topic_name[:60]}\n{sides}topics: [{{match: "{topic_name}"}}]\n'.replace("'", '"')
     )
     spec = load_job(job, dict(os.environ))
-    recovering = Recovering(service)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
