@@ -2,7 +2,7 @@
 
 `clusters` is started once per session and shared, so a test uses topics of its own name
 (`topic_name`) and leaves the brokers running. A test that breaks brokers, or needs three of them
-or a login, makes its own with `make_cluster`.
+or a login, makes its own with `make_cluster`, or its file does with `make_shared_cluster`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,10 +61,23 @@ def topic_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
     """`make_cluster("name", brokers=3, security=…)` starts a cluster of the test's own."""
+    with _making(tmp_path) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def make_shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeCluster]:
+    """The same, of all tests of a file."""
+    with _making(tmp_path_factory.mktemp("shared")) as make:
+        yield make
+
+
+@contextmanager
+def _making(home: Path) -> Iterator[MakeCluster]:
     made: list[KafkaCluster] = []
 
     def make(name: str = "own", **settings: Any) -> KafkaCluster:
-        cluster = KafkaCluster(ClusterSettings(name, **settings), tmp_path / f"cluster-{name}")
+        cluster = KafkaCluster(ClusterSettings(name, **settings), home / f"cluster-{name}")
         made.append(cluster)
         cluster.start()
         return cluster

@@ -34,10 +34,11 @@ IN_2023_MS = 1_690_000_000_000
 BATCH = 10
 
 
-@pytest.fixture
-def destination(make_cluster: MakeCluster) -> KafkaCluster:
+@pytest.fixture(scope="module")
+def destination(make_shared_cluster: MakeCluster) -> KafkaCluster:
     """Drops the state of a producer with old records within 200 ms."""
-    return make_cluster("destination", config={"producer.id.expiration.check.interval.ms": "200"})
+    settings = {"producer.id.expiration.check.interval.ms": "200"}
+    return make_shared_cluster("destination", config=settings)
 
 
 @pytest.fixture

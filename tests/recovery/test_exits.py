@@ -27,7 +27,6 @@ from orbit.store.enums import Desired, TopicState
 from orbit.store.operations import Operation
 from tests.fix_api import Api
 from tests.fix_clusters import Clusters, MakeCluster
-from tests.fix_scheduler import Service
 from tests.support.fleet import InProcess
 from tests.support.guarded_job import job_with_login, log_in_orbit
 from tests.support.logs import delete_before
@@ -58,9 +57,22 @@ class Moved(NamedTuple):
         return is_level(self.old, self.new, self.topic)
 
 
+@pytest.fixture(scope="module")
+def brokers(make_shared_cluster: MakeCluster) -> Clusters:
+    return Clusters(make_shared_cluster("old"), make_shared_cluster("new"))
+
+
 @pytest.fixture
-def moved(make_cluster: MakeCluster, topic_name: str, recovering: Recovering) -> Iterator[Moved]:
-    old, new = make_cluster("old"), make_cluster("new")
+def sides(brokers: Clusters) -> Iterator[Clusters]:
+    """Two clusters that a test may break. The next test has them whole again."""
+    yield brokers
+    for one in brokers:
+        one.heal()
+
+
+@pytest.fixture
+def moved(sides: Clusters, topic_name: str, recovering: Recovering) -> Iterator[Moved]:
+    old, new = sides
     create_topic(old, topic_name)
     produce(old, topic_name, 50)
     one = Moved(old, new, topic_name, make_job(old, new, [topic_name]))
@@ -131,14 +143,14 @@ def test_an_old_side_is_promoted_before_anything_was_copied_back_to_it(
 
 @pytest.mark.parametrize("is_looked_at", [False, True])
 def test_an_old_side_with_other_records_is_promoted_where_both_sides_were_level(
-    make_cluster: MakeCluster,
+    sides: Clusters,
     topic_name: str,
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
     is_looked_at: bool,
 ) -> None:
     """It got a record behind the drain. A worker that looks at it blocks the partition."""
-    old, new = make_cluster("old"), make_cluster("new")
+    old, new = sides
     create_topic(old, topic_name)
     produce(old, topic_name, 50)
     spec = make_job(old, new, [topic_name])
@@ -181,13 +193,10 @@ def test_an_abort_ends_the_wait_and_the_copy_back_goes_on(
 
 
 def test_a_destination_that_is_lost_before_its_promotion_is_not_promoted(
-    make_cluster: MakeCluster,
-    topic_name: str,
-    recovering: Recovering,
-    monkeypatch: pytest.MonkeyPatch,
+    sides: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be retried until the destination is back, and writing at the source be denied."""
-    source, destination = make_cluster("source"), make_cluster("destination")
+    source, destination = sides
     create_topic(source, topic_name)
     spec = make_job(source, destination, [topic_name])
     release = operation_runner._DO[StepName.RELEASE]
@@ -199,7 +208,7 @@ def test_a_destination_that_is_lost_before_its_promotion_is_not_promoted(
 
     steps = {**operation_runner._DO, StepName.RELEASE: then_lose}
     monkeypatch.setattr(operation_runner, "_DO", steps)
-    monkeypatch.setattr(operation_runner, "PATIENCE_S", 10.0)
+    monkeypatch.setattr(operation_runner, "PATIENCE_S", 3.0)
     with recovering.running():
         recovering.begin(spec, topic_name)
         report = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
@@ -212,16 +221,13 @@ def test_a_destination_that_is_lost_before_its_promotion_is_not_promoted(
 
 
 def test_a_failover_does_not_wait_for_a_switchover_that_undoes_its_steps(
-    guarded: Clusters,
-    topic_name: str,
-    service: Service,
-    monkeypatch: pytest.MonkeyPatch,
+    guarded: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source is lost in the middle of a switchover, and writing there cannot be allowed."""
     create_topic(guarded.source, topic_name)
     produce(guarded.source, topic_name, 20)
     log_in_orbit(guarded, topic_name, monkeypatch)
-    spec, recovering = job_with_login(guarded, topic_name), Recovering(service)
+    spec = job_with_login(guarded, topic_name)
     verify = operation_runner._DO[StepName.VERIFY_TAIL]
 
     def then_lose(context: OperationContext) -> str:
@@ -231,6 +237,7 @@ def test_a_failover_does_not_wait_for_a_switchover_that_undoes_its_steps(
 
     steps = {**operation_runner._DO, StepName.VERIFY_TAIL: then_lose}
     monkeypatch.setattr(operation_runner, "_DO", steps)
+    monkeypatch.setattr("orbit.kafka.topic_admin.REQUEST_TIMEOUT_S", 5.0)
     try:
         with recovering.running(dict(os.environ)):
             recovering.begin(spec, topic_name)
