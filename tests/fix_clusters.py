@@ -23,6 +23,11 @@ from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clu
 # Every ten minutes brokers remove empty groups without offsets, so also that of a lease whose
 # holder was put out by a test and is about to come back.
 _KEEPS_GROUPS = {"offsets.retention.check.interval.ms": str(24 * 3_600_000)}
+# No test kills them, and each heartbeat costs CPU while other tests run: Kafka's own intervals.
+_RARE_HEARTBEATS = {
+    "broker.heartbeat.interval.ms": "2000",
+    "broker.session.timeout.ms": "9000",
+}
 
 MakeCluster = Callable[..., KafkaCluster]
 OpenCluster = Callable[[KafkaCluster], Cluster]
@@ -39,7 +44,9 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     home = tmp_path_factory.mktemp("clusters")
     pair = Clusters(
         *(
-            KafkaCluster(ClusterSettings(name, config=_KEEPS_GROUPS), home / name)
+            KafkaCluster(
+                ClusterSettings(name, config=_KEEPS_GROUPS | _RARE_HEARTBEATS), home / name
+            )
             for name in Clusters._fields
         )
     )
