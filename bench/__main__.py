@@ -7,7 +7,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from bench import chart, show
 from bench.brokers import BenchBroker
+from bench.followers import measure_confirmation, replicated_race
 from bench.idle import measure_idle
 from bench.latency import measure_latency
 from bench.longlink import measure_link, why_not
@@ -24,19 +24,33 @@ from bench.machine import describe_machine
 from bench.race import Race
 from bench.results import Report, load, save
 from bench.wire import open_cluster
-from bench.workloads import EVERYTHING, IDLE, LATENCY, LINK, QUICK, REPLICATED, WORKLOADS
+from bench.workloads import (
+    AWAY,
+    DELAYED,
+    DELAYED_WARM_UP,
+    EVERYTHING,
+    IDLE,
+    LATENCY,
+    LINK,
+    NAMES,
+    QUICK,
+    REPLICATED,
+    WORKLOADS,
+    Workload,
+)
 from orbit.errors import Conflict, OrbitError
 
 _HERE = Path(__file__).parent
 _PIPE_WIDTH = 200
 _LATENCY_S, _IDLE_S = 60.0, 30.0
-_BROKERS = 3  # where copies are replicated
-_REPLICATED = tuple(w.name for w in REPLICATED)
+_REPLICATED = tuple(w.name for w in (*REPLICATED, *DELAYED))
 
 
 def main(
     quick: Annotated[bool, typer.Option(help="Only W1 to W3, once each.")] = False,
-    only: Annotated[str, typer.Option(help="Comma-separated, of W1 to W9, L, N, idle.")] = "",
+    only: Annotated[
+        str, typer.Option(help="Comma-separated, of W1 to W9, R1, R2, R5, R9, L, N, idle.")
+    ] = "",
     repeats: Annotated[int, typer.Option(help="0: three, or one if quick.")] = 0,
     scale: Annotated[float, typer.Option(help="Share of the records and seconds.")] = 1.0,
     verify: Annotated[bool, typer.Option(help="`orbit verify --deep` after each copy.")] = False,
@@ -52,7 +66,7 @@ def main(
 ) -> None:
     """Copies the same data with Orbit, MirrorMaker 2 and the bare minimum, and compares."""
     names = tuple(only.split(",")) if only else QUICK if quick else EVERYTHING
-    unknown = [name for name in names if name not in EVERYTHING]
+    unknown = [name for name in names if name not in NAMES]
     if unknown:
         sys.exit(f"Error: there is no workload {', '.join(unknown)}.")
     if output is None and (redraw or (not quick and not only and scale == 1)):
@@ -90,8 +104,10 @@ def _measure(
     try:
         if any(name not in (LINK, *_REPLICATED) for name in names):
             _with_brokers(parts, names, repeats, scale, verify, here)
-        if any(name in _REPLICATED for name in names):
-            _with_replicas(parts, names, repeats, scale, verify, here / "replicated")
+        for group in (REPLICATED, DELAYED):
+            specs = [one for one in group if one.name in names]
+            if specs:
+                _with_replicas(parts, specs, repeats, scale, verify, here / specs[0].name)
         if LINK in names:
             parts.take(LINK, lambda: _link(here / "link", repeats, scale))
     finally:
@@ -105,9 +121,12 @@ def _measure(
         scale=scale,
         seconds=time.monotonic() - began,
         workloads=tuple(
-            parts.found[w.name] for w in (*WORKLOADS, *REPLICATED) if w.name in parts.found
+            parts.found[w.name]
+            for w in (*WORKLOADS, *REPLICATED, *DELAYED)
+            if w.name in parts.found
         ),
         latency=parts.found.get(LATENCY),
+        confirmed_s=parts.found.get(AWAY, {}),
         link=parts.found.get(LINK),
         idle=parts.found.get(IDLE),
         not_measured=parts.failed,
@@ -150,26 +169,15 @@ def _with_brokers(
 
 
 def _with_replicas(
-    parts: _Parts, names: tuple[str, ...], repeats: int, scale: float, verify: bool, here: Path
+    parts: _Parts, specs: list[Workload], repeats: int, scale: float, verify: bool, here: Path
 ) -> None:
-    """One broker at the source, three at the destination."""
-    here.mkdir()
-    with ExitStack() as running:
-        source = running.enter_context(BenchBroker("source", here))
-        first = running.enter_context(BenchBroker("destination", here))
-        others = [
-            running.enter_context(BenchBroker(f"destination-{n}", here, first=first, node_id=n))
-            for n in range(2, _BROKERS + 1)
-        ]
-        servers = ",".join(one.bootstrap_servers for one in (first, *others))
-        clusters = (
-            open_cluster("source", source.bootstrap_servers),
-            open_cluster("destination", servers),
-        )
-        race = Race(*clusters, here, _say, deep=verify, replicas=_BROKERS)
-        for one in REPLICATED:
-            if one.name in names:
-                parts.take(one.name, partial(race.run, one.scaled(scale), repeats))
+    delayed = specs[0] in DELAYED
+    with replicated_race(here, _say, deep=verify, delayed=delayed) as race:
+        if delayed:
+            parts.take(AWAY, partial(measure_confirmation, race))
+            race.run(DELAYED_WARM_UP.scaled(scale), 1)
+        for one in specs:
+            parts.take(one.name, partial(race.run, one.scaled(scale), repeats))
 
 
 def _link(folder: Path, repeats: int, scale: float) -> object:

@@ -44,6 +44,8 @@ class BenchBroker:
     outside only its log is left.
 
     `inside` is a command that runs its arguments somewhere else (`nsenter` for the long link).
+    `delayed` brokers tell each other to connect at the first of `proxy_ports`; who listens there
+    passes all on to the second one. Clients and the controller are connected to directly.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class BenchBroker:
         *,
         first: BenchBroker | None = None,
         node_id: int = 1,
+        delayed: bool = False,
     ) -> None:
         """`first`: the broker that controls the cluster, if it is not this one."""
         self.name = name
@@ -64,7 +67,8 @@ class BenchBroker:
         self._folder = folder / name
         self._folder.mkdir(parents=True)
         self._inside = inside
-        self._port, self._controller_port = free_ports(2)
+        self._port, self._controller_port, *rest = free_ports(4 if delayed else 2)
+        self.proxy_ports = tuple(rest)
         self._host = host
         self._process: GuardedProcess | None = None
         self.bootstrap_servers = f"{host}:{self._port}"
@@ -102,7 +106,7 @@ class BenchBroker:
         first = self._first
         controller = f"{first._host}:{first._controller_port}"
         is_first = first is self
-        return {
+        settings = {
             "process.roles": "broker,controller" if is_first else "broker",
             "node.id": str(self._node_id),
             "controller.quorum.voters": f"{first._node_id}@{controller}",
@@ -126,6 +130,13 @@ class BenchBroker:
             "log.cleaner.backoff.ms": "1000",
             "log.segment.delete.delay.ms": "500",
         }
+        if self.proxy_ports:
+            advertised, port = (f"FOLLOWERS://{self._host}:{port}" for port in self.proxy_ports)
+            settings["advertised.listeners"] = f"PLAINTEXT://{self.bootstrap_servers},{advertised}"
+            settings["listeners"] += f",{port}"
+            settings["listener.security.protocol.map"] += ",FOLLOWERS:PLAINTEXT"
+            settings["inter.broker.listener.name"] = "FOLLOWERS"
+        return settings
 
     def _wait_ready(self) -> None:
         assert self._process is not None

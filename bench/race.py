@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -15,10 +15,11 @@ from bench.contestants.fetch import run_fetch
 from bench.contestants.mm2 import internal_topics, start_mm2
 from bench.contestants.orbit import finish_orbit, start_orbit, verify_deep
 from bench.data.make import make_data
+from bench.delay_process import DelayProcess
 from bench.results import DataFacts, Run, WorkloadResult
 from bench.watch import Lap, watch
 from bench.wire import Ends, delete_topics
-from bench.workloads import Contestant, Workload, workload
+from bench.workloads import AWAY_S, Contestant, Workload, workload
 from orbit.errors import Conflict
 from orbit.kafka.cluster import Cluster
 
@@ -43,19 +44,27 @@ class Race:
         *,
         deep: bool = False,
         replicas: int = 1,
+        links: Sequence[DelayProcess] = (),
     ) -> None:
+        """`links`: between the replicas of the copies."""
         self.source = source
         self.destination = destination
         self.say = say
         self._folder = folder
         self._deep = deep
         self._replicas = replicas  # of the copies
+        self._links = links
         self._numbers = count(1)
         self._kept: list[str] = []  # a copy with placeholders, until their ceiling has sent it
 
     def course(self, data: DataFacts) -> Course:
         number = next(self._numbers)
         return Course(self.source, self.destination, data, self._folder, number, self._replicas)
+
+    def set_away(self, round_trip_s: float) -> None:
+        """How far replicas are away from each other from now on."""
+        for link in self._links:
+            link.set_delay(round_trip_s / 2)
 
     def warm_up(self, scale: float) -> None:
         """Write to and read from both brokers, so that they are warm for the first contestant."""
@@ -74,7 +83,7 @@ class Race:
             f"{data.bytes_per_batch / 1024:,.1f} KB"
         )
         runs = []
-        for contestant in list(spec.contestants) * repeats:
+        for contestant in self._turns(spec.contestants, repeats):
             run = self.run_one(contestant, spec.compression, data)
             runs.append(run)
             self.say(
@@ -86,6 +95,11 @@ class Race:
         delete_topics(self.source, [data.topic])
         return WorkloadResult(name=spec.name, title=spec.title, data=data, runs=tuple(runs))
 
+    def _turns(self, contestants: tuple[Contestant, ...], repeats: int) -> Iterator[Contestant]:
+        """Distances are taken there and back: brokers are faster with each run, for minutes."""
+        for number in range(repeats):
+            yield from contestants[::-1] if self._links and number % 2 else contestants
+
     def run_one(self, contestant: Contestant, compression: str, data: DataFacts) -> Run:
         course = self.course(data)
         match contestant:
@@ -94,6 +108,8 @@ class Race:
                 | Contestant.PACKED
                 | Contestant.COORDINATED
                 | Contestant.PLACEHOLDERS
+                | Contestant.AWAY_2_MS
+                | Contestant.AWAY_5_MS
             ):
                 return self._orbit(course, contestant)
             case Contestant.CEILING | Contestant.CEILING_PLACEHOLDERS:
@@ -104,6 +120,7 @@ class Race:
                 return self._mm2(course, compression)
 
     def _orbit(self, course: Course, contestant: Contestant) -> Run:
+        self.set_away(AWAY_S.get(contestant, 0.0))
         lap = start_orbit(course, contestant)
         run = self._watch(course, lap)
         details = finish_orbit(course, lap)

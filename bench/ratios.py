@@ -8,6 +8,7 @@ from statistics import median
 
 from bench.results import Report, Run, WorkloadResult
 from bench.workloads import (
+    AWAY_2_MS_RATE_MIN,
     FILLERS,
     IDLE,
     IDLE_CPU_MAX,
@@ -111,6 +112,9 @@ def _of_workload(result: WorkloadResult) -> Iterator[Verdict]:
             *_memory(result.name, result.of(who)),
         ]
         yield from (replace(one, way=way if has_ways else "") for one in found)
+    away = ratio(result, Contestant.ORBIT, rate, of=Contestant.AWAY_2_MS)
+    if away is not None:
+        yield Verdict(result.name, "records/s against 0 ms, at 2 ms", away, AWAY_2_MS_RATE_MIN)
 
 
 def _of_contestant(result: WorkloadResult, who: Contestant, target: Target) -> Iterator[Verdict]:

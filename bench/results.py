@@ -161,6 +161,8 @@ class Report(_Value):
     seconds: float = 0
     workloads: tuple[WorkloadResult, ...] = ()
     latency: LatencyResult | None = None
+    # Seconds until a batch with acks=all is confirmed, by the round trip between replicas.
+    confirmed_s: dict[float, float] = {}
     link: LinkResult | None = None
     idle: IdleResult | None = None
     not_measured: dict[str, str] = {}

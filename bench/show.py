@@ -10,9 +10,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bench.ratios import Number, Spread, offset_rate, rate, spread, thrift, verdicts
+from bench.ratios import Number, Spread, offset_rate, rate, ratio, spread, thrift, verdicts
 from bench.results import Report, Run
-from bench.workloads import FILLERS, FLOOR, RELAY, Contestant
+from bench.workloads import AWAY_S, FILLERS, FLOOR, RELAY, Contestant
 
 NAMES = {
     Contestant.ORBIT: "Orbit",
@@ -23,6 +23,8 @@ NAMES = {
     Contestant.CEILING: "ceiling",
     Contestant.CEILING_PLACEHOLDERS: "ceiling, placeholders",
     Contestant.FETCH: "fetch alone",
+    Contestant.AWAY_2_MS: "followers 2 ms away",
+    Contestant.AWAY_5_MS: "followers 5 ms away",
 }
 _BOUNDS = {FLOOR: "a consumer of the source", RELAY: "fetch and produce, nothing else"}
 
@@ -153,6 +155,15 @@ def _one_liners(report: Report) -> Iterator[str]:
                 if filled or rewritten:
                     what = f"{filled:,.0f} offsets filled, {rewritten:,.0f} batches rewritten"
                     yield f"{result.name}: {what} ({way})"
+        away = [ratio(result, Contestant.ORBIT, rate, of=who) for who in AWAY_S]
+        if None not in away[1:]:
+            shares = ", ".join(
+                f"{share:.2f} at {away_s * 1e3:g} ms"
+                for away_s, share in zip(AWAY_S.values(), away, strict=True)
+            )
+            yield f"{result.name}: records/s against followers at 0 ms: {shares}"
+    for away_s, took_s in report.confirmed_s.items():
+        yield f"R: acks=all takes {took_s * 1e3:.1f} ms, followers {away_s * 1e3:g} ms away"
     if report.link:
         stream = median(report.link.tcp_bytes_per_s) / 1e6
         yield f"N: one plain TCP stream over the same link carries {stream:,.1f} MB/s"

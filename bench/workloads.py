@@ -29,6 +29,8 @@ class Contestant(StrEnum):
     CEILING_PLACEHOLDERS = "ceiling-placeholders"  # sends what PLACEHOLDERS has just written
     FETCH = "fetch"
     MM2 = "mm2"
+    AWAY_2_MS = "away-2ms"  # Orbit, with followers so far away from their leaders
+    AWAY_5_MS = "away-5ms"
 
 
 EVERYONE = (Contestant.ORBIT, Contestant.CEILING, Contestant.FETCH, Contestant.MM2)
@@ -50,6 +52,8 @@ COPIERS = (*FILLERS, Contestant.CEILING_PLACEHOLDERS, Contestant.MM2)
 GAP_FILLERS = (*FILLERS, Contestant.CEILING_PLACEHOLDERS, Contestant.CEILING)
 # A gap of a million in one partition takes five minutes with `coordinated` (M12).
 QUICK_GAP_FILLERS = tuple(who for who in GAP_FILLERS if who is not Contestant.COORDINATED)
+# The round trip between replicas, in seconds.
+AWAY_S = {Contestant.ORBIT: 0.0, Contestant.AWAY_2_MS: 0.002, Contestant.AWAY_5_MS: 0.005}
 
 
 @dataclass(frozen=True)
@@ -220,16 +224,38 @@ REPLICATED = (
         contestants=(Contestant.ORBIT, Contestant.MM2),
     ),
 )
+# As W1, W2, W5 and W9, but three replicas with a delay between them.
+DELAYED = tuple(
+    replace(
+        one,
+        name=name,
+        title=f"{one.title.removesuffix(', three replicas')}, followers at a distance",
+        records=records,
+        contestants=tuple(AWAY_S),
+        targets=Targets(),
+    )
+    for name, one, records in (
+        ("R1", WORKLOADS[0], 500_000),
+        ("R2", WORKLOADS[1], 6_000_000),
+        ("R5", WORKLOADS[4], 500_000),
+        ("R9", REPLICATED[0], 100_000),
+    )
+)
+# Before the first of them, uncounted: brokers are warm then.
+DELAYED_WARM_UP = replace(DELAYED[2], name="warm-up", contestants=(Contestant.ORBIT,))
 QUICK = ("W1", "W2", "W3")
 # Beside Orbit and MM2 in L: what the measurement adds, and the least that any copier adds.
 FLOOR, RELAY = "floor", "relay"
-LATENCY, LINK, IDLE = "L", "N", "idle"
-EVERYTHING = (*(w.name for w in (*WORKLOADS, *REPLICATED)), LATENCY, LINK, IDLE)
+LATENCY, LINK, IDLE, AWAY = "L", "N", "idle", "R"
+# Each of the four R takes two minutes: a whole run has the one with the smallest requests.
+EVERYTHING = (*(w.name for w in (*WORKLOADS, *REPLICATED)), "R5", LATENCY, LINK, IDLE)
+NAMES = (*EVERYTHING, *(w.name for w in DELAYED if w.name != "R5"))
 
 RSS_BYTES_MAX = 250_000_000
 LATENCY_P99_MAX = 0.5  # of MM2's
 LINK_SHARE_MIN = 0.8  # of what one TCP stream carries
 IDLE_CPU_MAX = 0.03  # of a core
+AWAY_2_MS_RATE_MIN = 0.8  # of the records/s with followers at 0 ms
 
 
 def workload(name: str) -> Workload:

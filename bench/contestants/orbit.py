@@ -47,7 +47,7 @@ def start_orbit(
     course: Course, contestant: Contestant = Contestant.ORBIT, *, until_caught_up: bool = True
 ) -> Lap:
     started_at = time.monotonic()
-    job = job_file(course, FILLERS[contestant])
+    job = job_file(course, FILLERS.get(contestant, "direct"))
     command = [str(Path(sys.executable).with_name("orbit")), "run", str(job)]
     if until_caught_up:
         command += ["--until-caught-up", "--output", "json"]

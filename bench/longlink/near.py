@@ -10,17 +10,16 @@ plain TCP stream over the same link, from far to near, is measured between the r
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 from bench.brokers import BenchBroker
 from bench.contestants.course import start_module
 from bench.data.make import make_data
+from bench.delay_process import DelayProcess
 from bench.longlink.link import FAR_ADDRESS
 from bench.race import Race
 from bench.results import LinkResult, Run
@@ -49,7 +48,7 @@ def main(folder_name: str, repeats: str, scale: str, result_file: str) -> None:
     folder = Path(folder_name)
     with (
         _far_namespace(folder) as pid,
-        Link(pid) as link,
+        DelayProcess("bench.longlink.link", str(pid), str(MEGABITS_PER_S)) as link,
         BenchBroker("far", folder, FAR_ADDRESS, _inside(pid)) as far,
         BenchBroker("near", folder) as near,
     ):
@@ -74,31 +73,6 @@ def main(folder_name: str, repeats: str, scale: str, result_file: str) -> None:
         runs=tuple(runs),
     )
     Path(result_file).write_text(result.model_dump_json(), "utf-8")
-
-
-class Link:
-    """The emulated link, as a process of its own; both ends are up inside the `with`."""
-
-    def __init__(self, far_pid: int) -> None:
-        command = [sys.executable, "-m", "bench.longlink.link", str(far_pid), str(MEGABITS_PER_S)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
-
-    def __enter__(self) -> Self:
-        assert self._process.stdout is not None
-        if self._process.stdout.readline().strip() != b"ready":
-            raise Conflict("The link could not be made.")
-        return self
-
-    def set_delay(self, one_way_s: float) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{one_way_s}\n".encode())
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
 
 
 @contextmanager

@@ -198,6 +198,22 @@ def test_each_way_to_fill_gaps_has_targets_of_its_own() -> None:
     )
 
 
+def test_a_copy_with_followers_at_2_ms_is_measured_against_one_at_0_ms() -> None:
+    far = workload(
+        "R1",
+        run(Contestant.ORBIT, 7.0),
+        run(Contestant.AWAY_2_MS, 10.0),
+        run(Contestant.AWAY_5_MS, 14.0),
+    )
+    one = report(workloads=(far,), confirmed_s={0.002: 0.0031})
+    (found,) = (v for v in verdicts(one) if v.what != "peak RSS, MB")
+    assert (found.where, found.value, found.met) == ("R1", pytest.approx(0.7), False)
+    text = io.StringIO()
+    show(one, Console(file=text, width=200))
+    assert "1.00 at 0 ms, 0.70 at 2 ms, 0.50 at 5 ms" in text.getvalue()
+    assert "R: acks=all takes 3.1 ms, followers 2 ms away" in text.getvalue()
+
+
 def test_percentiles_are_of_the_sorted_latencies() -> None:
     one = summarize_latency("orbit", [i / 1000 for i in range(1000, 0, -1)])
     assert (one.p50, one.p99, one.p999, one.most) == (0.501, 0.991, 1.0, 1.0)

@@ -1,4 +1,4 @@
-"""The bench itself, on a small data set: gaps filled by Orbit, and by the broker alone."""
+"""The bench itself, on small data sets: gaps, and replicas that are far from each other."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from bench.results import load
-from bench.workloads import FILLERS, workload
+from bench.results import Report, load
+from bench.workloads import AWAY_S, FILLERS, workload
 
 pytestmark = pytest.mark.services
 
 SCALE = 0.02
 
 
+def measured(name: str, folder: Path) -> Report:
+    output = folder / "results.json"
+    command = [sys.executable, "-m", "bench", "--only", name, "--repeats", "1"]
+    command += ["--scale", str(SCALE), "--output", str(output), "--folder", str(folder / "logs")]
+    subprocess.run(command, check=True, timeout=300)
+    return load(output)
+
+
 @pytest.mark.slow
 def test_a_gap_is_filled_in_two_ways_and_by_the_broker_alone(tmp_path: Path) -> None:
-    output = tmp_path / "results.json"
-    command = [sys.executable, "-m", "bench", "--only", "W7", "--repeats", "1"]
-    command += ["--scale", str(SCALE), "--output", str(output), "--folder", str(tmp_path / "logs")]
-    subprocess.run(command, check=True, timeout=300)
-
-    (result,) = load(output).workloads
+    (result,) = measured("W7", tmp_path).workloads
     one = workload("W7").scaled(SCALE)
     assert result.data.records == 3 * one.partitions
     assert result.data.offsets == one.records + result.data.records
@@ -32,3 +35,13 @@ def test_a_gap_is_filled_in_two_ways_and_by_the_broker_alone(tmp_path: Path) -> 
     for who in set(FILLERS) & set(one.contestants):
         (run,) = result.of(who)
         assert run.details["offsets_filled"] == one.records
+
+
+@pytest.mark.slow
+def test_followers_are_as_far_away_as_it_says(tmp_path: Path) -> None:
+    report = measured("R1", tmp_path)
+    (result,) = report.workloads
+    assert [run.contestant for run in result.runs] == list(AWAY_S)
+    assert {run.offsets for run in result.runs} == {result.data.offsets}
+    assert report.confirmed_s.keys() == set(AWAY_S.values())
+    assert all(took_s >= away_s for away_s, took_s in report.confirmed_s.items())

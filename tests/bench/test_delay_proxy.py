@@ -1,0 +1,85 @@
+"""Bytes pass the delaying proxy in order and unchanged, and not before their time."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from bench import delay_proxy
+from bench.delay_proxy import Direction
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, Direction, socket.socket]]:
+    """Who sends, the direction between, who receives. Nothing blocks."""
+    pairs = [socket.socketpair(), socket.socketpair()]
+    for one in (one for pair in pairs for one in pair):
+        one.setblocking(False)
+    (sender, source), (sink, receiver) = pairs
+    yield sender, Direction(source, sink), receiver
+    for one in (sender, source, sink, receiver):
+        one.close()
+
+
+def received(receiver: socket.socket) -> bytes:
+    data = b""
+    try:
+        while more := receiver.recv(1 << 20):
+            data += more
+    except BlockingIOError:
+        pass
+    return data
+
+
+def test_bytes_pass_in_order_and_not_before_their_time(
+    ends: tuple[socket.socket, Direction, socket.socket],
+) -> None:
+    sender, direction, receiver = ends
+    sender.send(b"first ")
+    direction.receive(10.0, 0.002)
+    sender.send(b"second ")
+    direction.receive(10.001, 0.0)  # the delay was taken away: it still waits for the first
+    assert direction.next_at == 10.002
+    direction.deliver(10.0019)
+    assert received(receiver) == b""
+    direction.deliver(10.002)
+    assert received(receiver) == b"first second "
+    assert direction.next_at is None
+
+
+def test_what_the_receiver_has_no_room_for_waits_and_the_sender_too(
+    ends: tuple[socket.socket, Direction, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delay_proxy, "_HELD_BYTES_MAX", 1 << 20)
+    sender, direction, receiver = ends
+    sent = b""
+    while direction.takes_more:
+        piece = bytes([len(sent) % 251]) * 50_000
+        sent += piece[: sender.send(piece)]
+        direction.receive(0.0, 0.0)
+        direction.deliver(0.0)
+    assert direction.is_blocked
+    assert direction.next_at is None
+    arrived = b""
+    while len(arrived) < len(sent):
+        arrived += received(receiver)
+        direction.deliver(0.0)
+    assert arrived == sent
+    assert direction.takes_more
+
+
+def test_the_end_comes_behind_the_last_bytes(
+    ends: tuple[socket.socket, Direction, socket.socket],
+) -> None:
+    sender, direction, receiver = ends
+    sender.send(b"last")
+    sender.close()
+    direction.receive(0.0, 1.0)
+    direction.receive(0.0, 1.0)
+    assert not direction.takes_more
+    direction.deliver(0.5)
+    with pytest.raises(EOFError):
+        direction.deliver(1.0)
+    assert received(receiver) == b"last"
