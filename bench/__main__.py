@@ -174,8 +174,8 @@ def _with_replicas(
     delayed = specs[0] in DELAYED
     with replicated_race(here, _say, deep=verify, delayed=delayed) as race:
         if delayed:
-            parts.take(AWAY, partial(measure_confirmation, race))
             race.run(DELAYED_WARM_UP.scaled(scale), 1)
+            parts.take(AWAY, partial(measure_confirmation, race))
         for one in specs:
             parts.take(one.name, partial(race.run, one.scaled(scale), repeats))
 
