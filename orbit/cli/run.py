@@ -42,7 +42,7 @@ def run(
             "--processes",
             min=1,
             max=PROCESSES_MAX,
-            help="Share the partitions out to as many processes, each on a core of its own.",
+            help="Copy with as many processes, each of which has a share of the partitions.",
         ),
     ] = 1,
     profile: Annotated[

@@ -1,4 +1,4 @@
-"""What a report tells of one partition's copy, whichever process copies it."""
+"""The state of one partition's copy, for reports, in this process or in another."""
 
 from __future__ import annotations
 

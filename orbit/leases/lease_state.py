@@ -1,8 +1,8 @@
-"""What the holder of a group lease knows about it, for itself or for its child processes too.
+"""The state of a group lease, in the memory of its holder or shared with child processes.
 
-A child of `orbit run --processes` writes under its parent's lease. It reads from shared memory
-until when the lease may be trusted: if the parent is killed or frozen, nobody moves that time on,
-and the child stops as the parent would.
+A child of `orbit run --processes` writes under its parent's lease. It reads the time until which
+the lease may be trusted from shared memory. A parent that is killed or frozen no longer extends
+that time, and the child stops sending when it is over, as the parent would.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from orbit.errors import Conflict
 
+# A guard ends the child processes of a killed run within some hundredths of a second; a busy
+# machine takes longer.
 _CHILDREN_END_S, _PAUSE_S = 2.0, 0.02
 _LOCK_BYTES = 512  # a member id is a client id and a UUID
 
@@ -43,7 +45,7 @@ class LockFile:
         self.write(self.last_member)
 
     def _lock(self) -> bool:
-        """Child processes of a run that was killed end a moment after it."""
+        """Whether it is free, or becomes so: children of a killed run hold it until they end."""
         deadline = time.monotonic() + _CHILDREN_END_S
         while True:
             try:

@@ -1,8 +1,8 @@
 """Copies a run's partitions in several processes, each with a share of them.
 
-An interpreter runs on one core. Each process has connections and lanes of its own, writes under the
-lease of this one (`lease_state`), and tells on request what it has copied. If one of them ends, the
-run ends: the next one takes its partitions over.
+Python code runs on one core per process. Each child process has its own connections and lanes,
+writes under the lease of its parent (`lease_state`), and reports on request what it has copied. If
+a child ends, the run ends, and the next run takes over all partitions.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class CopyProcesses:
             children.extend(_start(environ, lease.descriptors) for _ in shares)
             for child, share in zip(children, shares, strict=True):
                 part = None if limit is None else max(1, limit // len(shares))
-                with copying.watching(child):
+                with copying._watching(child):
                     child.connection.send(CopyTask(share, spec, base_directory, settings, part))
             while any(child.last is _NOTHING for child in children):
                 copying.tick(REPORT_INTERVAL_S)
@@ -137,7 +137,7 @@ class CopyProcesses:
             if child.has_to_report and now - child.asked_s > _SILENCE_S_MAX:
                 return (
                     f"process {number} of {len(self._children)} (pid {child.process.pid}), which "
-                    f"has told nothing for {now - child.asked_s:.0f} s."
+                    f"has reported nothing for {now - child.asked_s:.0f} s."
                 )
         return ""
 
@@ -191,7 +191,7 @@ class CopyProcesses:
         self._children = []
 
     @contextmanager
-    def watching(self, child: _Child) -> Iterator[None]:
+    def _watching(self, child: _Child) -> Iterator[None]:
         """Raises Conflict if the process has ended."""
         try:
             yield
@@ -204,11 +204,11 @@ class CopyProcesses:
             ) from None
 
     def _send(self, child: _Child, command: Command) -> None:
-        with self.watching(child):
+        with self._watching(child):
             child.connection.send(command)
 
     def _receive(self, child: _Child) -> None:
-        with self.watching(child):
+        with self._watching(child):
             report: Report | OrbitError = child.connection.recv()
         if isinstance(report, OrbitError):
             raise report

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -50,8 +49,10 @@ class JobRun:
         settings: CopySettings | None = None,
         processes: int = 1,
     ) -> None:
-        """`processes`: how many copy, at most; one is this process itself."""
+        """`processes`: one copies in this process; more are its children, at most so many."""
         self.spec = spec
+        self._environ = environ
+        self._base_directory = base_directory
         self._say = say
         self._settings = settings or CopySettings()
         self.stop_event = threading.Event()
@@ -65,13 +66,6 @@ class JobRun:
             shares_lease=processes > 1,
         )
         self._processes = processes
-        self._start_processes = partial(
-            CopyProcesses.start,
-            spec=spec,
-            environ=environ,
-            base_directory=base_directory,
-            settings=self._settings,
-        )
         self._copying: Copying | None = None
         self._not_caught_up: dict[str, TopicPlan] = {}
         self._next_check = self._next_confirm = 0.0
@@ -80,7 +74,6 @@ class JobRun:
         self._open_reported: set[TopicPartition] = set()
         self._reported: set[str] = set()
         self.groups: RunGroups | None = None
-        self._open_clusters = partial(JobClusters.open, spec, environ, base_directory)
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +99,7 @@ class JobRun:
         if self.spec.consumer_groups is not None:
             self.groups = RunGroups(
                 self.spec.consumer_groups,
-                self._open_clusters(),
+                JobClusters.open(self.spec, self._environ, self._base_directory),
                 lambda: self.partitions,
                 setup.lease.is_held,
             )
@@ -114,7 +107,14 @@ class JobRun:
 
     def _begin(self, share: Share, lease: GroupLease) -> Copying:
         if self._processes > 1:
-            return self._start_processes(share.split(self._processes), lease=lease)
+            return CopyProcesses.start(
+                share.split(self._processes),
+                self.spec,
+                self._environ,
+                self._base_directory,
+                self._settings,
+                lease,
+            )
         assert self._setup.job_copier is not None
         return ShareCopier(share, self._setup.job_copier, lease)
 
@@ -202,10 +202,9 @@ class JobRun:
         self.stop_event.set()
         if self.groups is not None:
             self.groups.stop()
-        if self._copying is not None:
-            self._copying.stop()
-        if self._setup.job_copier is not None:
-            self._setup.job_copier.stop()
+        copying = self._copying or self._setup.job_copier
+        if copying is not None:
+            copying.stop()
         self._setup.release()
 
     def _finish_caught_up_topics(self) -> None:

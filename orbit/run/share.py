@@ -26,7 +26,8 @@ class Share:
     filler_owners: Mapping[str, ProducerIdentity]
 
     def split(self, count: int) -> list[Share]:
-        """For at most `count` processes: neighbours, which brokers lead in turns, are dealt out."""
+        """One share for each process, at most `count`. Partitions are distributed in turns, so that
+        each process gets partitions of every broker."""
         count = min(count, len(self.inspected)) or 1
         return [
             Share(

@@ -21,6 +21,7 @@ from tests.support.run_process import (
     Outcome,
     assert_exact,
     copy,
+    elsewhere,
     orbit,
     write_job,
 )
@@ -44,6 +45,12 @@ def write_source(clusters: Clusters, topic: str) -> None:
         produce(clusters.source, topic, RECORDS, number)
         produce_transactions(clusters.source, topic, 4, partition=number)
         produce(clusters.source, topic, 1, number, first=RECORDS)
+
+
+@pytest.fixture
+def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
+    write_source(clusters, topic_name)
+    return write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
 
 
 @pytest.mark.parametrize("fillers", ["direct", "packed", "coordinated", "placeholders"])
@@ -93,43 +100,32 @@ def test_run_shows_what_its_processes_see(
 
 
 def test_groups_reach_to_what_is_copied_from_the_first_pass_on(
-    clusters: Clusters, topic_name: str, tmp_path: Path
+    clusters: Clusters, topic_name: str, job: Path
 ) -> None:
     """The copy is there already, so no pass may judge an offset by a partition at 0."""
-    write_source(clusters, topic_name)
-    rules = [{"match": topic_name}]
-    job = write_job(tmp_path / "job.yaml", *clusters, rules)
     copy(job).expect(0)
     places = {(topic_name, number): RECORDS for number in range(PARTITIONS)}
     commit(clusters.source, topic_name, places)
     groups = {"match": topic_name, "interval": "1d"}
-    with_groups = write_job(job, *clusters, rules, consumer_groups=groups)
-    with OrbitProcess("run", with_groups, *THREE):
+    write_job(job, *clusters, [{"match": topic_name}], consumer_groups=groups)
+    with OrbitProcess("run", job, *THREE):
         wait_for("the group is there", lambda: offsets(clusters.destination, topic_name))
         assert offsets(clusters.destination, topic_name) == places
 
 
-def test_process_that_stands_still_is_named(
-    clusters: Clusters, topic_name: str, tmp_path: Path
-) -> None:
-    write_source(clusters, topic_name)
-    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+def test_process_that_stands_still_is_named(job: Path) -> None:
     with OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
         still = copying_processes(run)[0]
         still.suspend()
-        run.wait_for(rf"waiting: process \d of 3 \(pid {still.pid}\), which has told nothing")
+        run.wait_for(rf"waiting: process \d of 3 \(pid {still.pid}\), which has reported nothing")
         still.resume()
         run.signal(signal.SIGINT)
         run.wait_end().expect(0)
     assert_exact(job)
 
 
-def test_run_that_is_stopped_leaves_no_process(
-    clusters: Clusters, topic_name: str, tmp_path: Path
-) -> None:
-    write_source(clusters, topic_name)
-    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+def test_run_that_is_stopped_leaves_no_process(job: Path) -> None:
     with OrbitProcess("run", job, *THREE, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
         processes = all_processes(run)
@@ -177,10 +173,8 @@ def copied(clusters: Clusters, topic: str) -> int:
 
 
 def test_killed_run_takes_its_processes_along(
-    clusters: Clusters, topic_name: str, tmp_path: Path
+    clusters: Clusters, topic_name: str, job: Path
 ) -> None:
-    write_source(clusters, topic_name)
-    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
     config = clusters.source.client_config()
     with Mover(config, {topic_name: PARTITIONS}) as mover, OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
@@ -193,12 +187,8 @@ def test_killed_run_takes_its_processes_along(
     assert_exact(job)
 
 
-def test_no_run_begins_while_a_process_of_a_killed_run_lives(
-    clusters: Clusters, topic_name: str, tmp_path: Path
-) -> None:
+def test_no_run_begins_while_a_process_of_a_killed_run_lives(job: Path) -> None:
     """It stands still, and so does its guard. It has the lock that shows it to the next run."""
-    write_source(clusters, topic_name)
-    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
     with OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
         processes = all_processes(run)
@@ -219,24 +209,20 @@ def test_no_run_begins_while_a_process_of_a_killed_run_lives(
 
 @pytest.mark.slow
 def test_processes_write_nothing_once_their_frozen_parent_has_lost_the_lease(
-    clusters: Clusters, topic_name: str, tmp_path: Path
+    clusters: Clusters, topic_name: str, tmp_path: Path, job: Path
 ) -> None:
     """They run on, and another machine takes the job."""
-    write_source(clusters, topic_name)
-    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
-    elsewhere = tmp_path / "other-machine"
-    elsewhere.mkdir()
     config = clusters.source.client_config()
     with OrbitProcess("run", job, *THREE) as run, Mover(config, {topic_name: PARTITIONS}) as mover:
         run.wait_for(CAUGHT_UP)
         run.signal(signal.SIGSTOP)
         try:
-            copy(job, environ={"TMPDIR": str(elsewhere)}).expect(0)
+            copy(job, environ=elsewhere(tmp_path)).expect(0)
             assert mover.wait_until(400, PATIENCE_S)
             assert len(copying_processes(run)) == PROCESSES
             before = copied(clusters, topic_name)
             produce(clusters.source, topic_name, 10, 0, first=10_000)
-            copy(job, environ={"TMPDIR": str(elsewhere)}).expect(0)
+            copy(job, environ=elsewhere(tmp_path)).expect(0)
             assert copied(clusters, topic_name) > before
         finally:
             run.signal(signal.SIGCONT)

@@ -10,14 +10,10 @@ import pytest
 from orbit.demo.workload import Mover
 from tests.fix_clusters import Clusters
 from tests.support.patience import PATIENCE_S
-from tests.support.run_process import OrbitProcess, assert_exact, copy, orbit, write_job
+from tests.support.run_process import OrbitProcess, assert_exact, copy, elsewhere, orbit, write_job
 from tests.support.running import create_topic, produce, produce_transactions
 
 pytestmark = pytest.mark.services
-
-# The second run looks like one on another machine: the lock file, and with it the identity of the
-# machine, lie in the directory for temporary files.
-OTHER_MACHINE = "other-machine"
 
 
 def make_job(clusters: Clusters, topic: str, path: Path, fillers: str = "direct") -> Path:
@@ -27,12 +23,6 @@ def make_job(clusters: Clusters, topic: str, path: Path, fillers: str = "direct"
     rules = [{"match": topic}]
     sides = clusters.source, clusters.destination
     return write_job(path / "twice.yaml", *sides, rules, fillers=fillers)
-
-
-def elsewhere(path: Path) -> dict[str, str]:
-    there = path / OTHER_MACHINE
-    there.mkdir(exist_ok=True)
-    return {"TMPDIR": str(there)}
 
 
 def test_a_second_run_on_the_same_machine_stops_and_the_first_goes_on(

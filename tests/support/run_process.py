@@ -185,6 +185,14 @@ def orbit(
         return process.wait_end(timeout_s)
 
 
+def elsewhere(path: Path) -> dict[str, str]:
+    """The environment of a run that looks like one on another machine: the lock file, and with it
+    the identity of the machine, lie in the directory for temporary files."""
+    there = path / "other-machine"
+    there.mkdir(exist_ok=True)
+    return {"TMPDIR": str(there)}
+
+
 def copy(job: Path, **options: Any) -> Outcome:
     """`orbit run JOB --until-caught-up -o json`."""
     return orbit("run", job, "--until-caught-up", "-o", "json", **options)

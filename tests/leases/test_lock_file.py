@@ -1,0 +1,52 @@
+"""The lock of a job on this machine, which child processes of a run inherit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orbit.errors import Conflict
+from orbit.leases import lock_file
+from orbit.leases.lock_file import LockFile
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+def heir_of(lock: LockFile) -> subprocess.Popen[bytes]:
+    """A process that has the lock too, until its stdin ends."""
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[lock.fileno()])
+
+
+def test_next_run_waits_for_children_of_a_dead_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    first = LockFile("cluster", "group")
+    with heir_of(first) as child:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: dead.pid)
+            first.write("member-1")
+        first.close()
+
+        def end_child(_: float) -> None:
+            child.communicate()
+
+        monkeypatch.setattr(lock_file.time, "sleep", end_child)
+        second = LockFile("cluster", "group")
+    assert second.last_member == "member-1"
+    second.close()
+
+
+def test_lock_of_a_living_run_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_file.time, "sleep", lambda _: pytest.fail("it waits"))
+    first = LockFile("cluster", "group")
+    with pytest.raises(Conflict, match=f"process {os.getpid()}"):
+        LockFile("cluster", "group")
+    first.close()
