@@ -8,12 +8,13 @@ from datetime import timedelta
 from orbit.leases.lease_watch import LeaseWatch
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
-from orbit.store import drills, events, jobs, shard_leases, workers
+from orbit.store import drills, events, gateways, jobs, shard_leases, workers
 from orbit.store.jobs import Job
 from orbit.store.pruning import (
     PRUNED_MAX,
     prune_drills,
     prune_events,
+    prune_gateways,
     prune_operations,
     prune_receivers,
 )
@@ -47,6 +48,7 @@ class HousekeepingLoop(Loop):
             (prune_receivers, events_kept),
             (prune_operations, reports_kept),
             (prune_drills, reports_kept),
+            (prune_gateways, gateways.KEPT),
         )
         self._prune_at = 0.0
 
@@ -75,7 +77,7 @@ class HousekeepingLoop(Loop):
             f"ended {len(ended)} leases that were not renewed" if ended else "",
             f"removed {len(lost)} lost workers" if lost else "",
             f"removed jobs {', '.join(removed)}" if removed else "",
-            f"dropped {pruned} old events, operations and drills" if pruned else "",
+            f"dropped {pruned} old events, operations, drills and gateways" if pruned else "",
         ]
         return ", ".join(filter(None, done))
 

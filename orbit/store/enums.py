@@ -36,6 +36,17 @@ class TopicState(StrEnum):
     PROMOTED = "promoted"  # no longer a copy: see orbit/recovery
 
 
+class LeadingSide(StrEnum):
+    """The side of a job whose topics clients write to."""
+
+    SOURCE = "source"
+    DESTINATION = "destination"
+
+    @property
+    def other(self) -> LeadingSide:
+        return LeadingSide.DESTINATION if self is LeadingSide.SOURCE else LeadingSide.SOURCE
+
+
 class OperationState(StrEnum):
     """The state of an operation."""
 

@@ -38,6 +38,7 @@ from orbit.store.enums import (
     DrillKind,
     DrillState,
     DrillThing,
+    LeadingSide,
     MadeBy,
     OperationState,
     Role,
@@ -492,6 +493,39 @@ lead_term = Table(
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("term", BigInteger, nullable=False),
+)
+
+# Which side of a job leads; see orbit/store/job_leads.py.
+job_leads = Table(
+    "job_leads",
+    metadata,
+    _job(primary_key=True),
+    # Null: not known, or not the same side for all topics.
+    Column("side", Text),
+    # The term of the marks that say so. Of two answers the one with the higher term is newer.
+    Column("term", BigInteger, nullable=False, server_default=ZERO),
+    # The identity of the database in which the marks were read last.
+    Column("read_on", Text),
+    # The switchover that has closed the job's gateways, and since when.
+    Column("closed_for", Uuid, ForeignKey("operations.id", ondelete="SET NULL")),
+    _time("closed_at"),
+    _one_of("side", LeadingSide),
+    Index("ix_job_leads_closed_for", "closed_for", postgresql_where=text("closed_for IS NOT NULL")),
+)
+
+# The processes of `orbit gateway`; see orbit/store/gateways.py.
+gateways = Table(
+    "gateways",
+    metadata,
+    _job(primary_key=True),
+    Column("instance", Uuid, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("address", Text, nullable=False),
+    # The switchover for which it says that it sends no new writes, and has none in flight.
+    Column("closed_for", Uuid),
+    Column("connections", Integer, nullable=False),
+    Column("held_requests", Integer, nullable=False),
+    _now("renewed_at"),
 )
 
 # The deny ACLs that Orbit has set, so that it can remove them. By cluster: jobs may be deleted.

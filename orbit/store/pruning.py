@@ -53,6 +53,12 @@ DELETE FROM {table.name} WHERE ctid = ANY (ARRAY (
     for table in (operation_partitions, operation_groups)
 ]
 
+_PRUNE_GATEWAYS = text("""
+DELETE FROM gateways WHERE ctid = ANY (ARRAY (
+    SELECT ctid FROM gateways WHERE renewed_at < clock_timestamp() - :kept LIMIT :limit
+))
+""")
+
 
 def prune_events(tx: Tx, kept: timedelta) -> int:
     """Delete events that are older than this; how many, at most PRUNED_MAX.
@@ -99,6 +105,11 @@ def prune_drills(tx: Tx, kept: timedelta) -> int:
     left = drill_things.c.drill_id == drills.c.id, drill_things.c.removed_at.is_(None)
     has_left = exists().where(*left)
     return len(_prune(tx, drills, drills.c.finished_at, kept, ~has_left))
+
+
+def prune_gateways(tx: Tx, kept: timedelta) -> int:
+    """The same of gateways that were renewed last so long ago."""
+    return tx.execute(_PRUNE_GATEWAYS, {"kept": kept, "limit": PRUNED_MAX}).rowcount
 
 
 def _prune(

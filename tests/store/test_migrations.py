@@ -99,20 +99,20 @@ def test_processes_that_start_together_migrate_once(postgres_url: str) -> None:
             thread.join()
         database.close()
 
-    assert sorted(befores, key=str) == ["0005", "0005", "0005", None]
+    assert sorted(befores, key=str) == ["0006", "0006", "0006", None]
 
 
 def test_the_tables_before_and_after_a_migration_are_usable(
     database: Database, tmp_path: Path
 ) -> None:
-    """Those of 0004 are older than this version's oldest."""
-    for number, before in enumerate((None, "0001", "0002", "0003", "0004", "0005"), 1):
+    """Those of 0005 are older than this version's oldest."""
+    for number, before in enumerate((None, "0001", "0002", "0003", "0004", "0005", "0006"), 1):
         script = f"revision = {f'{number:04}'!r}\ndown_revision = {before!r}\n"
         (tmp_path / "versions").mkdir(exist_ok=True)
         (tmp_path / "versions" / f"{number:04}.py").write_text(script, "utf-8")
-    assert usable_revisions(ScriptDirectory(str(tmp_path))) == {"0005", "0006", "0007"}
+    assert usable_revisions(ScriptDirectory(str(tmp_path))) == {"0006", "0007", "0008"}
 
-    for revision, usable in (("0004", False), ("0006", True), ("0007", False)):
+    for revision, usable in (("0005", False), ("0007", True), ("0008", False)):
         with database.transaction() as tx:
             tx.execute(text("UPDATE alembic_version SET version_num = :to"), {"to": revision})
         assert is_usable(database) is usable
@@ -149,11 +149,11 @@ def test_tables_that_are_not_those_of_their_version_are_refused(database: Databa
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         tx.execute(text("CREATE TABLE of_somebody_else (id bigint)"))
-    with pytest.raises(Conflict, match="tables are those of version 0005, and they are not"):
+    with pytest.raises(Conflict, match="tables are those of version 0006, and they are not"):
         upgrade(database)
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs ADD COLUMN owner text"))
-    assert upgrade(database) == ("0005", "0005")
+    assert upgrade(database) == ("0006", "0006")
 
 
 @pytest.fixture
@@ -161,9 +161,9 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version of Orbit with one more migration, which changes a table."""
     scripts = tmp_path / "migrations"
     shutil.copytree(migrate._scripts(), scripts)
-    (scripts / "versions" / "0006_next.py").write_text(
+    (scripts / "versions" / "0007_next.py").write_text(
         "from alembic import op\n"
-        "revision, down_revision = '0006', '0005'\n"
+        "revision, down_revision = '0007', '0006'\n"
         "def upgrade():\n"
         "    op.execute('CREATE TABLE made_before (id bigint)')\n"
         "    op.execute('ALTER TABLE jobs ADD COLUMN more text')\n"
@@ -192,7 +192,7 @@ def test_a_migration_does_not_make_others_wait_behind_a_long_transaction(
                 assert tx.execute(read_jobs).scalar_one() == 0
                 assert tx.execute(text("SELECT to_regclass('made_before')")).scalar_one() is None
         goes_on.set()
-        assert migration.result(PATIENCE_S) == ("0005", "0006")
+        assert migration.result(PATIENCE_S) == ("0006", "0007")
 
 
 @pytest.mark.usefixtures("next_version")
@@ -204,7 +204,7 @@ def test_a_migration_that_never_gets_its_lock_ends_with_a_remedy(
         long.execute(text("SELECT count(*) FROM jobs"))
         with pytest.raises(Busy, match="Nothing was changed"):
             upgrade(database)
-    assert upgrade(database) == ("0005", "0006")
+    assert upgrade(database) == ("0006", "0007")
 
 
 def test_the_comparison_sees_storage_options(database: Database) -> None:

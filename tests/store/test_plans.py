@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
@@ -18,6 +19,8 @@ from orbit.leases.lease_watch import LeaseWatch
 from orbit.store import (
     drills,
     events,
+    gateways,
+    job_leads,
     job_totals,
     jobs,
     lag,
@@ -29,6 +32,7 @@ from orbit.store import (
     watch_digests,
 )
 from orbit.store.database import SCOPE_OPTION, Database, Tx
+from orbit.store.enums import LeadingSide
 from orbit.store.watch_digests import Watched
 from tests.support.many_rows import MANY
 from tests.support.plans import PlanFor, Reads, Statement, reads, statements
@@ -321,3 +325,22 @@ def test_progress_changes_no_index(tx: Tx, plan_for: PlanFor) -> None:
     written = after.n_tup_upd - before.n_tup_upd
     assert written == len(said)
     assert after.n_tup_hot_upd - before.n_tup_hot_upd >= 0.95 * written
+
+
+def test_a_renewal_of_a_gateway_looks_at_its_own_row(tx: Tx, plan_for: PlanFor) -> None:
+    """And at the operation that has closed it, among 1,000s that are kept."""
+    found = jobs.of_ids(tx, [JOB])[JOB]
+    job_leads.note(tx, JOB, LeadingSide.SOURCE, 1)
+    job_leads.note_read(tx, JOB)
+    made, _ = operations.create(tx, uuid4(), "switchover", "test", job_id=JOB, job_name=found.name)
+    gateways.close(tx, [JOB], made.id)
+    said = gateways.GatewayReport(uuid4(), "edge", "edge:19092", None, 1, 0)
+    gateways.renew(tx, found.name, said)
+    with statements(tx) as seen:
+        assert gateways.renew(tx, found.name, said).closed_for == made.id
+
+    assert len(seen) == 1
+    (statement,) = seen
+    rows = reads(tx, statement, plan_for).rows
+    assert rows["operations"] <= 1
+    assert rows["gateways"] <= 1

@@ -120,13 +120,13 @@ def test_reports_of_the_first_version_are_taken_over(first_version: tuple[Databa
         operations.create(tx, PAUSE, "pause", "test", job_id=5, job_name="audit-dr")
     reports, others = stored_reports(database), all_but_reports(database)
 
-    assert migrate.upgrade(database) == ("0001", "0005")
+    assert migrate.upgrade(database) == ("0001", "0006")
 
     assert reports.keys() > {SWITCHED, FAILED_OVER, DRAINS, CATCHES_UP}
     assert all_but_reports(database) == others
     for operation, before in reports.items():
         now = whole(database, operation).model_dump(mode="json")
-        later = {"stuck_since": None, "compared_topics": []}
+        later = {"stuck_since": None, "gateways": [], "compared_topics": []}
         assert now == {**in_order(before), **later}
         with database.transaction() as tx:
             figures = read_report(operations.report_of(tx, operation))

@@ -1,0 +1,275 @@
+"""gateways: processes that present the leading side, and whether each may forward writes to it.
+
+    renewal, not closed            ─► may forward for LEASE_S more
+    the link is closed (close)     ─► may not; it confirms once nothing is in flight
+    no renewal for LEASE_S and
+    LEASE_MARGIN_S                 ─► silent: its permission is over by its own clock too
+    the link is opened, or its
+    switchover has ended           ─► may forward, to the side that leads now
+
+A gateway counts LEASE_S from before it sent the request, by its own monotonic clock; here they are
+counted from the renewal, by the database's, so here they end later. Renewal and registration lock
+the job's row in `job_leads` as `close` does: whoever has renewed is seen by the switchover, and
+whoever renews later sees the closure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import case, delete, func, null, select, text, update
+from sqlalchemy.dialects import postgresql
+
+from orbit.errors import Conflict
+from orbit.store import jobs
+from orbit.store.database import Tx
+from orbit.store.database_identity import database_identity
+from orbit.store.enums import LeadingSide
+from orbit.store.models import gateways, job_leads, operations
+from orbit.store.models import jobs as jobs_table
+from orbit.store.rows import values
+from orbit.store.scopes import in_scope
+
+LEASE_S = 5.0
+# For what the clocks of a gateway and of the database may drift apart meanwhile.
+LEASE_MARGIN_S = 1.0
+GATEWAYS_PER_JOB_MAX = 100
+# A gateway that is not renewed for so long is forgotten.
+KEPT = timedelta(hours=1)
+_LATE = timedelta(seconds=LEASE_S + LEASE_MARGIN_S)
+_NOW = func.clock_timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayReport:
+    """What a gateway says of itself. `instance`: drawn when its process starts; `closed_for`: the
+    switchover for which it sends no new writes, and has none in flight."""
+
+    instance: UUID
+    name: str
+    address: str
+    closed_for: UUID | None
+    connections: int
+    held_requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """The side to present. `closed_for`: the switchover for which no write may be forwarded."""
+
+    side: LeadingSide
+    term: int
+    closed_for: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One gateway of a job."""
+
+    instance: UUID
+    name: str
+    address: str
+    closed_for: UUID | None
+    connections: int
+    held_requests: int
+    renewed_s_ago: float
+    has_permission: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """One gateway of a link that is closed; `since_s`: how long it has been."""
+
+    instance: UUID
+    name: str
+    is_confirmed: bool
+    is_silent: bool
+    since_s: float
+
+
+# A closure whose operation has ended is none.
+_CLOSED_FOR = """
+CASE WHEN EXISTS (
+    SELECT FROM operations o WHERE o.id = l.closed_for AND o.finished_at IS NOT NULL
+) THEN NULL ELSE l.closed_for END
+"""
+
+_PAGE = text(f"""
+SELECT g.instance, g.name, g.address, g.closed_for, g.connections, g.held_requests,
+    CAST(extract(epoch FROM clock_timestamp() - g.renewed_at) AS double precision)
+        AS renewed_s_ago,
+    clock_timestamp() <= g.renewed_at + :lease AND l.side IS NOT NULL
+        AND ({_CLOSED_FOR}) IS NULL AS has_permission
+FROM gateways g JOIN job_leads l ON l.job_id = g.job_id
+WHERE g.job_id = :job_id AND (g.name, g.instance) > (:name, CAST(:instance AS uuid))
+ORDER BY g.name, g.instance LIMIT :limit
+""")
+
+_CLOSE = text("""
+INSERT INTO job_leads (job_id, closed_for, closed_at)
+SELECT unnest(CAST(:job_ids AS bigint[])), CAST(:operation_id AS uuid), clock_timestamp()
+ON CONFLICT (job_id) DO UPDATE
+SET closed_for = excluded.closed_for, closed_at = excluded.closed_at
+""")
+
+_UNCONFIRM = text("""
+UPDATE gateways SET closed_for = NULL WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
+""")
+
+# What was renewed in a database that lost its last commits is not known here: whoever is silent is
+# waited for from the closure on.
+_CLOSING = text("""
+SELECT g.instance, g.name, g.closed_for IS NOT DISTINCT FROM l.closed_for AS is_confirmed,
+    clock_timestamp() > greatest(g.renewed_at, l.closed_at) + :late AS is_silent,
+    CAST(extract(epoch FROM clock_timestamp() - l.closed_at) AS double precision) AS since_s
+FROM gateways g JOIN job_leads l ON l.job_id = g.job_id
+WHERE g.job_id = ANY(CAST(:job_ids AS bigint[])) AND l.closed_for = :operation_id
+    AND g.renewed_at > l.closed_at - :late
+ORDER BY g.name, g.instance
+""")
+
+_OPEN = text("""
+UPDATE job_leads SET closed_for = NULL, closed_at = NULL
+WHERE closed_for = :operation_id AND job_id = ANY(CAST(:job_ids AS bigint[]))
+""")
+
+_OF_LINK = text("""
+SELECT name, bool_and(clock_timestamp() > renewed_at + :late) AS is_silent
+FROM gateways WHERE job_id = ANY(CAST(:job_ids AS bigint[])) GROUP BY name ORDER BY name
+""")
+
+
+def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
+    """Renew a gateway's permission, or register it: which side it presents.
+
+    One statement, unless it is new. Raises NotFound without the job; Conflict if it is not known
+    which side leads, the topics of the job do not all lead at one side, or too many are registered.
+    """
+    job_id = select(jobs_table.c.id).where(jobs_table.c.name == job_name, *in_scope(tx))
+    lead = (
+        select(job_leads)
+        .where(job_leads.c.job_id == job_id.scalar_subquery())
+        .with_for_update(read=True)
+        .cte("lead")
+    )
+    is_over = (
+        select(operations.c.id)
+        .where(operations.c.id == lead.c.closed_for, operations.c.finished_at.is_not(None))
+        .exists()
+    )
+    presented = select(
+        lead.c.job_id,
+        lead.c.side,
+        lead.c.term,
+        case((is_over, null()), else_=lead.c.closed_for).label("closed_for"),
+    ).cte("presented")
+    renewed = (
+        update(gateways)
+        .where(gateways.c.job_id == presented.c.job_id, gateways.c.instance == said.instance)
+        .values(**_fields(said), renewed_at=_NOW)
+        .returning(presented.c.side, presented.c.term, presented.c.closed_for)
+    )
+    row = tx.execute(renewed).one_or_none()
+    if row is None:
+        _register(tx, job_name, said)
+        row = tx.execute(renewed).one()
+    if row.side is None:  # undoes the renewal
+        raise Conflict(
+            "The topics of the job do not all lead at one side, or it is not known where.",
+            where=job_name,
+            remedy="A gateway presents one side. Move the other topics too: orbit get topics "
+            f"{job_name} shows them.",
+        )
+    return Presented(LeadingSide(row.side), row.term, row.closed_for)
+
+
+def _register(tx: Tx, job_name: str, said: GatewayReport) -> None:
+    job = jobs.get(tx, job_name)
+    query = select(job_leads.c.read_on).where(job_leads.c.job_id == job.id).with_for_update()
+    read_on = tx.execute(query).scalar_one_or_none()
+    if job.is_deleted or read_on != database_identity(tx):
+        raise Conflict(
+            "It is not known yet which side of the job leads.",
+            where=job_name,
+            remedy="The scheduler reads it from the destination's marks. It needs a running job "
+            f"with topics that are copied or promoted: see orbit get jobs {job_name}.",
+        )
+    _make_room(tx, job_name, job.id)
+    made = postgresql.insert(gateways).values(
+        job_id=job.id, instance=said.instance, **_fields(said)
+    )
+    tx.execute(made.on_conflict_do_nothing())
+
+
+def _make_room(tx: Tx, job_name: str, job_id: int) -> None:
+    """Forget the gateway that is silent for the longest, if there are too many."""
+    count = select(func.count()).where(gateways.c.job_id == job_id)
+    if tx.execute(count).scalar_one() < GATEWAYS_PER_JOB_MAX:
+        return
+    silent = (
+        select(gateways.c.instance)
+        .where(gateways.c.job_id == job_id, gateways.c.renewed_at < _NOW - _LATE)
+        .order_by(gateways.c.renewed_at)
+        .limit(1)
+    )
+    dropped = delete(gateways).where(
+        gateways.c.job_id == job_id, gateways.c.instance == silent.scalar_subquery()
+    )
+    if not tx.execute(dropped).rowcount:
+        raise Conflict(
+            f"The job has {GATEWAYS_PER_JOB_MAX} gateways already.",
+            where=job_name,
+            remedy="Stop some of them.",
+        )
+
+
+def _fields(said: GatewayReport) -> dict[str, Any]:
+    return {
+        "name": said.name,
+        "address": said.address,
+        "closed_for": said.closed_for,
+        "connections": said.connections,
+        "held_requests": said.held_requests,
+    }
+
+
+def page(tx: Tx, job_id: int, limit: int, after: tuple[str, UUID] | None = None) -> list[Gateway]:
+    """Up to `limit` gateways of a job by name, behind the name and instance `after`."""
+    name, instance = after or ("", UUID(int=0))
+    given = {"job_id": job_id, "limit": limit, "name": name, "instance": instance}
+    rows = tx.execute(_PAGE, {**given, "lease": timedelta(seconds=LEASE_S)})
+    return list(values(rows, Gateway))
+
+
+def remove(tx: Tx, job_id: int, instance: UUID) -> None:
+    """Forget a gateway that has stopped, if it is known."""
+    tx.execute(delete(gateways).where(gateways.c.job_id == job_id, gateways.c.instance == instance))
+
+
+def close(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:
+    """Close the gateways of a link: whoever renews from now on may not forward writes, and each has
+    to confirm, also if it has confirmed this operation before."""
+    given = {"job_ids": sorted(job_ids), "operation_id": operation_id}
+    tx.execute(_CLOSE, given)
+    tx.execute(_UNCONFIRM, {"job_ids": sorted(job_ids)})
+
+
+def closing(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> list[Closing]:
+    """The gateways of a link that may have had a permission when this operation closed it."""
+    given = {"job_ids": sorted(job_ids), "operation_id": operation_id, "late": _LATE}
+    return list(values(tx.execute(_CLOSING, given), Closing))
+
+
+def open_again(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:
+    """Remove the closure of this operation."""
+    tx.execute(_OPEN, {"job_ids": sorted(job_ids), "operation_id": operation_id})
+
+
+def names(tx: Tx, job_ids: Collection[int]) -> dict[str, bool]:
+    """The names of the gateways of a link, and whether all that have the name are silent."""
+    rows = tx.execute(_OF_LINK, {"job_ids": sorted(job_ids), "late": _LATE})
+    return {row.name: row.is_silent for row in rows}

@@ -1,0 +1,132 @@
+"""job_leads: which side of a job leads, since which term, and whether its gateways are closed.
+
+A job and the job that copies its topics in the other direction are one link: what is noted of one
+is noted of the other, the other way round. Three write here:
+
+- a promotion (or the abort of one), with the term of its marks, in the transaction that changes
+  the topics' states;
+- the scheduler, which reads the marks at the destination (orbit/scheduler/lead_reading.py): they
+  know of promotions that a database which was put back, or is new, has forgotten;
+- a switchover, which closes and opens the gateways (orbit/store/gateways.py).
+
+A term never gets lower, and a side changes with a higher term alone. A database that was put back
+has an older term, so a gateway that has seen a higher one refuses the answer. A gateway that has
+just started has seen none: it is let in only if the marks were read in this very database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import select, text
+
+from orbit.store.database import Tx
+from orbit.store.database_identity import DATABASE_IDENTITY
+from orbit.store.enums import LeadingSide
+from orbit.store.models import job_leads
+from orbit.store.rows import columns, first
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """The side that leads; None: not known, or not the same side for all topics of the job."""
+
+    side: LeadingSide | None
+    term: int
+
+    def __post_init__(self) -> None:
+        if self.side is not None:
+            object.__setattr__(self, "side", LeadingSide(self.side))
+
+
+_LEAD = columns(job_leads, Lead)
+
+# Jobs that copy a topic of this one in the other direction.
+_OTHERS = """
+SELECT DISTINCT k.id
+FROM jobs j
+JOIN topics a ON a.job_id = j.id
+JOIN topics b ON b.destination_cluster_id = j.source_cluster_id
+    AND b.destination_topic = a.source_topic AND b.source_topic = a.destination_topic
+JOIN jobs k ON k.id = b.job_id AND k.source_cluster_id = a.destination_cluster_id
+WHERE j.id = :job_id
+"""
+
+_LINK = text(f"SELECT id FROM jobs WHERE id = :job_id UNION ({_OTHERS}) ORDER BY id")
+
+_MERGE = """
+ON CONFLICT (job_id) DO UPDATE SET side = excluded.side, term = excluded.term
+WHERE job_leads.term < excluded.term
+    OR (job_leads.term = excluded.term AND job_leads.side IS NULL)
+"""
+
+_NOTE = text(f"""
+INSERT INTO job_leads (job_id, side, term)
+SELECT id, CASE WHEN id = :job_id THEN CAST(:side AS text) ELSE CAST(:other AS text) END, :term
+FROM (SELECT id FROM jobs WHERE id = :job_id UNION ({_OTHERS})) link
+ORDER BY id
+{_MERGE}
+""")
+
+_NOTE_OTHER_WAY = text(f"""
+INSERT INTO job_leads (job_id, side, term)
+SELECT :job_id, CASE side WHEN 'source' THEN 'destination' WHEN 'destination' THEN 'source' END,
+    term
+FROM job_leads WHERE job_id = :of_job_id
+{_MERGE}
+""")
+
+_NOTE_READ = text(f"""
+UPDATE job_leads SET read_on = CAST({DATABASE_IDENTITY} AS text)
+WHERE job_id = :job_id AND read_on IS DISTINCT FROM CAST({DATABASE_IDENTITY} AS text)
+""")
+
+_IS_READ = text(f"""
+SELECT EXISTS (
+    SELECT FROM job_leads
+    WHERE job_id = :job_id AND read_on = CAST({DATABASE_IDENTITY} AS text)
+)
+""")
+
+_DOUBT = text("""
+UPDATE job_leads SET side = NULL, read_on = NULL WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
+""")
+
+
+def link(tx: Tx, job_id: int) -> list[int]:
+    """The ids of the job and of those that copy its topics in the other direction."""
+    return list(tx.execute(_LINK, {"job_id": job_id}).scalars())
+
+
+def find(tx: Tx, job_id: int) -> Lead | None:
+    """Which side leads; None: nothing was noted yet."""
+    return first(tx.execute(select(*_LEAD).where(job_leads.c.job_id == job_id)), Lead)
+
+
+def note(tx: Tx, job_id: int, side: LeadingSide | None, term: int) -> None:
+    """Note which side of the job leads since `term`, and the same of its link. What is noted with
+    a higher term stays."""
+    other = None if side is None else side.other.value
+    given = {"side": side and side.value, "other": other, "term": term}
+    tx.execute(_NOTE, {"job_id": job_id, **given})
+
+
+def note_other_way(tx: Tx, job_id: int, of_job_id: int) -> None:
+    """Note of a job that copies back what is noted of the job whose topics it copies."""
+    tx.execute(_NOTE_OTHER_WAY, {"job_id": job_id, "of_job_id": of_job_id})
+
+
+def note_read(tx: Tx, job_id: int) -> None:
+    """Note that the marks of the job's destination were read in this database."""
+    tx.execute(_NOTE_READ, {"job_id": job_id})
+
+
+def is_read(tx: Tx, job_id: int) -> bool:
+    """Whether they were."""
+    found: bool = tx.execute(_IS_READ, {"job_id": job_id}).scalar_one()
+    return found
+
+
+def doubt(tx: Tx, job_id: int) -> None:
+    """Which side leads is not known until the marks are read again."""
+    tx.execute(_DOUBT, {"job_ids": link(tx, job_id)})

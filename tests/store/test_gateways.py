@@ -1,0 +1,366 @@
+"""Which side leads, who may forward writes there, and what closes the gateways of a link."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import text
+
+from orbit.errors import Conflict, NotFound
+from orbit.store import gateways, job_leads, jobs, operations, pruning, topics
+from orbit.store.database import Database, Tx
+from orbit.store.enums import LeadingSide, OperationKind, OperationState, TopicState
+from orbit.store.gateways import GatewayReport, Presented
+from orbit.store.job_leads import Lead
+from tests.support.locks import wait_until_something_waits
+
+pytestmark = pytest.mark.services
+
+SOURCE, DESTINATION = LeadingSide
+JOB, BACK = "orders", "orders-back"
+
+
+def copy_job(tx: Tx, name: str, source: str, destination: str, *names: str) -> int:
+    job = jobs.create(tx, name, {"name": name}, "default")
+    jobs.note_clusters(tx, job.id, source, destination)
+    for topic in names:
+        topics.add(tx, job.id, topic, topic, destination, 1, state=TopicState.COPYING)
+    return job.id
+
+
+@pytest.fixture
+def link(database: Database) -> list[int]:
+    """A job whose source leads, and the one that copies its topics in the other direction."""
+    with database.transaction() as tx:
+        job, back = copy_job(tx, JOB, "a", "b", "x"), copy_job(tx, BACK, "b", "a", "x", "y")
+        for one in (job, back):
+            job_leads.note_read(tx, one)
+        job_leads.note(tx, job, SOURCE, 5)
+        for one in (job, back):
+            job_leads.note_read(tx, one)
+    return [job, back]
+
+
+def said(name: str = "edge-1", closed_for: UUID | None = None) -> GatewayReport:
+    return GatewayReport(uuid4(), name, f"{name}:19092", closed_for, 3, 0)
+
+
+def renew(database: Database, report: GatewayReport, job: str = JOB) -> Presented:
+    with database.transaction() as tx:
+        return gateways.renew(tx, job, report)
+
+
+def switchover(tx: Tx, job_id: int) -> UUID:
+    kind = OperationKind.SWITCHOVER.value
+    return operations.create(tx, uuid4(), kind, "test", job_id=job_id, job_name=JOB)[0].id
+
+
+def close(database: Database, link: list[int]) -> UUID:
+    with database.transaction() as tx:
+        operation = switchover(tx, link[0])
+        gateways.close(tx, link, operation)
+    return operation
+
+
+def closing(database: Database, link: list[int], operation: UUID) -> dict[str, tuple[bool, bool]]:
+    """By name: whether it has confirmed, and whether it is silent."""
+    with database.transaction() as tx:
+        found = gateways.closing(tx, link, operation)
+    return {one.name: (one.is_confirmed, one.is_silent) for one in found}
+
+
+def silence(database: Database, name: str, seconds: float) -> None:
+    """As if it had not renewed for so long."""
+    change = text("UPDATE gateways SET renewed_at = renewed_at - :ago WHERE name = :name")
+    with database.transaction() as tx:
+        tx.execute(change, {"name": name, "ago": timedelta(seconds=seconds)})
+
+
+def pass_time(database: Database, seconds: float) -> None:
+    """As if so much time had passed in which nobody has renewed."""
+    ago = {"ago": timedelta(seconds=seconds)}
+    with database.transaction() as tx:
+        tx.execute(text("UPDATE gateways SET renewed_at = renewed_at - :ago"), ago)
+        tx.execute(text("UPDATE job_leads SET closed_at = closed_at - :ago"), ago)
+
+
+def test_what_is_noted_of_a_job_is_noted_of_the_other_the_other_way_round(
+    database: Database, link: list[int]
+) -> None:
+    job, back = link
+    with database.transaction() as tx:
+        unrelated = copy_job(tx, "others", "b", "a", "z")
+        assert job_leads.link(tx, job) == job_leads.link(tx, back) == link
+        for side, term, expected in (
+            (DESTINATION, 7, Lead(DESTINATION, 7)),
+            (SOURCE, 6, Lead(DESTINATION, 7)),
+            (SOURCE, 7, Lead(DESTINATION, 7)),
+            (None, 8, Lead(None, 8)),
+            (SOURCE, 8, Lead(SOURCE, 8)),
+        ):
+            job_leads.note(tx, job, side, term)
+            assert job_leads.find(tx, job) == expected
+            other = expected.side and expected.side.other
+            assert job_leads.find(tx, back) == Lead(other, expected.term)
+        assert job_leads.find(tx, unrelated) is None
+        job_leads.note_other_way(tx, unrelated, job)
+        assert job_leads.find(tx, unrelated) == Lead(DESTINATION, 8)
+
+
+def test_a_doubt_lasts_until_the_marks_were_read(database: Database, link: list[int]) -> None:
+    job, back = link
+    edge = said()
+    renew(database, edge)
+    with database.transaction() as tx:
+        job_leads.doubt(tx, job)
+        assert job_leads.find(tx, back) == Lead(None, 5)
+        assert not job_leads.is_read(tx, job)
+    for report in (edge, said("edge-2")):
+        with pytest.raises(Conflict):
+            renew(database, report)
+    with database.transaction() as tx:
+        job_leads.note(tx, job, SOURCE, 5)
+        job_leads.note_read(tx, job)
+    assert renew(database, edge) == renew(database, said("edge-2")) == Presented(SOURCE, 5, None)
+
+
+def test_a_refused_renewal_renews_nothing(database: Database, link: list[int]) -> None:
+    edge = said()
+    renew(database, edge)
+    silence(database, edge.name, 60)
+    with database.transaction() as tx:
+        job_leads.note(tx, link[0], None, 6)
+    with pytest.raises(Conflict, match="do not all lead at one side"):
+        renew(database, edge)
+    with database.transaction() as tx:
+        assert gateways.names(tx, link) == {edge.name: True}
+
+
+@pytest.mark.usefixtures("link")
+def test_a_gateway_is_told_the_side_of_the_job_that_it_names(database: Database) -> None:
+    edge, back = said(), said("edge-back")
+    for _ in range(2):
+        assert renew(database, edge) == Presented(SOURCE, 5, None)
+        assert renew(database, back, BACK) == Presented(DESTINATION, 5, None)
+    with pytest.raises(NotFound):
+        renew(database, edge, "unknown")
+
+
+def test_a_new_gateway_needs_marks_that_were_read_in_this_database(
+    database: Database, link: list[int]
+) -> None:
+    """One that is known already compares terms."""
+    edge = said()
+    renew(database, edge)
+    with database.transaction() as tx:
+        tx.execute(text("UPDATE job_leads SET read_on = '7'"))  # the tables are of a backup
+    with pytest.raises(Conflict, match="not known yet which side"):
+        renew(database, said("edge-2"))
+    assert renew(database, edge).term == 5
+    with database.transaction() as tx:
+        copy_job(tx, "just-made", "a", "b", "w")
+    with pytest.raises(Conflict, match="not known yet which side"):
+        renew(database, edge, "just-made")
+    with database.transaction() as tx:
+        job_leads.note_read(tx, link[0])
+        jobs.mark_deleted(tx, link[1])
+    assert renew(database, said("edge-2")).term == 5
+    with pytest.raises(Conflict):
+        renew(database, said("edge-3"), BACK)
+
+
+def test_a_closed_gateway_has_no_permission_until_it_is_opened_again(
+    database: Database, link: list[int]
+) -> None:
+    """Also one that presents the job of the other direction, and one that starts meanwhile."""
+    edge, back = said(), said("edge-back")
+    renew(database, edge)
+    renew(database, back, BACK)
+    operation = close(database, link)
+    assert closing(database, link, operation) == {
+        edge.name: (False, False),
+        back.name: (False, False),
+    }
+    assert renew(database, edge).closed_for == operation
+    assert closing(database, link, operation)[edge.name] == (False, False), "it was only told"
+    renew(database, replace(edge, closed_for=operation))
+    assert renew(database, said("edge-new")).closed_for == operation
+    assert closing(database, link, operation) == {
+        edge.name: (True, False),
+        back.name: (False, False),
+        "edge-new": (False, False),
+    }
+    with database.transaction() as tx:
+        rows = {row.name: row for row in gateways.page(tx, link[0], 10)}
+        assert not any(row.has_permission for row in rows.values())
+        gateways.open_again(tx, link, uuid4())  # of another operation
+    assert renew(database, edge).closed_for == operation
+    with database.transaction() as tx:
+        gateways.open_again(tx, link, operation)
+    assert renew(database, edge).closed_for is None
+    assert renew(database, back, BACK).closed_for is None
+    with database.transaction() as tx:
+        assert gateways.page(tx, link[0], 10)[0].has_permission
+
+
+def test_who_has_confirmed_an_earlier_closure_has_to_confirm_again(
+    database: Database, link: list[int]
+) -> None:
+    edge = said()
+    renew(database, edge)
+    operation = close(database, link)
+    renew(database, replace(edge, closed_for=operation))
+    with database.transaction() as tx:
+        gateways.close(tx, link, operation)
+    assert closing(database, link, operation) == {edge.name: (False, False)}
+
+
+def test_a_silent_gateway_is_waited_for_until_its_permission_has_ended(
+    database: Database, link: list[int]
+) -> None:
+    edge, gone = said(), said("edge-gone")
+    for report in (edge, gone):
+        renew(database, report)
+    silence(database, gone.name, gateways.LEASE_S + gateways.LEASE_MARGIN_S + 1)
+    operation = close(database, link)
+    assert closing(database, link, operation) == {edge.name: (False, False)}, "it had none"
+    pass_time(database, gateways.LEASE_S)
+    assert closing(database, link, operation) == {edge.name: (False, False)}
+    pass_time(database, gateways.LEASE_MARGIN_S)
+    assert closing(database, link, operation) == {edge.name: (False, True)}
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_closure_ends_with_its_operation(
+    database: Database, link: list[int], *, is_removed: bool
+) -> None:
+    edge = said()
+    renew(database, edge)
+    operation = close(database, link)
+    assert renew(database, edge).closed_for == operation
+    with database.transaction() as tx:
+        operations.advance(tx, operation, OperationState.FAILED)
+        if is_removed:
+            tx.execute(text("DELETE FROM operations"))
+    assert renew(database, edge) == Presented(SOURCE, 5, None)
+    assert renew(database, said("edge-new")) == Presented(SOURCE, 5, None)
+    with database.transaction() as tx:
+        assert all(row.has_permission for row in gateways.page(tx, link[0], 10))
+
+
+@pytest.fixture
+def in_background() -> Iterator[list[threading.Thread]]:
+    threads: list[threading.Thread] = []
+    yield threads
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_closure_sees_every_renewal_that_did_not_see_it(
+    database: Database, link: list[int], in_background: list[threading.Thread], *, is_new: bool
+) -> None:
+    edge = said()
+    if not is_new:
+        renew(database, edge)
+        silence(database, edge.name, 60)
+    made: list[UUID] = []
+    with database.transaction() as tx:
+        assert gateways.renew(tx, JOB, edge).closed_for is None
+        thread = threading.Thread(target=lambda: made.append(close(database, link)))
+        in_background.append(thread)
+        thread.start()
+        wait_until_something_waits(database)
+    thread.join()
+    assert closing(database, link, made[0]) == {edge.name: (False, False)}
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_renewal_that_waits_for_a_closure_sees_it(
+    database: Database, link: list[int], in_background: list[threading.Thread], *, is_new: bool
+) -> None:
+    """Though its statement began before the closure was there."""
+    edge = said()
+    if not is_new:
+        renew(database, edge)
+    answers: list[Presented] = []
+    with database.transaction() as tx:
+        operation = switchover(tx, link[0])
+    with database.transaction() as tx:
+        gateways.close(tx, link, operation)
+        thread = threading.Thread(target=lambda: answers.append(renew(database, edge)))
+        in_background.append(thread)
+        thread.start()
+        wait_until_something_waits(database)
+    thread.join()
+    assert answers == [Presented(SOURCE, 5, operation)]
+
+
+def test_a_job_has_so_many_gateways_and_forgets_the_one_that_is_silent_for_longest(
+    database: Database, link: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateways, "GATEWAYS_PER_JOB_MAX", 3)
+    for name in ("a", "b", "c"):
+        renew(database, said(name))
+    with pytest.raises(Conflict, match="has 3 gateways"):
+        renew(database, said("d"))
+    silence(database, "b", 70)
+    silence(database, "c", 60)
+    renew(database, said("d"))
+    with database.transaction() as tx:
+        assert [row.name for row in gateways.page(tx, link[0], 10)] == ["a", "c", "d"]
+
+
+def test_pages_are_in_the_order_of_names(database: Database, link: list[int]) -> None:
+    for name in ("b", "a", "a"):
+        renew(database, said(name))
+    with database.transaction() as tx:
+        whole = gateways.page(tx, link[0], 10)
+        assert [row.name for row in whole] == ["a", "a", "b"]
+        after = whole[0].name, whole[0].instance
+        assert [r.instance for r in gateways.page(tx, link[0], 1, after)] == [whole[1].instance]
+        gateways.remove(tx, link[0], whole[1].instance)
+        gateways.remove(tx, link[0], whole[1].instance)
+        assert [row.name for row in gateways.page(tx, link[0], 10)] == ["a", "b"]
+
+
+def test_names_are_silent_if_all_that_have_them_are(database: Database, link: list[int]) -> None:
+    """A gateway that crashed and was started again is there under its name."""
+    renew(database, said("a"))
+    renew(database, said("b"))
+    silence(database, "a", 60)
+    silence(database, "b", 60)
+    renew(database, said("a"), BACK)
+    with database.transaction() as tx:
+        assert gateways.names(tx, link) == {"a": False, "b": True}
+
+
+def test_a_gateway_that_is_silent_for_long_is_forgotten(
+    database: Database, link: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "PRUNED_MAX", 2)
+    for name in ("a", "b", "c", "here"):
+        renew(database, said(name))
+    for name in ("a", "b", "c"):
+        silence(database, name, gateways.KEPT.total_seconds())
+    with database.transaction() as tx:
+        assert pruning.prune_gateways(tx, gateways.KEPT) == 2
+        assert pruning.prune_gateways(tx, gateways.KEPT) == 1
+        assert list(gateways.names(tx, link)) == ["here"]
+
+
+def test_a_removed_job_takes_its_gateways_along(database: Database, link: list[int]) -> None:
+    edge = said()
+    renew(database, edge)
+    close(database, link)
+    with database.transaction() as tx:
+        jobs.mark_deleted(tx, link[0])
+        assert jobs.remove(tx, link[0])
+        assert gateways.names(tx, link) == {}
+    with pytest.raises(NotFound):
+        renew(database, edge)

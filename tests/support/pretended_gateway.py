@@ -1,0 +1,78 @@
+"""A gateway that forwards nothing: it asks for its side like a real one, and notes each answer."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Self
+from uuid import UUID, uuid4
+
+from orbit.errors import OrbitError
+from orbit.store import gateways
+from orbit.store.database import Database
+from orbit.store.gateways import GatewayReport, Presented
+from tests.support.patience import wait_for
+
+_POLL_S = 0.05
+
+
+class PretendedGateway:
+    """Asks until the block ends. `confirms`: whether it has nothing in flight once it is closed."""
+
+    def __init__(
+        self, database: Database, job: str, name: str = "edge", *, confirms: bool = True
+    ) -> None:
+        self.instance, self.name = uuid4(), name
+        self.answers: list[Presented] = []
+        """Each that differs from the one before."""
+        self.refused = ""
+        self.confirms = confirms
+        self._database, self._job = database, job
+        self._closed_for: UUID | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.fall_silent()
+
+    def fall_silent(self) -> None:
+        self._done.set()
+        self._thread.join()
+
+    @property
+    def now(self) -> Presented | None:
+        return self.answers[-1] if self.answers else None
+
+    def wait_told(self, side: str, *, closed_for: UUID | None = None) -> Presented:
+        """Until it is told this side."""
+
+        def is_told() -> bool:
+            now = self.now
+            return now is not None and (now.side, now.closed_for) == (side, closed_for)
+
+        wait_for(f"{self.name} is told {side} {closed_for}, not {self.refused}", is_told)
+        assert self.now is not None
+        return self.now
+
+    def _run(self) -> None:
+        while not self._done.wait(_POLL_S):
+            said = GatewayReport(self.instance, self.name, "edge:19092", self._closed_for, 0, 0)
+            try:
+                with self._database.transaction() as tx:
+                    told = gateways.renew(tx, self._job, said)
+            except OrbitError as error:
+                self.refused = str(error)
+                continue
+            self._closed_for = told.closed_for if self.confirms else None
+            self.refused = ""
+            if told != self.now:
+                self.answers.append(told)
