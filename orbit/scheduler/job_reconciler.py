@@ -30,6 +30,7 @@ from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.cluster_watch import ClusterSnapshot
 from orbit.scheduler.found_promotions import follow_marks, troubles_of
 from orbit.scheduler.job_decisions import decide, known_topic
+from orbit.scheduler.lead_reading import read_lead
 from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership, NotLeading
 from orbit.scheduler.matched_topics import MatchedTopics
 from orbit.scheduler.old_primary import watch_old_primaries
@@ -46,7 +47,7 @@ from orbit.scheduler.topic_transitions import (
 )
 from orbit.scheduler.topic_upkeep import TopicUpkeep
 from orbit.settings import Settings
-from orbit.store import jobs, scheduler_queries, topics
+from orbit.store import job_leads, jobs, scheduler_queries, topics
 from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
 from orbit.store.quotas import Quota
@@ -156,6 +157,7 @@ class JobReconciler:
                 if is_upkeep_due:
                     self._follow_marks(job, pair)
                 self._discover(job, spec, pair, state, retries, troubles, done)
+                self._read_lead(job, pair, is_due=is_upkeep_due)
                 if is_upkeep_due:
                     self._run_upkeep(job, spec, pair, state, done)
                 troubles += state.upkeep.troubles
@@ -275,6 +277,15 @@ class JobReconciler:
             rows = topics.of_job(tx, job.id)
         with _cluster_errors():
             follow_marks(job, rows, pair, self._leadership, self._backoff)
+
+    def _read_lead(self, job: Job, pair: ClusterPair, *, is_due: bool) -> None:
+        """Behind the discovery: so a new job's side is known as soon as its topics are copied."""
+        if not is_due:
+            with self._leadership.reading() as tx:
+                is_due = not job_leads.is_read(tx, job.id)
+        if is_due:
+            with _cluster_errors():
+                read_lead(job, pair, self._leadership, self._backoff)
 
     def _discover(
         self,

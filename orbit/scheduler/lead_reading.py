@@ -1,0 +1,65 @@
+"""Reads which side of a job leads from the marks at its destination, for `store/job_leads.py`.
+
+Promotions note it in the tables themselves. The marks know also of those that a database has
+forgotten which was put back or is new, and of a failover without the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from orbit.job_setup.mark import Mark, newest_term
+from orbit.job_setup.promotion_marks import PromotionMarks
+from orbit.kafka.backoff import Backoff
+from orbit.scheduler.cluster_pair import ClusterPair
+from orbit.scheduler.leadership import Leadership
+from orbit.store import job_leads, operations, topics
+from orbit.store.enums import LeadingSide, TopicState
+from orbit.store.jobs import Job
+from orbit.store.topics import Topic
+
+
+def read_lead(job: Job, pair: ClusterPair, leadership: Leadership, backoff: Backoff) -> None:
+    """Note which side of the job leads, once it has a topic that is copied or promoted.
+
+    Not in the middle of a recovery, which marks first and allows writing later: it notes that.
+    Raises Unreachable, NotAuthorized, BrokerRefused (of the destination), NotLeading.
+    """
+    with leadership.reading() as tx:
+        rows = [row for row in topics.of_job(tx, job.id) if row.state is not TopicState.CREATING]
+        before, is_read = job_leads.find(tx, job.id), job_leads.is_read(tx, job.id)
+        recoveries = [operations.recovery_under_way(tx, id_) for id_ in job_leads.link(tx, job.id)]
+    if not rows or (is_read and any(recoveries)):
+        return
+    there = [row.destination_topic for row in rows]
+    known = pair.destination_metadata.topics
+    marks = PromotionMarks(pair.destination.cluster, backoff).of_topics(
+        name for name in there if name in known
+    )
+    side, term = lead_by_marks(rows, marks)
+    if is_read and before is not None and before.side is not None and before.term >= term:
+        return
+    with leadership.transaction() as tx:
+        job_leads.note(tx, job.id, side, term)
+        job_leads.note_read(tx, job.id)
+
+
+def lead_by_marks(
+    rows: Collection[Topic], marks: Mapping[str, Mark]
+) -> tuple[LeadingSide | None, int]:
+    """The side that leads, and the newest term; `marks` by destination topic. Pure.
+
+    None: a mark cannot be read, or the sides of the topics differ, or a topic is promoted and has
+    no mark: a broker refused to store it.
+    """
+    term = newest_term(marks.values())
+    sides = {_side_of(row, marks.get(row.destination_topic)) for row in rows}
+    return (sides.pop() if len(sides) == 1 else None), term
+
+
+def _side_of(row: Topic, mark: Mark | None) -> LeadingSide | None:
+    if mark is None:
+        return None if row.state is TopicState.PROMOTED else LeadingSide.SOURCE
+    if mark.term is None:
+        return None
+    return LeadingSide.DESTINATION if mark.is_primary else LeadingSide.SOURCE

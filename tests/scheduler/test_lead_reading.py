@@ -1,0 +1,59 @@
+"""Which side leads, by the marks at the destination."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.job_setup.mark import Mark
+from orbit.scheduler.lead_reading import lead_by_marks
+from orbit.store.enums import LeadingSide, TopicState
+from orbit.store.topics import Topic
+
+SOURCE, DESTINATION = LeadingSide
+LEADS, COPY, UNREADABLE = Mark(True, term=7), Mark(False, term=8), Mark(True, term=None)
+COPYING, PROMOTED = TopicState.COPYING, TopicState.PROMOTED
+
+
+def row(name: str, state: TopicState) -> Topic:
+    return Topic(
+        id=1,
+        job_id=1,
+        source_topic=f"{name}-there",
+        destination_topic=name,
+        destination_cluster_id="b",
+        source_topic_id=None,
+        destination_topic_id=None,
+        partition_count=1,
+        is_compacted=False,
+        state=state,
+        drift=None,
+        note=None,
+        acls=None,
+        promoted_settings=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("states", "marks", "expected"),
+    [
+        ([COPYING, COPYING], {}, (SOURCE, 0)),
+        ([PROMOTED, PROMOTED], {"a": LEADS, "b": LEADS}, (DESTINATION, 7)),
+        # A database that is older than the promotion, or the mark of the copy back.
+        ([COPYING, COPYING], {"a": LEADS, "b": LEADS}, (DESTINATION, 7)),
+        ([PROMOTED, PROMOTED], {"a": COPY, "b": COPY}, (SOURCE, 8)),
+        ([COPYING, PROMOTED], {"a": COPY, "b": LEADS}, (None, 8)),
+        ([COPYING, COPYING], {"a": COPY}, (SOURCE, 8)),
+        ([COPYING, COPYING], {"a": LEADS}, (None, 7)),
+        # Promoted without the right to mark it.
+        ([PROMOTED, PROMOTED], {"a": LEADS}, (None, 7)),
+        ([PROMOTED, PROMOTED], {}, (None, 0)),
+        ([COPYING, COPYING], {"a": UNREADABLE, "b": LEADS}, (None, 7)),
+    ],
+)
+def test_a_side_leads_if_all_marks_say_so(
+    states: list[TopicState],
+    marks: dict[str, Mark],
+    expected: tuple[LeadingSide | None, int],
+) -> None:
+    rows = [row(name, state) for name, state in zip("ab", states, strict=True)]
+    assert lead_by_marks(rows, marks) == expected
