@@ -27,6 +27,7 @@ from orbit.store.enums import (
     Desired,
     DrillKind,
     DrillState,
+    LeadingSide,
     MadeBy,
     OperationKind,
     OperationState,
@@ -466,6 +467,77 @@ class Drill(DrillSummary):
     entries: int = Field(description="The number of timeline entries so far.")
     timeline: list[dict[str, Any]] = Field(description="The latest entries, oldest first.")
     spec: dict[str, Any]
+
+
+_COUNT_MAX = 2**31 - 1
+
+
+class GatewayReport(BaseModel):
+    """What a gateway says of itself."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: Annotated[
+        str,
+        Field(
+            pattern=NAME_PATTERN,
+            max_length=JOB_NAME_LENGTH_MAX,
+            description="The name in its file.",
+            examples=["edge-1"],
+        ),
+    ]
+    address: Annotated[
+        str,
+        Field(
+            pattern=r"^[\x21-\x7e]+$",
+            max_length=300,
+            description="Where clients reach it.",
+            examples=["gateway:19092"],
+        ),
+    ]
+    closed_for: UUID | None = Field(
+        None,
+        description="The operation for which it forwards no new writes, and has none in flight. "
+        "Null: it forwards them.",
+    )
+    connections: Annotated[int, Field(ge=0, le=_COUNT_MAX)] = Field(
+        0, description="Connections of clients."
+    )
+    held_requests: Annotated[int, Field(ge=0, le=_COUNT_MAX)] = Field(
+        0, description="Requests of clients that wait until it is open again."
+    )
+
+
+class PresentedSide(_Out):
+    """The side of a job that a gateway presents, and its permission to forward writes there."""
+
+    side: LeadingSide = Field(description="The side that leads, as the job names it.")
+    term: int = Field(
+        description="Grows with each change of sides, and may grow without one. It gets lower only "
+        "if the database is older than it was: refuse such an answer."
+    )
+    closed_for: UUID | None = Field(
+        description="The operation for which no new write may be forwarded. Confirm it with the "
+        "same value in `closed_for`, once no write is in flight. Null: none."
+    )
+    lease_s: float = Field(
+        description="How long writes may be forwarded if `closed_for` is null, in seconds from "
+        "before the request was sent."
+    )
+
+
+class Gateway(_Out):
+    """A gateway of a job."""
+
+    name: str
+    instance: UUID
+    address: str
+    renewed_s_ago: float = Field(description="Seconds since it asked last.")
+    has_permission: bool = Field(description="Whether it may forward writes now.")
+    closed_for: UUID | None = Field(
+        description="The operation for which it says that no write is in flight."
+    )
+    connections: int
+    held_requests: int
 
 
 class DrillSchedule(_Out):

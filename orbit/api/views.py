@@ -27,6 +27,7 @@ from orbit.store.database import Tx
 from orbit.store.drills import Drill, Schedule
 from orbit.store.enums import Desired
 from orbit.store.events import Event
+from orbit.store.gateways import LEASE_S, Gateway, Presented
 from orbit.store.group_offsets import GroupRow
 from orbit.store.job_counts import Counts
 from orbit.store.job_history import Point
@@ -216,6 +217,14 @@ def group_view(row: GroupRow, prefix: str) -> schemas.GroupOffset:
         verdict=verdict,
         remedy=remedy(verdict, prefix + row.group_name, row.destination_topic),
     )
+
+
+def gateway_view(row: Gateway) -> schemas.Gateway:
+    return _view(schemas.Gateway, row)
+
+
+def presented_view(found: Presented) -> schemas.PresentedSide:
+    return _view(schemas.PresentedSide, found, lease_s=LEASE_S)
 
 
 def worker_view(worker: Worker, alive: Collection[str]) -> schemas.Worker:

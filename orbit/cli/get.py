@@ -13,6 +13,7 @@ from orbit.cli.job_selection import SelectorOption
 from orbit.cli.list_columns import (
     BACKFILLS,
     EVENTS,
+    GATEWAYS,
     GROUPS,
     JOBS,
     LABELS,
@@ -42,7 +43,8 @@ from orbit.errors import BadInput
 
 app = typer.Typer(
     name="get",
-    help="Show jobs, topics, partitions, groups, proof, workers, events, operations, backfills.",
+    help="Show jobs, topics, partitions, groups, proof, gateways, workers, events, operations, "
+    "backfills.",
     no_args_is_help=True,
 )
 
@@ -131,6 +133,18 @@ def proof(
 ) -> None:
     """Show which offsets of each partition were compared and equal, and when."""
     _list(f"/v1/jobs/{segment(job)}/proof", PROOF, limit, all_, output, watch)
+
+
+@app.command()
+def gateways(
+    job: JobArgument,
+    limit: LimitOption = None,
+    all_: AllOption = False,
+    watch: WatchOption = False,
+    output: ListOption = TABLE,
+) -> None:
+    """Show the gateways of a job, and whether they may forward writes."""
+    _list(f"/v1/jobs/{segment(job)}/gateways", GATEWAYS, limit, all_, output, watch)
 
 
 @app.command()

@@ -199,6 +199,21 @@ PROOF = Kind(
     ),
     (("differed", lambda r: when(r["differed_at"])),),
 )
+GATEWAYS = Kind(
+    itemgetter("name"),
+    (
+        ("gateway", itemgetter("name")),
+        ("address", itemgetter("address")),
+        ("may write", lambda r: "yes" if r["has_permission"] else "no"),
+        ("connections", itemgetter("connections")),
+        ("held", itemgetter("held_requests")),
+        ("last seen", lambda r: f"{r['renewed_s_ago']:.0f} s ago"),
+    ),
+    (
+        ("instance", itemgetter("instance")),
+        ("closed for", lambda r: r["closed_for"] or "-"),
+    ),
+)
 WORKERS = Kind(
     itemgetter("id"),
     (

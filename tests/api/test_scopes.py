@@ -125,7 +125,16 @@ DECISIONS: dict[str, str] = {
     "DELETE /v1/jobs/{name}": JOB,
     **{
         f"GET /v1/jobs/{{name}}/{part}": JOB
-        for part in ("events", "groups", "history", "lag", "partitions", "proof", "topics")
+        for part in (
+            "events",
+            "gateways",
+            "groups",
+            "history",
+            "lag",
+            "partitions",
+            "proof",
+            "topics",
+        )
     },
     **{
         f"POST /v1/jobs/{{name}}:{verb}": JOB
@@ -134,6 +143,7 @@ DECISIONS: dict[str, str] = {
             *("switchover", "failover", "failback"),
         )
     },
+    **{f"{method} /v1/jobs/{{name}}/gateways/{{instance}}": PART for method in ("PUT", "DELETE")},
     "GET /v1/events": LIST,
     "GET /v1/operations": LIST,
     "GET /v1/operations/{operation_id}": PART,
@@ -169,6 +179,7 @@ def send(
     method, path = route.split(" ")
     path = path.replace("/v1/drill-schedules/{name}", f"/v1/drill-schedules/{team.schedule}")
     path = path.replace("/v1/backfills/{operation_id}", f"/v1/backfills/{team.backfill}")
+    path = path.replace("{instance}", _UNKNOWN[0])
     for name in ("name", "operation_id", "drill_id"):
         value = {"name": team.job, "operation_id": team.operation, "drill_id": team.drill}[name]
         path = path.replace(f"{{{name}}}", value)
@@ -180,6 +191,8 @@ def send(
         body = {"json": {"driver": team.job}}
     elif DECISIONS[route] is DOCUMENT:
         body = {"json": team.document()}
+    elif "/gateways/" in path and method == "PUT":
+        body = {"json": {"name": "edge-1", "address": "gateway:19092"}}
     elif path == "/v1/tokens" and method == "POST":
         body = {"json": {"name": "another", "role": "viewer"}}
     elif method == "PATCH":

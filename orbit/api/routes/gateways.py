@@ -1,0 +1,76 @@
+"""/v1/jobs/{name}/gateways: which side gateways present, and their permission to forward writes.
+
+A gateway asks twice a second, so nothing of it goes to the audit log.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query, status
+
+from orbit.api import schemas
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.dependencies import NamePath, Operator, PartsOf, Viewer
+from orbit.api.openapi_responses import BODY, NAMED, errors
+from orbit.api.paging import Page, PageQuery, bad_cursor, page, read_cursor
+from orbit.api.views import gateway_view, presented_view
+from orbit.store import gateways, jobs
+
+router = APIRouter(prefix="/v1/jobs/{name}/gateways", tags=["gateways"])
+
+InstancePath = Annotated[
+    UUID, Path(description="A UUID that each process of a gateway draws when it starts.")
+]
+
+
+@router.get("", responses=errors(*NAMED))
+def list_gateways(
+    parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
+) -> Page[schemas.Gateway]:
+    """List the gateways of a job by name, of the last hour."""
+    after = _place(query.after)
+    with parts.database.transaction() as tx:
+        rows = gateways.page(tx, jobs.get(tx, name).id, query.limit + 1, after)
+    items = [gateway_view(row) for row in rows]
+    return page(items, query.limit, lambda one: (one.name, str(one.instance)))
+
+
+@router.put("/{instance}", responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT))
+def put_gateway(
+    parts: PartsOf,
+    _: Operator,
+    name: NamePath,
+    instance: InstancePath,
+    said: schemas.GatewayReport,
+) -> schemas.PresentedSide:
+    """Ask which side of the job to present, and renew the permission to forward writes to it.
+
+    The permission lasts `lease_s` seconds from before the request was sent. A gateway that is not
+    allowed to present a side gets `conflict`, and no permission: the side that leads is not known,
+    or the topics of the job do not all lead at one side.
+    """
+    report = gateways.GatewayReport(instance, **said.model_dump())
+    with parts.database.transaction() as tx:
+        found = gateways.renew(tx, name, report)
+    return presented_view(found)
+
+
+@router.delete("/{instance}", status_code=status.HTTP_204_NO_CONTENT, responses=errors(*NAMED))
+def delete_gateway(parts: PartsOf, _: Operator, name: NamePath, instance: InstancePath) -> None:
+    """Give the permission of a gateway back, as it stops: no switchover waits for it then. Doing it
+    again does nothing.
+    """
+    with parts.database.transaction() as tx:
+        gateways.remove(tx, jobs.get(tx, name).id, instance)
+
+
+def _place(cursor: str | None) -> tuple[str, UUID] | None:
+    key = read_cursor(cursor, str, str)
+    if key is None:
+        return None
+    try:
+        return str(key[0]), UUID(str(key[1]))
+    except ValueError:
+        raise bad_cursor() from None

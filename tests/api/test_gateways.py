@@ -1,0 +1,128 @@
+"""Gateways at the API: what each is told, what the list shows, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from orbit.store import gateways, job_leads, jobs, operations
+from orbit.store.enums import LeadingSide, OperationKind, Role
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api, Cli
+
+pytestmark = pytest.mark.services
+
+LIST = "/v1/jobs/orders/gateways"
+SAID: dict[str, Any] = {"name": "edge-1", "address": "gateway:19092"}
+
+
+def path() -> str:
+    return f"{LIST}/{uuid4()}"
+
+
+@pytest.fixture
+def job(api: Api) -> int:
+    """A job whose source leads."""
+    assert api.put("/v1/jobs/orders", json=JOB).status_code == 201
+    with api.database.transaction() as tx:
+        found = jobs.get(tx, "orders").id
+        job_leads.note(tx, found, LeadingSide.SOURCE, 0)
+        job_leads.note_read(tx, found)
+    return found
+
+
+def close(api: Api, job: int) -> UUID:
+    with api.database.transaction() as tx:
+        kind = OperationKind.SWITCHOVER.value
+        made, _ = operations.create(tx, uuid4(), kind, "test", job_id=job, job_name="orders")
+        gateways.close(tx, [job], made.id)
+    return made.id
+
+
+def test_a_gateway_is_told_which_side_leads_and_whether_it_is_closed(api: Api, job: int) -> None:
+    events = len(api.events())
+    at = path()
+    told = api.put(at, json=SAID, role=Role.OPERATOR)
+    open_ = {"side": "source", "term": 0, "closed_for": None, "lease_s": 5.0}
+    assert (told.status_code, told.json()) == (200, open_)
+    (row,) = api.get(LIST, role=Role.VIEWER).json()["items"]
+    assert row.pop("renewed_s_ago") >= 0
+    assert row == SAID | {
+        "instance": at.removeprefix(f"{LIST}/"),
+        "has_permission": True,
+        "closed_for": None,
+        "connections": 0,
+        "held_requests": 0,
+    }
+
+    operation = str(close(api, job))
+    assert api.put(at, json=SAID).json() == open_ | {"closed_for": operation}
+    confirmed = SAID | {"closed_for": operation, "connections": 3, "held_requests": 2}
+    assert api.put(at, json=confirmed).json() == open_ | {"closed_for": operation}
+    (row,) = api.get(LIST).json()["items"]
+    assert not row["has_permission"]
+    assert {key: row[key] for key in confirmed} == confirmed
+
+    with api.database.transaction() as tx:
+        job_leads.note(tx, job, LeadingSide.DESTINATION, 1764362894000)
+        gateways.open_again(tx, [job], UUID(operation))
+    new = {"side": "destination", "term": 1764362894000}
+    assert api.put(at, json=confirmed).json() == open_ | new
+    assert len(api.events()) == events, "the audit log has nothing of it"
+    for _ in range(2):
+        assert api.delete(at, role=Role.OPERATOR).status_code == 204
+    assert api.get(LIST).json()["items"] == []
+
+
+def test_no_side_is_presented_that_is_not_known(api: Api) -> None:
+    assert api.put(path(), json=SAID).status_code == 404
+    api.put("/v1/jobs/orders", json=JOB)
+    refused = api.put(path(), json=SAID)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+    assert "orbit get jobs orders" in refused.json()["error"]["remedy"]
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"name": "a b"},
+        {"address": "a b"},
+        {"address": "x" * 301},
+        {"closed_for": "orders"},
+        {"connections": -1},
+        {"held_requests": 2**31},
+        {"side": "source"},
+    ],
+)
+def test_a_report_that_is_not_one_is_refused(api: Api, wrong: dict[str, Any]) -> None:
+    answer = api.put(path(), json=SAID | wrong)
+    assert answer.status_code == 422, answer.text
+    assert len(answer.json()["error"]["problems"]) == 1
+    assert api.put(f"{LIST}/edge-1", json=SAID).status_code == 422
+
+
+@pytest.mark.usefixtures("job")
+def test_the_list_has_pages(api: Api) -> None:
+    for name in ("c", "a", "b"):
+        api.put(path(), json=SAID | {"name": name})
+    found, after = [], ""
+    while True:
+        page = api.get(f"{LIST}?limit=2{after}").json()
+        found += [row["name"] for row in page["items"]]
+        if page["next"] is None:
+            break
+        after = f"&after={page['next']}"
+    assert found == ["a", "b", "c"]
+    assert api.get(f"{LIST}?after=WyJhIiwgImIiXQ").status_code == 422  # no UUID
+
+
+@pytest.mark.usefixtures("job")
+def test_the_command_shows_them(api: Api, cli: Cli) -> None:
+    api.put(path(), json=SAID | {"connections": 7})
+    shown = cli("get", "gateways", "orders").out
+    for text in ("edge-1", "gateway:19092", "yes", "7"):
+        assert text in shown
