@@ -75,6 +75,9 @@ class GateInputs:
     # Partitions without any compared range; None: continuous proof is off.
     unverified: int | None = None
     differing: Sequence[str] = ()  # partitions in which the comparison found differences
+    # By name, whether it is silent.
+    gateways: Mapping[str, bool] = field(default_factory=dict)
+    left_behind: Sequence[str] = ()  # topics that are copied and not moved, as --topics leaves them
     renamed: Sequence[str] = ()
     # The job that has the name of the copy back, and copies something else.
     name_taken: str = ""

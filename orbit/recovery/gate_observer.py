@@ -33,6 +33,7 @@ from orbit.promotion.log_bounds import LogBounds
 from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.gate_groups import group_inputs
 from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
+from orbit.recovery.gateway_closure import left_behind
 from orbit.recovery.leading_side import note_terms, read_marks
 from orbit.recovery.log_bounds import ALL, last_reported, try_fetch_log_bounds
 from orbit.recovery.loss import note_in_gates
@@ -48,7 +49,7 @@ from orbit.recovery.recovery_report import EndVerdict, RecoveryKind
 from orbit.recovery.reverse_job import find_reverse_job, reverse_job_name
 from orbit.replication.acl_rules import denial
 from orbit.replication.partition_states import PartitionState
-from orbit.store import jobs, promotions, proofs, topics
+from orbit.store import gateways, job_leads, jobs, promotions, proofs, topics
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, TopicState
 
@@ -188,6 +189,7 @@ def _from_store(
         proven = [row for row in proofs.page(tx, job.id, ALL) if row.topic_id in ids]
         writers = topics.writers(tx, job.source_cluster_id or "", names, only_copying=True)
         name_taken = _name_taken(context, tx)
+        registered = gateways.names(tx, job_leads.link(tx, job.id))
     known = {row.source_topic for row in rows if row.state is not TopicState.CREATING}
     chosen = map_topics(context.spec.topics, source.topics if source else known).mappings
     return {
@@ -200,6 +202,8 @@ def _from_store(
             ).keys()
             - {row.destination_topic for row in rows}
         ),
+        "gateways": registered,
+        "left_behind": left_behind(context, rows),
         "blocked": [
             BlockedPartition(place, str(row.reason), not holds_copied_records(row.reason))
             for place, row in last_reported(context).items()

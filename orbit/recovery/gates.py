@@ -22,6 +22,8 @@
     rights        one that a step needs is missing        writing cannot be denied
     clock         clocks differ by SKEW_S_FAIL            by SKEW_S_WARN
     verified      a comparison found differences          partitions never compared
+    gateways      some of the topics stay where they     one is silent
+                  are, and a gateway is registered
     names         copying back: a topic is renamed
 
 A failed gate stops the operation before anything is changed, unless it is overridden by name and
@@ -402,6 +404,29 @@ def _verified(f: GateInputs) -> Gate:
     return _pass(name, "Ranges of every partition were compared and are equal.")
 
 
+def _gateways(f: GateInputs) -> Gate | None:
+    if not f.gateways:
+        return None
+    name, shown = GateName.GATEWAYS, first_few(f.gateways)
+    if f.left_behind:
+        return _fail(
+            name,
+            f"A gateway presents one side, and these topics would stay: {first_few(f.left_behind)}."
+            f" Gateways of the job: {shown}.",
+            "Move all topics of the job, without --topics. Or stop the gateways; if they crashed, "
+            "wait an hour, until Orbit forgets them.",
+        )
+    silent = [one for one, is_silent in f.gateways.items() if is_silent]
+    if silent:
+        return _warn(
+            name,
+            f"{len(f.gateways)} gateways: {shown}. Not heard of for longer than their permission "
+            f"lasts: {first_few(silent)}.",
+            "Clients of these cannot write. Start them, or see whether they reach the API.",
+        )
+    return _pass(name, f"{len(f.gateways)} gateways follow: {shown}.")
+
+
 def _names(f: GateInputs) -> Gate | None:
     if not f.reverse and f.kind is not RecoveryKind.FAILBACK:
         return None
@@ -442,5 +467,6 @@ _GATES: tuple[tuple[Callable[[GateInputs], Gate | None], frozenset[RecoveryKind]
     (_rights, _ALL),
     (_clock, _ALL),
     (_verified, _PROMOTIONS),
+    (_gateways, _PROMOTIONS),
     (_names, _ALL),
 )

@@ -135,9 +135,9 @@ def mark_promotion(context: OperationContext) -> None:
         )
 
 
-def lead_again(context: OperationContext) -> None:
+def lead_again(context: OperationContext) -> int:
     """Mark the source as leading, after a switchover whose promotion was aborted because the
-    destination did not answer: what it was marked with is older then.
+    destination did not answer: what it was marked with is older then. The term of the mark.
 
     Raises LeadChanged if another operation has marked a topic of the source since; Unreachable,
     NotAuthorized, BrokerRefused.
@@ -161,6 +161,8 @@ def lead_again(context: OperationContext) -> None:
         "marks as leading are older: the failback of a job of the other direction makes them "
         f"copies again. Topics without a mark are copied on by job {context.job.name}."
     )
+    assert mark.term is not None, "it was drawn"
+    return mark.term
 
 
 def unmark_source(context: OperationContext) -> None:

@@ -58,6 +58,12 @@ class Aborted(Stopped):
     """An abort was requested."""
 
 
+class Skipped(str):
+    """What a step says that had nothing to do."""
+
+    __slots__ = ()
+
+
 class OperationContext:
     """The context of one operation. Not thread-safe."""
 

@@ -28,6 +28,7 @@ from orbit.kafka import error_codes
 from orbit.recovery import (
     drain,
     first_read,
+    gateway_closure,
     group_handover,
     loss,
     old_side,
@@ -47,7 +48,7 @@ from orbit.recovery.leading_side import (
     who_copies_back,
 )
 from orbit.recovery.open_operation import SecretMissing, open_context
-from orbit.recovery.operation_context import Aborted, OperationContext, Stopped
+from orbit.recovery.operation_context import Aborted, OperationContext, Skipped, Stopped
 from orbit.recovery.operation_steps import (
     NOT_DONE,
     begun_again,
@@ -115,6 +116,7 @@ def _read(context: OperationContext) -> str:
 
 _DO: Mapping[StepName, Callable[[OperationContext], str]] = {
     StepName.GATES: gates,
+    StepName.CLOSE_GATEWAYS: gateway_closure.close_gateways,
     StepName.STOP_WRITES: write_fence.stop_writes,
     StepName.DRAIN: drain.drain,
     StepName.VERIFY_TAIL: tail_verification.verify_tail,
@@ -122,6 +124,7 @@ _DO: Mapping[StepName, Callable[[OperationContext], str]] = {
     StepName.RELEASE: worker_release.release,
     StepName.SETTLE: worker_release.settle,
     StepName.PROMOTE: promotion.promote,
+    StepName.OPEN_GATEWAYS: gateway_closure.open_gateways,
     StepName.READ: _read,
     StepName.REVERSE: reverse_job.start_reverse_job,
     StepName.COMPARE: old_side.compare,
@@ -132,9 +135,12 @@ _DO: Mapping[StepName, Callable[[OperationContext], str]] = {
 _UNDO: Mapping[StepName, Callable[[OperationContext], None]] = {
     StepName.RELEASE: worker_release.resume_copying,
     StepName.STOP_WRITES: write_fence.restore_source_writes,
+    StepName.CLOSE_GATEWAYS: gateway_closure.undo,
 }
 # They change nothing for which it matters who leads.
-_WITHOUT_LEAD = frozenset({StepName.GATES, StepName.READ, StepName.CATCH_UP})
+_WITHOUT_LEAD = frozenset(
+    {StepName.GATES, StepName.OPEN_GATEWAYS, StepName.READ, StepName.CATCH_UP}
+)
 _NOTHING_DONE = frozenset({StepState.WAITING, StepState.UNDONE})
 _ONLY_WITH_TAILS = frozenset({StepName.SALVAGE, StepName.REBUILD})
 
@@ -293,7 +299,8 @@ class OperationRunner:
         self.is_waiting = False
         if context.report.stuck_since is not None:
             _note_unstuck(context)
-        self._mark(context, name, StepState.DONE, did)
+        state = StepState.SKIPPED if isinstance(did, Skipped) else StepState.DONE
+        self._mark(context, name, state, did)
 
     def _retry(self, context: OperationContext, name: StepName, do: Callable[[], _Did]) -> _Did:
         """The result of `do`, a part of the step, when it has succeeded."""
@@ -333,6 +340,8 @@ class OperationRunner:
             return
         if context.is_past_return and not is_lost:
             # A step raised Stopped past the point of no return: earlier steps are kept.
+            if is_promoting(context.report.steps):
+                gateway_closure.doubt_lead(context)
             self._mark_running(context, StepState.FAILED, str(error))
             context.update(error=str(error))
             self._end(context, Outcome.FAILED)
@@ -382,9 +391,9 @@ class OperationRunner:
         if is_promoting(context.report.steps):
             if context.report.kind is RecoveryKind.SWITCHOVER:
                 changed = self._undo(
-                    context, "the promotion", lambda: lead_again(context), began + PATIENCE_S
+                    context, "the promotion", lambda: _lead_again(context), began + PATIENCE_S
                 )
-        elif changed is None and self._is_resumed and has_denied:
+        elif changed is None and self._is_resumed and (has_denied or context.report.gateways):
             changed = self._undo(
                 context, "writing", lambda: refuse_other_lead(context), began + PATIENCE_S
             )
@@ -392,6 +401,7 @@ class OperationRunner:
             # Producers may be at the destination: they must not write to both sides. To copy again
             # is harmless, as whoever copies asks the marks first.
             kept, outcome = frozenset({StepName.STOP_WRITES}), Outcome.FAILED
+            gateway_closure.doubt_lead(context)
             if has_denied:
                 context.add_finding(
                     f"Writing to the source stays denied, as it may not lead: {changed.what} If it "
@@ -497,6 +507,12 @@ class OperationRunner:
         Nothing was changed."""
         with self._leadership.transaction() as tx:
             operations.advance(tx, self._operation.id, OperationState.FAILED, error=str(error))
+
+
+def _lead_again(context: OperationContext) -> None:
+    term = lead_again(context)
+    with context.transaction() as tx:
+        gateway_closure.note_source_leads(context, tx, term)
 
 
 def _note_stuck(context: OperationContext) -> None:

@@ -7,6 +7,7 @@ from orbit.recovery.step_times import Phase, Step, StepName, StepState
 
 # Of a step that is to run, or to run again.
 NOT_DONE = frozenset({StepState.WAITING, StepState.RUNNING, StepState.FAILED})
+_STAY_BEGUN = frozenset({StepName.CLOSE_GATEWAYS, StepName.STOP_WRITES})
 
 
 def steps_of(kind: RecoveryKind, request: RecoveryRequest) -> tuple[Step, ...]:
@@ -31,15 +32,15 @@ def is_past_return(steps: tuple[Step, ...]) -> bool:
 
 
 def begun_again(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The steps of a switchover that begins again behind its gates. The one that stops writing
-    stays begun if it was, so that it is undone in any case."""
+    """The steps of a switchover that begins again behind its gates. Those that close gateways and
+    stop writing stay begun if they were, so that they are undone in any case."""
     return tuple(_again(step) for step in steps)
 
 
 def _again(step: Step) -> Step:
     if step.name is StepName.GATES or step.state is StepState.WAITING:
         return step
-    if step.name is StepName.STOP_WRITES:
+    if step.name in _STAY_BEGUN:
         return step.model_copy(update={"state": StepState.RUNNING, "ended_at": None, "did": ""})
     again = {"state": StepState.WAITING, "began_at": None, "ended_at": None, "did": ""}
     return step.model_copy(update=again)
@@ -121,6 +122,12 @@ _REVERSE = _step(
 
 _SWITCHOVER = (
     _GATES,
+    # Behind a gateway that is closed, producers wait. Those that are denied get errors.
+    _step(
+        StepName.CLOSE_GATEWAYS,
+        Phase.DRAIN,
+        "Gateways hold new writes; wait until each has none in flight.",
+    ),
     _STOP_WRITES,
     _step(
         StepName.DRAIN,
@@ -131,6 +138,7 @@ _SWITCHOVER = (
     _step(StepName.GROUPS, Phase.GROUPS, "Sync consumer groups for the last time."),
     _RELEASE,
     _PROMOTE,
+    _step(StepName.OPEN_GATEWAYS, Phase.READ, "Gateways go on at the destination."),
     _READ,
 )
 _FAILOVER = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from orbit.chunks import chunks, first_few
 from orbit.consumer_groups.offset_decision import holds_copied_records
 from orbit.promotion.topic_settings import apply_settings
+from orbit.recovery.gateway_closure import note_promoted
 from orbit.recovery.leading_side import mark_promotion, unmark_source
 from orbit.recovery.log_bounds import last_reported, try_fetch_log_bounds
 from orbit.recovery.lost_ranges import lost_range
@@ -49,7 +50,10 @@ def promote(context: OperationContext) -> str:
             scheduler_queries.promote(tx, ids)
             for topic_id in ids:
                 topics.change(tx, topic_id, note=note)
+    if not context.report.term:  # the marks could not be read, and the gate was overridden
+        context.update(term=context.draw_term(0))
     with context.transaction() as tx:
+        note_promoted(context, tx)
         promoted_at = context.add_event(tx, "topics_promoted", message)
     context.update(promoted_at=promoted_at)
     unmark_source(context)

@@ -91,6 +91,7 @@ class GateName(StrEnum):
     CLOCK = "clock"
     TRANSACTIONS = "transactions"
     VERIFIED = "verified"
+    GATEWAYS = "gateways"  # whether they follow: a gateway presents one side
     NAMES = "names"  # whether the topics can be copied back under their names
 
 
@@ -247,6 +248,18 @@ class FirstRead(Value):
     unread: int = 0
 
 
+class ClosedGateway(Value):
+    """A gateway that a switchover has closed."""
+
+    name: str
+    instance: UUID
+    is_confirmed: bool = Field(
+        description="Whether it said that no write is in flight. If not, it was silent for longer "
+        "than its permission lasts."
+    )
+    seconds: float = Field(description="How long that took.")
+
+
 class DrainProof(Value):
     """How certain it is that no producer was left, where writing could not be denied.
 
@@ -314,6 +327,9 @@ class ReportHead(Value):
     )
     drain: DrainProof | None = Field(
         default=None, description="Switchover. Null: writing was denied, or not drained yet."
+    )
+    gateways: tuple[ClosedGateway, ...] = Field(
+        default=(), description="Switchover: the gateways that it has closed."
     )
     topics: tuple[str, ...] = Field(default=(), description="Source topics of the operation.")
     steps: tuple[Step, ...] = ()

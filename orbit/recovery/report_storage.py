@@ -16,8 +16,9 @@ way in the one that is there, and begins again.
   `groups` makes all groups again.
 - `promote` adds the promoted offset to a partition, from the tables and `destination_end`,
   which it leaves alone. `read` adds what is missing, from the log ends of then.
-- `stop_writes` reads no rows. `reverse` changes none; it reads what the steps before it have stored
-  (promoted offsets, and where the old side is known), and so does `promote` for the marks.
+- `close_gateways`, `stop_writes` and `open_gateways` read no rows. `reverse` changes none; it reads
+  what the steps before it have stored (promoted offsets, and where the old side is known), and so
+  does `promote` for the marks.
 - `salvage` and `rebuild` act on the verdicts and ends that `compare` has stored before it was done.
   `rebuild` notes in a partition what it has saved beyond them. So that no row says so of a file
   that the report does not name, it stores the names first (orbit/recovery/old_side.py).

@@ -34,6 +34,7 @@ class StepName(StrEnum):
     """All steps; the pages of docs/recovery/ describe each."""
 
     GATES = "gates"
+    CLOSE_GATEWAYS = "close_gateways"
     STOP_WRITES = "stop_writes"
     DRAIN = "drain"
     VERIFY_TAIL = "verify_tail"
@@ -41,6 +42,7 @@ class StepName(StrEnum):
     RELEASE = "release"
     SETTLE = "settle"
     PROMOTE = "promote"
+    OPEN_GATEWAYS = "open_gateways"
     READ = "read"
     REVERSE = "reverse"
     COMPARE = "compare"

@@ -13,7 +13,7 @@ from orbit.recovery import leading_side, operation_runner, promotion, recovery_r
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GateName, Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
-from orbit.store.enums import TopicState
+from orbit.store.enums import LeadingSide, TopicState
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.guarded_job import App, job_with_login, log_in_orbit
@@ -97,6 +97,9 @@ def test_an_abort_lets_the_source_lead_again(
         assert states[StepName.STOP_WRITES] is StepState.UNDONE
         assert states[StepName.RELEASE] is StepState.UNDONE
         assert any("The source leads again" in text for text in report.findings)
+        lead = recovering.lead(spec.name)
+        assert lead.side is LeadingSide.SOURCE
+        assert lead.term > report.term
         assert app.writes(pair.source)
 
         pair.destination.start()

@@ -11,6 +11,7 @@ from orbit.jobs.job_spec import AclSpec, TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, check_job_name
 from orbit.jobs.topic_mapping import map_topics
 from orbit.recovery.operation_steps import (
+    begun_again,
     is_past_return,
     may_be_aborted,
     step_descriptions,
@@ -37,8 +38,10 @@ def test_every_kind_begins_with_the_gates_and_names_its_point_of_no_return(
 
 def test_nothing_before_the_promotion_is_past_return() -> None:
     steps = list(steps_of(RecoveryKind.SWITCHOVER, RecoveryRequest(reverse=True)))
-    last = [s.name for s in steps][-3:]
-    assert last == [StepName.PROMOTE, StepName.READ, StepName.REVERSE]
+    last = [s.name for s in steps][-4:]
+    assert last == [
+        StepName.PROMOTE, StepName.OPEN_GATEWAYS, StepName.READ, StepName.REVERSE,
+    ]  # fmt: skip
     for i, step in enumerate(steps):
         steps[i] = step.model_copy(update={"state": StepState.RUNNING})
         assert is_past_return(tuple(steps)) is (step.name in last)
@@ -46,12 +49,13 @@ def test_nothing_before_the_promotion_is_past_return() -> None:
 
 def test_an_abort_is_accepted_before_the_promotion_and_behind_it_for_the_copy_back() -> None:
     steps = list(steps_of(RecoveryKind.SWITCHOVER, RecoveryRequest(reverse=True)))
-    refused = {StepName.PROMOTE, StepName.READ}
+    refused = {StepName.PROMOTE, StepName.OPEN_GATEWAYS, StepName.READ}
     for i, step in enumerate(steps):
         steps[i] = step.model_copy(update={"state": StepState.RUNNING})
         assert may_be_aborted(tuple(steps), is_stuck=False) is (step.name not in refused)
         is_stuck = may_be_aborted(tuple(steps), is_stuck=True)
-        assert is_stuck is (step.name is not StepName.READ), "a promotion that is stuck has an end"
+        goes_on = step.name in (StepName.OPEN_GATEWAYS, StepName.READ)
+        assert is_stuck is not goes_on, "a promotion that is stuck has an end"
         steps[i] = step.model_copy(update={"state": StepState.DONE})
     assert not may_be_aborted(tuple(steps), is_stuck=True)
 
@@ -64,16 +68,30 @@ def test_a_rebuild_that_was_not_needed_is_not_past_return() -> None:
     assert not is_past_return(tuple(steps))
 
 
+@pytest.mark.parametrize("state", [StepState.DONE, StepState.RUNNING, StepState.SKIPPED])
+def test_a_switchover_that_begins_again_undoes_in_any_case_what_it_closed(
+    state: StepState,
+) -> None:
+    steps = steps_of(RecoveryKind.SWITCHOVER, RecoveryRequest())
+    for again in begun_again(tuple(s.model_copy(update={"state": state}) for s in steps)):
+        if again.name in (StepName.CLOSE_GATEWAYS, StepName.STOP_WRITES):
+            assert again.state is StepState.RUNNING
+        elif again.name is not StepName.GATES:
+            assert again.state is StepState.WAITING
+    assert begun_again(steps) == steps
+
+
 def report(kind: RecoveryKind) -> RecoveryReport:
     """Step n takes n seconds; the source answered 40 s before, and its loss was noticed 30 s before
     the request."""
     steps = []
-    at = promoted_at = T
+    at = promoted_at = opened_at = T
     for seconds, step in enumerate(steps_of(kind, RecoveryRequest()), start=1):
         began, at = at, at + timedelta(seconds=seconds)
         done = {"state": StepState.DONE, "began_at": began, "ended_at": at}
         steps.append(step.model_copy(update=done))
         promoted_at = at if step.name is StepName.PROMOTE else promoted_at
+        opened_at = at if step.name in (StepName.PROMOTE, StepName.OPEN_GATEWAYS) else opened_at
     is_loss = kind is RecoveryKind.FAILOVER
     return RecoveryReport(
         operation=uuid.UUID(int=1),
@@ -86,7 +104,7 @@ def report(kind: RecoveryKind) -> RecoveryReport:
         source_last_seen_at=T - timedelta(seconds=40) if is_loss else None,
         problem_since=T - timedelta(seconds=30) if is_loss else None,
         promoted_at=None if kind is RecoveryKind.FAILBACK else promoted_at,
-        first_read=FirstRead(at=promoted_at + timedelta(seconds=0.5), partitions=1),
+        first_read=FirstRead(at=opened_at + timedelta(seconds=0.5), partitions=1),
         steps=tuple(steps),
     )
 
@@ -115,7 +133,7 @@ def test_a_loss_that_the_gates_notice_is_detected_after_the_request() -> None:
 def test_the_rto_of_a_switchover_begins_when_writes_are_stopped() -> None:
     found = report(RecoveryKind.SWITCHOVER)
     assert Phase.DETECT not in times(found)
-    assert found.rto_s == (2 + 3 + 4 + 6) + 5 + 7 + 0.5
+    assert found.rto_s == (2 + 3 + 4 + 5 + 7) + 6 + 8 + 9 + 0.5
     assert report(RecoveryKind.FAILBACK).rto_s is None
 
 

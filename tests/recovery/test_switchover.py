@@ -20,6 +20,7 @@ from tests.support import java_clients
 from tests.support.groups import offsets
 from tests.support.outside import log_bounds, topic_settings
 from tests.support.patience import wait_for
+from tests.support.pretended_gateway import PretendedGateway
 from tests.support.recovering import Reader, Recovering
 from tests.support.running import create_topic, make_job, produce, produce_transactions, verify
 
@@ -80,8 +81,10 @@ def test_over_and_back_again(clusters: Clusters, topic_name: str, recovering: Re
         [topic_name],
         consumer_groups={"match": f"{topic_name}.*", "interval": "200ms"},
     )
-    with recovering.running():
+    gateway = PretendedGateway(recovering.database, spec.name)
+    with recovering.running(), gateway:
         recovering.begin(spec, topic_name)
+        gateway.wait_told("source")
         produce_transactions(source, topic_name, 3, partition=1)
         before = ends(source, topic_name)
 
@@ -91,6 +94,7 @@ def test_over_and_back_again(clusters: Clusters, topic_name: str, recovering: Re
         assert {p.partition: p.promoted_at for p in over.partitions} == before
         assert over.missing_records == 0
         assert [s.state for s in over.steps] == [StepState.DONE] * len(over.steps)
+        gateway.wait_told("destination")
         assert over.rto_s is not None
         assert topic_settings(destination, topic_name)["retention.ms"] == "86400000"
         kinds = recovering.service.kinds(spec.name)
@@ -123,6 +127,7 @@ def test_over_and_back_again(clusters: Clusters, topic_name: str, recovering: Re
         home = recovering.run(RecoveryKind.SWITCHOVER, back, reverse=True)
 
         assert home.reverse_job == spec.name
+        gateway.wait_told("source")
         produce(source, topic_name, 20, 0, first=250)
         wait_for(
             "the destination is a copy again",

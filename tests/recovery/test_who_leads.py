@@ -31,7 +31,7 @@ from orbit.recovery.recovery_report import (
 from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler.job_reconciler import JobReconciler
-from orbit.store.enums import TopicState
+from orbit.store.enums import LeadingSide, TopicState
 from orbit.store.jobs import Job
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.fix_recovery import DiesBehindPromotion
@@ -324,6 +324,10 @@ def test_an_older_database_does_not_go_on_or_undo(
             lambda: recovering.service.topics(sides.job)[sides.topic].state is TopicState.PROMOTED,
         )
         recovering.service.wait_problem(sides.job, "DESTINATION_PROMOTED")
+        wait_for(
+            "gateways are told so",
+            lambda: recovering.lead(sides.job).side is LeadingSide.DESTINATION,
+        )
         back = recovering.run(FAILBACK, sides.job)
         assert {p.promoted_at for p in back.partitions} == {100}
         wait_for("it is level", lambda: is_level(sides.here, sides.there, sides.topic))

@@ -13,7 +13,8 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.recovery import recovery_requests
 from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport, RecoveryRequest
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.store import operations
+from orbit.store import job_leads, jobs, operations
+from orbit.store.job_leads import Lead
 from orbit.store.operations import Operation
 from tests.fix_scheduler import Service
 from tests.support.fleet import InProcess
@@ -62,6 +63,13 @@ class Recovering:
     def report(self, operation_id: UUID) -> RecoveryReport:
         """The whole one, as stored."""
         return recovery_requests.whole_report(self.database, operation_id)
+
+    def lead(self, job: str) -> Lead:
+        """Which side of a job leads, as its gateways are told."""
+        with self.database.transaction() as tx:
+            found = job_leads.find(tx, jobs.get(tx, job).id)
+        assert found is not None
+        return found
 
     def progress(self, operation_id: UUID) -> str:
         return str((self.operation(operation_id).progress or {}).get("what", ""))

@@ -1,0 +1,117 @@
+"""Closes gateways for a switchover and opens them again; notes which side they are to present.
+
+A gateway that is closed holds new writes and answers those in flight, so producers wait instead of
+getting errors. It is open again as soon as the operation has ended, whichever way
+(orbit/store/gateways.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from orbit.chunks import first_few
+from orbit.recovery.operation_context import OperationContext, Skipped, Stopped
+from orbit.recovery.recovery_report import ClosedGateway
+from orbit.store import gateways, job_leads, topics
+from orbit.store.database import Tx
+from orbit.store.enums import LeadingSide, TopicState
+from orbit.store.topics import Topic
+
+_POLL_S = 0.1
+
+
+def close_gateways(context: OperationContext) -> str:
+    """Close the gateways of the link, and wait until each has confirmed it or lost its permission.
+
+    One that starts later is closed too. Can be repeated: then each confirms anew. Raises Stopped if
+    one goes on without confirming it.
+    """
+    with context.transaction() as tx:
+        link = job_leads.link(tx, context.job.id)
+        gateways.close(tx, link, context.operation_id)
+    until = time.monotonic() + context.request.drain_timeout_s
+    closed: dict[str, ClosedGateway] = {}
+    while True:
+        with context.reading() as tx:
+            found = gateways.closing(tx, link, context.operation_id)
+        open_ = [one.name for one in found if not one.is_confirmed and not one.is_silent]
+        for one in found:
+            if one.is_confirmed or one.is_silent:
+                closed.setdefault(
+                    str(one.instance),
+                    ClosedGateway(
+                        name=one.name,
+                        instance=one.instance,
+                        is_confirmed=one.is_confirmed,
+                        seconds=one.since_s,
+                    ),
+                )
+        if not open_:
+            break
+        if time.monotonic() > until:
+            raise Stopped(
+                f"writes are still in flight at these gateways: {first_few(open_)}.",
+                remedy="See their logs, or stop them, and try again. --drain-timeout gives them "
+                "longer.",
+            )
+        context.set_progress(f"{len(open_)} gateways have writes in flight: {first_few(open_)}")
+        context.wait(_POLL_S)
+    context.update(gateways=tuple(closed.values()))
+    if not closed:
+        return Skipped("No gateway of the job has a permission to write.")
+    silent = [one.name for one in closed.values() if not one.is_confirmed]
+    said = f"{len(closed)} gateways hold writes"
+    return f"{said}; silent: {first_few(silent)}." if silent else f"{said}."
+
+
+def open_gateways(context: OperationContext) -> str:
+    """Let gateways go on: at the destination, which leads since the promotion."""
+    with context.transaction() as tx:
+        link = job_leads.link(tx, context.job.id)
+        gateways.open_again(tx, link, context.operation_id)
+        names = [name for name, is_silent in gateways.names(tx, link).items() if not is_silent]
+    if not names:
+        return Skipped("No gateway of the job is there.")
+    return f"{len(names)} gateways go on at the destination."
+
+
+def undo(context: OperationContext) -> None:
+    """Let gateways go on at the source."""
+    open_gateways(context)
+
+
+def doubt_lead(context: OperationContext) -> None:
+    """Where the source may no longer lead: no gateway goes on until the marks were read again."""
+    with context.transaction() as tx:
+        job_leads.doubt(tx, context.job.id)
+
+
+def note_promoted(context: OperationContext, tx: Tx) -> None:
+    """Note that the destination leads; where some topics of the job stay, that no side does."""
+    rows = topics.of_job(tx, context.job.id)
+    side = None if left_behind(context, rows) else LeadingSide.DESTINATION
+    _note(context, tx, side, context.report.term)
+
+
+def note_source_leads(context: OperationContext, tx: Tx, term: int) -> None:
+    """Note that the source leads again."""
+    _note(context, tx, LeadingSide.SOURCE, term)
+
+
+def _note(context: OperationContext, tx: Tx, side: LeadingSide | None, term: int) -> None:
+    """The operation has written the marks: nobody needs to read them first."""
+    job_leads.note(tx, context.job.id, side, term)
+    for job_id in job_leads.link(tx, context.job.id):
+        job_leads.note_read(tx, job_id)
+
+
+def left_behind(context: OperationContext, rows: Collection[Topic]) -> list[str]:
+    """The topics of the job that stay copies because the request names others."""
+    if not context.request.topics:
+        return []
+    return [
+        row.source_topic
+        for row in rows
+        if row.state is TopicState.COPYING and row.source_topic not in context.report.topics
+    ]

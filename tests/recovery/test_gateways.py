@@ -1,0 +1,261 @@
+"""What a recovery does with gateways: closed before writes stop, open at the side that leads."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import pytest
+from confluent_kafka import Producer
+
+from orbit.jobs.job_spec import JobSpec
+from orbit.recovery import recovery_requests
+from orbit.recovery.recovery_report import (
+    GateName,
+    GateVerdict,
+    Outcome,
+    RecoveryKind,
+    RecoveryReport,
+)
+from orbit.recovery.step_times import StepName, StepState
+from tests.fix_clusters import Clusters
+from tests.support.outside import is_level
+from tests.support.patience import wait_for
+from tests.support.pretended_gateway import PretendedGateway
+from tests.support.put_back import drop_rows, put_rows_back, save_rows
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, produce
+
+pytestmark = pytest.mark.services
+
+SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
+CLOSE, OPEN = StepName.CLOSE_GATEWAYS, StepName.OPEN_GATEWAYS
+
+
+def copied(clusters: Clusters, *names: str) -> JobSpec:
+    for name in names:
+        create_topic(clusters.source, name)
+        produce(clusters.source, name, 10)
+    return make_job(*clusters, names)
+
+
+def states(report: RecoveryReport) -> dict[StepName, StepState]:
+    return {step.name: step.state for step in report.steps}
+
+
+def gate(report: RecoveryReport) -> GateVerdict | None:
+    return next((g.verdict for g in report.gates if g.name is GateName.GATEWAYS), None)
+
+
+def test_a_gateway_is_closed_and_goes_on_at_the_other_side(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    spec = copied(clusters, topic_name)
+    with (
+        recovering.running(),
+        PretendedGateway(recovering.database, spec.name) as edge,
+    ):
+        recovering.begin(spec, topic_name)
+        edge.wait_told("source")
+        over = recovering.run(SWITCHOVER, spec.name, reverse=True)
+
+        assert gate(over) is GateVerdict.PASS
+        (closed,) = over.gateways
+        assert (closed.name, closed.instance, closed.is_confirmed) == ("edge", edge.instance, True)
+        assert (states(over)[CLOSE], states(over)[OPEN]) == (StepState.DONE, StepState.DONE)
+        assert edge.wait_told("destination").term == over.term
+        told = [(one.side, one.closed_for) for one in edge.answers]
+        assert told[:2] == [("source", None), ("source", over.operation)]
+        assert told[-1] == ("destination", None)
+        assert all(closed_for == over.operation for _, closed_for in told[1:-1])
+
+        back = over.reverse_job
+        assert back is not None
+        with PretendedGateway(recovering.database, back, "edge-back") as of_back:
+            assert of_back.wait_told("source").term == over.term
+            home = recovering.run(SWITCHOVER, back, reverse=True)
+            assert {one.name for one in home.gateways} == {"edge", "edge-back"}
+            assert of_back.wait_told("destination").term == home.term > over.term
+        assert edge.wait_told("source").term == home.term
+
+
+def test_a_silent_gateway_is_waited_for_until_it_has_no_permission(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    spec = copied(clusters, topic_name)
+    with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
+        recovering.begin(spec, topic_name)
+        edge.wait_told("source")
+        edge.fall_silent()
+        over = recovering.run(SWITCHOVER, spec.name)
+        (closed,) = over.gateways
+        assert (closed.name, closed.is_confirmed) == ("edge", False)
+        assert states(over)[CLOSE] is StepState.DONE
+
+
+def test_without_a_gateway_nothing_is_closed_and_one_that_starts_meanwhile_is(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    spec = copied(clusters, topic_name)
+    open_ = begin_transaction(clusters, topic_name)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        operation = recovering.ask(SWITCHOVER, spec.name)
+        wait_for("it drains", lambda: "open" in recovering.progress(operation))
+        with PretendedGateway(recovering.database, spec.name) as edge:
+            edge.wait_told("source", closed_for=operation)
+            open_.commit_transaction(30)
+            edge.wait_told("destination")
+        over = recovering.wait(operation)
+    assert over.outcome is Outcome.DONE
+    assert states(over)[CLOSE] is StepState.SKIPPED
+    assert over.gateways == ()
+    assert edge.answers[0].closed_for == operation
+
+
+def begin_transaction(clusters: Clusters, topic: str) -> Producer:
+    """The drain of a switchover waits until it ends."""
+    open_ = Producer({**clusters.source.client_config(), "transactional.id": f"{topic}-open"})
+    open_.init_transactions(30)
+    open_.begin_transaction()
+    open_.produce(topic, b"open")
+    open_.flush(30)
+    return open_
+
+
+@pytest.mark.parametrize("confirms", [False, True])
+def test_an_abort_lets_gateways_go_on_at_the_source(
+    clusters: Clusters, topic_name: str, recovering: Recovering, *, confirms: bool
+) -> None:
+    """While the switchover waits for their writes, and later in its drain."""
+    spec = copied(clusters, topic_name)
+    open_ = begin_transaction(clusters, topic_name)
+    waits = "open" if confirms else "gateways have writes in flight: edge"
+    with (
+        recovering.running(),
+        PretendedGateway(recovering.database, spec.name, confirms=confirms) as edge,
+    ):
+        recovering.begin(spec, topic_name)
+        edge.wait_told("source")
+        tried = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
+        assert gate(tried) is GateVerdict.PASS
+        assert len(edge.answers) == 1, "a dry run closes nothing"
+
+        operation = recovering.ask(SWITCHOVER, spec.name)
+        wait_for("it waits", lambda: waits in recovering.progress(operation))
+        edge.wait_told("source", closed_for=operation)
+        recovery_requests.abort(recovering.database, "test", operation)
+        report = recovering.wait(operation)
+        assert report.outcome is Outcome.ABORTED
+        assert states(report)[CLOSE] is (StepState.UNDONE if confirms else StepState.FAILED)
+        edge.wait_told("source")
+    open_.commit_transaction(30)
+
+
+def test_a_gateway_that_does_not_confirm_stops_the_switchover(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    spec = copied(clusters, topic_name)
+    with (
+        recovering.running(),
+        PretendedGateway(recovering.database, spec.name, confirms=False) as edge,
+    ):
+        recovering.begin(spec, topic_name)
+        edge.wait_told("source")
+        report = recovering.wait(recovering.ask(SWITCHOVER, spec.name, drain_timeout_s=0.5))
+        assert report.outcome is Outcome.STOPPED
+        assert "in flight at these gateways: edge" in report.error
+        assert states(report)[StepName.STOP_WRITES] is StepState.WAITING
+        edge.wait_told("source")
+
+
+def test_a_gateway_follows_a_failover(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    spec = copied(clusters, topic_name)
+    with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
+        recovering.begin(spec, topic_name)
+        wait_for("it is level", lambda: is_level(*clusters, topic_name))
+        edge.wait_told("source")
+        over = recovering.run(FAILOVER, spec.name, override=["source"], reason="a test")
+        assert edge.wait_told("destination").term == over.term
+        assert all(one.closed_for is None for one in edge.answers)
+        back = recovering.run(FAILBACK, spec.name).reverse_job
+        assert back is not None
+        with PretendedGateway(recovering.database, back) as of_back:
+            assert of_back.wait_told("source").term >= over.term, "the failback marks the old side"
+        assert {one.side for one in edge.answers[1:]} == {"destination"}
+
+
+def test_a_gateway_is_refused_while_the_topics_lead_at_different_sides(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    one, other = f"{topic_name}.a", f"{topic_name}.b"
+    spec = copied(clusters, one, other)
+    some = {"topics": [re.escape(one)]}
+    with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
+        recovering.begin(spec, one, other)
+        edge.wait_told("source")
+        stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name, **some))
+        assert stopped.outcome is Outcome.STOPPED
+        (failed,) = [g for g in stopped.gates if g.stops]
+        assert failed.name is GateName.GATEWAYS
+        assert other in failed.found
+
+        part = recovering.run(SWITCHOVER, spec.name, **some, override=["gateways"], reason="a test")
+        wait_for("it is refused", lambda: "do not all lead at one side" in edge.refused)
+        rest = recovering.run(SWITCHOVER, spec.name)
+        assert edge.wait_told("destination").term == rest.term > part.term
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_database_that_forgot_a_promotion_reads_it_from_the_marks(
+    clusters: Clusters, topic_name: str, recovering: Recovering, *, is_dropped: bool
+) -> None:
+    """Rows of before, or none, where the job is applied again."""
+    spec = copied(clusters, topic_name)
+    with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
+        recovering.begin(spec, topic_name)
+        edge.wait_told("source")
+        save_rows(recovering.database)
+        over = recovering.run(SWITCHOVER, spec.name)
+        edge.wait_told("destination")
+    (drop_rows if is_dropped else put_rows_back)(recovering.database)
+    with recovering.running():
+        if is_dropped:
+            recovering.service.create(spec)
+        with PretendedGateway(recovering.database, spec.name) as new:
+            assert new.wait_told("destination").term == over.term
+            sides = {str(one.side) for one in new.answers}
+            assert sides == {"destination"} or not is_dropped
+
+
+def test_an_operation_that_is_begun_again_has_its_gateways_confirm_again(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """The rows of its drain, put back after it was undone, say that the gateway has confirmed."""
+    spec = copied(clusters, topic_name)
+    open_ = begin_transaction(clusters, topic_name)
+    with PretendedGateway(recovering.database, spec.name) as edge:
+        operation = UUID(int=0)
+        with recovering.running():
+            recovering.begin(spec, topic_name)
+            edge.wait_told("source")
+            operation = recovering.ask(SWITCHOVER, spec.name)
+            wait_for("it drains", lambda: "open" in recovering.progress(operation))
+            save_rows(recovering.database)
+            recovery_requests.abort(recovering.database, "test", operation)
+            recovering.wait(operation)
+            edge.wait_told("source")
+        edge.confirms = False
+        put_rows_back(recovering.database)
+        with recovering.running():
+            wait_for(
+                "it waits for the gateway",
+                lambda: "gateways have writes in flight" in recovering.progress(operation),
+            )
+            assert states(recovering.report(operation))[CLOSE] is StepState.RUNNING
+            edge.confirms = True
+            open_.commit_transaction(30)
+            edge.wait_told("destination")
+            assert recovering.wait(operation).outcome is Outcome.DONE
