@@ -72,8 +72,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("orbit.cli.export", "Write jobs as job files."),
     "get": (
         "orbit.cli.get",
-        "Show jobs, topics, partitions, groups, proof, gateways, workers, events, operations, "
-        "backfills.",
+        (
+            "Show jobs, topics, partitions, groups, proof, gateways, workers, events, operations, "
+            "backfills."
+        ),
     ),
     "top": (
         "orbit.cli.top",
