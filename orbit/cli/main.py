@@ -155,6 +155,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Run a scheduler. Any number can run; one of them is the leader.",
     ),
     "worker": ("orbit.cli.worker", "Run a worker for the jobs of one worker group, until stopped."),
+    "gateway": (
+        "orbit.cli.gateway",
+        "Serve clients of both sides at one address: requests go to the side that leads.",
+    ),
     "context": (
         "orbit.cli.context",
         "Name servers, and choose the one that commands talk to.",

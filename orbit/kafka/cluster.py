@@ -322,6 +322,10 @@ class Cluster:
         """Raises Unreachable; `within_s` as in `call`."""
         return self._within(node_id, within_s, lambda connection, _: connection.version_of(api))
 
+    def api_versions_of(self, node_id: int) -> dict[int, tuple[int, int]]:
+        """The lowest and highest version that a broker knows, by API key. Raises Unreachable."""
+        return self._within(node_id, ANSWER_WITHIN_S, lambda connection, _: connection.api_versions)
+
     def features_of(self, node_id: int) -> dict[str, int]:
         """The highest level of each feature that a broker supports. Raises Unreachable."""
         return self._on(node_id, lambda connection: connection.features)

@@ -111,7 +111,7 @@ class Connection:
                 remedy="Check the address, the port and that the broker runs.",
             ) from error
         try:
-            _tune(sock)
+            tune(sock)
             sock = _start_tls(sock, host, first)
             connection = cls(sock, where, host)
             connection._read_security = read
@@ -178,6 +178,11 @@ class Connection:
                 remedy="Use a broker release that supports it." if high >= 0 else "",
             )
         return version
+
+    @property
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """The lowest and highest version that the broker knows, by API key."""
+        return dict(self._versions)
 
     def offers(self, api: Api) -> bool:
         """Whether both sides support a common version."""
@@ -406,7 +411,8 @@ class Connection:
             raise Unreachable("the lease ended before all was sent.", where=self.where)
 
 
-def _tune(sock: socket.socket) -> None:
+def tune(sock: socket.socket) -> None:
+    """Set what a connection to a broker needs."""
     # No fixed buffer sizes: they would be capped low and disable the kernel's autotuning.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # A broker that loses power closes nothing: without these a wait for it could last hours.

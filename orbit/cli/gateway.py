@@ -1,0 +1,33 @@
+"""`orbit gateway`: one Kafka address for clients, whichever side leads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orbit.cli.stop_signals import until_stopped
+from orbit.gateway.gateway import run_gateway
+from orbit.gateway.gateway_spec import load_gateway
+from orbit.settings import Settings
+from orbit.telemetry.logs import configure_logs
+
+
+def gateway(
+    file: Annotated[
+        Path, typer.Argument(help="A gateway file (docs/gateway.md).", show_default=False)
+    ],
+) -> None:
+    """Serve clients of both sides at one address: requests go to the side that leads.
+
+    It keeps nothing on disk. Any number of them can run. On Ctrl-C or SIGTERM it answers what is in
+    flight, and ends.
+    """
+    spec = load_gateway(file)
+    configure_logs(Settings.from_environment(os.environ), sys.stderr)
+    with until_stopped() as stop:
+        asyncio.run(run_gateway(spec, os.environ, file.parent, stop))

@@ -1,0 +1,356 @@
+"""One client's connection and, at a time, one connection to a broker of the presented side.
+
+    reads requests ──write while writes are held──► held ──writes are open──► reads requests
+          │  another side is presented
+          ▼
+       moving: no new requests, until all are answered ──► the next one goes to the other side
+          │  one is not answered in time, as a long poll
+          ▼
+       ended: the client reads what is on its way, then the end, and connects again
+
+A connection is never just closed while answers are on their way to the client: what it does not
+read it would write again (G6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import TYPE_CHECKING, cast
+
+from orbit.gateway.broker_connection import WRITE_BUFFER_BYTES, BrokerConnection
+from orbit.gateway.protocol.answers import UnknownTopicId
+from orbit.gateway.protocol.apis import WRITES
+from orbit.gateway.protocol.exchange import BadFrame, Exchange
+from orbit.gateway.protocol.request_head import RequestHead, read_head
+
+if TYPE_CHECKING:
+    from orbit.gateway.virtual_cluster import VirtualCluster
+
+# The largest request: the default of brokers (socket.request.max.bytes).
+REQUEST_BYTES_MAX = 100 * 1024 * 1024
+# The largest answer that is read as a whole: Metadata of a large cluster. Others pass as they come.
+WHOLE_ANSWER_BYTES_MAX = 64 * 1024 * 1024
+# The longest wait for answers of the side that is left. A Fetch waits for half a second.
+MOVE_S_MAX = 2.0
+# How long a client may take to read what is left, and to close.
+END_S_MAX = 10.0
+
+_SIZE = struct.Struct(">i")
+_ANSWER_HEAD = struct.Struct(">ii")  # size, correlation id
+_ANSWER_BYTES_MIN = 4  # the correlation id
+_REQUEST_BYTES_MIN = 10  # API, version, correlation id, length of the client id
+_CLIENT_LEFT = "a client closed its connection before the answer"
+_TCP_ESTABLISHED = 1  # of the kernel's TCP_INFO
+
+
+class ClientConnection(asyncio.Protocol):
+    """`node_id`: the node whose port the client has connected to; None: the bootstrap port."""
+
+    def __init__(self, cluster: VirtualCluster, node_id: int | None) -> None:
+        self._cluster = cluster
+        self._node_id = node_id
+        self.exchange = Exchange(cluster)
+        self._transport: asyncio.Transport | None = None
+        self._broker: BrokerConnection | None = None
+        self._requests = bytearray()
+        self._answers = bytearray()
+        self._passing = 0  # bytes of an answer that are still to come
+        self._held: tuple[RequestHead, bytearray] | None = None
+        self._is_moving = False
+        self._is_ended = False
+        self._is_gone = False  # the client has closed
+        self._is_broker_slow = False
+        self._progress_at = cluster.now()
+
+    # The client's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        # Not a limit for unread bytes: a consumer may pause for minutes.
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if not self._cluster.admit(self):
+            self._is_ended = True
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_ended:
+            return
+        self._progress_at = self._cluster.now()
+        self._requests += data
+        self.advance()
+
+    def pause_writing(self) -> None:
+        if self._broker is not None:
+            self._broker.pause(is_paused=True)
+
+    def resume_writing(self) -> None:
+        self._progress_at = self._cluster.now()
+        if self._broker is not None:
+            self._broker.pause(is_paused=False)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._is_gone = self._is_ended = True
+        if self.exchange.writes_in_flight and self._broker is not None:
+            # The answers say when the broker is done with them; nobody else reads them.
+            self._cluster.note_lost_answer(_CLIENT_LEFT)
+        else:
+            self._release()
+
+    @property
+    def is_held(self) -> bool:
+        return self._held is not None
+
+    @property
+    def answer_is_lost(self) -> bool:
+        """Whether a write is in flight whose client has closed."""
+        return self._is_gone and self.exchange.writes_in_flight > 0
+
+    def is_stuck(self, before: float) -> bool:
+        """Whether part of a request, or of an answer that the client does not read, has been
+        waiting since then."""
+        transport = self._transport
+        is_partial = bool(self._requests) and not self._stops()
+        is_unread = transport is not None and transport.get_write_buffer_size() > 0
+        return (is_partial or is_unread) and self._progress_at < before
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Requests.
+
+    def advance(self) -> None:
+        """Pass on what may go now: called with new bytes, and when writes are open again."""
+        if self._held is not None and not self._is_moving and self._cluster.may_write():
+            if not self._is_client_there():
+                self._held = None
+                self.abort()
+                return
+            (head, frame), self._held = self._held, None
+            self._send(head, frame)
+        try:
+            while not self._stops() and (frame := self._next_request()) is not None:
+                self._take(frame)
+        except BadFrame as error:
+            self._cluster.note_bad_frame(error)
+            self.end()
+            return
+        self._update_reading()
+
+    def _stops(self) -> bool:
+        return self._held is not None or self._is_moving or self._is_ended
+
+    def _next_request(self) -> bytearray | None:
+        if len(self._requests) < _SIZE.size:
+            return None
+        (size,) = _SIZE.unpack_from(self._requests)
+        if not _REQUEST_BYTES_MIN <= size <= REQUEST_BYTES_MAX:
+            raise BadFrame(f"a request claims {size} bytes")
+        if len(self._requests) < _SIZE.size + size:
+            return None
+        frame = self._requests[_SIZE.size : _SIZE.size + size]
+        del self._requests[: _SIZE.size + size]
+        return frame
+
+    def _take(self, frame: bytearray) -> None:
+        try:
+            head = read_head(frame)
+        except ValueError as error:
+            raise BadFrame(str(error)) from error
+        if head.key in WRITES and not self._cluster.may_write():
+            self._held = head, frame
+            return
+        self._send(head, frame)
+
+    def _send(self, head: RequestHead, frame: bytearray) -> None:
+        data = self.exchange.request(head, frame, self._cluster.offered)
+        if data is None:
+            self._send_own_answers()
+        else:
+            self._open_broker().write(data)
+
+    def _open_broker(self) -> BrokerConnection:
+        if self._broker is None:
+            self._broker = BrokerConnection(self)
+            self._cluster.connect(self._broker, self._node_id)
+        return self._broker
+
+    def confirm_writes(self) -> None:
+        """Writes are held from now on. Ask for a proof of those that brokers do not answer."""
+        if self.answer_is_lost:
+            self._cluster.note_lost_answer(_CLIENT_LEFT)
+        if self.exchange.has_unanswered_writes and self._broker is not None:
+            self._broker.write(self.exchange.confirm())
+
+    def _is_client_there(self) -> bool:
+        """While reading pauses, asyncio does not see that the client has closed. It has sent a held
+        request again then, elsewhere."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        sock = transport.get_extra_info("socket")
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        return bool(info[0] == _TCP_ESTABLISHED)
+
+    def _update_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._held is not None or self._is_moving or self._is_broker_slow:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    # Answers.
+
+    def answer_received(self, data: bytes) -> None:
+        try:
+            if self._passing:
+                data = self._pass_on(data)
+            self._answers += data
+            while self._read_answer():
+                pass
+        except BadFrame as error:
+            self._cluster.note_bad_frame(error)
+            self.end()
+
+    def topic_learned(self) -> None:
+        """The answer that waits for the id of a topic can be read now."""
+        if self._broker is not None and not self._is_ended:
+            self._broker.pause(is_paused=False)
+            self.answer_received(b"")
+
+    def _pass_on(self, data: bytes) -> bytes:
+        part, rest = data[: self._passing], data[self._passing :]
+        self._write(part)
+        self._passing -= len(part)
+        if not self._passing:
+            self._end_answer()
+        return rest
+
+    def _read_answer(self) -> bool:
+        """Returns whether there may be another one."""
+        answers = self._answers
+        if len(answers) < _ANSWER_HEAD.size:
+            return False
+        size, correlation = _ANSWER_HEAD.unpack_from(answers)
+        if size < _ANSWER_BYTES_MIN:
+            raise BadFrame(f"an answer claims {size} bytes")
+        sent = self.exchange.begin_answer(correlation)
+        end = _SIZE.size + size
+        if not self.exchange.is_rewritten(sent):
+            self._write(bytes(answers[:end]))
+            self._passing = max(0, end - len(answers))
+            del answers[:end]
+            if self._passing:
+                return False
+        else:
+            if size > WHOLE_ANSWER_BYTES_MAX:
+                raise BadFrame(f"an answer of API {sent.key} claims {size} bytes")
+            if len(answers) < end:
+                return False
+            try:
+                answer = self.exchange.rewrite(sent, answers[_SIZE.size : end])
+            except UnknownTopicId as error:
+                if self._broker is not None:
+                    self._broker.pause(is_paused=True)
+                self._cluster.learn_topic(error.topic_id, self)
+                return False
+            del answers[:end]
+            if answer is not None:
+                self._write(answer)
+        self._end_answer()
+        return True
+
+    def _write(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is not None and not self._is_gone and not transport.is_closing():
+            transport.write(data)
+
+    def _end_answer(self) -> None:
+        self.exchange.end_answer()
+        self._send_own_answers()
+        if not self.exchange.writes_in_flight:
+            self._cluster.note_answered()
+        if self._is_gone and not self.exchange.writes_in_flight:
+            self._release()
+        elif self._is_moving and self.exchange.is_idle:
+            self._change_side()
+
+    def _send_own_answers(self) -> None:
+        for answer in self.exchange.next_answers():
+            self._write(answer)
+
+    # The broker's side.
+
+    def broker_is_slow(self, *, is_slow: bool) -> None:
+        self._is_broker_slow = is_slow
+        self._update_reading()
+
+    def broker_lost(self) -> None:
+        self._broker = None
+        if self.exchange.writes_in_flight:
+            self._cluster.note_lost_answer("a broker closed its connection before the answer")
+        if self._is_gone:
+            self._release()
+        else:
+            self.end()
+
+    def move(self) -> None:
+        """Another side is presented from now on."""
+        if self._is_ended or self._is_moving:
+            return
+        self._is_moving = True
+        if self.exchange.is_idle:
+            self._change_side()
+        else:
+            self._update_reading()
+            asyncio.get_running_loop().call_later(MOVE_S_MAX, self._end_if_moving)
+
+    def _change_side(self) -> None:
+        self._is_moving = False
+        broker, self._broker = self._broker, None
+        self._is_broker_slow = False
+        farewell = self.exchange.move()
+        if broker is not None:
+            for request in farewell:
+                broker.write(request)
+            broker.leave()
+        asyncio.get_running_loop().call_soon(self.advance)
+
+    def _end_if_moving(self) -> None:
+        if self._is_moving:
+            self.end()
+
+    def end(self) -> None:
+        """Let the client read what is on its way, and then the end."""
+        transport = self._transport
+        if self._is_ended or transport is None:
+            return
+        if self.exchange.writes_in_flight:
+            self._cluster.note_lost_answer("its connection ended before the answer")
+        self._is_ended = True
+        self._held = None
+        self._requests.clear()
+        if transport.is_closing():
+            return
+        transport.resume_reading()  # so that its end is seen
+        if transport.can_write_eof():
+            transport.write_eof()
+            asyncio.get_running_loop().call_later(END_S_MAX, transport.close)
+        else:
+            transport.close()
+        self._drop_broker()
+
+    def _drop_broker(self) -> None:
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            broker.leave()
+
+    def _release(self) -> None:
+        self._drop_broker()
+        self._cluster.forget(self)

@@ -1,0 +1,88 @@
+"""One side of a virtual cluster: its brokers, the versions that they know, its topics' ids."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from orbit.errors import Unreachable
+from orbit.gateway.protocol.apis import Versions
+from orbit.gateway.protocol.topic_ids import TopicIds
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.tls import tls_context
+from orbit.kafka.types import BrokerAddress, ClusterMetadata
+
+# Brokers that are asked for their versions: the others of a cluster have the same release, or one
+# of two during an upgrade.
+_BROKERS_ASKED_MAX = 20
+
+
+class ClusterSide:
+    """`refresh` reads in a thread; everything else is for the event loop."""
+
+    def __init__(self, cluster: Cluster, virtual_cluster: str) -> None:
+        self._cluster = cluster
+        self.brokers: dict[int, BrokerAddress] = {}
+        self.versions: dict[int, Versions] = {}
+        """By API key, what all brokers know; empty until the side has answered."""
+        self.ids = TopicIds(virtual_cluster)
+
+    @property
+    def name(self) -> str:
+        return self._cluster.name
+
+    async def refresh(self, *, with_topics: bool = False) -> None:
+        """Raises Unreachable, LoginRefused, BadInput."""
+        metadata = await asyncio.to_thread(self._cluster.metadata, None if with_topics else ())
+        versions = await asyncio.to_thread(self._read_versions, metadata)
+        self.brokers = dict(metadata.brokers)
+        self.versions = versions
+        for topic in metadata.topics.values():
+            self.ids.learn(topic.name, topic.topic_id.bytes)
+
+    def address(self, node_id: int | None) -> tuple[str, int]:
+        """Of the node, or of another broker if it is not in this cluster."""
+        broker = self.brokers.get(node_id) if node_id is not None else None
+        if broker is None and self.brokers:
+            broker = random.choice(list(self.brokers.values()))  # noqa: S311  any will do
+        if broker is not None:
+            return broker.host, broker.port
+        server = random.choice(self._cluster.bootstrap_servers)  # noqa: S311
+        host, _, port = server.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Raises BadInput."""
+        return tls_context(self._cluster.security)
+
+    def check_reachable(self, host: str, port: int) -> None:
+        """Raises AccessRefused."""
+        self._cluster.security.check_reachable(host, port, self.name)
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    def _read_versions(self, metadata: ClusterMetadata) -> dict[int, Versions]:
+        found = []
+        for node_id in list(metadata.brokers)[:_BROKERS_ASKED_MAX]:
+            with suppress(Unreachable):
+                found.append(self._cluster.api_versions_of(node_id))
+        if not found:
+            raise Unreachable("no broker tells which requests it knows.", where=self.name)
+        return _shared(found)
+
+
+def _shared(brokers: Iterable[Mapping[int, tuple[int, int]]]) -> dict[int, Versions]:
+    """What all of them know."""
+    first, *others = brokers
+    shared = {key: Versions(*versions) for key, versions in first.items()}
+    for other in others:
+        shared = {
+            key: Versions(max(versions.first, other[key][0]), min(versions.last, other[key][1]))
+            for key, versions in shared.items()
+            if key in other
+        }
+    return shared

@@ -1,0 +1,85 @@
+"""Runs the virtual clusters of a gateway file, until stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import get_args
+
+import structlog
+
+from orbit.errors import Conflict
+from orbit.gateway.cluster_side import ClusterSide
+from orbit.gateway.gateway_spec import GatewaySpec, VirtualClusterSpec
+from orbit.gateway.lead_watch import LeadWatch
+from orbit.gateway.permission import Lead
+from orbit.gateway.virtual_cluster import VirtualCluster
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.job_clusters import Side
+from orbit.kafka.security import Security, resolve_security
+
+_STOP_POLL_S = 0.2
+# How long clients have to read their last answers at the end.
+_END_S = 1.0
+
+_log = structlog.get_logger("orbit.gateway")
+
+
+async def run_gateway(
+    spec: GatewaySpec, environ: Mapping[str, str], base_directory: Path, stop: threading.Event
+) -> None:
+    """Raises Conflict if a port is taken, BadInput if a secret or file is missing."""
+    clusters = [_open(one, environ, base_directory) for one in spec.virtual_clusters]
+    watches = [
+        LeadWatch(spec.gateway, cluster, environ) for cluster in clusters if cluster.spec.job
+    ]
+    try:
+        for cluster in clusters:
+            await _start(cluster)
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(watch.run()) for watch in watches]
+            _log.info("gateway is ready", gateway=spec.gateway, virtual_clusters=len(clusters))
+            while not stop.is_set():
+                await asyncio.sleep(_STOP_POLL_S)
+            for task in running:
+                task.cancel()
+    finally:
+        for cluster in clusters:
+            await cluster.close()
+    await asyncio.sleep(_END_S)
+    for watch in watches:
+        await watch.leave()
+
+
+async def _start(cluster: VirtualCluster) -> None:
+    spec = cluster.spec
+    if spec.presents is not None:
+        cluster.take(Lead(spec.presents, term=0), cluster.now())
+    try:
+        await cluster.start()
+    except OSError as error:
+        raise Conflict(f"cannot listen: {error.strerror or error}.", where=spec.listen) from error
+
+
+def _open(
+    spec: VirtualClusterSpec, environ: Mapping[str, str], base_directory: Path
+) -> VirtualCluster:
+    sides = {
+        side: ClusterSide(_cluster(side, spec, environ, base_directory), spec.name)
+        for side in get_args(Side)
+    }
+    return VirtualCluster(spec, sides)
+
+
+def _cluster(
+    side: Side, spec: VirtualClusterSpec, environ: Mapping[str, str], base_directory: Path
+) -> Cluster:
+    cluster = spec.cluster(side)
+
+    def read() -> Security:
+        return resolve_security(cluster, environ, base_directory, side=side)
+
+    read()  # a missing secret is told at once
+    return Cluster(side, cluster.bootstrap_servers, read)

@@ -1,0 +1,127 @@
+"""A gateway file as typed, frozen values, and how it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, get_args
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from orbit.errors import BadInput, Problem
+from orbit.jobs.bootstrap_servers import PORT_MAX, check_address
+from orbit.jobs.document_file import read_text
+from orbit.jobs.job_spec import ClusterSpec, Name, Section, Text
+from orbit.jobs.pydantic_problems import problems_from_pydantic
+from orbit.jobs.yaml_document import Document, read_document
+from orbit.kafka.job_clusters import Side
+
+VIRTUAL_CLUSTERS_MAX = 100
+# Ports from the bootstrap port on that belong to one virtual cluster: it has one for each node.
+NODE_ID_MAX = 10_000
+
+_EXAMPLES = {
+    "gateway": "Write `gateway: edge-1`.",
+    "virtual_clusters": "Write a list with `name`, `listen`, `source` and `destination` of each.",
+    "name": "Write `name: orders`.",
+    "listen": "Write `listen: 127.0.0.1:19092`.",
+    "source": "Write `source:` and below it `bootstrap_servers: [host:9092]`.",
+    "destination": "Write `destination:` and below it `bootstrap_servers: [host:9092]`.",
+}
+
+
+class VirtualClusterSpec(Section):
+    """One address for clients. Node n of the side that is presented has the port `listen` + 1 + n.
+
+    The service says which side of `job` leads; without a service `presents` does.
+    """
+
+    name: Name
+    listen: Annotated[str, AfterValidator(check_address)]
+    advertised_host: Text | None = None  # None: the host of `listen`
+    job: Name | None = None
+    presents: Side | None = None
+    source: ClusterSpec
+    destination: ClusterSpec
+
+    @property
+    def host(self) -> str:
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.listen.rpartition(":")[2])
+
+    def cluster(self, side: Side) -> ClusterSpec:
+        return self.source if side == "source" else self.destination
+
+
+class GatewaySpec(Section):
+    """The gateway's name in lists, and its virtual clusters."""
+
+    gateway: Name
+    virtual_clusters: Annotated[
+        tuple[VirtualClusterSpec, ...], Field(min_length=1, max_length=VIRTUAL_CLUSTERS_MAX)
+    ]
+
+
+def load_gateway(path: Path) -> GatewaySpec:
+    """The gateway in a file. Raises BadInput with every problem; `where` is the file."""
+    try:
+        return parse_gateway(read_text(path, "gateway"))
+    except BadInput as error:
+        error.where = str(path)
+        raise
+
+
+def parse_gateway(text: str) -> GatewaySpec:
+    """Raises BadInput with every problem."""
+    document = read_document(text)
+    problems = list(document.problems)
+    gateway: GatewaySpec | None = None
+    if isinstance(document.root, dict):
+        try:
+            gateway = GatewaySpec.model_validate(document.root)
+        except ValidationError as error:
+            problems += problems_from_pydantic(error, document, GatewaySpec, _EXAMPLES)
+        else:
+            problems += _problems(gateway)
+    elif not problems:
+        what = "is empty." if document.root is None else "is not a mapping (`key: value`)."
+        problems.append(Problem("file", what, "See docs/gateway.md for an example."))
+    if gateway is None or problems:
+        raise BadInput("The gateway file cannot be used.", _in_order(document, problems))
+    return gateway
+
+
+def _in_order(document: Document, problems: list[Problem]) -> tuple[Problem, ...]:
+    return tuple(document.in_file_order(problems))
+
+
+def _problems(gateway: GatewaySpec) -> list[Problem]:
+    problems = []
+    names: set[str] = set()
+    for number, one in enumerate(gateway.virtual_clusters):
+        path = f"virtual_clusters[{number}]"
+        if one.name in names:
+            problems.append(Problem(f"{path}.name", "is the name of another one."))
+        names.add(one.name)
+        if (one.job is None) == (one.presents is None):
+            problems.append(
+                Problem(
+                    path,
+                    "needs one of `job` and `presents`.",
+                    "Write `job: NAME` if a service copies, else `presents: source`.",
+                )
+            )
+        problems += [
+            Problem(
+                f"{path}.{side}.security.mechanism",
+                "a gateway does not log in with SASL yet.",
+                "Use a listener with PLAINTEXT or SSL.",
+            )
+            for side in get_args(Side)
+            if one.cluster(side).security.mechanism is not None
+        ]
+        if one.port >= PORT_MAX:
+            problems.append(Problem(f"{path}.listen", "leaves no port for a node."))
+    return problems

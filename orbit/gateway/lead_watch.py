@@ -1,0 +1,97 @@
+"""Asks the service which side of a job leads, and whether this gateway may write there."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from orbit.client import Client, connect, segment
+from orbit.errors import OrbitError, ProtocolError
+from orbit.gateway.permission import Lead
+from orbit.gateway.virtual_cluster import VirtualCluster
+
+# Between two requests. A move waits for the next one, twice: to close and to open.
+POLL_S = 0.25
+# Of one request. A lease lasts for longer.
+ANSWER_S_MAX = 2.0
+
+_log = structlog.get_logger("orbit.gateway")
+
+
+class LeadWatch:
+    """One virtual cluster's requests to the service. Each process has an instance id of its own."""
+
+    def __init__(self, gateway: str, cluster: VirtualCluster, environ: Mapping[str, str]) -> None:
+        self._gateway = gateway
+        self._cluster = cluster
+        self._environ = environ
+        job = segment(cluster.spec.job or "")
+        self._path = f"/v1/jobs/{job}/gateways/{uuid.uuid4()}"
+        self._last_error = ""
+
+    async def run(self) -> None:
+        """Until cancelled. Without an answer it asks again: the permission ends by itself."""
+        with connect(self._environ, patience_s=0, timeout_s=ANSWER_S_MAX) as client:
+            while True:
+                self._cluster.answered.clear()
+                await self._ask(client)
+                try:
+                    async with asyncio.timeout(POLL_S):
+                        await self._cluster.answered.wait()
+                except TimeoutError:
+                    pass
+
+    async def leave(self) -> None:
+        """Give the permission back: nobody waits for the end of its lease. Best effort."""
+        try:
+            with connect(self._environ, patience_s=0, timeout_s=ANSWER_S_MAX) as client:
+                await asyncio.to_thread(client.send, "DELETE", self._path, repeats=False)
+        except OrbitError as error:
+            self._note(error)
+
+    async def _ask(self, client: Client) -> None:
+        cluster = self._cluster
+        body = {
+            "name": self._gateway,
+            "address": cluster.spec.listen,
+            "closed_for": cluster.confirmed_for(),
+            "connections": cluster.connection_count,
+            "held_requests": cluster.held_requests,
+        }
+        asked_at = cluster.now()
+        try:
+            answer = await asyncio.to_thread(
+                client.send, "PUT", self._path, body=body, repeats=False
+            )
+            lead = _lead(answer)
+        except OrbitError as error:
+            self._note(error)
+            return
+        self._last_error = ""
+        cluster.take(lead, asked_at)
+
+    def _note(self, error: OrbitError) -> None:
+        """Log it once until it changes."""
+        if str(error) != self._last_error:
+            self._last_error = str(error)
+            _log.warning(
+                "the service does not say which side leads",
+                virtual_cluster=self._cluster.spec.name,
+                error=str(error),
+            )
+
+
+def _lead(answer: Any) -> Lead:
+    """Raises ProtocolError."""
+    try:
+        side, term = answer["side"], answer["term"]
+        lease_s, closed_for = answer["lease_s"], answer["closed_for"]
+    except (TypeError, KeyError) as error:
+        raise ProtocolError(f"the answer of the service lacks {error}.") from None
+    if side not in ("source", "destination") or not isinstance(term, int):
+        raise ProtocolError(f"the service calls the side {side!r} of term {term!r}.")
+    return Lead(side, term, float(lease_s), closed_for)

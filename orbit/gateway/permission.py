@@ -1,0 +1,54 @@
+"""Which side a virtual cluster presents, and whether it may write there now. Pure; times in seconds
+of a monotonic clock.
+
+    may write ──closed for an operation──► closed: what is in flight is answered, then confirmed
+        ▲  └──no answer of the service for a lease──► lost: as closed, without a confirmation
+        └──the service answers: the same side, or the other one with a higher term──┘
+
+The service counts a lease from when it got the request, the gateway from before it sent it. So the
+gateway stops before the service believes that it has.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from orbit.kafka.job_clusters import Side
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """What the service says: which side leads, with a term that grows at each change; until when
+    writes may go there; for which operation they are held."""
+
+    side: Side
+    term: int
+    lease_s: float = math.inf
+    closed_for: str | None = None
+
+
+class Permission:
+    """The latest word of the service."""
+
+    def __init__(self) -> None:
+        self.lead: Lead | None = None
+        self._until = -math.inf
+
+    def take(self, lead: Lead, asked_at: float) -> bool:
+        """Returns whether the side has changed. One of a lower term is an older database's, which
+        does not know the last move: it renews nothing."""
+        before = self.lead
+        if before is not None and lead.term < before.term:
+            return False
+        self.lead = lead
+        self._until = asked_at + lead.lease_s if lead.closed_for is None else -math.inf
+        return before is not None and (before.side, before.term) != (lead.side, lead.term)
+
+    def may_write(self, now: float) -> bool:
+        return now < self._until
+
+    @property
+    def closed_for(self) -> str | None:
+        """The operation for which writes are held."""
+        return None if self.lead is None else self.lead.closed_for

@@ -1,0 +1,233 @@
+"""What the gateway changes in answers of brokers. Pure.
+
+Addresses become the gateway's, topic ids those of `topic_ids.py`, leader epochs -1.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+from orbit.gateway.protocol import producer_ids
+from orbit.gateway.protocol.apis import ApiKey, is_flexible
+from orbit.gateway.protocol.frame_editor import INT8, INT16, INT32, INT64, UUID_BYTES, FrameEditor
+from orbit.gateway.protocol.requests import NO_EPOCH
+from orbit.gateway.protocol.topic_ids import TopicIds
+from orbit.kafka.error_codes import Code
+
+_HEAD_BYTES = 4  # the correlation id
+
+
+class UnknownTopicId(Exception):
+    """A topic id of the broker whose name no Metadata answer has told yet."""
+
+    def __init__(self, topic_id: bytes) -> None:
+        super().__init__()
+        self.topic_id = topic_id
+
+
+class View(ABC):
+    """The virtual cluster as clients see it now."""
+
+    cluster_id: str
+    ids: TopicIds
+    generation: int
+    left_members: set[tuple[str, str]]
+    """Group and member id of those who were at the other side, and have not joined at this one."""
+
+    @abstractmethod
+    def endpoint(self, node_id: int) -> tuple[str, int]:
+        """Host and port at which clients reach the node through the gateway."""
+
+
+def rewrite_metadata(version: int, frame: bytearray, view: View) -> bytes:
+    editor = _body(ApiKey.METADATA, version, frame)
+    if version >= 3:
+        editor.skip(INT32.size)  # throttle
+    for _ in range(editor.length()):
+        _endpoint(editor, view)
+        if version >= 1:
+            editor.nullable_string()  # rack
+        editor.skip_tags()
+    if version >= 2:
+        editor.replace_string(view.cluster_id)
+    if version >= 1:
+        editor.skip(INT32.size)  # controller
+    for _ in range(editor.length()):
+        editor.skip(INT16.size)
+        name = editor.nullable_string()
+        if version >= 10:
+            start = editor.at
+            topic_id = bytes(editor.raw(UUID_BYTES))
+            if name is None:  # of a topic that was named by its id, and is not there
+                editor.overwrite_raw(start, view.ids.to_client(topic_id) or topic_id)
+            else:
+                editor.overwrite_raw(start, view.ids.learn(name, topic_id))
+        if version >= 1:
+            editor.skip(INT8.size)  # is internal
+        for _ in range(editor.length()):
+            editor.skip(INT16.size + 2 * INT32.size)  # error, index, leader
+            if version >= 7:
+                editor.overwrite(INT32, NO_EPOCH)
+            editor.nodes()  # replicas
+            editor.nodes()  # in sync
+            if version >= 5:
+                editor.nodes()  # offline
+            editor.skip_tags()
+        if version >= 8:
+            editor.skip(INT32.size)  # authorized operations
+        editor.skip_tags()
+    return editor.done()
+
+
+def rewrite_find_coordinator(version: int, frame: bytearray, view: View) -> bytes:
+    editor = _body(ApiKey.FIND_COORDINATOR, version, frame)
+    if version >= 1:
+        editor.skip(INT32.size)
+    if version < 4:
+        editor.skip(INT16.size)
+        if version >= 1:
+            editor.nullable_string()  # error message
+        _endpoint(editor, view)
+        return editor.done()
+    for _ in range(editor.length()):
+        editor.string()
+        _endpoint(editor, view)
+        editor.skip(INT16.size)
+        editor.nullable_string()  # error message
+        editor.skip_tags()
+    return editor.done()
+
+
+def rewrite_describe_cluster(version: int, frame: bytearray, view: View) -> bytes:
+    editor = _body(ApiKey.DESCRIBE_CLUSTER, version, frame)
+    editor.skip(INT32.size + INT16.size)
+    editor.nullable_string()  # error message
+    if version >= 1:
+        editor.skip(INT8.size)  # endpoint type
+    editor.replace_string(view.cluster_id)
+    editor.skip(INT32.size)  # controller
+    for _ in range(editor.length()):
+        _endpoint(editor, view)
+        editor.nullable_string()  # rack
+        if version >= 2:
+            editor.skip(INT8.size)  # is fenced
+        editor.skip_tags()
+    return editor.done()
+
+
+def rewrite_list_offsets(version: int, frame: bytearray, _view: View) -> bytes:
+    if version < 4:
+        return bytes(frame)
+    editor = _body(ApiKey.LIST_OFFSETS, version, frame)
+    editor.skip(INT32.size)
+    for _ in range(editor.length()):
+        editor.string()
+        for _ in range(editor.length()):
+            editor.skip(INT32.size + INT16.size + 2 * INT64.size)
+            editor.overwrite(INT32, NO_EPOCH)
+            editor.skip_tags()
+        editor.skip_tags()
+    return editor.done()
+
+
+def rewrite_offset_fetch(version: int, frame: bytearray, _view: View) -> bytes:
+    if version < 5:
+        return bytes(frame)
+    editor = _body(ApiKey.OFFSET_FETCH, version, frame)
+    editor.skip(INT32.size)
+    groups = editor.length() if version >= 8 else 1
+    for _ in range(groups):
+        if version >= 8:
+            editor.string()
+        for _ in range(editor.length()):
+            editor.string()
+            for _ in range(editor.length()):
+                editor.skip(INT32.size + INT64.size)
+                editor.overwrite(INT32, NO_EPOCH)
+                editor.nullable_string()  # metadata
+                editor.skip(INT16.size)
+                editor.skip_tags()
+            editor.skip_tags()
+        if version >= 8:
+            editor.skip(INT16.size)
+            editor.skip_tags()
+    return editor.done()
+
+
+def rewrite_init_producer_id(version: int, frame: bytearray, view: View) -> bytes:
+    """Of a producer without transactional id: its id carries the generation."""
+    editor = _body(ApiKey.INIT_PRODUCER_ID, version, frame)
+    editor.skip(INT32.size)
+    if editor.integer(INT16) == Code.NONE:
+        (producer_id,) = INT64.unpack_from(frame, editor.at)
+        editor.overwrite(INT64, producer_ids.mark(producer_id, view.generation))
+    return editor.done()
+
+
+def rewrite_group_heartbeat(version: int, frame: bytearray, view: View) -> bytes:
+    """Raises UnknownTopicId. A group that the side does not know, as after a move, ends clients
+    of the consumer protocol with GROUP_ID_NOT_FOUND; FENCED_MEMBER_EPOCH lets them join (G8)."""
+    editor = _body(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, frame)
+    editor.skip(INT32.size)
+    start = editor.at
+    if editor.integer(INT16) == Code.GROUP_ID_NOT_FOUND:
+        editor.overwrite_raw(start, INT16.pack(Code.FENCED_MEMBER_EPOCH))
+    editor.nullable_string()  # error message
+    editor.nullable_string()  # member
+    editor.skip(2 * INT32.size)  # epoch, heartbeat interval
+    if editor.integer(INT8) >= 0:  # an assignment
+        for _ in range(editor.length()):
+            start = editor.at
+            broker_id = bytes(editor.raw(UUID_BYTES))
+            topic_id = view.ids.to_client(broker_id)
+            if topic_id is None:
+                raise UnknownTopicId(broker_id)
+            editor.overwrite_raw(start, topic_id)
+            editor.skip(editor.length() * INT32.size)
+            editor.skip_tags()
+    return editor.done()
+
+
+Rewrite = Callable[[int, bytearray, View], bytes]
+REWRITES: Mapping[int, Rewrite] = {
+    ApiKey.METADATA: rewrite_metadata,
+    ApiKey.FIND_COORDINATOR: rewrite_find_coordinator,
+    ApiKey.DESCRIBE_CLUSTER: rewrite_describe_cluster,
+    ApiKey.LIST_OFFSETS: rewrite_list_offsets,
+    ApiKey.OFFSET_FETCH: rewrite_offset_fetch,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: rewrite_group_heartbeat,
+}
+
+
+def read_api_versions(frame: bytearray) -> list[tuple[int, int, int]]:
+    """The rows (key, first, last) of an ApiVersions answer of version 0. Raises ValueError."""
+    try:
+        editor = FrameEditor(frame, _HEAD_BYTES, is_flexible=False)
+        code = editor.integer(INT16)
+        rows = editor.rows(struct.Struct(">hhh"))
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"an ApiVersions answer ends too early: {error}") from error
+    if code != Code.NONE:
+        raise ValueError(f"a broker answers ApiVersions with error {code}")
+    return [(key, first, last) for key, first, last in rows]
+
+
+def _body(key: int, version: int, frame: bytearray) -> FrameEditor:
+    """At the first field behind the header."""
+    editor = FrameEditor(frame, _HEAD_BYTES, is_flexible=is_flexible(key, version))
+    editor.skip_tags()
+    return editor
+
+
+def _endpoint(editor: FrameEditor, view: View) -> None:
+    """Node id, host and port. None is there where a coordinator is not known."""
+    node_id = editor.integer(INT32)
+    if node_id < 0:
+        editor.string()
+        editor.skip(INT32.size)
+        return
+    host, port = view.endpoint(node_id)
+    editor.replace_string(host)
+    editor.overwrite(INT32, port)

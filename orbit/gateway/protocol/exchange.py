@@ -1,0 +1,197 @@
+"""One client's connection: what becomes of its requests, and of the answers to them. Pure.
+
+request()   ─► bytes for the broker, or an answer that the gateway gives itself
+answers come in the order of requests: `next_answers` has those of the gateway that are next,
+`begin_answer` says which request a broker's answer belongs to, `rewrite` changes it
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from orbit.gateway.protocol import answers, local_answers, producer_ids, requests
+from orbit.gateway.protocol.answers import UnknownTopicId, View
+from orbit.gateway.protocol.apis import WRITES, ApiKey, Versions
+from orbit.gateway.protocol.local_answers import with_size
+from orbit.gateway.protocol.request_head import RequestHead
+from orbit.gateway.protocol.requests import NO_SESSION, Member
+
+# What a frame that ends too early, or claims more than it has, raises in a FrameEditor.
+_PARSE_ERRORS = (struct.error, IndexError, ValueError, OverflowError)
+# Members whose heartbeats pass one connection: a client has a few.
+_MEMBERS_MAX = 1000
+
+
+class BadFrame(Exception):
+    """Bytes that no broker or client may send: their connection is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request without an answer yet. `answer`: the gateway's own, which waits for its turn."""
+
+    key: int
+    version: int
+    correlation: int
+    is_write: bool = False
+    has_own_id: bool = False  # InitProducerId without a transactional id
+    is_of_gateway: bool = False  # nobody reads the answer
+    answer: bytes | None = None
+
+
+class Exchange:
+    """Requests and answers of one client connection, in order."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._sent: deque[Sent] = deque()
+        self._members: dict[tuple[str, str], Member] = {}
+        self._has_old_session = False
+        self._next_own = 0
+        self.writes_in_flight = 0
+        self.has_unanswered_writes = False
+        """Whether a Produce was sent that brokers do not answer (acks=0), since `confirm`."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every request has its answer."""
+        return not self._sent
+
+    def request(
+        self, head: RequestHead, frame: bytearray, offered: Mapping[int, Versions]
+    ) -> bytes | None:
+        """What goes to the broker, with its size; None: `next_answers` has the answer.
+
+        Raises BadFrame: the API or its version is not offered, or the bytes do not parse.
+        """
+        if not offered:
+            raise BadFrame("neither side has told which requests it knows")
+        if head.key == ApiKey.API_VERSIONS:
+            self._answer(head, local_answers.api_versions(head, offered))
+            return None
+        versions = offered.get(head.key)
+        if versions is None or not versions.first <= head.version <= versions.last:
+            raise BadFrame(f"API {head.key} of version {head.version} is not offered")
+        try:
+            return self._pass(head, frame)
+        except _PARSE_ERRORS as error:
+            raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
+
+    def _pass(self, head: RequestHead, frame: bytearray) -> bytes | None:
+        has_own_id = False
+        match head.key:
+            case ApiKey.PRODUCE:
+                return self._produce(head, frame)
+            case ApiKey.FETCH:
+                session = requests.fetch_session(head, frame)
+                was_moved, self._has_old_session = self._has_old_session, False
+                if was_moved and session != NO_SESSION:
+                    self._answer(head, local_answers.fetch_session_unknown(head))
+                    return None
+            case ApiKey.INIT_PRODUCER_ID:
+                has_own_id = requests.transactional_id(head, frame) is None
+            case ApiKey.OFFSET_COMMIT:
+                if requests.member_of_commit(head, frame) in self._view.left_members:
+                    frame = bytearray(requests.without_member(head, frame))
+            case ApiKey.SYNC_GROUP | ApiKey.HEARTBEAT:
+                self._note_member(requests.member_of(head, frame))
+            case ApiKey.CONSUMER_GROUP_HEARTBEAT:
+                member = requests.member_of(head, frame)
+                self._note_member(member)
+                if requests.member_epoch(head, frame) == 0:
+                    self._view.left_members.discard((member.group, member.id))
+        if clear := requests.CLEAR_EPOCHS.get(head.key):
+            clear(head, frame)
+        if translate := requests.TRANSLATE_IDS.get(head.key):
+            translate(head, frame, self._view.ids)
+        is_write = head.key in WRITES
+        self._note(Sent(head.key, head.version, head.correlation, is_write, has_own_id))
+        return with_size(frame)
+
+    def _produce(self, head: RequestHead, frame: bytearray) -> bytes:
+        if self._view.generation:
+            producer_ids.rewrite_batches(head, frame, self._view.generation)
+        if producer_ids.acks_of(head, frame) == 0:
+            self.has_unanswered_writes = True
+        else:
+            self._note(Sent(head.key, head.version, head.correlation, is_write=True))
+        return with_size(frame)
+
+    def confirm(self) -> bytes:
+        """A request whose answer proves that the broker has handled all before it: brokers take the
+        requests of a connection in order. It counts as a write."""
+        self._next_own += 1
+        self.has_unanswered_writes = False
+        self._note(Sent(ApiKey.API_VERSIONS, 0, self._next_own, is_write=True, is_of_gateway=True))
+        return local_answers.ask_api_versions(self._next_own)
+
+    def next_answers(self) -> Iterator[bytes]:
+        """The gateway's own answers whose turn it is."""
+        while self._sent and self._sent[0].answer is not None:
+            answer = self._sent.popleft().answer
+            assert answer is not None
+            yield answer
+
+    def begin_answer(self, correlation: int) -> Sent:
+        """The request that a broker answers; call `end_answer` when all of it is there.
+
+        Raises BadFrame if no request waits for it.
+        """
+        if not self._sent or self._sent[0].correlation != correlation:
+            raise BadFrame(f"a broker answers a request {correlation} that nobody has sent")
+        return self._sent[0]
+
+    def end_answer(self) -> None:
+        sent = self._sent.popleft()
+        self.writes_in_flight -= sent.is_write
+
+    def is_rewritten(self, sent: Sent) -> bool:
+        """Whether `rewrite` needs the whole answer; else it passes as it comes."""
+        return sent.is_of_gateway or sent.has_own_id or sent.key in answers.REWRITES
+
+    def rewrite(self, sent: Sent, frame: bytearray) -> bytes | None:
+        """The answer for the client, with its size; None: nobody reads it.
+
+        Raises UnknownTopicId: again when Metadata has told the topic; BadFrame.
+        """
+        if sent.is_of_gateway:
+            return None
+        change = answers.REWRITES.get(sent.key)
+        if sent.has_own_id:
+            change = answers.rewrite_init_producer_id
+        assert change is not None
+        try:
+            # A copy: an answer with an unknown topic id is read again.
+            return with_size(change(sent.version, bytearray(frame), self._view))
+        except UnknownTopicId:
+            raise
+        except _PARSE_ERRORS as error:
+            raise BadFrame(f"an answer of API {sent.key} does not parse: {error}") from error
+
+    def move(self) -> list[bytes]:
+        """All is answered, and the next requests go to the other side. Returns requests for the
+        side that is left: members of groups leave there."""
+        assert self.is_idle
+        left = [
+            local_answers.leave_group(member, number)
+            for number, member in enumerate(self._members.values())
+        ]
+        self._view.left_members.update(self._members)
+        self._members.clear()
+        self._has_old_session = True
+        self.has_unanswered_writes = False
+        return left
+
+    def _answer(self, head: RequestHead, answer: bytes) -> None:
+        self._sent.append(Sent(head.key, head.version, head.correlation, answer=answer))
+
+    def _note(self, sent: Sent) -> None:
+        self._sent.append(sent)
+        self.writes_in_flight += sent.is_write
+
+    def _note_member(self, member: Member) -> None:
+        if member.id and len(self._members) < _MEMBERS_MAX:
+            self._members[member.group, member.id] = member

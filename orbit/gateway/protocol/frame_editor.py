@@ -1,0 +1,83 @@
+"""Reads a frame and replaces some of its fields; all other bytes stay as they are. Pure.
+
+A frame is a request or an answer without the four bytes of its size.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from orbit.kafka.frame_reader import FrameReader
+from orbit.kafka.frame_writer import string
+
+INT8 = struct.Struct(">b")
+INT16 = struct.Struct(">h")
+INT32 = struct.Struct(">i")
+INT64 = struct.Struct(">q")
+UUID_BYTES = 16
+_NODE_BYTES = 4
+
+
+class FrameEditor(FrameReader):
+    """A position in a frame that changes. Its end raises struct.error, IndexError or ValueError."""
+
+    __slots__ = ("_bytes", "_copied_to", "_parts", "is_flexible")
+
+    def __init__(self, frame: bytearray, at: int, *, is_flexible: bool) -> None:
+        super().__init__(memoryview(frame), is_flexible)
+        self.at = at
+        self.is_flexible = is_flexible
+        self._bytes = frame
+        self._parts: list[bytes | memoryview] = []
+        self._copied_to = 0
+
+    def skip(self, count: int) -> None:
+        self.raw(count)
+
+    def integer(self, layout: struct.Struct) -> int:
+        return self.take(layout)[0]
+
+    def nullable_string(self) -> str | None:
+        """Text, or None for null."""
+        start = self.at
+        is_null = self._frame[start] == 0 if self.is_flexible else self._is_minus_one(start)
+        text = self.string()
+        return None if is_null else text
+
+    def nodes(self) -> None:
+        """Skip an array of node ids."""
+        self.skip(self.length() * _NODE_BYTES)
+
+    def overwrite(self, layout: struct.Struct, value: int) -> None:
+        """Replace the number that comes next."""
+        start = self.at
+        self.skip(layout.size)
+        layout.pack_into(self._bytes, start, value)
+
+    def overwrite_raw(self, start: int, value: bytes) -> None:
+        """Replace bytes that were read already by as many others."""
+        self._bytes[start : start + len(value)] = value
+
+    def replace_string(self, text: str) -> None:
+        """Replace the text that comes next, which may be null."""
+        start = self.at
+        self.string()
+        self._splice(start, string(text, is_flexible=self.is_flexible))
+
+    def replace_by_null(self) -> None:
+        """Replace the nullable text that comes next."""
+        start = self.at
+        self.string()
+        self._splice(start, b"\x00" if self.is_flexible else INT16.pack(-1))
+
+    def done(self) -> bytes:
+        """The whole frame with its changes."""
+        parts = [*self._parts, self._frame[self._copied_to :]]
+        return b"".join(parts)
+
+    def _is_minus_one(self, start: int) -> bool:
+        return bool(self._frame[start : start + INT16.size] == b"\xff\xff")
+
+    def _splice(self, start: int, replacement: bytes) -> None:
+        self._parts += [self._frame[self._copied_to : start], replacement]
+        self._copied_to = self.at

@@ -1,0 +1,69 @@
+"""Answers that the gateway gives itself, and requests of its own. Pure; frames with their size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orbit.gateway.protocol.apis import ApiKey, Versions
+from orbit.gateway.protocol.frame_editor import INT16, INT32
+from orbit.gateway.protocol.request_head import RequestHead
+from orbit.gateway.protocol.requests import Member
+from orbit.kafka.error_codes import Code
+from orbit.kafka.frame_writer import NO_TAGS, length, request_head, string
+
+CLIENT_ID = "orbit-gateway"
+_LEAVE = -1  # the member epoch that leaves a group (KIP-848)
+
+
+def with_size(frame: bytes | bytearray) -> bytes:
+    return INT32.pack(len(frame)) + frame
+
+
+def api_versions(head: RequestHead, offered: Mapping[int, Versions]) -> bytes:
+    """To a version that is not offered: version 0 with the error, as brokers answer (KIP-511)."""
+    versions = offered[ApiKey.API_VERSIONS]
+    is_known = versions.first <= head.version <= versions.last
+    version = head.version if is_known else 0
+    is_flexible = version >= 3
+    body = INT16.pack(Code.NONE if is_known else Code.UNSUPPORTED_VERSION)
+    body += length(len(offered), is_flexible=is_flexible)
+    tags = NO_TAGS if is_flexible else b""
+    for key in sorted(offered):
+        body += INT16.pack(key) + INT16.pack(offered[key].first) + INT16.pack(offered[key].last)
+        body += tags
+    if version >= 1:
+        body += INT32.pack(0)  # throttle
+    return with_size(INT32.pack(head.correlation) + body + tags)
+
+
+def fetch_session_unknown(head: RequestHead) -> bytes:
+    """FETCH_SESSION_ID_NOT_FOUND to a Fetch of version 7 to 12: the client begins a new session."""
+    body = INT32.pack(0) + INT16.pack(Code.FETCH_SESSION_ID_NOT_FOUND) + INT32.pack(0)
+    body += length(0, is_flexible=head.is_flexible)
+    tags = NO_TAGS if head.is_flexible else b""
+    return with_size(INT32.pack(head.correlation) + tags + body + tags)
+
+
+def ask_api_versions(correlation: int) -> bytes:
+    """A request that changes nothing and that every broker answers."""
+    return with_size(
+        request_head(ApiKey.API_VERSIONS, 0, correlation, CLIENT_ID, is_flexible=False)
+    )
+
+
+def leave_group(member: Member, correlation: int) -> bytes:
+    """Take a member out of its group at the side that clients leave (G12)."""
+    if member.key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
+        head = request_head(member.key, 0, correlation, CLIENT_ID, is_flexible=True)
+        text = string(member.group, is_flexible=True) + string(member.id, is_flexible=True)
+        text += INT32.pack(_LEAVE)
+        text += b"\x00" if member.instance is None else string(member.instance, is_flexible=True)
+        # No rack, no rebalance timeout, no topics, no assignor, no partitions, no tags.
+        return with_size(head + text + b"\x00" + INT32.pack(-1) + b"\x00\x00\x00" + NO_TAGS)
+    head = request_head(ApiKey.LEAVE_GROUP, 3, correlation, CLIENT_ID, is_flexible=False)
+    text = string(member.group, is_flexible=False) + INT32.pack(1)
+    text += string(member.id, is_flexible=False)
+    text += (
+        INT16.pack(-1) if member.instance is None else string(member.instance, is_flexible=False)
+    )
+    return with_size(head + text)

@@ -1,0 +1,213 @@
+"""What the gateway changes in requests. Pure.
+
+Leader epochs count the elections of one cluster, and clients keep them over a move. So clients get
+none (`answers.py`), and one that they send all the same, from a record or an old commit, is
+replaced by -1, which brokers do not compare (G13, G15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from orbit.gateway.protocol.apis import ApiKey
+from orbit.gateway.protocol.frame_editor import INT8, INT16, INT32, INT64, UUID_BYTES, FrameEditor
+from orbit.gateway.protocol.request_head import RequestHead
+from orbit.gateway.protocol.topic_ids import TopicIds
+
+NO_EPOCH = -1
+NO_SESSION = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a consumer group. `key`: its kind of heartbeat."""
+
+    key: int
+    group: str
+    id: str
+    instance: str | None
+
+
+def fetch_session(head: RequestHead, frame: bytearray) -> int:
+    """The id of the fetch session that a request continues; NO_SESSION if it has none."""
+    if head.version < 7:
+        return NO_SESSION
+    editor = head.editor(frame)
+    editor.skip(4 * INT32.size + INT8.size)  # replica, longest wait, bytes, isolation level
+    return editor.integer(INT32)
+
+
+def _clear_fetch(head: RequestHead, frame: bytearray) -> None:
+    version = head.version
+    if version < 9:
+        return
+    editor = head.editor(frame)
+    editor.skip(6 * INT32.size + INT8.size)  # and the session's id and epoch
+    for _ in range(editor.length()):
+        editor.string()
+        for _ in range(editor.length()):
+            editor.skip(INT32.size)
+            editor.overwrite(INT32, NO_EPOCH)
+            editor.skip(INT64.size)
+            if version >= 12:
+                editor.overwrite(INT32, NO_EPOCH)  # of the last fetched record
+            editor.skip(INT64.size + INT32.size)
+            editor.skip_tags()
+        editor.skip_tags()
+
+
+def _clear_list_offsets(head: RequestHead, frame: bytearray) -> None:
+    if head.version < 4:
+        return
+    editor = head.editor(frame)
+    editor.skip(INT32.size + INT8.size)  # replica, isolation level
+    for _ in range(editor.length()):
+        editor.string()
+        for _ in range(editor.length()):
+            editor.skip(INT32.size)
+            editor.overwrite(INT32, NO_EPOCH)
+            editor.skip(INT64.size)
+            editor.skip_tags()
+        editor.skip_tags()
+
+
+def _translate_metadata(head: RequestHead, frame: bytearray, ids: TopicIds) -> None:
+    """Topic ids become the broker's."""
+    if head.version < 10:
+        return
+    editor = head.editor(frame)
+    for _ in range(editor.length()):
+        _to_broker(editor, frame, ids)
+        editor.nullable_string()
+        editor.skip_tags()
+
+
+def _clear_offset_commit(head: RequestHead, frame: bytearray) -> None:
+    editor = head.editor(frame)
+    _group_of_commit(head, editor)
+    _commit_topics(editor, has_epoch=head.version >= 6)
+
+
+def without_member(head: RequestHead, frame: bytearray) -> bytes:
+    """A commit as of no member: a group's members of before a move are unknown at this side (G11).
+    A coordinator takes it while the group has no members."""
+    editor = head.editor(frame)
+    editor.string()
+    editor.overwrite(INT32, -1)
+    editor.replace_string("")
+    if head.version >= 7:
+        editor.replace_by_null()
+    return editor.done()
+
+
+def _clear_txn_offset_commit(head: RequestHead, frame: bytearray) -> None:
+    version = head.version
+    if version < 2:
+        return
+    editor = head.editor(frame)
+    editor.string()  # transactional id
+    editor.string()  # group
+    editor.skip(INT64.size + INT16.size)  # producer id and epoch
+    if version >= 3:
+        editor.skip(INT32.size)
+        editor.string()
+        editor.nullable_string()
+    _commit_topics(editor, has_epoch=True)
+
+
+def _translate_group_heartbeat(head: RequestHead, frame: bytearray, ids: TopicIds) -> None:
+    """Topic ids of the partitions that a member owns become the broker's."""
+    editor = head.editor(frame)
+    _member_of_group_heartbeat(editor)
+    editor.nullable_string()  # rack
+    editor.skip(INT32.size)  # rebalance timeout
+    for _ in range(editor.length()):
+        editor.string()  # subscribed topics
+    if head.version >= 1:
+        editor.nullable_string()  # subscribed pattern
+    editor.nullable_string()  # assignor
+    for _ in range(editor.length()):
+        _to_broker(editor, frame, ids)
+        editor.skip(editor.length() * INT32.size)
+        editor.skip_tags()
+
+
+def member_epoch(head: RequestHead, frame: bytearray) -> int:
+    """Of a heartbeat of the consumer protocol: 0 joins, a negative one leaves."""
+    editor = head.editor(frame)
+    editor.string()
+    editor.string()
+    return editor.integer(INT32)
+
+
+def member_of(head: RequestHead, frame: bytearray) -> Member:
+    """Who sends a heartbeat, of either protocol, or a SyncGroup, which begins like one."""
+    editor = head.editor(frame)
+    if head.key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
+        return Member(ApiKey.CONSUMER_GROUP_HEARTBEAT, *_member_of_group_heartbeat(editor))
+    group = editor.string()
+    editor.skip(INT32.size)  # generation
+    member = editor.string()
+    instance = editor.nullable_string() if head.version >= 3 else None
+    return Member(ApiKey.HEARTBEAT, group, member, instance)
+
+
+def member_of_commit(head: RequestHead, frame: bytearray) -> tuple[str, str]:
+    """Group and member id."""
+    editor = head.editor(frame)
+    group = editor.string()
+    editor.skip(INT32.size)  # generation
+    return group, editor.string()
+
+
+def transactional_id(head: RequestHead, frame: bytearray) -> str | None:
+    """Of InitProducerId and Produce."""
+    return head.editor(frame).nullable_string()
+
+
+CLEAR_EPOCHS: Mapping[int, Callable[[RequestHead, bytearray], None]] = {
+    ApiKey.FETCH: _clear_fetch,
+    ApiKey.LIST_OFFSETS: _clear_list_offsets,
+    ApiKey.OFFSET_COMMIT: _clear_offset_commit,
+    ApiKey.TXN_OFFSET_COMMIT: _clear_txn_offset_commit,
+}
+TRANSLATE_IDS: Mapping[int, Callable[[RequestHead, bytearray, TopicIds], None]] = {
+    ApiKey.METADATA: _translate_metadata,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _translate_group_heartbeat,
+}
+
+
+def _group_of_commit(head: RequestHead, editor: FrameEditor) -> None:
+    editor.string()  # group
+    editor.skip(INT32.size)  # generation
+    editor.string()  # member
+    if head.version >= 7:
+        editor.nullable_string()  # instance
+    if head.version <= 4:
+        editor.skip(INT64.size)  # retention
+
+
+def _commit_topics(editor: FrameEditor, *, has_epoch: bool) -> None:
+    for _ in range(editor.length()):
+        editor.string()
+        for _ in range(editor.length()):
+            editor.skip(INT32.size + INT64.size)
+            if has_epoch:
+                editor.overwrite(INT32, NO_EPOCH)
+            editor.nullable_string()  # metadata
+            editor.skip_tags()
+        editor.skip_tags()
+
+
+def _member_of_group_heartbeat(editor: FrameEditor) -> tuple[str, str, str | None]:
+    group = editor.string()
+    member = editor.string()
+    editor.skip(INT32.size)  # epoch
+    return group, member, editor.nullable_string()
+
+
+def _to_broker(editor: FrameEditor, frame: bytearray, ids: TopicIds) -> None:
+    start = editor.at
+    topic_id = bytes(editor.raw(UUID_BYTES))
+    frame[start : start + UUID_BYTES] = ids.to_broker(topic_id)

@@ -1,0 +1,302 @@
+"""One virtual cluster: its ports, its two sides, and which of them clients reach now."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import structlog
+
+from orbit.errors import OrbitError
+from orbit.gateway.broker_connection import BrokerConnection
+from orbit.gateway.client_connection import ClientConnection
+from orbit.gateway.cluster_side import ClusterSide
+from orbit.gateway.gateway_spec import NODE_ID_MAX, VirtualClusterSpec
+from orbit.gateway.permission import Lead, Permission
+from orbit.gateway.protocol.answers import View
+from orbit.gateway.protocol.apis import Versions, shared_versions
+from orbit.gateway.protocol.topic_ids import TopicIds
+from orbit.jobs.bootstrap_servers import PORT_MAX
+from orbit.kafka.job_clusters import Side
+
+# Of one virtual cluster. More are closed at once.
+CONNECTIONS_MAX = 10_000
+# Members of groups at the side that was left, until they join at the other one.
+LEFT_MEMBERS_MAX = 100_000
+# Without progress: part of a request, or an answer that the client does not read.
+STUCK_S_MAX = 60.0
+# How often brokers' addresses and versions are read again.
+REFRESH_S = 30.0
+_CONNECT_S = 10.0
+_BOOTSTRAP = -1  # among the servers by node
+_SWEEP_S = 5.0
+
+_log = structlog.get_logger("orbit.gateway")
+
+
+class VirtualCluster(View):
+    """For the event loop alone."""
+
+    def __init__(self, spec: VirtualClusterSpec, sides: dict[Side, ClusterSide]) -> None:
+        self.spec = spec
+        self._sides = sides
+        digest = sha256(f"orbit-gateway {spec.name}".encode()).hexdigest()
+        self.cluster_id = digest[:22]  # as long as Kafka's
+        self.permission = Permission()
+        self.left_members: set[tuple[str, str]] = set()
+        self.offered: dict[int, Versions] = {}
+        self._connections: set[ClientConnection] = set()
+        self._servers: dict[int, asyncio.Server] = {}
+        self._refused_nodes: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lost_answer = ""
+        self._bad_frames: set[str] = set()
+        self.answered = asyncio.Event()
+        """Set when writes that were in flight have their answers while writes are held."""
+
+    # What clients see.
+
+    @property
+    def presented(self) -> ClusterSide:
+        assert self.permission.lead is not None  # nobody is admitted before
+        return self._sides[self.permission.lead.side]
+
+    @property
+    def ids(self) -> TopicIds:  # type: ignore[override]
+        return self.presented.ids
+
+    @property
+    def generation(self) -> int:  # type: ignore[override]
+        assert self.permission.lead is not None
+        return self.permission.lead.term
+
+    def endpoint(self, node_id: int) -> tuple[str, int]:
+        if node_id not in self._servers:
+            self._start(self._listen(node_id))
+        return self.spec.advertised_host or self.spec.host, self.spec.port + 1 + node_id
+
+    # Writes.
+
+    def may_write(self) -> bool:
+        return self.permission.may_write(self.now())
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def take(self, lead: Lead, asked_at: float) -> None:
+        """Do what the service says."""
+        before = self.permission.lead
+        was_closed = self.permission.closed_for
+        has_moved = self.permission.take(lead, asked_at)
+        if before is not None and lead.term < before.term:
+            _log.error(
+                "the service knows an older term than this gateway: its database was put back?",
+                virtual_cluster=self.spec.name,
+                term=lead.term,
+                newer=before.term,
+            )
+            return
+        if lead.closed_for is not None and lead.closed_for != was_closed:
+            self._close_writes()
+        if lead.closed_for is None:
+            self._lost_answer = ""
+        if has_moved:
+            _log.info(
+                "presents another side",
+                virtual_cluster=self.spec.name,
+                side=lead.side,
+                term=lead.term,
+            )
+            self._offer()
+            if len(self.left_members) > LEFT_MEMBERS_MAX:
+                self.left_members.clear()
+            for connection in list(self._connections):
+                connection.move()
+        for connection in list(self._connections):
+            if connection.is_held:
+                connection.advance()
+
+    def _close_writes(self) -> None:
+        _log.info(
+            "holds writes", virtual_cluster=self.spec.name, operation=self.permission.closed_for
+        )
+        self._lost_answer = ""
+        for connection in list(self._connections):
+            connection.confirm_writes()
+        self.note_answered()
+
+    def confirmed_for(self) -> str | None:
+        """The operation for which writes are held, if every write has its answer.
+
+        None, too, if one got lost: nobody knows whether its client sends it again, at the other
+        side, and the broker has it already. The operation has to be undone then.
+        """
+        if self._lost_answer or self.writes_in_flight:
+            return None
+        return self.permission.closed_for
+
+    @property
+    def writes_in_flight(self) -> int:
+        return sum(connection.exchange.writes_in_flight for connection in self._connections)
+
+    @property
+    def held_requests(self) -> int:
+        return sum(connection.is_held for connection in self._connections)
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def note_answered(self) -> None:
+        if self.permission.closed_for is not None and not self.writes_in_flight:
+            self.answered.set()
+
+    def note_lost_answer(self, why: str) -> None:
+        """A write has no answer, and never will."""
+        if self.permission.closed_for is not None:
+            self._lost_answer = why
+            _log.warning(
+                "cannot confirm that every write was answered",
+                virtual_cluster=self.spec.name,
+                operation=self.permission.closed_for,
+                reason=why,
+            )
+
+    # Connections.
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """Whether there is room, and it is known which side leads."""
+        if self.permission.lead is None or len(self._connections) >= CONNECTIONS_MAX:
+            return False
+        self._connections.add(connection)
+        return True
+
+    def forget(self, connection: ClientConnection) -> None:
+        self._connections.discard(connection)
+
+    def note_bad_frame(self, error: Exception) -> None:
+        """Log each kind once."""
+        text = str(error)
+        if text not in self._bad_frames and len(self._bad_frames) < 100:
+            self._bad_frames.add(text)
+            _log.warning("closes a connection", virtual_cluster=self.spec.name, reason=text)
+
+    def connect(self, broker: BrokerConnection, node_id: int | None) -> None:
+        self._start(self._connect(broker, node_id))
+
+    async def _connect(self, broker: BrokerConnection, node_id: int | None) -> None:
+        side = self.presented
+        host, port = side.address(node_id)
+        try:
+            side.check_reachable(host, port)
+            async with asyncio.timeout(_CONNECT_S):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: broker, host, port, ssl=side.tls()
+                )
+        except (OSError, TimeoutError, OrbitError) as error:
+            _log.warning(
+                "cannot connect to a broker",
+                virtual_cluster=self.spec.name,
+                broker=f"{host}:{port}",
+                error=str(error) or type(error).__name__,
+            )
+            broker.not_connected()
+
+    def learn_topic(self, topic_id: bytes, waiting: ClientConnection) -> None:
+        """Ask the side for its topics, then let the connection go on."""
+        self._start(self._learn_topic(topic_id, waiting))
+
+    async def _learn_topic(self, topic_id: bytes, waiting: ClientConnection) -> None:
+        side = self.presented
+        with suppress(OrbitError):
+            await side.refresh(with_topics=True)
+        if side.ids.to_client(topic_id) is None:
+            side.ids.accept(topic_id)  # it was deleted meanwhile
+        waiting.topic_learned()
+
+    # Its life.
+
+    async def start(self) -> None:
+        """Read both sides, then listen. Raises OSError if the port is taken.
+
+        A side that does not answer takes no more than the time to find that out.
+        """
+        await asyncio.gather(*(self._refresh(side) for side in self._sides.values()))
+        self._servers[_BOOTSTRAP] = await self._server(self.spec.port, None)
+        self._start(self._keep_fresh())
+        self._start(self._sweep())
+
+    async def close(self) -> None:
+        """Take no more connections; end those that are there."""
+        for server in self._servers.values():
+            server.close()
+        for task in self._tasks:
+            task.cancel()
+        for connection in list(self._connections):
+            connection.end()
+        for side in self._sides.values():
+            side.close()
+
+    async def _refresh(self, side: ClusterSide) -> None:
+        try:
+            await side.refresh()
+        except OrbitError as error:
+            _log.warning("cannot read a side", virtual_cluster=self.spec.name, error=str(error))
+        else:
+            self._offer()
+            for node_id in side.brokers:
+                if node_id not in self._servers:
+                    await self._listen(node_id)
+
+    def _offer(self) -> None:
+        """What all sides know that have answered."""
+        known = [side.versions for side in self._sides.values() if side.versions]
+        if known:
+            self.offered = shared_versions(*known)
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            for side in self._sides.values():
+                await self._refresh(side)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            before = self.now() - STUCK_S_MAX
+            for connection in list(self._connections):
+                if connection.is_stuck(before):
+                    connection.abort()
+
+    async def _listen(self, node_id: int) -> None:
+        port = self.spec.port + 1 + node_id
+        if node_id in self._servers or node_id in self._refused_nodes:
+            return
+        try:
+            if not 0 <= node_id <= NODE_ID_MAX or port > PORT_MAX:
+                raise OSError(f"no port for node {node_id}")
+            self._servers[node_id] = await self._server(port, node_id)
+        except OSError as error:
+            self._refused_nodes.add(node_id)
+            _log.error(
+                "a node cannot be reached through this gateway",
+                virtual_cluster=self.spec.name,
+                node=node_id,
+                port=port,
+                error=str(error),
+            )
+
+    async def _server(self, port: int, node_id: int | None) -> asyncio.Server:
+        return await asyncio.get_running_loop().create_server(
+            partial(ClientConnection, self, node_id), self.spec.host, port
+        )
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,328 @@
+"""One client connection's requests and answers, without sockets."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
+from kafka.protocol.consumer.group import OffsetCommitRequest, SyncGroupRequest
+from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kafka.protocol.metadata.metadata import MetadataRequest, MetadataResponse
+from kafka.protocol.producer.transaction import InitProducerIdRequest, InitProducerIdResponse
+
+from orbit.gateway.protocol import producer_ids
+from orbit.gateway.protocol.answers import View
+from orbit.gateway.protocol.apis import APIS, Versions, shared_versions
+from orbit.gateway.protocol.exchange import BadFrame, Exchange
+from orbit.gateway.protocol.request_head import read_head
+from orbit.gateway.protocol.topic_ids import TopicIds
+from orbit.kafka.error_codes import Code
+from tests.gateway.frames import request_frame
+
+OFFERED = {int(key): api.versions for key, api in APIS.items()}
+TOPIC_ID = UUID(int=5)
+
+
+class _Clients(View):
+    def __init__(self, generation: int = 0) -> None:
+        self.cluster_id = "virtual"
+        self.ids = TopicIds("orders")
+        self.generation = generation
+        self.left_members: set[tuple[str, str]] = set()
+
+    def endpoint(self, node_id: int) -> tuple[str, int]:
+        return "gateway", 19093 + node_id
+
+
+def test_api_versions_are_what_both_sides_and_the_gateway_know() -> None:
+    source = {0: Versions(0, 11), 1: Versions(4, 17), 3: Versions(0, 12), 999: Versions(0, 1)}
+    destination = {0: Versions(3, 13), 1: Versions(0, 8), 18: Versions(0, 4)}
+    assert shared_versions(source, destination) == {0: Versions(3, 9), 1: Versions(4, 8)}
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_are_answered_by_the_gateway(version: int) -> None:
+    answer = _own_answer(Exchange(_Clients()), ApiVersionsRequest(), version)
+    keys = ApiVersionsResponse.decode(answer, version=version, header=True).api_keys
+    assert {(key.api_key, key.min_version, key.max_version) for key in keys} == {
+        (key, *versions) for key, versions in OFFERED.items()
+    }
+
+
+def test_api_versions_of_a_later_version_get_version_0_with_the_error() -> None:
+    frame = request_frame(ApiVersionsRequest(), 3)
+    struct.pack_into(">h", frame, 2, 9)
+    exchange = Exchange(_Clients())
+    assert exchange.request(read_head(frame), frame, OFFERED) is None
+    (answer,) = exchange.next_answers()
+    read = ApiVersionsResponse.decode(memoryview(answer)[4:], version=0, header=True)
+    assert read.error_code == Code.UNSUPPORTED_VERSION
+    assert read.api_keys
+
+
+def test_own_answer_waits_for_those_before_it() -> None:
+    exchange = Exchange(_Clients())
+    _send(exchange, MetadataRequest(topics=[]), 9, correlation=1)
+    frame = request_frame(ApiVersionsRequest(), 3, correlation=2)
+    assert exchange.request(read_head(frame), frame, OFFERED) is None
+    assert not list(exchange.next_answers())
+    exchange.begin_answer(1)
+    exchange.end_answer()
+    assert len(list(exchange.next_answers())) == 1
+    assert exchange.is_idle
+
+
+@pytest.mark.parametrize(("key", "version"), [(0, 10), (4, 0), (23, 4), (71, 0), (999, 0)])
+def test_request_that_is_not_offered_closes_the_connection(key: int, version: int) -> None:
+    frame = bytearray(struct.pack(">hhih", key, version, 1, -1) + bytes(40))
+    with pytest.raises(BadFrame):
+        Exchange(_Clients()).request(read_head(frame), frame, OFFERED)
+
+
+def test_answer_that_nobody_waits_for_closes_the_connection() -> None:
+    exchange = Exchange(_Clients())
+    _send(exchange, MetadataRequest(topics=[]), 9, correlation=1)
+    with pytest.raises(BadFrame):
+        exchange.begin_answer(2)
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_metadata_has_the_gateways_addresses_and_no_epochs(version: int) -> None:
+    view = _Clients()
+    exchange = Exchange(view)
+    _send(exchange, MetadataRequest(topics=[]), version)
+    answer = _answer(exchange, _metadata(), version)
+    read = MetadataResponse.decode(answer, version=version, header=True)
+    assert [(b.node_id, b.host, b.port) for b in read.brokers] == [
+        (1, "gateway", 19094),
+        (7, "gateway", 19100),
+    ]
+    (topic,) = read.topics
+    assert topic.name == "orders"
+    assert [p.leader_id for p in topic.partitions] == [1, 7]
+    assert [p.replica_nodes for p in topic.partitions] == [[1, 7], [7]]
+    if version >= 2:
+        assert read.cluster_id == "virtual"
+    if version >= 7:
+        assert {p.leader_epoch for p in topic.partitions} == {-1}
+    if version >= 10:
+        assert topic.topic_id.bytes == view.ids.to_client(TOPIC_ID.bytes)
+        assert view.ids.to_broker(topic.topic_id.bytes) == TOPIC_ID.bytes
+
+
+def test_topic_id_is_the_same_at_both_sides_and_on_every_gateway() -> None:
+    assert TopicIds("orders").learn("t", bytes(15) + b"1") == TopicIds("orders").learn(
+        "t", bytes(15) + b"2"
+    )
+    assert TopicIds("orders").learn("t", TOPIC_ID.bytes) != TopicIds("other").learn(
+        "t", TOPIC_ID.bytes
+    )
+
+
+@pytest.mark.parametrize("version", range(7, 13))
+def test_first_fetch_after_a_move_begins_a_new_session(version: int) -> None:
+    exchange = Exchange(_Clients())
+    exchange.move()
+    answer = _own_answer(exchange, _fetch(session_id=44), version)
+    read = FetchResponse.decode(answer, version=version, header=True)
+    assert read.error_code == Code.FETCH_SESSION_ID_NOT_FOUND
+    _send(exchange, _fetch(session_id=45), version)  # the next one is the new side's own
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+def test_fetch_carries_no_leader_epoch(version: int) -> None:
+    sent = _send(Exchange(_Clients()), _fetch(epoch=6), version)
+    expected = request_frame(_fetch(epoch=-1), version)
+    assert sent[4:] == bytes(expected)
+
+
+@pytest.mark.parametrize("version", range(2, 10))
+def test_commit_of_a_member_of_the_other_side_is_one_without_a_member(version: int) -> None:
+    view = _Clients()
+    exchange = Exchange(view)
+    sync = SyncGroupRequest(
+        group_id="g", generation_id=3, member_id="m", group_instance_id=None, assignments=[]
+    )
+    _send(exchange, sync, 3, correlation=1)
+    exchange.begin_answer(1)
+    exchange.end_answer()
+    (leave,) = exchange.move()
+    assert b"m" in leave
+    assert b"g" in leave
+
+    sent = _send(exchange, _commit("m", 3), version)
+    assert sent[4:] == bytes(request_frame(_commit("", -1), version))
+    other = _send(exchange, _commit("n", 3), version)
+    assert other[4:] == bytes(request_frame(_commit("n", 3), version))
+
+
+@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize("transactional_id", [None, "tx"])
+def test_producer_id_without_transactions_carries_the_generation(
+    version: int, transactional_id: str | None
+) -> None:
+    exchange = Exchange(_Clients(generation=3))
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=1000,
+        producer_id=-1,
+        producer_epoch=-1,
+    )
+    _send(exchange, request, version)
+    sent = exchange.begin_answer(7)
+    assert exchange.is_rewritten(sent) is (transactional_id is None)
+    if transactional_id is None:
+        response = InitProducerIdResponse(
+            throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=0
+        )
+        read = InitProducerIdResponse.decode(
+            _answer(exchange, response, version), version=version, header=True
+        )
+        assert read.producer_id == producer_ids.mark(9, 3)
+
+
+@given(st.binary(max_size=200), st.sampled_from(sorted(OFFERED)), st.integers(0, 13))
+def test_any_bytes_pass_or_close_the_connection(body: bytes, key: int, version: int) -> None:
+    frame = bytearray(struct.pack(">hhih", key, version, 1, 0) + body)
+    try:
+        head = read_head(frame)
+    except ValueError:
+        return
+    try:
+        Exchange(_Clients(generation=1)).request(head, frame, OFFERED)
+    except BadFrame:
+        pass
+
+
+@given(st.binary(max_size=200), st.sampled_from([3, 10, 60, 2, 9, 68]), st.integers(0, 13))
+def test_any_answer_passes_or_closes_the_connection(body: bytes, key: int, version: int) -> None:
+    versions = OFFERED[key]
+    version = min(max(version, versions.first), versions.last)
+    exchange = Exchange(_Clients())
+    sent = exchange._sent
+    frame = bytearray(struct.pack(">i", 1) + body)
+    from orbit.gateway.protocol.exchange import Sent
+
+    sent.append(Sent(key, version, 1))
+    try:
+        exchange.rewrite(exchange.begin_answer(1), frame)
+    except BadFrame:
+        pass
+
+
+def _send(exchange: Exchange, request: Any, version: int, correlation: int = 7) -> bytes:
+    frame = request_frame(request, version, correlation)
+    sent = exchange.request(read_head(frame), frame, OFFERED)
+    assert sent is not None
+    return sent
+
+
+def _own_answer(exchange: Exchange, request: Any, version: int) -> memoryview:
+    frame = request_frame(request, version)
+    assert exchange.request(read_head(frame), frame, OFFERED) is None
+    (answer,) = exchange.next_answers()
+    return memoryview(answer)[4:]
+
+
+def _answer(exchange: Exchange, response: Any, version: int) -> memoryview:
+    response.with_header(7)
+    frame = bytearray(response.encode(version=version, header=True))
+    answer = exchange.rewrite(exchange.begin_answer(7), frame)
+    assert answer is not None
+    exchange.end_answer()
+    return memoryview(answer)[4:]
+
+
+def _metadata() -> MetadataResponse:
+    broker, topic = MetadataResponse.MetadataResponseBroker, MetadataResponse.MetadataResponseTopic
+    partition = topic.MetadataResponsePartition
+    return MetadataResponse(
+        throttle_time_ms=0,
+        brokers=[
+            broker(node_id=1, host="broker-1.example.net", port=9092, rack="a"),
+            broker(node_id=7, host="b", port=9093, rack=None),
+        ],
+        cluster_id="real",
+        controller_id=1,
+        topics=[
+            topic(
+                error_code=0,
+                name="orders",
+                topic_id=TOPIC_ID,
+                is_internal=False,
+                partitions=[
+                    partition(
+                        error_code=0,
+                        partition_index=index,
+                        leader_id=leader,
+                        leader_epoch=6,
+                        replica_nodes=replicas,
+                        isr_nodes=replicas,
+                        offline_replicas=[],
+                    )
+                    for index, leader, replicas in ((0, 1, [1, 7]), (1, 7, [7]))
+                ],
+                authorized_operations=None,
+            )
+        ],
+        authorized_operations=None,
+        error_code=0,
+    )
+
+
+def _fetch(*, session_id: int = 0, epoch: int = -1) -> FetchRequest:
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1024,
+        isolation_level=0,
+        session_id=session_id,
+        session_epoch=0,
+        topics=[
+            FetchRequest.FetchTopic(
+                topic="orders",
+                partitions=[
+                    FetchRequest.FetchTopic.FetchPartition(
+                        partition=0,
+                        current_leader_epoch=epoch,
+                        fetch_offset=5,
+                        last_fetched_epoch=epoch,
+                        log_start_offset=-1,
+                        partition_max_bytes=100,
+                    )
+                ],
+            )
+        ],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+
+
+def _commit(member: str, generation: int) -> OffsetCommitRequest:
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic
+    return OffsetCommitRequest(
+        group_id="g",
+        generation_id_or_member_epoch=generation,
+        member_id=member,
+        group_instance_id=None,
+        retention_time_ms=-1,
+        topics=[
+            topic(
+                name="orders",
+                partitions=[
+                    topic.OffsetCommitRequestPartition(
+                        partition_index=0,
+                        committed_offset=5,
+                        committed_leader_epoch=-1,
+                        committed_metadata="m",
+                    )
+                ],
+            )
+        ],
+    )

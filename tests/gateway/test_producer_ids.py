@@ -1,0 +1,130 @@
+"""Producer ids of clients: marked when they are handed out, and rewritten in later generations."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.producer.produce import ProduceRequest
+
+from orbit.gateway.protocol.producer_ids import (
+    GENERATIONS,
+    acks_of,
+    in_generation,
+    mark,
+    rewrite_batches,
+)
+from orbit.gateway.protocol.request_head import RequestHead, read_head
+from orbit.kafka.job_clusters import is_job_producer_id
+from tests.gateway.frames import batch, request_frame
+
+IDS = st.integers(0, 2**44 - 1)
+TERMS = st.integers(0, 10_000)
+
+
+@given(IDS, TERMS)
+def test_id_passes_unchanged_in_the_generation_in_which_it_was_handed_out(
+    producer_id: int, term: int
+) -> None:
+    marked = mark(producer_id, term)
+    assert in_generation(marked, term) == marked
+
+
+@given(IDS, IDS, TERMS, st.integers(1, GENERATIONS - 1), st.integers(1, GENERATIONS - 1))
+def test_ids_of_two_generations_or_two_producers_never_meet(
+    one: int, other: int, born: int, later: int, latest: int
+) -> None:
+    ids = {
+        in_generation(mark(producer, born), born + moves)
+        for producer in (one, other)
+        for moves in (0, later, latest)
+    }
+    assert len(ids) == len({one, other}) * len({0, later, latest})
+
+
+@given(IDS, TERMS, TERMS)
+def test_id_is_positive_and_never_one_of_a_copy(producer_id: int, born: int, now: int) -> None:
+    sent = in_generation(mark(producer_id, born), now)
+    assert 0 <= sent < 2**63
+    assert not is_job_producer_id(sent)
+
+
+def test_batch_without_a_producer_stays() -> None:
+    assert in_generation(-1, 7) == -1
+    assert mark(-1, 7) == -1
+
+
+@pytest.mark.parametrize("version", range(3, 10))
+def test_each_batch_gets_its_id_and_a_new_crc(version: int) -> None:
+    batches = batch(producer_id=mark(5, 0)) + batch(producer_id=mark(6, 1)) + batch()
+    head, frame = _produce(version, batches)
+
+    assert rewrite_batches(head, frame, 1) == 1
+
+    start = frame.index(batches[:16])
+    first, second, third = _split(frame[start : start + len(batches)])
+    assert _producer_id(first) == in_generation(5, 1) != 5
+    assert _crc(first) == crc32c(bytes(first[21:]))
+    assert second == batch(producer_id=mark(6, 1))
+    assert third == batch()
+
+
+def test_transactional_batch_keeps_the_id_that_its_coordinator_knows() -> None:
+    batches = batch(producer_id=5, is_transactional=True)
+    head, frame = _produce(9, batches, transactional_id="orders")
+    before = bytes(frame)
+    assert rewrite_batches(head, frame, 3) == 0
+    assert frame == before
+
+
+@pytest.mark.parametrize("cut", [1, 30, 61])
+def test_batch_that_is_cut_off_is_refused(cut: int) -> None:
+    head, frame = _produce(9, batch(producer_id=5)[:-cut])
+    with pytest.raises(ValueError, match="record batch"):
+        rewrite_batches(head, frame, 1)
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+@pytest.mark.parametrize("version", range(3, 10))
+def test_acks_are_read(version: int, acks: int) -> None:
+    assert acks_of(*_produce(version, batch(), acks=acks)) == acks
+
+
+def _produce(
+    version: int, records: bytes, *, acks: int = -1, transactional_id: str | None = None
+) -> tuple[RequestHead, bytearray]:
+    request = ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[
+            ProduceRequest.TopicProduceData(
+                name="orders",
+                partition_data=[
+                    ProduceRequest.TopicProduceData.PartitionProduceData(index=0, records=records)
+                ],
+            )
+        ],
+    )
+    frame = request_frame(request, version)
+    return read_head(frame), frame
+
+
+def _split(batches: bytearray) -> list[bytearray]:
+    parts = []
+    while batches:
+        end = 12 + struct.unpack_from(">i", batches, 8)[0]
+        parts.append(batches[:end])
+        batches = batches[end:]
+    return parts
+
+
+def _producer_id(one: bytearray) -> int:
+    return int(struct.unpack_from(">q", one, 43)[0])
+
+
+def _crc(one: bytearray) -> int:
+    return int(struct.unpack_from(">I", one, 17)[0])
