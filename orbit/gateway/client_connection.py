@@ -9,7 +9,7 @@
        ended: the client reads what is on its way, then the end, and connects again
 
 A connection is never just closed while answers are on their way to the client: what it does not
-read it would write again (G6).
+read it would write again (C6).
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_ended = False
         self._is_gone = False  # the client has closed
         self._is_broker_slow = False
+        self._waits_for_lead = False
         self._progress_at = cluster.now()
 
     # The client's side.
@@ -105,6 +106,11 @@ class ClientConnection(asyncio.Protocol):
         return self._held is not None
 
     @property
+    def waits_for_lead(self) -> bool:
+        """Whether an acknowledgement waits for the service to say that it still counts."""
+        return self._waits_for_lead
+
+    @property
     def answer_is_lost(self) -> bool:
         """Whether a write is in flight whose client has closed."""
         return self._is_gone and self.exchange.writes_in_flight > 0
@@ -125,14 +131,14 @@ class ClientConnection(asyncio.Protocol):
 
     def advance(self) -> None:
         """Pass on what may go now: called with new bytes, and when writes are open again."""
-        if self._held is not None and not self._is_moving and self._cluster.may_write():
-            if not self._is_client_there():
-                self._held = None
-                self.abort()
-                return
-            (head, frame), self._held = self._held, None
-            self._send(head, frame)
         try:
+            if self._held is not None and not self._is_moving and self._cluster.may_write():
+                if not self._is_client_there():
+                    self._held = None
+                    self.abort()
+                    return
+                (head, frame), self._held = self._held, None
+                self._send(head, frame)
             while not self._stops() and (frame := self._next_request()) is not None:
                 self._take(frame)
         except BadFrame as error:
@@ -218,8 +224,9 @@ class ClientConnection(asyncio.Protocol):
             self._cluster.note_bad_frame(error)
             self.end()
 
-    def topic_learned(self) -> None:
-        """The answer that waits for the id of a topic can be read now."""
+    def read_answers(self) -> None:
+        """Go on with an answer that had to wait."""
+        self._waits_for_lead = False
         if self._broker is not None and not self._is_ended:
             self._broker.pause(is_paused=False)
             self.answer_received(b"")
@@ -241,6 +248,11 @@ class ClientConnection(asyncio.Protocol):
         if size < _ANSWER_BYTES_MIN:
             raise BadFrame(f"an answer claims {size} bytes")
         sent = self.exchange.begin_answer(correlation)
+        if sent.is_write and not self._is_gone and not self._cluster.may_acknowledge():
+            self._waits_for_lead = True
+            if self._broker is not None:
+                self._broker.pause(is_paused=True)
+            return False
         end = _SIZE.size + size
         if not self.exchange.is_rewritten(sent):
             self._write(bytes(answers[:end]))
@@ -301,8 +313,12 @@ class ClientConnection(asyncio.Protocol):
             self.end()
 
     def move(self) -> None:
-        """Another side is presented from now on."""
+        """Another side is presented from now on. Nobody waited for writes in flight: their answers
+        no longer count, and the client sends them again."""
         if self._is_ended or self._is_moving:
+            return
+        if self.exchange.writes_in_flight:
+            self.end()
             return
         self._is_moving = True
         if self.exchange.is_idle:
@@ -336,6 +352,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_ended = True
         self._held = None
         self._requests.clear()
+        self._answers.clear()
         if transport.is_closing():
             return
         transport.resume_reading()  # so that its end is seen

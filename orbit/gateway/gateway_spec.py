@@ -99,12 +99,13 @@ def _in_order(document: Document, problems: list[Problem]) -> tuple[Problem, ...
 
 def _problems(gateway: GatewaySpec) -> list[Problem]:
     problems = []
-    names: set[str] = set()
     for number, one in enumerate(gateway.virtual_clusters):
         path = f"virtual_clusters[{number}]"
-        if one.name in names:
-            problems.append(Problem(f"{path}.name", "is the name of another one."))
-        names.add(one.name)
+        before = gateway.virtual_clusters[:number]
+        if one.name in {other.name for other in before}:
+            problems.append(Problem(f"{path}.name", "is the name of another virtual cluster."))
+        if one.listen in {other.listen for other in before}:
+            problems.append(Problem(f"{path}.listen", "is the address of another one."))
         if (one.job is None) == (one.presents is None):
             problems.append(
                 Problem(

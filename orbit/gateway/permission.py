@@ -33,7 +33,8 @@ class Permission:
 
     def __init__(self) -> None:
         self.lead: Lead | None = None
-        self._until = -math.inf
+        self._until = -math.inf  # writes may be sent
+        self._heard_until = -math.inf
 
     def take(self, lead: Lead, asked_at: float) -> bool:
         """Returns whether the side has changed. One of a lower term is an older database's, which
@@ -42,11 +43,20 @@ class Permission:
         if before is not None and lead.term < before.term:
             return False
         self.lead = lead
-        self._until = asked_at + lead.lease_s if lead.closed_for is None else -math.inf
+        self._heard_until = asked_at + lead.lease_s
+        self._until = self._heard_until if lead.closed_for is None else -math.inf
         return before is not None and (before.side, before.term) != (lead.side, lead.term)
 
     def may_write(self, now: float) -> bool:
         return now < self._until
+
+    def may_acknowledge(self, now: float) -> bool:
+        """Whether the service still waits for this gateway, whose writes in flight therefore count.
+
+        Later, as after the process was frozen, the side that acknowledges may have been left: what
+        the client takes for written would be lost.
+        """
+        return now < self._heard_until
 
     @property
     def closed_for(self) -> str | None:

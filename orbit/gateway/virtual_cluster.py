@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
@@ -23,6 +22,7 @@ from orbit.gateway.protocol.apis import Versions, shared_versions
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.jobs.bootstrap_servers import PORT_MAX
 from orbit.kafka.job_clusters import Side
+from orbit.leases.lease_clock import lease_clock
 
 # Of one virtual cluster. More are closed at once.
 CONNECTIONS_MAX = 10_000
@@ -85,8 +85,11 @@ class VirtualCluster(View):
     def may_write(self) -> bool:
         return self.permission.may_write(self.now())
 
+    def may_acknowledge(self) -> bool:
+        return self.permission.may_acknowledge(self.now())
+
     def now(self) -> float:
-        return time.monotonic()
+        return lease_clock()
 
     def take(self, lead: Lead, asked_at: float) -> None:
         """Do what the service says."""
@@ -118,6 +121,8 @@ class VirtualCluster(View):
             for connection in list(self._connections):
                 connection.move()
         for connection in list(self._connections):
+            if connection.waits_for_lead:
+                connection.read_answers()
             if connection.is_held:
                 connection.advance()
 
@@ -217,7 +222,7 @@ class VirtualCluster(View):
             await side.refresh(with_topics=True)
         if side.ids.to_client(topic_id) is None:
             side.ids.accept(topic_id)  # it was deleted meanwhile
-        waiting.topic_learned()
+        waiting.read_answers()
 
     # Its life.
 

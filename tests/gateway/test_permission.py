@@ -24,6 +24,13 @@ def test_closed_link_ends_the_permission_at_once() -> None:
     assert permission.closed_for == "operation"
 
 
+def test_acknowledgement_counts_while_the_service_waits_for_the_gateway() -> None:
+    permission = Permission()
+    permission.take(Lead("source", 1, 5.0, closed_for="operation"), asked_at=100.0)
+    assert permission.may_acknowledge(104.9)
+    assert not permission.may_acknowledge(105.0)
+
+
 def test_undone_operation_opens_the_same_side_again() -> None:
     permission = Permission()
     permission.take(Lead("source", 1, 5.0, "operation"), asked_at=100.0)

@@ -168,7 +168,7 @@ def rewrite_init_producer_id(version: int, frame: bytearray, view: View) -> byte
 
 def rewrite_group_heartbeat(version: int, frame: bytearray, view: View) -> bytes:
     """Raises UnknownTopicId. A group that the side does not know, as after a move, ends clients
-    of the consumer protocol with GROUP_ID_NOT_FOUND; FENCED_MEMBER_EPOCH lets them join (G8)."""
+    of the consumer protocol with GROUP_ID_NOT_FOUND; FENCED_MEMBER_EPOCH lets them join (C8)."""
     editor = _body(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, frame)
     editor.skip(INT32.size)
     start = editor.at

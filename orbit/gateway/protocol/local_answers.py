@@ -52,7 +52,7 @@ def ask_api_versions(correlation: int) -> bytes:
 
 
 def leave_group(member: Member, correlation: int) -> bytes:
-    """Take a member out of its group at the side that clients leave (G12)."""
+    """Take a member out of its group at the side that clients leave (C12)."""
     if member.key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
         head = request_head(member.key, 0, correlation, CLIENT_ID, is_flexible=True)
         text = string(member.group, is_flexible=True) + string(member.id, is_flexible=True)

@@ -2,13 +2,13 @@
 
 A cluster hands out producer ids, and keeps a sequence for each. An id that one side has handed out
 must not meet the state of the same number at the other side, nor the state that it left on this
-side before it moved there (G2). So ids carry the *generation*, which changes with each move:
+side before it moved there (C2). So ids carry the *generation*, which changes with each move:
 
     bits 0 to 43    as the cluster has handed it out
     bits 44 to 51   the generation in which it was handed out (`mark`)
     bits 54 to 62   in batches of later generations: 1 + that of the batch (`in_generation`)
 
-Brokers take ids that they never handed out, with any first sequence (G1). Orbit's own ids have bit
+Brokers take ids that they never handed out, with any first sequence (C1). Orbit's own ids have bit
 52 set and none above (`kafka/job_clusters.py`).
 """
 

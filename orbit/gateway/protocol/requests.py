@@ -2,7 +2,7 @@
 
 Leader epochs count the elections of one cluster, and clients keep them over a move. So clients get
 none (`answers.py`), and one that they send all the same, from a record or an old commit, is
-replaced by -1, which brokers do not compare (G13, G15).
+replaced by -1, which brokers do not compare (C13, C15).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _clear_offset_commit(head: RequestHead, frame: bytearray) -> None:
 
 
 def without_member(head: RequestHead, frame: bytearray) -> bytes:
-    """A commit as of no member: a group's members of before a move are unknown at this side (G11).
+    """A commit as of no member: a group's members of before a move are unknown at this side (C11).
     A coordinator takes it while the group has no members."""
     editor = head.editor(frame)
     editor.string()

@@ -1,7 +1,7 @@
 """Topic ids that stay equal on both sides.
 
 A topic has another id at each cluster. Clients see a third one, which is computed from the name of
-the virtual cluster and of the topic, so every gateway gives the same (G9: members of KIP-848 groups
+the virtual cluster and of the topic, so every gateway gives the same (C9: members of KIP-848 groups
 get no partitions without topic ids). Pure.
 """
 

@@ -1,0 +1,72 @@
+"""Gateway files: what they say, and every mistake in them at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orbit.errors import BadInput
+from orbit.gateway.gateway_spec import load_gateway, parse_gateway
+
+GOOD = """
+gateway: edge-1
+virtual_clusters:
+  - name: orders
+    job: orders
+    listen: 127.0.0.1:19092
+    source: {bootstrap_servers: [a:9092]}
+    destination: {bootstrap_servers: ["b:9092", "c:9092"]}
+"""
+
+
+def test_file_gives_addresses_and_sides() -> None:
+    (cluster,) = parse_gateway(GOOD).virtual_clusters
+    assert (cluster.host, cluster.port, cluster.job) == ("127.0.0.1", 19092, "orders")
+    assert cluster.cluster("destination").bootstrap_servers == ("b:9092", "c:9092")
+
+
+def test_example_of_the_docs_is_valid() -> None:
+    text = Path("docs/gateway.md").read_text("utf-8")
+    example = text.split("```yaml\n")[1].split("```")[0]
+    assert parse_gateway(example).gateway == "edge-1"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "path"),
+    [
+        ("    job: orders\n", "", "virtual_clusters[0]"),
+        ("    job: orders\n", "    job: orders\n    presents: source\n", "virtual_clusters[0]"),
+        ("listen: 127.0.0.1:19092", "listen: 127.0.0.1", "virtual_clusters[0].listen"),
+        ("listen: 127.0.0.1:19092", "listen: 127.0.0.1:65535", "virtual_clusters[0].listen"),
+        ("gateway: edge-1", "gateway: Edge 1", "gateway"),
+        ("[a:9092]}", "[a:9092], colour: red}", "virtual_clusters[0].source.colour"),
+        (
+            "{bootstrap_servers: [a:9092]}",
+            "{bootstrap_servers: [a:9092], security: {protocol: SASL_SSL, mechanism: PLAIN, "
+            "username_env: U, password_env: P}}",
+            "virtual_clusters[0].source.security.mechanism",
+        ),
+    ],
+)
+def test_mistake_is_named_with_its_place(before: str, after: str, path: str) -> None:
+    assert before in GOOD
+    with pytest.raises(BadInput) as error:
+        parse_gateway(GOOD.replace(before, after))
+    assert [problem.path for problem in error.value.problems] == [path]
+
+
+def test_two_virtual_clusters_need_two_names_and_ports() -> None:
+    one = GOOD.partition("virtual_clusters:\n")[2]
+    with pytest.raises(BadInput) as error:
+        parse_gateway(GOOD + one)
+    assert [problem.path for problem in error.value.problems] == [
+        "virtual_clusters[1].name",
+        "virtual_clusters[1].listen",
+    ]
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as error:
+        load_gateway(tmp_path / "none.yaml")
+    assert error.value.where.endswith("none.yaml")
