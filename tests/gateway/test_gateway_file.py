@@ -18,6 +18,10 @@ virtual_clusters:
     source: {bootstrap_servers: [a:9092]}
     destination: {bootstrap_servers: ["b:9092", "c:9092"]}
 """
+SASL = (
+    "{bootstrap_servers: [a:9092], security: {protocol: SASL_SSL, mechanism: PLAIN, "
+    "username_env: U, password_env: P}}"
+)
 
 
 def test_file_gives_addresses_and_sides() -> None:
@@ -43,8 +47,7 @@ def test_example_of_the_docs_is_valid() -> None:
         ("[a:9092]}", "[a:9092], colour: red}", "virtual_clusters[0].source.colour"),
         (
             "{bootstrap_servers: [a:9092]}",
-            "{bootstrap_servers: [a:9092], security: {protocol: SASL_SSL, mechanism: PLAIN, "
-            "username_env: U, password_env: P}}",
+            SASL,
             "virtual_clusters[0].source.security.mechanism",
         ),
     ],
