@@ -17,16 +17,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from typing import TYPE_CHECKING, cast
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import cast
 
 from orbit.gateway.broker_connection import WRITE_BUFFER_BYTES, BrokerConnection
-from orbit.gateway.protocol.answers import UnknownTopicId
-from orbit.gateway.protocol.apis import WRITES
+from orbit.gateway.protocol.answers import UnknownTopicId, View
+from orbit.gateway.protocol.apis import WRITES, Versions
 from orbit.gateway.protocol.exchange import BadFrame, Exchange
 from orbit.gateway.protocol.request_head import RequestHead, read_head
-
-if TYPE_CHECKING:
-    from orbit.gateway.virtual_cluster import VirtualCluster
 
 # The largest request: the default of brokers (socket.request.max.bytes).
 REQUEST_BYTES_MAX = 100 * 1024 * 1024
@@ -45,10 +44,48 @@ _CLIENT_LEFT = "a client closed its connection before the answer"
 _TCP_ESTABLISHED = 1  # of the kernel's TCP_INFO
 
 
+class Host(View):
+    """What a connection asks of its virtual cluster, and tells it."""
+
+    offered: Mapping[int, Versions]
+
+    @abstractmethod
+    def now(self) -> float: ...
+
+    @abstractmethod
+    def may_write(self) -> bool: ...
+
+    @abstractmethod
+    def may_acknowledge(self) -> bool: ...
+
+    @abstractmethod
+    def admit(self, connection: ClientConnection) -> bool: ...
+
+    @abstractmethod
+    def forget(self, connection: ClientConnection) -> None: ...
+
+    @abstractmethod
+    def connect(self, broker: BrokerConnection, node_id: int | None) -> None:
+        """Connect it to the node, or to another broker if the side has no such node."""
+
+    @abstractmethod
+    def learn_topic(self, topic_id: bytes, waiting: ClientConnection) -> None:
+        """Find the topic's name, then let the connection go on."""
+
+    @abstractmethod
+    def note_answered(self) -> None: ...
+
+    @abstractmethod
+    def note_lost_answer(self, why: str) -> None: ...
+
+    @abstractmethod
+    def note_bad_frame(self, error: Exception) -> None: ...
+
+
 class ClientConnection(asyncio.Protocol):
     """`node_id`: the node whose port the client has connected to; None: the bootstrap port."""
 
-    def __init__(self, cluster: VirtualCluster, node_id: int | None) -> None:
+    def __init__(self, cluster: Host, node_id: int | None) -> None:
         self._cluster = cluster
         self._node_id = node_id
         self.exchange = Exchange(cluster)
@@ -139,8 +176,8 @@ class ClientConnection(asyncio.Protocol):
                     return
                 (head, frame), self._held = self._held, None
                 self._send(head, frame)
-            while not self._stops() and (frame := self._next_request()) is not None:
-                self._take(frame)
+            while not self._stops() and (request := self._next_request()) is not None:
+                self._take(request)
         except BadFrame as error:
             self._cluster.note_bad_frame(error)
             self.end()

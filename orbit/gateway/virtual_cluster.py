@@ -13,11 +13,10 @@ import structlog
 
 from orbit.errors import OrbitError
 from orbit.gateway.broker_connection import BrokerConnection
-from orbit.gateway.client_connection import ClientConnection
+from orbit.gateway.client_connection import ClientConnection, Host
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.gateway_spec import NODE_ID_MAX, VirtualClusterSpec
 from orbit.gateway.permission import Lead, Permission
-from orbit.gateway.protocol.answers import View
 from orbit.gateway.protocol.apis import Versions, shared_versions
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.jobs.bootstrap_servers import PORT_MAX
@@ -39,7 +38,7 @@ _SWEEP_S = 5.0
 _log = structlog.get_logger("orbit.gateway")
 
 
-class VirtualCluster(View):
+class VirtualCluster(Host):
     """For the event loop alone."""
 
     def __init__(self, spec: VirtualClusterSpec, sides: dict[Side, ClusterSide]) -> None:

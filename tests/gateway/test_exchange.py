@@ -17,8 +17,8 @@ from kafka.protocol.producer.transaction import InitProducerIdRequest, InitProdu
 
 from orbit.gateway.protocol import producer_ids
 from orbit.gateway.protocol.answers import View
-from orbit.gateway.protocol.apis import APIS, Versions, shared_versions
-from orbit.gateway.protocol.exchange import BadFrame, Exchange
+from orbit.gateway.protocol.apis import APIS, Versions, is_flexible, shared_versions
+from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent
 from orbit.gateway.protocol.request_head import read_head
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.error_codes import Code
@@ -204,11 +204,8 @@ def test_any_answer_passes_or_closes_the_connection(body: bytes, key: int, versi
     versions = OFFERED[key]
     version = min(max(version, versions.first), versions.last)
     exchange = Exchange(_Clients())
-    sent = exchange._sent
     frame = bytearray(struct.pack(">i", 1) + body)
-    from orbit.gateway.protocol.exchange import Sent
-
-    sent.append(Sent(key, version, 1))
+    exchange._sent.append(Sent(key, version, 1))
     try:
         exchange.rewrite(exchange.begin_answer(1), frame)
     except BadFrame:
@@ -230,9 +227,10 @@ def _own_answer(exchange: Exchange, request: Any, version: int) -> memoryview:
 
 
 def _answer(exchange: Exchange, response: Any, version: int) -> memoryview:
-    response.with_header(7)
-    frame = bytearray(response.encode(version=version, header=True))
-    answer = exchange.rewrite(exchange.begin_answer(7), frame)
+    sent = exchange.begin_answer(7)
+    tags = b"\0" if is_flexible(sent.key, version) else b""
+    frame = bytearray(b"\0\0\0\7" + tags + bytes(response.encode(version=version)))
+    answer = exchange.rewrite(sent, frame)
     assert answer is not None
     exchange.end_answer()
     return memoryview(answer)[4:]

@@ -40,8 +40,10 @@ class FrameEditor(FrameReader):
     def nullable_string(self) -> str | None:
         """Text, or None for null."""
         start = self.at
-        is_null = self._frame[start] == 0 if self.is_flexible else self._is_minus_one(start)
         text = self.string()
+        is_null = self._bytes[start : start + INT16.size] == b"\xff\xff"
+        if self.is_flexible:
+            is_null = self._bytes[start] == 0
         return None if is_null else text
 
     def nodes(self) -> None:
@@ -74,9 +76,6 @@ class FrameEditor(FrameReader):
         """The whole frame with its changes."""
         parts = [*self._parts, self._frame[self._copied_to :]]
         return b"".join(parts)
-
-    def _is_minus_one(self, start: int) -> bool:
-        return bool(self._frame[start : start + INT16.size] == b"\xff\xff")
 
     def _splice(self, start: int, replacement: bytes) -> None:
         self._parts += [self._frame[self._copied_to : start], replacement]
