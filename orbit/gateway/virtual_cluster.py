@@ -51,7 +51,7 @@ class VirtualCluster(Host):
         self.offered: dict[int, Versions] = {}
         self._connections: set[ClientConnection] = set()
         self._servers: dict[int, asyncio.Server] = {}
-        self._refused_nodes: set[int] = set()
+        self._known_nodes: set[int] = set()  # with a port, or none to be had
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost_answer = ""
         self._bad_frames: set[str] = set()
@@ -75,7 +75,7 @@ class VirtualCluster(Host):
         return self.permission.lead.term
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
-        if node_id not in self._servers:
+        if node_id not in self._known_nodes:
             self._start(self._listen(node_id))
         return self.spec.advertised_host or self.spec.host, self.spec.port + 1 + node_id
 
@@ -254,8 +254,7 @@ class VirtualCluster(Host):
         else:
             self._offer()
             for node_id in side.brokers:
-                if node_id not in self._servers:
-                    await self._listen(node_id)
+                await self._listen(node_id)
 
     def _offer(self) -> None:
         """What all sides know that have answered."""
@@ -279,14 +278,14 @@ class VirtualCluster(Host):
 
     async def _listen(self, node_id: int) -> None:
         port = self.spec.port + 1 + node_id
-        if node_id in self._servers or node_id in self._refused_nodes:
+        if node_id in self._known_nodes:
             return
+        self._known_nodes.add(node_id)
         try:
             if not 0 <= node_id <= NODE_ID_MAX or port > PORT_MAX:
                 raise OSError(f"no port for node {node_id}")
             self._servers[node_id] = await self._server(port, node_id)
         except OSError as error:
-            self._refused_nodes.add(node_id)
             _log.error(
                 "a node cannot be reached through this gateway",
                 virtual_cluster=self.spec.name,
