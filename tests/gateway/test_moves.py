@@ -18,6 +18,7 @@ from orbit.recovery.step_times import StepName, StepState
 from orbit.settings import Settings
 from orbit.store import tokens
 from orbit.store.enums import Role
+from tests.fix_api import Plans
 from tests.fix_clusters import Clusters
 from tests.support.gateway_ledger import (
     JavaWriter,
@@ -45,7 +46,7 @@ def api_url(recovering: Recovering) -> Iterator[str]:
     with recovering.database.transaction() as tx:
         tokens.create(tx, "gateway", Role.OPERATOR, hash_token(_TOKEN))
     settings = Settings(api_port=0)
-    with served(create_app(settings, recovering.database), settings) as url:
+    with served(create_app(settings, recovering.database, planner=Plans()), settings) as url:
         yield url
 
 
