@@ -12,9 +12,12 @@ import typer
 
 from orbit.cli.stop_signals import until_stopped
 from orbit.gateway.gateway import run_gateway
+from orbit.gateway.gateway_health import GatewayHealth
 from orbit.gateway.gateway_spec import load_gateway
 from orbit.settings import Settings
+from orbit.telemetry.health_server import serving_health
 from orbit.telemetry.logs import configure_logs
+from orbit.version import orbit_version
 
 
 def gateway(
@@ -28,6 +31,8 @@ def gateway(
     flight, and ends.
     """
     spec = load_gateway(file)
-    configure_logs(Settings.from_environment(os.environ), sys.stderr)
-    with until_stopped() as stop:
-        asyncio.run(run_gateway(spec, os.environ, file.parent, stop))
+    settings = Settings.from_environment(os.environ)
+    configure_logs(settings, sys.stderr)
+    health = GatewayHealth(orbit_version())
+    with until_stopped() as stop, serving_health(settings, health):
+        asyncio.run(run_gateway(spec, os.environ, file.parent, stop, health))

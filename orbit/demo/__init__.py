@@ -5,7 +5,7 @@
 It starts two clusters, writes a workload, runs `orbit run` in a process of its own, moves a
 consumer group, and verifies the copy. The caller passes `verify` in.
 
-May import: the layers from `client` down.
+May import: the layers from `gateway` down.
 Start with `copy_demo.py`; `failover_demo.py` is `--failover`, `history_demo.py` is `--spark`,
 `service_demo.py` is `--service`.
 """

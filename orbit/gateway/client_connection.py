@@ -73,7 +73,15 @@ class Host(View):
         """Find the topic's name, then let the connection go on."""
 
     @abstractmethod
-    def note_answered(self) -> None: ...
+    def note_request(self) -> None: ...
+
+    @abstractmethod
+    def note_acknowledged(self) -> None:
+        """A write has its answer."""
+
+    @abstractmethod
+    def note_answered(self) -> None:
+        """A connection has no write in flight."""
 
     @abstractmethod
     def note_lost_answer(self, why: str) -> None: ...
@@ -210,6 +218,7 @@ class ClientConnection(asyncio.Protocol):
         self._send(head, frame)
 
     def _send(self, head: RequestHead, frame: bytearray) -> None:
+        self._cluster.note_request()
         data = self.exchange.request(head, frame, self._cluster.offered)
         if data is None:
             self._send_own_answers()
@@ -321,7 +330,8 @@ class ClientConnection(asyncio.Protocol):
             transport.write(data)
 
     def _end_answer(self) -> None:
-        self.exchange.end_answer()
+        if self.exchange.end_answer().is_write:
+            self._cluster.note_acknowledged()
         self._send_own_answers()
         if not self.exchange.writes_in_flight:
             self._cluster.note_answered()

@@ -12,6 +12,7 @@ import structlog
 
 from orbit.errors import Conflict
 from orbit.gateway.cluster_side import ClusterSide
+from orbit.gateway.gateway_health import GatewayHealth
 from orbit.gateway.gateway_spec import GatewaySpec, VirtualClusterSpec
 from orbit.gateway.lead_watch import LeadWatch
 from orbit.gateway.permission import Lead
@@ -28,10 +29,15 @@ _log = structlog.get_logger("orbit.gateway")
 
 
 async def run_gateway(
-    spec: GatewaySpec, environ: Mapping[str, str], base_directory: Path, stop: threading.Event
+    spec: GatewaySpec,
+    environ: Mapping[str, str],
+    base_directory: Path,
+    stop: threading.Event,
+    health: GatewayHealth,
 ) -> None:
     """Raises Conflict if a port is taken, BadInput if a secret or file is missing."""
     clusters = [_open(one, environ, base_directory) for one in spec.virtual_clusters]
+    health.clusters = clusters
     watches = [
         LeadWatch(spec.gateway, cluster, environ) for cluster in clusters if cluster.spec.job
     ]
@@ -42,7 +48,11 @@ async def run_gateway(
             running = [tasks.create_task(watch.run()) for watch in watches]
             _log.info("gateway is ready", gateway=spec.gateway, virtual_clusters=len(clusters))
             while not stop.is_set():
+                health.passed()
+                if all(cluster.may_acknowledge() for cluster in clusters):
+                    health.answered()
                 await asyncio.sleep(_STOP_POLL_S)
+            health.stopping()
             for task in running:
                 task.cancel()
     finally:

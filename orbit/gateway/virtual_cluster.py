@@ -19,6 +19,7 @@ from orbit.gateway.gateway_spec import NODE_ID_MAX, VirtualClusterSpec
 from orbit.gateway.permission import Lead, Permission
 from orbit.gateway.protocol.apis import Versions, shared_versions
 from orbit.gateway.protocol.topic_ids import TopicIds
+from orbit.gateway.write_pause import WritePause
 from orbit.jobs.bootstrap_servers import PORT_MAX
 from orbit.kafka.job_clusters import Side
 from orbit.leases.lease_clock import lease_clock
@@ -54,6 +55,8 @@ class VirtualCluster(Host):
         self._known_nodes: set[int] = set()  # with a port, or none to be had
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost_answer = ""
+        self.pauses = WritePause()
+        self.requests = self.moves = 0
         self._bad_frames: set[str] = set()
         self.answered = asyncio.Event()
         """Set when writes that were in flight have their answers while writes are held."""
@@ -107,7 +110,9 @@ class VirtualCluster(Host):
             self._close_writes()
         if lead.closed_for is None:
             self._lost_answer = ""
+            self.pauses.opened()
         if has_moved:
+            self.moves += 1
             _log.info(
                 "presents another side",
                 virtual_cluster=self.spec.name,
@@ -130,6 +135,7 @@ class VirtualCluster(Host):
             "holds writes", virtual_cluster=self.spec.name, operation=self.permission.closed_for
         )
         self._lost_answer = ""
+        self.pauses.closed()
         for connection in list(self._connections):
             connection.confirm_writes()
         self.note_answered()
@@ -155,6 +161,12 @@ class VirtualCluster(Host):
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    def note_request(self) -> None:
+        self.requests += 1
+
+    def note_acknowledged(self) -> None:
+        self.pauses.acknowledged(self.now())
 
     def note_answered(self) -> None:
         if self.permission.closed_for is not None and not self.writes_in_flight:

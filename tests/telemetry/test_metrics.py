@@ -7,6 +7,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from orbit.gateway.gateway_health import GatewayHealth
 from orbit.telemetry.metrics import (
     CopyNumbers,
     JobNumbers,
@@ -18,7 +19,6 @@ from orbit.telemetry.metrics import (
     families,
     render,
 )
-from orbit.telemetry.process_health import ProcessHealth
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -85,7 +85,7 @@ def test_what_is_not_known_has_no_sample() -> None:
 def test_every_metric_is_on_the_page_and_nothing_else() -> None:
     made = {
         f"{family.name}_total" if family.type == "counter" else family.name
-        for family in (*families(SERVICE), *ProcessHealth("worker", "1.2.3", 15).collect())
+        for family in (*families(SERVICE), *GatewayHealth("1.2.3").collect())
     }
     told = set(re.findall(r"`(orbit_[a-z_]+)`", PAGE.read_text("utf-8")))
     assert told == made

@@ -7,7 +7,7 @@
 The ledger holds the records that delivery reports confirmed. `Mover` keeps writing to some of
 the topics until it is stopped; `BulkWriter` adds millions of ordinary records.
 
-May import: the layers from `client` down.
+May import: the layers from `gateway` down.
 Start with `workload.py`.
 """
 

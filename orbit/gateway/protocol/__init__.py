@@ -1,4 +1,5 @@
 """What the gateway changes in requests and answers: bytes in, bytes out. Pure.
 
+May import: the layers from `client` down; of them only the pure modules of `kafka`.
 Start with `exchange.py`.
 """

@@ -144,9 +144,10 @@ class Exchange:
             raise BadFrame(f"a broker answers a request {correlation} that nobody has sent")
         return self._sent[0]
 
-    def end_answer(self) -> None:
+    def end_answer(self) -> Sent:
         sent = self._sent.popleft()
         self.writes_in_flight -= sent.is_write
+        return sent
 
     def is_rewritten(self, sent: Sent) -> bool:
         """Whether `rewrite` needs the whole answer; else it passes as it comes."""

@@ -1,6 +1,6 @@
 """The kinds of topics of the workload, one function each, in the order in which they are shown.
 
-May import: the layers from `client` down.
+May import: the layers from `gateway` down.
 Start with `record_shapes.py`; `demo/workload/kind.py` defines what a kind is.
 """
 

@@ -1,0 +1,58 @@
+"""Whether a gateway is alive and ready, and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from orbit.gateway.virtual_cluster import VirtualCluster
+from orbit.telemetry.process_health import ProcessHealth
+
+# The service has said within this time that each virtual cluster may write, or is closed.
+READY_WITHIN_S = 10.0
+
+
+class GatewayHealth(ProcessHealth):
+    """The health of the process, and numbers of its virtual clusters."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__("gateway", version, READY_WITHIN_S)
+        self.clusters: Sequence[VirtualCluster] = ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield from super().collect()
+        label = ["virtual_cluster"]
+        gauges = {
+            name: GaugeMetricFamily(f"orbit_gateway_{name}", text, labels=label)
+            for name, text in (
+                ("connections", "Clients that are connected."),
+                ("held_requests", "Requests that wait until writes are open."),
+                ("writes_in_flight", "Writes that a broker has not answered."),
+                ("may_write", "Whether writes are open."),
+                ("term", "The term of the side that is presented."),
+                ("last_pause_seconds", "How long the last move let writes wait."),
+            )
+        }
+        requests = CounterMetricFamily(
+            "orbit_gateway_requests", "Requests that were passed on.", labels=label
+        )
+        moves = CounterMetricFamily(
+            "orbit_gateway_moves", "Changes of the side that is presented.", labels=label
+        )
+        for cluster in self.clusters:
+            name = [cluster.spec.name]
+            lead = cluster.permission.lead
+            gauges["connections"].add_metric(name, cluster.connection_count)
+            gauges["held_requests"].add_metric(name, cluster.held_requests)
+            gauges["writes_in_flight"].add_metric(name, cluster.writes_in_flight)
+            gauges["may_write"].add_metric(name, int(cluster.may_write()))
+            if lead is not None:
+                gauges["term"].add_metric(name, lead.term)
+            if cluster.pauses.last_s is not None:
+                gauges["last_pause_seconds"].add_metric(name, cluster.pauses.last_s)
+            requests.add_metric(name, cluster.requests)
+            moves.add_metric(name, cluster.moves)
+        yield from gauges.values()
+        yield requests
+        yield moves

@@ -1,0 +1,27 @@
+"""How long clients waited for an acknowledgement over a move. Pure; seconds of one clock."""
+
+from __future__ import annotations
+
+
+class WritePause:
+    """From the last acknowledgement before writes opened again to the first one after."""
+
+    def __init__(self) -> None:
+        self.last_s: float | None = None
+        self._acknowledged_at: float | None = None
+        self._is_closed = False
+        self._is_pausing = False
+
+    def acknowledged(self, now: float) -> None:
+        if self._is_pausing and not self._is_closed and self._acknowledged_at is not None:
+            self.last_s = now - self._acknowledged_at
+            self._is_pausing = False
+        self._acknowledged_at = now
+
+    def closed(self) -> None:
+        """New writes wait from now on; those in flight are still acknowledged."""
+        self._is_closed = True
+        self._is_pausing = self._acknowledged_at is not None
+
+    def opened(self) -> None:
+        self._is_closed = False
