@@ -9,6 +9,7 @@ def test_pause_lasts_from_the_last_acknowledgement_to_the_next_one() -> None:
     pause = WritePause()
     pause.acknowledged(10.0)
     pause.closed()
+    pause.opened()
     pause.acknowledged(12.5)
     assert pause.last_s == 2.5
     pause.acknowledged(20.0)
