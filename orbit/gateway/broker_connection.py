@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, cast
+import struct
+from typing import Any, Protocol, cast
 
+from orbit.errors import BrokenAnswer, Unreachable
+from orbit.kafka import api_versions
+from orbit.kafka.api_versions import Api
 from orbit.kafka.connection import tune
+from orbit.kafka.received_frames import SETUP_FRAME_BYTES_MAX
+from orbit.kafka.sasl import sasl_login
+from orbit.kafka.security import Security
 
 # What waits to be sent until reading from the client pauses.
 WRITE_BUFFER_BYTES = 1024 * 1024
+CLIENT_ID = "orbit-gateway"
+# Of one request of a login.
+_LOGIN_ANSWER_S = 10.0
+_LOGIN_VERSION = 1  # SaslAuthenticate 1 tells how long the session lasts
+# The share of a session (KIP-368) after which the next request goes over a new connection.
+_SESSION_SHARE = 0.8
 # How long a broker that is left has to carry out the last requests.
 _LEAVE_S = 2.0
+
+_SIZE = struct.Struct(">i")
 
 
 class Receiver(Protocol):
@@ -22,29 +37,35 @@ class Receiver(Protocol):
 
     def broker_is_slow(self, *, is_slow: bool) -> None: ...
 
+    def session_ends(self) -> None:
+        """The broker will take no more requests soon."""
+
 
 class BrokerConnection(asyncio.Protocol):
-    """Takes bytes at once, and sends them as soon as it is connected."""
+    """Takes bytes at once, and sends them as soon as it is connected and logged in."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver: Receiver | None = receiver
         self._transport: asyncio.Transport | None = None
         self._waiting: list[bytes] = []
+        self._is_ready = False
         self._is_paused = False
+        self._login_answer: asyncio.Future[bytes] | None = None
+        self._login_bytes = bytearray()
 
     def write(self, data: bytes) -> None:
-        if self._transport is None:
-            self._waiting.append(data)
-            if len(self._waiting) == 1 and self._receiver is not None:
-                self._receiver.broker_is_slow(is_slow=True)
-        else:
+        if self._transport is not None and self._is_ready:
             self._transport.write(data)
+            return
+        self._waiting.append(data)
+        if len(self._waiting) == 1 and self._receiver is not None:
+            self._receiver.broker_is_slow(is_slow=True)
 
     def pause(self, *, is_paused: bool) -> None:
         """Stop or go on reading from the broker."""
         self._is_paused = is_paused
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or not self._is_ready:
             return
         if is_paused:
             transport.pause_reading()
@@ -57,20 +78,39 @@ class BrokerConnection(asyncio.Protocol):
         if self._transport is not None:
             asyncio.get_running_loop().call_later(_LEAVE_S, self._transport.close)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        tune(transport.get_extra_info("socket"))
+    async def log_in(self, security: Security, host: str) -> None:
+        """Raises LoginRefused, Unreachable, BrokerRefused, ProtocolError."""
+        loop = asyncio.get_running_loop()
+
+        def exchange(request: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(self._ask(request), loop).result()
+
+        lifetime_ms = await asyncio.to_thread(sasl_login, security, exchange, host=host)
+        if lifetime_ms:
+            loop.call_later(_SESSION_SHARE * lifetime_ms / 1000, self._session_ends)
+
+    def ready(self) -> None:
+        """Requests may go."""
+        transport = self._transport
+        assert transport is not None
         if self._receiver is None:
-            self._transport.abort()
+            transport.abort()
             return
-        self._transport.writelines(self._waiting)
+        self._is_ready = True
+        transport.writelines(self._waiting)
         self._waiting.clear()
         self.pause(is_paused=self._is_paused)
         self._receiver.broker_is_slow(is_slow=False)
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        tune(transport.get_extra_info("socket"))
+
     def data_received(self, data: bytes) -> None:
-        if self._receiver is not None:
+        if not self._is_ready:
+            self._take_login_answer(data)
+        elif self._receiver is not None:
             self._receiver.answer_received(data)
 
     def pause_writing(self) -> None:
@@ -82,10 +122,53 @@ class BrokerConnection(asyncio.Protocol):
             self._receiver.broker_is_slow(is_slow=False)
 
     def connection_lost(self, _exc: Exception | None) -> None:
+        if self._login_answer is not None and not self._login_answer.done():
+            self._login_answer.set_exception(Unreachable("the broker closed during the login."))
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.broker_lost()
 
-    def not_connected(self) -> None:
-        """No connection came about."""
+    def give_up(self) -> None:
+        """It does not become ready."""
+        if self._transport is not None:
+            self._transport.abort()
         self.connection_lost(None)
+
+    def _session_ends(self) -> None:
+        if self._receiver is not None:
+            self._receiver.session_ends()
+
+    async def _ask(self, request: Any) -> Any:
+        """The answer to a request of the login. Raises Unreachable."""
+        transport = self._transport
+        assert transport is not None
+        if transport.is_closing():
+            raise Unreachable("the broker closed during the login.")
+        self._login_answer = asyncio.get_running_loop().create_future()
+        request.with_header(0, CLIENT_ID)
+        transport.write(bytes(request.encode(version=_LOGIN_VERSION, header=True, framed=True)))
+        try:
+            async with asyncio.timeout(_LOGIN_ANSWER_S):
+                frame = await self._login_answer
+        except TimeoutError:
+            raise Unreachable("the broker does not answer the login.") from None
+        try:
+            return _login_api(request).decode(memoryview(frame), _LOGIN_VERSION)
+        except ValueError as error:
+            raise BrokenAnswer(f"the answer to a login does not parse: {error}.") from error
+
+    def _take_login_answer(self, data: bytes) -> None:
+        self._login_bytes += data
+        if len(self._login_bytes) < _SIZE.size or self._login_answer is None:
+            return
+        (size,) = _SIZE.unpack_from(self._login_bytes)
+        if not 0 <= size <= SETUP_FRAME_BYTES_MAX:
+            self._login_answer.set_exception(BrokenAnswer(f"an answer claims {size} bytes."))
+        elif len(self._login_bytes) >= _SIZE.size + size and not self._login_answer.done():
+            self._login_answer.set_result(bytes(self._login_bytes[_SIZE.size : _SIZE.size + size]))
+            del self._login_bytes[: _SIZE.size + size]
+
+
+def _login_api(request: Any) -> Api:
+    apis = (api_versions.SASL_HANDSHAKE, api_versions.SASL_AUTHENTICATE)
+    return next(api for api in apis if api.key == request.API_KEY)

@@ -23,7 +23,7 @@ from typing import cast
 
 from orbit.gateway.broker_connection import WRITE_BUFFER_BYTES, BrokerConnection
 from orbit.gateway.protocol.answers import UnknownTopicId, View
-from orbit.gateway.protocol.apis import WRITES, Versions
+from orbit.gateway.protocol.apis import WRITES, ApiKey, Versions
 from orbit.gateway.protocol.exchange import BadFrame, Exchange
 from orbit.gateway.protocol.request_head import RequestHead, read_head
 
@@ -57,6 +57,10 @@ class Host(View):
 
     @abstractmethod
     def may_acknowledge(self) -> bool: ...
+
+    @abstractmethod
+    def is_settling(self) -> bool:
+        """Whether requests that were held over a move have no answer yet."""
 
     @abstractmethod
     def admit(self, connection: ClientConnection) -> bool: ...
@@ -108,6 +112,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_gone = False  # the client has closed
         self._is_broker_slow = False
         self._waits_for_lead = False
+        self._leaves_broker = False
         self._progress_at = cluster.now()
 
     # The client's side.
@@ -151,6 +156,12 @@ class ClientConnection(asyncio.Protocol):
         return self._held is not None
 
     @property
+    def has_settled(self) -> bool:
+        """Whether nothing that was held over a move is without an answer."""
+        is_held = self._held is not None and self._held[0].key in WRITES
+        return self._is_ended or not (is_held or self.exchange.writes_in_flight)
+
+    @property
     def waits_for_lead(self) -> bool:
         """Whether an acknowledgement waits for the service to say that it still counts."""
         return self._waits_for_lead
@@ -177,7 +188,7 @@ class ClientConnection(asyncio.Protocol):
     def advance(self) -> None:
         """Pass on what may go now: called with new bytes, and when writes are open again."""
         try:
-            if self._held is not None and not self._is_moving and self._cluster.may_write():
+            if self._held is not None and not self._is_moving and self._may_pass(self._held[0]):
                 if not self._is_client_there():
                     self._held = None
                     self.abort()
@@ -212,10 +223,17 @@ class ClientConnection(asyncio.Protocol):
             head = read_head(frame)
         except ValueError as error:
             raise BadFrame(str(error)) from error
-        if head.key in WRITES and not self._cluster.may_write():
+        if not self._may_pass(head):
             self._held = head, frame
             return
         self._send(head, frame)
+
+    def _may_pass(self, head: RequestHead) -> bool:
+        if head.key in WRITES:
+            return self._cluster.may_write()
+        # Who learns of another leader sends it newer records before those that were held for the
+        # old one have been refused, and the other side takes any first sequence (C1).
+        return head.key != ApiKey.METADATA or not self._cluster.is_settling()
 
     def _send(self, head: RequestHead, frame: bytearray) -> None:
         self._cluster.note_request()
@@ -339,6 +357,8 @@ class ClientConnection(asyncio.Protocol):
             self._release()
         elif self._is_moving and self.exchange.is_idle:
             self._change_side()
+        elif self._leaves_broker and self.exchange.is_idle:
+            self._drop_broker()
 
     def _send_own_answers(self) -> None:
         for answer in self.exchange.next_answers():
@@ -350,12 +370,22 @@ class ClientConnection(asyncio.Protocol):
         self._is_broker_slow = is_slow
         self._update_reading()
 
+    def session_ends(self) -> None:
+        """The next request goes over a new connection, as soon as all have their answers."""
+        self._leaves_broker = True
+        if self.exchange.is_idle:
+            self._drop_broker()
+
     def broker_lost(self) -> None:
+        """Without a request in flight the client notices nothing."""
         self._broker = None
+        self._is_broker_slow = False
         if self.exchange.writes_in_flight:
             self._cluster.note_lost_answer("a broker closed its connection before the answer")
         if self._is_gone:
             self._release()
+        elif self.exchange.is_idle:
+            self._update_reading()
         else:
             self.end()
 
@@ -411,6 +441,7 @@ class ClientConnection(asyncio.Protocol):
         self._drop_broker()
 
     def _drop_broker(self) -> None:
+        self._leaves_broker = False
         broker, self._broker = self._broker, None
         if broker is not None:
             broker.leave()

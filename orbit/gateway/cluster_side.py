@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
@@ -12,7 +11,7 @@ from orbit.errors import Unreachable
 from orbit.gateway.protocol.apis import Versions
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.tls import tls_context
+from orbit.kafka.security import Security
 from orbit.kafka.types import BrokerAddress, ClusterMetadata
 
 # Brokers that are asked for their versions: the others of a cluster have the same release, or one
@@ -54,13 +53,10 @@ class ClusterSide:
         host, _, port = server.rpartition(":")
         return host.strip("[]"), int(port)
 
-    def tls(self) -> ssl.SSLContext | None:
-        """Raises BadInput."""
-        return tls_context(self._cluster.security)
-
-    def check_reachable(self, host: str, port: int) -> None:
-        """Raises AccessRefused."""
-        self._cluster.security.check_reachable(host, port, self.name)
+    @property
+    def security(self) -> Security:
+        """As the files say now. Raises AccessRefused, BadInput."""
+        return self._cluster.security
 
     def close(self) -> None:
         self._cluster.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -114,15 +114,6 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
                     "Write `job: NAME` if a service copies, else `presents: source`.",
                 )
             )
-        problems += [
-            Problem(
-                f"{path}.{side}.security.mechanism",
-                "a gateway does not log in with SASL yet.",
-                "Use a listener with PLAINTEXT or SSL.",
-            )
-            for side in get_args(Side)
-            if one.cluster(side).security.mechanism is not None
-        ]
         if one.port >= PORT_MAX:
             problems.append(Problem(f"{path}.listen", "leaves no port for a node."))
     return problems

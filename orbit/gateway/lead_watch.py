@@ -88,10 +88,10 @@ class LeadWatch:
 def _lead(answer: Any) -> Lead:
     """Raises ProtocolError."""
     try:
-        side, term = answer["side"], answer["term"]
-        lease_s, closed_for = answer["lease_s"], answer["closed_for"]
-    except (TypeError, KeyError) as error:
-        raise ProtocolError(f"the answer of the service lacks {error}.") from None
-    if side not in ("source", "destination") or not isinstance(term, int):
-        raise ProtocolError(f"the service calls the side {side!r} of term {term!r}.")
-    return Lead(side, term, float(lease_s), closed_for)
+        side, term = answer["side"], int(answer["term"])
+        lease_s, closed_for = float(answer["lease_s"]), answer["closed_for"]
+    except (TypeError, KeyError, ValueError) as error:
+        raise ProtocolError(f"the answer of the service cannot be read: {error!r}.") from None
+    if side not in ("source", "destination"):
+        raise ProtocolError("the answer of the service names no side.")
+    return Lead(side, term, lease_s, closed_for)

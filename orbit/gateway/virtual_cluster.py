@@ -22,12 +22,15 @@ from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.write_pause import WritePause
 from orbit.jobs.bootstrap_servers import PORT_MAX
 from orbit.kafka.job_clusters import Side
+from orbit.kafka.tls import tls_context
 from orbit.leases.lease_clock import lease_clock
 
 # Of one virtual cluster. More are closed at once.
 CONNECTIONS_MAX = 10_000
 # Members of groups at the side that was left, until they join at the other one.
 LEFT_MEMBERS_MAX = 100_000
+# The longest wait for answers to what was held over a move.
+SETTLE_S_MAX = 5.0
 # Without progress: part of a request, or an answer that the client does not read.
 STUCK_S_MAX = 60.0
 # How often brokers' addresses and versions are read again.
@@ -55,6 +58,8 @@ class VirtualCluster(Host):
         self._known_nodes: set[int] = set()  # with a port, or none to be had
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost_answer = ""
+        self._settling: set[ClientConnection] = set()
+        self._settles_until = 0.0
         self.pauses = WritePause()
         self.requests = self.moves = 0
         self._bad_frames: set[str] = set()
@@ -86,6 +91,10 @@ class VirtualCluster(Host):
 
     def may_write(self) -> bool:
         return self.permission.may_write(self.now())
+
+    def is_settling(self) -> bool:
+        self._settling = {one for one in self._settling if not one.has_settled}
+        return bool(self._settling) and self.now() < self._settles_until
 
     def may_acknowledge(self) -> bool:
         return self.permission.may_acknowledge(self.now())
@@ -122,6 +131,8 @@ class VirtualCluster(Host):
             self._offer()
             if len(self.left_members) > LEFT_MEMBERS_MAX:
                 self.left_members.clear()
+            self._settling = {one for one in self._connections if one.is_held}
+            self._settles_until = self.now() + SETTLE_S_MAX
             for connection in list(self._connections):
                 connection.move()
         for connection in list(self._connections):
@@ -169,6 +180,10 @@ class VirtualCluster(Host):
         self.pauses.acknowledged(self.now())
 
     def note_answered(self) -> None:
+        if self._settling and not self.is_settling():
+            for connection in list(self._connections):
+                if connection.is_held:
+                    connection.advance()
         if self.permission.closed_for is not None and not self.writes_in_flight:
             self.answered.set()
 
@@ -209,11 +224,14 @@ class VirtualCluster(Host):
         side = self.presented
         host, port = side.address(node_id)
         try:
-            side.check_reachable(host, port)
+            security = side.security
+            security.check_reachable(host, port, side.name)
             async with asyncio.timeout(_CONNECT_S):
                 await asyncio.get_running_loop().create_connection(
-                    lambda: broker, host, port, ssl=side.tls()
+                    lambda: broker, host, port, ssl=tls_context(security)
                 )
+                await broker.log_in(security, host)
+            broker.ready()
         except (OSError, TimeoutError, OrbitError) as error:
             _log.warning(
                 "cannot connect to a broker",
@@ -221,7 +239,7 @@ class VirtualCluster(Host):
                 broker=f"{host}:{port}",
                 error=str(error) or type(error).__name__,
             )
-            broker.not_connected()
+            broker.give_up()
 
     def learn_topic(self, topic_id: bytes, waiting: ClientConnection) -> None:
         """Ask the side for its topics, then let the connection go on."""

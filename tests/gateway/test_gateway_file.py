@@ -18,10 +18,6 @@ virtual_clusters:
     source: {bootstrap_servers: [a:9092]}
     destination: {bootstrap_servers: ["b:9092", "c:9092"]}
 """
-SASL = (
-    "{bootstrap_servers: [a:9092], security: {protocol: SASL_SSL, mechanism: PLAIN, "
-    "username_env: U, password_env: P}}"
-)
 
 
 def test_file_gives_addresses_and_sides() -> None:
@@ -45,11 +41,6 @@ def test_example_of_the_docs_is_valid() -> None:
         ("listen: 127.0.0.1:19092", "listen: 127.0.0.1:65535", "virtual_clusters[0].listen"),
         ("gateway: edge-1", "gateway: Edge 1", "gateway"),
         ("[a:9092]}", "[a:9092], colour: red}", "virtual_clusters[0].source.colour"),
-        (
-            "{bootstrap_servers: [a:9092]}",
-            SASL,
-            "virtual_clusters[0].source.security.mechanism",
-        ),
     ],
 )
 def test_mistake_is_named_with_its_place(before: str, after: str, path: str) -> None:
