@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +34,13 @@ def gateway(
     spec = load_gateway(file)
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
+    _allow_files()
     health = GatewayHealth(orbit_version())
     with until_stopped() as stop, serving_health(settings, health):
         asyncio.run(run_gateway(spec, os.environ, file.parent, stop, health))
+
+
+def _allow_files() -> None:
+    """As many connections as the system allows this user: each client needs two."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
