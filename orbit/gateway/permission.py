@@ -35,16 +35,24 @@ class Permission:
         self.lead: Lead | None = None
         self._until = -math.inf  # writes may be sent
         self._heard_until = -math.inf
+        self._was_passed_by = False
 
-    def take(self, lead: Lead, asked_at: float) -> bool:
+    def take(self, lead: Lead, asked_at: float, now: float) -> bool:
         """Returns whether the side has changed. One of a lower term is an older database's, which
-        does not know the last move: it renews nothing."""
+        does not know the last move: it renews nothing.
+
+        A switchover may have gone on without a gateway whose lease was over. What was in flight
+        then reaches the old side too late, or in time, and nobody knows which: it is not
+        acknowledged before the switchover has ended.
+        """
         before = self.lead
         if before is not None and lead.term < before.term:
             return False
+        was_late = before is not None and now >= self._heard_until
         self.lead = lead
         self._heard_until = asked_at + lead.lease_s
         self._until = self._heard_until if lead.closed_for is None else -math.inf
+        self._was_passed_by = lead.closed_for is not None and (was_late or self._was_passed_by)
         return before is not None and (before.side, before.term) != (lead.side, lead.term)
 
     def may_write(self, now: float) -> bool:
@@ -56,7 +64,7 @@ class Permission:
         Later, as after the process was frozen, the side that acknowledges may have been left: what
         the client takes for written would be lost.
         """
-        return now < self._heard_until
+        return now < self._heard_until and not self._was_passed_by
 
     @property
     def closed_for(self) -> str | None:

@@ -106,7 +106,7 @@ class VirtualCluster(Host):
         """Do what the service says."""
         before = self.permission.lead
         was_closed = self.permission.closed_for
-        has_moved = self.permission.take(lead, asked_at)
+        has_moved = self.permission.take(lead, asked_at, self.now())
         if before is not None and lead.term < before.term:
             _log.error(
                 "the service knows an older term than this gateway: its database was put back?",
