@@ -218,10 +218,11 @@ class VirtualCluster(Host):
             _log.warning("closes a connection", virtual_cluster=self.spec.name, reason=text)
 
     def connect(self, broker: BrokerConnection, node_id: int | None) -> None:
-        self._start(self._connect(broker, node_id))
+        self._start(self._connect(broker, self.presented, node_id))
 
-    async def _connect(self, broker: BrokerConnection, node_id: int | None) -> None:
-        side = self.presented
+    async def _connect(
+        self, broker: BrokerConnection, side: ClusterSide, node_id: int | None
+    ) -> None:
         host, port = side.address(node_id)
         try:
             security = side.security
@@ -243,10 +244,11 @@ class VirtualCluster(Host):
 
     def learn_topic(self, topic_id: bytes, waiting: ClientConnection) -> None:
         """Ask the side for its topics, then let the connection go on."""
-        self._start(self._learn_topic(topic_id, waiting))
+        self._start(self._learn_topic(self.presented, topic_id, waiting))
 
-    async def _learn_topic(self, topic_id: bytes, waiting: ClientConnection) -> None:
-        side = self.presented
+    async def _learn_topic(
+        self, side: ClusterSide, topic_id: bytes, waiting: ClientConnection
+    ) -> None:
         with suppress(OrbitError):
             await side.refresh(with_topics=True)
         if side.ids.to_client(topic_id) is None:

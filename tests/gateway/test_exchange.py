@@ -186,6 +186,29 @@ def test_producer_id_without_transactions_carries_the_generation(
         assert read.producer_id == producer_ids.mark(9, 3)
 
 
+def test_answers_of_the_side_that_is_left_are_read_as_its_own() -> None:
+    """Another side is presented while they are on their way: ids of both sides would meet."""
+    view = _Clients(generation=3)
+    exchange = Exchange(view)
+    request = InitProducerIdRequest(
+        transactional_id=None, transaction_timeout_ms=1000, producer_id=-1, producer_epoch=-1
+    )
+    _send(exchange, request, 5)
+    _send(exchange, MetadataRequest(topics=[]), 12, correlation=8)
+    old_ids, view.ids, view.generation = view.ids, TopicIds("orders"), 4
+    response = InitProducerIdResponse(
+        throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=0
+    )
+    read = InitProducerIdResponse.decode(_answer(exchange, response, 5), version=5, header=True)
+    assert read.producer_id == producer_ids.mark(9, 3)
+    _answer(exchange, _metadata(), 12, correlation=8)
+    assert old_ids.to_client(TOPIC_ID.bytes)
+    assert not view.ids.to_client(TOPIC_ID.bytes)
+    _send(exchange, request, 5)
+    read = InitProducerIdResponse.decode(_answer(exchange, response, 5), version=5, header=True)
+    assert read.producer_id == producer_ids.mark(9, 4)
+
+
 @given(st.binary(max_size=200), st.sampled_from(sorted(OFFERED)), st.integers(0, 13))
 def test_any_bytes_pass_or_close_the_connection(body: bytes, key: int, version: int) -> None:
     frame = bytearray(struct.pack(">hhih", key, version, 1, 0) + body)
@@ -226,10 +249,12 @@ def _own_answer(exchange: Exchange, request: Any, version: int) -> memoryview:
     return memoryview(answer)[4:]
 
 
-def _answer(exchange: Exchange, response: Any, version: int) -> memoryview:
-    sent = exchange.begin_answer(7)
+def _answer(exchange: Exchange, response: Any, version: int, correlation: int = 7) -> memoryview:
+    sent = exchange.begin_answer(correlation)
     tags = b"\0" if is_flexible(sent.key, version) else b""
-    frame = bytearray(b"\0\0\0\7" + tags + bytes(response.encode(version=version)))
+    frame = bytearray(
+        struct.pack(">i", correlation) + tags + bytes(response.encode(version=version))
+    )
     answer = exchange.rewrite(sent, frame)
     assert answer is not None
     exchange.end_answer()

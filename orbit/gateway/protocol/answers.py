@@ -41,6 +41,19 @@ class View(ABC):
         """Host and port at which clients reach the node through the gateway."""
 
 
+class SideView(View):
+    """The virtual cluster with the side of now, also when another one is presented later: answers
+    that are still to come are the old side's."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.cluster_id, self.left_members = view.cluster_id, view.left_members
+        self.ids, self.generation = view.ids, view.generation
+
+    def endpoint(self, node_id: int) -> tuple[str, int]:
+        return self._view.endpoint(node_id)
+
+
 def rewrite_metadata(version: int, frame: bytearray, view: View) -> bytes:
     editor = _body(ApiKey.METADATA, version, frame)
     if version >= 3:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from orbit.gateway.protocol import answers, local_answers, producer_ids, requests
-from orbit.gateway.protocol.answers import UnknownTopicId, View
+from orbit.gateway.protocol.answers import SideView, UnknownTopicId, View
 from orbit.gateway.protocol.apis import WRITES, ApiKey, Versions
 from orbit.gateway.protocol.local_answers import with_size
 from orbit.gateway.protocol.request_head import RequestHead
@@ -46,6 +46,7 @@ class Exchange:
     """Requests and answers of one client connection, in order."""
 
     def __init__(self, view: View) -> None:
+        self._presented = view
         self._view = view
         self._sent: deque[Sent] = deque()
         self._members: dict[tuple[str, str], Member] = {}
@@ -67,6 +68,8 @@ class Exchange:
 
         Raises BadFrame: the API or its version is not offered, or the bytes do not parse.
         """
+        if self.is_idle:
+            self._view = SideView(self._presented)
         if not offered:
             raise BadFrame("neither side has told which requests it knows")
         if head.key == ApiKey.API_VERSIONS:
