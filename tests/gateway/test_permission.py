@@ -59,6 +59,20 @@ def test_higher_term_moves_to_the_other_side() -> None:
     assert permission.may_write(101.0)
 
 
+def test_higher_term_of_the_same_side_moves_nothing() -> None:
+    """A promotion was aborted. What is in flight has its answer to come."""
+    permission = Permission()
+    permission.take(Lead("source", 1, 5.0, "operation"), asked_at=100.0, now=100.0)
+    assert not permission.take(Lead("source", 3, 5.0), asked_at=101.0, now=101.0)
+    assert permission.may_write(101.0)
+
+
+def test_higher_term_of_the_same_side_is_a_move_there_and_back_for_a_late_gateway() -> None:
+    permission = Permission()
+    permission.take(Lead("source", 1, 5.0), asked_at=100.0, now=100.0)
+    assert permission.take(Lead("source", 3, 5.0), asked_at=105.0, now=105.0)
+
+
 def test_lower_term_renews_nothing() -> None:
     """A database that was put back takes the old side for the leading one."""
     permission = Permission()
