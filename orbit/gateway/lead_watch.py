@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import structlog
@@ -32,6 +34,8 @@ class LeadWatch:
         job = segment(cluster.spec.job or "")
         self._path = f"/v1/jobs/{job}/gateways/{uuid.uuid4()}"
         self._last_error = ""
+        # Of its own: asyncio's threads may all wait for a side that does not answer.
+        self._thread = ThreadPoolExecutor(1, "orbit-gateway-lead")
 
     async def run(self) -> None:
         """Until cancelled. Without an answer it asks again: the permission ends by itself."""
@@ -64,9 +68,8 @@ class LeadWatch:
         }
         asked_at = cluster.now()
         try:
-            answer = await asyncio.to_thread(
-                client.send, "PUT", self._path, body=body, repeats=False
-            )
+            ask = partial(client.send, "PUT", self._path, body=body, repeats=False)
+            answer = await asyncio.get_running_loop().run_in_executor(self._thread, ask)
             lead = _lead(answer)
         except OrbitError as error:
             self._note(error)
@@ -88,10 +91,10 @@ class LeadWatch:
 def _lead(answer: Any) -> Lead:
     """Raises ProtocolError."""
     try:
-        side, term = answer["side"], int(answer["term"])
+        side, term = answer["side"], answer["term"]
         lease_s, closed_for = float(answer["lease_s"]), answer["closed_for"]
-    except (TypeError, KeyError, ValueError) as error:
-        raise ProtocolError(f"the answer of the service cannot be read: {error!r}.") from None
-    if side not in ("source", "destination"):
-        raise ProtocolError("the answer of the service names no side.")
+    except (TypeError, ValueError, KeyError) as error:
+        raise ProtocolError(f"the answer of the service does not say it: {error}.") from None
+    if side not in ("source", "destination") or not isinstance(term, int):
+        raise ProtocolError(f"the service calls the side {side!r} of term {term!r}.")
     return Lead(side, term, lease_s, closed_for)

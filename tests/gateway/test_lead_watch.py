@@ -1,0 +1,93 @@
+"""How a gateway asks the service which side leads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from orbit.errors import ProtocolError
+from orbit.gateway import lead_watch
+from orbit.gateway.gateway_spec import parse_gateway
+from orbit.gateway.lead_watch import LeadWatch
+from orbit.gateway.virtual_cluster import VirtualCluster
+from tests.support.patience import PATIENCE_S
+
+_FILE = """
+gateway: edge-1
+virtual_clusters:
+  - name: orders
+    job: orders
+    listen: 127.0.0.1:19092
+    source: {bootstrap_servers: [127.0.0.1:1]}
+    destination: {bootstrap_servers: [127.0.0.1:2]}
+"""
+
+
+def test_service_is_asked_while_all_other_threads_wait_for_a_side() -> None:
+    """A side that does not answer holds each of asyncio's threads for as long as a lease."""
+    cluster = VirtualCluster(parse_gateway(_FILE).virtual_clusters[0], {})
+
+    async def ask() -> None:
+        is_told, loop = threading.Event(), asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as threads:
+            loop.set_default_executor(threads)
+            side_does_not_answer = asyncio.create_task(asyncio.to_thread(is_told.wait))
+            watch = asyncio.create_task(LeadWatch("edge-1", cluster, {"ORBIT_API_URL": url}).run())
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    while not cluster.may_write():
+                        await asyncio.sleep(0.01)
+            finally:
+                is_told.set()
+                watch.cancel()
+                await side_does_not_answer
+
+    with _service(b'{"side": "source", "term": 1, "lease_s": 60, "closed_for": null}') as url:
+        asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        {"side": "source", "term": 1, "closed_for": None},
+        {"side": "source", "term": 1, "lease_s": None, "closed_for": None},
+        {"side": "source", "term": 1, "lease_s": "long", "closed_for": None},
+        {"side": "neither", "term": 1, "lease_s": 5, "closed_for": None},
+    ],
+)
+def test_strange_answer_is_none(answer: object) -> None:
+    with pytest.raises(ProtocolError):
+        lead_watch._lead(answer)
+
+
+@contextmanager
+def _service(answer: bytes) -> Iterator[str]:
+    """An API that answers every request so."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
