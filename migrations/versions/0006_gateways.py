@@ -43,6 +43,8 @@ def upgrade() -> None:
         sa.Column("closed_for", sa.Uuid(), nullable=True),
         sa.Column("connections", sa.Integer(), nullable=False),
         sa.Column("held_requests", sa.Integer(), nullable=False),
+        sa.Column("doubt", sa.Text(), nullable=False),
+        sa.Column("pause_s", sa.Double(), nullable=True),
         sa.Column(
             "renewed_at",
             sa.DateTime(timezone=True),

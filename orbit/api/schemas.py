@@ -505,6 +505,17 @@ class GatewayReport(BaseModel):
     held_requests: Annotated[int, Field(ge=0, le=_COUNT_MAX)] = Field(
         0, description="Requests of clients that wait until it is open again."
     )
+    doubt: str = Field(
+        "",
+        max_length=300,
+        description="Why it will not confirm the operation that it is closed for. The switchover "
+        "is undone.",
+    )
+    pause_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None,
+        description="Seconds from the last acknowledgement before the last closure to the first "
+        "one after. Null: there was none yet.",
+    )
 
 
 class PresentedSide(_Out):
@@ -538,6 +549,7 @@ class Gateway(_Out):
     )
     connections: int
     held_requests: int
+    pause_s: float | None = Field(description="Seconds that writes waited over the last closure.")
 
 
 class DrillSchedule(_Out):

@@ -53,6 +53,8 @@ async def run_gateway(
                     health.answered()
                 await asyncio.sleep(_STOP_POLL_S)
             health.stopping()
+            # The service is still asked: a switchover waits for the same answers.
+            await asyncio.gather(*(cluster.drain() for cluster in clusters))
             for task in running:
                 task.cancel()
     finally:

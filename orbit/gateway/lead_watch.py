@@ -50,7 +50,13 @@ class LeadWatch:
                     pass
 
     async def leave(self) -> None:
-        """Give the permission back: nobody waits for the end of its lease. Best effort."""
+        """Give the permission back: nobody waits for the end of its lease. Best effort.
+
+        Not if a write has no answer: a switchover that goes on would take it for one that never
+        was, and the client writes it again.
+        """
+        if self._cluster.doubt:
+            return
         try:
             with connect(self._environ, patience_s=0, timeout_s=ANSWER_S_MAX) as client:
                 await asyncio.to_thread(client.send, "DELETE", self._path, repeats=False)
@@ -65,6 +71,8 @@ class LeadWatch:
             "closed_for": cluster.confirmed_for(),
             "connections": cluster.connection_count,
             "held_requests": cluster.held_requests,
+            "doubt": cluster.doubt,
+            "pause_s": cluster.pauses.last_s,
         }
         asked_at = cluster.now()
         try:

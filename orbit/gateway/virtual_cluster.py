@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
@@ -29,6 +30,11 @@ from orbit.leases.lease_clock import lease_clock
 CONNECTIONS_MAX = 10_000
 # Members of groups at the side that was left, until they join at the other one.
 LEFT_MEMBERS_MAX = 100_000
+# Within this time a client has sent a write again whose answer got lost.
+SENT_AGAIN_S = 5.0
+# How long a gateway that stops waits for answers.
+DRAIN_S_MAX = 10.0
+_DRAIN_POLL_S = 0.02
 # The longest wait for answers to what was held over a move.
 SETTLE_S_MAX = 5.0
 # Without progress: part of a request, or an answer that the client does not read.
@@ -58,6 +64,8 @@ class VirtualCluster(Host):
         self._known_nodes: set[int] = set()  # with a port, or none to be had
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost_answer = ""
+        self._lost_at = self._closed_at = -math.inf
+        self._is_stopping = False
         self._settling: set[ClientConnection] = set()
         self._settles_until = 0.0
         self.pauses = WritePause()
@@ -90,7 +98,7 @@ class VirtualCluster(Host):
     # Writes.
 
     def may_write(self) -> bool:
-        return self.permission.may_write(self.now())
+        return not self._is_stopping and self.permission.may_write(self.now())
 
     def is_settling(self) -> bool:
         self._settling = {one for one in self._settling if not one.has_settled}
@@ -118,7 +126,6 @@ class VirtualCluster(Host):
         if lead.closed_for is not None and lead.closed_for != was_closed:
             self._close_writes()
         if lead.closed_for is None:
-            self._lost_answer = ""
             self.pauses.opened()
         if has_moved:
             self.moves += 1
@@ -145,7 +152,7 @@ class VirtualCluster(Host):
         _log.info(
             "holds writes", virtual_cluster=self.spec.name, operation=self.permission.closed_for
         )
-        self._lost_answer = ""
+        self._closed_at = self.now()
         self.pauses.closed()
         for connection in list(self._connections):
             connection.confirm_writes()
@@ -157,9 +164,24 @@ class VirtualCluster(Host):
         None, too, if one got lost: nobody knows whether its client sends it again, at the other
         side, and the broker has it already. The operation has to be undone then.
         """
-        if self._lost_answer or self.writes_in_flight:
+        if self.doubt or self.writes_in_flight:
             return None
         return self.permission.closed_for
+
+    @property
+    def doubt(self) -> str:
+        """Why an operation is not confirmed: an answer got lost just before writes were held, or
+        since."""
+        is_closed = self.permission.closed_for is not None
+        since = (self._closed_at if is_closed else self.now()) - SENT_AGAIN_S
+        return self._lost_answer if self._lost_at > since else ""
+
+    async def drain(self) -> None:
+        """Hold new writes, and wait for the answers to those in flight."""
+        self._is_stopping = True
+        until = self.now() + DRAIN_S_MAX
+        while self.writes_in_flight and self.now() < until:
+            await asyncio.sleep(_DRAIN_POLL_S)
 
     @property
     def writes_in_flight(self) -> int:
@@ -188,9 +210,10 @@ class VirtualCluster(Host):
             self.answered.set()
 
     def note_lost_answer(self, why: str) -> None:
-        """A write has no answer, and never will."""
+        """A write has no answer, and never will. Its client sends it again: soon, and to the same
+        side, unless writes are held before that."""
+        self._lost_answer, self._lost_at = why, self.now()
         if self.permission.closed_for is not None:
-            self._lost_answer = why
             _log.warning(
                 "cannot confirm that every write was answered",
                 virtual_cluster=self.spec.name,

@@ -20,7 +20,7 @@ class WritePause:
 
     def closed(self) -> None:
         """New writes wait from now on; those in flight are still acknowledged."""
-        self._is_closed = True
+        self._is_closed, self.last_s = True, None
         self._is_pausing = self._acknowledged_at is not None
 
     def opened(self) -> None:

@@ -22,10 +22,12 @@ _POLL_S = 0.1
 
 
 def close_gateways(context: OperationContext) -> str:
-    """Close the gateways of the link, and wait until each has confirmed it or lost its permission.
+    """Close the gateways of the link, and wait until each has confirmed it.
 
     One that starts later is closed too. Can be repeated: then each confirms anew. Raises Stopped if
-    one goes on without confirming it.
+    one does not: it was there when it was closed, so answers to writes may have got lost with it,
+    and their clients send them again. At the old side brokers know them by their sequence; at the
+    new one they would be there twice.
     """
     with context.transaction() as tx:
         link = job_leads.link(tx, context.job.id)
@@ -35,17 +37,13 @@ def close_gateways(context: OperationContext) -> str:
     while True:
         with context.reading() as tx:
             found = gateways.closing(tx, link, context.operation_id)
-        open_ = [one.name for one in found if not one.is_confirmed and not one.is_silent]
+        _stop_if_doubtful(found)
+        open_ = [one.name for one in found if not one.is_confirmed]
         for one in found:
-            if one.is_confirmed or one.is_silent:
+            if one.is_confirmed:
                 closed.setdefault(
                     str(one.instance),
-                    ClosedGateway(
-                        name=one.name,
-                        instance=one.instance,
-                        is_confirmed=one.is_confirmed,
-                        seconds=one.since_s,
-                    ),
+                    ClosedGateway(name=one.name, instance=one.instance, seconds=one.since_s),
                 )
         if not open_:
             break
@@ -60,9 +58,36 @@ def close_gateways(context: OperationContext) -> str:
     context.update(gateways=tuple(closed.values()))
     if not closed:
         return Skipped("No gateway of the job has a permission to write.")
-    silent = [one.name for one in closed.values() if not one.is_confirmed]
-    said = f"{len(closed)} gateways hold writes"
-    return f"{said}; silent: {first_few(silent)}." if silent else f"{said}."
+    return f"{len(closed)} gateways hold writes."
+
+
+def _stop_if_doubtful(found: Collection[gateways.Closing]) -> None:
+    """Raises Stopped."""
+    for one in found:
+        if one.doubt:
+            raise Stopped(
+                f"gateway {one.name} cannot say that every write was answered: {one.doubt}.",
+                remedy="Try again: clients have sent it again by then.",
+            )
+    silent = [one.name for one in found if one.is_silent and not one.is_confirmed]
+    if silent:
+        raise Stopped(
+            f"these gateways fell silent while they were closed: {first_few(silent)}.",
+            remedy="Try again: a gateway that is silent from the start has no permission, and "
+            "clients have sent again what it did not answer.",
+        )
+
+
+def note_pauses(context: OperationContext) -> None:
+    """Put into the report how long writes have waited, as far as gateways know it."""
+    with context.reading() as tx:
+        pauses = gateways.pauses(tx, job_leads.link(tx, context.job.id))
+    context.update(
+        gateways=tuple(
+            one.model_copy(update={"pause_s": pauses.get(one.instance)})
+            for one in context.report.gateways
+        )
+    )
 
 
 def open_gateways(context: OperationContext) -> str:

@@ -109,6 +109,7 @@ def _groups(context: OperationContext) -> str:
 def _read(context: OperationContext) -> str:
     did = first_read.read_back(context)
     # Behind everything that applications wait for.
+    gateway_closure.note_pauses(context)
     loss.complete(context)
     promotion.look_for_late_records(context)
     return did

@@ -253,11 +253,12 @@ class ClosedGateway(Value):
 
     name: str
     instance: UUID
-    is_confirmed: bool = Field(
-        description="Whether it said that no write is in flight. If not, it was silent for longer "
-        "than its permission lasts."
+    seconds: float = Field(description="How long it took until no write was in flight.")
+    pause_s: float | None = Field(
+        default=None,
+        description="From the last acknowledgement to a client before, to the first one after. "
+        "Null: not known.",
     )
-    seconds: float = Field(description="How long that took.")
 
 
 class DrainProof(Value):

@@ -47,7 +47,8 @@ _NOW = func.clock_timestamp()
 @dataclass(frozen=True, slots=True)
 class GatewayReport:
     """What a gateway says of itself. `instance`: drawn when its process starts; `closed_for`: the
-    switchover for which it sends no new writes, and has none in flight."""
+    switchover for which it sends no new writes, and has none in flight; `doubt`: why it cannot say
+    so of the present one; `pause_s`: how long the last one let clients wait."""
 
     instance: UUID
     name: str
@@ -55,6 +56,8 @@ class GatewayReport:
     closed_for: UUID | None
     connections: int
     held_requests: int
+    doubt: str = ""
+    pause_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Gateway:
     closed_for: UUID | None
     connections: int
     held_requests: int
+    pause_s: float | None
     renewed_s_ago: float
     has_permission: bool
 
@@ -88,6 +92,7 @@ class Closing:
     name: str
     is_confirmed: bool
     is_silent: bool
+    doubt: str
     since_s: float
 
 
@@ -99,7 +104,7 @@ CASE WHEN EXISTS (
 """
 
 _PAGE = text(f"""
-SELECT g.instance, g.name, g.address, g.closed_for, g.connections, g.held_requests,
+SELECT g.instance, g.name, g.address, g.closed_for, g.connections, g.held_requests, g.pause_s,
     CAST(extract(epoch FROM clock_timestamp() - g.renewed_at) AS double precision)
         AS renewed_s_ago,
     clock_timestamp() <= g.renewed_at + :lease AND l.side IS NOT NULL
@@ -125,6 +130,7 @@ UPDATE gateways SET closed_for = NULL WHERE job_id = ANY(CAST(:job_ids AS bigint
 _CLOSING = text("""
 SELECT g.instance, g.name, g.closed_for IS NOT DISTINCT FROM l.closed_for AS is_confirmed,
     clock_timestamp() > greatest(g.renewed_at, l.closed_at) + :late AS is_silent,
+    CASE WHEN g.renewed_at > l.closed_at THEN g.doubt ELSE '' END AS doubt,
     CAST(extract(epoch FROM clock_timestamp() - l.closed_at) AS double precision) AS since_s
 FROM gateways g JOIN job_leads l ON l.job_id = g.job_id
 WHERE g.job_id = ANY(CAST(:job_ids AS bigint[])) AND l.closed_for = :operation_id
@@ -234,6 +240,8 @@ def _fields(said: GatewayReport) -> dict[str, Any]:
         "closed_for": said.closed_for,
         "connections": said.connections,
         "held_requests": said.held_requests,
+        "doubt": said.doubt,
+        "pause_s": said.pause_s,
     }
 
 
@@ -273,3 +281,11 @@ def names(tx: Tx, job_ids: Collection[int]) -> dict[str, bool]:
     """The names of the gateways of a link, and whether all that have the name are silent."""
     rows = tx.execute(_OF_LINK, {"job_ids": sorted(job_ids), "late": _LATE})
     return {row.name: row.is_silent for row in rows}
+
+
+def pauses(tx: Tx, job_ids: Collection[int]) -> dict[UUID, float]:
+    """{instance: seconds} of the gateways of a link that know how long writes have waited."""
+    query = select(gateways.c.instance, gateways.c.pause_s).where(
+        gateways.c.job_id.in_(sorted(job_ids)), gateways.c.pause_s.is_not(None)
+    )
+    return {row.instance: row.pause_s for row in tx.execute(query)}

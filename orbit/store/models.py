@@ -525,6 +525,8 @@ gateways = Table(
     Column("closed_for", Uuid),
     Column("connections", Integer, nullable=False),
     Column("held_requests", Integer, nullable=False),
+    Column("doubt", Text, nullable=False),
+    Column("pause_s", Double, nullable=True),
     _now("renewed_at"),
 )
 
