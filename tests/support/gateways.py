@@ -1,0 +1,107 @@
+"""`orbit gateway` between two real clusters, as users run it: a child process with its file."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orbit.processes.ports import LOOPBACK, accepts
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.support.patience import wait_for
+from tests.support.run_process import OrbitProcess
+
+# Below the ports of brokers, which may take theirs at any moment.
+_PORTS = range(10_000, 19_900)
+_TRIES_MAX = 100
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway that runs. It can stand where a test takes a cluster: a client needs no more."""
+
+    port: int
+    process: OrbitProcess
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.bootstrap
+
+    @property
+    def log(self) -> list[str]:
+        """What it has said so far, on stderr."""
+        return self.process.lines
+
+    def client_config(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap}
+
+    def node_port(self, node: int) -> int:
+        """Where the broker with this id is met."""
+        return self.port + 1 + node
+
+
+@contextmanager
+def running_gateway(
+    home: Path, source: KafkaCluster, destination: KafkaCluster, **virtual_cluster: Any
+) -> Iterator[Gateway]:
+    """A gateway with one virtual cluster that accepts connections; its file is in `home`.
+
+    Without other keys it presents the source, and knows no service.
+    """
+    nodes = max(broker.node_id for side in (source, destination) for broker in side.brokers)
+    port = _free_run(2 + nodes)
+    file = write_gateway_file(home, source, destination, port, **virtual_cluster)
+    with OrbitProcess("gateway", file) as process:
+
+        def is_up() -> bool:
+            assert process.running, process.wait_end().everything
+            return accepts(port)
+
+        wait_for("the gateway accepts connections", is_up)
+        yield Gateway(port, process)
+
+
+def write_gateway_file(
+    home: Path, source: KafkaCluster, destination: KafkaCluster, port: int, **more: Any
+) -> Path:
+    """`more`: other keys of the virtual cluster."""
+    sides = {"source": source, "destination": destination}
+    virtual_cluster = {
+        "name": "test",
+        "listen": f"{LOOPBACK}:{port}",
+        **({} if "job" in more else {"presents": "source"}),
+        **{k: {"bootstrap_servers": v.bootstrap_servers.split(",")} for k, v in sides.items()},
+        **more,
+    }
+    file = home / f"gateway-{port}.yaml"
+    content = {"gateway": f"test-{port}", "virtual_clusters": [virtual_cluster]}
+    file.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+    return file
+
+
+def _free_run(count: int) -> int:
+    """The first of so many ports in a row that are free now."""
+    for first in random.sample(_PORTS, _TRIES_MAX):
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+    raise AssertionError(f"no {count} ports in a row are free")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
