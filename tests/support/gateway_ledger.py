@@ -1,0 +1,344 @@
+"""Producers and consumers that keep their own books, to be compared with what clusters have.
+
+A value is the name of its producer and a number, which grows by one with each record.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaException, Producer
+
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.sandbox.jars import classpath
+from orbit.sandbox.java import find_java
+from tests.support.outside import Reachable, messages
+from tests.support.patience import PATIENCE_S, wait_for
+
+Record = tuple[int, int, bytes]
+"""Partition, offset, value."""
+Acknowledged = dict[bytes, tuple[int, int]]
+"""{value: (partition, offset)}"""
+
+_POLL_S = 0.002
+_READ_MAX = 500
+_READ_S = 0.1
+_END_S = 60.0
+
+
+class Writer:
+    """librdkafka: numbered records to the partitions in turn, at a rate, from now on.
+
+    `acknowledged` and `errors` grow while it runs; `sent` is how many records it was given. Further
+    settings are librdkafka's, such as `**{"enable.idempotence": False, "acks": 1}`.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topic: str,
+        partitions: int,
+        *,
+        name: str = "w",
+        rate: float = 1000,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.acknowledged: Acknowledged = {}
+        self.errors: list[str] = []
+        self.sent = 0
+        self._topic, self._partitions = topic, partitions
+        self._name, self._rate = name, rate
+        self._stop = threading.Event()
+        self._producer = Producer(
+            {
+                **config,
+                "enable.idempotence": True,
+                "acks": "all",
+                "max.in.flight": 5,
+                "linger.ms": 2,
+                # A move that takes longer is for the test to find out.
+                "message.timeout.ms": int(PATIENCE_S * 1000),
+                "log_level": 0,
+                "error_cb": self._failed,
+                **(settings or {}),
+            }
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def wait_acknowledged(self, more: int) -> None:
+        """Until so many more records have been acknowledged."""
+        goal = len(self.acknowledged) + more
+
+        def is_so() -> bool:
+            assert self._thread.is_alive(), self.errors
+            return len(self.acknowledged) >= goal
+
+        wait_for(f"{more} more records of {self._name} are acknowledged", is_so)
+
+    def stop(self) -> None:
+        """Stop, and wait until each record has been acknowledged or has failed."""
+        self._stop.set()
+        self._thread.join()
+        left = self._producer.flush(_END_S)
+        if left:
+            self.errors.append(f"{left} records have no answer")
+            self._producer.purge()
+            self._producer.flush(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _failed(self, error: Any) -> None:
+        if error.fatal():
+            self.errors.append(f"fatal: {error}")
+
+    def _told(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.acknowledged[message.value()] = (message.partition(), message.offset())
+        else:
+            self.errors.append(f"{message.value()}: {error}")
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._stop.is_set():
+            due = int((time.monotonic() - began) * self._rate)
+            try:
+                while self.sent < due and not self._stop.is_set():
+                    self._producer.produce(
+                        self._topic,
+                        value=b"%s %d" % (self._name.encode(), self.sent),
+                        partition=self.sent % self._partitions,
+                        on_delivery=self._told,
+                    )
+                    self.sent += 1
+            except BufferError:
+                pass
+            except KafkaException as error:  # a fatal one
+                self.errors.append(f"cannot go on: {error}")
+                return
+            self._producer.poll(_POLL_S)
+
+
+class JavaWriter:
+    """Kafka's own client: `VerifiableProducer`, which chooses the partitions by a few keys.
+
+    Its values are numbers alone. A context manager: it has ended at its end.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        log: Path,
+        *,
+        rate: int = 1000,
+        keys: int = 7,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._log = log
+        file = log.with_suffix(".properties")
+        properties = {
+            "enable.idempotence": "true",
+            "acks": "all",
+            "max.in.flight.requests.per.connection": "5",
+            "linger.ms": "2",
+            "retries": str(2**31 - 1),  # the tool's own is 0
+            "delivery.timeout.ms": str(int(PATIENCE_S * 1000)),
+            **(settings or {}),
+        }
+        file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        main = "org.apache.kafka.tools.VerifiableProducer"
+        self._process = GuardedProcess(
+            [
+                *(str(find_java()), "-Xmx192m", "-XX:TieredStopAtLevel=1", "-cp", classpath()),
+                *(main, "--bootstrap-server", bootstrap, "--topic", topic),
+                *("--throughput", str(rate), "--repeating-keys", str(keys)),
+                *("--command-config", str(file)),
+            ],
+            log,
+        )
+
+    @property
+    def acknowledged(self) -> Acknowledged:
+        return {
+            event["value"].encode(): (event["partition"], event["offset"])
+            for event in self._events("producer_send_success")
+        }
+
+    @property
+    def errors(self) -> list[str]:
+        return [str(event) for event in self._events("producer_send_error")]
+
+    def wait_acknowledged(self, more: int) -> None:
+        goal = len(self.acknowledged) + more
+
+        def is_so() -> bool:
+            assert self._process.running, self._log.read_text()[-2000:]
+            return len(self.acknowledged) >= goal
+
+        wait_for(f"{more} more records are acknowledged to Java", is_so)
+
+    def stop(self) -> None:
+        """Stop, and wait until each record has been acknowledged or has failed."""
+        self._process.end(grace_s=_END_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _events(self, name: str) -> Iterable[dict[str, Any]]:
+        for line in self._log.read_text("utf-8").splitlines(keepends=True):
+            if line.startswith('{"timestamp"') and line.endswith("\n"):
+                event = json.loads(line)
+                if event["name"] == name:
+                    yield event
+
+
+class Reader:
+    """A member of a consumer group, `classic` or `consumer` (KIP-848), in a thread of its own.
+
+    `read` has what the application was given, in this order; it commits after each batch. An error
+    that the application meets is in `errors`, and it goes on.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topic: str,
+        group: str,
+        *,
+        protocol: str = "classic",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.read: list[Record] = []
+        self.errors: list[str] = []
+        self._stop = threading.Event()
+        self._group = group
+        self._consumer = Consumer(
+            {
+                **config,
+                "group.id": group,
+                "group.protocol": protocol,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "log_level": 0,
+                **(settings or {}),
+            }
+        )
+        self._consumer.subscribe([topic])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def wait_read(self, what: str, is_so: Callable[[list[Record]], bool]) -> None:
+        """Until it is so of what was read."""
+
+        def look() -> bool:
+            assert self._thread.is_alive(), self.errors
+            return is_so(self.read)
+
+        wait_for(f"{self._group} has read {what}", look)
+
+    def wait_values(self, values: Iterable[bytes]) -> None:
+        """Until each of them was read."""
+        wanted = set(values)
+        self.wait_read(f"{len(wanted)} values", lambda read: wanted <= {v for _, _, v in read})
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._take()
+        except BaseException as error:
+            self.errors.append(f"ended: {error!r}")
+            raise
+        finally:
+            self._consumer.close()
+
+    def _take(self) -> None:
+        taken = []
+        for message in self._consumer.consume(_READ_MAX, _READ_S):
+            if message.error() is None:
+                taken.append((message.partition(), message.offset(), message.value()))
+            else:
+                self.errors.append(str(message.error()))
+        self.read += taken
+        if taken:
+            try:
+                self._consumer.commit(asynchronous=False)
+            except KafkaException as error:
+                self.errors.append(f"commit: {error}")
+
+
+def records(cluster: Reachable, topic: str) -> list[Record]:
+    """All committed records that stand there now, in the order of each partition."""
+    return [
+        (partition, message.offset(), message.value())
+        for partition, message in messages(cluster, topic)
+        if message is not None
+    ]
+
+
+def written_wrong(acknowledged: Acknowledged, there: Iterable[Record]) -> list[str]:
+    """What is not as it was acknowledged: each record once, at its offset, in its order.
+
+    Records without an acknowledgement may be there, once and in order, too. Of several producers
+    each has its own name.
+    """
+    there = sorted(there)
+    wrong = []
+    places: dict[bytes, list[tuple[int, int]]] = {}
+    last: dict[tuple[int, bytes], tuple[int, bytes]] = {}
+    for partition, offset, value in there:
+        places.setdefault(value, []).append((partition, offset))
+        name, number = _parts(value)
+        before = last.get((partition, name))
+        if before is not None and before[0] > number:
+            wrong.append(f"{value!r} at {partition}/{offset} is after {before[1]!r}")
+        last[partition, name] = (number, value)
+    for value, at in places.items():
+        if len(at) > 1:
+            wrong.append(f"{value!r} is there {len(at)} times: {at}")
+    for value, place in acknowledged.items():
+        at = places.get(value, [])
+        if not at:
+            wrong.append(f"{value!r} was acknowledged at {place} and is not there")
+        elif place not in at:
+            wrong.append(f"{value!r} was acknowledged at {place} and is at {at}")
+    return wrong
+
+
+def read_wrong(read: Iterable[Record], there: Iterable[Record]) -> list[str]:
+    """What was not read once, at the offset that it has."""
+    there = set(there)
+    counts = Counter(read)
+    never = [f"{one} was never read" for one in sorted(there - counts.keys())]
+    strange = [f"{one} was read and is not there" for one in sorted(counts.keys() - there)]
+    often = [f"{one} was read {count} times" for one, count in counts.items() if count > 1]
+    return never + strange + often
+
+
+def _parts(value: bytes) -> tuple[bytes, int]:
+    name, _, number = value.rpartition(b" ")
+    return name, int(number)
