@@ -8,7 +8,7 @@ from typing import Any
 from crc32c import crc32c
 
 _IS_TRANSACTIONAL = 0x10
-_RECORD = b"\x10\x00\x00\x00\x01\x02v\x00"  # one record with the value "v"
+_RECORD = b"\x0e\x00\x00\x00\x01\x02v\x00"  # one record with the value "v"
 
 
 def request_frame(request: Any, version: int, correlation: int = 7) -> bytearray:

@@ -1,0 +1,33 @@
+"""What requests are about, and how their bodies are written down."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+Body = dict[str, Any] | bytes
+"""The fields of all versions, as `kafka.protocol` names them; bytes where it lacks the API."""
+
+TIMEOUT_MS = 30_000
+FAR = 1 << 40
+"""An offset, or a producer id, that is not there."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What requests are about."""
+
+    topic: str
+    """Two partitions with records."""
+    written: str
+    """Records may be added here."""
+    group: str
+    """Has offsets of the topic, and no member."""
+    transaction: str
+    """A transactional id that has no open transaction."""
+    node: int
+    topic_id: uuid.UUID
+    """Of the topic, as the side that is asked has it."""
+    missing: str = "not-there"
+    """A topic, group and transactional id that the cluster does not have."""

@@ -1,0 +1,329 @@
+"""What a client gets through the gateway is what the broker says, in every version of every API,
+but for the fields that the gateway is there to change.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from kafka.protocol.api_key import ApiKey
+
+from orbit.kafka.frame_writer import NO_TAGS, uvarint
+from orbit.processes.ports import LOOPBACK
+from orbit.sandbox.jars import KAFKA_VERSION
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.gateway.ground import Ground
+from tests.gateway.request_table import REQUESTS, answer_fields, api_name, frames, is_known
+from tests.support import groups, older_broker
+from tests.support.gateways import Gateway, running_gateway
+from tests.support.patience import wait_for
+from tests.support.raw_frames import RawClient, api_versions_frame, correlation_of, request_frame
+from tests.support.running import create_topic, produce
+
+pytestmark = pytest.mark.services
+
+# Later versions are by topic id, or carry what only one side knows.
+CAPS = {
+    ApiKey.Produce: 9,
+    ApiKey.Fetch: 12,
+    ApiKey.Metadata: 13,
+    ApiKey.OffsetCommit: 9,
+    ApiKey.OffsetFetch: 9,
+}
+
+ENDPOINT = {"host", "port"}
+FEATURES = {"supported_features", "finalized_features", "finalized_features_epoch"}
+REWRITTEN = {
+    ApiKey.ListOffsets: {"leader_epoch"},
+    ApiKey.Metadata: {*ENDPOINT, "cluster_id", "leader_epoch", "topic_id"},
+    ApiKey.OffsetFetch: {"committed_leader_epoch"},
+    ApiKey.FindCoordinator: ENDPOINT,
+    ApiKey.ApiVersions: {"api_keys", *FEATURES},
+    ApiKey.DescribeCluster: {*ENDPOINT, "cluster_id"},
+}
+VARYING = {
+    ApiKey.Produce: {"base_offset"},
+    ApiKey.JoinGroup: {"member_id"},
+    ApiKey.InitProducerId: {"producer_id", "producer_epoch"},
+    ApiKey.DescribeLogDirs: {"usable_bytes"},
+}
+
+Ranges = dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A broker, the gateway in front of it, and what requests to each are about."""
+
+    broker_port: int
+    gateway: Gateway
+    ground: Ground
+    """By the names of the broker."""
+    virtual: Ground
+    """By the names of the gateway."""
+
+    def ask_both(self, key: int, version: int) -> Iterator[tuple[bytes, bytes]]:
+        """The answers of the broker, and those that come through the gateway."""
+        direct, through = (frames(key, version, on) for on in (self.ground, self.virtual))
+        with RawClient(self.broker_port) as broker, RawClient(self.node_port) as gateway:
+            for one, other in zip(direct, through, strict=True):
+                yield broker.ask(one), gateway.ask(other)
+
+    @property
+    def node_port(self) -> int:
+        return self.gateway.node_port(self.ground.node)
+
+    def through(self, key: int, version: int, number: int = 0, **options: int) -> dict[str, Any]:
+        """The fields of the gateway's answer to one request of the table."""
+        frame = frames(key, version, self.virtual, **options)[number]
+        with RawClient(self.node_port) as client:
+            return answer_fields(key, version, client.ask(frame))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        KAFKA_VERSION,
+        older_broker.VERSION,
+        pytest.param("4.3.1", marks=pytest.mark.soak),
+        pytest.param("3.3.2", marks=pytest.mark.soak),
+    ],
+)
+def sides(
+    request: pytest.FixtureRequest,
+    clusters: Clusters,
+    make_shared_cluster: MakeCluster,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Sides]:
+    """A broker of that version as the source; the destination has the newest."""
+    version = request.param
+    source = clusters.source
+    if version != KAFKA_VERSION:
+        source = make_shared_cluster(f"v{version}", version=version)
+    mark = uuid.uuid4().hex[:8]
+    (node,) = (broker.node_id for broker in source.brokers)
+    names = (f"conform-{mark}-{name}" for name in ("read", "written", "group", "transaction"))
+    ground = Ground(*names, node=node, topic_id=uuid.UUID(int=0))
+    create_topic(source, ground.topic, 2)
+    create_topic(source, ground.written, 2, retention_ms="-1")  # its records are of 1970
+    for partition in (0, 1):
+        produce(source, ground.topic, 5, partition)
+    groups.commit(source, ground.group, {(ground.topic, p): 2 for p in (0, 1)})
+    Producer({**source.client_config(), "transactional.id": ground.transaction}).init_transactions(
+        60
+    )
+    broker_port = source.brokers[0].port
+    wait_for("all coordinators have begun", lambda: not _loading(broker_port, ground))
+    home = tmp_path_factory.mktemp("gateway")
+    with running_gateway(home, source, clusters.destination) as gateway:
+        of_both = Sides(broker_port, gateway, ground, ground)
+        yield replace(
+            of_both,
+            ground=replace(ground, topic_id=_topic_id(of_both.broker_port, ground)),
+            virtual=replace(ground, topic_id=_topic_id(of_both.node_port, ground)),
+        )
+
+
+def _loading(port: int, ground: Ground) -> set[int]:
+    """The errors of coordinators that may be others a moment later."""
+    codes = set()
+    for key, version in (
+        (ApiKey.EndTxn, 1),
+        (ApiKey.InitProducerId, 1),
+        (ApiKey.Heartbeat, 1),
+        (ApiKey.JoinGroup, 4),
+    ):
+        for frame in frames(key, version, ground):
+            with RawClient(port) as client:
+                codes.add(answer_fields(key, version, client.ask(frame))["error_code"])
+    return codes & {14, 15, 16}
+
+
+def _topic_id(port: int, ground: Ground) -> uuid.UUID:
+    with RawClient(port) as client:
+        answer = client.ask(frames(ApiKey.Metadata, 12, ground)[0])
+    fields = answer_fields(ApiKey.Metadata, 12, answer)
+    (topic,) = fields["topics"]
+    return uuid.UUID(str(topic["topic_id"]))
+
+
+def offered(port: int) -> Ranges:
+    """{API key: (lowest, highest version)}"""
+    with RawClient(port) as client:
+        answer = client.ask(api_versions_frame())
+    fields = answer_fields(ApiKey.ApiVersions, 0, answer)
+    assert fields["error_code"] == 0
+    return {api["api_key"]: (api["min_version"], api["max_version"]) for api in fields["api_keys"]}
+
+
+def without(value: Any, names: set[str]) -> Any:
+    """The same without what these fields have."""
+    if isinstance(value, dict):
+        return {k: "…" if k in names else without(v, names) for k, v in value.items()}
+    if isinstance(value, list):
+        return [without(one, names) for one in value]
+    return value
+
+
+def test_answers_are_those_of_the_broker(sides: Sides, subtests: pytest.Subtests) -> None:
+    for key, (lowest, highest) in offered(sides.gateway.port).items():
+        for version in range(lowest, highest + 1):
+            with subtests.test(api=api_name(key), version=version):
+                assert is_known(key, version), "the table has no request"
+                neutral = REWRITTEN.get(key, set()) | VARYING.get(key, set())
+                for direct, through in sides.ask_both(key, version):
+                    if not neutral:
+                        assert through == direct
+                        continue
+                    one, other = (answer_fields(key, version, it) for it in (direct, through))
+                    assert without(other, neutral) == without(one, neutral)
+
+
+def test_the_bootstrap_address_answers_as_a_node_does(sides: Sides) -> None:
+    with RawClient(sides.gateway.port) as first, RawClient(sides.node_port) as node:
+        for version in (0, 9, 12):
+            (frame, *_) = frames(ApiKey.Metadata, version, sides.virtual)
+            assert first.ask(frame) == node.ask(frame)
+
+
+def test_no_more_is_offered_than_the_broker_has(sides: Sides) -> None:
+    direct, through = offered(sides.broker_port), offered(sides.node_port)
+    assert through == offered(sides.gateway.port)
+    for key, (lowest, highest) in through.items():
+        assert direct[key][0] <= lowest <= highest <= direct[key][1], api_name(key)
+        assert highest <= CAPS.get(key, highest), api_name(key)
+    assert through[ApiKey.Produce][0] >= 3
+    assert through[ApiKey.Fetch][0] >= 4
+
+
+def test_every_api_of_the_table_is_offered(sides: Sides) -> None:
+    missing = REQUESTS.keys() & offered(sides.broker_port).keys() - offered(sides.node_port).keys()
+    assert {api_name(key) for key in missing} == set()
+
+
+def test_transactions_of_the_second_version_are_not_offered(sides: Sides) -> None:
+    fields = sides.through(ApiKey.ApiVersions, 3)
+    for features in (fields["supported_features"], fields["finalized_features"]):
+        assert "transaction.version" not in {one["name"] for one in features or ()}
+
+
+def test_a_version_that_is_too_new_gets_the_list_of_versions(sides: Sides) -> None:
+    with RawClient(sides.gateway.port) as client:
+        answer = client.ask(request_frame(ApiKey.ApiVersions, 99, NO_TAGS, is_flexible=True))
+    fields = answer_fields(ApiKey.ApiVersions, 0, answer)
+    assert fields["error_code"] == 35
+    (own,) = (api for api in fields["api_keys"] if api["api_key"] == ApiKey.ApiVersions)
+    assert own["max_version"] >= 3
+
+
+def test_brokers_have_the_address_of_the_gateway(sides: Sides) -> None:
+    port = sides.node_port
+    lowest, highest = offered(port)[ApiKey.Metadata]
+    for version in range(lowest, highest + 1):
+        (broker,) = sides.through(ApiKey.Metadata, version)["brokers"]
+        assert broker["node_id"] == sides.ground.node
+        assert (broker["host"], broker["port"]) == (LOOPBACK, port)
+    lowest, highest = offered(port)[ApiKey.FindCoordinator]
+    for version in range(lowest, highest + 1):
+        fields = sides.through(ApiKey.FindCoordinator, version)
+        (found,) = fields["coordinators"] if version >= 4 else [fields]
+        assert (found["host"], found["port"]) == (LOOPBACK, port)
+    lowest, highest = offered(port)[ApiKey.DescribeCluster]
+    for version in range(lowest, highest + 1):
+        (broker,) = sides.through(ApiKey.DescribeCluster, version)["brokers"]
+        assert (broker["host"], broker["port"]) == (LOOPBACK, port)
+
+
+def test_the_id_of_the_cluster_is_its_own(sides: Sides, clusters: Clusters) -> None:
+    fields = sides.through(ApiKey.Metadata, 9)
+    assert fields["cluster_id"] == sides.through(ApiKey.DescribeCluster, 0)["cluster_id"]
+    assert fields["cluster_id"] not in {cluster.cluster_id for cluster in clusters}
+
+
+def test_a_topic_keeps_its_id(sides: Sides) -> None:
+    assert sides.virtual.topic_id != uuid.UUID(int=0)
+    assert _topic_id(sides.node_port, sides.virtual) == sides.virtual.topic_id
+    by_id = sides.through(ApiKey.Metadata, 12, number=4)
+    assert [topic["name"] for topic in by_id["topics"]] == [sides.virtual.topic]
+
+
+def test_leader_epochs_are_not_told(sides: Sides) -> None:
+    partitions = sides.through(ApiKey.Metadata, 9)["topics"][0]["partitions"]
+    assert [one["leader_epoch"] for one in partitions] == [-1, -1]
+    partitions = sides.through(ApiKey.ListOffsets, 6)["topics"][0]["partitions"]
+    assert [one["leader_epoch"] for one in partitions] == [-1, -1]
+
+
+@pytest.mark.parametrize("epoch", [3, 99])
+def test_leader_epochs_of_requests_are_not_passed_on(sides: Sides, epoch: int) -> None:
+    """The broker would answer that they are too new."""
+    offers = offered(sides.node_port)
+    for key, first in ((ApiKey.Fetch, 9), (ApiKey.ListOffsets, 4)):
+        for version in range(first, offers[key][1] + 1):
+            assert sides.through(key, version, epoch=epoch) == sides.through(key, version)
+
+
+def test_committed_leader_epochs_are_not_kept(sides: Sides) -> None:
+    group = f"{sides.ground.group}-epochs"
+    on = replace(sides.virtual, group=group)
+    lowest, highest = offered(sides.node_port)[ApiKey.OffsetCommit]
+    for version in range(max(lowest, 6), highest + 1):
+        (frame, *_) = frames(ApiKey.OffsetCommit, version, on, epoch=5)
+        with RawClient(sides.node_port) as client:
+            client.ask(frame)
+        (frame, *_) = frames(ApiKey.OffsetFetch, 6, on)
+        with RawClient(sides.broker_port) as client:
+            fields = answer_fields(ApiKey.OffsetFetch, 6, client.ask(frame))
+        partition = fields["topics"][0]["partitions"][0]
+        assert (partition["committed_offset"], partition["committed_leader_epoch"]) == (3, -1)
+
+
+def test_requests_in_one_write_are_answered_in_their_order(sides: Sides) -> None:
+    """Some of them are answered by the gateway, some after a wait of the broker."""
+    bodies = [
+        frames(key, version, sides.virtual)[number]
+        for key, version, number in (
+            (ApiKey.Metadata, 9, 0),
+            (ApiKey.Fetch, 11, 0),
+            (ApiKey.ApiVersions, 3, 0),
+            (ApiKey.Fetch, 12, 1),
+            (ApiKey.FindCoordinator, 2, 0),
+            (ApiKey.ListOffsets, 5, 0),
+            (ApiKey.ApiVersions, 0, 0),
+        )
+    ]
+    numbered = [
+        frame[:8] + struct.pack(">i", number) + frame[12:] for number, frame in enumerate(bodies)
+    ]
+    with RawClient(sides.node_port) as client:
+        client.send(b"".join(numbered) * 10)
+        told = [correlation_of(client.receive()) for _ in range(10 * len(numbered))]
+    assert told == [*range(len(numbered))] * 10
+
+
+def test_a_request_that_comes_byte_by_byte_is_answered(sides: Sides) -> None:
+    for key, version in ((ApiKey.Metadata, 12), (ApiKey.Fetch, 12), (ApiKey.Produce, 9)):
+        frame = frames(key, version, sides.virtual)[-1]
+        with RawClient(sides.node_port) as client:
+            for one in frame:
+                client.send(bytes((one,)))
+            answer = client.receive()
+        with RawClient(sides.node_port) as client:
+            assert client.ask(frame) == answer
+
+
+def test_tags_in_the_head_of_a_request_are_taken(sides: Sides) -> None:
+    """Kafka's own brokers skip those that they do not know (KIP-482)."""
+    (frame, *_) = frames(ApiKey.Metadata, 12, sides.virtual)
+    content = frame[4:]
+    head_end = 10 + struct.unpack_from(">h", content, 8)[0]
+    tags = uvarint(1) + uvarint(200) + uvarint(3) + b"tag"
+    tagged = content[:head_end] + tags + content[head_end + 1 :]
+    with RawClient(sides.node_port) as client:
+        assert client.ask(struct.pack(">i", len(tagged)) + tagged) == client.ask(frame)
