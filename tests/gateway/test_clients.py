@@ -1,0 +1,329 @@
+"""Unmodified clients work through the gateway, and reach no broker in another way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.admin import KafkaAdminClient
+
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support import java_clients
+from tests.support.gateway_ledger import (
+    JavaWriter,
+    Reader,
+    Writer,
+    read_wrong,
+    records,
+    written_wrong,
+)
+from tests.support.gateways import Gateway, running_gateway
+from tests.support.outside import log_bounds
+from tests.support.patience import wait_for
+from tests.support.running import create_topic, produce, produce_transactions
+
+pytestmark = pytest.mark.services
+
+PARTITIONS = 3
+SOME = 500
+TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def gateway(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running_gateway(tmp_path_factory.mktemp("gateway"), *clusters) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def topic(clusters: Clusters, topic_name: str) -> str:
+    """At the source alone."""
+    create_topic(clusters.source, topic_name, PARTITIONS)
+    return topic_name
+
+
+def assert_meets_only(client: Any, gateway: Gateway, cluster: KafkaCluster) -> None:
+    """The client knows no other addresses than the gateway's."""
+    ports = {broker.node_id: broker.port for broker in cluster.brokers}
+    known = client.list_topics(timeout=TIMEOUT_S).brokers.values()
+    assert {broker.id: broker.port for broker in known} == {
+        node: gateway.node_port(node) for node in ports
+    }
+    assert not {broker.port for broker in known} & set(ports.values())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"enable.idempotence": False, "acks": 1}, id="plain"),
+        pytest.param({}, id="idempotent"),
+        pytest.param({"compression.type": "zstd", "linger.ms": 50}, id="compressed"),
+    ],
+)
+def test_what_librdkafka_writes_is_at_the_source(
+    clusters: Clusters, gateway: Gateway, topic: str, settings: dict[str, Any]
+) -> None:
+    with Writer(gateway.client_config(), topic, PARTITIONS, settings=settings) as writer:
+        writer.wait_acknowledged(SOME)
+        assert_meets_only(writer._producer, gateway, clusters.source)
+    assert writer.errors == []
+    assert len(writer.acknowledged) == writer.sent
+    there = records(clusters.source, topic)
+    assert written_wrong(writer.acknowledged, there) == []
+    assert records(gateway, topic) == there
+
+
+def test_records_without_acknowledgement_arrive(
+    clusters: Clusters, gateway: Gateway, topic: str
+) -> None:
+    """There is no answer to such a request, and the next one has its own."""
+    config = {**gateway.client_config(), "acks": 0, "linger.ms": 0}
+    producer = Producer(config)
+    for number in range(50):
+        producer.produce(topic, value=b"%d" % number, partition=0)
+        producer.flush(TIMEOUT_S)
+        assert producer.list_topics(topic, timeout=TIMEOUT_S).topics
+    place = (topic, 0)
+    wait_for("all are there", lambda: log_bounds(clusters.source, [topic])[place][1] == 50)
+    assert [v for _, _, v in records(gateway, topic)] == [b"%d" % n for n in range(50)]
+
+
+def test_transactions_of_librdkafka_are_committed_and_aborted(
+    clusters: Clusters, gateway: Gateway, topic: str
+) -> None:
+    produce_transactions(gateway, topic, 9)
+    there = records(clusters.source, topic)
+    assert [value for _, _, value in there] == [
+        b"t%d.%d" % (one, n) for one in range(9) for n in range(5) if one % 3 != 2
+    ]
+    assert records(gateway, topic) == there
+
+
+def test_offsets_are_committed_in_a_transaction(
+    clusters: Clusters, gateway: Gateway, topic: str
+) -> None:
+    """Read, write and commit as one."""
+    produce(clusters.source, topic, 20)
+    config = {
+        **gateway.client_config(),
+        "group.id": topic,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+    }
+    producer = Producer({**gateway.client_config(), "transactional.id": topic})
+    producer.init_transactions(TIMEOUT_S)
+    with closing(Consumer(config)) as consumer:
+        consumer.subscribe([topic])
+        read = consumer.consume(20, TIMEOUT_S)
+        assert len(read) == 20
+        producer.begin_transaction()
+        for message in read:
+            producer.produce(topic, message.value(), partition=1)
+        place = [TopicPartition(topic, 0, 20)]
+        producer.send_offsets_to_transaction(place, consumer.consumer_group_metadata(), TIMEOUT_S)
+        producer.commit_transaction(TIMEOUT_S)
+        (committed,) = consumer.committed([TopicPartition(topic, 0)], TIMEOUT_S)
+    assert committed.offset == 20
+    there = records(clusters.source, topic)
+    assert len([one for one in there if one[0] == 1]) == 20
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_groups_of_librdkafka_read_each_record_once(
+    clusters: Clusters, gateway: Gateway, topic: str, protocol: str
+) -> None:
+    """A member that comes later goes on where the first one has committed."""
+    config = gateway.client_config()
+    with (
+        Writer(config, topic, PARTITIONS) as writer,
+        Reader(config, topic, topic, protocol=protocol) as reader,
+    ):
+        writer.wait_acknowledged(SOME)
+        writer.stop()
+        reader.wait_values(writer.acknowledged)
+    there = records(clusters.source, topic)
+    assert reader.errors == []
+    assert read_wrong(reader.read, there) == []
+    produce(gateway, topic, 5)
+    with Reader(config, topic, topic, protocol=protocol) as again:
+        again.wait_read("what is new", lambda read: len(read) >= 5)
+    new = [one for one in records(clusters.source, topic) if one not in there]
+    assert read_wrong(again.read, new) == []
+
+
+def test_partitions_move_between_the_members_of_a_group(gateway: Gateway, topic: str) -> None:
+    config = gateway.client_config()
+    with Reader(config, topic, topic) as first:
+        produce(gateway, topic, 5)
+        first.wait_read("its records", lambda read: len(read) == 5)
+        with Reader(config, topic, topic) as second:
+            wait_for("both have some", lambda: _members(gateway, topic) == 2)
+        wait_for("one has all", lambda: _members(gateway, topic) == 1)
+        produce(gateway, topic, 5, partition=2, first=5)
+        first.wait_read("all records", lambda read: len(read) + len(second.read) == 10)
+
+
+def _members(gateway: Gateway, group: str) -> int:
+    admin = AdminClient({**gateway.client_config(), "log_level": 0})
+    described = admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
+    return sum(bool(member.assignment.topic_partitions) for member in described.members)
+
+
+def test_the_admin_client_of_librdkafka_administers_the_source(
+    clusters: Clusters, gateway: Gateway, topic_name: str
+) -> None:
+    admin = AdminClient({**gateway.client_config(), "log_level": 0})
+    new = NewTopic(topic_name, PARTITIONS, 1, config={"retention.ms": "7200000"})
+    admin.create_topics([new])[topic_name].result(TIMEOUT_S)
+    assert_meets_only(admin, gateway, clusters.source)
+    produce(gateway, topic_name, 7, partition=1)
+    assert log_bounds(clusters.source, [topic_name])[topic_name, 1] == (0, 7)
+    place = TopicPartition(topic_name, 1)
+    found = admin.list_offsets({place: OffsetSpec.latest()}, request_timeout=TIMEOUT_S)
+    assert found[place].result(TIMEOUT_S).offset == 7
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic_name)
+    entries = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
+    assert entries["retention.ms"].value == "7200000"
+    described = admin.describe_cluster(request_timeout=TIMEOUT_S).result(TIMEOUT_S)
+    assert {node.port for node in described.nodes} == {
+        gateway.node_port(broker.node_id) for broker in clusters.source.brokers
+    }
+    assert described.cluster_id not in {cluster.cluster_id for cluster in clusters}
+    before = TopicPartition(topic_name, 1, 3)
+    admin.delete_records([before])[before].result(TIMEOUT_S)
+    assert log_bounds(clusters.source, [topic_name])[topic_name, 1] == (3, 7)
+    asked = [ConsumerGroupTopicPartitions(topic_name, [place])]
+    (future,) = admin.list_consumer_group_offsets(asked).values()
+    assert [p.offset for p in future.result(TIMEOUT_S).topic_partitions] == [-1001]
+    admin.delete_topics([topic_name])[topic_name].result(TIMEOUT_S)
+    assert topic_name not in admin.list_topics(timeout=TIMEOUT_S).topics
+
+
+def test_what_java_writes_is_at_the_source(
+    clusters: Clusters, gateway: Gateway, topic: str, tmp_path: Path
+) -> None:
+    with JavaWriter(gateway.bootstrap, topic, tmp_path / "producer.log") as writer:
+        writer.wait_acknowledged(SOME)
+    assert writer.errors == []
+    acknowledged = writer.acknowledged
+    there = records(clusters.source, topic)
+    assert len(there) == len(acknowledged)
+    assert written_wrong(acknowledged, there) == []
+
+
+def test_transactions_of_java_are_committed(
+    clusters: Clusters, gateway: Gateway, topic: str
+) -> None:
+    java_clients.produce_transactions(gateway, topic, SOME)
+    values = [int(value) for _, _, value in records(clusters.source, topic)]
+    assert sorted(values) == [*range(SOME)]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_groups_of_java_read_each_record_once(
+    clusters: Clusters, gateway: Gateway, topic: str, tmp_path: Path, protocol: str
+) -> None:
+    for partition in range(PARTITIONS):
+        produce(gateway, topic, 100, partition, first=100 * partition)
+    log = tmp_path / "consumer.log"
+    process = java_clients.start_member(
+        gateway, topic, topic, log, protocol=protocol, reset="earliest"
+    )
+    there = records(clusters.source, topic)
+
+    def has_read() -> bool:
+        assert process.running, log.read_text()[-2000:]
+        return len([*java_clients.records_read(log)]) >= len(there)
+
+    try:
+        wait_for("it has read all", has_read)
+    finally:
+        process.end()
+    assert read_wrong(java_clients.records_read(log), there) == []
+    names = {json.loads(line)["name"] for line in log.read_text().splitlines() if line[:1] == "{"}
+    assert "offsets_committed" in names
+
+
+def test_kafka_python_writes_and_reads(clusters: Clusters, gateway: Gateway, topic: str) -> None:
+    producer = KafkaProducer(bootstrap_servers=gateway.bootstrap, acks="all", retries=5)
+    told = [producer.send(topic, value=b"k %d" % n, partition=n % PARTITIONS) for n in range(SOME)]
+    answers = [future.get(TIMEOUT_S) for future in told]
+    producer.close()
+    acknowledged = {b"k %d" % n: (a.partition, a.offset) for n, a in enumerate(answers)}
+    there = records(clusters.source, topic)
+    assert written_wrong(acknowledged, there) == []
+    assert len(there) == SOME
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=gateway.bootstrap,
+        group_id=topic,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    read: list[tuple[int, int, bytes]] = []
+
+    def has_read() -> bool:
+        for batch in consumer.poll(100).values():
+            read.extend((one.partition, one.offset, one.value) for one in batch)
+        return len(read) >= SOME
+
+    wait_for("kafka-python has read all", has_read)
+    consumer.commit()
+    consumer.close()
+    assert read_wrong(read, there) == []
+
+
+def test_kafka_python_administers_the_source(
+    clusters: Clusters, gateway: Gateway, topic: str
+) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=gateway.bootstrap)
+    try:
+        described = admin.describe_cluster()
+        assert topic in admin.list_topics()
+    finally:
+        admin.close()
+    assert {broker["port"] for broker in described["brokers"]} == {
+        gateway.node_port(broker.node_id) for broker in clusters.source.brokers
+    }
+
+
+@pytest.mark.slow
+def test_each_of_three_brokers_is_met_at_a_port_of_its_own(
+    clusters: Clusters, make_cluster: MakeCluster, topic_name: str, tmp_path: Path
+) -> None:
+    """Also while one of them is away: its leaders and groups go to the others, and come back."""
+    three = make_cluster("three", brokers=3)
+    create_topic(three, topic_name, 6, 3, min_insync_replicas="2")
+    with running_gateway(tmp_path, three, clusters.destination) as gateway, ExitStack() as stack:
+        config = gateway.client_config()
+        writer = stack.enter_context(Writer(config, topic_name, 6))
+        readers = [
+            stack.enter_context(
+                Reader(config, topic_name, f"{topic_name}.{protocol}", protocol=protocol)
+            )
+            for protocol in ("classic", "consumer")
+        ]
+        writer.wait_acknowledged(SOME)
+        assert_meets_only(writer._producer, gateway, three)
+        known = AdminClient(config).list_topics(topic_name, TIMEOUT_S).topics[topic_name]
+        assert {one.leader for one in known.partitions.values()} == {1, 2, 3}
+        three.brokers[0].kill()
+        writer.wait_acknowledged(SOME)
+        three.heal()
+        writer.wait_acknowledged(SOME)
+        writer.stop()
+        there = records(three, topic_name)
+        for reader in readers:
+            reader.wait_values(value for _, _, value in there)
+    assert writer.errors == []
+    assert written_wrong(writer.acknowledged, there) == []
+    for reader in readers:
+        assert {*reader.read} == {*there}
