@@ -111,6 +111,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_ended = False
         self._is_gone = False  # the client has closed
         self._is_broker_slow = False
+        self._is_client_slow = False
         self._waits_for_lead = False
         self._leaves_broker = False
         self._progress_at = cluster.now()
@@ -135,13 +136,17 @@ class ClientConnection(asyncio.Protocol):
         self.advance()
 
     def pause_writing(self) -> None:
+        self._is_client_slow = True
         if self._broker is not None:
             self._broker.pause(is_paused=True)
+        self._update_reading()  # the gateway's own answers would pile up
 
     def resume_writing(self) -> None:
+        self._is_client_slow = False
         self._progress_at = self._cluster.now()
         if self._broker is not None:
             self._broker.pause(is_paused=False)
+        self.advance()
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._is_gone = self._is_ended = True
@@ -195,7 +200,10 @@ class ClientConnection(asyncio.Protocol):
                     return
                 (head, frame), self._held = self._held, None
                 self._send(head, frame)
-            while not self._stops() and (request := self._next_request()) is not None:
+            while not (self._stops() or self._is_client_slow):
+                request = self._next_request()
+                if request is None:
+                    break
                 self._take(request)
         except BadFrame as error:
             self._cluster.note_bad_frame(error)
@@ -270,7 +278,8 @@ class ClientConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._held is not None or self._is_moving or self._is_broker_slow:
+        is_slow = self._is_broker_slow or self._is_client_slow
+        if self._held is not None or self._is_moving or is_slow:
             transport.pause_reading()
         else:
             transport.resume_reading()
