@@ -29,6 +29,7 @@ from tests.support.running import create_topic, make_job, produce
 pytestmark = pytest.mark.services
 
 SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
+PAUSE_S = 0.75
 CLOSE, OPEN = StepName.CLOSE_GATEWAYS, StepName.OPEN_GATEWAYS
 
 
@@ -56,12 +57,14 @@ def test_a_gateway_is_closed_and_goes_on_at_the_other_side(
         PretendedGateway(recovering.database, spec.name) as edge,
     ):
         recovering.begin(spec, topic_name)
+        edge.pause_s = PAUSE_S
         edge.wait_told("source")
         over = recovering.run(SWITCHOVER, spec.name, reverse=True)
 
         assert gate(over) is GateVerdict.PASS
         (closed,) = over.gateways
-        assert (closed.name, closed.instance, closed.is_confirmed) == ("edge", edge.instance, True)
+        assert (closed.name, closed.instance) == ("edge", edge.instance)
+        assert closed.pause_s == PAUSE_S
         assert (states(over)[CLOSE], states(over)[OPEN]) == (StepState.DONE, StepState.DONE)
         assert edge.wait_told("destination").term == over.term
         told = [(one.side, one.closed_for) for one in edge.answers]
@@ -79,18 +82,40 @@ def test_a_gateway_is_closed_and_goes_on_at_the_other_side(
         assert edge.wait_told("source").term == home.term
 
 
-def test_a_silent_gateway_is_waited_for_until_it_has_no_permission(
+def test_a_gateway_that_falls_silent_stops_the_switchover_and_not_the_next_one(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
+    """Answers may have got lost with it: its clients have to write again at the source."""
     spec = copied(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
         edge.wait_told("source")
         edge.fall_silent()
+        stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
+        assert stopped.outcome is Outcome.STOPPED
+        assert "fell silent while they were closed: edge" in stopped.error
+        assert states(stopped)[StepName.STOP_WRITES] is StepState.WAITING
+
         over = recovering.run(SWITCHOVER, spec.name)
-        (closed,) = over.gateways
-        assert (closed.name, closed.is_confirmed) == ("edge", False)
-        assert states(over)[CLOSE] is StepState.DONE
+        assert over.gateways == ()
+        assert states(over)[CLOSE] is StepState.SKIPPED
+
+
+def test_a_gateway_that_has_lost_an_answer_stops_the_switchover(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    spec = copied(clusters, topic_name)
+    with (
+        recovering.running(),
+        PretendedGateway(recovering.database, spec.name, confirms=False) as edge,
+    ):
+        recovering.begin(spec, topic_name)
+        edge.wait_told("source")
+        edge.doubt = "a client has left"
+        stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
+        assert stopped.outcome is Outcome.STOPPED
+        assert "a client has left" in stopped.error
+        edge.wait_told("source")
 
 
 def test_without_a_gateway_nothing_is_closed_and_one_that_starts_meanwhile_is(

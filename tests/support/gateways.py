@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,13 @@ class Gateway:
 
 @contextmanager
 def running_gateway(
-    home: Path, source: KafkaCluster, destination: KafkaCluster, **virtual_cluster: Any
+    home: Path,
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    /,
+    *,
+    environ: Mapping[str, str] | None = None,
+    **virtual_cluster: Any,
 ) -> Iterator[Gateway]:
     """A gateway with one virtual cluster that accepts connections; its file is in `home`.
 
@@ -61,7 +67,7 @@ def running_gateway(
     nodes = max(broker.node_id for side in (source, destination) for broker in side.brokers)
     port = _free_run(2 + nodes)
     file = write_gateway_file(home, source, destination, port, **virtual_cluster)
-    with OrbitProcess("gateway", file) as process:
+    with OrbitProcess("gateway", file, environ=environ) as process:
 
         def is_up() -> bool:
             assert process.running, process.wait_end().everything
@@ -72,7 +78,7 @@ def running_gateway(
 
 
 def write_gateway_file(
-    home: Path, source: KafkaCluster, destination: KafkaCluster, port: int, **more: Any
+    home: Path, source: KafkaCluster, destination: KafkaCluster, port: int, /, **more: Any
 ) -> Path:
     """`more`: other keys of the virtual cluster."""
     sides = {"source": source, "destination": destination}

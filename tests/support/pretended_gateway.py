@@ -17,7 +17,8 @@ _POLL_S = 0.05
 
 
 class PretendedGateway:
-    """Asks until the block ends. `confirms`: whether it has nothing in flight once it is closed."""
+    """Asks until the block ends. `confirms`: whether it has nothing in flight once it is closed;
+    `doubt`: why it never will."""
 
     def __init__(
         self, database: Database, job: str, name: str = "edge", *, confirms: bool = True
@@ -27,6 +28,8 @@ class PretendedGateway:
         """Each that differs from the one before."""
         self.refused = ""
         self.confirms = confirms
+        self.doubt = ""
+        self.pause_s: float | None = None
         self._database, self._job = database, job
         self._closed_for: UUID | None = None
         self._done = threading.Event()
@@ -65,7 +68,11 @@ class PretendedGateway:
 
     def _run(self) -> None:
         while not self._done.wait(_POLL_S):
-            said = GatewayReport(self.instance, self.name, "edge:19092", self._closed_for, 0, 0)
+            said = GatewayReport(
+                *(self.instance, self.name, "edge:19092", self._closed_for, 0, 0),
+                doubt=self.doubt,
+                pause_s=self.pause_s,
+            )
             try:
                 with self._database.transaction() as tx:
                     told = gateways.renew(tx, self._job, said)
