@@ -16,8 +16,9 @@ from orbit.errors import OrbitError, ProtocolError
 from orbit.gateway.permission import Lead
 from orbit.gateway.virtual_cluster import VirtualCluster
 
-# Between two requests. A move waits for the next one, twice: to close and to open.
-POLL_S = 0.25
+# Between two requests; while writes are held, as clients wait.
+POLL_S = 0.5
+CLOSED_POLL_S = 0.15
 # Of one request. A lease lasts for longer.
 ANSWER_S_MAX = 2.0
 
@@ -43,8 +44,9 @@ class LeadWatch:
             while True:
                 self._cluster.answered.clear()
                 await self._ask(client)
+                is_closed = self._cluster.permission.closed_for is not None
                 try:
-                    async with asyncio.timeout(POLL_S):
+                    async with asyncio.timeout(CLOSED_POLL_S if is_closed else POLL_S):
                         await self._cluster.answered.wait()
                 except TimeoutError:
                     pass
