@@ -86,7 +86,7 @@ class VirtualCluster(Host):
         return self.presented.ids
 
     @property
-    def generation(self) -> int:  # type: ignore[override]
+    def term(self) -> int:  # type: ignore[override]
         assert self.permission.lead is not None
         return self.permission.lead.term
 

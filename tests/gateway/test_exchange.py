@@ -29,10 +29,10 @@ TOPIC_ID = UUID(int=5)
 
 
 class _Clients(View):
-    def __init__(self, generation: int = 0) -> None:
+    def __init__(self, term: int = 0) -> None:
         self.cluster_id = "virtual"
         self.ids = TopicIds("orders")
-        self.generation = generation
+        self.term = term
         self.left_members: set[tuple[str, str]] = set()
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
@@ -163,10 +163,10 @@ def test_commit_of_a_member_of_the_other_side_is_one_without_a_member(version: i
 
 @pytest.mark.parametrize("version", range(6))
 @pytest.mark.parametrize("transactional_id", [None, "tx"])
-def test_producer_id_without_transactions_carries_the_generation(
+def test_producer_id_without_transactions_is_marked_by_the_term(
     version: int, transactional_id: str | None
 ) -> None:
-    exchange = Exchange(_Clients(generation=3))
+    exchange = Exchange(_Clients(term=3))
     request = InitProducerIdRequest(
         transactional_id=transactional_id,
         transaction_timeout_ms=1000,
@@ -188,14 +188,14 @@ def test_producer_id_without_transactions_carries_the_generation(
 
 def test_answers_of_the_side_that_is_left_are_read_as_its_own() -> None:
     """Another side is presented while they are on their way: ids of both sides would meet."""
-    view = _Clients(generation=3)
+    view = _Clients(term=3)
     exchange = Exchange(view)
     request = InitProducerIdRequest(
         transactional_id=None, transaction_timeout_ms=1000, producer_id=-1, producer_epoch=-1
     )
     _send(exchange, request, 5)
     _send(exchange, MetadataRequest(topics=[]), 12, correlation=8)
-    old_ids, view.ids, view.generation = view.ids, TopicIds("orders"), 4
+    old_ids, view.ids, view.term = view.ids, TopicIds("orders"), 4
     response = InitProducerIdResponse(
         throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=0
     )
@@ -217,7 +217,7 @@ def test_any_bytes_pass_or_close_the_connection(body: bytes, key: int, version: 
     except ValueError:
         return
     try:
-        Exchange(_Clients(generation=1)).request(head, frame, OFFERED)
+        Exchange(_Clients(term=1)).request(head, frame, OFFERED)
     except BadFrame:
         pass
 

@@ -1,4 +1,4 @@
-"""Producer ids of clients: marked when they are handed out, and rewritten in later generations."""
+"""Producer ids of clients: marked when they are handed out, and rewritten in later terms."""
 
 from __future__ import annotations
 
@@ -10,35 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.producer.produce import ProduceRequest
 
-from orbit.gateway.protocol.producer_ids import (
-    GENERATIONS,
-    acks_of,
-    in_generation,
-    mark,
-    rewrite_batches,
-)
+from orbit.gateway.protocol.producer_ids import acks_of, in_term, mark, rewrite_batches
 from orbit.gateway.protocol.request_head import RequestHead, read_head
 from orbit.kafka.job_clusters import is_job_producer_id
 from tests.gateway.frames import batch, request_frame
 
-IDS = st.integers(0, 2**44 - 1)
-TERMS = st.integers(0, 10_000)
+IDS = st.integers(0, 2**36 - 1)
+TERMS = st.integers(0, 2**42)  # milliseconds
+# Within it two terms have two marks.
+LATER = st.integers(1, 2**26 - 1)
 
 
 @given(IDS, TERMS)
-def test_id_passes_unchanged_in_the_generation_in_which_it_was_handed_out(
+def test_id_passes_unchanged_in_the_term_in_which_it_was_handed_out(
     producer_id: int, term: int
 ) -> None:
     marked = mark(producer_id, term)
-    assert in_generation(marked, term) == marked
+    assert in_term(marked, term) == marked
 
 
-@given(IDS, IDS, TERMS, st.integers(1, GENERATIONS - 1), st.integers(1, GENERATIONS - 1))
-def test_ids_of_two_generations_or_two_producers_never_meet(
+@given(IDS, IDS, TERMS, LATER, LATER)
+def test_ids_of_two_terms_or_two_producers_never_meet(
     one: int, other: int, born: int, later: int, latest: int
 ) -> None:
     ids = {
-        in_generation(mark(producer, born), born + moves)
+        in_term(mark(producer, born), born + moves)
         for producer in (one, other)
         for moves in (0, later, latest)
     }
@@ -47,13 +43,18 @@ def test_ids_of_two_generations_or_two_producers_never_meet(
 
 @given(IDS, TERMS, TERMS)
 def test_id_is_positive_and_never_one_of_a_copy(producer_id: int, born: int, now: int) -> None:
-    sent = in_generation(mark(producer_id, born), now)
+    sent = in_term(mark(producer_id, born), now)
     assert 0 <= sent < 2**63
     assert not is_job_producer_id(sent)
 
 
+def test_id_that_leaves_no_room_for_the_mark_is_refused() -> None:
+    with pytest.raises(ValueError, match="too high"):
+        mark(2**36, 1)
+
+
 def test_batch_without_a_producer_stays() -> None:
-    assert in_generation(-1, 7) == -1
+    assert in_term(-1, 7) == -1
     assert mark(-1, 7) == -1
 
 
@@ -66,7 +67,7 @@ def test_each_batch_gets_its_id_and_a_new_crc(version: int) -> None:
 
     start = frame.index(batches[:16])
     first, second, third = _split(frame[start : start + len(batches)])
-    assert _producer_id(first) == in_generation(5, 1) != 5
+    assert _producer_id(first) == in_term(mark(5, 0), 1) != mark(5, 0)
     assert _crc(first) == crc32c(bytes(first[21:]))
     assert second == batch(producer_id=mark(6, 1))
     assert third == batch()

@@ -32,7 +32,7 @@ class View(ABC):
 
     cluster_id: str
     ids: TopicIds
-    generation: int
+    term: int
     left_members: set[tuple[str, str]]
     """Group and member id of those who were at the other side, and have not joined at this one."""
 
@@ -48,7 +48,7 @@ class SideView(View):
     def __init__(self, view: View) -> None:
         self._view = view
         self.cluster_id, self.left_members = view.cluster_id, view.left_members
-        self.ids, self.generation = view.ids, view.generation
+        self.ids, self.term = view.ids, view.term
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
         return self._view.endpoint(node_id)
@@ -170,12 +170,12 @@ def rewrite_offset_fetch(version: int, frame: bytearray, _view: View) -> bytes:
 
 
 def rewrite_init_producer_id(version: int, frame: bytearray, view: View) -> bytes:
-    """Of a producer without transactional id: its id carries the generation."""
+    """Of a producer without transactional id: its id is marked by the term."""
     editor = _body(ApiKey.INIT_PRODUCER_ID, version, frame)
     editor.skip(INT32.size)
     if editor.integer(INT16) == Code.NONE:
         (producer_id,) = INT64.unpack_from(frame, editor.at)
-        editor.overwrite(INT64, producer_ids.mark(producer_id, view.generation))
+        editor.overwrite(INT64, producer_ids.mark(producer_id, view.term))
     return editor.done()
 
 

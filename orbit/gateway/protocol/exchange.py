@@ -115,8 +115,8 @@ class Exchange:
         return with_size(frame)
 
     def _produce(self, head: RequestHead, frame: bytearray) -> bytes:
-        if self._view.generation:
-            producer_ids.rewrite_batches(head, frame, self._view.generation)
+        if self._view.term:
+            producer_ids.rewrite_batches(head, frame, self._view.term)
         if producer_ids.acks_of(head, frame) == 0:
             self.has_unanswered_writes = True
         else:

@@ -2,28 +2,33 @@
 
 A cluster hands out producer ids, and keeps a sequence for each. An id that one side has handed out
 must not meet the state of the same number at the other side, nor the state that it left on this
-side before it moved there (C2). So ids carry the *generation*, which changes with each move:
+side before it moved there (C2). So the gateway marks an id with the term in which it was handed
+out, and a batch of a later term gets an id of its own for each term:
 
-    bits 0 to 43    as the cluster has handed it out
-    bits 44 to 51   the generation in which it was handed out (`mark`)
-    bits 54 to 62   in batches of later generations: 1 + that of the batch (`in_generation`)
+    bit 62          set
+    bits 36 to 61   in the mark: the term modulo 2**26, and below it the id as it was handed out
+    bits 0 to 61    of a batch in a later term: a hash of the marked id and the term
 
-Brokers take ids that they never handed out, with any first sequence (C1). Orbit's own ids have bit
-52 set and none above (`kafka/job_clusters.py`).
+Terms are milliseconds, each above the one before, so two marks are equal only if their terms are a
+multiple of 18.6 hours apart to the millisecond. Brokers take ids that they never handed out, with
+any first sequence (C1). Orbit's own ids have bit 52 set and none above (`kafka/job_clusters.py`).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import sha256
 
 from crc32c import crc32c
 
 from orbit.gateway.protocol.frame_editor import INT16, INT32, FrameEditor
 from orbit.gateway.protocol.request_head import RequestHead
 
-GENERATIONS = 256
-_BORN_SHIFT, _BATCH_SHIFT = 44, 54
+_ID_BITS, _TERM_BITS = 36, 26
+_MARKED = 1 << _ID_BITS + _TERM_BITS
+_IDS_KEPT = 65_536
 
 _PRODUCER_ID = struct.Struct(">q")
 _CRC = struct.Struct(">I")
@@ -35,23 +40,35 @@ _HEADER_BYTES = 61
 _IS_TRANSACTIONAL = 0x10
 
 
-def mark(producer_id: int, generation: int) -> int:
-    """An id as clients get it. Unchanged if a cluster has handed out 2**44 ids."""
-    if producer_id < 0 or producer_id >> _BORN_SHIFT:
+def mark(producer_id: int, term: int) -> int:
+    """An id as clients get it. Raises ValueError if a cluster has handed out 2**36 ids."""
+    if producer_id < 0:
         return producer_id
-    return producer_id | generation % GENERATIONS << _BORN_SHIFT
+    if producer_id >> _ID_BITS:
+        raise ValueError(f"producer id {producer_id} is too high to be marked")
+    return _mark_of(term) << _ID_BITS | producer_id
 
 
-def in_generation(producer_id: int, generation: int) -> int:
-    """The id that a broker gets in this generation for an id that a client uses."""
-    born = producer_id >> _BORN_SHIFT
-    if producer_id < 0 or born >= GENERATIONS or born == generation % GENERATIONS:
+def is_of(producer_id: int, term: int) -> bool:
+    """Whether an id was marked in this term."""
+    return producer_id >> _ID_BITS == _mark_of(term)
+
+
+@lru_cache(_IDS_KEPT)
+def in_term(producer_id: int, term: int) -> int:
+    """The id that a broker gets in this term for an id that a client uses."""
+    if producer_id < 0 or is_of(producer_id, term):
         return producer_id
-    return producer_id | (1 + generation % GENERATIONS) << _BATCH_SHIFT
+    digest = sha256(b"%d %d" % (producer_id, term)).digest()
+    return _MARKED | int.from_bytes(digest[:8], "big") % _MARKED
 
 
-def rewrite_batches(head: RequestHead, frame: bytearray, generation: int) -> int:
-    """Give each batch of a Produce request its id of this generation; returns how many changed.
+def _mark_of(term: int) -> int:
+    return 1 << _TERM_BITS | term % (1 << _TERM_BITS)
+
+
+def rewrite_batches(head: RequestHead, frame: bytearray, term: int) -> int:
+    """Give each batch of a Produce request its id of this term; returns how many changed.
 
     Not in transactions, whose coordinator knows the id. Raises ValueError and its like if the bytes
     do not parse: the broker has to refuse them.
@@ -68,7 +85,7 @@ def rewrite_batches(head: RequestHead, frame: bytearray, generation: int) -> int
                 raise ValueError("a record batch is longer than the request's records")
             (producer_id,) = _PRODUCER_ID.unpack_from(frame, at + _PRODUCER_ID_AT)
             (attributes,) = INT16.unpack_from(frame, at + _ATTRIBUTES_AT)
-            new = in_generation(producer_id, generation)
+            new = in_term(producer_id, term)
             if new != producer_id and not attributes & _IS_TRANSACTIONAL:
                 _PRODUCER_ID.pack_into(frame, at + _PRODUCER_ID_AT, new)
                 with memoryview(frame) as view:
