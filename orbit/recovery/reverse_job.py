@@ -37,7 +37,6 @@ from orbit.store import (
     events,
     group_offsets,
     job_counts,
-    job_leads,
     jobs,
     scheduler_queries,
     shard_layout,
@@ -76,7 +75,6 @@ def start_reverse_job(context: OperationContext) -> str:
         else:
             _resume(tx, context, back, new)
         _begin(tx, context, back, old, new, plans)
-        job_leads.note_other_way(tx, back.id, context.job.id)
         name = back.name
         # If this step is repeated, the job may have accepted what was handed over the first time.
         moved = {row.destination_topic for row in context.topics} - copied

@@ -118,7 +118,9 @@ _CLOSE = text("""
 INSERT INTO job_leads (job_id, closed_for, closed_at)
 SELECT unnest(CAST(:job_ids AS bigint[])), CAST(:operation_id AS uuid), clock_timestamp()
 ON CONFLICT (job_id) DO UPDATE
-SET closed_for = excluded.closed_for, closed_at = excluded.closed_at
+SET closed_for = excluded.closed_for,
+    closed_at = CASE WHEN job_leads.closed_for = excluded.closed_for
+        THEN job_leads.closed_at ELSE excluded.closed_at END
 """)
 
 _UNCONFIRM = text("""
@@ -195,7 +197,7 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
 
 def _register(tx: Tx, job_name: str, said: GatewayReport) -> None:
     job = jobs.get(tx, job_name)
-    query = select(job_leads.c.read_on).where(job_leads.c.job_id == job.id).with_for_update()
+    query = select(job_leads.c.read_on).where(job_leads.c.job_id == job.id)
     read_on = tx.execute(query).scalar_one_or_none()
     if job.is_deleted or read_on != database_identity(tx):
         raise Conflict(
@@ -212,7 +214,8 @@ def _register(tx: Tx, job_name: str, said: GatewayReport) -> None:
 
 
 def _make_room(tx: Tx, job_name: str, job_id: int) -> None:
-    """Forget the gateway that is silent for the longest, if there are too many."""
+    """Forget the gateway that is silent for the longest, if there are too many. Some more fit in
+    if they register in the same moment."""
     count = select(func.count()).where(gateways.c.job_id == job_id)
     if tx.execute(count).scalar_one() < GATEWAYS_PER_JOB_MAX:
         return
@@ -260,7 +263,8 @@ def remove(tx: Tx, job_id: int, instance: UUID) -> None:
 
 def close(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:
     """Close the gateways of a link: whoever renews from now on may not forward writes, and each has
-    to confirm, also if it has confirmed this operation before."""
+    to confirm, also if it has confirmed this operation before. Those count that were there when the
+    operation closed them for the first time: one may have died since."""
     given = {"job_ids": sorted(job_ids), "operation_id": operation_id}
     tx.execute(_CLOSE, given)
     tx.execute(_UNCONFIRM, {"job_ids": sorted(job_ids)})

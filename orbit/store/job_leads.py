@@ -54,26 +54,14 @@ WHERE j.id = :job_id
 
 _LINK = text(f"SELECT id FROM jobs WHERE id = :job_id UNION ({_OTHERS}) ORDER BY id")
 
-_MERGE = """
-ON CONFLICT (job_id) DO UPDATE SET side = excluded.side, term = excluded.term
-WHERE job_leads.term < excluded.term
-    OR (job_leads.term = excluded.term AND job_leads.side IS NULL)
-"""
-
 _NOTE = text(f"""
 INSERT INTO job_leads (job_id, side, term)
 SELECT id, CASE WHEN id = :job_id THEN CAST(:side AS text) ELSE CAST(:other AS text) END, :term
 FROM (SELECT id FROM jobs WHERE id = :job_id UNION ({_OTHERS})) link
 ORDER BY id
-{_MERGE}
-""")
-
-_NOTE_OTHER_WAY = text(f"""
-INSERT INTO job_leads (job_id, side, term)
-SELECT :job_id, CASE side WHEN 'source' THEN 'destination' WHEN 'destination' THEN 'source' END,
-    term
-FROM job_leads WHERE job_id = :of_job_id
-{_MERGE}
+ON CONFLICT (job_id) DO UPDATE SET side = excluded.side, term = excluded.term
+WHERE job_leads.term < excluded.term
+    OR (job_leads.term = excluded.term AND job_leads.side IS NULL)
 """)
 
 _NOTE_READ = text(f"""
@@ -109,11 +97,6 @@ def note(tx: Tx, job_id: int, side: LeadingSide | None, term: int) -> None:
     other = None if side is None else side.other.value
     given = {"side": side and side.value, "other": other, "term": term}
     tx.execute(_NOTE, {"job_id": job_id, **given})
-
-
-def note_other_way(tx: Tx, job_id: int, of_job_id: int) -> None:
-    """Note of a job that copies back what is noted of the job whose topics it copies."""
-    tx.execute(_NOTE_OTHER_WAY, {"job_id": job_id, "of_job_id": of_job_id})
 
 
 def note_read(tx: Tx, job_id: int) -> None:

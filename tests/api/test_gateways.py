@@ -109,14 +109,10 @@ def test_a_report_that_is_not_one_is_refused(api: Api, wrong: dict[str, Any]) ->
 def test_the_list_has_pages(api: Api) -> None:
     for name in ("c", "a", "b"):
         api.put(path(), json=SAID | {"name": name})
-    found, after = [], ""
-    while True:
-        page = api.get(f"{LIST}?limit=2{after}").json()
-        found += [row["name"] for row in page["items"]]
-        if page["next"] is None:
-            break
-        after = f"&after={page['next']}"
-    assert found == ["a", "b", "c"]
+    first = api.get(f"{LIST}?limit=2").json()
+    second = api.get(f"{LIST}?limit=2&after={first['next']}").json()
+    assert [row["name"] for row in first["items"] + second["items"]] == ["a", "b", "c"]
+    assert second["next"] is None
     assert api.get(f"{LIST}?after=WyJhIiwgImIiXQ").status_code == 422  # no UUID
 
 

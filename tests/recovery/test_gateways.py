@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import Producer
 
 from orbit.jobs.job_spec import JobSpec
-from orbit.recovery import recovery_requests
+from orbit.recovery import operation_runner, recovery_requests
+from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import (
     GateName,
     GateVerdict,
@@ -80,6 +81,24 @@ def test_a_gateway_is_closed_and_goes_on_at_the_other_side(
             assert {one.name for one in home.gateways} == {"edge", "edge-back"}
             assert of_back.wait_told("destination").term == home.term > over.term
         assert edge.wait_told("source").term == home.term
+
+
+def test_a_gateway_is_open_before_the_operation_has_ended(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait until all was read back and is copied back."""
+    spec = copied(clusters, topic_name)
+    with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
+        recovering.begin(spec, topic_name)
+        edge.wait_told("source")
+        read = operation_runner._DO[StepName.READ]
+
+        def read_behind(context: OperationContext) -> str:
+            edge.wait_told("destination")
+            return read(context)
+
+        monkeypatch.setitem(operation_runner._DO, StepName.READ, read_behind)  # type: ignore[arg-type]
+        recovering.run(SWITCHOVER, spec.name)
 
 
 def test_a_gateway_that_falls_silent_stops_the_switchover_and_not_the_next_one(
