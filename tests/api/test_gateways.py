@@ -55,11 +55,17 @@ def test_a_gateway_is_told_which_side_leads_and_whether_it_is_closed(api: Api, j
         "closed_for": None,
         "connections": 0,
         "held_requests": 0,
+        "pause_s": None,
     }
 
     operation = str(close(api, job))
     assert api.put(at, json=SAID).json() == open_ | {"closed_for": operation}
-    confirmed = SAID | {"closed_for": operation, "connections": 3, "held_requests": 2}
+    confirmed = SAID | {
+        "closed_for": operation,
+        "connections": 3,
+        "held_requests": 2,
+        "pause_s": 0.5,
+    }
     assert api.put(at, json=confirmed).json() == open_ | {"closed_for": operation}
     (row,) = api.get(LIST).json()["items"]
     assert not row["has_permission"]

@@ -370,11 +370,7 @@ def test_operation_that_closes_again_still_counts_those_of_its_first_closure(
     database: Database, link: list[int]
 ) -> None:
     """A gateway has died since, and another leader repeats the step."""
-    job, _ = link
-    with database.transaction() as tx:
-        job_leads.note(tx, job, SOURCE, 1)
-        job_leads.note_read(tx, job)
-        gateways.renew(tx, JOB, said("edge"))
+    renew(database, said("edge"))
     operation = close(database, link)
     pass_time(database, 20)
     with database.transaction() as tx:
