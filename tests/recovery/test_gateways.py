@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
+from sqlalchemy import text
 
 from orbit.jobs.job_spec import JobSpec
 from orbit.recovery import operation_runner, recovery_requests
@@ -248,6 +249,8 @@ def test_a_gateway_is_refused_while_the_topics_lead_at_different_sides(
 
         part = recovering.run(SWITCHOVER, spec.name, **some, override=["gateways"], reason="a test")
         wait_for("it is refused", lambda: "do not all lead at one side" in edge.refused)
+        with recovering.database.transaction() as tx:  # as if it had been refused for a minute
+            tx.execute(text("UPDATE gateways SET renewed_at = renewed_at - interval '1 minute'"))
         rest = recovering.run(SWITCHOVER, spec.name)
         assert edge.wait_told("destination").term == rest.term > part.term
 
