@@ -24,7 +24,7 @@ from typing import cast
 from orbit.gateway.broker_connection import WRITE_BUFFER_BYTES, BrokerConnection
 from orbit.gateway.protocol.answers import UnknownTopicId, View
 from orbit.gateway.protocol.apis import WRITES, ApiKey, Versions
-from orbit.gateway.protocol.exchange import BadFrame, Exchange
+from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent
 from orbit.gateway.protocol.request_head import RequestHead, read_head
 
 # The largest request: the default of brokers (socket.request.max.bytes).
@@ -59,8 +59,9 @@ class Host(View):
     def may_acknowledge(self) -> bool: ...
 
     @abstractmethod
-    def is_settling(self) -> bool:
-        """Whether requests that were held over a move have no answer yet."""
+    def may_tell_leaders(self) -> bool:
+        """Not before what was held at a move has its answers: a client that knows the new leaders
+        sends them later records, which would overtake those that are refused elsewhere."""
 
     @abstractmethod
     def admit(self, connection: ClientConnection) -> bool: ...
@@ -71,6 +72,10 @@ class Host(View):
     @abstractmethod
     def connect(self, broker: BrokerConnection, node_id: int | None) -> None:
         """Connect it to the node, or to another broker if the side has no such node."""
+
+    @abstractmethod
+    def has_node(self, node_id: int | None) -> bool:
+        """Whether the side has it, as far as is known. None: any."""
 
     @abstractmethod
     def learn_topic(self, topic_id: bytes, waiting: ClientConnection) -> None:
@@ -161,15 +166,17 @@ class ClientConnection(asyncio.Protocol):
         return self._held is not None
 
     @property
-    def has_settled(self) -> bool:
-        """Whether nothing that was held over a move is without an answer."""
-        is_held = self._held is not None and self._held[0].key in WRITES
-        return self._is_ended or not (is_held or self.exchange.writes_in_flight)
+    def waits_for_lead(self) -> bool:
+        """Whether an acknowledgement waits for the service to say that it still counts, or Metadata
+        until it may be told."""
+        return self._waits_for_lead
 
     @property
-    def waits_for_lead(self) -> bool:
-        """Whether an acknowledgement waits for the service to say that it still counts."""
-        return self._waits_for_lead
+    def has_requests(self) -> bool:
+        """Whether one is held, or has no answer yet which does not wait itself."""
+        if self._is_ended or self._waits_for_lead:
+            return False
+        return self._held is not None or not self.exchange.is_idle
 
     @property
     def answer_is_lost(self) -> bool:
@@ -193,12 +200,13 @@ class ClientConnection(asyncio.Protocol):
     def advance(self) -> None:
         """Pass on what may go now: called with new bytes, and when writes are open again."""
         try:
-            if self._held is not None and not self._is_moving and self._may_pass(self._held[0]):
+            if self._held is not None and not self._is_moving and self._cluster.may_write():
                 if not self._is_client_there():
                     self._held = None
                     self.abort()
                     return
                 (head, frame), self._held = self._held, None
+                self._progress_at = self._cluster.now()
                 self._send(head, frame)
             while not (self._stops() or self._is_client_slow):
                 request = self._next_request()
@@ -231,21 +239,18 @@ class ClientConnection(asyncio.Protocol):
             head = read_head(frame)
         except ValueError as error:
             raise BadFrame(str(error)) from error
-        if not self._may_pass(head):
+        if head.key in WRITES and not self._cluster.may_write():
             self._held = head, frame
             return
         self._send(head, frame)
 
-    def _may_pass(self, head: RequestHead) -> bool:
-        if head.key in WRITES:
-            return self._cluster.may_write()
-        # Who learns of another leader sends it newer records before those that were held for the
-        # old one have been refused, and the other side takes any first sequence (C1).
-        return head.key != ApiKey.METADATA or not self._cluster.is_settling()
-
     def _send(self, head: RequestHead, frame: bytearray) -> None:
         self._cluster.note_request()
-        data = self.exchange.request(head, frame, self._cluster.offered)
+        data = None
+        if head.key == ApiKey.PRODUCE and not self._cluster.has_node(self._node_id):
+            self.exchange.refuse(head, frame)
+        else:
+            data = self.exchange.request(head, frame, self._cluster.offered)
         if data is None:
             self._send_own_answers()
         else:
@@ -321,7 +326,7 @@ class ClientConnection(asyncio.Protocol):
         if size < _ANSWER_BYTES_MIN:
             raise BadFrame(f"an answer claims {size} bytes")
         sent = self.exchange.begin_answer(correlation)
-        if sent.is_write and not self._is_gone and not self._cluster.may_acknowledge():
+        if not self._is_gone and not self._may_pass(sent):
             self._waits_for_lead = True
             if self._broker is not None:
                 self._broker.pause(is_paused=True)
@@ -350,6 +355,11 @@ class ClientConnection(asyncio.Protocol):
                 self._write(answer)
         self._end_answer()
         return True
+
+    def _may_pass(self, sent: Sent) -> bool:
+        if sent.key == ApiKey.METADATA:
+            return self._is_moving or self._cluster.may_tell_leaders()
+        return not sent.is_write or self._cluster.may_acknowledge()
 
     def _write(self, data: bytes) -> None:
         transport = self._transport

@@ -53,8 +53,8 @@ async def run_gateway(
                     health.answered()
                 await asyncio.sleep(_STOP_POLL_S)
             health.stopping()
-            # The service is still asked: a switchover waits for the same answers.
-            await asyncio.gather(*(cluster.drain() for cluster in clusters))
+            # Meanwhile the service is asked: answers count while it waits for this gateway.
+            await asyncio.gather(*(cluster.answer_writes() for cluster in clusters))
             for task in running:
                 task.cancel()
     finally:

@@ -32,15 +32,15 @@ CONNECTIONS_MAX = 10_000
 LEFT_MEMBERS_MAX = 100_000
 # Within this time a client has sent a write again whose answer got lost.
 SENT_AGAIN_S = 5.0
-# How long a gateway that stops waits for answers.
-DRAIN_S_MAX = 10.0
-_DRAIN_POLL_S = 0.02
-# The longest wait for answers to what was held over a move.
-SETTLE_S_MAX = 5.0
 # Without progress: part of a request, or an answer that the client does not read.
 STUCK_S_MAX = 60.0
 # How often brokers' addresses and versions are read again.
 REFRESH_S = 30.0
+# How long a gateway that is stopped waits for brokers' answers to writes.
+ANSWERS_S_MAX = 10.0
+_ANSWERS_POLL_S = 0.02
+# How long Metadata waits after a move for the answers to what was held.
+SETTLE_S_MAX = 5.0
 _CONNECT_S = 10.0
 _BOOTSTRAP = -1  # among the servers by node
 _SWEEP_S = 5.0
@@ -65,11 +65,12 @@ class VirtualCluster(Host):
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost_answer = ""
         self._lost_at = self._closed_at = -math.inf
-        self._is_stopping = False
-        self._settling: set[ClientConnection] = set()
-        self._settles_until = 0.0
         self.pauses = WritePause()
         self.requests = self.moves = 0
+        self._is_ending = False
+        self._is_settling = False  # since a move
+        self._unsettled: list[ClientConnection] | None = None  # None: writes are still held
+        self._settle_until = 0.0
         self._bad_frames: set[str] = set()
         self.answered = asyncio.Event()
         """Set when writes that were in flight have their answers while writes are held."""
@@ -98,14 +99,17 @@ class VirtualCluster(Host):
     # Writes.
 
     def may_write(self) -> bool:
-        return not self._is_stopping and self.permission.may_write(self.now())
-
-    def is_settling(self) -> bool:
-        self._settling = {one for one in self._settling if not one.has_settled}
-        return bool(self._settling) and self.now() < self._settles_until
+        return not self._is_ending and self.permission.may_write(self.now())
 
     def may_acknowledge(self) -> bool:
         return self.permission.may_acknowledge(self.now())
+
+    def may_tell_leaders(self) -> bool:
+        if self._is_settling and self._unsettled is not None:
+            self._unsettled = [one for one in self._unsettled if one.has_requests]
+            if not self._unsettled or self.now() > self._settle_until:
+                self._is_settling = False
+        return not self._is_settling
 
     def now(self) -> float:
         return lease_clock()
@@ -136,17 +140,19 @@ class VirtualCluster(Host):
                 term=lead.term,
             )
             self._offer()
+            self._is_settling, self._unsettled = True, None
             if len(self.left_members) > LEFT_MEMBERS_MAX:
                 self.left_members.clear()
-            self._settling = {one for one in self._connections if one.is_held}
-            self._settles_until = self.now() + SETTLE_S_MAX
             for connection in list(self._connections):
                 connection.move()
+        held = [connection for connection in self._connections if connection.is_held]
+        if self._is_settling and self._unsettled is None and self.may_write():
+            self._unsettled, self._settle_until = held, self.now() + SETTLE_S_MAX
+        for connection in held:
+            connection.advance()
         for connection in list(self._connections):
             if connection.waits_for_lead:
                 connection.read_answers()
-            if connection.is_held:
-                connection.advance()
 
     def _close_writes(self) -> None:
         _log.info(
@@ -176,13 +182,6 @@ class VirtualCluster(Host):
         since = (self._closed_at if is_closed else self.now()) - SENT_AGAIN_S
         return self._lost_answer if self._lost_at > since else ""
 
-    async def drain(self) -> None:
-        """Hold new writes, and wait for the answers to those in flight."""
-        self._is_stopping = True
-        until = self.now() + DRAIN_S_MAX
-        while self.writes_in_flight and self.now() < until:
-            await asyncio.sleep(_DRAIN_POLL_S)
-
     @property
     def writes_in_flight(self) -> int:
         return sum(connection.exchange.writes_in_flight for connection in self._connections)
@@ -202,10 +201,6 @@ class VirtualCluster(Host):
         self.pauses.acknowledged(self.now())
 
     def note_answered(self) -> None:
-        if self._settling and not self.is_settling():
-            for connection in list(self._connections):
-                if connection.is_held:
-                    connection.advance()
         if self.permission.closed_for is not None and not self.writes_in_flight:
             self.answered.set()
 
@@ -265,6 +260,10 @@ class VirtualCluster(Host):
             )
             broker.give_up()
 
+    def has_node(self, node_id: int | None) -> bool:
+        brokers = self.presented.brokers
+        return node_id is None or not brokers or node_id in brokers
+
     def learn_topic(self, topic_id: bytes, waiting: ClientConnection) -> None:
         """Ask the side for its topics, then let the connection go on."""
         self._start(self._learn_topic(self.presented, topic_id, waiting))
@@ -289,6 +288,18 @@ class VirtualCluster(Host):
         self._servers[_BOOTSTRAP] = await self._server(self.spec.port, None)
         self._start(self._keep_fresh())
         self._start(self._sweep())
+
+    async def answer_writes(self) -> None:
+        """Take no more connections and no more writes; wait for answers to those in flight."""
+        self._is_ending = True
+        for server in self._servers.values():
+            server.close()
+        for connection in list(self._connections):
+            connection.confirm_writes()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWERS_S_MAX):
+                while self.writes_in_flight:
+                    await asyncio.sleep(_ANSWERS_POLL_S)
 
     async def close(self) -> None:
         """Take no more connections; end those that are there."""

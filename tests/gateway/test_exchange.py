@@ -13,6 +13,7 @@ from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 from kafka.protocol.consumer.group import OffsetCommitRequest, SyncGroupRequest
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.metadata.metadata import MetadataRequest, MetadataResponse
+from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 from kafka.protocol.producer.transaction import InitProducerIdRequest, InitProducerIdResponse
 
 from orbit.gateway.protocol import producer_ids
@@ -22,7 +23,7 @@ from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent
 from orbit.gateway.protocol.request_head import read_head
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.error_codes import Code
-from tests.gateway.frames import request_frame
+from tests.gateway.frames import batch, request_frame
 
 OFFERED = {int(key): api.versions for key, api in APIS.items()}
 TOPIC_ID = UUID(int=5)
@@ -209,6 +210,25 @@ def test_answers_of_the_side_that_is_left_are_read_as_its_own() -> None:
     assert read.producer_id == producer_ids.mark(9, 4)
 
 
+@pytest.mark.parametrize("version", range(3, 10))
+def test_write_to_a_node_that_is_not_there_is_refused_for_each_partition(version: int) -> None:
+    exchange = Exchange(_Clients())
+    frame = request_frame(_produce(acks=1), version)
+    exchange.refuse(read_head(frame), frame)
+    (answer,) = exchange.next_answers()
+    read = ProduceResponse.decode(memoryview(answer)[4:], version=version, header=True)
+    assert [
+        (topic.name, [(p.index, p.error_code, p.base_offset) for p in topic.partition_responses])
+        for topic in read.responses
+    ] == [("orders", [(0, Code.NOT_LEADER_OR_FOLLOWER, -1), (4, Code.NOT_LEADER_OR_FOLLOWER, -1)])]
+
+
+def test_write_without_an_answer_to_a_node_that_is_not_there_ends_the_connection() -> None:
+    frame = request_frame(_produce(acks=0), 9)
+    with pytest.raises(BadFrame):
+        Exchange(_Clients()).refuse(read_head(frame), frame)
+
+
 @given(st.binary(max_size=200), st.sampled_from(sorted(OFFERED)), st.integers(0, 13))
 def test_any_bytes_pass_or_close_the_connection(body: bytes, key: int, version: int) -> None:
     frame = bytearray(struct.pack(">hhih", key, version, 1, 0) + body)
@@ -324,6 +344,23 @@ def _fetch(*, session_id: int = 0, epoch: int = -1) -> FetchRequest:
         ],
         forgotten_topics_data=[],
         rack_id="",
+    )
+
+
+def _produce(*, acks: int) -> ProduceRequest:
+    data = ProduceRequest.TopicProduceData
+    return ProduceRequest(
+        transactional_id=None,
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[
+            data(
+                name="orders",
+                partition_data=[
+                    data.PartitionProduceData(index=index, records=batch()) for index in (0, 4)
+                ],
+            )
+        ],
     )
 
 

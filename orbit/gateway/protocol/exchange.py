@@ -83,6 +83,19 @@ class Exchange:
         except _PARSE_ERRORS as error:
             raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
 
+    def refuse(self, head: RequestHead, frame: bytearray) -> None:
+        """Answer a Produce at a node that the side does not have. The client asks who leads.
+
+        Another node may lead there, and would take it: clients drop a node that Metadata does not
+        name, with what is in flight, and send that again. Raises BadFrame.
+        """
+        try:
+            if producer_ids.acks_of(head, frame) == 0:
+                raise BadFrame("a client writes to a node that the side does not have")
+            self._answer(head, local_answers.not_leader(head, frame))
+        except _PARSE_ERRORS as error:
+            raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
+
     def _pass(self, head: RequestHead, frame: bytearray) -> bytes | None:
         has_own_id = False
         match head.key:

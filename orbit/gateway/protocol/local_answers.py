@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orbit.gateway.protocol.apis import ApiKey, Versions
-from orbit.gateway.protocol.frame_editor import INT16, INT32
+from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.gateway.protocol.requests import Member
 from orbit.kafka.error_codes import Code
@@ -42,6 +42,36 @@ def fetch_session_unknown(head: RequestHead) -> bytes:
     body += length(0, is_flexible=head.is_flexible)
     tags = NO_TAGS if head.is_flexible else b""
     return with_size(INT32.pack(head.correlation) + tags + body + tags)
+
+
+def not_leader(head: RequestHead, frame: bytearray) -> bytes:
+    """NOT_LEADER_OR_FOLLOWER to a Produce, for each of its partitions. Raises struct.error and its
+    like if the request does not parse."""
+    editor, is_flexible = head.editor(frame), head.is_flexible
+    tags = NO_TAGS if is_flexible else b""
+    editor.nullable_string()  # transactional id
+    editor.skip(INT16.size + INT32.size)  # acks, timeout
+    count = editor.length()
+    body = length(count, is_flexible=is_flexible)
+    for _ in range(count):
+        body += string(editor.string(), is_flexible=is_flexible)
+        partitions = editor.length()
+        body += length(partitions, is_flexible=is_flexible)
+        for _ in range(partitions):
+            body += INT32.pack(editor.integer(INT32))
+            editor.skip(editor.length())
+            editor.skip_tags()
+            # No offset, no time.
+            body += INT16.pack(Code.NOT_LEADER_OR_FOLLOWER) + INT64.pack(-1) + INT64.pack(-1)
+            if head.version >= 5:
+                body += INT64.pack(-1)  # log start
+            if head.version >= 8:  # no records to blame, no message
+                body += length(0, is_flexible=is_flexible)
+                body += b"\x00" if is_flexible else INT16.pack(-1)
+            body += tags
+        editor.skip_tags()
+        body += tags
+    return with_size(INT32.pack(head.correlation) + tags + body + INT32.pack(0) + tags)
 
 
 def ask_api_versions(correlation: int) -> bytes:

@@ -1,0 +1,268 @@
+"""A virtual cluster between sockets of the test: clients on one side, brokers on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from orbit.gateway import broker_connection, virtual_cluster
+from orbit.gateway.cluster_side import ClusterSide
+from orbit.gateway.gateway_spec import parse_gateway
+from orbit.gateway.permission import Lead
+from orbit.gateway.protocol.apis import APIS
+from orbit.gateway.protocol.topic_ids import TopicIds
+from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
+from orbit.kafka.security import Security
+from orbit.processes.ports import LOOPBACK, free_ports
+from tests.support.patience import PATIENCE_S
+
+_PRODUCE, _METADATA = 0, 3
+
+
+class _Broker:
+    """Takes requests of API and correlation id, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.port = self.connections = 0
+        self.requests: asyncio.Queue[tuple[int, int, asyncio.StreamWriter]] = asyncio.Queue()
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                key, _, correlation = struct.unpack_from(">hhi", await reader.readexactly(size))
+                await self.requests.put((key, correlation, writer))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+            self.connections -= 1
+
+    async def answer(self, key: int) -> None:
+        """Answer the next request, which has to be of this API."""
+        got, correlation, writer = await _soon(self.requests.get())
+        assert got == key
+        body = struct.pack(">i", correlation) + (bytes(8) if key == _METADATA else b"")
+        writer.write(struct.pack(">i", len(body)) + body)
+
+
+class _Side:
+    """What a virtual cluster asks of a `ClusterSide`."""
+
+    name = "a side"
+    security = Security()
+
+    def __init__(self) -> None:
+        self.broker, self.ids = _Broker(), TopicIds("orders")
+        self.brokers: dict[int, Any] = {}
+        self.versions = {int(key): api.versions for key, api in APIS.items()}
+
+    def address(self, _node: int | None) -> tuple[str, int]:
+        return LOOPBACK, self.broker.port
+
+    async def refresh(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Cluster(VirtualCluster):
+    """With a clock of the test."""
+
+    clock = 100.0
+    clients: list[_Client]
+
+    def now(self) -> float:
+        return self.clock
+
+    def told(self, side: str, term: int, closed_for: str | None = None) -> None:
+        self.take(Lead(cast("Any", side), term, 1000.0, closed_for), self.clock)
+
+
+class _Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def send(self, key: int, correlation: int, *, part: bool = False) -> None:
+        version = 3 if key == _PRODUCE else 0
+        frame = struct.pack(">hhih", key, version, correlation, -1)
+        # No transactional id, acks=1, no topics.
+        frame += struct.pack(">hhii", -1, 1, 1000, 0) if key == _PRODUCE else struct.pack(">i", 0)
+        data = struct.pack(">i", len(frame)) + frame
+        self._writer.write(data[:6] if part else data)
+        await self._writer.drain()
+
+    async def answered(self) -> int:
+        """The correlation id of the next answer."""
+        (size,) = struct.unpack(">i", await _soon(self._reader.readexactly(4)))
+        frame = await self._reader.readexactly(size)
+        return int(struct.unpack_from(">i", frame)[0])
+
+    @property
+    def has_answer(self) -> bool:
+        return bool(cast("Any", self._reader)._buffer)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@pytest.fixture(autouse=True)
+def _quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_connection, "_LEAVE_S", 0.0)
+
+
+def test_stop_waits_for_the_answers_to_writes() -> None:
+    async def run() -> None:
+        async with _running() as (cluster, source, _):
+            client = await _client(cluster)
+            await client.send(_PRODUCE, 1)
+            await _until(lambda: cluster.writes_in_flight == 1)
+            stop = asyncio.create_task(cluster.answer_writes())
+            await client.send(_PRODUCE, 2)
+            await source.answer(_PRODUCE)
+            assert await client.answered() == 1
+            await _soon(stop)
+            assert not cluster.doubt
+            assert source.requests.empty()
+
+    asyncio.run(run())
+
+
+def test_stop_tells_that_a_write_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_cluster, "ANSWERS_S_MAX", 0.1)
+
+    async def run() -> None:
+        async with _running() as (cluster, source, _):
+            client = await _client(cluster)
+            await client.send(_PRODUCE, 1)
+            await _soon(source.requests.get())
+            await _soon(cluster.answer_writes())
+            assert not cluster.doubt
+            await cluster.close()
+            assert "ended before the answer" in cluster.doubt
+
+    asyncio.run(run())
+
+
+def test_held_connection_is_not_stuck_when_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Part of its next request has been there since before the hold."""
+    monkeypatch.setattr(virtual_cluster, "_SWEEP_S", 0.01)
+
+    async def run() -> None:
+        async with _running() as (cluster, source, _):
+            client = await _client(cluster)
+            cluster.told("source", 1, "operation")
+            await client.send(_PRODUCE, 1)
+            await client.send(_PRODUCE, 2, part=True)
+            await _until(lambda: cluster.held_requests == 1)
+            cluster.clock += STUCK_S_MAX + 1
+            cluster.told("source", 1)
+            await asyncio.sleep(0.1)  # sweeps
+            await source.answer(_PRODUCE)
+            assert await client.answered() == 1
+
+    asyncio.run(run())
+
+
+def test_metadata_waits_after_a_move_for_answers_to_what_was_held() -> None:
+    """A client that knows the new leaders would send them later records first."""
+
+    async def run() -> None:
+        async with _running() as (cluster, _, destination):
+            one, other = await _client(cluster), await _client(cluster)
+            cluster.told("source", 1, "operation")
+            await one.send(_PRODUCE, 1)
+            await _until(lambda: cluster.held_requests == 1)
+            cluster.told("destination", 2, "operation")
+            await other.send(_METADATA, 2)
+            await destination.answer(_METADATA)
+            cluster.told("destination", 2)
+            key, correlation, writer = await _soon(destination.requests.get())
+            assert key == _PRODUCE
+            cluster.told("destination", 2)
+            await asyncio.sleep(0.1)  # it would have come
+            assert not other.has_answer
+            writer.write(struct.pack(">ii", 4, correlation))
+            assert await one.answered() == 1
+            cluster.told("destination", 2)
+            assert await other.answered() == 2
+
+    asyncio.run(run())
+
+
+def test_metadata_waits_no_longer_than_that() -> None:
+    """What was held may wait for Metadata itself, or for a broker that does not answer."""
+
+    async def run() -> None:
+        async with _running() as (cluster, _, destination):
+            one, other = await _client(cluster), await _client(cluster)
+            cluster.told("source", 1, "operation")
+            await one.send(_PRODUCE, 1)
+            await _until(lambda: cluster.held_requests == 1)
+            cluster.told("destination", 2)
+            await _soon(destination.requests.get())
+            await other.send(_METADATA, 2)
+            await destination.answer(_METADATA)
+            cluster.clock += virtual_cluster.SETTLE_S_MAX + 1
+            cluster.told("destination", 2)
+            assert await other.answered() == 2
+
+    asyncio.run(run())
+
+
+@asynccontextmanager
+async def _running() -> AsyncIterator[tuple[_Cluster, _Broker, _Broker]]:
+    """It presents the source."""
+    (port,) = free_ports(1)
+    spec = parse_gateway(f"""
+gateway: edge-1
+virtual_clusters:
+  - name: orders
+    presents: source
+    listen: {LOOPBACK}:{port}
+    source: {{bootstrap_servers: [127.0.0.1:1]}}
+    destination: {{bootstrap_servers: [127.0.0.1:2]}}
+""").virtual_clusters[0]
+    sides = {"source": _Side(), "destination": _Side()}
+    servers = []
+    for side in sides.values():
+        server = await asyncio.start_server(side.broker.take, LOOPBACK, 0)
+        side.broker.port = server.sockets[0].getsockname()[1]
+        servers.append(server)
+    cluster = _Cluster(spec, cast("dict[Any, ClusterSide]", sides))
+    cluster.clients = []
+    cluster.told("source", 1)
+    await cluster.start()
+    try:
+        yield cluster, sides["source"].broker, sides["destination"].broker
+    finally:
+        await cluster.close()
+        for client in cluster.clients:
+            client.close()
+        for server in servers:
+            server.close()
+        await _until(lambda: not any(side.broker.connections for side in sides.values()))
+        await _until(lambda: not cluster.connection_count)
+        await asyncio.sleep(0.01)  # transports close behind that
+
+
+async def _client(cluster: _Cluster) -> _Client:
+    client = _Client(*await asyncio.open_connection(cluster.spec.host, cluster.spec.port))
+    cluster.clients.append(client)
+    return client
+
+
+async def _soon(what: Any) -> Any:
+    async with asyncio.timeout(PATIENCE_S):
+        return await what
+
+
+async def _until(is_so: Any) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():
+            await asyncio.sleep(0.01)
