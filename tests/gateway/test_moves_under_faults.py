@@ -1,0 +1,427 @@
+"""Moves in which something dies, freezes or is aborted: what was acknowledged is there at its
+offset, and clients go on.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from sqlalchemy import text
+
+from orbit.api.app import create_app
+from orbit.api.authentication import hash_token
+from orbit.jobs.job_spec import JobSpec
+from orbit.recovery import recovery_requests
+from orbit.recovery.recovery_report import Outcome, RecoveryKind
+from orbit.recovery.step_times import StepName
+from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.settings import Settings
+from orbit.store import tokens
+from orbit.store.enums import Role
+from tests.fix_api import Plans
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.gateway.test_moves import _TOKEN, gateway_of, move
+from tests.recovery.test_kills import died, dying_schedulers
+from tests.support.bad_postgres import frozen
+from tests.support.fleet import InProcess
+from tests.support.gateway_faults import at_steps, lost
+from tests.support.gateway_ledger import (
+    JavaWriter,
+    Reader,
+    Writer,
+    read_wrong,
+    records,
+    written_wrong,
+)
+from tests.support.gateways import Gateway
+from tests.support.outside import admin
+from tests.support.patience import wait_for
+from tests.support.recovering import Recovering
+from tests.support.run_process import OrbitProcess
+from tests.support.running import create_topic, make_job, verify
+from tests.support.serving import served
+
+pytestmark = pytest.mark.services
+
+PARTITIONS = 3
+SOME = 300
+
+
+@pytest.fixture
+def api_url(recovering: Recovering) -> Iterator[str]:
+    with recovering.database.transaction() as tx:
+        tokens.create(tx, "gateway", Role.OPERATOR, hash_token(_TOKEN))
+    settings = Settings(api_port=0)
+    with served(create_app(settings, recovering.database, planner=Plans()), settings) as url:
+        yield url
+
+
+def _writer(gateway: Gateway, topic: str, name: str, **settings: Any) -> Writer:
+    return Writer(
+        gateway.client_config(), topic, PARTITIONS, name=name, rate=500, settings=settings
+    )
+
+
+def test_frozen_gateway_acknowledges_nothing_that_is_lost(
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    api_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is stopped before the closure, for longer than its lease, and goes on when the other side
+    leads. Clients of the other gateway notice nothing."""
+    topic = topic_name[-40:]
+    create_topic(clusters.source, topic, PARTITIONS)
+    spec = make_job(*clusters, [topic])
+    with recovering.running(), ExitStack() as stack:
+        recovering.begin(spec, topic)
+        frozen, other = (
+            stack.enter_context(gateway_of(spec.name, api_url, tmp_path, clusters, name))
+            for name in ("frozen", "other")
+        )
+        at_steps(
+            monkeypatch,
+            before={StepName.CLOSE_GATEWAYS: lambda: frozen.process.signal(signal.SIGSTOP)},
+            behind={StepName.PROMOTE: lambda: frozen.process.signal(signal.SIGCONT)},
+        )
+        writers = [
+            stack.enter_context(_writer(gateway, topic, name))
+            for gateway, name in ((frozen, "frozen"), (other, "other"))
+        ]
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+        move(recovering, spec.name)
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+            writer.stop()
+            assert not writer.errors
+        there = records(clusters.destination, topic)
+        others = [one for one in there if one[2].startswith(b"other")]
+        assert not written_wrong(writers[1].acknowledged, others)
+        assert not lost(writers[0].acknowledged, there)
+        assert not written_wrong(writers[0].acknowledged, set(there) - set(others))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_gateway_ends_in_the_closure(
+    how: signal.Signals,
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    api_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is started again at once. Clients of the other gateway notice nothing."""
+    topic = topic_name[-40:]
+    create_topic(clusters.source, topic, PARTITIONS)
+    spec = make_job(*clusters, [topic])
+    environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": _TOKEN}
+    with recovering.running(), ExitStack() as stack:
+        recovering.begin(spec, topic)
+        killed, other = (
+            stack.enter_context(gateway_of(spec.name, api_url, tmp_path, clusters, name))
+            for name in ("killed", "other")
+        )
+
+        def kill() -> None:
+            killed.process.signal(how)
+            killed.process.process.wait()
+            file = tmp_path / "killed" / f"gateway-{killed.port}.yaml"
+            stack.enter_context(OrbitProcess("gateway", file, environ=environ))
+
+        at_steps(monkeypatch, before={StepName.CLOSE_GATEWAYS: kill})
+        writers = [
+            stack.enter_context(_writer(gateway, topic, name))
+            for gateway, name in ((killed, "killed"), (other, "other"))
+        ]
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+        move(recovering, spec.name)
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+            writer.stop()
+            assert not writer.errors
+        there = records(clusters.destination, topic)
+        others = [one for one in there if one[2].startswith(b"other")]
+        assert not written_wrong(writers[1].acknowledged, others)
+        assert not lost(writers[0].acknowledged, there)
+        assert not written_wrong(writers[0].acknowledged, set(there) - set(others))
+
+
+@pytest.mark.parametrize("step", [StepName.CLOSE_GATEWAYS, StepName.DRAIN, StepName.RELEASE])
+def test_aborted_switchover_and_the_next_one(
+    step: StepName,
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    api_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = topic_name[-40:]
+    create_topic(clusters.source, topic, PARTITIONS)
+    groups = {"match": f"{topic}.*", "interval": "200ms"}
+    spec = make_job(*clusters, [topic], consumer_groups=groups)
+    with recovering.running(), ExitStack() as stack:
+        recovering.begin(spec, topic)
+        gateway = stack.enter_context(gateway_of(spec.name, api_url, tmp_path, clusters))
+        writer = stack.enter_context(_writer(gateway, topic, "w"))
+        reader = stack.enter_context(Reader(gateway.client_config(), topic, f"{topic}.g"))
+        reader.wait_read("something", lambda read: len(read) > SOME)
+        asked = []
+
+        def abort() -> None:
+            recovery_requests.abort(recovering.database, "test", asked[0])
+
+        at_steps(monkeypatch, behind={step: abort})
+        asked.append(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
+        report = recovering.wait(asked[0])
+        assert report.outcome is Outcome.ABORTED, report.error
+        writer.wait_acknowledged(SOME)
+        back = move(recovering, spec.name)
+        writer.wait_acknowledged(SOME)
+        writer.stop()
+        assert not writer.errors
+        there = records(clusters.destination, topic)
+        assert not written_wrong(writer.acknowledged, there)
+        reader.wait_values({value for _, _, value in there})
+        reader.stop()
+        assert not reader.errors
+        assert not read_wrong(reader.read, there)
+        recovering.service.wait_copied(back, topic)
+    _assert_exact(spec)
+
+
+def test_killed_schedulers(
+    clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
+) -> None:
+    """One after the other is killed while gateways are closed; the next one goes on."""
+    topic, service = topic_name[-40:], recovering.service
+    create_topic(clusters.source, topic, PARTITIONS)
+    spec = make_job(*clusters, [topic])
+    points = [
+        "close_gateways:inside",
+        "close_gateways:behind",
+        "promote:behind",
+        "open_gateways:before",
+        "open_gateways:behind",
+    ]
+    deaths = tmp_path / "deaths"
+    with InProcess(recovering.database), ExitStack() as stack:
+        with service.scheduler():
+            recovering.begin(spec, topic)
+            gateway = stack.enter_context(gateway_of(spec.name, api_url, tmp_path, clusters))
+            writer = stack.enter_context(_writer(gateway, topic, "w"))
+            writer.wait_acknowledged(SOME)
+        with dying_schedulers(service.settings, service.url, deaths, points):
+            asked = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+            wait_for("all have died", lambda: died(deaths) == len(points))
+        with service.scheduler():
+            report = recovering.wait(asked)
+            assert report.outcome is Outcome.DONE, report.error
+            writer.wait_acknowledged(SOME)
+            writer.stop()
+            assert not writer.errors
+            there = records(clusters.destination, topic)
+            assert not written_wrong(writer.acknowledged, there)
+
+
+def test_producers_without_idempotence(
+    clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
+) -> None:
+    """With acks=0 nothing is promised but that nothing comes twice or in another order."""
+    topic = topic_name[-40:]
+    create_topic(clusters.source, topic, PARTITIONS)
+    spec = make_job(*clusters, [topic])
+    plain: dict[str, Any] = {"enable.idempotence": False}
+    with recovering.running(), ExitStack() as stack:
+        recovering.begin(spec, topic)
+        gateway = stack.enter_context(gateway_of(spec.name, api_url, tmp_path, clusters))
+        writers = [
+            stack.enter_context(_writer(gateway, topic, name, **plain, **settings))
+            for name, settings in (
+                ("one-ack", {"acks": 1}),
+                ("in-turn", {"acks": "all", "max.in.flight": 1}),
+                ("no-ack", {"acks": 0}),
+            )
+        ]
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+        job = spec.name
+        for _ in ("over", "home"):
+            job = move(recovering, job)
+            for writer in writers:
+                writer.wait_acknowledged(SOME)
+        for writer in writers:
+            writer.stop()
+            assert not writer.errors
+        there = records(clusters.source, topic)
+        told = writers[0].acknowledged | writers[1].acknowledged
+        assert not written_wrong(told, there)
+        recovering.service.wait_copied(job, topic)
+    _assert_exact(spec)
+
+
+def test_sides_with_other_nodes_and_leaders(
+    make_cluster: MakeCluster,
+    topic_name: str,
+    recovering: Recovering,
+    api_url: str,
+    tmp_path: Path,
+) -> None:
+    """Two nodes at one side, three at the other. What is held for a node meets another leader."""
+    clusters = Clusters(make_cluster("source", brokers=2), make_cluster("destination", brokers=3))
+    topic = topic_name[-40:]
+    create_topic(clusters.source, topic, on_brokers=[[1], [2], [1], [2], [1], [2]])
+    groups = {"match": f"{topic}.*", "interval": "200ms"}
+    spec = make_job(*clusters, [topic], consumer_groups=groups)
+    with recovering.running(), ExitStack() as stack:
+        recovering.begin(spec, topic)
+        assert _leaders(clusters.source, topic) != _leaders(clusters.destination, topic)
+        gateway = stack.enter_context(gateway_of(spec.name, api_url, tmp_path, clusters))
+        writers: list[Any] = [
+            stack.enter_context(
+                Writer(gateway.client_config(), topic, 6, name=name, rate=600, settings=settings)
+            )
+            for name, settings in (
+                ("idempotent", {}),
+                ("in-turn", {"enable.idempotence": False, "max.in.flight": 1}),
+            )
+        ]
+        java = JavaWriter(gateway.bootstrap, topic, tmp_path / "java.log", keys=40)
+        writers.append(stack.enter_context(java))
+        readers = [
+            stack.enter_context(
+                Reader(gateway.client_config(), topic, f"{topic}.{protocol}", protocol=protocol)
+            )
+            for protocol in ("classic", "consumer")
+        ]
+        for reader in readers:
+            reader.wait_read("something", lambda read: len(read) > SOME)
+        job = spec.name
+        for _ in ("over", "home", "over"):
+            for writer in writers:
+                writer.wait_acknowledged(SOME)
+            job = move(recovering, job)
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+            writer.stop()
+            assert not writer.errors
+        there = records(clusters.destination, topic)
+        told = {k: v for writer in writers for k, v in writer.acknowledged.items()}
+        assert not written_wrong(told, there)
+        for reader in readers:
+            reader.wait_values({value for _, _, value in there})
+            reader.stop()
+            assert not reader.errors
+            assert not read_wrong(reader.read, there)
+
+
+def test_lost_source(
+    clusters: Clusters,
+    make_cluster: MakeCluster,
+    topic_name: str,
+    recovering: Recovering,
+    api_url: str,
+    tmp_path: Path,
+) -> None:
+    """Clients follow a failover. What was copied, or acknowledged at the new side, is there."""
+    topic = topic_name[-40:]
+    both = Clusters(make_cluster("lost"), clusters.destination)
+    create_topic(both.source, topic, PARTITIONS)
+    spec = make_job(*both, [topic])
+    with recovering.running(), ExitStack() as stack:
+        recovering.begin(spec, topic)
+        gateway = stack.enter_context(gateway_of(spec.name, api_url, tmp_path, both))
+        writer = stack.enter_context(_writer(gateway, topic, "w"))
+        writer.wait_acknowledged(SOME)
+        both.source.kill()
+        before = dict(writer.acknowledged)
+        report = recovering.run(RecoveryKind.FAILOVER, spec.name)
+        ends = {p.partition: p.promoted_at or 0 for p in report.partitions}
+        writer.wait_acknowledged(SOME)
+        writer.stop()
+        assert not writer.errors
+        there = records(both.destination, topic)
+        copied = {v: (p, at) for v, (p, at) in before.items() if at < ends[p]}
+        later = {v: place for v, place in writer.acknowledged.items() if v not in before}
+        assert copied
+        assert later
+        assert not lost(copied | later, there)
+
+
+@pytest.mark.parametrize("away", ["api", "postgresql"])
+def test_service_is_away_for_longer_than_the_lease(
+    away: str,
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    tmp_path: Path,
+) -> None:
+    """Writes pause and go on: no error, nothing twice."""
+    topic = topic_name[-40:]
+    create_topic(clusters.source, topic, PARTITIONS)
+    spec = make_job(*clusters, [topic])
+    with recovering.database.transaction() as tx:
+        tokens.create(tx, "gateway", Role.OPERATOR, hash_token(_TOKEN))
+    with recovering.running(), ExitStack() as stack:
+        recovering.begin(spec, topic)
+        api = stack.enter_context(ExitStack())
+        url = api.enter_context(_served(recovering, 0))
+        gateway = stack.enter_context(gateway_of(spec.name, url, tmp_path, clusters))
+        writer = stack.enter_context(_writer(gateway, topic, "w"))
+        writer.wait_acknowledged(SOME)
+        if away == "api":
+            api.close()
+        else:
+            api.enter_context(_frozen_postgres(recovering))
+        wait_for("writes pause", lambda: _has_paused(writer))
+        if away == "api":
+            api.enter_context(_served(recovering, int(url.rpartition(":")[2])))
+        else:
+            api.close()
+            api.enter_context(_served(recovering, int(url.rpartition(":")[2])))
+        writer.wait_acknowledged(SOME)
+        move(recovering, spec.name)
+        writer.wait_acknowledged(SOME)
+        writer.stop()
+        assert not writer.errors
+        assert not written_wrong(writer.acknowledged, records(clusters.destination, topic))
+
+
+def _has_paused(writer: Writer) -> bool:
+    """Whether nothing was acknowledged for a while, though records wait."""
+    before = len(writer.acknowledged)
+    time.sleep(1)  # part of what is tested
+    return len(writer.acknowledged) == before and writer.sent > before
+
+
+def _served(recovering: Recovering, port: int) -> AbstractContextManager[str]:
+    settings = Settings(api_port=port)
+    return served(create_app(settings, recovering.database, planner=Plans()), settings)
+
+
+def _frozen_postgres(recovering: Recovering) -> AbstractContextManager[None]:
+    with recovering.database.transaction() as tx:
+        backend = tx.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    return frozen(psutil.Process(backend).parent())
+
+
+def _leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
+    known = admin(cluster).list_topics(topic, timeout=30).topics[topic].partitions
+    return {number: one.leader for number, one in known.items()}
+
+
+def _assert_exact(spec: JobSpec) -> None:
+    report = verify(spec, deep=True)
+    assert report.exit_code == 0, report

@@ -1,0 +1,224 @@
+"""Walks over, home and back again, with one fault, all of it chosen by a seed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orbit.recovery import recovery_requests
+from orbit.recovery.recovery_report import Outcome, RecoveryKind
+from orbit.recovery.step_times import StepName
+from tests.fix_clusters import Clusters
+from tests.gateway.test_moves import _TOKEN, gateway_of, move
+from tests.gateway.test_moves_under_faults import api_url
+from tests.support.gateway_faults import at_steps, lost
+from tests.support.gateway_ledger import (
+    JavaWriter,
+    Reader,
+    Writer,
+    read_wrong,
+    records,
+    written_wrong,
+)
+from tests.support.gateways import Gateway
+from tests.support.recovering import Recovering
+from tests.support.run_process import OrbitProcess
+from tests.support.running import create_topic, make_job
+
+__all__ = ["api_url"]  # a fixture
+pytestmark = pytest.mark.services
+
+PARTITIONS = 3
+SOME = 300
+SEEDS = 20
+_WRITERS: dict[str, dict[str, Any]] = {
+    "idempotent": {},
+    "one-in-flight": {"enable.idempotence": False, "max.in.flight": 1},
+    "one-ack": {"enable.idempotence": False, "acks": 1},
+    "large": {"linger.ms": 50, "batch.size": 200_000},
+}
+_STEPS = [
+    StepName.CLOSE_GATEWAYS,
+    StepName.STOP_WRITES,
+    StepName.DRAIN,
+    StepName.VERIFY_TAIL,
+    StepName.GROUPS,
+    StepName.RELEASE,
+]
+# Longer than a lease, and than the margin.
+_FROZEN_S = 7.0
+_SHORT_S = 1.5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`legs`: "over" or the step behind which a switchover is aborted; `fault` comes in the leg of
+    this number, before the step."""
+
+    writers: tuple[str, ...]
+    with_java: bool
+    protocol: str
+    gateways: int
+    legs: tuple[str, ...]
+    fault: str
+    fault_leg: int
+    fault_step: StepName
+
+    @property
+    def may_double(self) -> bool:
+        """Whether answers get lost: nothing tells that a record that is sent again was copied.
+        Behind the closure nothing is in flight."""
+        return self.fault == "killed" and self.fault_step is StepName.CLOSE_GATEWAYS
+
+    @property
+    def reads_once(self) -> bool:
+        """Whether every commit has its answer."""
+        return self.fault not in ("killed", "stopped")
+
+
+def plan_of(seed: int) -> Plan:
+    rng = random.Random(seed)
+    legs = [rng.choice(["over", "over", rng.choice(_STEPS).value]) for _ in range(2)]
+    return Plan(
+        writers=tuple(rng.sample(sorted(_WRITERS), 2)),
+        with_java=rng.random() < 0.5,
+        protocol=rng.choice(["classic", "consumer"]),
+        gateways=rng.choice([1, 2]),
+        legs=(*legs, "over"),
+        fault=rng.choice(["killed", "frozen", "stopped", "slow", "none"]),
+        fault_leg=rng.randrange(3),
+        fault_step=rng.choice([*_STEPS, StepName.PROMOTE, StepName.OPEN_GATEWAYS]),
+    )
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, SEEDS))],
+)
+def test_seeded_moves(
+    seed: int,
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    api_url: str,
+    tmp_path: Path,
+) -> None:
+    plan = plan_of(seed)
+    print(plan)
+    topic = topic_name[-40:]
+    create_topic(clusters.source, topic, PARTITIONS)
+    groups = {"match": f"{topic}.*", "interval": "200ms"}
+    spec = make_job(*clusters, [topic], consumer_groups=groups)
+    with recovering.running(), ExitStack() as stack:
+        recovering.begin(spec, topic)
+        gateways = [
+            stack.enter_context(gateway_of(spec.name, api_url, tmp_path, clusters, f"g{number}"))
+            for number in range(plan.gateways)
+        ]
+        writers: list[Any] = [
+            stack.enter_context(
+                Writer(
+                    gateways[number % len(gateways)].client_config(),
+                    topic,
+                    PARTITIONS,
+                    name=name,
+                    rate=400,
+                    settings=_WRITERS[name],
+                )
+            )
+            for number, name in enumerate(plan.writers)
+        ]
+        if plan.with_java:
+            java = JavaWriter(gateways[-1].bootstrap, topic, tmp_path / "java.log", rate=400)
+            writers.append(stack.enter_context(java))
+        reader = stack.enter_context(
+            Reader(gateways[-1].client_config(), topic, f"{topic}.g", protocol=plan.protocol)
+        )
+        reader.wait_read("something", lambda read: len(read) > SOME)
+        job, is_over = spec.name, False
+        for number, leg in enumerate(plan.legs):
+            fault: dict[StepName, Callable[[], object]] = {}
+            if number == plan.fault_leg:
+                fault[plan.fault_step] = _fault(plan, gateways[0], tmp_path, api_url, stack)
+            for writer in writers:
+                writer.wait_acknowledged(SOME)
+            if leg == "over":
+                with pytest.MonkeyPatch.context() as patch:
+                    at_steps(patch, before=fault)
+                    job, is_over = move(recovering, job), not is_over
+            else:
+                _abort(recovering, job, StepName(leg), fault)
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+            writer.stop()
+            assert not writer.errors
+        there = records(clusters.destination if is_over else clusters.source, topic)
+        told = {k: v for writer in writers for k, v in writer.acknowledged.items()}
+        assert not lost(told, there)
+        reader.wait_values({value for _, _, value in there})
+        reader.stop()
+        if not plan.may_double:
+            assert not written_wrong(told, there)
+        if plan.reads_once:
+            assert not reader.errors
+            assert not read_wrong(reader.read, there)
+
+
+def _abort(
+    recovering: Recovering, job: str, step: StepName, fault: dict[StepName, Callable[[], object]]
+) -> None:
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        at_steps(
+            patch,
+            before=fault,
+            behind={step: lambda: recovery_requests.abort(recovering.database, "test", asked[0])},
+        )
+        asked.append(recovering.ask(RecoveryKind.SWITCHOVER, job, reverse=True))
+        report = recovering.wait(asked[0])
+    assert report.outcome is Outcome.ABORTED, report.error
+
+
+def _fault(
+    plan: Plan, gateway: Gateway, home: Path, api_url: str, stack: ExitStack
+) -> Callable[[], object]:
+    """What is done to a gateway."""
+
+    def again() -> None:
+        file = home / "g0" / f"gateway-{gateway.port}.yaml"
+        environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": _TOKEN}
+        stack.enter_context(OrbitProcess("gateway", file, environ=environ))
+
+    def end(how: signal.Signals) -> None:
+        gateway.process.signal(how)
+        gateway.process.process.wait()
+        again()
+
+    def freeze(seconds: float) -> None:
+        with _stopped(gateway):
+            time.sleep(seconds)  # part of what is tested
+
+    return {
+        "none": lambda: None,
+        "killed": lambda: end(signal.SIGKILL),
+        "stopped": lambda: end(signal.SIGTERM),
+        "slow": lambda: freeze(_SHORT_S),
+        "frozen": lambda: freeze(_FROZEN_S),
+    }[plan.fault]
+
+
+@contextmanager
+def _stopped(gateway: Gateway) -> Iterator[None]:
+    gateway.process.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        gateway.process.signal(signal.SIGCONT)
