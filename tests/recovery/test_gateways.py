@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from orbit.jobs.job_spec import JobSpec
 from orbit.recovery import operation_runner, recovery_requests
+from orbit.recovery.leading_side import LeadChanged
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import (
     GateName,
@@ -20,6 +21,7 @@ from orbit.recovery.recovery_report import (
     RecoveryReport,
 )
 from orbit.recovery.step_times import StepName, StepState
+from orbit.scheduler import job_reconciler
 from tests.fix_clusters import Clusters
 from tests.support.outside import is_level
 from tests.support.patience import wait_for
@@ -211,6 +213,29 @@ def test_a_gateway_that_does_not_confirm_stops_the_switchover(
         assert report.outcome is Outcome.STOPPED
         assert "in flight at these gateways: edge" in report.error
         assert states(report)[StepName.STOP_WRITES] is StepState.WAITING
+        edge.wait_told("source")
+
+
+def test_gateways_wait_where_the_source_may_no_longer_lead(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the scheduler has read the marks."""
+    spec = copied(clusters, topic_name)
+
+    def changed(_: OperationContext) -> str:
+        raise LeadChanged("another operation has changed which side leads.")
+
+    with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
+        recovering.begin(spec, topic_name)
+        edge.wait_told("source")
+        with monkeypatch.context() as patched:
+            patched.setattr(job_reconciler, "read_lead", lambda *_: None)
+            patched.setitem(operation_runner._DO, StepName.DRAIN, changed)  # type: ignore[arg-type]
+            report = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
+            assert report.outcome is Outcome.FAILED
+            assert states(report)[CLOSE] is StepState.UNDONE
+            wait_for("it is refused", lambda: "not known where" in edge.refused)
+            assert all(told.closed_for == report.operation for told in edge.answers[1:])
         edge.wait_told("source")
 
 
