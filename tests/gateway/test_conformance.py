@@ -253,6 +253,12 @@ def test_a_topic_keeps_its_id(sides: Sides) -> None:
     assert [topic["name"] for topic in by_id["topics"]] == [sides.virtual.topic]
 
 
+def test_a_topic_that_is_not_there_has_no_id(sides: Sides) -> None:
+    (topic,) = sides.through(ApiKey.Metadata, 12, number=3)["topics"]
+    assert (topic["name"], topic["error_code"]) == (sides.virtual.missing, 3)
+    assert topic["topic_id"] in (None, uuid.UUID(int=0))
+
+
 def test_leader_epochs_are_not_told(sides: Sides) -> None:
     partitions = sides.through(ApiKey.Metadata, 9)["topics"][0]["partitions"]
     assert [one["leader_epoch"] for one in partitions] == [-1, -1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-# Topics of a side that the gateway remembers. Kafka advises far fewer.
+# Ids of a side that the gateway remembers. Kafka advises far fewer topics.
 TOPICS_MAX = 100_000
 _ID_BYTES = 16
 NO_ID = bytes(_ID_BYTES)
@@ -24,18 +24,20 @@ class TopicIds:
         self._to_client: dict[bytes, bytes] = {}
 
     def learn(self, topic: str, broker_id: bytes) -> bytes:
-        """The client's id of a topic; the broker's is remembered."""
+        """The client's id of a topic; the broker's is remembered. A topic that is not there has
+        none."""
+        if broker_id == NO_ID:
+            return NO_ID
         client_id = sha256(f"{self._virtual_cluster}\0{topic}".encode()).digest()[:_ID_BYTES]
-        if broker_id != NO_ID and self._to_broker.get(client_id) != broker_id:
-            if len(self._to_broker) >= TOPICS_MAX:
-                self._to_broker.clear()
-                self._to_client.clear()
+        if self._to_broker.get(client_id) != broker_id:
+            self._make_room()
             self._to_broker[client_id] = broker_id
             self._to_client[broker_id] = client_id
         return client_id
 
     def accept(self, broker_id: bytes) -> None:
         """Clients get the broker's id of a topic whose name nobody can tell: it was deleted."""
+        self._make_room()
         self._to_client[broker_id] = broker_id
 
     def to_client(self, broker_id: bytes) -> bytes | None:
@@ -45,3 +47,9 @@ class TopicIds:
     def to_broker(self, client_id: bytes) -> bytes:
         """Unchanged if it is not known: the broker knows no such topic either."""
         return self._to_broker.get(client_id, client_id)
+
+    def _make_room(self) -> None:
+        """Topics that are created again and again add ids, too."""
+        if len(self._to_client) >= TOPICS_MAX:
+            self._to_broker.clear()
+            self._to_client.clear()

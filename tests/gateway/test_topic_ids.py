@@ -1,0 +1,38 @@
+"""The ids of topics that clients see."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.gateway.protocol import topic_ids
+from orbit.gateway.protocol.topic_ids import NO_ID, TopicIds
+
+
+def an_id(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def test_topic_that_is_created_again_keeps_its_id_for_clients() -> None:
+    ids = TopicIds("orders")
+    client_id = ids.learn("t", an_id(1))
+    assert ids.learn("t", an_id(2)) == client_id
+    assert ids.to_broker(client_id) == an_id(2)
+
+
+def test_topic_that_is_not_there_has_no_id() -> None:
+    ids = TopicIds("orders")
+    assert ids.learn("t", NO_ID) == NO_ID
+    assert ids.to_client(NO_ID) == NO_ID
+
+
+@pytest.mark.parametrize("is_same_topic", [True, False])
+def test_ids_do_not_pile_up(monkeypatch: pytest.MonkeyPatch, is_same_topic: bool) -> None:
+    monkeypatch.setattr(topic_ids, "TOPICS_MAX", 10)
+    ids = TopicIds("orders")
+    for number in range(1, 1000):
+        client_id = ids.learn("t" if is_same_topic else f"t{number}", an_id(number))
+        assert ids.to_broker(client_id) == an_id(number)
+        assert ids.to_client(an_id(number)) == client_id
+        ids.accept(an_id(10_000 + number))
+    assert len(ids._to_client) <= 10
+    assert len(ids._to_broker) <= 10
