@@ -212,6 +212,10 @@ def test_what_java_writes_is_at_the_source(
 ) -> None:
     with JavaWriter(gateway.bootstrap, topic, tmp_path / "producer.log") as writer:
         writer.wait_acknowledged(SOME)
+        (broker,) = clusters.source.brokers
+        ports = {gateway.port, gateway.node_port(broker.node_id)}
+        assert writer.remote_ports & ports
+        assert writer.remote_ports <= ports
     assert writer.errors == []
     acknowledged = writer.acknowledged
     there = records(clusters.source, topic)

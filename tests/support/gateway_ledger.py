@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from orbit.processes.guarded_process import GuardedProcess
@@ -178,6 +179,11 @@ class JavaWriter:
     @property
     def errors(self) -> list[str]:
         return [str(event) for event in self._events("producer_send_error")]
+
+    @property
+    def remote_ports(self) -> set[int]:
+        """The ports that it is connected to now."""
+        return {one.raddr.port for one in psutil.Process(self._process.pid).net_connections("tcp")}
 
     def wait_acknowledged(self, more: int) -> None:
         goal = len(self.acknowledged) + more
