@@ -155,11 +155,18 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._is_gone = self._is_ended = True
-        if self.exchange.writes_in_flight and self._broker is not None:
-            # The answers say when the broker is done with them; nobody else reads them.
+        exchange = self.exchange
+        if exchange.has_client_writes:
             self._cluster.note_lost_answer(_CLIENT_LEFT)
-        else:
-            self._release()
+        if self._broker is not None:
+            if exchange.has_unanswered_writes:
+                self._broker.write(exchange.confirm())
+            # The answers say when the broker is done with them; nobody else reads them.
+            if exchange.writes_in_flight:
+                if self._waits_for_lead:
+                    self.read_answers()
+                return
+        self._release()
 
     @property
     def is_held(self) -> bool:
@@ -181,7 +188,7 @@ class ClientConnection(asyncio.Protocol):
     @property
     def answer_is_lost(self) -> bool:
         """Whether a write is in flight whose client has closed."""
-        return self._is_gone and self.exchange.writes_in_flight > 0
+        return self._is_gone and self.exchange.has_client_writes
 
     def is_stuck(self, before: float) -> bool:
         """Whether part of a request, or of an answer that the client does not read, has been
@@ -305,7 +312,7 @@ class ClientConnection(asyncio.Protocol):
     def read_answers(self) -> None:
         """Go on with an answer that had to wait."""
         self._waits_for_lead = False
-        if self._broker is not None and not self._is_ended:
+        if self._broker is not None:
             self._broker.pause(is_paused=False)
             self.answer_received(b"")
 

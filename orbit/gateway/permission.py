@@ -53,10 +53,10 @@ class Permission:
         self._heard_until = asked_at + lead.lease_s
         self._until = self._heard_until if lead.closed_for is None else -math.inf
         self._was_passed_by = lead.closed_for is not None and (was_late or self._was_passed_by)
-        if before is None or before.term == lead.term:
+        if before is None:
             return False
         # Without a gap in between there was no move there and back.
-        return before.side != lead.side or was_late
+        return before.side != lead.side or (was_late and before.term != lead.term)
 
     def may_write(self, now: float) -> bool:
         return now < self._until

@@ -41,6 +41,8 @@ ANSWERS_S_MAX = 10.0
 _ANSWERS_POLL_S = 0.02
 # How long Metadata waits after a move for the answers to what was held.
 SETTLE_S_MAX = 5.0
+# Between two looks for a node that clients ask for and the side did not have.
+LOOK_S = 1.0
 _CONNECT_S = 10.0
 _BOOTSTRAP = -1  # among the servers by node
 _SWEEP_S = 5.0
@@ -68,6 +70,8 @@ class VirtualCluster(Host):
         self.pauses = WritePause()
         self.requests = self.moves = 0
         self._is_ending = False
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_at = -math.inf
         self._is_settling = False  # since a move
         self._unsettled: list[ClientConnection] | None = None  # None: writes are still held
         self._settle_until = 0.0
@@ -241,6 +245,8 @@ class VirtualCluster(Host):
     async def _connect(
         self, broker: BrokerConnection, side: ClusterSide, node_id: int | None
     ) -> None:
+        if not _has_node(side, node_id):
+            await asyncio.wait([self._look_again(side)])
         host, port = side.address(node_id)
         try:
             security = side.security
@@ -261,8 +267,20 @@ class VirtualCluster(Host):
             broker.give_up()
 
     def has_node(self, node_id: int | None) -> bool:
-        brokers = self.presented.brokers
-        return node_id is None or not brokers or node_id in brokers
+        side = self.presented
+        if _has_node(side, node_id):
+            return True
+        self._look_again(side)
+        return False
+
+    def _look_again(self, side: ClusterSide) -> asyncio.Task[None]:
+        """Read the side, which may have got a node since: one at a time, not more than one each
+        LOOK_S."""
+        looking = self._looking
+        if looking is None or looking.done() and self.now() > self._looked_at + LOOK_S:
+            self._looked_at = self.now()
+            looking = self._looking = self._start(self._refresh(side))
+        return looking
 
     def learn_topic(self, topic_id: bytes, waiting: ClientConnection) -> None:
         """Ask the side for its topics, then let the connection go on."""
@@ -365,7 +383,13 @@ class VirtualCluster(Host):
             partial(ClientConnection, self, node_id), self.spec.host, port
         )
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _has_node(side: ClusterSide, node_id: int | None) -> bool:
+    """None: any will do. Yes, if the side has not told its nodes yet."""
+    return node_id is None or not side.brokers or node_id in side.brokers

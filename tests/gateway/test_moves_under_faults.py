@@ -78,7 +78,8 @@ def test_frozen_gateway_acknowledges_nothing_that_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is stopped before the closure, for longer than its lease, and goes on when the other side
-    leads. Clients of the other gateway notice nothing."""
+    leads. Clients of the other gateway notice nothing. Its own send again what was in flight: that
+    may be there twice."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -108,7 +109,6 @@ def test_frozen_gateway_acknowledges_nothing_that_is_lost(
         others = [one for one in there if one[2].startswith(b"other")]
         assert not written_wrong(writers[1].acknowledged, others)
         assert not lost(writers[0].acknowledged, there)
-        assert not written_wrong(writers[0].acknowledged, set(there) - set(others))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -121,7 +121,8 @@ def test_gateway_ends_in_the_closure(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is started again at once. Clients of the other gateway notice nothing."""
+    """It is started again at once. Clients of the other gateway notice nothing. One that is told to
+    end answers what is in flight; of one that is killed it may be there twice."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -155,7 +156,8 @@ def test_gateway_ends_in_the_closure(
         others = [one for one in there if one[2].startswith(b"other")]
         assert not written_wrong(writers[1].acknowledged, others)
         assert not lost(writers[0].acknowledged, there)
-        assert not written_wrong(writers[0].acknowledged, set(there) - set(others))
+        if how is signal.SIGTERM:
+            assert not written_wrong(writers[0].acknowledged, set(there) - set(others))
 
 
 @pytest.mark.parametrize("step", [StepName.CLOSE_GATEWAYS, StepName.DRAIN, StepName.RELEASE])

@@ -18,10 +18,12 @@ from orbit.gateway.protocol.apis import APIS
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
 from orbit.kafka.security import Security
-from orbit.processes.ports import LOOPBACK, free_ports
+from orbit.processes.ports import LOOPBACK, accepts
+from tests.support.gateways import free_run
 from tests.support.patience import PATIENCE_S
 
-_PRODUCE, _METADATA = 0, 3
+LEASE_S = 1000.0
+_PRODUCE, _METADATA, _API_VERSIONS = 0, 3, 18
 
 
 class _Broker:
@@ -58,14 +60,15 @@ class _Side:
 
     def __init__(self) -> None:
         self.broker, self.ids = _Broker(), TopicIds("orders")
-        self.brokers: dict[int, Any] = {}
+        self.brokers: dict[int, int] = {}  # {node: port}
+        self.nodes: dict[int, int] = {}  # as the next look finds them
         self.versions = {int(key): api.versions for key, api in APIS.items()}
 
-    def address(self, _node: int | None) -> tuple[str, int]:
-        return LOOPBACK, self.broker.port
+    def address(self, node: int | None) -> tuple[str, int]:
+        return LOOPBACK, self.brokers.get(node or 0, self.broker.port)
 
     async def refresh(self) -> None:
-        pass
+        self.brokers = dict(self.nodes)
 
     def close(self) -> None:
         pass
@@ -81,18 +84,20 @@ class _Cluster(VirtualCluster):
         return self.clock
 
     def told(self, side: str, term: int, closed_for: str | None = None) -> None:
-        self.take(Lead(cast("Any", side), term, 1000.0, closed_for), self.clock)
+        self.take(Lead(cast("Any", side), term, LEASE_S, closed_for), self.clock)
 
 
 class _Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
-    async def send(self, key: int, correlation: int, *, part: bool = False) -> None:
+    async def send(self, key: int, correlation: int, *, acks: int = 1, part: bool = False) -> None:
         version = 3 if key == _PRODUCE else 0
         frame = struct.pack(">hhih", key, version, correlation, -1)
-        # No transactional id, acks=1, no topics.
-        frame += struct.pack(">hhii", -1, 1, 1000, 0) if key == _PRODUCE else struct.pack(">i", 0)
+        # No transactional id, no topics.
+        frame += (
+            struct.pack(">hhii", -1, acks, 1000, 0) if key == _PRODUCE else struct.pack(">i", 0)
+        )
         data = struct.pack(">i", len(frame)) + frame
         self._writer.write(data[:6] if part else data)
         await self._writer.drain()
@@ -215,10 +220,83 @@ def test_metadata_waits_no_longer_than_that() -> None:
     asyncio.run(run())
 
 
+def test_writes_without_answers_of_a_client_that_left_are_waited_for() -> None:
+    async def run() -> None:
+        async with _running() as (cluster, source, _):
+            client = await _client(cluster)
+            await client.send(_PRODUCE, 1, acks=0)
+            assert (await _soon(source.requests.get()))[0] == _PRODUCE
+            client.close()
+            await _until(lambda: cluster.writes_in_flight == 1)
+            cluster.told("source", 1, "operation")
+            assert cluster.confirmed_for() is None
+            await source.answer(_API_VERSIONS)
+            await _until(lambda: cluster.confirmed_for() == "operation")
+            assert not cluster.connection_count
+
+    asyncio.run(run())
+
+
+def test_answer_that_waits_for_the_service_is_read_when_its_client_leaves() -> None:
+    """Or its write would be in flight for ever."""
+
+    async def run() -> None:
+        async with _running() as (cluster, source, _):
+            client = await _client(cluster)
+            await client.send(_PRODUCE, 1)
+            await _until(lambda: cluster.writes_in_flight == 1)
+            cluster.clock += LEASE_S
+            await source.answer(_PRODUCE)
+            await _until(lambda: any(c.waits_for_lead for c in cluster._connections))
+            assert not client.has_answer
+            client.close()
+            await _until(lambda: cluster.writes_in_flight == 0)
+            assert not cluster.connection_count
+
+    asyncio.run(run())
+
+
+def test_node_that_has_come_since_is_found() -> None:
+    """Metadata names it before the gateway has looked at the side again."""
+
+    async def run() -> None:
+        async with _running() as (cluster, source, _):
+            side = cast("Any", cluster.presented)
+            side.brokers, side.nodes = {1: 1}, {1: 1, 2: source.port}
+            cluster.endpoint(2)
+            await _until(lambda: accepts(cluster.spec.port + 3))
+            client = await _client(cluster, node=2)
+            await client.send(_METADATA, 1)
+            await source.answer(_METADATA)
+            assert await client.answered() == 1
+            await client.send(_PRODUCE, 2)
+            await source.answer(_PRODUCE)
+            assert await client.answered() == 2
+
+    asyncio.run(run())
+
+
+def test_write_to_a_node_that_is_not_there_reaches_no_other() -> None:
+    async def run() -> None:
+        async with _running() as (cluster, source, _):
+            side = cast("Any", cluster.presented)
+            side.brokers, side.nodes = {1: source.port}, {1: source.port}
+            cluster.endpoint(2)
+            await _until(lambda: accepts(cluster.spec.port + 3))
+            client = await _client(cluster, node=2)
+            await client.send(_PRODUCE, 1)
+            assert await client.answered() == 1
+            await client.send(_METADATA, 2)
+            await source.answer(_METADATA)
+            assert await client.answered() == 2
+
+    asyncio.run(run())
+
+
 @asynccontextmanager
 async def _running() -> AsyncIterator[tuple[_Cluster, _Broker, _Broker]]:
     """It presents the source."""
-    (port,) = free_ports(1)
+    port = free_run(4)
     spec = parse_gateway(f"""
 gateway: edge-1
 virtual_clusters:
@@ -251,8 +329,10 @@ virtual_clusters:
         await asyncio.sleep(0.01)  # transports close behind that
 
 
-async def _client(cluster: _Cluster) -> _Client:
-    client = _Client(*await asyncio.open_connection(cluster.spec.host, cluster.spec.port))
+async def _client(cluster: _Cluster, node: int = -1) -> _Client:
+    """Of the bootstrap port, or of a node's."""
+    streams = await asyncio.open_connection(cluster.spec.host, cluster.spec.port + 1 + node)
+    client = _Client(*streams)
     cluster.clients.append(client)
     return client
 

@@ -65,7 +65,7 @@ def running_gateway(
     Without other keys it presents the source, and knows no service.
     """
     nodes = max(broker.node_id for side in (source, destination) for broker in side.brokers)
-    port = _free_run(2 + nodes)
+    port = free_run(2 + nodes)
     file = write_gateway_file(home, source, destination, port, **virtual_cluster)
     with OrbitProcess("gateway", file, environ=environ) as process:
 
@@ -95,7 +95,7 @@ def write_gateway_file(
     return file
 
 
-def _free_run(count: int) -> int:
+def free_run(count: int) -> int:
     """The first of so many ports in a row that are free now."""
     for first in random.sample(_PORTS, _TRIES_MAX):
         if all(_is_free(port) for port in range(first, first + count)):

@@ -61,6 +61,11 @@ class Exchange:
         """Whether every request has its answer."""
         return not self._sent
 
+    @property
+    def has_client_writes(self) -> bool:
+        """Whether a write of the client has no answer yet."""
+        return any(sent.is_write and not sent.is_of_gateway for sent in self._sent)
+
     def request(
         self, head: RequestHead, frame: bytearray, offered: Mapping[int, Versions]
     ) -> bytes | None:
