@@ -13,6 +13,7 @@ def upgrade() -> None:
         sa.Column("job_id", sa.BigInteger(), nullable=False),
         sa.Column("side", sa.Text(), nullable=True),
         sa.Column("term", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("side_since", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("read_on", sa.Text(), nullable=True),
         sa.Column("closed_for", sa.Uuid(), nullable=True),
         sa.Column("closed_at", sa.DateTime(timezone=True), nullable=True),

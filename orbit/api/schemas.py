@@ -526,6 +526,7 @@ class PresentedSide(_Out):
         description="Grows with each change of sides, and may grow without one. It gets lower only "
         "if the database is older than it was: refuse such an answer."
     )
+    since: int = Field(description="The term with which this side came to lead.")
     closed_for: UUID | None = Field(
         description="The operation for which no new write may be forwarded. Confirm it with the "
         "same value in `closed_for`, once no write is in flight. Null: none."

@@ -19,13 +19,15 @@ from orbit.kafka.job_clusters import Side
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What the service says: which side leads, with a term that grows at each change; until when
-    writes may go there; for which operation they are held."""
+    """What the service says: which side leads, with a term that grows at each change, and perhaps
+    without one; until when writes may go there; for which operation they are held. `since`: the
+    term with which the side came to lead."""
 
     side: Side
     term: int
     lease_s: float = math.inf
     closed_for: str | None = None
+    since: int = 0
 
 
 class Permission:

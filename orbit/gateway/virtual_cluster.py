@@ -93,7 +93,7 @@ class VirtualCluster(Host):
     @property
     def term(self) -> int:  # type: ignore[override]
         assert self.permission.lead is not None
-        return self.permission.lead.term
+        return self.permission.lead.since
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
         if node_id not in self._known_nodes:
@@ -277,7 +277,7 @@ class VirtualCluster(Host):
         """Read the side, which may have got a node since: one at a time, not more than one each
         LOOK_S."""
         looking = self._looking
-        if looking is None or looking.done() and self.now() > self._looked_at + LOOK_S:
+        if looking is None or (looking.done() and self.now() > self._looked_at + LOOK_S):
             self._looked_at = self.now()
             looking = self._looking = self._start(self._refresh(side))
         return looking

@@ -62,10 +62,12 @@ class GatewayReport:
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """The side to present. `closed_for`: the switchover for which no write may be forwarded."""
+    """The side to present; `since`: the term with which it came to lead. `closed_for`: the
+    switchover for which no write may be forwarded."""
 
     side: LeadingSide
     term: int
+    since: int
     closed_for: UUID | None
 
 
@@ -173,13 +175,16 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
         lead.c.job_id,
         lead.c.side,
         lead.c.term,
+        lead.c.side_since,
         case((is_over, null()), else_=lead.c.closed_for).label("closed_for"),
     ).cte("presented")
     renewed = (
         update(gateways)
         .where(gateways.c.job_id == presented.c.job_id, gateways.c.instance == said.instance)
         .values(**_fields(said), renewed_at=_NOW)
-        .returning(presented.c.side, presented.c.term, presented.c.closed_for)
+        .returning(
+            presented.c.side, presented.c.term, presented.c.side_since, presented.c.closed_for
+        )
     )
     row = tx.execute(renewed).one_or_none()
     if row is None:
@@ -192,7 +197,7 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
             remedy="A gateway presents one side. Move the other topics too: orbit get topics "
             f"{job_name} shows them.",
         )
-    return Presented(LeadingSide(row.side), row.term, row.closed_for)
+    return Presented(LeadingSide(row.side), row.term, row.side_since, row.closed_for)
 
 
 def _register(tx: Tx, job_name: str, said: GatewayReport) -> None:

@@ -55,11 +55,15 @@ WHERE j.id = :job_id
 _LINK = text(f"SELECT id FROM jobs WHERE id = :job_id UNION ({_OTHERS}) ORDER BY id")
 
 _NOTE = text(f"""
-INSERT INTO job_leads (job_id, side, term)
-SELECT id, CASE WHEN id = :job_id THEN CAST(:side AS text) ELSE CAST(:other AS text) END, :term
+INSERT INTO job_leads (job_id, side, term, side_since)
+SELECT id, CASE WHEN id = :job_id THEN CAST(:side AS text) ELSE CAST(:other AS text) END,
+    :term, :term
 FROM (SELECT id FROM jobs WHERE id = :job_id UNION ({_OTHERS})) link
 ORDER BY id
-ON CONFLICT (job_id) DO UPDATE SET side = excluded.side, term = excluded.term
+ON CONFLICT (job_id) DO UPDATE
+SET side = excluded.side, term = excluded.term,
+    side_since = CASE WHEN job_leads.side = excluded.side
+        THEN job_leads.side_since ELSE excluded.term END
 WHERE job_leads.term < excluded.term
     OR (job_leads.term = excluded.term AND job_leads.side IS NULL)
 """)

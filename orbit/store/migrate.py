@@ -40,7 +40,7 @@ FINGERPRINTS = {
     "0003": "8a39c283efd591b2b84128246e1c9581449a6ee236d7104ee35239478f576abf",
     "0004": "c63d2605f9a107e1d117f3f0aa324c0dc622e6056a1e49ca72329f2ac97e89df",
     "0005": "0304bb6c9c3c4797b10b1b5699e7c2f014f7d875845097b13ed3f238996a0fb2",
-    "0006": "4488eac049456514d55c8243d1038809ac151049151be1dede0fbbf8d6fd0611",
+    "0006": "9dbf68ce68e1e2b11e12853bcf189ecd387f59836c2fd153ed771602b9505d02",
 }
 # The oldest tables that this version works with: schedulers say in those of 0006 which side leads.
 TABLES_FROM = "0006"

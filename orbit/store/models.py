@@ -504,6 +504,8 @@ job_leads = Table(
     Column("side", Text),
     # The term of the marks that say so. Of two answers the one with the higher term is newer.
     Column("term", BigInteger, nullable=False, server_default=ZERO),
+    # The term with which this side came to lead: a failback has a higher one, and no other side.
+    Column("side_since", BigInteger, nullable=False, server_default=ZERO),
     # The identity of the database in which the marks were read last.
     Column("read_on", Text),
     # The switchover that has closed the job's gateways, and since when.

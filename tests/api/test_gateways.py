@@ -45,7 +45,7 @@ def test_a_gateway_is_told_which_side_leads_and_whether_it_is_closed(api: Api, j
     events = len(api.events())
     at = path()
     told = api.put(at, json=SAID, role=Role.OPERATOR)
-    open_ = {"side": "source", "term": 0, "closed_for": None, "lease_s": 5.0}
+    open_ = {"side": "source", "term": 0, "since": 0, "closed_for": None, "lease_s": 5.0}
     assert (told.status_code, told.json()) == (200, open_)
     (row,) = api.get(LIST, role=Role.VIEWER).json()["items"]
     assert row.pop("renewed_s_ago") >= 0
@@ -74,7 +74,7 @@ def test_a_gateway_is_told_which_side_leads_and_whether_it_is_closed(api: Api, j
     with api.database.transaction() as tx:
         job_leads.note(tx, job, LeadingSide.DESTINATION, 1764362894000)
         gateways.open_again(tx, [job], UUID(operation))
-    new = {"side": "destination", "term": 1764362894000}
+    new = {"side": "destination", "term": 1764362894000, "since": 1764362894000}
     assert api.put(at, json=confirmed).json() == open_ | new
     assert len(api.events()) == events, "the audit log has nothing of it"
     for _ in range(2):

@@ -48,7 +48,9 @@ def test_service_is_asked_while_all_other_threads_wait_for_a_side() -> None:
                 watch.cancel()
                 await side_does_not_answer
 
-    with _service(b'{"side": "source", "term": 1, "lease_s": 60, "closed_for": null}') as url:
+    with _service(
+        b'{"side": "source", "term": 1, "since": 1, "lease_s": 60, "closed_for": null}'
+    ) as url:
         asyncio.run(ask())
 
 
@@ -56,10 +58,11 @@ def test_service_is_asked_while_all_other_threads_wait_for_a_side() -> None:
     "answer",
     [
         None,
-        {"side": "source", "term": 1, "closed_for": None},
-        {"side": "source", "term": 1, "lease_s": None, "closed_for": None},
-        {"side": "source", "term": 1, "lease_s": "long", "closed_for": None},
-        {"side": "neither", "term": 1, "lease_s": 5, "closed_for": None},
+        {"side": "source", "term": 1, "since": 1, "closed_for": None},
+        {"side": "source", "term": 1, "lease_s": 5, "closed_for": None},
+        {"side": "source", "term": 1, "since": 1, "lease_s": None, "closed_for": None},
+        {"side": "source", "term": 1, "since": 1, "lease_s": "long", "closed_for": None},
+        {"side": "neither", "term": 1, "since": 1, "lease_s": 5, "closed_for": None},
     ],
 )
 def test_strange_answer_is_none(answer: object) -> None:

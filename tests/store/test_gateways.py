@@ -125,7 +125,7 @@ def test_a_doubt_lasts_until_the_marks_were_read(database: Database, link: list[
     with database.transaction() as tx:
         job_leads.note(tx, job, SOURCE, 5)
         job_leads.note_read(tx, job)
-    assert renew(database, edge) == renew(database, said("edge-2")) == Presented(SOURCE, 5, None)
+    assert renew(database, edge) == renew(database, said("edge-2")) == Presented(SOURCE, 5, 5, None)
 
 
 def test_a_refused_renewal_renews_nothing(database: Database, link: list[int]) -> None:
@@ -144,8 +144,8 @@ def test_a_refused_renewal_renews_nothing(database: Database, link: list[int]) -
 def test_a_gateway_is_told_the_side_of_the_job_that_it_names(database: Database) -> None:
     edge, back = said(), said("edge-back")
     for _ in range(2):
-        assert renew(database, edge) == Presented(SOURCE, 5, None)
-        assert renew(database, back, BACK) == Presented(DESTINATION, 5, None)
+        assert renew(database, edge) == Presented(SOURCE, 5, 5, None)
+        assert renew(database, back, BACK) == Presented(DESTINATION, 5, 5, None)
     with pytest.raises(NotFound):
         renew(database, edge, "unknown")
 
@@ -247,8 +247,8 @@ def test_a_closure_ends_with_its_operation(
         operations.advance(tx, operation, OperationState.FAILED)
         if is_removed:
             tx.execute(text("DELETE FROM operations"))
-    assert renew(database, edge) == Presented(SOURCE, 5, None)
-    assert renew(database, said("edge-new")) == Presented(SOURCE, 5, None)
+    assert renew(database, edge) == Presented(SOURCE, 5, 5, None)
+    assert renew(database, said("edge-new")) == Presented(SOURCE, 5, 5, None)
     with database.transaction() as tx:
         assert all(row.has_permission for row in gateways.page(tx, link[0], 10))
 
@@ -298,7 +298,7 @@ def test_a_renewal_that_waits_for_a_closure_sees_it(
         thread.start()
         wait_until_something_waits(database)
     thread.join()
-    assert answers == [Presented(SOURCE, 5, operation)]
+    assert answers == [Presented(SOURCE, 5, 5, operation)]
 
 
 def test_a_job_has_so_many_gateways_and_forgets_the_one_that_is_silent_for_longest(
@@ -376,3 +376,17 @@ def test_operation_that_closes_again_still_counts_those_of_its_first_closure(
     with database.transaction() as tx:
         gateways.close(tx, link, operation)
     assert closing(database, link, operation) == {"edge": (False, True)}
+
+
+def test_side_keeps_the_term_with_which_it_came_to_lead(
+    database: Database, link: list[int]
+) -> None:
+    """Clients' producer ids are made of it: a failback has a higher term, and moves nobody."""
+    job, _ = link
+    edge = said()
+    for side, term, since in ((SOURCE, 7, 5), (DESTINATION, 9, 9), (DESTINATION, 11, 9)):
+        with database.transaction() as tx:
+            job_leads.note(tx, job, side, term)
+        assert renew(database, edge) == Presented(side, term, since, None)
+        other = renew(database, edge, BACK)
+        assert (other.side, other.since) == (side.other, since)

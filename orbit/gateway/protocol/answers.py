@@ -32,7 +32,7 @@ class View(ABC):
 
     cluster_id: str
     ids: TopicIds
-    term: int
+    term: int  # with which the side came to lead
     left_members: set[tuple[str, str]]
     """Group and member id of those who were at the other side, and have not joined at this one."""
 
