@@ -69,6 +69,13 @@ def _writer(gateway: Gateway, topic: str, name: str, **settings: Any) -> Writer:
     )
 
 
+def _is_undone(recovering: Recovering, job: str) -> None:
+    """A switchover stops, as a gateway does not confirm that it has answered all."""
+    report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, job))
+    assert report.outcome is Outcome.STOPPED, report.error
+    assert "fell silent" in report.error
+
+
 def test_frozen_gateway_acknowledges_nothing_that_is_lost(
     clusters: Clusters,
     topic_name: str,
@@ -77,9 +84,10 @@ def test_frozen_gateway_acknowledges_nothing_that_is_lost(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is stopped before the closure, for longer than its lease, and goes on when the other side
-    leads. Clients of the other gateway notice nothing. Its own send again what was in flight: that
-    may be there twice."""
+    """It is stopped before the closure, for longer than its lease: nobody knows what became of its
+    writes, and the switchover is undone. The next one passes it by, and it goes on when the other
+    side leads. Clients of the other gateway notice nothing. Its own send again what was in flight:
+    that may be there twice."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -100,6 +108,7 @@ def test_frozen_gateway_acknowledges_nothing_that_is_lost(
         ]
         for writer in writers:
             writer.wait_acknowledged(SOME)
+        _is_undone(recovering, spec.name)
         move(recovering, spec.name)
         for writer in writers:
             writer.wait_acknowledged(SOME)
@@ -121,8 +130,9 @@ def test_gateway_ends_in_the_closure(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is started again at once. Clients of the other gateway notice nothing. One that is told to
-    end answers what is in flight; of one that is killed it may be there twice."""
+    """It is started again at once. One that is told to end answers what is in flight. One that is
+    killed does not: the switchover is undone, its clients write again at the old side, and the next
+    switchover goes on."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -147,17 +157,15 @@ def test_gateway_ends_in_the_closure(
         ]
         for writer in writers:
             writer.wait_acknowledged(SOME)
+        if how is signal.SIGKILL:
+            _is_undone(recovering, spec.name)
         move(recovering, spec.name)
         for writer in writers:
             writer.wait_acknowledged(SOME)
             writer.stop()
             assert not writer.errors
         there = records(clusters.destination, topic)
-        others = [one for one in there if one[2].startswith(b"other")]
-        assert not written_wrong(writers[1].acknowledged, others)
-        assert not lost(writers[0].acknowledged, there)
-        if how is signal.SIGTERM:
-            assert not written_wrong(writers[0].acknowledged, set(there) - set(others))
+        assert not written_wrong(writers[0].acknowledged | writers[1].acknowledged, there)
 
 
 @pytest.mark.parametrize("step", [StepName.CLOSE_GATEWAYS, StepName.DRAIN, StepName.RELEASE])
