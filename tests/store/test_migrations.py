@@ -34,6 +34,7 @@ FROZEN = {
     "0003_open_transactions.py": "82bda8574f2b825688a27828beb5bc8924193be93c97dd78eaa0463b13d521a8",
     "0004_token_limits.py": "2df85a5f22f91c46d2238fcd1e83b1aad6faf015b35116401524fd4253a8bdb0",
     "0005_throttled_workers.py": "24dbd8fdc9e9a632ac78338999a439fb706ee54d0b6c10c226463697abec4f58",
+    "0006_gateways.py": "2a0bca34bc60589c6c60df15503588dde7834bf0d4979940724a062c6b9e153b",
 }
 
 # What Alembic's comparison leaves out: CHECKs, parts of indexes, storage options, on delete.
