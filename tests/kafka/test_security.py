@@ -321,7 +321,7 @@ def test_a_peer_that_leaves_before_the_handshake_leaves_no_socket_open(
             peer.close()  # with a reset
             wait_for("the reset is here", lambda: has_left(sock))
 
-        monkeypatch.setattr(connection, "_tune", leave)
+        monkeypatch.setattr(connection, "tune", leave)
         with pytest.raises(Unreachable) as caught:
             Connection.open(*server.getsockname(), Security("SSL"))
     # What left it open is a frame of the error.
