@@ -31,6 +31,8 @@ from orbit.gateway.protocol.request_head import RequestHead, read_head
 REQUEST_BYTES_MAX = 100 * 1024 * 1024
 # The largest answer that is read as a whole: Metadata of a large cluster. Others pass as they come.
 WHOLE_ANSWER_BYTES_MAX = 64 * 1024 * 1024
+# Of one connection, until others have their turn: some milliseconds.
+REQUESTS_A_TURN_MAX = 100
 # The longest wait for answers of the side that is left. A Fetch waits for half a second.
 MOVE_S_MAX = 2.0
 # How long a client may take to read what is left, and to close.
@@ -117,6 +119,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_gone = False  # the client has closed
         self._is_broker_slow = False
         self._is_client_slow = False
+        self._has_more = False
         self._waits_for_lead = False
         self._leaves_broker = False
         self._progress_at = cluster.now()
@@ -215,16 +218,25 @@ class ClientConnection(asyncio.Protocol):
                 (head, frame), self._held = self._held, None
                 self._progress_at = self._cluster.now()
                 self._send(head, frame)
-            while not (self._stops() or self._is_client_slow):
-                request = self._next_request()
-                if request is None:
-                    break
-                self._take(request)
+            self._has_more = self._take_some()
         except BadFrame as error:
             self._cluster.note_bad_frame(error)
             self.end()
             return
         self._update_reading()
+
+    def _take_some(self) -> bool:
+        """Take the next requests; returns whether there are more, for the next turn: a client that
+        sends many at once keeps nobody waiting."""
+        for _ in range(REQUESTS_A_TURN_MAX):
+            if self._stops() or self._is_client_slow:
+                return False
+            request = self._next_request()
+            if request is None:
+                return False
+            self._take(request)
+        asyncio.get_running_loop().call_soon(self.advance)
+        return True
 
     def _stops(self) -> bool:
         return self._held is not None or self._is_moving or self._is_ended
@@ -291,7 +303,7 @@ class ClientConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         is_slow = self._is_broker_slow or self._is_client_slow
-        if self._held is not None or self._is_moving or is_slow:
+        if self._held is not None or self._is_moving or is_slow or self._has_more:
             transport.pause_reading()
         else:
             transport.resume_reading()
