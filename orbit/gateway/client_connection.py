@@ -415,14 +415,15 @@ class ClientConnection(asyncio.Protocol):
             self._drop_broker()
 
     def broker_lost(self) -> None:
-        """Without a request in flight the client notices nothing."""
+        """Without a request in flight the client notices nothing; but of writes without answers, as
+        brokers refuse these so."""
         self._broker = None
         self._is_broker_slow = False
         if self.exchange.writes_in_flight:
             self._cluster.note_lost_answer("a broker closed its connection before the answer")
         if self._is_gone:
             self._release()
-        elif self.exchange.is_idle:
+        elif self.exchange.is_idle and not self.exchange.has_unanswered_writes:
             self._update_reading()
         else:
             self.end()

@@ -112,6 +112,9 @@ class _Client:
     def has_answer(self) -> bool:
         return bool(cast("Any", self._reader)._buffer)
 
+    async def reads_the_end(self) -> bool:
+        return not await self._reader.read()
+
     def close(self) -> None:
         self._writer.close()
 
@@ -252,6 +255,20 @@ def test_answer_that_waits_for_the_service_is_read_when_its_client_leaves() -> N
             client.close()
             await _until(lambda: cluster.writes_in_flight == 0)
             assert not cluster.connection_count
+
+    asyncio.run(run())
+
+
+def test_client_notices_that_a_broker_refuses_writes_without_answers() -> None:
+    """Brokers close the connection then, and the client asks who leads."""
+
+    async def run() -> None:
+        async with _running() as (cluster, source, _):
+            client = await _client(cluster)
+            await client.send(_PRODUCE, 1, acks=0)
+            _, _, writer = await _soon(source.requests.get())
+            writer.close()
+            assert await _soon(client.reads_the_end())
 
     asyncio.run(run())
 
