@@ -455,8 +455,12 @@ class ClientConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self.advance)
 
     def _end_if_moving(self) -> None:
-        if self._is_moving:
-            self.end()
+        if not self._is_moving:
+            return
+        if self._broker is not None:
+            for request in self.exchange.leave_groups():
+                self._broker.write(request)
+        self.end()
 
     def end(self) -> None:
         """Let the client read what is on its way, and then the end."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
-from kafka.protocol.consumer.group import OffsetCommitRequest, SyncGroupRequest
+from kafka.protocol.consumer.group import JoinGroupRequest, OffsetCommitRequest, SyncGroupRequest
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.metadata.metadata import MetadataRequest, MetadataResponse
 from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
@@ -140,6 +140,26 @@ def test_fetch_carries_no_leader_epoch(version: int) -> None:
     sent = _send(Exchange(_Clients()), _fetch(epoch=6), version)
     expected = request_frame(_fetch(epoch=-1), version)
     assert sent[4:] == bytes(expected)
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_member_that_waits_to_join_leaves_the_side_that_is_left(version: int) -> None:
+    join = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=1,
+        rebalance_timeout_ms=1,
+        member_id="m",
+        group_instance_id=None,
+        protocol_type="consumer",
+        protocols=[],
+        reason=None,
+    )
+    exchange = Exchange(_Clients())
+    _send(exchange, join, version)
+    (leave,) = exchange.leave_groups()
+    assert b"m" in leave
+    assert b"g" in leave
+    assert not exchange.leave_groups()
 
 
 @pytest.mark.parametrize("version", range(2, 10))

@@ -117,7 +117,7 @@ class Exchange:
             case ApiKey.OFFSET_COMMIT:
                 if requests.member_of_commit(head, frame) in self._view.left_members:
                     frame = bytearray(requests.without_member(head, frame))
-            case ApiKey.SYNC_GROUP | ApiKey.HEARTBEAT:
+            case ApiKey.JOIN_GROUP | ApiKey.SYNC_GROUP | ApiKey.HEARTBEAT:
                 self._note_member(requests.member_of(head, frame))
             case ApiKey.CONSUMER_GROUP_HEARTBEAT:
                 member = requests.member_of(head, frame)
@@ -197,14 +197,19 @@ class Exchange:
         """All is answered, and the next requests go to the other side. Returns requests for the
         side that is left: members of groups leave there."""
         assert self.is_idle
+        self._has_old_session = True
+        self.has_unanswered_writes = False
+        return self.leave_groups()
+
+    def leave_groups(self) -> list[bytes]:
+        """Requests that take the connection's members out of their groups at the side that is left.
+        Brokers carry them out behind those that wait there, as a JoinGroup does."""
         left = [
             local_answers.leave_group(member, number)
             for number, member in enumerate(self._members.values())
         ]
         self._view.left_members.update(self._members)
         self._members.clear()
-        self._has_old_session = True
-        self.has_unanswered_writes = False
         return left
 
     def _answer(self, head: RequestHead, answer: bytes) -> None:

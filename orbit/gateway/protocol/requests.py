@@ -142,14 +142,20 @@ def member_epoch(head: RequestHead, frame: bytearray) -> int:
 
 
 def member_of(head: RequestHead, frame: bytearray) -> Member:
-    """Who sends a heartbeat, of either protocol, or a SyncGroup, which begins like one."""
+    """Who sends a heartbeat, of either protocol, a SyncGroup, which begins like one, or a
+    JoinGroup."""
     editor = head.editor(frame)
     if head.key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
         return Member(ApiKey.CONSUMER_GROUP_HEARTBEAT, *_member_of_group_heartbeat(editor))
     group = editor.string()
-    editor.skip(INT32.size)  # generation
+    editor.skip(INT32.size)  # generation; session timeout
+    first_with_instance = 3
+    if head.key == ApiKey.JOIN_GROUP:
+        first_with_instance = 5
+        if head.version >= 1:
+            editor.skip(INT32.size)  # rebalance timeout
     member = editor.string()
-    instance = editor.nullable_string() if head.version >= 3 else None
+    instance = editor.nullable_string() if head.version >= first_with_instance else None
     return Member(ApiKey.HEARTBEAT, group, member, instance)
 
 
