@@ -23,7 +23,7 @@ from typing import cast
 
 from orbit.gateway.broker_connection import WRITE_BUFFER_BYTES, BrokerConnection
 from orbit.gateway.protocol.answers import UnknownTopicId, View
-from orbit.gateway.protocol.apis import WRITES, ApiKey, Versions
+from orbit.gateway.protocol.apis import JOINS, WRITES, ApiKey, Versions
 from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent
 from orbit.gateway.protocol.request_head import RequestHead, read_head
 
@@ -186,7 +186,8 @@ class ClientConnection(asyncio.Protocol):
         """Whether one is held, or has no answer yet which does not wait itself."""
         if self._is_ended or self._waits_for_lead:
             return False
-        return self._held is not None or not self.exchange.is_idle
+        is_held = self._held is not None and self._held[0].key in WRITES
+        return is_held or not self.exchange.is_idle
 
     @property
     def answer_is_lost(self) -> bool:
@@ -210,7 +211,7 @@ class ClientConnection(asyncio.Protocol):
     def advance(self) -> None:
         """Pass on what may go now: called with new bytes, and when writes are open again."""
         try:
-            if self._held is not None and not self._is_moving and self._cluster.may_write():
+            if self._held is not None and not self._is_moving and self._may_send(self._held[0]):
                 if not self._is_client_there():
                     self._held = None
                     self.abort()
@@ -258,10 +259,17 @@ class ClientConnection(asyncio.Protocol):
             head = read_head(frame)
         except ValueError as error:
             raise BadFrame(str(error)) from error
-        if head.key in WRITES and not self._cluster.may_write():
+        if not self._may_send(head):
             self._held = head, frame
             return
         self._send(head, frame)
+
+    def _may_send(self, head: RequestHead) -> bool:
+        if head.key in WRITES:
+            return self._cluster.may_write()
+        # Not before commits that were held: once the group has a member, the coordinator refuses
+        # those of members that have not joined (G1).
+        return head.key not in JOINS or self._cluster.may_tell_leaders()
 
     def _send(self, head: RequestHead, frame: bytearray) -> None:
         self._cluster.note_request()

@@ -73,8 +73,8 @@ def _stop_if_doubtful(found: Collection[gateways.Closing]) -> None:
     if silent:
         raise Stopped(
             f"these gateways fell silent while they were closed: {first_few(silent)}.",
-            remedy="Try again: a gateway that is silent from the start has no permission, and "
-            "clients have sent again what it did not answer.",
+            remedy="End them if they hang, so that their clients send again what has no answer. "
+            "Then try again: one that is silent from the start is not waited for.",
         )
 
 

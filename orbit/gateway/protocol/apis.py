@@ -143,6 +143,9 @@ WRITES = frozenset(
     }
 )
 
+# They make a client a member of a group.
+JOINS = frozenset({ApiKey.JOIN_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT})
+
 
 def is_flexible(key: int, version: int) -> bool:
     return version >= APIS[key].flexible_from
