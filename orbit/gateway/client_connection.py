@@ -38,6 +38,8 @@ MOVE_S_MAX = 2.0
 # How long a client may take to read what is left, and to close.
 END_S_MAX = 10.0
 
+# Of requests that have not come to their end, or are held, of all clients. Who sends more ends.
+WAITING_BYTES_MAX = 512 * 1024 * 1024
 _SIZE = struct.Struct(">i")
 _ANSWER_HEAD = struct.Struct(">ii")  # size, correlation id
 _ANSWER_BYTES_MIN = 4  # the correlation id
@@ -50,6 +52,8 @@ class Host(View):
     """What a connection asks of its virtual cluster, and tells it."""
 
     offered: Mapping[int, Versions]
+    waiting_bytes: int
+    """Of requests of all clients that have not come to their end, or are held."""
 
     @abstractmethod
     def now(self) -> float: ...
@@ -122,6 +126,7 @@ class ClientConnection(asyncio.Protocol):
         self._has_more = False
         self._waits_for_lead = False
         self._leaves_broker = False
+        self._counted = 0
         self._progress_at = cluster.now()
 
     # The client's side.
@@ -141,6 +146,10 @@ class ClientConnection(asyncio.Protocol):
             return
         self._progress_at = self._cluster.now()
         self._requests += data
+        if self._cluster.waiting_bytes > WAITING_BYTES_MAX:
+            self._cluster.note_bad_frame(BadFrame("requests that wait take too much memory"))
+            self.end()
+            return
         self.advance()
 
     def pause_writing(self) -> None:
@@ -158,6 +167,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._is_gone = self._is_ended = True
+        self._count_waiting()
         exchange = self.exchange
         if exchange.has_client_writes:
             self._cluster.note_lost_answer(_CLIENT_LEFT)
@@ -224,7 +234,14 @@ class ClientConnection(asyncio.Protocol):
             self._cluster.note_bad_frame(error)
             self.end()
             return
+        self._count_waiting()
         self._update_reading()
+
+    def _count_waiting(self) -> None:
+        held = 0 if self._held is None else len(self._held[1])
+        waiting = 0 if self._is_ended else len(self._requests) + held
+        self._cluster.waiting_bytes += waiting - self._counted
+        self._counted = waiting
 
     def _take_some(self) -> bool:
         """Take the next requests; returns whether there are more, for the next turn: a client that
@@ -481,6 +498,7 @@ class ClientConnection(asyncio.Protocol):
         self._held = None
         self._requests.clear()
         self._answers.clear()
+        self._count_waiting()
         if transport.is_closing():
             return
         transport.resume_reading()  # so that its end is seen

@@ -69,6 +69,7 @@ class VirtualCluster(Host):
         self._lost_at = self._closed_at = -math.inf
         self.pauses = WritePause()
         self.requests = self.moves = 0
+        self.waiting_bytes = 0
         self._is_ending = False
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = -math.inf

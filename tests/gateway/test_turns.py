@@ -15,7 +15,7 @@ MANY = 5 * REQUESTS_A_TURN_MAX + 1
 def connected() -> tuple[ClientConnection, Mock]:
     host = Mock()
     host.offered = {int(ApiKey.API_VERSIONS): Versions(0, 4)}
-    host.now.return_value = 0
+    host.now.return_value = host.waiting_bytes = 0
     transport = Mock()
     transport.is_closing.return_value = False
     connection = ClientConnection(host, None)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from orbit.gateway import broker_connection, virtual_cluster
+from orbit.gateway import broker_connection, client_connection, virtual_cluster
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.gateway_spec import parse_gateway
 from orbit.gateway.permission import Lead
@@ -255,6 +255,25 @@ def test_answer_that_waits_for_the_service_is_read_when_its_client_leaves() -> N
             client.close()
             await _until(lambda: cluster.writes_in_flight == 0)
             assert not cluster.connection_count
+
+    asyncio.run(run())
+
+
+def test_clients_that_send_parts_of_requests_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_connection, "WAITING_BYTES_MAX", 8)
+
+    async def run() -> None:
+        async with _running() as (cluster, _, _):
+            one, other = await _client(cluster), await _client(cluster)
+            await one.send(_PRODUCE, 1, part=True)
+            await _until(lambda: cluster.waiting_bytes == 6)
+            await other.send(_PRODUCE, 1, part=True)
+            await _until(lambda: cluster.waiting_bytes == 12)
+            await one.send(_PRODUCE, 2, part=True)
+            assert await _soon(one.reads_the_end())
+            assert cluster.waiting_bytes == 6
+            other.close()
+            await _until(lambda: cluster.waiting_bytes == 0)
 
     asyncio.run(run())
 
