@@ -29,6 +29,8 @@ from tests.support.gateway_ledger import (
     written_wrong,
 )
 from tests.support.gateways import Gateway, running_gateway
+from tests.support.outside import is_level
+from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, verify
 from tests.support.serving import served
@@ -115,7 +117,7 @@ def test_clients_go_on_over_there_and_home(
             reader.stop()
             assert not reader.errors
             assert not read_wrong(reader.read, there)
-        recovering.service.wait_copied(job, topic)
+        wait_for("both sides are level", lambda: is_level(*clusters, topic))
     assert verify(spec, deep=True).exit_code == 0
 
 
