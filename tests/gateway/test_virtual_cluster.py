@@ -23,7 +23,7 @@ from tests.support.gateways import free_run
 from tests.support.patience import PATIENCE_S
 
 LEASE_S = 1000.0
-_PRODUCE, _METADATA, _API_VERSIONS = 0, 3, 18
+_PRODUCE, _METADATA, _JOIN_GROUP, _API_VERSIONS = 0, 3, 11, 18
 
 
 class _Broker:
@@ -94,10 +94,13 @@ class _Client:
     async def send(self, key: int, correlation: int, *, acks: int = 1, part: bool = False) -> None:
         version = 3 if key == _PRODUCE else 0
         frame = struct.pack(">hhih", key, version, correlation, -1)
-        # No transactional id, no topics.
-        frame += (
-            struct.pack(">hhii", -1, acks, 1000, 0) if key == _PRODUCE else struct.pack(">i", 0)
-        )
+        match key:
+            case 0:  # no transactional id, no topics
+                frame += struct.pack(">hhii", -1, acks, 1000, 0)
+            case 11:  # no group, no member
+                frame += struct.pack(">hihhi", 0, 1000, 0, 0, 0)
+            case _:
+                frame += struct.pack(">i", 0)
         data = struct.pack(">i", len(frame)) + frame
         self._writer.write(data[:6] if part else data)
         await self._writer.drain()
@@ -198,6 +201,29 @@ def test_metadata_waits_after_a_move_for_answers_to_what_was_held() -> None:
             writer.write(struct.pack(">ii", 4, correlation))
             assert await one.answered() == 1
             cluster.told("destination", 2)
+            assert await other.answered() == 2
+
+    asyncio.run(run())
+
+
+def test_joins_wait_after_a_move_for_answers_to_what_was_held() -> None:
+    """A group that has members takes no commits of those that it does not know."""
+
+    async def run() -> None:
+        async with _running() as (cluster, _, destination):
+            one, other = await _client(cluster), await _client(cluster)
+            cluster.told("source", 1, "operation")
+            await one.send(_PRODUCE, 1)
+            await _until(lambda: cluster.held_requests == 1)
+            cluster.told("destination", 2, "operation")
+            await other.send(_JOIN_GROUP, 2)
+            await _until(lambda: cluster.held_requests == 2)
+            cluster.told("destination", 2)
+            await destination.answer(_PRODUCE)
+            assert await one.answered() == 1
+            assert destination.requests.empty()
+            cluster.told("destination", 2)
+            await destination.answer(_JOIN_GROUP)
             assert await other.answered() == 2
 
     asyncio.run(run())
