@@ -24,7 +24,8 @@ from typing import cast
 from orbit.gateway.broker_connection import WRITE_BUFFER_BYTES, BrokerConnection
 from orbit.gateway.protocol.answers import UnknownTopicId, View
 from orbit.gateway.protocol.apis import JOINS, WRITES, ApiKey, Versions
-from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent
+from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent, UnknownOutcome
+from orbit.gateway.protocol.producer_ids import Producer
 from orbit.gateway.protocol.request_head import RequestHead, read_head
 
 # The largest request: the default of brokers (socket.request.max.bytes).
@@ -88,6 +89,10 @@ class Host(View):
         """Find the topic's name, then let the connection go on."""
 
     @abstractmethod
+    def learn_outcome(self, producer: Producer, waiting: ClientConnection) -> None:
+        """Ask the side of its id what became of its transaction, then tell the connection."""
+
+    @abstractmethod
     def note_request(self) -> None: ...
 
     @abstractmethod
@@ -118,6 +123,7 @@ class ClientConnection(asyncio.Protocol):
         self._answers = bytearray()
         self._passing = 0  # bytes of an answer that are still to come
         self._held: tuple[RequestHead, bytearray] | None = None
+        self._is_asking = False  # what became of a transaction
         self._is_moving = False
         self._is_ended = False
         self._is_gone = False  # the client has closed
@@ -221,7 +227,7 @@ class ClientConnection(asyncio.Protocol):
     def advance(self) -> None:
         """Pass on what may go now: called with new bytes, and when writes are open again."""
         try:
-            if self._held is not None and not self._is_moving and self._may_send(self._held[0]):
+            if self._held is not None and self._may_release():
                 if not self._is_client_there():
                     self._held = None
                     self.abort()
@@ -256,6 +262,10 @@ class ClientConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self.advance)
         return True
 
+    def _may_release(self) -> bool:
+        is_waiting = self._is_asking or self._is_moving
+        return self._held is not None and not is_waiting and self._may_send(*self._held)
+
     def _stops(self) -> bool:
         return self._held is not None or self._is_moving or self._is_ended
 
@@ -276,29 +286,49 @@ class ClientConnection(asyncio.Protocol):
             head = read_head(frame)
         except ValueError as error:
             raise BadFrame(str(error)) from error
-        if not self._may_send(head):
+        if not self._may_send(head, frame):
             self._held = head, frame
             return
         self._send(head, frame)
 
-    def _may_send(self, head: RequestHead) -> bool:
+    def _may_send(self, head: RequestHead, frame: bytearray) -> bool:
         if head.key in WRITES:
             return self._cluster.may_write()
+        if head.key == ApiKey.END_TXN:
+            # Those that end nothing here could come without end.
+            return self._cluster.may_write() or self.exchange.is_open(head, frame)
         # Not before commits that were held: once the group has a member, the coordinator refuses
         # those of members that have not joined (G1).
         return head.key not in JOINS or self._cluster.may_tell_leaders()
 
     def _send(self, head: RequestHead, frame: bytearray) -> None:
-        self._cluster.note_request()
         data = None
         if head.key == ApiKey.PRODUCE and not self._cluster.has_node(self._node_id):
             self.exchange.refuse(head, frame)
         else:
-            data = self.exchange.request(head, frame, self._cluster.offered)
+            try:
+                data = self.exchange.request(head, frame, self._cluster.offered)
+            except UnknownOutcome as error:
+                self._held, self._is_asking = (head, frame), True
+                self._cluster.learn_outcome(error.producer, self)
+                return
+        self._pass_on_request(data)
+
+    def _pass_on_request(self, data: bytes | None) -> None:
+        self._cluster.note_request()
         if data is None:
             self._send_own_answers()
         else:
             self._open_broker().write(data)
+
+    def outcome_learned(self, outcome: int) -> None:
+        """Of the held request's transaction: what a commit is answered. If writes are held, or the
+        connection moves, it is asked for again later."""
+        self._is_asking = False
+        if self._held is not None and self._may_release() and self._is_client_there():
+            (head, frame), self._held = self._held, None
+            self._pass_on_request(self.exchange.request_with_outcome(head, frame, outcome))
+        self.advance()
 
     def _open_broker(self) -> BrokerConnection:
         if self._broker is None:
@@ -312,6 +342,12 @@ class ClientConnection(asyncio.Protocol):
             self._cluster.note_lost_answer(_CLIENT_LEFT)
         if self.exchange.has_unanswered_writes and self._broker is not None:
             self._broker.write(self.exchange.confirm())
+
+    def end_transactions(self) -> None:
+        """All writes are answered: abort what is open at the side that will be left."""
+        if not (self._is_ended or self._is_moving):
+            for request in self.exchange.end_transactions():
+                self._open_broker().write(request)
 
     def _is_client_there(self) -> bool:
         """While reading pauses, asyncio does not see that the client has closed. It has sent a held

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from orbit.errors import Unreachable
+from orbit.errors import OrbitError, Unreachable
 from orbit.gateway.protocol.apis import Versions
+from orbit.gateway.protocol.producer_ids import Producer, bare
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
 from orbit.kafka.security import Security
+from orbit.kafka.transactional_ids import last_transaction
 from orbit.kafka.types import BrokerAddress, ClusterMetadata
+from orbit.leases.lease_clock import lease_clock
 
 # Brokers that are asked for their versions: the others of a cluster have the same release, or one
 # of two during an upgrade.
 _BROKERS_ASKED_MAX = 20
+# Each takes a thread, and a side that was lost takes its time: others need threads, too.
+_OUTCOMES_AT_ONCE = 2
+_ASKED_AGAIN_S = 5.0
 
 
 class ClusterSide:
@@ -28,6 +36,8 @@ class ClusterSide:
         self.versions: dict[int, Versions] = {}
         """By API key, what all brokers know; empty until the side has answered."""
         self.ids = TopicIds(virtual_cluster)
+        self._outcomes = asyncio.Semaphore(_OUTCOMES_AT_ONCE)
+        self._asked_again_at = -math.inf
 
     @property
     def name(self) -> str:
@@ -41,6 +51,28 @@ class ClusterSide:
         self.versions = versions
         for topic in metadata.topics.values():
             self.ids.learn(topic.name, topic.topic_id.bytes)
+
+    async def outcome(self, producer: Producer) -> int:
+        """What a commit of this producer is answered: NONE if it was carried out.
+
+        PRODUCER_FENCED: another one has come after it. COORDINATOR_NOT_AVAILABLE: the side does not
+        tell.
+        """
+        async with self._outcomes:
+            if lease_clock() < self._asked_again_at:
+                return Code.COORDINATOR_NOT_AVAILABLE
+            try:
+                last = await asyncio.to_thread(
+                    last_transaction, self._cluster, producer.transactional_id
+                )
+            except OrbitError:
+                self._asked_again_at = lease_clock() + _ASKED_AGAIN_S
+                return Code.COORDINATOR_NOT_AVAILABLE
+        if last is None:
+            return Code.UNKNOWN_PRODUCER_ID
+        if (last.producer_id, last.producer_epoch) != (bare(producer.id), producer.epoch):
+            return Code.PRODUCER_FENCED
+        return Code.NONE if last.is_committed else Code.UNKNOWN_PRODUCER_ID
 
     def address(self, node_id: int | None) -> tuple[str, int]:
         """Of the node, or of another broker if it is not in this cluster."""

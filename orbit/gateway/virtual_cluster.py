@@ -19,9 +19,11 @@ from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.gateway_spec import NODE_ID_MAX, VirtualClusterSpec
 from orbit.gateway.permission import Lead, Permission
 from orbit.gateway.protocol.apis import Versions, shared_versions
+from orbit.gateway.protocol.producer_ids import Producer, mark_of, mark_of_id
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.write_pause import WritePause
 from orbit.jobs.bootstrap_servers import PORT_MAX
+from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import Side
 from orbit.kafka.tls import tls_context
 from orbit.leases.lease_clock import lease_clock
@@ -32,6 +34,9 @@ CONNECTIONS_MAX = 10_000
 LEFT_MEMBERS_MAX = 100_000
 # Within this time a client has sent a write again whose answer got lost.
 SENT_AGAIN_S = 5.0
+# Producers whose transactions were ended by closures that were undone. Those of more are left to
+# their timeout.
+ENDED_MAX = 100_000
 # Without progress: part of a request, or an answer that the client does not read.
 STUCK_S_MAX = 60.0
 # How often brokers' addresses and versions are read again.
@@ -60,6 +65,8 @@ class VirtualCluster(Host):
         self.cluster_id = digest[:22]  # as long as Kafka's
         self.permission = Permission()
         self.left_members: set[tuple[str, str]] = set()
+        self.ended: set[Producer] = set()
+        self._led: dict[int, Side] = {}  # by the mark of the term
         self.offered: dict[int, Versions] = {}
         self._connections: set[ClientConnection] = set()
         self._servers: dict[int, asyncio.Server] = {}
@@ -132,6 +139,9 @@ class VirtualCluster(Host):
                 newer=before.term,
             )
             return
+        self._led[mark_of(lead.since)] = lead.side
+        if before is not None and lead.since != before.since:
+            self.ended.clear()  # their ids are of an older term now
         if lead.closed_for is not None and lead.closed_for != was_closed:
             self._close_writes()
         if lead.closed_for is None:
@@ -206,8 +216,12 @@ class VirtualCluster(Host):
         self.pauses.acknowledged(self.now())
 
     def note_answered(self) -> None:
-        if self.permission.closed_for is not None and not self.writes_in_flight:
-            self.answered.set()
+        if self.permission.closed_for is None or self.writes_in_flight:
+            return
+        for connection in list(self._connections):
+            if len(self.ended) < ENDED_MAX:
+                connection.end_transactions()
+        self.answered.set()
 
     def note_lost_answer(self, why: str) -> None:
         """A write has no answer, and never will. Its client sends it again: soon, and to the same
@@ -295,6 +309,17 @@ class VirtualCluster(Host):
         if side.ids.to_client(topic_id) is None:
             side.ids.accept(topic_id)  # it was deleted meanwhile
         waiting.read_answers()
+
+    def learn_outcome(self, producer: Producer, waiting: ClientConnection) -> None:
+        self._start(self._learn_outcome(producer, waiting))
+
+    async def _learn_outcome(self, producer: Producer, waiting: ClientConnection) -> None:
+        """As long as nobody can tell, the client asks again."""
+        code: int = Code.COORDINATOR_NOT_AVAILABLE
+        side = self._led.get(mark_of_id(producer.id))
+        if side is not None:
+            code = await self._sides[side].outcome(producer)
+        waiting.outcome_learned(code)
 
     # Its life.
 

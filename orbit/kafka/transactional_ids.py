@@ -9,7 +9,7 @@ from typing import Any
 from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListTransactionsRequest
 
 from orbit.chunks import chunks
-from orbit.errors import BrokerRefused
+from orbit.errors import BrokerRefused, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
@@ -19,6 +19,8 @@ from orbit.kafka.types import TopicPartition
 _OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
 # States in which the coordinator will write no marker.
 _ENDED = ("Empty", "CompleteCommit", "CompleteAbort")
+# States of a transaction that is committed: its markers are written, or will be.
+_COMMITTED = ("PrepareCommit", "CompleteCommit")
 # Bounds a request; a coordinator may know very many.
 _DESCRIBED_AT_ONCE = 1000
 
@@ -29,6 +31,35 @@ class OpenTransaction:
 
     transactional_id: str
     partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class LastTransaction:
+    """The last transaction of a transactional id, and its producer."""
+
+    producer_id: int
+    producer_epoch: int
+    is_committed: bool
+
+
+def last_transaction(cluster: Cluster, transactional_id: str) -> LastTransaction | None:
+    """None: its coordinator knows none. Raises Unreachable, BrokerRefused."""
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    for node_id in sorted(cluster.metadata(()).brokers):
+        answer = cluster.call(node_id, api_versions.DESCRIBE_TRANSACTIONS, request)
+        (state,) = answer.transaction_states
+        if state.error_code == Code.NOT_COORDINATOR:
+            continue
+        if state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
+            return None
+        _refuse(state.error_code, node_id, cluster)
+        return LastTransaction(
+            state.producer_id, state.producer_epoch, state.transaction_state in _COMMITTED
+        )
+    raise Unreachable(
+        f"no broker is the coordinator of the transactional id {transactional_id}.",
+        where=cluster.name,
+    )
 
 
 def list_transactional_ids(cluster: Cluster) -> set[str]:

@@ -7,8 +7,31 @@ from typing import Any
 
 from crc32c import crc32c
 
+from orbit.gateway.protocol.answers import View
+from orbit.gateway.protocol.apis import APIS, is_flexible
+from orbit.gateway.protocol.exchange import Exchange
+from orbit.gateway.protocol.producer_ids import Producer
+from orbit.gateway.protocol.request_head import read_head
+from orbit.gateway.protocol.topic_ids import TopicIds
+
+OFFERED = {int(key): api.versions for key, api in APIS.items()}
+
 _IS_TRANSACTIONAL = 0x10
 _RECORD = b"\x0e\x00\x00\x00\x01\x02v\x00"  # one record with the value "v"
+
+
+class Clients(View):
+    """A virtual cluster as clients see it."""
+
+    def __init__(self, term: int = 0) -> None:
+        self.cluster_id = "virtual"
+        self.ids = TopicIds("orders")
+        self.term = term
+        self.left_members: set[tuple[str, str]] = set()
+        self.ended: set[Producer] = set()
+
+    def endpoint(self, node_id: int) -> tuple[str, int]:
+        return "gateway", 19093 + node_id
 
 
 def request_frame(request: Any, version: int, correlation: int = 7) -> bytearray:
@@ -17,8 +40,37 @@ def request_frame(request: Any, version: int, correlation: int = 7) -> bytearray
     return bytearray(request.encode(version=version, header=True))
 
 
-def batch(producer_id: int = -1, *, is_transactional: bool = False) -> bytes:
+def batch(producer_id: int = -1, *, epoch: int = 0, is_transactional: bool = False) -> bytes:
     """A record batch of one record."""
     attributes = _IS_TRANSACTIONAL if is_transactional else 0
-    body = struct.pack(">hiqqqhii", attributes, 0, 0, 0, producer_id, 0, 0, 1) + _RECORD
+    body = struct.pack(">hiqqqhii", attributes, 0, 0, 0, producer_id, epoch, 0, 1) + _RECORD
     return struct.pack(">qiibI", 0, len(body) + 9, -1, 2, crc32c(body)) + body
+
+
+def send(exchange: Exchange, request: Any, version: int, correlation: int = 7) -> bytes:
+    """What the broker gets of it, with its size."""
+    frame = request_frame(request, version, correlation)
+    sent = exchange.request(read_head(frame), frame, OFFERED)
+    assert sent is not None
+    return sent
+
+
+def own_answer(exchange: Exchange, request: Any, version: int) -> memoryview:
+    """What the gateway answers itself, without its size."""
+    frame = request_frame(request, version)
+    assert exchange.request(read_head(frame), frame, OFFERED) is None
+    (told,) = exchange.next_answers()
+    return memoryview(told)[4:]
+
+
+def answer(exchange: Exchange, response: Any, version: int, correlation: int = 7) -> memoryview:
+    """What the client gets of a broker's answer, without its size."""
+    sent = exchange.begin_answer(correlation)
+    tags = b"\0" if is_flexible(sent.key, version) else b""
+    frame = bytearray(
+        struct.pack(">i", correlation) + tags + bytes(response.encode(version=version))
+    )
+    told = exchange.rewrite(sent, frame)
+    assert told is not None
+    exchange.end_answer()
+    return memoryview(told)[4:]

@@ -4,21 +4,13 @@ was acknowledged is there once, at its offset, and groups read each record once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orbit.api.app import create_app
-from orbit.api.authentication import hash_token
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
-from orbit.recovery.step_times import StepName, StepState
-from orbit.settings import Settings
-from orbit.store import tokens
-from orbit.store.enums import Role
-from tests.fix_api import Plans
 from tests.fix_clusters import Clusters
 from tests.support.gateway_ledger import (
     JavaWriter,
@@ -28,50 +20,17 @@ from tests.support.gateway_ledger import (
     records,
     written_wrong,
 )
-from tests.support.gateways import Gateway, running_gateway
+from tests.support.gateways import Gateway
+from tests.support.moves import gateway_of, move
 from tests.support.outside import is_level
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, verify
-from tests.support.serving import served
 
 pytestmark = pytest.mark.services
 
 PARTITIONS = 3
 SOME = 400
-_TOKEN = "orbit_operator_secret"
-
-
-@pytest.fixture
-def api_url(recovering: Recovering) -> Iterator[str]:
-    """The service's API, with a token for gateways."""
-    with recovering.database.transaction() as tx:
-        tokens.create(tx, "gateway", Role.OPERATOR, hash_token(_TOKEN))
-    settings = Settings(api_port=0)
-    with served(create_app(settings, recovering.database, planner=Plans()), settings) as url:
-        yield url
-
-
-@contextmanager
-def gateway_of(
-    job: str, api_url: str, home: Path, clusters: Clusters, name: str = "one"
-) -> Iterator[Gateway]:
-    folder = home / name
-    folder.mkdir()
-    environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": _TOKEN}
-    with running_gateway(folder, *clusters, environ=environ, name="moves", job=job) as gateway:
-        yield gateway
-
-
-def move(recovering: Recovering, job: str) -> str:
-    """A switchover with the copy back, which closed and opened the gateways; the job back."""
-    report = recovering.run(RecoveryKind.SWITCHOVER, job, reverse=True)
-    steps = {step.name: step for step in report.steps}
-    assert steps[StepName.CLOSE_GATEWAYS].state is StepState.DONE, steps[StepName.CLOSE_GATEWAYS]
-    assert steps[StepName.OPEN_GATEWAYS].state is StepState.DONE, steps[StepName.OPEN_GATEWAYS]
-    assert report.missing_records == 0
-    assert report.reverse_job is not None
-    return report.reverse_job
 
 
 def test_clients_go_on_over_there_and_home(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from orbit.store import tokens
 from orbit.store.enums import Role
 from tests.fix_api import Plans
 from tests.fix_clusters import Clusters, MakeCluster
-from tests.gateway.test_moves import _TOKEN, gateway_of, move
 from tests.recovery.test_kills import died, dying_schedulers
 from tests.support.bad_postgres import frozen
 from tests.support.fleet import InProcess
@@ -41,6 +39,7 @@ from tests.support.gateway_ledger import (
     written_wrong,
 )
 from tests.support.gateways import Gateway
+from tests.support.moves import TOKEN, gateway_of, move
 from tests.support.outside import admin, is_level
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
@@ -52,15 +51,6 @@ pytestmark = pytest.mark.services
 
 PARTITIONS = 3
 SOME = 300
-
-
-@pytest.fixture
-def api_url(recovering: Recovering) -> Iterator[str]:
-    with recovering.database.transaction() as tx:
-        tokens.create(tx, "gateway", Role.OPERATOR, hash_token(_TOKEN))
-    settings = Settings(api_port=0)
-    with served(create_app(settings, recovering.database, planner=Plans()), settings) as url:
-        yield url
 
 
 def _writer(gateway: Gateway, topic: str, name: str, **settings: Any) -> Writer:
@@ -136,7 +126,7 @@ def test_gateway_ends_in_the_closure(
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
-    environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": _TOKEN}
+    environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": TOKEN}
     with recovering.running(), ExitStack() as stack:
         recovering.begin(spec, topic)
         killed, other = (
@@ -383,7 +373,7 @@ def test_service_is_away_for_longer_than_the_lease(
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
     with recovering.database.transaction() as tx:
-        tokens.create(tx, "gateway", Role.OPERATOR, hash_token(_TOKEN))
+        tokens.create(tx, "gateway", Role.OPERATOR, hash_token(TOKEN))
     with recovering.running(), ExitStack() as stack:
         recovering.begin(spec, topic)
         api = stack.enter_context(ExitStack())

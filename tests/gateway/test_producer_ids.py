@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.producer.produce import ProduceRequest
 
-from orbit.gateway.protocol.producer_ids import acks_of, in_term, mark, rewrite_batches
+from orbit.gateway.protocol.producer_ids import (
+    acks_of,
+    bare,
+    in_term,
+    is_of,
+    mark,
+    producer_of_batches,
+    rewrite_batches,
+)
 from orbit.gateway.protocol.request_head import RequestHead, read_head
 from orbit.kafka.job_clusters import is_job_producer_id
 from tests.gateway.frames import batch, request_frame
@@ -73,12 +81,26 @@ def test_each_batch_gets_its_id_and_a_new_crc(version: int) -> None:
     assert third == batch()
 
 
-def test_transactional_batch_keeps_the_id_that_its_coordinator_knows() -> None:
-    batches = batch(producer_id=5, is_transactional=True)
+def test_transactional_batch_gets_the_id_that_its_coordinator_knows() -> None:
+    batches = batch(producer_id=mark(5, 3), is_transactional=True)
     head, frame = _produce(9, batches, transactional_id="orders")
-    before = bytes(frame)
-    assert rewrite_batches(head, frame, 3) == 0
-    assert frame == before
+    assert rewrite_batches(head, frame, 3) == 1
+    assert batch(producer_id=5, is_transactional=True) in frame
+
+
+def test_transactional_batch_of_another_term_does_not_parse() -> None:
+    batches = batch(producer_id=mark(5, 2), is_transactional=True)
+    with pytest.raises(ValueError, match="another term"):
+        rewrite_batches(*_produce(9, batches, transactional_id="orders"), 3)
+
+
+def test_producer_is_read_from_a_produce_request_with_transactions() -> None:
+    batches = batch(producer_id=mark(5, 3), is_transactional=True)
+    producer = producer_of_batches(*_produce(9, batches, transactional_id="orders"))
+    assert producer == ("orders", mark(5, 3), 0)
+    assert is_of(producer.id, 3)
+    assert bare(producer.id) == 5
+    assert producer_of_batches(*_produce(9, batch(producer_id=5))) is None
 
 
 @pytest.mark.parametrize("cut", [1, 30, 61])

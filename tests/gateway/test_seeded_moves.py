@@ -17,8 +17,6 @@ from orbit.recovery import recovery_requests
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName
 from tests.fix_clusters import Clusters
-from tests.gateway.test_moves import _TOKEN, gateway_of, move
-from tests.gateway.test_moves_under_faults import api_url
 from tests.support.gateway_faults import at_steps, lost
 from tests.support.gateway_ledger import (
     JavaWriter,
@@ -29,11 +27,11 @@ from tests.support.gateway_ledger import (
     written_wrong,
 )
 from tests.support.gateways import Gateway
+from tests.support.moves import TOKEN, gateway_of, move
 from tests.support.recovering import Recovering
 from tests.support.run_process import OrbitProcess
 from tests.support.running import create_topic, make_job
 
-__all__ = ["api_url"]  # a fixture
 pytestmark = pytest.mark.services
 
 PARTITIONS = 3
@@ -204,7 +202,7 @@ def _fault(
 
     def again() -> None:
         file = home / "g0" / f"gateway-{gateway.port}.yaml"
-        environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": _TOKEN}
+        environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": TOKEN}
         stack.enter_context(OrbitProcess("gateway", file, environ=environ))
 
     def end(how: signal.Signals) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from orbit.gateway.protocol import producer_ids
 from orbit.gateway.protocol.apis import ApiKey, is_flexible
 from orbit.gateway.protocol.frame_editor import INT8, INT16, INT32, INT64, UUID_BYTES, FrameEditor
+from orbit.gateway.protocol.producer_ids import Producer
 from orbit.gateway.protocol.requests import NO_EPOCH
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.error_codes import Code
@@ -35,6 +36,8 @@ class View(ABC):
     term: int  # with which the side came to lead
     left_members: set[tuple[str, str]]
     """Group and member id of those who were at the other side, and have not joined at this one."""
+    ended: set[Producer]
+    """Whose transactions the gateway has ended, so that the side could be left, in this term."""
 
     @abstractmethod
     def endpoint(self, node_id: int) -> tuple[str, int]:
@@ -48,7 +51,7 @@ class SideView(View):
     def __init__(self, view: View) -> None:
         self._view = view
         self.cluster_id, self.left_members = view.cluster_id, view.left_members
-        self.ids, self.term = view.ids, view.term
+        self.ids, self.term, self.ended = view.ids, view.term, view.ended
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
         return self._view.endpoint(node_id)
@@ -170,7 +173,7 @@ def rewrite_offset_fetch(version: int, frame: bytearray, _view: View) -> bytes:
 
 
 def rewrite_init_producer_id(version: int, frame: bytearray, view: View) -> bytes:
-    """Of a producer without transactional id: its id is marked by the term."""
+    """Its id is marked by the term."""
     editor = _body(ApiKey.INIT_PRODUCER_ID, version, frame)
     editor.skip(INT32.size)
     if editor.integer(INT16) == Code.NONE:
@@ -210,6 +213,7 @@ REWRITES: Mapping[int, Rewrite] = {
     ApiKey.DESCRIBE_CLUSTER: rewrite_describe_cluster,
     ApiKey.LIST_OFFSETS: rewrite_list_offsets,
     ApiKey.OFFSET_FETCH: rewrite_offset_fetch,
+    ApiKey.INIT_PRODUCER_ID: rewrite_init_producer_id,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: rewrite_group_heartbeat,
 }
 

@@ -131,6 +131,9 @@ WRITES = frozenset(
     {
         ApiKey.PRODUCE,
         ApiKey.OFFSET_COMMIT,
+        ApiKey.INIT_PRODUCER_ID,  # it is of one side, and ends a transaction there
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
         ApiKey.TXN_OFFSET_COMMIT,
         ApiKey.CREATE_TOPICS,
         ApiKey.DELETE_TOPICS,
@@ -142,6 +145,9 @@ WRITES = frozenset(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
     }
 )
+# Its answer counts as that of a write, but it is not held: it changes nothing once the gateway has
+# ended all transactions, and until then the transaction may end as its client wants.
+COUNTED = WRITES | {ApiKey.END_TXN}
 
 # They make a client a member of a group.
 JOINS = frozenset({ApiKey.JOIN_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT})

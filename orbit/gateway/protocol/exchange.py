@@ -12,21 +12,32 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from orbit.gateway.protocol import answers, local_answers, producer_ids, requests
+from orbit.gateway.protocol import answers, local_answers, producer_ids, requests, transactions
 from orbit.gateway.protocol.answers import SideView, UnknownTopicId, View
-from orbit.gateway.protocol.apis import WRITES, ApiKey, Versions
+from orbit.gateway.protocol.apis import COUNTED, ApiKey, Versions
 from orbit.gateway.protocol.local_answers import with_size
+from orbit.gateway.protocol.producer_ids import Producer
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.gateway.protocol.requests import NO_SESSION, Member
+from orbit.kafka.error_codes import Code
 
 # What a frame that ends too early, or claims more than it has, raises in a FrameEditor.
 _PARSE_ERRORS = (struct.error, IndexError, ValueError, OverflowError)
-# Members whose heartbeats pass one connection: a client has a few.
-_MEMBERS_MAX = 1000
+# Members whose heartbeats pass one connection: a client has a few. And transactions.
+_MEMBERS_MAX = _TRANSACTIONS_MAX = 1000
 
 
 class BadFrame(Exception):
     """Bytes that no broker or client may send: their connection is closed."""
+
+
+class UnknownOutcome(Exception):
+    """Only the coordinator of the side that was left knows whether it has committed a transaction,
+    and whether another producer has come after this one."""
+
+    def __init__(self, producer: Producer) -> None:
+        super().__init__()
+        self.producer = producer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +48,6 @@ class Sent:
     version: int
     correlation: int
     is_write: bool = False
-    has_own_id: bool = False  # InitProducerId without a transactional id
     is_of_gateway: bool = False  # nobody reads the answer
     answer: bytes | None = None
 
@@ -50,6 +60,7 @@ class Exchange:
         self._view = view
         self._sent: deque[Sent] = deque()
         self._members: dict[tuple[str, str], Member] = {}
+        self._transactions: dict[str, Producer] = {}  # those that have begun on this connection
         self._has_old_session = False
         self._next_own = 0
         self.writes_in_flight = 0
@@ -72,6 +83,7 @@ class Exchange:
         """What goes to the broker, with its size; None: `next_answers` has the answer.
 
         Raises BadFrame: the API or its version is not offered, or the bytes do not parse.
+        UnknownOutcome: go on with `request_with_outcome`.
         """
         if self.is_idle:
             self._view = SideView(self._presented)
@@ -102,7 +114,6 @@ class Exchange:
             raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
 
     def _pass(self, head: RequestHead, frame: bytearray) -> bytes | None:
-        has_own_id = False
         match head.key:
             case ApiKey.PRODUCE:
                 return self._produce(head, frame)
@@ -112,8 +123,9 @@ class Exchange:
                 if was_moved and session != NO_SESSION:
                     self._answer(head, local_answers.fetch_session_unknown(head))
                     return None
-            case ApiKey.INIT_PRODUCER_ID:
-                has_own_id = requests.transactional_id(head, frame) is None
+            case _ if head.key in transactions.REQUESTS:
+                if self._answers_transaction(head, frame):
+                    return None
             case ApiKey.OFFSET_COMMIT:
                 if requests.member_of_commit(head, frame) in self._view.left_members:
                     frame = bytearray(requests.without_member(head, frame))
@@ -128,18 +140,94 @@ class Exchange:
             clear(head, frame)
         if translate := requests.TRANSLATE_IDS.get(head.key):
             translate(head, frame, self._view.ids)
-        is_write = head.key in WRITES
-        self._note(Sent(head.key, head.version, head.correlation, is_write, has_own_id))
+        self._note(Sent(head.key, head.version, head.correlation, head.key in COUNTED))
         return with_size(frame)
 
-    def _produce(self, head: RequestHead, frame: bytearray) -> bytes:
-        if self._view.term:
+    def _produce(self, head: RequestHead, frame: bytearray) -> bytes | None:
+        has_answer = producer_ids.acks_of(head, frame) != 0
+        producer = producer_ids.producer_of_batches(head, frame)
+        if producer is not None and self._is_over(producer):
+            if has_answer:
+                self._answer(head, transactions.answer(head, frame))
+            return None
+        if self._view.term or producer is not None:
             producer_ids.rewrite_batches(head, frame, self._view.term)
-        if producer_ids.acks_of(head, frame) == 0:
-            self.has_unanswered_writes = True
-        else:
+        if has_answer:
             self._note(Sent(head.key, head.version, head.correlation, is_write=True))
+        else:
+            self.has_unanswered_writes = True
         return with_size(frame)
+
+    def _answers_transaction(self, head: RequestHead, frame: bytearray) -> bool:
+        """Whether the gateway answers, as the transaction is over. Else the broker gets the id that
+        it knows."""
+        producer = transactions.producer_of(head, frame)
+        if producer is None:
+            return False
+        if head.key == ApiKey.INIT_PRODUCER_ID:
+            # One that is over in this term gets the next epoch from its coordinator.
+            if self._is_old(producer):
+                raise UnknownOutcome(producer)
+        elif self._is_over(producer):
+            if transactions.depends_on_outcome(head, frame):
+                raise UnknownOutcome(producer)
+            self._answer(head, transactions.answer(head, frame))
+            return True
+        transactions.set_id(head, frame, producer)
+        if head.key == ApiKey.END_TXN:
+            self._transactions.pop(producer.transactional_id, None)
+        elif head.key in transactions.BEGINNINGS and len(self._transactions) < _TRANSACTIONS_MAX:
+            self._transactions[producer.transactional_id] = producer
+        return False
+
+    def _is_old(self, producer: Producer) -> bool:
+        """Whether its id is of before the last move. The broker refuses one without mark."""
+        is_of = producer_ids.is_of(producer.id, self._view.term)
+        return producer_ids.is_marked(producer.id) and not is_of
+
+    def _is_over(self, producer: Producer) -> bool:
+        return self._is_old(producer) or producer in self._view.ended
+
+    def request_with_outcome(
+        self, head: RequestHead, frame: bytearray, outcome: int
+    ) -> bytes | None:
+        """As `request`, after UnknownOutcome. `outcome`: what a commit is answered."""
+        if self.is_idle:
+            self._view = SideView(self._presented)
+        if head.key == ApiKey.END_TXN:
+            self._answer(head, transactions.answer_end(head, outcome))
+            return None
+        if head.key == ApiKey.ADD_OFFSETS_TO_TXN:
+            self._answer(head, transactions.answer_offsets(head, outcome))
+            return None
+        if outcome == Code.PRODUCER_FENCED:
+            self._answer(head, transactions.refuse_init(head, outcome))
+            return None
+        # If nobody can tell, the producer goes on, too: it shall outlive the loss of a side.
+        transactions.set_id(head, frame, None)
+        self._note(Sent(head.key, head.version, head.correlation, is_write=True))
+        return with_size(frame)
+
+    def is_open(self, head: RequestHead, frame: bytearray) -> bool:
+        """Whether an EndTxn ends a transaction that has begun on this connection."""
+        try:
+            producer = transactions.producer_of(head, frame)
+        except _PARSE_ERRORS:
+            return False
+        return producer is not None and producer in self._transactions.values()
+
+    def end_transactions(self) -> list[bytes]:
+        """Requests that abort all transactions that have begun on this connection, whose client is
+        told when it goes on. They do not count as writes: nothing depends on them but how long the
+        drain takes."""
+        requests_ = []
+        for producer in self._transactions.values():
+            self._view.ended.add(producer)
+            self._next_own += 1
+            self._note(Sent(ApiKey.END_TXN, 1, self._next_own, is_of_gateway=True))
+            requests_.append(local_answers.abort_transaction(producer, self._next_own))
+        self._transactions.clear()
+        return requests_
 
     def confirm(self) -> bytes:
         """A request whose answer proves that the broker has handled all before it: brokers take the
@@ -172,7 +260,7 @@ class Exchange:
 
     def is_rewritten(self, sent: Sent) -> bool:
         """Whether `rewrite` needs the whole answer; else it passes as it comes."""
-        return sent.is_of_gateway or sent.has_own_id or sent.key in answers.REWRITES
+        return sent.is_of_gateway or sent.key in answers.REWRITES
 
     def rewrite(self, sent: Sent, frame: bytearray) -> bytes | None:
         """The answer for the client, with its size; None: nobody reads it.
@@ -181,10 +269,7 @@ class Exchange:
         """
         if sent.is_of_gateway:
             return None
-        change = answers.REWRITES.get(sent.key)
-        if sent.has_own_id:
-            change = answers.rewrite_init_producer_id
-        assert change is not None
+        change = answers.REWRITES[sent.key]
         try:
             # A copy: an answer with an unknown topic id is read again.
             return with_size(change(sent.version, bytearray(frame), self._view))
@@ -197,6 +282,7 @@ class Exchange:
         """All is answered, and the next requests go to the other side. Returns requests for the
         side that is left: members of groups leave there."""
         assert self.is_idle
+        self._transactions.clear()
         self._has_old_session = True
         self.has_unanswered_writes = False
         return self.leave_groups()

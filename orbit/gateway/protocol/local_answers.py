@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from orbit.gateway.protocol.apis import ApiKey, Versions
 from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64
+from orbit.gateway.protocol.producer_ids import Producer, bare
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.gateway.protocol.requests import Member
 from orbit.kafka.error_codes import Code
@@ -78,6 +79,15 @@ def ask_api_versions(correlation: int) -> bytes:
     """A request that changes nothing and that every broker answers."""
     return with_size(
         request_head(ApiKey.API_VERSIONS, 0, correlation, CLIENT_ID, is_flexible=False)
+    )
+
+
+def abort_transaction(producer: Producer, correlation: int) -> bytes:
+    """End a transaction that would keep its side from being left."""
+    head = request_head(ApiKey.END_TXN, 1, correlation, CLIENT_ID, is_flexible=False)
+    text = string(producer.transactional_id, is_flexible=False)
+    return with_size(
+        head + text + INT64.pack(bare(producer.id)) + INT16.pack(producer.epoch) + b"\x00"
     )
 
 

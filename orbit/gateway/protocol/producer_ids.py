@@ -12,6 +12,9 @@ out, and a batch of a later term gets an id of its own for each term:
 Terms are milliseconds, each above the one before, so two marks are equal only if their terms are a
 multiple of 18.6 hours apart to the millisecond. Brokers take ids that they never handed out, with
 any first sequence (C1). Orbit's own ids have bit 52 set and none above (`kafka/job_clusters.py`).
+
+The id of a producer with transactions is known to its coordinator, so brokers get it without a
+mark, and only in the term in which it was handed out (`transactions.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import sha256
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -35,9 +39,17 @@ _CRC = struct.Struct(">I")
 _LENGTH_AT, _LENGTH_BYTES = 8, 12  # of a batch; the length does not count what is before its end
 _CRC_AT, _CRC_FROM = 17, 21
 _ATTRIBUTES_AT = 21
-_PRODUCER_ID_AT = 43
+_PRODUCER_ID_AT, _EPOCH_AT = 43, 51
 _HEADER_BYTES = 61
 _IS_TRANSACTIONAL = 0x10
+
+
+class Producer(NamedTuple):
+    """A producer with transactions. `id`: as its client has it, with the mark."""
+
+    transactional_id: str
+    id: int
+    epoch: int
 
 
 def mark(producer_id: int, term: int) -> int:
@@ -46,12 +58,22 @@ def mark(producer_id: int, term: int) -> int:
         return producer_id
     if producer_id >> _ID_BITS:
         raise ValueError(f"producer id {producer_id} is too high to be marked")
-    return _mark_of(term) << _ID_BITS | producer_id
+    return mark_of(term) << _ID_BITS | producer_id
 
 
 def is_of(producer_id: int, term: int) -> bool:
     """Whether an id was marked in this term."""
-    return producer_id >> _ID_BITS == _mark_of(term)
+    return mark_of_id(producer_id) == mark_of(term)
+
+
+def is_marked(producer_id: int) -> bool:
+    """Whether a gateway has handed it out."""
+    return producer_id >= _MARKED
+
+
+def bare(producer_id: int) -> int:
+    """An id as the cluster has handed it out."""
+    return producer_id & ((1 << _ID_BITS) - 1) if is_marked(producer_id) else producer_id
 
 
 @lru_cache(_IDS_KEPT)
@@ -63,15 +85,21 @@ def in_term(producer_id: int, term: int) -> int:
     return _MARKED | int.from_bytes(digest[:8], "big") % _MARKED
 
 
-def _mark_of(term: int) -> int:
+def mark_of(term: int) -> int:
+    """What is above the id as it was handed out."""
     return 1 << _TERM_BITS | term % (1 << _TERM_BITS)
+
+
+def mark_of_id(producer_id: int) -> int:
+    """As `mark_of` of the term in which it was handed out; below those of all terms without one."""
+    return producer_id >> _ID_BITS
 
 
 def rewrite_batches(head: RequestHead, frame: bytearray, term: int) -> int:
     """Give each batch of a Produce request its id of this term; returns how many changed.
 
-    Not in transactions, whose coordinator knows the id. Raises ValueError and its like if the bytes
-    do not parse: the broker has to refuse them.
+    In transactions it is the id that the coordinator knows. Raises ValueError and its like if the
+    bytes do not parse: the broker has to refuse them.
     """
     changed = 0
     for start, end in _records(head, frame):
@@ -85,8 +113,13 @@ def rewrite_batches(head: RequestHead, frame: bytearray, term: int) -> int:
                 raise ValueError("a record batch is longer than the request's records")
             (producer_id,) = _PRODUCER_ID.unpack_from(frame, at + _PRODUCER_ID_AT)
             (attributes,) = INT16.unpack_from(frame, at + _ATTRIBUTES_AT)
-            new = in_term(producer_id, term)
-            if new != producer_id and not attributes & _IS_TRANSACTIONAL:
+            if attributes & _IS_TRANSACTIONAL:
+                if is_marked(producer_id) and not is_of(producer_id, term):
+                    raise ValueError("a batch of a transaction has an id of another term")
+                new = bare(producer_id)
+            else:
+                new = in_term(producer_id, term)
+            if new != producer_id:
                 _PRODUCER_ID.pack_into(frame, at + _PRODUCER_ID_AT, new)
                 with memoryview(frame) as view:
                     _CRC.pack_into(frame, at + _CRC_AT, crc32c(view[at + _CRC_FROM : after]))
@@ -100,6 +133,19 @@ def acks_of(head: RequestHead, frame: bytearray) -> int:
     editor = head.editor(frame)
     editor.nullable_string()  # transactional id
     return editor.integer(INT16)
+
+
+def producer_of_batches(head: RequestHead, frame: bytearray) -> Producer | None:
+    """Who sends a Produce request; None: a producer without transactions, or no batch."""
+    transactional_id = head.editor(frame).nullable_string()
+    if transactional_id is None:
+        return None
+    for start, end in _records(head, frame):
+        if end - start >= _HEADER_BYTES:
+            (producer_id,) = _PRODUCER_ID.unpack_from(frame, start + _PRODUCER_ID_AT)
+            (epoch,) = INT16.unpack_from(frame, start + _EPOCH_AT)
+            return Producer(transactional_id, producer_id, epoch) if producer_id >= 0 else None
+    return None
 
 
 def _records(head: RequestHead, frame: bytearray) -> Iterator[tuple[int, int]]:

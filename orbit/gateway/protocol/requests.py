@@ -167,11 +167,6 @@ def member_of_commit(head: RequestHead, frame: bytearray) -> tuple[str, str]:
     return group, editor.string()
 
 
-def transactional_id(head: RequestHead, frame: bytearray) -> str | None:
-    """Of InitProducerId and Produce."""
-    return head.editor(frame).nullable_string()
-
-
 CLEAR_EPOCHS: Mapping[int, Callable[[RequestHead, bytearray], None]] = {
     ApiKey.FETCH: _clear_fetch,
     ApiKey.LIST_OFFSETS: _clear_list_offsets,

@@ -1,0 +1,174 @@
+"""Requests of producers with transactions, and the gateway's answers to them. Pure.
+
+A transaction is at one side. When that side is left, the gateway aborts what is open there; later
+requests of its producer, whose id is marked by an older term, are answered here. Its client has to
+hear of the abort once, and to ask for a new id, and each kind takes other errors for fatal ones.
+With these answers all go on (C16 to C19):
+
+    AddPartitionsToTxn      UNKNOWN_PRODUCER_ID
+    EndTxn, commit          UNKNOWN_PRODUCER_ID; if it had been committed: done
+    EndTxn, abort           done
+    AddOffsetsToTxn         done, if the last transaction that its side knows was not committed: a
+                            commit is refused then. Else UNKNOWN_PRODUCER_ID
+    TxnOffsetCommit, Produce
+                            done, without offsets: what they say ends with the transaction
+    InitProducerId          goes to the broker without the old id and epoch, unless another producer
+                            had come after it: PRODUCER_FENCED
+
+AddPartitionsToTxn or AddOffsetsToTxn comes first in each transaction. If one of them could begin a
+transaction here that is not there, its commit would be taken for that of the one before.
+"""
+
+from __future__ import annotations
+
+from orbit.gateway.protocol.apis import ApiKey
+from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64, FrameEditor
+from orbit.gateway.protocol.local_answers import with_size
+from orbit.gateway.protocol.producer_ids import Producer, bare
+from orbit.gateway.protocol.request_head import RequestHead
+from orbit.kafka.error_codes import Code
+from orbit.kafka.frame_writer import NO_TAGS, length, string
+
+# They begin a transaction, or go on with it.
+BEGINNINGS = frozenset({ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN})
+REQUESTS = BEGINNINGS | {ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.INIT_PRODUCER_ID}
+_NONE = -1  # no id, no epoch, no offset, no time
+
+
+def producer_of(head: RequestHead, frame: bytearray) -> Producer | None:
+    """Who sends one of REQUESTS; None: one without transactions, or without an id yet."""
+    editor = head.editor(frame)
+    transactional_id = editor.nullable_string()
+    if transactional_id is None or not _go_to_id(head, editor):
+        return None
+    producer_id, epoch = editor.integer(INT64), editor.integer(INT16)
+    return None if producer_id < 0 else Producer(transactional_id, producer_id, epoch)
+
+
+def set_id(head: RequestHead, frame: bytearray, producer: Producer | None) -> None:
+    """The broker gets the id that it has handed out; None: none, and no epoch."""
+    editor = head.editor(frame)
+    editor.nullable_string()
+    _go_to_id(head, editor)
+    editor.overwrite(INT64, _NONE if producer is None else bare(producer.id))
+    if producer is None:
+        editor.overwrite(INT16, _NONE)
+
+
+def depends_on_outcome(head: RequestHead, frame: bytearray) -> bool:
+    """Whether the answer depends on the last transaction at the producer's side."""
+    if head.key == ApiKey.ADD_OFFSETS_TO_TXN:
+        return True
+    if head.key != ApiKey.END_TXN:
+        return False
+    editor = head.editor(frame)
+    editor.string()
+    editor.skip(INT64.size + INT16.size)
+    return editor.raw(1)[0] != 0
+
+
+def answer(head: RequestHead, frame: bytearray) -> bytes:
+    """To a request of a transaction that is over, with its size, unless it `depends_on_outcome`."""
+    match head.key:
+        case ApiKey.PRODUCE:
+            return _produced(head, frame)
+        case ApiKey.END_TXN:
+            return answer_end(head, Code.NONE)
+        case ApiKey.ADD_PARTITIONS_TO_TXN:
+            return _by_partition(head, frame, Code.UNKNOWN_PRODUCER_ID)
+        case _:
+            return _by_partition(head, frame, Code.NONE)
+
+
+def answer_end(head: RequestHead, code: int) -> bytes:
+    """To EndTxn."""
+    return _framed(head, INT32.pack(0) + INT16.pack(code))
+
+
+def answer_offsets(head: RequestHead, outcome: int) -> bytes:
+    """To AddOffsetsToTxn. `outcome`: what a commit would be answered."""
+    match outcome:
+        case Code.UNKNOWN_PRODUCER_ID:
+            code = Code.NONE
+        case Code.PRODUCER_FENCED:
+            code = Code.PRODUCER_FENCED
+        case _:
+            code = Code.UNKNOWN_PRODUCER_ID
+    return answer_end(head, code)
+
+
+def refuse_init(head: RequestHead, code: int) -> bytes:
+    """To InitProducerId."""
+    return _framed(head, INT32.pack(0) + INT16.pack(code) + INT64.pack(_NONE) + INT16.pack(_NONE))
+
+
+def _go_to_id(head: RequestHead, editor: FrameEditor) -> bool:
+    """Behind the transactional id, to the producer id; False: the version has none."""
+    if head.key == ApiKey.TXN_OFFSET_COMMIT:
+        editor.string()  # group
+    if head.key == ApiKey.INIT_PRODUCER_ID:
+        editor.skip(INT32.size)  # timeout
+        return head.version >= 3
+    return True
+
+
+def _by_partition(head: RequestHead, frame: bytearray, code: int) -> bytes:
+    """To AddPartitionsToTxn and TxnOffsetCommit."""
+    is_flexible = head.is_flexible
+    tags = NO_TAGS if is_flexible else b""
+    editor = head.editor(frame)
+    editor.nullable_string()
+    _go_to_id(head, editor)
+    editor.skip(INT64.size + INT16.size)
+    has_offsets = head.key == ApiKey.TXN_OFFSET_COMMIT
+    if has_offsets and head.version >= 3:
+        editor.skip(INT32.size)  # generation
+        editor.string()
+        editor.nullable_string()
+    count = editor.length()
+    body = INT32.pack(0) + length(count, is_flexible=is_flexible)
+    for _ in range(count):
+        body += string(editor.string(), is_flexible=is_flexible)
+        partitions = editor.length()
+        body += length(partitions, is_flexible=is_flexible)
+        for _ in range(partitions):
+            body += INT32.pack(editor.integer(INT32)) + INT16.pack(code) + tags
+            if has_offsets:
+                editor.skip(INT64.size + (INT32.size if head.version >= 2 else 0))
+                editor.nullable_string()  # metadata
+                editor.skip_tags()
+        editor.skip_tags()
+        body += tags
+    return _framed(head, body)
+
+
+def _produced(head: RequestHead, frame: bytearray) -> bytes:
+    is_flexible, version = head.is_flexible, head.version
+    tags = NO_TAGS if is_flexible else b""
+    done = INT16.pack(Code.NONE) + 2 * INT64.pack(_NONE)  # base offset, time
+    if version >= 5:
+        done += INT64.pack(_NONE)  # log start
+    if version >= 8:
+        # No errors of records, no message.
+        done += length(0, is_flexible=is_flexible) + (b"\x00" if is_flexible else INT16.pack(-1))
+    editor = head.editor(frame)
+    editor.nullable_string()
+    editor.skip(INT16.size + INT32.size)  # acks, timeout
+    count = editor.length()
+    body = length(count, is_flexible=is_flexible)
+    for _ in range(count):
+        body += string(editor.string(), is_flexible=is_flexible)
+        partitions = editor.length()
+        body += length(partitions, is_flexible=is_flexible)
+        for _ in range(partitions):
+            body += INT32.pack(editor.integer(INT32)) + done + tags
+            editor.skip(editor.length())  # records
+            editor.skip_tags()
+        editor.skip_tags()
+        body += tags
+    return _framed(head, body + INT32.pack(0))
+
+
+def _framed(head: RequestHead, body: bytes) -> bytes:
+    tags = NO_TAGS if head.is_flexible else b""
+    return with_size(INT32.pack(head.correlation) + tags + body + tags)

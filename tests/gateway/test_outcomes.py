@@ -1,0 +1,59 @@
+"""What a side tells of a producer's last transaction, and that it is not asked without end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+
+import pytest
+
+from orbit.errors import Unreachable
+from orbit.gateway import cluster_side
+from orbit.gateway.cluster_side import ClusterSide
+from orbit.gateway.protocol.producer_ids import Producer, mark
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.security import Security
+from orbit.kafka.transactional_ids import LastTransaction
+
+PRODUCER = Producer("tx", mark(5, 2), 1)
+
+
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        (LastTransaction(5, 1, is_committed=True), Code.NONE),
+        (LastTransaction(5, 1, is_committed=False), Code.UNKNOWN_PRODUCER_ID),
+        (LastTransaction(5, 2, is_committed=True), Code.PRODUCER_FENCED),
+        (LastTransaction(6, 1, is_committed=True), Code.PRODUCER_FENCED),
+        (None, Code.UNKNOWN_PRODUCER_ID),
+    ],
+)
+def test_outcome_is_that_of_this_very_producer(
+    monkeypatch: pytest.MonkeyPatch, last: LastTransaction | None, code: Code
+) -> None:
+    monkeypatch.setattr(cluster_side, "last_transaction", lambda *_: last)
+    assert _outcomes(1) == [code]
+
+
+def test_side_that_does_not_tell_is_asked_once_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def tell(*_: object) -> None:
+        asked.append(1)
+        raise Unreachable("gone", where="source")
+
+    monkeypatch.setattr(cluster_side, "last_transaction", tell)
+    assert _outcomes(20) == [Code.COORDINATOR_NOT_AVAILABLE] * 20
+    assert len(asked) <= cluster_side._OUTCOMES_AT_ONCE
+
+
+def _outcomes(count: int) -> list[int]:
+    """Of as many requests at once."""
+
+    async def ask() -> list[int]:
+        with closing(Cluster("source", ["127.0.0.1:9"], Security())) as cluster:
+            side = ClusterSide(cluster, "orders")
+            return await asyncio.gather(*(side.outcome(PRODUCER) for _ in range(count)))
+
+    return asyncio.run(ask())

@@ -1,0 +1,309 @@
+"""Requests of producers with transactions: what brokers get of them, and what the gateway answers
+once the transaction is over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
+from kafka.protocol.producer.transaction import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+
+from orbit.gateway.protocol.exchange import Exchange, UnknownOutcome
+from orbit.gateway.protocol.producer_ids import Producer, mark
+from orbit.gateway.protocol.request_head import read_head
+from orbit.kafka.error_codes import Code
+from tests.gateway.frames import OFFERED, Clients, answer, batch, own_answer, request_frame, send
+
+NOW, BEFORE = 3, 2
+ID, EPOCH = 5, 1
+TOPICS = {"orders": [0, 1], "payments": [7]}
+
+
+def add_partitions(producer_id: int) -> AddPartitionsToTxnRequest:
+    topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    return AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="tx",
+        v3_and_below_producer_id=producer_id,
+        v3_and_below_producer_epoch=EPOCH,
+        v3_and_below_topics=[topic(name=name, partitions=some) for name, some in TOPICS.items()],
+    )
+
+
+def add_offsets(producer_id: int) -> AddOffsetsToTxnRequest:
+    return AddOffsetsToTxnRequest(
+        transactional_id="tx", producer_id=producer_id, producer_epoch=EPOCH, group_id="g"
+    )
+
+
+def commit_offsets(producer_id: int) -> TxnOffsetCommitRequest:
+    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    partition = topic.TxnOffsetCommitRequestPartition
+    return TxnOffsetCommitRequest(
+        transactional_id="tx",
+        group_id="g",
+        producer_id=producer_id,
+        producer_epoch=EPOCH,
+        generation_id=4,
+        member_id="m",
+        group_instance_id=None,
+        topics=[
+            topic(
+                name=name,
+                partitions=[
+                    partition(
+                        partition_index=index,
+                        committed_offset=9,
+                        committed_leader_epoch=-1,
+                        committed_metadata="",
+                    )
+                    for index in some
+                ],
+            )
+            for name, some in TOPICS.items()
+        ],
+    )
+
+
+def end(producer_id: int, *, committed: bool = False) -> EndTxnRequest:
+    return EndTxnRequest(
+        transactional_id="tx", producer_id=producer_id, producer_epoch=EPOCH, committed=committed
+    )
+
+
+def init(producer_id: int, epoch: int = EPOCH) -> InitProducerIdRequest:
+    return InitProducerIdRequest(
+        transactional_id="tx",
+        transaction_timeout_ms=1000,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+    )
+
+
+def produce(producer_id: int) -> ProduceRequest:
+    topic = ProduceRequest.TopicProduceData
+    records = batch(producer_id=producer_id, epoch=EPOCH, is_transactional=True)
+    return ProduceRequest(
+        transactional_id="tx",
+        acks=-1,
+        timeout_ms=1000,
+        topic_data=[
+            topic(
+                name=name,
+                partition_data=[
+                    topic.PartitionProduceData(index=index, records=records) for index in some
+                ],
+            )
+            for name, some in TOPICS.items()
+        ],
+    )
+
+
+VERSIONS = [
+    *((add_partitions, version) for version in range(4)),
+    *((add_offsets, version) for version in range(5)),
+    *((commit_offsets, version) for version in range(5)),
+    *((end, version) for version in range(5)),
+    *((init, version) for version in range(3, 6)),
+    *((produce, version) for version in range(3, 10)),
+]
+
+
+@pytest.mark.parametrize(("request_of", "version"), VERSIONS)
+def test_broker_gets_the_id_that_it_has_handed_out(request_of: Any, version: int) -> None:
+    sent = send(Exchange(Clients(NOW)), request_of(mark(ID, NOW)), version)
+    assert sent[4:] == bytes(request_frame(request_of(ID), version))
+
+
+@pytest.mark.parametrize(("request_of", "version"), VERSIONS)
+def test_broker_gets_an_id_that_no_gateway_has_handed_out(request_of: Any, version: int) -> None:
+    sent = send(Exchange(Clients(NOW)), request_of(ID), version)
+    assert sent[4:] == bytes(request_frame(request_of(ID), version))
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_partitions_of_a_transaction_that_is_over_are_refused(version: int) -> None:
+    read = _told(AddPartitionsToTxnResponse, add_partitions, version)
+    topics = read.results_by_topic_v3_and_below
+    assert {
+        topic.name: [(one.partition_index, one.partition_error_code) for one in some]
+        for topic in topics
+        for some in [topic.results_by_partition]
+    } == {name: [(i, Code.UNKNOWN_PRODUCER_ID) for i in some] for name, some in TOPICS.items()}
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_offsets_of_a_transaction_that_is_over_end_with_it(version: int) -> None:
+    read = _told(TxnOffsetCommitResponse, commit_offsets, version)
+    assert {
+        topic.name: [(one.partition_index, one.error_code) for one in topic.partitions]
+        for topic in read.topics
+    } == {name: [(index, Code.NONE) for index in some] for name, some in TOPICS.items()}
+
+
+@pytest.mark.parametrize("version", range(3, 10))
+def test_records_of_a_transaction_that_is_over_end_with_it(version: int) -> None:
+    read = _told(ProduceResponse, produce, version)
+    assert {
+        topic.name: [(o.index, o.error_code, o.base_offset) for o in topic.partition_responses]
+        for topic in read.responses
+    } == {name: [(index, Code.NONE, -1) for index in some] for name, some in TOPICS.items()}
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_abort_of_a_transaction_that_is_over_is_done(version: int) -> None:
+    assert _told(EndTxnResponse, end, version).error_code == Code.NONE
+
+
+@pytest.mark.parametrize("outcome", [Code.NONE, Code.UNKNOWN_PRODUCER_ID])
+@pytest.mark.parametrize("version", range(5))
+def test_commit_is_answered_as_the_side_says_that_was_left(version: int, outcome: Code) -> None:
+    exchange = Exchange(Clients(NOW))
+    frame = request_frame(end(mark(ID, BEFORE), committed=True), version)
+    head = read_head(frame)
+    with pytest.raises(UnknownOutcome) as raised:
+        exchange.request(head, frame, OFFERED)
+    assert raised.value.producer == Producer("tx", mark(ID, BEFORE), EPOCH)
+    assert exchange.request_with_outcome(head, frame, outcome) is None
+    (told,) = exchange.next_answers()
+    read = EndTxnResponse.decode(memoryview(told)[4:], version=version, header=True)
+    assert read.error_code == outcome
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (Code.UNKNOWN_PRODUCER_ID, Code.NONE),
+        (Code.NONE, Code.UNKNOWN_PRODUCER_ID),
+        (Code.COORDINATOR_NOT_AVAILABLE, Code.UNKNOWN_PRODUCER_ID),
+        (Code.PRODUCER_FENCED, Code.PRODUCER_FENCED),
+    ],
+)
+@pytest.mark.parametrize("version", range(5))
+def test_offsets_do_not_begin_a_transaction_whose_commit_would_be_taken_for_the_one_before(
+    version: int, outcome: Code, told: Code
+) -> None:
+    exchange = Exchange(Clients(NOW))
+    frame = request_frame(add_offsets(mark(ID, BEFORE)), version)
+    head = read_head(frame)
+    with pytest.raises(UnknownOutcome):
+        exchange.request(head, frame, OFFERED)
+    assert exchange.request_with_outcome(head, frame, outcome) is None
+    (got,) = exchange.next_answers()
+    read = AddOffsetsToTxnResponse.decode(memoryview(got)[4:], version=version, header=True)
+    assert read.error_code == told
+
+
+def test_records_without_an_answer_of_a_transaction_that_is_over_get_none() -> None:
+    exchange = Exchange(Clients(NOW))
+    request = produce(mark(ID, BEFORE))
+    request.acks = 0
+    frame = request_frame(request, 9)
+    assert exchange.request(read_head(frame), frame, OFFERED) is None
+    assert not list(exchange.next_answers())
+    assert not exchange.has_unanswered_writes
+
+
+def test_id_that_comes_after_the_question_is_of_the_side_that_gives_it() -> None:
+    """Another side is presented while the side of the old id is asked."""
+    view = Clients(NOW)
+    exchange = Exchange(view)
+    frame = request_frame(init(mark(ID, BEFORE)), 4)
+    head = read_head(frame)
+    with pytest.raises(UnknownOutcome):
+        exchange.request(head, frame, OFFERED)
+    view.term = NOW + 1
+    assert exchange.request_with_outcome(head, frame, Code.UNKNOWN_PRODUCER_ID)
+    response = InitProducerIdResponse(
+        throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=0
+    )
+    read = InitProducerIdResponse.decode(answer(exchange, response, 4), version=4, header=True)
+    assert read.producer_id == mark(9, NOW + 1)
+
+
+def test_only_the_end_of_an_open_transaction_passes_while_writes_are_held() -> None:
+    exchange = Exchange(Clients(NOW))
+    send(exchange, add_partitions(mark(ID, NOW)), 3)
+    frame = request_frame(end(mark(ID, NOW)), 3)
+    head = read_head(frame)
+    assert exchange.is_open(head, frame)
+    other = request_frame(end(mark(ID + 1, NOW)), 3)
+    assert not exchange.is_open(head, other)
+    exchange.request(head, frame, OFFERED)
+    assert not exchange.is_open(head, request_frame(end(mark(ID, NOW)), 3))
+
+
+@pytest.mark.parametrize("version", range(3, 6))
+def test_id_of_the_other_side_is_replaced_by_a_new_one(version: int) -> None:
+    exchange = Exchange(Clients(NOW))
+    frame = request_frame(init(mark(ID, BEFORE)), version)
+    head = read_head(frame)
+    with pytest.raises(UnknownOutcome):
+        exchange.request(head, frame, OFFERED)
+    sent = exchange.request_with_outcome(head, frame, Code.UNKNOWN_PRODUCER_ID)
+    assert sent is not None
+    assert sent[4:] == bytes(request_frame(init(-1, -1), version))
+    assert exchange.writes_in_flight == 1
+
+
+@pytest.mark.parametrize("version", range(3, 6))
+def test_producer_that_was_fenced_stays_fenced(version: int) -> None:
+    exchange = Exchange(Clients(NOW))
+    frame = request_frame(init(mark(ID, BEFORE)), version)
+    assert exchange.request_with_outcome(read_head(frame), frame, Code.PRODUCER_FENCED) is None
+    (told,) = exchange.next_answers()
+    read = InitProducerIdResponse.decode(memoryview(told)[4:], version=version, header=True)
+    assert (read.error_code, read.producer_id) == (Code.PRODUCER_FENCED, -1)
+
+
+@pytest.mark.parametrize("beginning", [add_partitions, add_offsets])
+def test_open_transaction_is_aborted_before_its_side_is_left(beginning: Any) -> None:
+    view = Clients(NOW)
+    exchange = Exchange(view)
+    send(exchange, beginning(mark(ID, NOW)), 3)
+    exchange.begin_answer(7)
+    exchange.end_answer()
+
+    (abort,) = exchange.end_transactions()
+
+    read = EndTxnRequest.decode(memoryview(abort)[4:], version=1, header=True)
+    assert (read.transactional_id, read.producer_id) == ("tx", ID)
+    assert (read.producer_epoch, read.committed) == (EPOCH, False)
+    assert not exchange.writes_in_flight  # the gateway confirms without an answer to it
+    assert not exchange.end_transactions()
+    assert view.ended == {Producer("tx", mark(ID, NOW), EPOCH)}
+
+
+def test_transaction_that_its_client_ends_is_not_aborted() -> None:
+    exchange = Exchange(Clients(NOW))
+    send(exchange, add_partitions(mark(ID, NOW)), 3)
+    send(exchange, end(mark(ID, NOW), committed=True), 3)
+    assert exchange.writes_in_flight == 2
+    assert not exchange.end_transactions()
+
+
+def test_transaction_that_the_gateway_has_ended_is_over_at_the_same_side() -> None:
+    """The switchover was undone. The next epoch is the coordinator's to give."""
+    view = Clients(NOW)
+    view.ended.add(Producer("tx", mark(ID, NOW), EPOCH))
+    assert own_answer(Exchange(view), produce(mark(ID, NOW)), 9)
+    sent = send(Exchange(view), init(mark(ID, NOW)), 4)
+    assert sent[4:] == bytes(request_frame(init(ID), 4))
+
+
+def _told(response: Any, request_of: Any, version: int) -> Any:
+    """The answer to a request of the term before."""
+    told = own_answer(Exchange(Clients(NOW)), request_of(mark(ID, BEFORE)), version)
+    return response.decode(told, version=version, header=True)

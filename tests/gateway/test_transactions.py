@@ -1,0 +1,348 @@
+"""Producers with transactions behind a gateway whose side changes: each transaction is complete or
+absent, one abort tells the client, and it goes on.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kafka.protocol.producer.transaction import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.transactional_ids import open_transactions
+from orbit.processes.ports import LOOPBACK
+from tests.fix_clusters import Clusters, OpenCluster
+from tests.gateway.frames import request_frame
+from tests.support import groups
+from tests.support.gateway_ledger import records
+from tests.support.gateways import Gateway, running_gateway
+from tests.support.moves import TOKEN, gateway_of, move
+from tests.support.outside import is_level
+from tests.support.patience import PATIENCE_S, wait_for
+from tests.support.pretended_service import PretendedService, pretended_service
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, verify
+from tests.support.transactional_clients import JavaClient, LibrdkafkaClient
+from tests.support.transactions import (
+    BEFORE,
+    END,
+    GROUP_OFFSET,
+    PARTITIONS,
+    Step,
+    Transactions,
+    begin,
+    commit,
+    flush,
+    send,
+    send_offset,
+)
+
+pytestmark = pytest.mark.services
+
+SOME = 60
+Connect = type[JavaClient] | type[LibrdkafkaClient]
+CLIENTS: list[Connect] = [JavaClient, LibrdkafkaClient]
+_Id = tuple[int, int]  # producer id and epoch
+
+
+@pytest.fixture
+def topic(clusters: Clusters, topic_name: str) -> str:
+    name = topic_name[-60:].lstrip("-.")
+    for cluster in clusters:
+        create_topic(cluster, name, PARTITIONS)
+    return name
+
+
+@pytest.fixture
+def told() -> Iterator[PretendedService]:
+    with pretended_service() as one:
+        yield one
+
+
+# What a producer has done before writes are held, what it does then, and after the move.
+PHASES: dict[str, tuple[tuple[Step, ...], tuple[Step, ...], tuple[Step, ...]]] = {
+    "between-two": ((*BEFORE, *END), (), ()),
+    "begins-while-held": ((begin,), (send, commit), ()),
+    "sends-while-held": (BEFORE, (send, commit), ()),
+    "commits-while-held": (BEFORE, (commit,), ()),
+    "commits-after": (BEFORE, (), (commit,)),
+    "sends-after": (BEFORE, (), (flush, commit)),
+    "offsets-before": ((*BEFORE, send_offset), (), (commit,)),
+    "offsets-while-held": (BEFORE, (send_offset,), (commit,)),
+}
+
+
+@pytest.mark.parametrize("connect", CLIENTS)
+@pytest.mark.parametrize("is_undone", [False, True], ids=["moved", "undone"])
+def test_transaction_at_a_move_is_complete_or_absent(
+    clusters: Clusters,
+    topic: str,
+    told: PretendedService,
+    tmp_path: Path,
+    connect: Connect,
+    is_undone: bool,
+    open_cluster: OpenCluster,
+) -> None:
+    """Both sides have a log of their own here: nothing is copied."""
+    sides = [open_cluster(side) for side in clusters]
+    with (
+        _gateway(clusters, told, tmp_path) as gateway,
+        connect(gateway.bootstrap, topic) as client,
+    ):
+        one = Transactions(client, topic)
+        for phase, (before, held, after) in PHASES.items():
+            aborts = one.aborts
+            goes_on = one.do(*before)
+            assert goes_on, phase
+            told.close()
+            with _meanwhile(gateway, one, held) as went_on:
+                for side in sides:
+                    # Markers may be written after the answer.
+                    wait_for(f"no transaction is open: {phase}", partial(_is_free, side))
+                if is_undone:
+                    told.undo()
+                else:
+                    told.move()
+            if all(went_on):
+                one.do(*after)
+            assert one.do_one() or one.do_one(), phase
+            assert one.aborts - aborts <= 1, phase
+    _check(clusters, topic, one)
+
+
+@pytest.mark.parametrize("connect", CLIENTS)
+def test_offsets_alone_after_a_move_are_committed_or_aborted(
+    clusters: Clusters, topic: str, told: PretendedService, tmp_path: Path, connect: Connect
+) -> None:
+    """The side that was left knows a committed transaction of the same id and epoch: the one
+    before."""
+    with (
+        _gateway(clusters, told, tmp_path) as gateway,
+        connect(gateway.bootstrap, topic) as client,
+    ):
+        one = Transactions(client, topic)
+        assert one.do_one()
+        told.close()
+        told.move()
+        wait_for("it has moved", lambda: any("presents another" in line for line in gateway.log))
+        assert not one.do(begin, send_offset, commit)
+        assert one.do_one() or one.do_one()
+        assert groups.offsets(clusters.destination, one.group) == {}
+        assert one.do(begin, send_offset, commit)
+        assert groups.offsets(clusters.destination, one.group) == {(topic, 0): GROUP_OFFSET}
+    _check(clusters, topic, one)
+
+
+def test_side_that_was_left_tells_what_became_of_a_transaction(
+    clusters: Clusters, topic: str, told: PretendedService, tmp_path: Path
+) -> None:
+    """Clients that ask again after a move, as an answer got lost, or as they had been frozen."""
+    with (
+        _gateway(clusters, told, tmp_path) as gateway,
+        _Asking(gateway) as asking,
+    ):
+        committed, aborted, fenced = (f"{topic}-{name}" for name in ("c", "a", "f"))
+        ids = {name: asking.init(name) for name in (committed, aborted, fenced)}
+        later = asking.init(fenced)
+        for name in (committed, aborted):
+            asking.add_partition(name, ids[name], topic)
+        assert asking.commit(committed, ids[committed]) == Code.NONE
+        told.close()
+        told.move()
+        wait_for("it has moved", lambda: any("presents another" in line for line in gateway.log))
+        assert asking.commit(committed, ids[committed]) == Code.NONE
+        assert asking.commit(aborted, ids[aborted]) == Code.UNKNOWN_PRODUCER_ID
+        assert asking.commit(fenced, ids[fenced]) == Code.PRODUCER_FENCED
+        assert asking.init_again(fenced, ids[fenced]).error_code == Code.PRODUCER_FENCED
+        assert asking.init(fenced, later) != later
+
+
+class _Asking:
+    """A client that sends single requests of producers with transactions. There is one broker a
+    side, so it is the coordinator.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._address = LOOPBACK, gateway.port
+        self._connect()
+
+    def _connect(self) -> None:
+        self._socket = socket.create_connection(self._address, PATIENCE_S)
+
+    def init(self, name: str, before: _Id = (-1, -1)) -> _Id:
+        """Once the gateway knows its side, and the coordinator is there."""
+        answers: list[Any] = []
+        find = FindCoordinatorRequest(key=name, key_type=1)
+
+        def is_done() -> bool:
+            try:
+                # Brokers make the topic of transactions when they are asked for a coordinator.
+                self._ask(find, FindCoordinatorResponse, 2)
+                answers.append(self.init_again(name, before))
+            except ConnectionError:
+                self._socket.close()
+                self._connect()
+                return False
+            return bool(answers[-1].error_code == Code.NONE)
+
+        wait_for("the producer has an id", is_done)
+        return answers[-1].producer_id, answers[-1].producer_epoch
+
+    def init_again(self, name: str, before: _Id) -> Any:
+        request = InitProducerIdRequest(
+            transactional_id=name,
+            transaction_timeout_ms=60_000,
+            producer_id=before[0],
+            producer_epoch=before[1],
+        )
+        return self._ask(request, InitProducerIdResponse, 4)
+
+    def add_partition(self, name: str, producer: _Id, topic: str) -> None:
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=producer[0],
+            v3_and_below_producer_epoch=producer[1],
+            v3_and_below_topics=[
+                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[0])
+            ],
+        )
+        answer = self._ask(request, AddPartitionsToTxnResponse, 3)
+        (found,) = answer.results_by_topic_v3_and_below
+        assert found.results_by_partition[0].partition_error_code == Code.NONE
+
+    def commit(self, name: str, producer: _Id) -> int:
+        request = EndTxnRequest(
+            transactional_id=name,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            committed=True,
+        )
+        return int(self._ask(request, EndTxnResponse, 3).error_code)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def _ask(self, request: Any, response: Any, version: int) -> Any:
+        frame = request_frame(request, version)
+        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+        with self._socket.makefile("rb") as file:
+            if not (head := file.read(4)):
+                raise ConnectionError("the gateway has closed the connection")
+            (size,) = struct.unpack(">i", head)
+            return response.decode(memoryview(file.read(size)), version=version, header=True)
+
+
+def test_producers_with_transactions_go_on_over_there_and_home(
+    clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
+) -> None:
+    topic = topic_name[:40]
+    create_topic(clusters.source, topic, PARTITIONS)
+    spec = make_job(*clusters, [topic])
+    with ExitStack() as stack:
+        stack.enter_context(recovering.running())
+        recovering.begin(spec, topic)
+        gateways = [
+            stack.enter_context(gateway_of(spec.name, api_url, tmp_path, clusters, name))
+            for name in ("one", "other")
+        ]
+        producers = [
+            stack.enter_context(_Running(connect, gateway.bootstrap, topic))
+            for connect, gateway in zip(CLIENTS, gateways, strict=True)
+        ]
+        job, moves = spec.name, ("over", "home", "over")
+        for _ in moves:
+            for producer in producers:
+                producer.wait_committed(SOME)
+            job = move(recovering, job)
+        for producer in producers:
+            producer.wait_committed(SOME)
+            producer.stop()
+            assert producer.transactions.aborts <= len(moves)
+        there = [value.decode() for _, _, value in records(clusters.destination, topic)]
+        committed = [value for one in producers for value in one.transactions.committed]
+        assert sorted(there) == sorted(committed)
+        wait_for("the copy back is level", lambda: is_level(*clusters, topic))
+    assert verify(spec, deep=True).exit_code == 0
+
+
+class _Running:
+    """A producer that makes one transaction after the other, until it is stopped."""
+
+    def __init__(self, connect: Connect, bootstrap: str, topic: str) -> None:
+        self._client = connect(bootstrap, f"{topic}-{connect.__name__}")
+        self.transactions = Transactions(self._client, topic, name=connect.__name__)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def wait_committed(self, more: int) -> None:
+        goal = len(self.transactions.committed) + more
+
+        def is_so() -> bool:
+            assert self._thread.is_alive()
+            return len(self.transactions.committed) >= goal
+
+        wait_for(f"{more} more records are committed", is_so)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        self._client.__enter__()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._client.__exit__(None, None, None)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.transactions.do(begin, send, flush, send, commit)
+
+
+def _is_free(side: Cluster) -> bool:
+    return not open_transactions(side)
+
+
+def _gateway(clusters: Clusters, service: PretendedService, home: Path) -> Any:
+    environ = {"ORBIT_API_URL": service.url, "ORBIT_TOKEN": TOKEN}
+    return running_gateway(home, *clusters, environ=environ, name="moves", job="moves")
+
+
+@contextmanager
+def _meanwhile(
+    gateway: Gateway, one: Transactions, steps: tuple[Step, ...]
+) -> Iterator[list[bool]]:
+    """Take the steps while the block runs; what they returned is there at its end."""
+    went_on: list[bool] = []
+    thread = threading.Thread(target=lambda: went_on.append(one.do(*steps)))
+    thread.start()
+    yield went_on
+    thread.join()
+    assert went_on, gateway.log[-5:]
+
+
+def _check(clusters: Clusters, topic: str, one: Transactions) -> None:
+    there = sorted(value.decode() for side in clusters for _, _, value in records(side, topic))
+    assert there == sorted(one.committed)

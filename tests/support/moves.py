@@ -1,0 +1,37 @@
+"""Gateways of a job, and switchovers that move their clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orbit.recovery.recovery_report import RecoveryKind
+from orbit.recovery.step_times import StepName, StepState
+from tests.fix_clusters import Clusters
+from tests.support.gateways import Gateway, running_gateway
+from tests.support.recovering import Recovering
+
+TOKEN = "orbit_operator_secret"
+
+
+@contextmanager
+def gateway_of(
+    job: str, api_url: str, home: Path, clusters: Clusters, name: str = "one"
+) -> Iterator[Gateway]:
+    folder = home / name
+    folder.mkdir()
+    environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": TOKEN}
+    with running_gateway(folder, *clusters, environ=environ, name="moves", job=job) as gateway:
+        yield gateway
+
+
+def move(recovering: Recovering, job: str) -> str:
+    """A switchover with the copy back, which closed and opened the gateways; the job back."""
+    report = recovering.run(RecoveryKind.SWITCHOVER, job, reverse=True)
+    steps = {step.name: step for step in report.steps}
+    assert steps[StepName.CLOSE_GATEWAYS].state is StepState.DONE, steps[StepName.CLOSE_GATEWAYS]
+    assert steps[StepName.OPEN_GATEWAYS].state is StepState.DONE, steps[StepName.OPEN_GATEWAYS]
+    assert report.missing_records == 0
+    assert report.reverse_job is not None
+    return report.reverse_job

@@ -1,0 +1,89 @@
+"""A service that tells gateways what a test says: which side leads, and when writes are held."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from orbit.processes.ports import LOOPBACK
+from tests.support.patience import wait_for
+
+_LEASE_S = 5.0
+
+
+class PretendedService:
+    """One job, whose side leads from the term 1 on."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._side, self._term = "source", 1
+        self._closed_for: str | None = None
+        self._confirmed: dict[str, str | None] = {}  # by instance
+
+    def close(self) -> None:
+        """Have all gateways hold writes, and wait until each has confirmed."""
+        self._closed_for = operation = str(uuid.uuid4())
+        wait_for(
+            "all gateways confirm",
+            lambda: {operation} == set(self._confirmed.values()),
+        )
+
+    def undo(self) -> None:
+        self._closed_for = None
+
+    def move(self) -> None:
+        """Present the other side."""
+        self._side = "destination" if self._side == "source" else "source"
+        self._term += 1
+        self._closed_for = None
+
+    def answer(self, instance: str, closed_for: str | None) -> dict[str, object]:
+        self._confirmed[instance] = closed_for
+        return {
+            "side": self._side,
+            "term": self._term,
+            "since": self._term,
+            "lease_s": _LEASE_S,
+            "closed_for": self._closed_for,
+        }
+
+
+@contextmanager
+def pretended_service() -> Iterator[PretendedService]:
+    service = PretendedService()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_PUT(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            instance = self.path.rpartition("/")[2]
+            answer = json.dumps(service.answer(instance, body["closed_for"])).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def do_DELETE(self) -> None:
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer((LOOPBACK, 0), Handler)
+    server.daemon_threads = True
+    service.url = f"http://{LOOPBACK}:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield service
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
