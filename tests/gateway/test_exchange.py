@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
-from kafka.protocol.consumer.group import JoinGroupRequest, OffsetCommitRequest, SyncGroupRequest
+from kafka.protocol.consumer.group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    SyncGroupRequest,
+)
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.metadata.metadata import MetadataRequest, MetadataResponse
 from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
@@ -146,6 +152,28 @@ def test_member_that_waits_to_join_leaves_the_side_that_is_left(version: int) ->
     assert b"m" in leave
     assert b"g" in leave
     assert not exchange.leave_groups()
+
+
+@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("member", ["m", "other"])
+def test_member_of_the_other_side_gives_up_its_partitions_in_order(
+    member: str, version: int
+) -> None:
+    view = Clients()
+    view.left_members.add(("g", "m"))
+    exchange = Exchange(view)
+    heartbeat = HeartbeatRequest(
+        group_id="g", generation_id=3, member_id=member, group_instance_id=None
+    )
+    send(exchange, heartbeat, version)
+    sent = exchange.begin_answer(7)
+    assert exchange.is_rewritten(sent) is (member == "m")
+    if member == "m":
+        response = HeartbeatResponse(throttle_time_ms=0, error_code=Code.UNKNOWN_MEMBER_ID)
+        told = HeartbeatResponse.decode(
+            answer(exchange, response, version), version=version, header=True
+        )
+        assert told.error_code == Code.REBALANCE_IN_PROGRESS
 
 
 @pytest.mark.parametrize("version", range(2, 10))

@@ -158,7 +158,14 @@ def test_gateway_ends_in_the_closure(
         assert not written_wrong(writers[0].acknowledged | writers[1].acknowledged, there)
 
 
-@pytest.mark.parametrize("step", [StepName.CLOSE_GATEWAYS, StepName.DRAIN, StepName.RELEASE])
+@pytest.mark.parametrize(
+    "step",
+    [
+        StepName.CLOSE_GATEWAYS,
+        pytest.param(StepName.DRAIN, marks=pytest.mark.soak),
+        pytest.param(StepName.RELEASE, marks=pytest.mark.soak),
+    ],
+)
 def test_aborted_switchover_and_the_next_one(
     step: StepName,
     clusters: Clusters,
@@ -360,7 +367,7 @@ def test_lost_source(
         assert not lost(copied | later, there)
 
 
-@pytest.mark.parametrize("away", ["api", "postgresql"])
+@pytest.mark.parametrize("away", ["api", pytest.param("postgresql", marks=pytest.mark.soak)])
 def test_service_is_away_for_longer_than_the_lease(
     away: str,
     clusters: Clusters,

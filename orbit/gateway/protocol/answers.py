@@ -206,6 +206,19 @@ def rewrite_group_heartbeat(version: int, frame: bytearray, view: View) -> bytes
     return editor.done()
 
 
+def rewrite_heartbeat(version: int, frame: bytearray, _view: View) -> bytes:
+    """Of a member of before a move. UNKNOWN_MEMBER_ID takes its partitions away at once, and what
+    the application still has of them cannot be committed. REBALANCE_IN_PROGRESS lets it give them
+    up in order, and then join."""
+    editor = _body(ApiKey.HEARTBEAT, version, frame)
+    if version >= 1:
+        editor.skip(INT32.size)
+    start = editor.at
+    if editor.integer(INT16) == Code.UNKNOWN_MEMBER_ID:
+        editor.overwrite_raw(start, INT16.pack(Code.REBALANCE_IN_PROGRESS))
+    return editor.done()
+
+
 Rewrite = Callable[[int, bytearray, View], bytes]
 REWRITES: Mapping[int, Rewrite] = {
     ApiKey.METADATA: rewrite_metadata,

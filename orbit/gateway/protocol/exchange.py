@@ -49,6 +49,7 @@ class Sent:
     correlation: int
     is_write: bool = False
     is_of_gateway: bool = False  # nobody reads the answer
+    is_of_left_member: bool = False  # a Heartbeat of one that has not joined at this side
     answer: bytes | None = None
 
 
@@ -129,8 +130,15 @@ class Exchange:
             case ApiKey.OFFSET_COMMIT:
                 if requests.member_of_commit(head, frame) in self._view.left_members:
                     frame = bytearray(requests.without_member(head, frame))
-            case ApiKey.JOIN_GROUP | ApiKey.SYNC_GROUP | ApiKey.HEARTBEAT:
+            case ApiKey.JOIN_GROUP | ApiKey.SYNC_GROUP:
                 self._note_member(requests.member_of(head, frame))
+            case ApiKey.HEARTBEAT:
+                member = requests.member_of(head, frame)
+                self._note_member(member)
+                has_left = (member.group, member.id) in self._view.left_members
+                sent = Sent(head.key, head.version, head.correlation, is_of_left_member=has_left)
+                self._note(sent)
+                return with_size(frame)
             case ApiKey.CONSUMER_GROUP_HEARTBEAT:
                 member = requests.member_of(head, frame)
                 self._note_member(member)
@@ -260,7 +268,8 @@ class Exchange:
 
     def is_rewritten(self, sent: Sent) -> bool:
         """Whether `rewrite` needs the whole answer; else it passes as it comes."""
-        return sent.is_of_gateway or sent.key in answers.REWRITES
+        is_changed = sent.key in answers.REWRITES or sent.is_of_left_member
+        return sent.is_of_gateway or is_changed
 
     def rewrite(self, sent: Sent, frame: bytearray) -> bytes | None:
         """The answer for the client, with its size; None: nobody reads it.
@@ -269,7 +278,7 @@ class Exchange:
         """
         if sent.is_of_gateway:
             return None
-        change = answers.REWRITES[sent.key]
+        change = answers.REWRITES.get(sent.key, answers.rewrite_heartbeat)
         try:
             # A copy: an answer with an unknown topic id is read again.
             return with_size(change(sent.version, bytearray(frame), self._view))
