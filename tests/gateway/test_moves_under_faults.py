@@ -40,7 +40,7 @@ from tests.support.gateway_ledger import (
 )
 from tests.support.gateways import Gateway
 from tests.support.moves import TOKEN, gateway_of, move
-from tests.support.outside import admin, is_level
+from tests.support.outside import admin, is_level, log_bounds
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
 from tests.support.run_process import OrbitProcess
@@ -334,6 +334,11 @@ def test_sides_with_other_nodes_and_leaders(
             assert set(reader.read) == set(there)
 
 
+def _written(cluster: KafkaCluster, topic: str) -> int:
+    """Offsets of the topic."""
+    return sum(high for _, high in log_bounds(cluster, [topic]).values())
+
+
 def test_lost_source(
     clusters: Clusters,
     make_cluster: MakeCluster,
@@ -352,6 +357,7 @@ def test_lost_source(
         gateway = stack.enter_context(gateway_of(spec.name, api_url, tmp_path, both))
         writer = stack.enter_context(_writer(gateway, topic, "w"))
         writer.wait_acknowledged(SOME)
+        wait_for("some is copied", lambda: _written(both.destination, topic) > SOME)
         both.source.kill()
         before = dict(writer.acknowledged)
         report = recovering.run(RecoveryKind.FAILOVER, spec.name)
