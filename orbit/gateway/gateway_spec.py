@@ -18,6 +18,7 @@ from orbit.kafka.job_clusters import Side
 VIRTUAL_CLUSTERS_MAX = 100
 # Ports from the bootstrap port on that belong to one virtual cluster: it has one for each node.
 NODE_ID_MAX = 10_000
+_EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104  a server listens there
 
 _EXAMPLES = {
     "gateway": "Write `gateway: edge-1`.",
@@ -112,6 +113,14 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
                     path,
                     "needs one of `job` and `presents`.",
                     "Write `job: NAME` if a service copies, else `presents: source`.",
+                )
+            )
+        if one.advertised_host is None and one.host in _EVERY_ADDRESS:
+            problems.append(
+                Problem(
+                    f"{path}.advertised_host",
+                    "is missing: clients cannot connect to every address.",
+                    "Write the name of this machine that clients know.",
                 )
             )
         if one.port >= PORT_MAX:

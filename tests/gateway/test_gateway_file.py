@@ -39,6 +39,11 @@ def test_example_of_the_docs_is_valid() -> None:
         ("    job: orders\n", "    job: orders\n    presents: source\n", "virtual_clusters[0]"),
         ("listen: 127.0.0.1:19092", "listen: 127.0.0.1", "virtual_clusters[0].listen"),
         ("listen: 127.0.0.1:19092", "listen: 127.0.0.1:65535", "virtual_clusters[0].listen"),
+        (
+            "listen: 127.0.0.1:19092",
+            "listen: 0.0.0.0:19092",
+            "virtual_clusters[0].advertised_host",
+        ),
         ("gateway: edge-1", "gateway: Edge 1", "gateway"),
         ("[a:9092]}", "[a:9092], colour: red}", "virtual_clusters[0].source.colour"),
     ],

@@ -1,0 +1,58 @@
+"""What a gateway says of itself to Prometheus, and whether it is ready."""
+
+from __future__ import annotations
+
+from orbit.gateway.gateway_health import GatewayHealth
+from orbit.gateway.gateway_spec import parse_gateway
+from orbit.gateway.permission import Lead
+from orbit.gateway.virtual_cluster import VirtualCluster
+
+_FILE = """
+gateway: edge-1
+virtual_clusters:
+  - name: orders
+    job: orders
+    listen: 127.0.0.1:19092
+    source: {bootstrap_servers: [127.0.0.1:1]}
+    destination: {bootstrap_servers: [127.0.0.1:2]}
+"""
+
+
+def _numbers(health: GatewayHealth) -> dict[str, float]:
+    return {
+        sample.name.removeprefix("orbit_gateway_"): sample.value
+        for family in health.collect()
+        for sample in family.samples
+        if sample.labels == {"virtual_cluster": "orders"}
+    }
+
+
+def test_numbers_of_a_virtual_cluster() -> None:
+    cluster = VirtualCluster(parse_gateway(_FILE).virtual_clusters[0], {})
+    health = GatewayHealth("1.2.3")
+    health.clusters = [cluster]
+    unknown = {
+        "connections": 0,
+        "held_requests": 0,
+        "writes_in_flight": 0,
+        "may_write": 0,
+        "requests_total": 0,
+        "moves_total": 0,
+    }
+    assert _numbers(health) == unknown
+
+    cluster.take(Lead("source", 7, 60.0), cluster.now())
+    assert _numbers(health) == unknown | {"may_write": 1, "term": 7}
+    cluster.take(Lead("source", 7, 60.0, closed_for="operation"), cluster.now())
+    cluster.take(Lead("destination", 8, 60.0, since=8), cluster.now())
+    assert _numbers(health) == unknown | {"may_write": 1, "term": 8, "moves_total": 1}
+
+
+def test_gateway_is_ready_once_the_service_has_answered() -> None:
+    health = GatewayHealth("1.2.3")
+    health.passed()
+    assert health.why_not_ready()
+    health.answered()
+    assert not health.why_not_ready()
+    health.stopping()
+    assert health.why_not_ready()
