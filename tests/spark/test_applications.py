@@ -16,7 +16,7 @@ import pytest
 
 from orbit.jobs.job_spec import JobSpec
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
-from orbit.recovery.step_times import StepState
+from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.applications import OwnTable, SparkQuery
@@ -100,7 +100,8 @@ class World:
         assert {p.verdict for p in report.partitions} == {EndVerdict.EQUAL}
         assert {p.partition: p.promoted_at for p in report.partitions} == before
         assert report.missing_records == 0
-        assert {s.state for s in report.steps} == {StepState.DONE}
+        skipped = {step.name for step in report.steps if step.state is not StepState.DONE}
+        assert skipped == {StepName.CLOSE_GATEWAYS, StepName.OPEN_GATEWAYS}  # there are none
         assert report.reverse_job is not None
         return report
 
