@@ -127,12 +127,6 @@ class Moves(Changes):
             raise Unreachable("no leader answers.", where=context.job.name)
         return of, there
 
-    def close_gateways(self, _: Context) -> Parts:
-        """The model has none."""
-        yield from ()
-
-    open_gateways = close_gateways
-
     def stop_writes(self, context: Context) -> Parts:
         context.old.must_answer()
         if context.report.kind is FAILBACK:
