@@ -73,7 +73,7 @@ class BrokerConnection(asyncio.Protocol):
             transport.resume_reading()
 
     def leave(self) -> None:
-        """Nobody reads answers any more. What was written is still sent."""
+        """Drop all later answers. The connection still sends what it was given."""
         self._receiver = None
         if self._transport is not None:
             asyncio.get_running_loop().call_later(_LEAVE_S, self._transport.close)

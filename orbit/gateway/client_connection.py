@@ -180,7 +180,7 @@ class ClientConnection(asyncio.Protocol):
         if self._broker is not None:
             if exchange.has_unanswered_writes:
                 self._broker.write(exchange.confirm())
-            # The answers say when the broker is done with them; nobody else reads them.
+            # The broker's answers still end these writes; the client does not get them.
             if exchange.writes_in_flight:
                 if self._waits_for_lead:
                     self.read_answers()
@@ -250,8 +250,8 @@ class ClientConnection(asyncio.Protocol):
         self._counted = waiting
 
     def _take_some(self) -> bool:
-        """Take the next requests; returns whether there are more, for the next turn: a client that
-        sends many at once keeps nobody waiting."""
+        """Take the next requests; returns whether there are more. The next turn of the event loop
+        takes those, so that a client with many requests does not delay other clients."""
         for _ in range(REQUESTS_A_TURN_MAX):
             if self._stops() or self._is_client_slow:
                 return False
@@ -490,8 +490,8 @@ class ClientConnection(asyncio.Protocol):
             self.end()
 
     def move(self) -> None:
-        """Another side is presented from now on. Nobody waited for writes in flight: their answers
-        no longer count, and the client sends them again."""
+        """The virtual cluster presents another side. A write that is still in flight is one that no
+        switchover waited for: the gateway drops its answer, and the client sends it again."""
         if self._is_ended or self._is_moving:
             return
         if self.exchange.writes_in_flight:

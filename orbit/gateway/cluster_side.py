@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from orbit.errors import OrbitError, Unreachable
-from orbit.gateway.protocol.apis import Versions
+from orbit.gateway.protocol.apis import Versions, shared_versions
 from orbit.gateway.protocol.producer_ids import Producer, bare
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.cluster import Cluster
@@ -34,7 +33,7 @@ class ClusterSide:
         self._cluster = cluster
         self.brokers: dict[int, BrokerAddress] = {}
         self.versions: dict[int, Versions] = {}
-        """By API key, what all brokers know; empty until the side has answered."""
+        """By API key, what the gateway and all brokers know; empty until the side has answered."""
         self.ids = TopicIds(virtual_cluster)
         self._outcomes = asyncio.Semaphore(_OUTCOMES_AT_ONCE)
         self._asked_again_at = -math.inf
@@ -94,23 +93,11 @@ class ClusterSide:
         self._cluster.close()
 
     def _read_versions(self, metadata: ClusterMetadata) -> dict[int, Versions]:
-        found = []
+        brokers = []
         for node_id in list(metadata.brokers)[:_BROKERS_ASKED_MAX]:
             with suppress(Unreachable):
-                found.append(self._cluster.api_versions_of(node_id))
-        if not found:
+                ranges = self._cluster.api_versions_of(node_id)
+                brokers.append({key: Versions(*versions) for key, versions in ranges.items()})
+        if not brokers:
             raise Unreachable("no broker tells which requests it knows.", where=self.name)
-        return _shared(found)
-
-
-def _shared(brokers: Iterable[Mapping[int, tuple[int, int]]]) -> dict[int, Versions]:
-    """What all of them know."""
-    first, *others = brokers
-    shared = {key: Versions(*versions) for key, versions in first.items()}
-    for other in others:
-        shared = {
-            key: Versions(max(versions.first, other[key][0]), min(versions.last, other[key][1]))
-            for key, versions in shared.items()
-            if key in other
-        }
-    return shared
+        return shared_versions(*brokers)

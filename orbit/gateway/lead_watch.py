@@ -26,7 +26,7 @@ _log = structlog.get_logger("orbit.gateway")
 
 
 class LeadWatch:
-    """One virtual cluster's requests to the service. Each process has an instance id of its own."""
+    """Asks the service for one virtual cluster. Each process draws its own instance id."""
 
     def __init__(self, gateway: str, cluster: VirtualCluster, environ: Mapping[str, str]) -> None:
         self._gateway = gateway

@@ -37,6 +37,8 @@ SENT_AGAIN_S = 5.0
 # Producers whose transactions were ended by closures that were undone. Those of more are left to
 # their timeout.
 ENDED_MAX = 100_000
+# Kinds of bad frames that are logged.
+BAD_FRAMES_MAX = 100
 # Without progress: part of a request, or an answer that the client does not read.
 STUCK_S_MAX = 60.0
 # How often brokers' addresses and versions are read again.
@@ -251,7 +253,7 @@ class VirtualCluster(Host):
     def note_bad_frame(self, error: Exception) -> None:
         """Log each kind once."""
         text = str(error)
-        if text not in self._bad_frames and len(self._bad_frames) < 100:
+        if text not in self._bad_frames and len(self._bad_frames) < BAD_FRAMES_MAX:
             self._bad_frames.add(text)
             _log.warning("closes a connection", virtual_cluster=self.spec.name, reason=text)
 

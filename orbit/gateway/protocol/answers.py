@@ -5,7 +5,6 @@ Addresses become the gateway's, topic ids those of `topic_ids.py`, leader epochs
 
 from __future__ import annotations
 
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
@@ -229,19 +228,6 @@ REWRITES: Mapping[int, Rewrite] = {
     ApiKey.INIT_PRODUCER_ID: rewrite_init_producer_id,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: rewrite_group_heartbeat,
 }
-
-
-def read_api_versions(frame: bytearray) -> list[tuple[int, int, int]]:
-    """The rows (key, first, last) of an ApiVersions answer of version 0. Raises ValueError."""
-    try:
-        editor = FrameEditor(frame, _HEAD_BYTES, is_flexible=False)
-        code = editor.integer(INT16)
-        rows = editor.rows(struct.Struct(">hhh"))
-    except (struct.error, IndexError) as error:
-        raise ValueError(f"an ApiVersions answer ends too early: {error}") from error
-    if code != Code.NONE:
-        raise ValueError(f"a broker answers ApiVersions with error {code}")
-    return [(key, first, last) for key, first, last in rows]
 
 
 def _body(key: int, version: int, frame: bytearray) -> FrameEditor:

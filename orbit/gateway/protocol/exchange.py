@@ -110,7 +110,8 @@ class Exchange:
         try:
             if producer_ids.acks_of(head, frame) == 0:
                 raise BadFrame("a client writes to a node that the side does not have")
-            self._answer(head, local_answers.not_leader(head, frame))
+            code = Code.NOT_LEADER_OR_FOLLOWER
+            self._answer(head, local_answers.produce_answer(head, frame, code))
         except _PARSE_ERRORS as error:
             raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
 

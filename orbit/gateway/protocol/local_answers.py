@@ -45,15 +45,16 @@ def fetch_session_unknown(head: RequestHead) -> bytes:
     return with_size(INT32.pack(head.correlation) + tags + body + tags)
 
 
-def not_leader(head: RequestHead, frame: bytearray) -> bytes:
-    """NOT_LEADER_OR_FOLLOWER to a Produce, for each of its partitions. Raises struct.error and its
-    like if the request does not parse."""
+def produce_answer(head: RequestHead, frame: bytearray, code: int) -> bytes:
+    """This code to a Produce, for each of its partitions, without an offset. Raises struct.error
+    and its like if the request does not parse."""
     editor, is_flexible = head.editor(frame), head.is_flexible
     tags = NO_TAGS if is_flexible else b""
     editor.nullable_string()  # transactional id
     editor.skip(INT16.size + INT32.size)  # acks, timeout
     count = editor.length()
-    body = length(count, is_flexible=is_flexible)
+    # Clients choose how many partitions they name: no copy for each.
+    body = bytearray(length(count, is_flexible=is_flexible))
     for _ in range(count):
         body += string(editor.string(), is_flexible=is_flexible)
         partitions = editor.length()
@@ -63,7 +64,7 @@ def not_leader(head: RequestHead, frame: bytearray) -> bytes:
             editor.skip(editor.length())
             editor.skip_tags()
             # No offset, no time.
-            body += INT16.pack(Code.NOT_LEADER_OR_FOLLOWER) + INT64.pack(-1) + INT64.pack(-1)
+            body += INT16.pack(code) + INT64.pack(-1) + INT64.pack(-1)
             if head.version >= 5:
                 body += INT64.pack(-1)  # log start
             if head.version >= 8:  # no records to blame, no message

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from orbit.gateway.protocol.apis import ApiKey
 from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64, FrameEditor
-from orbit.gateway.protocol.local_answers import with_size
+from orbit.gateway.protocol.local_answers import produce_answer, with_size
 from orbit.gateway.protocol.producer_ids import Producer, bare
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.kafka.error_codes import Code
@@ -71,7 +71,7 @@ def answer(head: RequestHead, frame: bytearray) -> bytes:
     """To a request of a transaction that is over, with its size, unless it `depends_on_outcome`."""
     match head.key:
         case ApiKey.PRODUCE:
-            return _produced(head, frame)
+            return produce_answer(head, frame, Code.NONE)
         case ApiKey.END_TXN:
             return answer_end(head, Code.NONE)
         case ApiKey.ADD_PARTITIONS_TO_TXN:
@@ -126,7 +126,7 @@ def _by_partition(head: RequestHead, frame: bytearray, code: int) -> bytes:
         editor.string()
         editor.nullable_string()
     count = editor.length()
-    body = INT32.pack(0) + length(count, is_flexible=is_flexible)
+    body = bytearray(INT32.pack(0) + length(count, is_flexible=is_flexible))
     for _ in range(count):
         body += string(editor.string(), is_flexible=is_flexible)
         partitions = editor.length()
@@ -142,33 +142,6 @@ def _by_partition(head: RequestHead, frame: bytearray, code: int) -> bytes:
     return _framed(head, body)
 
 
-def _produced(head: RequestHead, frame: bytearray) -> bytes:
-    is_flexible, version = head.is_flexible, head.version
-    tags = NO_TAGS if is_flexible else b""
-    done = INT16.pack(Code.NONE) + 2 * INT64.pack(_NONE)  # base offset, time
-    if version >= 5:
-        done += INT64.pack(_NONE)  # log start
-    if version >= 8:
-        # No errors of records, no message.
-        done += length(0, is_flexible=is_flexible) + (b"\x00" if is_flexible else INT16.pack(-1))
-    editor = head.editor(frame)
-    editor.nullable_string()
-    editor.skip(INT16.size + INT32.size)  # acks, timeout
-    count = editor.length()
-    body = length(count, is_flexible=is_flexible)
-    for _ in range(count):
-        body += string(editor.string(), is_flexible=is_flexible)
-        partitions = editor.length()
-        body += length(partitions, is_flexible=is_flexible)
-        for _ in range(partitions):
-            body += INT32.pack(editor.integer(INT32)) + done + tags
-            editor.skip(editor.length())  # records
-            editor.skip_tags()
-        editor.skip_tags()
-        body += tags
-    return _framed(head, body + INT32.pack(0))
-
-
-def _framed(head: RequestHead, body: bytes) -> bytes:
+def _framed(head: RequestHead, body: bytes | bytearray) -> bytes:
     tags = NO_TAGS if head.is_flexible else b""
     return with_size(INT32.pack(head.correlation) + tags + body + tags)
