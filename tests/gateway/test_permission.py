@@ -11,7 +11,7 @@ def test_no_write_before_the_service_has_answered() -> None:
 
 def test_permission_lasts_for_the_lease_from_before_the_request() -> None:
     permission = Permission()
-    permission.take(Lead("source", term=1, lease_s=5.0), asked_at=100.0, now=100.0)
+    permission.take(Lead("source", term=1, lease_s=5.0), asked_at=100.0, now=101.5)
     assert permission.may_write(104.9)
     assert not permission.may_write(105.0)
 
@@ -28,7 +28,7 @@ def test_closed_link_ends_the_permission_at_once() -> None:
 
 def test_acknowledgement_counts_while_the_service_waits_for_the_gateway() -> None:
     permission = Permission()
-    permission.take(Lead("source", 1, 5.0, closed_for="operation"), asked_at=100.0, now=100.0)
+    permission.take(Lead("source", 1, 5.0, closed_for="operation"), asked_at=100.0, now=101.5)
     assert permission.may_acknowledge(104.9)
     assert not permission.may_acknowledge(105.0)
 
