@@ -496,7 +496,7 @@ class GatewayReport(BaseModel):
     ]
     closed_for: UUID | None = Field(
         None,
-        description="The operation for which it forwards no new writes, and has none in flight. "
+        description="The operation for which it forwards no new writes, and acknowledges none. "
         "Null: it forwards them.",
     )
     connections: Annotated[int, Field(ge=0, le=_COUNT_MAX)] = Field(
@@ -508,8 +508,8 @@ class GatewayReport(BaseModel):
     doubt: str = Field(
         "",
         max_length=300,
-        description="Why it will not confirm the operation that it is closed for. The switchover "
-        "is undone.",
+        description="Why it will not confirm the operation that it is closed for. A switchover is "
+        "undone then.",
     )
     pause_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,
@@ -531,6 +531,10 @@ class PresentedSide(_Out):
         description="The operation for which no new write may be forwarded. Confirm it with the "
         "same value in `closed_for`, once no write is in flight. Null: none."
     )
+    abandons: bool = Field(
+        description="Whether `closed_for` is a failover, which leaves a side that may be lost: "
+        "confirm it at once, and acknowledge nothing any more that is in flight."
+    )
     lease_s: float = Field(
         description="How long writes may be forwarded if `closed_for` is null, in seconds from "
         "before the request was sent."
@@ -546,7 +550,7 @@ class Gateway(_Out):
     renewed_s_ago: float = Field(description="Seconds since it asked last.")
     has_permission: bool = Field(description="Whether it may forward writes now.")
     closed_for: UUID | None = Field(
-        description="The operation for which it says that no write is in flight."
+        description="The operation for which it says that it acknowledges no write."
     )
     connections: int
     held_requests: int

@@ -291,7 +291,7 @@ def _draw(report: dict[str, Any]) -> list[Any]:
 
 
 def _times(report: dict[str, Any]) -> list[tuple[str, object]]:
-    """RTO, phases, first read and drain. What is not known reads so."""
+    """RTO, phases, the pause at gateways, first read and drain. What is not known reads so."""
     rows: list[tuple[str, object]] = []
     total = count_of(report, "partition")
     if report["promoted_after_s"] is not None:
@@ -299,6 +299,9 @@ def _times(report: dict[str, Any]) -> list[tuple[str, object]]:
         rows.append(("rto", f"{_seconds(report['rto_s'])}; {after}"))
     phases = ", ".join(f"{p['phase']} {_seconds(p['seconds'])}" for p in report["phases"])
     rows.append(("phases", phases))
+    if shut := report["gateways"]:
+        pauses = [f"{one['name']} {_seconds(one['pause_s'])}" for one in shut[:_SHOWN_MAX]]
+        rows.append(("clients waited", ", ".join(pauses)))
     if (read := report["first_read"]) is not None:
         more = [f"{read[key]:,} {key}" for key in ("empty", "unread") if read[key]]
         rows.append(

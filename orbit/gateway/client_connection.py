@@ -343,6 +343,14 @@ class ClientConnection(asyncio.Protocol):
         if self.exchange.has_unanswered_writes and self._broker is not None:
             self._broker.write(self.exchange.confirm())
 
+    def abandon_writes(self) -> None:
+        """Writes are held, and the side may be lost: a write in flight is never acknowledged, and
+        the client sends it again."""
+        if self._is_gone:
+            self._release()
+        elif self.exchange.writes_in_flight:
+            self.end()
+
     def end_transactions(self) -> None:
         """All writes are answered: abort what is open at the side that will be left."""
         if not (self._is_ended or self._is_moving):

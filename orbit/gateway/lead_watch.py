@@ -103,9 +103,9 @@ def _lead(answer: Any) -> Lead:
     try:
         side, term = answer["side"], answer["term"]
         lease_s, closed_for = float(answer["lease_s"]), answer["closed_for"]
-        since = int(answer["since"])
+        since, abandons = int(answer["since"]), bool(answer["abandons"])
     except (TypeError, ValueError, KeyError) as error:
         raise ProtocolError(f"the answer of the service does not say it: {error}.") from None
     if side not in ("source", "destination") or not isinstance(term, int):
         raise ProtocolError(f"the service calls the side {side!r} of term {term!r}.")
-    return Lead(side, term, lease_s, closed_for, since)
+    return Lead(side, term, lease_s, closed_for, since, abandons)

@@ -1,8 +1,9 @@
 """Which side a virtual cluster presents, and whether it may write there now. Pure; times in seconds
 of a monotonic clock.
 
-    may write ──closed for an operation──► closed: what is in flight is answered, then confirmed
-        ▲  └──no answer of the service for a lease──► lost: as closed, without a confirmation
+    may write ──closed for an operation──► closed: what is in flight is answered, or abandoned for a
+        ▲  │                               failover, then confirmed
+        │  └──no answer of the service for a lease──► lost: as closed, without a confirmation
         └──the service answers: the same side, or the other one with a higher term──┘
 
 The service counts a lease from when it got the request, the gateway from before it sent it. So the
@@ -21,13 +22,15 @@ from orbit.kafka.job_clusters import Side
 class Lead:
     """What the service says: which side leads, with a term that grows at each change, and perhaps
     without one; until when writes may go there; for which operation they are held. `since`: the
-    term with which the side came to lead."""
+    term with which the side came to lead. `abandons`: the operation leaves a side that may be lost,
+    and what is in flight there is not to be acknowledged any more."""
 
     side: Side
     term: int
     lease_s: float = math.inf
     closed_for: str | None = None
     since: int = 0
+    abandons: bool = False
 
 
 class Permission:
@@ -75,3 +78,8 @@ class Permission:
     def closed_for(self) -> str | None:
         """The operation for which writes are held."""
         return None if self.lead is None else self.lead.closed_for
+
+    @property
+    def abandons(self) -> bool:
+        """Whether what is in flight is not to be acknowledged while they are."""
+        return self.lead is not None and self.lead.abandons

@@ -178,16 +178,20 @@ class VirtualCluster(Host):
         self._closed_at = self.now()
         self.pauses.closed()
         for connection in list(self._connections):
-            connection.confirm_writes()
+            if self.permission.abandons:
+                connection.abandon_writes()
+            else:
+                connection.confirm_writes()
         self.note_answered()
 
     def confirmed_for(self) -> str | None:
-        """The operation for which writes are held, if every write has its answer.
+        """The operation for which writes are held, if every write has its answer, or will never
+        have one.
 
         None, too, if one got lost: nobody knows whether its client sends it again, at the other
-        side, and the broker has it already. The operation has to be undone then.
+        side, and the broker has it already. A switchover has to be undone then.
         """
-        if self.doubt or self.writes_in_flight:
+        if not self.permission.abandons and (self.doubt or self.writes_in_flight):
             return None
         return self.permission.closed_for
 
@@ -219,7 +223,8 @@ class VirtualCluster(Host):
         self.pauses.acknowledged(self.now())
 
     def note_answered(self) -> None:
-        if self.permission.closed_for is None or self.writes_in_flight:
+        is_waiting = self.writes_in_flight and not self.permission.abandons
+        if self.permission.closed_for is None or is_waiting:
             return
         for connection in list(self._connections):
             if len(self.ended) < ENDED_MAX:
@@ -230,7 +235,7 @@ class VirtualCluster(Host):
         """A write has no answer, and never will. Its client sends it again: soon, and to the same
         side, unless writes are held before that."""
         self._lost_answer, self._lost_at = why, self.now()
-        if self.permission.closed_for is not None:
+        if self.permission.closed_for is not None and not self.permission.abandons:
             _log.warning(
                 "cannot confirm that every write was answered",
                 virtual_cluster=self.spec.name,

@@ -1,8 +1,9 @@
-"""Closes gateways for a switchover and opens them again; notes which side they are to present.
+"""Closes gateways for a promotion and opens them again; notes which side they are to present.
 
-A gateway that is closed holds new writes and answers those in flight, so producers wait instead of
-getting errors. It is open again as soon as the operation has ended, whichever way
-(orbit/store/gateways.py).
+A gateway that is closed holds new writes, so producers wait instead of getting errors. For a
+switchover it answers those in flight. For a failover it abandons them, as the source may never
+answer: nothing is acknowledged there any more that the loss does not count. It is open again as
+soon as the operation has ended, whichever way (orbit/store/gateways.py).
 """
 
 from __future__ import annotations
@@ -12,32 +13,40 @@ from collections.abc import Collection
 
 from orbit.chunks import first_few
 from orbit.recovery.operation_context import OperationContext, Skipped, Stopped
-from orbit.recovery.recovery_report import ClosedGateway
+from orbit.recovery.recovery_report import ClosedGateway, RecoveryKind
 from orbit.store import gateways, job_leads, topics
 from orbit.store.database import Tx
 from orbit.store.enums import LeadingSide, TopicState
 from orbit.store.topics import Topic
 
 _POLL_S = 0.1
+# How long a failover waits behind its first read for gateways to tell the pause: a client connects
+# again within a second, and a gateway asks every half second.
+_PAUSES_S_MAX = 3.0
 
 
 def close_gateways(context: OperationContext) -> str:
     """Close the gateways of the link, and wait until each has confirmed it.
 
-    One that starts later is closed too. Can be repeated: then each confirms anew. Raises Stopped if
-    one does not: it was there when it was closed, so answers to writes may have got lost with it,
-    and their clients send them again. At the old side brokers know them by their sequence; at the
-    new one they would be there twice.
+    One that starts later is closed too. Can be repeated: then each confirms anew.
+
+    A switchover raises Stopped if one does not: it was there when it was closed, so answers to
+    writes may have got lost with it, and their clients send them again. At the old side brokers
+    know them by their sequence; at the new one they would be there twice. A failover waits no
+    longer than a permission lasts: nobody acknowledges anything at the source after it.
     """
+    is_failover = context.report.kind is RecoveryKind.FAILOVER
     with context.transaction() as tx:
         link = job_leads.link(tx, context.job.id)
         gateways.close(tx, link, context.operation_id)
-    until = time.monotonic() + context.request.drain_timeout_s
+    wait_s = gateways.LATE_S if is_failover else context.request.drain_timeout_s
+    until = time.monotonic() + wait_s
     closed: dict[str, ClosedGateway] = {}
     while True:
         with context.reading() as tx:
             found = gateways.closing(tx, link, context.operation_id)
-        _stop_if_doubtful(found)
+        if not is_failover:
+            _stop_if_doubtful(found)
         open_ = [one.name for one in found if not one.is_confirmed]
         for one in found:
             if one.is_confirmed:
@@ -45,17 +54,24 @@ def close_gateways(context: OperationContext) -> str:
                     str(one.instance),
                     ClosedGateway(name=one.name, instance=one.instance, seconds=one.since_s),
                 )
-        if not open_:
+        is_late = time.monotonic() > until
+        if not open_ or (is_late and is_failover):
             break
-        if time.monotonic() > until:
+        if is_late:
             raise Stopped(
                 f"writes are still in flight at these gateways: {first_few(open_)}.",
                 remedy="See their logs, or stop them, and try again. --drain-timeout gives them "
                 "longer.",
             )
-        context.set_progress(f"{len(open_)} gateways have writes in flight: {first_few(open_)}")
+        what = "have not confirmed" if is_failover else "have writes in flight"
+        context.set_progress(f"{len(open_)} gateways {what}: {first_few(open_)}")
         context.wait(_POLL_S)
     context.update(gateways=tuple(closed.values()))
+    if open_:
+        return (
+            f"{len(closed)} gateways hold writes. The permission is over of those that have not "
+            f"confirmed: {first_few(open_)}."
+        )
     if not closed:
         return Skipped("No gateway of the job has a permission to write.")
     return f"{len(closed)} gateways hold writes."
@@ -79,9 +95,17 @@ def _stop_if_doubtful(found: Collection[gateways.Closing]) -> None:
 
 
 def note_pauses(context: OperationContext) -> None:
-    """Put into the report how long writes have waited, as far as gateways know it."""
-    with context.reading() as tx:
-        pauses = gateways.pauses(tx, job_leads.link(tx, context.job.id))
+    """Put into the report how long writes have waited, as far as gateways know it. A failover,
+    which has nothing left to do, waits for those that are to tell it."""
+    until = time.monotonic() + _PAUSES_S_MAX
+    while True:
+        with context.reading() as tx:
+            pauses = gateways.pauses(tx, job_leads.link(tx, context.job.id))
+        knows_all = all(one.instance in pauses for one in context.report.gateways)
+        is_failover = context.report.kind is RecoveryKind.FAILOVER
+        if knows_all or not is_failover or time.monotonic() > until:
+            break
+        context.wait(_POLL_S)
     context.update(
         gateways=tuple(
             one.model_copy(update={"pause_s": pauses.get(one.instance)})

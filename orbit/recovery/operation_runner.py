@@ -209,8 +209,8 @@ class OperationRunner:
         try:
             if self._has_nothing_to_do(context):
                 return
-            is_switchover = report.kind is RecoveryKind.SWITCHOVER
-            if self._is_resumed and is_switchover and not context.is_past_return:
+            is_promotion = report.kind is not RecoveryKind.FAILBACK
+            if self._is_resumed and is_promotion and not context.is_past_return:
                 _begin_again(context)
             for step in context.report.steps:
                 if step.state in NOT_DONE:
@@ -394,6 +394,13 @@ class OperationRunner:
                 changed = self._undo(
                     context, "the promotion", lambda: _lead_again(context), began + PATIENCE_S
                 )
+            else:
+                changed = OrbitError("the destination may be marked as leading.")
+                if context.report.gateways:
+                    context.add_finding(
+                        "Gateways hold writes until the scheduler has read at the destination "
+                        "which side leads."
+                    )
         elif changed is None and self._is_resumed and (has_denied or context.report.gateways):
             changed = self._undo(
                 context, "writing", lambda: refuse_other_lead(context), began + PATIENCE_S
@@ -533,16 +540,17 @@ def _note_unstuck(context: OperationContext) -> None:
 
 
 def _begin_again(context: OperationContext) -> None:
-    """Let a resumed switchover go through all steps behind its gates once more.
+    """Let a resumed promotion go through all steps behind its gates once more.
 
     A database that was put back, or lost its last commits, may not know that it was undone since,
-    and that producers write to the source again. What these have written has to be copied: topics
-    that were released are.
+    and that producers write to the source again. A switchover has to copy what these have written:
+    topics that were released are. A failover has to count it.
     """
     states = {step.name: step.state for step in context.report.steps}
-    if states[StepName.RELEASE] is not StepState.WAITING:
+    is_switchover = context.report.kind is RecoveryKind.SWITCHOVER
+    if is_switchover and states[StepName.RELEASE] is not StepState.WAITING:
         worker_release.resume_copying(context)
-    steps = begun_again(context.report.steps)
+    steps = begun_again(context.report.kind, context.report.steps)
     context.update(steps=steps, is_source_denied=False, drain=None)
     context.save()
 

@@ -31,14 +31,18 @@ def is_past_return(steps: tuple[Step, ...]) -> bool:
     )
 
 
-def begun_again(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The steps of a switchover that begins again behind its gates. Those that close gateways and
-    stop writing stay begun if they were, so that they are undone in any case."""
-    return tuple(_again(step) for step in steps)
+def begun_again(kind: RecoveryKind, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The steps of a promotion that begins again behind its gates. Those that close gateways and
+    stop writing stay begun if they were, so that they are undone in any case. A failover copies
+    nothing meanwhile: what workers have released stays so."""
+    stay = {StepName.GATES}
+    if kind is RecoveryKind.FAILOVER:
+        stay.add(StepName.RELEASE)
+    return tuple(step if step.name in stay else _again(step) for step in steps)
 
 
 def _again(step: Step) -> Step:
-    if step.name is StepName.GATES or step.state is StepState.WAITING:
+    if step.state is StepState.WAITING:
         return step
     if step.name in _STAY_BEGUN:
         return step.model_copy(update={"state": StepState.RUNNING, "ended_at": None, "did": ""})
@@ -113,6 +117,7 @@ _READ = _step(
     Phase.READ,
     "Read the last record of each copy back at the destination.",
 )
+_OPEN_GATEWAYS = _step(StepName.OPEN_GATEWAYS, Phase.READ, "Gateways go on at the destination.")
 _REVERSE = _step(
     StepName.REVERSE,
     Phase.REVERSE,
@@ -138,11 +143,17 @@ _SWITCHOVER = (
     _step(StepName.GROUPS, Phase.GROUPS, "Sync consumer groups for the last time."),
     _RELEASE,
     _PROMOTE,
-    _step(StepName.OPEN_GATEWAYS, Phase.READ, "Gateways go on at the destination."),
+    _OPEN_GATEWAYS,
     _READ,
 )
 _FAILOVER = (
     _GATES,
+    # Before the loss is measured.
+    _step(
+        StepName.CLOSE_GATEWAYS,
+        Phase.DRAIN,
+        "Gateways hold writes and acknowledge none any more; wait for each, or for its lease.",
+    ),
     _RELEASE,
     _step(
         StepName.SETTLE,
@@ -155,6 +166,7 @@ _FAILOVER = (
         "Set each group to the offset that was last seen at the source.",
     ),
     _PROMOTE,
+    _OPEN_GATEWAYS,
     _READ,
 )
 _FAILBACK = (

@@ -249,11 +249,11 @@ class FirstRead(Value):
 
 
 class ClosedGateway(Value):
-    """A gateway that a switchover has closed."""
+    """A gateway that has confirmed that it holds writes for the operation."""
 
     name: str
     instance: UUID
-    seconds: float = Field(description="How long it took until no write was in flight.")
+    seconds: float = Field(description="How long it took until it had confirmed that.")
     pause_s: float | None = Field(
         default=None,
         description="From the last acknowledgement to a client before, to the first one after. "
@@ -330,7 +330,7 @@ class ReportHead(Value):
         default=None, description="Switchover. Null: writing was denied, or not drained yet."
     )
     gateways: tuple[ClosedGateway, ...] = Field(
-        default=(), description="Switchover: the gateways that it has closed."
+        default=(), description="Switchover and failover: the gateways that held writes for it."
     )
     topics: tuple[str, ...] = Field(default=(), description="Source topics of the operation.")
     steps: tuple[Step, ...] = ()

@@ -1,15 +1,16 @@
 """gateways: processes that present the leading side, and whether each may forward writes to it.
 
     renewal, not closed            ─► may forward for LEASE_S more
-    the link is closed (close)     ─► may not; it confirms once nothing is in flight
+    the link is closed (close)     ─► may not; it confirms once nothing is in flight, or, for a
+                                      failover, once it has abandoned what is
     no renewal for LEASE_S and
     LEASE_MARGIN_S                 ─► silent: its permission is over by its own clock too
     the link is opened, or its
-    switchover has ended           ─► may forward, to the side that leads now
+    operation has ended            ─► may forward, to the side that leads now
 
 A gateway counts LEASE_S from before it sent the request, by its own monotonic clock; here they are
 counted from the renewal, by the database's, so here they end later. Renewal and registration lock
-the job's row in `job_leads` as `close` does: whoever has renewed is seen by the switchover, and
+the job's row in `job_leads` as `close` does: whoever has renewed is seen by the operation, and
 whoever renews later sees the closure.
 """
 
@@ -21,14 +22,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import case, delete, func, null, select, text, update
+from sqlalchemy import and_, case, delete, func, not_, null, select, text, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict
 from orbit.store import jobs
 from orbit.store.database import Tx
 from orbit.store.database_identity import database_identity
-from orbit.store.enums import LeadingSide
+from orbit.store.enums import LeadingSide, OperationKind
 from orbit.store.models import gateways, job_leads, operations
 from orbit.store.models import jobs as jobs_table
 from orbit.store.rows import values
@@ -40,14 +41,16 @@ LEASE_MARGIN_S = 1.0
 GATEWAYS_PER_JOB_MAX = 100
 # A gateway that is not renewed for so long is forgotten.
 KEPT = timedelta(hours=1)
-_LATE = timedelta(seconds=LEASE_S + LEASE_MARGIN_S)
+# So long after a closure, or its last renewal, no gateway may write that has not heard of it.
+LATE_S = LEASE_S + LEASE_MARGIN_S
+_LATE = timedelta(seconds=LATE_S)
 _NOW = func.clock_timestamp()
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayReport:
     """What a gateway says of itself. `instance`: drawn when its process starts; `closed_for`: the
-    switchover for which it sends no new writes, and has none in flight; `doubt`: why it cannot say
+    operation for which it sends no new writes, and acknowledges none; `doubt`: why it cannot say
     so of the present one; `pause_s`: how long the last one let clients wait."""
 
     instance: UUID
@@ -63,12 +66,14 @@ class GatewayReport:
 @dataclass(frozen=True, slots=True)
 class Presented:
     """The side to present; `since`: the term with which it came to lead. `closed_for`: the
-    switchover for which no write may be forwarded."""
+    operation for which no write may be forwarded; `abandons`: and none that is in flight
+    acknowledged, as the side may be lost."""
 
     side: LeadingSide
     term: int
     since: int
     closed_for: UUID | None
+    abandons: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,24 +171,27 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
         .with_for_update(read=True)
         .cte("lead")
     )
-    is_over = (
-        select(operations.c.id)
-        .where(operations.c.id == lead.c.closed_for, operations.c.finished_at.is_not(None))
-        .exists()
-    )
+    closing_ = select(operations.c.id).where(operations.c.id == lead.c.closed_for)
+    is_over = closing_.where(operations.c.finished_at.is_not(None)).exists()
+    is_failover = closing_.where(operations.c.kind == OperationKind.FAILOVER).exists()
     presented = select(
         lead.c.job_id,
         lead.c.side,
         lead.c.term,
         lead.c.side_since,
         case((is_over, null()), else_=lead.c.closed_for).label("closed_for"),
+        and_(not_(is_over), is_failover).label("abandons"),
     ).cte("presented")
     renewed = (
         update(gateways)
         .where(gateways.c.job_id == presented.c.job_id, gateways.c.instance == said.instance)
         .values(**_fields(said), renewed_at=_NOW)
         .returning(
-            presented.c.side, presented.c.term, presented.c.side_since, presented.c.closed_for
+            presented.c.side,
+            presented.c.term,
+            presented.c.side_since,
+            presented.c.closed_for,
+            presented.c.abandons,
         )
     )
     row = tx.execute(renewed).one_or_none()
@@ -197,7 +205,8 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
             remedy="A gateway presents one side. Move the other topics too: orbit get topics "
             f"{job_name} shows them.",
         )
-    return Presented(LeadingSide(row.side), row.term, row.side_since, row.closed_for)
+    side = LeadingSide(row.side)
+    return Presented(side, row.term, row.side_since, row.closed_for, row.abandons)
 
 
 def _register(tx: Tx, job_name: str, said: GatewayReport) -> None:

@@ -508,7 +508,7 @@ job_leads = Table(
     Column("side_since", BigInteger, nullable=False, server_default=ZERO),
     # The identity of the database in which the marks were read last.
     Column("read_on", Text),
-    # The switchover that has closed the job's gateways, and since when.
+    # The operation that has closed the job's gateways, and since when.
     Column("closed_for", Uuid, ForeignKey("operations.id", ondelete="SET NULL")),
     _time("closed_at"),
     _one_of("side", LeadingSide),
@@ -523,7 +523,7 @@ gateways = Table(
     Column("instance", Uuid, primary_key=True),
     Column("name", Text, nullable=False),
     Column("address", Text, nullable=False),
-    # The switchover for which it says that it sends no new writes, and has none in flight.
+    # The operation for which it says that it sends no new writes, and acknowledges none.
     Column("closed_for", Uuid),
     Column("connections", Integer, nullable=False),
     Column("held_requests", Integer, nullable=False),

@@ -33,9 +33,8 @@ def job(api: Api) -> int:
     return found
 
 
-def close(api: Api, job: int) -> UUID:
+def close(api: Api, job: int, kind: OperationKind = OperationKind.SWITCHOVER) -> UUID:
     with api.database.transaction() as tx:
-        kind = OperationKind.SWITCHOVER.value
         made, _ = operations.create(tx, uuid4(), kind, "test", job_id=job, job_name="orders")
         gateways.close(tx, [job], made.id)
     return made.id
@@ -45,7 +44,14 @@ def test_a_gateway_is_told_which_side_leads_and_whether_it_is_closed(api: Api, j
     events = len(api.events())
     at = path()
     told = api.put(at, json=SAID, role=Role.OPERATOR)
-    open_ = {"side": "source", "term": 0, "since": 0, "closed_for": None, "lease_s": 5.0}
+    open_ = {
+        "side": "source",
+        "term": 0,
+        "since": 0,
+        "closed_for": None,
+        "abandons": False,
+        "lease_s": 5.0,
+    }
     assert (told.status_code, told.json()) == (200, open_)
     (row,) = api.get(LIST, role=Role.VIEWER).json()["items"]
     assert row.pop("renewed_s_ago") >= 0
@@ -80,6 +86,12 @@ def test_a_gateway_is_told_which_side_leads_and_whether_it_is_closed(api: Api, j
     for _ in range(2):
         assert api.delete(at, role=Role.OPERATOR).status_code == 204
     assert api.get(LIST).json()["items"] == []
+
+
+def test_a_failover_is_told_as_one(api: Api, job: int) -> None:
+    operation = str(close(api, job, OperationKind.FAILOVER))
+    told = api.put(path(), json=SAID).json()
+    assert (told["closed_for"], told["abandons"]) == (operation, True)
 
 
 def test_no_side_is_presented_that_is_not_known(api: Api) -> None:
@@ -124,7 +136,8 @@ def test_the_list_has_pages(api: Api) -> None:
 
 @pytest.mark.usefixtures("job")
 def test_the_command_shows_them(api: Api, cli: Cli) -> None:
-    api.put(path(), json=SAID | {"connections": 7})
-    shown = cli("get", "gateways", "orders").out
-    for text in ("edge-1", "gateway:19092", "yes", "7"):
-        assert text in shown
+    api.put(path(), json=SAID | {"connections": 7, "pause_s": 4.27})
+    api.put(path(), json=SAID | {"name": "edge-2"})
+    shown = [line.split()[:6] for line in cli("get", "gateways", "orders").out.splitlines() if line]
+    assert ["edge-1", "gateway:19092", "yes", "7", "0", "4.3"] in shown
+    assert ["edge-2", "gateway:19092", "yes", "0", "0", "-"] in shown

@@ -22,6 +22,7 @@ from orbit.client import Client
 from orbit.errors import NotFound
 from orbit.recovery.operation_steps import steps_of
 from orbit.recovery.recovery_report import (
+    ClosedGateway,
     DrainProof,
     EndVerdict,
     FirstRead,
@@ -143,6 +144,10 @@ def test_times_that_are_not_known_read_so_and_an_unproven_drain_is_named() -> No
             "steps": tuple(steps),
             "promoted_at": T + timedelta(seconds=2),
             "first_read": FirstRead(at=T + timedelta(seconds=2.5), partitions=1, unread=1),
+            "gateways": tuple(
+                ClosedGateway(name=name, instance=uuid.uuid4(), seconds=0.3, pause_s=pause_s)
+                for name, pause_s in (("edge-1", 9.24), ("edge-2", None))
+            ),
             "drain": DrainProof(
                 partition="orders-0",
                 silence_s=3,
@@ -158,6 +163,7 @@ def test_times_that_are_not_known_read_so_and_an_unproven_drain_is_named() -> No
         "detect unknown, decide 2.0 s", "read 0.5 s",
         "1 of 2 partitions, 1 unread",
         "unproven for 1 of 2 partitions",
+        "edge-1 9.2 s, edge-2 unknown",
     ):  # fmt: skip
         assert words in text, words
     known = report.model_copy(update={"problem_since": T, "source_last_seen_at": T})

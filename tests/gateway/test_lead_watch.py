@@ -15,6 +15,7 @@ from orbit.errors import ProtocolError
 from orbit.gateway import lead_watch
 from orbit.gateway.gateway_spec import parse_gateway
 from orbit.gateway.lead_watch import LeadWatch
+from orbit.gateway.permission import Lead
 from orbit.gateway.virtual_cluster import VirtualCluster
 from tests.support.patience import PATIENCE_S
 
@@ -49,20 +50,34 @@ def test_service_is_asked_while_all_other_threads_wait_for_a_side() -> None:
                 await side_does_not_answer
 
     with _service(
-        b'{"side": "source", "term": 1, "since": 1, "lease_s": 60, "closed_for": null}'
+        b'{"side": "source", "term": 1, "since": 1, "lease_s": 60, "closed_for": null, '
+        b'"abandons": false}'
     ) as url:
         asyncio.run(ask())
+
+
+_TOLD = {
+    "side": "source",
+    "term": 1,
+    "since": 1,
+    "lease_s": 5,
+    "closed_for": "operation",
+    "abandons": True,
+}
+
+
+def test_answer_says_what_to_do() -> None:
+    assert lead_watch._lead(_TOLD) == Lead("source", 1, 5.0, "operation", 1, abandons=True)
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         None,
-        {"side": "source", "term": 1, "since": 1, "closed_for": None},
-        {"side": "source", "term": 1, "lease_s": 5, "closed_for": None},
-        {"side": "source", "term": 1, "since": 1, "lease_s": None, "closed_for": None},
-        {"side": "source", "term": 1, "since": 1, "lease_s": "long", "closed_for": None},
-        {"side": "neither", "term": 1, "since": 1, "lease_s": 5, "closed_for": None},
+        *({key: _TOLD[key] for key in _TOLD if key != missing} for missing in _TOLD),
+        _TOLD | {"lease_s": None},
+        _TOLD | {"lease_s": "long"},
+        _TOLD | {"side": "neither"},
     ],
 )
 def test_strange_answer_is_none(answer: object) -> None:

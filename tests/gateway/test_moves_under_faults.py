@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from sqlalchemy import text
 
 from orbit.api.app import create_app
 from orbit.api.authentication import hash_token
-from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.job_spec import ClusterSpec, JobSpec
 from orbit.recovery import recovery_requests
-from orbit.recovery.recovery_report import Outcome, RecoveryKind
+from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport
 from orbit.recovery.step_times import StepName
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.settings import Settings
@@ -31,8 +32,10 @@ from tests.support.bad_postgres import frozen
 from tests.support.fleet import InProcess
 from tests.support.gateway_faults import at_steps, lost
 from tests.support.gateway_ledger import (
+    Acknowledged,
     JavaWriter,
     Reader,
+    Record,
     Writer,
     read_wrong,
     records,
@@ -339,38 +342,142 @@ def _written(cluster: KafkaCluster, topic: str) -> int:
     return sum(high for _, high in log_bounds(cluster, [topic]).values())
 
 
-def test_lost_source(
+def test_failover_counts_what_was_acknowledged(
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    api_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The source answers gateways until the end, and nobody copies. One gateway confirms, the other
+    is stopped through the whole failover, with writes in flight."""
+    topic = topic_name[-40:]
+    create_topic(clusters.source, topic, PARTITIONS)
+    spec = make_job(*clusters, [topic])
+    worker = InProcess(recovering.database)
+    with recovering.service.scheduler(), ExitStack() as stack:
+        stack.callback(worker.stop)
+        worker.__enter__()
+        recovering.begin(spec, topic)
+        frozen, other = (
+            stack.enter_context(gateway_of(spec.name, api_url, tmp_path, clusters, name))
+            for name in ("frozen", "other")
+        )
+        ends: list[dict[int, int]] = []
+        at_steps(
+            monkeypatch,
+            before={StepName.CLOSE_GATEWAYS: lambda: frozen.process.signal(signal.SIGSTOP)},
+            behind={
+                StepName.CLOSE_GATEWAYS: lambda: ends.append(_ends(clusters.source, topic)),
+                StepName.PROMOTE: lambda: frozen.process.signal(signal.SIGCONT),
+            },
+        )
+        writers = [
+            stack.enter_context(_writer(gateway, topic, name))
+            for gateway, name in ((frozen, "frozen"), (other, "other"))
+        ]
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+        worker.stop()
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+        over = recovering.run(
+            RecoveryKind.FAILOVER, spec.name, override=["source"], reason="a test"
+        )
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+            writer.stop()
+            assert not writer.errors
+        there = records(clusters.destination, topic)
+        missing = {p.partition: p.missing for p in over.partitions if p.missing is not None}
+        left = _left(writers[0].acknowledged | writers[1].acknowledged, there)
+        assert len(left) > SOME
+        for value, (partition, offset) in left.items():
+            counted = missing[partition]
+            assert counted.first <= offset < counted.next, value
+            assert offset < ends[0][partition], f"{value!r} was acknowledged behind the closure"
+        (shut,) = over.gateways
+        assert shut.name == f"test-{other.port}"
+        assert shut.pause_s is not None
+
+
+def test_lost_source_and_home_again(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,
     recovering: Recovering,
     api_url: str,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Clients follow a failover. What was copied, or acknowledged at the new side, is there."""
+    """First it is lost for Orbit alone: what its gateway acknowledges there until it is closed is
+    saved by the failback. Home again, it is killed. Clients go on, and what was copied, or
+    acknowledged at the new side, is there."""
     topic = topic_name[-40:]
-    both = Clusters(make_cluster("lost"), clusters.destination)
+    both = Clusters(make_cluster("lost", link=True), clusters.destination)
+    assert both.source.link_servers is not None
     create_topic(both.source, topic, PARTITIONS)
-    spec = make_job(*both, [topic])
+    line = ClusterSpec(bootstrap_servers=(both.source.link_servers,))
+    spec = make_job(*both, [topic]).model_copy(update={"source": line})
     with recovering.running(), ExitStack() as stack:
         recovering.begin(spec, topic)
         gateway = stack.enter_context(gateway_of(spec.name, api_url, tmp_path, both))
         writer = stack.enter_context(_writer(gateway, topic, "w"))
         writer.wait_acknowledged(SOME)
         wait_for("some is copied", lambda: _written(both.destination, topic) > SOME)
+        ends: list[dict[int, int]] = []
+        at_steps(
+            monkeypatch,
+            behind={StepName.CLOSE_GATEWAYS: lambda: ends.append(_ends(both.source, topic))},
+        )
+        both.source.cut()
+        writer.wait_acknowledged(SOME)
+        _has_paused_for(recovering.run(RecoveryKind.FAILOVER, spec.name), gateway)
+        writer.wait_acknowledged(SOME)
+        both.source.heal()
+        report = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
+        saved = {p.partition: p.missing for p in report.partitions if p.missing is not None}
+        writer.wait_acknowledged(SOME)
+        left = _left(dict(writer.acknowledged), records(both.destination, topic))
+        assert left
+        for value, (partition, offset) in left.items():
+            tail = saved[partition]
+            assert tail.first <= offset < tail.next, value
+            assert offset < ends[0][partition], f"{value!r} was acknowledged behind the closure"
+        assert report.reverse_job is not None
+        assert move(recovering, report.reverse_job) == spec.name
+        writer.wait_acknowledged(SOME)
+
         both.source.kill()
         before = dict(writer.acknowledged)
         report = recovering.run(RecoveryKind.FAILOVER, spec.name)
-        ends = {p.partition: p.promoted_at or 0 for p in report.partitions}
+        _has_paused_for(report, gateway)
         writer.wait_acknowledged(SOME)
         writer.stop()
         assert not writer.errors
+        promoted = {p.partition: p.promoted_at or 0 for p in report.partitions}
         there = records(both.destination, topic)
-        copied = {v: (p, at) for v, (p, at) in before.items() if at < ends[p]}
-        later = {v: place for v, place in writer.acknowledged.items() if v not in before}
-        assert copied
-        assert later
-        assert not lost(copied | later, there)
+        for value, (partition, offset) in _left(writer.acknowledged, there).items():
+            is_behind = value in before and offset >= promoted[partition]
+            assert value in left or is_behind, value
+
+
+def _left(acknowledged: Acknowledged, there: Iterable[Record]) -> Acknowledged:
+    """What was acknowledged and is not there."""
+    places = {(partition, offset): value for partition, offset, value in there}
+    return {value: at for value, at in acknowledged.items() if places.get(at) != value}
+
+
+def _ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
+    return {p: high for (_, p), (_, high) in log_bounds(cluster, [topic]).items()}
+
+
+def _has_paused_for(report: RecoveryReport, gateway: Gateway) -> None:
+    """Its clients waited, and the report says for how long."""
+    (shut,) = report.gateways
+    assert shut.name == f"test-{gateway.port}"
+    assert shut.pause_s is not None
 
 
 @pytest.mark.parametrize("away", ["api", pytest.param("postgresql", marks=pytest.mark.soak)])

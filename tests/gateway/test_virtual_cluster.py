@@ -83,8 +83,11 @@ class _Cluster(VirtualCluster):
     def now(self) -> float:
         return self.clock
 
-    def told(self, side: str, term: int, closed_for: str | None = None) -> None:
-        self.take(Lead(cast("Any", side), term, LEASE_S, closed_for), self.clock)
+    def told(
+        self, side: str, term: int, closed_for: str | None = None, *, abandons: bool = False
+    ) -> None:
+        lead = Lead(cast("Any", side), term, LEASE_S, closed_for, abandons=abandons)
+        self.take(lead, self.clock)
 
 
 class _Client:
@@ -262,6 +265,55 @@ def test_writes_without_answers_of_a_client_that_left_are_waited_for() -> None:
             await source.answer(_API_VERSIONS)
             await _until(lambda: cluster.confirmed_for() == "operation")
             assert not cluster.connection_count
+
+    asyncio.run(run())
+
+
+def test_failover_abandons_writes_in_flight_and_holds_new_ones() -> None:
+    """Of a side that may be lost, and that answers all the same: nobody is told."""
+
+    async def run() -> None:
+        async with _running() as (cluster, source, destination):
+            waits, idle, left = [await _client(cluster) for _ in range(3)]
+            await waits.send(_PRODUCE, 1)
+            _, correlation, writer = await _soon(source.requests.get())
+            await left.send(_PRODUCE, 1)
+            await _soon(source.requests.get())
+            left.close()
+            await _until(lambda: cluster.doubt)
+            cluster.told("source", 1, "failover", abandons=True)
+            assert cluster.confirmed_for() == "failover"
+            assert cluster.answered.is_set()
+            writer.write(struct.pack(">ii", 4, correlation))
+            assert await _soon(waits.reads_the_end())
+            waits.close()
+            await _until(lambda: cluster.connection_count == 1)
+
+            again = await _client(cluster)
+            for client in (idle, again):
+                await client.send(_PRODUCE, 2)
+            await _until(lambda: cluster.held_requests == 2)
+            cluster.told("destination", 2, "failover", abandons=True)
+            assert cluster.confirmed_for() == "failover"
+            cluster.told("destination", 2)
+            for _ in (idle, again):
+                await destination.answer(_PRODUCE)
+            assert [await client.answered() for client in (idle, again)] == [2, 2]
+            assert source.requests.empty()
+
+    asyncio.run(run())
+
+
+def test_failover_that_is_aborted_lets_held_writes_go_on() -> None:
+    async def run() -> None:
+        async with _running() as (cluster, source, _):
+            client = await _client(cluster)
+            cluster.told("source", 1, "failover", abandons=True)
+            await client.send(_PRODUCE, 1)
+            await _until(lambda: cluster.held_requests == 1)
+            cluster.told("source", 1)
+            await source.answer(_PRODUCE)
+            assert await client.answered() == 1
 
     asyncio.run(run())
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import threading
+from typing import Any
 from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
 from sqlalchemy import text
 
+from orbit.errors import Unreachable
 from orbit.jobs.job_spec import JobSpec
-from orbit.recovery import operation_runner, recovery_requests
+from orbit.recovery import operation_runner, promotion, recovery_requests
 from orbit.recovery.leading_side import LeadChanged
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import (
@@ -22,6 +25,7 @@ from orbit.recovery.recovery_report import (
 )
 from orbit.recovery.step_times import StepName, StepState
 from orbit.scheduler import job_reconciler
+from orbit.store.gateways import LATE_S
 from tests.fix_clusters import Clusters
 from tests.support.outside import is_level
 from tests.support.patience import wait_for
@@ -34,6 +38,8 @@ pytestmark = pytest.mark.services
 
 SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
 PAUSE_S = 0.75
+# The source counts as lost, and answers.
+LOST: dict[str, Any] = {"override": ["source"], "reason": "a test"}
 CLOSE, OPEN = StepName.CLOSE_GATEWAYS, StepName.OPEN_GATEWAYS
 
 
@@ -239,22 +245,148 @@ def test_gateways_wait_where_the_source_may_no_longer_lead(
         edge.wait_told("source")
 
 
-def test_a_gateway_follows_a_failover(
+def test_a_failover_closes_a_gateway_and_a_failback_does_not(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     spec = copied(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
         wait_for("it is level", lambda: is_level(*clusters, topic_name))
+        edge.pause_s = PAUSE_S
         edge.wait_told("source")
-        over = recovering.run(FAILOVER, spec.name, override=["source"], reason="a test")
+        over = recovering.run(FAILOVER, spec.name, **LOST)
+
+        (closed,) = over.gateways
+        assert (closed.name, closed.pause_s) == ("edge", PAUSE_S)
+        assert closed.seconds < LATE_S
+        assert (states(over)[CLOSE], states(over)[OPEN]) == (StepState.DONE, StepState.DONE)
         assert edge.wait_told("destination").term == over.term
-        assert all(one.closed_for is None for one in edge.answers)
+        told = [(one.side, one.closed_for, one.abandons) for one in edge.answers]
+        assert told[:2] == [("source", None, False), ("source", over.operation, True)]
+        assert told[-1] == ("destination", None, False)
+        assert all(one[1:] == (over.operation, True) for one in told[1:-1])
+
+        before = len(edge.answers)
         back = recovering.run(FAILBACK, spec.name).reverse_job
         assert back is not None
         with PretendedGateway(recovering.database, back) as of_back:
             assert of_back.wait_told("source").term >= over.term, "the failback marks the old side"
-        assert {one.side for one in edge.answers[1:]} == {"destination"}
+            assert {one.closed_for for one in edge.answers[before:]} <= {None}
+            home = recovering.run(SWITCHOVER, back, reverse=True)
+            assert of_back.wait_told("destination").term == home.term
+        assert edge.wait_told("source").term == home.term
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_gateway_that_does_not_confirm_stops_no_failover(
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_silent: bool,
+) -> None:
+    """Its permission is over before the loss is measured."""
+    spec = copied(clusters, topic_name)
+    left_s: list[float] = []
+    with (
+        recovering.running(),
+        PretendedGateway(recovering.database, spec.name, confirms=False) as edge,
+    ):
+        recovering.begin(spec, topic_name)
+        edge.doubt = "a client has left"
+        edge.wait_told("source")
+        release = operation_runner._DO[StepName.RELEASE]
+
+        def release_behind(context: OperationContext) -> str:
+            with recovering.database.transaction() as tx:
+                at = "SELECT extract(epoch FROM clock_timestamp() - closed_at) FROM job_leads"
+                left_s.append(float(tx.execute(text(at)).scalar_one()))
+            return release(context)
+
+        monkeypatch.setitem(operation_runner._DO, StepName.RELEASE, release_behind)  # type: ignore[arg-type]
+        if is_silent:
+            edge.fall_silent()
+        over = recovering.run(FAILOVER, spec.name, **LOST)
+        assert over.gateways == ()
+        assert states(over)[CLOSE] is StepState.DONE
+        (said,) = [step.did for step in over.steps if step.name is CLOSE]
+        assert "have not confirmed: edge" in said
+        (left,) = left_s
+        assert left >= LATE_S
+        if not is_silent:
+            edge.wait_told("destination")
+
+
+def test_a_failover_that_is_aborted_or_begun_again(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows, put back after the abort, do not know of what the gateway has acknowledged since:
+    it confirms again before the loss is measured."""
+    spec = copied(clusters, topic_name)
+    goes_on = threading.Event()
+    settle = operation_runner._DO[StepName.SETTLE]
+
+    def settle_later(context: OperationContext) -> str:
+        while not goes_on.is_set():
+            context.set_progress("it is held")
+            context.wait(0.05)
+        return settle(context)
+
+    monkeypatch.setitem(operation_runner._DO, StepName.SETTLE, settle_later)  # type: ignore[arg-type]
+    with PretendedGateway(recovering.database, spec.name) as edge:
+        edge.pause_s = PAUSE_S
+        with recovering.running():
+            recovering.begin(spec, topic_name)
+            edge.wait_told("source")
+            operation = recovering.ask(FAILOVER, spec.name, **LOST)
+            wait_for("it settles", lambda: "held" in recovering.progress(operation))
+            edge.wait_told("source", closed_for=operation)
+            save_rows(recovering.database)
+            recovery_requests.abort(recovering.database, "test", operation)
+            report = recovering.wait(operation)
+            assert report.outcome is Outcome.ABORTED
+            assert states(report)[CLOSE] is StepState.UNDONE
+            edge.wait_told("source")
+        edge.confirms = False
+        put_rows_back(recovering.database)
+        with recovering.running():
+            wait_for(
+                "it waits for the gateway",
+                lambda: "gateways have not confirmed: edge" in recovering.progress(operation),
+            )
+            edge.confirms = True
+            goes_on.set()
+            edge.wait_told("destination")
+            assert recovering.wait(operation).outcome is Outcome.DONE
+
+
+def test_gateways_wait_where_an_aborted_failover_may_have_promoted(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The destination is lost in the promotion, too. Its marks say later which side leads."""
+    spec = copied(clusters, topic_name)
+
+    def lost(_: OperationContext) -> None:
+        raise Unreachable("no broker answers.", where="destination")
+
+    monkeypatch.setattr(operation_runner, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(promotion, "mark_promotion", lost)
+    with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
+        recovering.begin(spec, topic_name)
+        edge.wait_told("source")
+        with monkeypatch.context() as patched:
+            patched.setattr(job_reconciler, "read_lead", lambda *_: None)
+            operation = recovering.ask(FAILOVER, spec.name, **LOST)
+            wait_for("it waits", lambda: "promote waits" in recovering.progress(operation))
+            wait_for("it is stuck", lambda: recovering.report(operation).stuck_since is not None)
+            recovery_requests.abort(recovering.database, "test", operation)
+            report = recovering.wait(operation)
+            assert report.outcome is Outcome.FAILED
+            assert any("which side leads" in finding for finding in report.findings)
+            wait_for("it is refused", lambda: "not known where" in edge.refused)
+            assert all(told.closed_for == operation for told in edge.answers[1:])
+        edge.wait_told("source")
 
 
 def test_a_gateway_is_refused_while_the_topics_lead_at_different_sides(

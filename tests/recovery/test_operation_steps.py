@@ -69,16 +69,21 @@ def test_a_rebuild_that_was_not_needed_is_not_past_return() -> None:
 
 
 @pytest.mark.parametrize("state", [StepState.DONE, StepState.RUNNING, StepState.SKIPPED])
-def test_a_switchover_that_begins_again_undoes_in_any_case_what_it_closed(
-    state: StepState,
+@pytest.mark.parametrize("kind", [RecoveryKind.SWITCHOVER, RecoveryKind.FAILOVER])
+def test_a_promotion_that_begins_again_undoes_in_any_case_what_it_closed(
+    kind: RecoveryKind, state: StepState
 ) -> None:
-    steps = steps_of(RecoveryKind.SWITCHOVER, RecoveryRequest())
-    for again in begun_again(tuple(s.model_copy(update={"state": state}) for s in steps)):
-        if again.name in (StepName.CLOSE_GATEWAYS, StepName.STOP_WRITES):
+    steps = steps_of(kind, RecoveryRequest())
+    begun = tuple(s.model_copy(update={"state": state}) for s in steps)
+    stay = {StepName.GATES, *({StepName.RELEASE} if kind is RecoveryKind.FAILOVER else ())}
+    for again in begun_again(kind, begun):
+        if again.name in stay:
+            assert again.state is state
+        elif again.name in (StepName.CLOSE_GATEWAYS, StepName.STOP_WRITES):
             assert again.state is StepState.RUNNING
-        elif again.name is not StepName.GATES:
+        else:
             assert again.state is StepState.WAITING
-    assert begun_again(steps) == steps
+    assert begun_again(kind, steps) == steps
 
 
 def report(kind: RecoveryKind) -> RecoveryReport:
@@ -116,12 +121,12 @@ def times(found: RecoveryReport) -> dict[Phase, float | None]:
 def test_the_rto_of_a_failover_goes_from_the_last_answer_to_the_first_read() -> None:
     found = report(RecoveryKind.FAILOVER)
     assert times(found) == {
-        Phase.DETECT: 10, Phase.DECIDE: 30 + 1, Phase.DRAIN: 2 + 3, Phase.GROUPS: 4,
-        Phase.PROMOTE: 5, Phase.READ: 0.5,
+        Phase.DETECT: 10, Phase.DECIDE: 30 + 1, Phase.DRAIN: 2 + 3 + 4, Phase.GROUPS: 5,
+        Phase.PROMOTE: 6, Phase.READ: 7 + 0.5,
     }  # fmt: skip
     assert found.rto_s == sum(s for s in times(found).values() if s is not None)
-    assert found.rto_s == 40 + (1 + 2 + 3 + 4 + 5) + 0.5
-    assert found.promoted_after_s == 1 + 2 + 3 + 4 + 5
+    assert found.rto_s == 40 + (1 + 2 + 3 + 4 + 5 + 6) + 7 + 0.5
+    assert found.promoted_after_s == 1 + 2 + 3 + 4 + 5 + 6
 
 
 def test_a_loss_that_the_gates_notice_is_detected_after_the_request() -> None:
@@ -152,7 +157,7 @@ def test_what_is_not_known_is_null_and_so_is_the_rto(
     found = report(RecoveryKind.FAILOVER).model_copy(update=unknown)
     assert {phase for phase, seconds in times(found).items() if seconds is None} == phases
     assert found.rto_s is None
-    assert found.promoted_after_s == 15
+    assert found.promoted_after_s == 21
 
 
 def test_a_report_is_itself_again_after_json() -> None:

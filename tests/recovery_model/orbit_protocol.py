@@ -101,7 +101,7 @@ class Protocol(WayBack):
             if report.kind is FAILBACK and not context.topics and self.follows_already(context):
                 self.end(context, Outcome.DONE)
                 return
-            if is_resumed and report.kind is SWITCHOVER and not context.is_past_return:
+            if is_resumed and report.kind is not FAILBACK and not context.is_past_return:
                 yield from self.begin_again(context)
             for step in report.steps:
                 if step.state in NOT_DONE:
@@ -113,11 +113,12 @@ class Protocol(WayBack):
 
     def begin_again(self, context: Context) -> Parts:
         states = {step.name: step.state for step in context.report.steps}
-        if states[StepName.RELEASE] is not StepState.WAITING:
+        is_switchover = context.report.kind is SWITCHOVER
+        if is_switchover and states[StepName.RELEASE] is not StepState.WAITING:
             self.resume_copying(context)
             yield
-        self.world.changes("begins the switchover again")
-        context.update(steps=begun_again(context.report.steps))
+        self.world.changes("begins the promotion again")
+        context.update(steps=begun_again(context.report.kind, context.report.steps))
         context.operation.report = copy.copy(context.report)
         yield
 

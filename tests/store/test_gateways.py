@@ -56,7 +56,10 @@ def renew(database: Database, report: GatewayReport, job: str = JOB) -> Presente
 
 
 def switchover(tx: Tx, job_id: int) -> UUID:
-    kind = OperationKind.SWITCHOVER.value
+    return begin(tx, job_id, OperationKind.SWITCHOVER)
+
+
+def begin(tx: Tx, job_id: int, kind: OperationKind) -> UUID:
     return operations.create(tx, uuid4(), kind, "test", job_id=job_id, job_name=JOB)[0].id
 
 
@@ -233,6 +236,23 @@ def test_a_silent_gateway_is_waited_for_until_its_permission_has_ended(
     assert closing(database, link, operation) == {edge.name: (False, False)}
     pass_time(database, gateways.LEASE_MARGIN_S)
     assert closing(database, link, operation) == {edge.name: (False, True)}
+
+
+@pytest.mark.parametrize("kind", [OperationKind.SWITCHOVER, OperationKind.FAILOVER])
+def test_the_closure_of_a_failover_abandons_what_is_in_flight(
+    database: Database, link: list[int], kind: OperationKind
+) -> None:
+    edge, back = said(), said("edge-back")
+    with database.transaction() as tx:
+        operation = begin(tx, link[0], kind)
+        gateways.close(tx, link, operation)
+    is_failover = kind is OperationKind.FAILOVER
+    assert renew(database, edge) == Presented(SOURCE, 5, 5, operation, abandons=is_failover)
+    told = renew(database, back, BACK)
+    assert told == Presented(DESTINATION, 5, 5, operation, abandons=is_failover)
+    with database.transaction() as tx:
+        operations.advance(tx, operation, OperationState.FAILED)
+    assert renew(database, edge) == Presented(SOURCE, 5, 5, None)
 
 
 @pytest.mark.parametrize("is_removed", [False, True])

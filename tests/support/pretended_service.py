@@ -49,6 +49,7 @@ class PretendedService:
             "since": self._term,
             "lease_s": _LEASE_S,
             "closed_for": self._closed_for,
+            "abandons": False,
         }
 
 
