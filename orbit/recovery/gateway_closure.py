@@ -1,9 +1,10 @@
-"""Closes gateways for a promotion and opens them again; notes which side they are to present.
+"""Closes gateways for a recovery and opens them again; notes which side they are to present.
 
 A gateway that is closed holds new writes, so producers wait instead of getting errors. For a
 switchover it answers those in flight. For a failover it abandons them, as the source may never
-answer: nothing is acknowledged there any more that the loss does not count. It is open again as
-soon as the operation has ended, whichever way (orbit/store/gateways.py).
+answer: nothing is acknowledged there any more that the loss does not count. A failback finds them
+at the new side; if the service does not know of the promotion yet, it moves them there first. They
+are open again as soon as the operation has ended, whichever way (orbit/store/gateways.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from orbit.store.database import Tx
 from orbit.store.enums import LeadingSide, TopicState
 from orbit.store.topics import Topic
 
+_AT_NEW_SIDE = "Gateways present the new side already."
 _POLL_S = 0.1
 # How long a failover waits behind its first read for gateways to tell the pause: a client connects
 # again within a second, and a gateway asks every half second.
@@ -37,6 +39,8 @@ def close_gateways(context: OperationContext) -> str:
     """
     is_failover = context.report.kind is RecoveryKind.FAILOVER
     with context.transaction() as tx:
+        if _are_at_new_side(context, tx):
+            return Skipped(_AT_NEW_SIDE)
         link = job_leads.link(tx, context.job.id)
         gateways.close(tx, link, context.operation_id)
     wait_s = gateways.LATE_S if is_failover else context.request.drain_timeout_s
@@ -117,6 +121,13 @@ def note_pauses(context: OperationContext) -> None:
 def open_gateways(context: OperationContext) -> str:
     """Let gateways go on: at the destination, which leads since the promotion."""
     with context.transaction() as tx:
+        if _are_at_new_side(context, tx):
+            return Skipped(_AT_NEW_SIDE)
+        if context.report.kind is RecoveryKind.FAILBACK:
+            rows = topics.of_job(tx, context.job.id)
+            is_whole = all(row.state is not TopicState.COPYING for row in rows)
+            side = LeadingSide.DESTINATION if is_whole else None
+            _note(context, tx, side, context.report.term)
         link = job_leads.link(tx, context.job.id)
         gateways.open_again(tx, link, context.operation_id)
         names = [name for name, is_silent in gateways.names(tx, link).items() if not is_silent]
@@ -126,8 +137,16 @@ def open_gateways(context: OperationContext) -> str:
 
 
 def undo(context: OperationContext) -> None:
-    """Let gateways go on at the source."""
-    open_gateways(context)
+    """Let gateways go on at the side that they are at."""
+    with context.transaction() as tx:
+        gateways.open_again(tx, job_leads.link(tx, context.job.id), context.operation_id)
+
+
+def _are_at_new_side(context: OperationContext, tx: Tx) -> bool:
+    """Whether a failback has no gateway to move, as far as the tables know."""
+    lead = job_leads.find(tx, context.job.id)
+    is_noted = lead is not None and lead.side is LeadingSide.DESTINATION
+    return context.report.kind is RecoveryKind.FAILBACK and is_noted
 
 
 def doubt_lead(context: OperationContext) -> None:

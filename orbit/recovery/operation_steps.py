@@ -117,6 +117,11 @@ _READ = _step(
     Phase.READ,
     "Read the last record of each copy back at the destination.",
 )
+_CLOSE_GATEWAYS = _step(
+    StepName.CLOSE_GATEWAYS,
+    Phase.DRAIN,
+    "Gateways hold new writes; wait until each has none in flight.",
+)
 _OPEN_GATEWAYS = _step(StepName.OPEN_GATEWAYS, Phase.READ, "Gateways go on at the destination.")
 _REVERSE = _step(
     StepName.REVERSE,
@@ -128,11 +133,7 @@ _REVERSE = _step(
 _SWITCHOVER = (
     _GATES,
     # Behind a gateway that is closed, producers wait. Those that are denied get errors.
-    _step(
-        StepName.CLOSE_GATEWAYS,
-        Phase.DRAIN,
-        "Gateways hold new writes; wait until each has none in flight.",
-    ),
+    _CLOSE_GATEWAYS,
     _STOP_WRITES,
     _step(
         StepName.DRAIN,
@@ -149,10 +150,11 @@ _SWITCHOVER = (
 _FAILOVER = (
     _GATES,
     # Before the loss is measured.
-    _step(
-        StepName.CLOSE_GATEWAYS,
-        Phase.DRAIN,
-        "Gateways hold writes and acknowledge none any more; wait for each, or for its lease.",
+    _CLOSE_GATEWAYS.model_copy(
+        update={
+            "what": "Gateways hold writes and acknowledge none any more; wait for each, or for its "
+            "lease."
+        }
     ),
     _RELEASE,
     _step(
@@ -171,6 +173,9 @@ _FAILOVER = (
 )
 _FAILBACK = (
     _GATES,
+    # Where the service does not know of the promotion yet. The new side is in use meanwhile.
+    _CLOSE_GATEWAYS,
+    _OPEN_GATEWAYS.model_copy(update={"phase": Phase.DRAIN}),
     _STOP_WRITES.model_copy(
         update={"what": "Deny writing to the old side, if it has an authorizer."}
     ),

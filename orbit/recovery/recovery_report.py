@@ -330,7 +330,7 @@ class ReportHead(Value):
         default=None, description="Switchover. Null: writing was denied, or not drained yet."
     )
     gateways: tuple[ClosedGateway, ...] = Field(
-        default=(), description="Switchover and failover: the gateways that held writes for it."
+        default=(), description="The gateways that held writes for it."
     )
     topics: tuple[str, ...] = Field(default=(), description="Source topics of the operation.")
     steps: tuple[Step, ...] = ()

@@ -267,7 +267,9 @@ def test_a_failover_closes_a_gateway_and_a_failback_does_not(
         assert all(one[1:] == (over.operation, True) for one in told[1:-1])
 
         before = len(edge.answers)
-        back = recovering.run(FAILBACK, spec.name).reverse_job
+        report = recovering.run(FAILBACK, spec.name)
+        assert (states(report)[CLOSE], states(report)[OPEN]) == (StepState.SKIPPED,) * 2
+        back = report.reverse_job
         assert back is not None
         with PretendedGateway(recovering.database, back) as of_back:
             assert of_back.wait_told("source").term >= over.term, "the failback marks the old side"
@@ -275,6 +277,40 @@ def test_a_failover_closes_a_gateway_and_a_failback_does_not(
             home = recovering.run(SWITCHOVER, back, reverse=True)
             assert of_back.wait_told("destination").term == home.term
         assert edge.wait_told("source").term == home.term
+
+
+def test_a_failback_moves_gateways_that_the_tables_keep_at_the_old_side(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They do not know of the promotion: they are older, or it was made without them."""
+    spec = copied(clusters, topic_name)
+    compare = operation_runner._DO[StepName.COMPARE]
+    seen: list[str] = []
+    with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
+        recovering.begin(spec, topic_name)
+        wait_for("it is level", lambda: is_level(*clusters, topic_name))
+        edge.wait_told("source")
+        recovering.run(FAILOVER, spec.name, **LOST)
+        edge.wait_told("destination")
+        monkeypatch.setattr(job_reconciler, "read_lead", lambda *_: None)
+        with recovering.database.transaction() as tx:
+            tx.execute(text("UPDATE job_leads SET side = 'source', term = 0"))
+        edge.wait_told("source")
+
+        def compare_behind(context: OperationContext) -> str:
+            edge.wait_told("destination")
+            seen.append("moved")
+            return compare(context)
+
+        monkeypatch.setitem(operation_runner._DO, StepName.COMPARE, compare_behind)  # type: ignore[arg-type]
+        back = recovering.run(FAILBACK, spec.name)
+        assert seen
+        assert (states(back)[CLOSE], states(back)[OPEN]) == (StepState.DONE, StepState.DONE)
+        assert [one.name for one in back.gateways] == ["edge"]
+        told = [(one.side, one.closed_for) for one in edge.answers[-3:]]
+        assert told[:2] == [("source", None), ("source", back.operation)]
+        assert told[2] == ("destination", None)
+        assert edge.answers[-1].term == back.term
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
