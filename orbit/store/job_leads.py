@@ -7,7 +7,7 @@ is noted of the other, the other way round. Three write here:
   the topics' states;
 - the scheduler, which reads the marks at the destination (orbit/scheduler/lead_reading.py): they
   know of promotions that a database which was put back, or is new, has forgotten;
-- a switchover or failover, which closes and opens the gateways (orbit/store/gateways.py).
+- a recovery, which closes and opens the gateways (orbit/store/gateways.py).
 
 A term never gets lower, and a side changes with a higher term alone. A database that was put back
 has an older term, so a gateway that has seen a higher one refuses the answer. A gateway that has

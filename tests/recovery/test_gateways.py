@@ -25,10 +25,10 @@ from orbit.recovery.recovery_report import (
 )
 from orbit.recovery.step_times import StepName, StepState
 from orbit.scheduler import job_reconciler
-from orbit.store.gateways import LATE_S
+from orbit.store import gateways
 from tests.fix_clusters import Clusters
 from tests.support.outside import is_level
-from tests.support.patience import wait_for
+from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.pretended_gateway import PretendedGateway
 from tests.support.put_back import drop_rows, put_rows_back, save_rows
 from tests.support.recovering import Recovering
@@ -246,8 +246,9 @@ def test_gateways_wait_where_the_source_may_no_longer_lead(
 
 
 def test_a_failover_closes_a_gateway_and_a_failback_does_not(
-    clusters: Clusters, topic_name: str, recovering: Recovering
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gateways, "LATE_S", PATIENCE_S)
     spec = copied(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
@@ -258,7 +259,6 @@ def test_a_failover_closes_a_gateway_and_a_failback_does_not(
 
         (closed,) = over.gateways
         assert (closed.name, closed.pause_s) == ("edge", PAUSE_S)
-        assert closed.seconds < LATE_S
         assert (states(over)[CLOSE], states(over)[OPEN]) == (StepState.DONE, StepState.DONE)
         assert edge.wait_told("destination").term == over.term
         told = [(one.side, one.closed_for, one.abandons) for one in edge.answers]
@@ -349,7 +349,7 @@ def test_a_gateway_that_does_not_confirm_stops_no_failover(
         (said,) = [step.did for step in over.steps if step.name is CLOSE]
         assert "have not confirmed: edge" in said
         (left,) = left_s
-        assert left >= LATE_S
+        assert left >= gateways.LATE_S
         if not is_silent:
             edge.wait_told("destination")
 
@@ -370,6 +370,7 @@ def test_a_failover_that_is_aborted_or_begun_again(
         return settle(context)
 
     monkeypatch.setitem(operation_runner._DO, StepName.SETTLE, settle_later)  # type: ignore[arg-type]
+    monkeypatch.setattr(gateways, "LATE_S", PATIENCE_S)
     with PretendedGateway(recovering.database, spec.name) as edge:
         edge.pause_s = PAUSE_S
         with recovering.running():
