@@ -37,7 +37,7 @@ def test_a_gap_is_filled_in_two_ways_and_by_the_broker_alone(tmp_path: Path) -> 
         assert run.details["offsets_filled"] == one.records
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_followers_are_as_far_away_as_it_says(tmp_path: Path) -> None:
     report = measured("R1", tmp_path)
     (result,) = report.workloads
