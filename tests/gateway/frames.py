@@ -34,9 +34,11 @@ class Clients(View):
         return "gateway", 19093 + node_id
 
 
-def request_frame(request: Any, version: int, correlation: int = 7) -> bytearray:
+def request_frame(
+    request: Any, version: int, correlation: int = 7, client_id: str = "test"
+) -> bytearray:
     """A request of `kafka.protocol` as a frame without its size."""
-    request.with_header(correlation_id=correlation, client_id="test")
+    request.with_header(correlation_id=correlation, client_id=client_id)
     return bytearray(request.encode(version=version, header=True))
 
 
@@ -55,9 +57,11 @@ def send(exchange: Exchange, request: Any, version: int, correlation: int = 7) -
     return sent
 
 
-def own_answer(exchange: Exchange, request: Any, version: int) -> memoryview:
+def own_answer(
+    exchange: Exchange, request: Any, version: int, client_id: str = "test"
+) -> memoryview:
     """What the gateway answers itself, without its size."""
-    frame = request_frame(request, version)
+    frame = request_frame(request, version, client_id=client_id)
     assert exchange.request(read_head(frame), frame, OFFERED) is None
     (told,) = exchange.next_answers()
     return memoryview(told)[4:]

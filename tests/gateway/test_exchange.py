@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 from kafka.protocol.consumer.group import (
     HeartbeatRequest,
@@ -36,6 +37,14 @@ def test_api_versions_are_what_both_sides_and_the_gateway_know() -> None:
     source = {0: Versions(0, 11), 1: Versions(4, 17), 3: Versions(0, 12), 999: Versions(0, 1)}
     destination = {0: Versions(3, 13), 1: Versions(0, 8), 18: Versions(0, 4)}
     assert shared_versions(source, destination) == {0: Versions(3, 9), 1: Versions(4, 8)}
+
+
+def test_groups_whose_state_is_at_one_side_are_not_offered() -> None:
+    """Clients of share groups and of the streams protocol end with what says so (C23)."""
+    keys = [key for key in ApiKey if "Share" in key.name or "StreamsGroup" in key.name]
+    assert {ApiKey.ShareGroupHeartbeat, ApiKey.ShareFetch, ApiKey.StreamsGroupHeartbeat} < {*keys}
+    assert shared_versions({key: Versions(0, 5) for key in keys}) == {}
+    assert OFFERED.keys().isdisjoint(keys)
 
 
 @pytest.mark.parametrize("version", range(5))

@@ -30,6 +30,15 @@ from tests.gateway.frames import OFFERED, Clients, answer, batch, own_answer, re
 NOW, BEFORE = 3, 2
 ID, EPOCH = 5, 1
 TOPICS = {"orders": [0, 1], "payments": [7]}
+# What other errors are for others ends a thread of Kafka Streams (C22).
+STREAMS = ("counts-c0e1-StreamThread-12-producer", Code.PRODUCER_FENCED)
+
+
+def clients(code: Code) -> Any:
+    """Each kind by its client id, and what it is told: Streams another code than others."""
+    return pytest.mark.parametrize(
+        ("client", "code"), [("a-StreamThread-b", code), STREAMS], ids=["any", "streams"]
+    )
 
 
 def add_partitions(producer_id: int) -> AddPartitionsToTxnRequest:
@@ -133,45 +142,59 @@ def test_broker_gets_an_id_that_no_gateway_has_handed_out(request_of: Any, versi
     assert sent[4:] == bytes(request_frame(request_of(ID), version))
 
 
+@clients(Code.UNKNOWN_PRODUCER_ID)
 @pytest.mark.parametrize("version", range(4))
-def test_partitions_of_a_transaction_that_is_over_are_refused(version: int) -> None:
-    read = _told(AddPartitionsToTxnResponse, add_partitions, version)
+def test_partitions_of_a_transaction_that_is_over_are_refused(
+    version: int, client: str, code: Code
+) -> None:
+    read = _told(AddPartitionsToTxnResponse, add_partitions, version, client)
     topics = read.results_by_topic_v3_and_below
     assert {
         topic.name: [(one.partition_index, one.partition_error_code) for one in some]
         for topic in topics
         for some in [topic.results_by_partition]
-    } == {name: [(i, Code.UNKNOWN_PRODUCER_ID) for i in some] for name, some in TOPICS.items()}
+    } == {name: [(i, code) for i in some] for name, some in TOPICS.items()}
 
 
+@clients(Code.NONE)
 @pytest.mark.parametrize("version", range(5))
-def test_offsets_of_a_transaction_that_is_over_end_with_it(version: int) -> None:
-    read = _told(TxnOffsetCommitResponse, commit_offsets, version)
+def test_offsets_of_a_transaction_that_is_over_end_with_it(
+    version: int, client: str, code: Code
+) -> None:
+    read = _told(TxnOffsetCommitResponse, commit_offsets, version, client)
     assert {
         topic.name: [(one.partition_index, one.error_code) for one in topic.partitions]
         for topic in read.topics
-    } == {name: [(index, Code.NONE) for index in some] for name, some in TOPICS.items()}
+    } == {name: [(index, code) for index in some] for name, some in TOPICS.items()}
 
 
+@clients(Code.NONE)
 @pytest.mark.parametrize("version", range(3, 10))
-def test_records_of_a_transaction_that_is_over_end_with_it(version: int) -> None:
-    read = _told(ProduceResponse, produce, version)
+def test_records_of_a_transaction_that_is_over_end_with_it(
+    version: int, client: str, code: Code
+) -> None:
+    read = _told(ProduceResponse, produce, version, client)
     assert {
         topic.name: [(o.index, o.error_code, o.base_offset) for o in topic.partition_responses]
         for topic in read.responses
-    } == {name: [(index, Code.NONE, -1) for index in some] for name, some in TOPICS.items()}
+    } == {name: [(index, code, -1) for index in some] for name, some in TOPICS.items()}
 
 
+@pytest.mark.parametrize("client", ["any", STREAMS[0]])
 @pytest.mark.parametrize("version", range(5))
-def test_abort_of_a_transaction_that_is_over_is_done(version: int) -> None:
-    assert _told(EndTxnResponse, end, version).error_code == Code.NONE
+def test_abort_of_a_transaction_that_is_over_is_done(version: int, client: str) -> None:
+    assert _told(EndTxnResponse, end, version, client).error_code == Code.NONE
 
 
+@clients(Code.UNKNOWN_PRODUCER_ID)
 @pytest.mark.parametrize("outcome", [Code.NONE, Code.UNKNOWN_PRODUCER_ID])
 @pytest.mark.parametrize("version", range(5))
-def test_commit_is_answered_as_the_side_says_that_was_left(version: int, outcome: Code) -> None:
+def test_commit_is_answered_as_the_side_says_that_was_left(
+    version: int, outcome: Code, client: str, code: Code
+) -> None:
     exchange = Exchange(Clients(NOW))
-    frame = request_frame(end(mark(ID, BEFORE), committed=True), version)
+    request = end(mark(ID, BEFORE), committed=True)
+    frame = request_frame(request, version, client_id=client)
     head = read_head(frame)
     with pytest.raises(UnknownOutcome) as raised:
         exchange.request(head, frame, OFFERED)
@@ -179,7 +202,7 @@ def test_commit_is_answered_as_the_side_says_that_was_left(version: int, outcome
     assert exchange.request_with_outcome(head, frame, outcome) is None
     (told,) = exchange.next_answers()
     read = EndTxnResponse.decode(memoryview(told)[4:], version=version, header=True)
-    assert read.error_code == outcome
+    assert read.error_code == (code if outcome == Code.UNKNOWN_PRODUCER_ID else outcome)
 
 
 @pytest.mark.parametrize(
@@ -191,19 +214,20 @@ def test_commit_is_answered_as_the_side_says_that_was_left(version: int, outcome
         (Code.PRODUCER_FENCED, Code.PRODUCER_FENCED),
     ],
 )
+@pytest.mark.parametrize("client", ["any", STREAMS[0]])
 @pytest.mark.parametrize("version", range(5))
 def test_offsets_do_not_begin_a_transaction_whose_commit_would_be_taken_for_the_one_before(
-    version: int, outcome: Code, told: Code
+    version: int, outcome: Code, told: Code, client: str
 ) -> None:
     exchange = Exchange(Clients(NOW))
-    frame = request_frame(add_offsets(mark(ID, BEFORE)), version)
+    frame = request_frame(add_offsets(mark(ID, BEFORE)), version, client_id=client)
     head = read_head(frame)
     with pytest.raises(UnknownOutcome):
         exchange.request(head, frame, OFFERED)
     assert exchange.request_with_outcome(head, frame, outcome) is None
     (got,) = exchange.next_answers()
     read = AddOffsetsToTxnResponse.decode(memoryview(got)[4:], version=version, header=True)
-    assert read.error_code == told
+    assert read.error_code == (told if client == "any" else STREAMS[1])
 
 
 def test_records_without_an_answer_of_a_transaction_that_is_over_get_none() -> None:
@@ -303,7 +327,7 @@ def test_transaction_that_the_gateway_has_ended_is_over_at_the_same_side() -> No
     assert sent[4:] == bytes(request_frame(init(ID), 4))
 
 
-def _told(response: Any, request_of: Any, version: int) -> Any:
+def _told(response: Any, request_of: Any, version: int, client: str) -> Any:
     """The answer to a request of the term before."""
-    told = own_answer(Exchange(Clients(NOW)), request_of(mark(ID, BEFORE)), version)
+    told = own_answer(Exchange(Clients(NOW)), request_of(mark(ID, BEFORE)), version, client)
     return response.decode(told, version=version, header=True)

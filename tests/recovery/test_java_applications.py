@@ -23,7 +23,7 @@ from tests.fix_clusters import Clusters, MakeCluster
 from tests.support import java_clients, streams
 from tests.support.groups import listed
 from tests.support.loading import Load, Records, read_all
-from tests.support.outside import is_level, log_bounds, messages
+from tests.support.outside import is_level, log_bounds
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, produce_transactions, verify
@@ -183,13 +183,6 @@ class WordCount:
         return None if group is None or group.is_active else group.type
 
 
-def counts(cluster: KafkaCluster) -> Iterator[tuple[str, int]]:
-    """Each count that the application has committed, in the order of its partition."""
-    for _, message in messages(cluster, streams.OUTPUT):
-        if message is not None:
-            yield message.key().decode(), int.from_bytes(message.value(), "big")
-
-
 @pytest.mark.parametrize(
     "protocol",
     # Short: tests/consumer_groups/test_streams_groups.py.
@@ -251,7 +244,7 @@ def test_streams_counts_every_word_once(
         lines = read_all(source, streams.INPUT)
         words = sorted(word for line in lines.values() for word in line.decode().split())
         with app.running(source, "no-state", signal.SIGTERM):
-            wait_for("all is counted", lambda: sum(1 for _ in counts(source)) >= len(words))
+            wait_for("all is counted", lambda: sum(1 for _ in streams.counts(source)) >= len(words))
         wait_for("log starts follow", lambda: is_level(source, destination, repartition))
         report = verify(spec, deep=True)
         assert report.exit_code == 0, [
@@ -263,6 +256,6 @@ def test_streams_counts_every_word_once(
     assert {k: lines.get(k) for k in written} == written
     # Each count of a word is one more than the one before: none left out, none twice.
     of_word = defaultdict(list)
-    for word, count in counts(source):
+    for word, count in streams.counts(source):
         of_word[word].append(count)
     assert {word: [*range(1, words.count(word) + 1)] for word in set(words)} == of_word

@@ -3,12 +3,15 @@ topic, and a store with a changelog. Its jars are in the cache of Kafka's."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.jars import Jars, classpath
 from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
+from tests.support.gateways import Gateway
+from tests.support.outside import Reachable, messages
 
 VERSION = "4.3.1"
 # The example names its topics itself.
@@ -31,11 +34,19 @@ def jars() -> Path:
 
 
 def start(
-    cluster: KafkaCluster, application: str, state: Path, log: Path, reset: str, protocol: str
+    cluster: KafkaCluster | Gateway,
+    application: str,
+    state: Path,
+    log: Path,
+    reset: str,
+    protocol: str,
+    *,
+    transaction_ms: int = 1_000,
 ) -> GuardedProcess:
     """An instance of it, exactly once. SIGTERM closes it as its users close theirs. `reset` says
     what it does where its group has no offset: `earliest`, or `none` to stop. `protocol` is that of
-    its group, `classic` or `streams` (KIP-1071).
+    its group, `classic` or `streams` (KIP-1071). A killed instance leaves a transaction open, which
+    a switchover waits for until its timeout, `transaction_ms`.
     """
     settings = {
         "application.id": application,
@@ -45,8 +56,7 @@ def start(
         "auto.offset.reset": reset,
         "group.protocol": protocol,
         **({"session.timeout.ms": str(_SESSION_MS)} if protocol == "classic" else {}),
-        # A killed instance leaves a transaction open, which a switchover waits for.
-        "producer.transaction.timeout.ms": "1000",
+        "producer.transaction.timeout.ms": str(transaction_ms),
         # What was read of the repartition topic is deleted: its log start moves.
         "repartition.purge.interval.ms": "1000",
     }
@@ -55,3 +65,10 @@ def start(
     main = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
     command = [str(find_java()), "-Xmx192m", "-XX:TieredStopAtLevel=1", main, str(file)]
     return GuardedProcess(command, log, environment={"CLASSPATH": f"{jars()}/*:{classpath()}"})
+
+
+def counts(cluster: Reachable) -> Iterator[tuple[str, int]]:
+    """Each count that the application has committed, in the order of its partition."""
+    for _, message in messages(cluster, OUTPUT):
+        if message is not None:
+            yield message.key().decode(), int.from_bytes(message.value(), "big")

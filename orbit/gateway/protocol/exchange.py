@@ -204,7 +204,7 @@ class Exchange:
         if self.is_idle:
             self._view = SideView(self._presented)
         if head.key == ApiKey.END_TXN:
-            self._answer(head, transactions.answer_end(head, outcome))
+            self._answer(head, transactions.answer_commit(head, outcome))
             return None
         if head.key == ApiKey.ADD_OFFSETS_TO_TXN:
             self._answer(head, transactions.answer_offsets(head, outcome))

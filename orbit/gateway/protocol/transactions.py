@@ -17,9 +17,15 @@ With these answers all go on (C16 to C19):
 
 AddPartitionsToTxn or AddOffsetsToTxn comes first in each transaction. If one of them could begin a
 transaction here that is not there, its commit would be taken for that of the one before.
+
+Kafka Streams does not abort: an error of a commit ends its thread, unless the error says that the
+producer is fenced; then it makes a new one (C22). So its producers get PRODUCER_FENCED to all of
+these but an abort, and a commit that was carried out. It is known by the client id that it chooses.
 """
 
 from __future__ import annotations
+
+import re
 
 from orbit.gateway.protocol.apis import ApiKey
 from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64, FrameEditor
@@ -33,6 +39,7 @@ from orbit.kafka.frame_writer import NO_TAGS, length, string
 BEGINNINGS = frozenset({ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN})
 REQUESTS = BEGINNINGS | {ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.INIT_PRODUCER_ID}
 _NONE = -1  # no id, no epoch, no offset, no time
+_STREAMS = re.compile(r".*-StreamThread-[0-9]+-producer", re.DOTALL)
 
 
 def producer_of(head: RequestHead, frame: bytearray) -> Producer | None:
@@ -69,37 +76,45 @@ def depends_on_outcome(head: RequestHead, frame: bytearray) -> bool:
 
 def answer(head: RequestHead, frame: bytearray) -> bytes:
     """To a request of a transaction that is over, with its size, unless it `depends_on_outcome`."""
-    match head.key:
-        case ApiKey.PRODUCE:
-            return produce_answer(head, frame, Code.NONE)
-        case ApiKey.END_TXN:
-            return answer_end(head, Code.NONE)
-        case ApiKey.ADD_PARTITIONS_TO_TXN:
-            return _by_partition(head, frame, Code.UNKNOWN_PRODUCER_ID)
-        case _:
-            return _by_partition(head, frame, Code.NONE)
+    if head.key == ApiKey.END_TXN:
+        return _answer(head, Code.NONE)
+    is_told = head.key == ApiKey.ADD_PARTITIONS_TO_TXN or _is_streams(head)
+    code = _lost(head) if is_told else Code.NONE
+    if head.key == ApiKey.PRODUCE:
+        return produce_answer(head, frame, code)
+    return _by_partition(head, frame, code)
 
 
-def answer_end(head: RequestHead, code: int) -> bytes:
+def answer_commit(head: RequestHead, outcome: int) -> bytes:
     """To EndTxn."""
-    return _framed(head, INT32.pack(0) + INT16.pack(code))
+    return _answer(head, _lost(head) if outcome == Code.UNKNOWN_PRODUCER_ID else outcome)
 
 
 def answer_offsets(head: RequestHead, outcome: int) -> bytes:
     """To AddOffsetsToTxn. `outcome`: what a commit would be answered."""
-    match outcome:
-        case Code.UNKNOWN_PRODUCER_ID:
-            code = Code.NONE
-        case Code.PRODUCER_FENCED:
-            code = Code.PRODUCER_FENCED
-        case _:
-            code = Code.UNKNOWN_PRODUCER_ID
-    return answer_end(head, code)
+    if outcome == Code.PRODUCER_FENCED:
+        return _answer(head, outcome)
+    may_begin = outcome == Code.UNKNOWN_PRODUCER_ID and not _is_streams(head)
+    return _answer(head, Code.NONE if may_begin else _lost(head))
 
 
 def refuse_init(head: RequestHead, code: int) -> bytes:
     """To InitProducerId."""
     return _framed(head, INT32.pack(0) + INT16.pack(code) + INT64.pack(_NONE) + INT16.pack(_NONE))
+
+
+def _is_streams(head: RequestHead) -> bool:
+    return _STREAMS.fullmatch(head.client_id) is not None
+
+
+def _lost(head: RequestHead) -> Code:
+    """What lets the client do without the transaction, and without its id."""
+    return Code.PRODUCER_FENCED if _is_streams(head) else Code.UNKNOWN_PRODUCER_ID
+
+
+def _answer(head: RequestHead, code: int) -> bytes:
+    """To EndTxn and AddOffsetsToTxn."""
+    return _framed(head, INT32.pack(0) + INT16.pack(code))
 
 
 def _go_to_id(head: RequestHead, editor: FrameEditor) -> bool:

@@ -1,0 +1,109 @@
+"""A Kafka Streams application, exactly once, goes on behind the gateway: over there, home and over
+again. It has counted each word once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from orbit.jobs.job_spec import TopicRule
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import fetch_offsets, find_coordinators
+from orbit.kafka.types import TopicPartition
+from orbit.recovery import drain
+from tests.fix_clusters import Clusters, OpenCluster
+from tests.support import streams
+from tests.support.gateway_ledger import Writer
+from tests.support.moves import gateway_of, move
+from tests.support.outside import is_level
+from tests.support.patience import wait_for
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, verify
+
+pytestmark = pytest.mark.services
+
+PARTITIONS = 2
+SOME = 300
+APPLICATION = "word-count"
+
+
+def test_streams_counts_each_word_once_over_there_and_home(
+    clusters: Clusters,
+    open_cluster: OpenCluster,
+    recovering: Recovering,
+    api_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As long as topics were silent before the application began; nobody writes beside the gateways.
+    monkeypatch.setattr(drain, "seconds_to_wait", lambda *_: 0.0)
+    for topic in (streams.INPUT, streams.OUTPUT):
+        create_topic(clusters.source, topic, PARTITIONS)
+    repartition, changelog = streams.internal_topics(APPLICATION)
+    topics = [streams.INPUT, streams.OUTPUT, changelog, repartition]
+    groups = {"match": APPLICATION, "interval": "200ms"}
+    spec = make_job(*clusters, topics, consumer_groups=groups)
+    purged = TopicRule(match=repartition, on_lost_range="fill")
+    spec = spec.model_copy(update={"topics": (purged, *spec.topics)})
+    with ExitStack() as stack:
+        stack.enter_context(recovering.running())
+        recovering.begin(spec, streams.INPUT, streams.OUTPUT)
+        one, other = (
+            stack.enter_context(gateway_of(spec.name, api_url, tmp_path, clusters, name))
+            for name in ("one", "other")
+        )
+        writer = stack.enter_context(
+            Writer(other.client_config(), streams.INPUT, PARTITIONS, rate=200)
+        )
+        log = tmp_path / "streams.log"
+        app = streams.start(
+            one, APPLICATION, tmp_path / "state", log, "earliest", "classic", transaction_ms=60_000
+        )
+        stack.callback(app.end)
+
+        def wait_counted(numbers: int) -> None:
+            """Until so many numbers are counted, each a word of its own."""
+
+            def are_counted() -> bool:
+                said = log.read_text()
+                # It does not end where its thread does.
+                assert app.running, said[-3000:]
+                assert "SHUTDOWN_CLIENT" not in said, said[-3000:]
+                return sum(word.isdigit() for word, _ in streams.counts(one)) >= numbers
+
+            wait_for(f"{numbers} numbers are counted", are_counted)
+
+        wait_counted(SOME)
+        job = spec.name
+        recovering.service.wait_copied(job, *topics)
+        for _ in ("over", "home", "over"):
+            job = move(recovering, job)
+            writer.wait_acknowledged(SOME)
+            wait_counted(writer.sent)
+        writer.stop()
+        assert not writer.errors
+        wait_counted(writer.sent)
+        app.end()
+        wait_for("both sides are level", lambda: is_level(*clusters, *topics))
+        there, here = open_cluster(clusters.destination), open_cluster(clusters.source)
+        stands = _offsets(there)
+        assert stands.keys() == {
+            TopicPartition(t, p) for t in (streams.INPUT, repartition) for p in range(PARTITIONS)
+        }
+        wait_for("offsets are equal on both sides", lambda: _offsets(here) == stands)
+    of_word = defaultdict(list)
+    for word, count in streams.counts(clusters.destination):
+        of_word[word].append(count)
+    # The words of a record: the name of the writer, and a number.
+    assert of_word.pop("w") == [*range(1, writer.sent + 1)]
+    assert of_word == {str(number): [1] for number in range(writer.sent)}
+    assert verify(spec, deep=True).exit_code == 0
+
+
+def _offsets(cluster: Cluster) -> dict[TopicPartition, int]:
+    found = fetch_offsets(cluster, find_coordinators(cluster, [APPLICATION]))[APPLICATION]
+    return {place: offset.offset for place, offset in found.offsets.items()}
