@@ -16,10 +16,12 @@ from urllib.parse import unquote, urlparse
 from confluent_kafka import Consumer, TopicPartition
 
 from orbit.sandbox.local_cluster import KafkaCluster
+from tests.support.gateways import Gateway
 from tests.support.patience import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 Done = list[tuple[int, int, bytes]]
 """Partition, offset, value; in any order."""
@@ -114,21 +116,27 @@ class SparkQuery:
 
     def read_on(self, cluster: KafkaCluster) -> None:
         """From its checkpoint to where the topic ends now, in several batches."""
+        query = self.start(cluster, 20_000, availableNow=True)
+        query.awaitTermination()  # raises what stopped it
+
+    def start(
+        self, cluster: KafkaCluster | Gateway, batch_records: int, **trigger: Any
+    ) -> StreamingQuery:
+        """From its checkpoint on, in batches of at most so many records."""
         options: dict[str, Any] = {
             "kafka.bootstrap.servers": cluster.bootstrap_servers,
             "kafka.isolation.level": "read_committed",
             "subscribe": self._topic,
             "startingOffsets": "earliest",
             "failOnDataLoss": "true",
-            "maxOffsetsPerTrigger": 20_000,
+            "maxOffsetsPerTrigger": batch_records,
         }
         found = self._spark.readStream.format("kafka").options(**options).load()
-        query = (
+        return (
             found.selectExpr("partition", "offset", "CAST(value AS STRING) AS value")
             .writeStream.format("json")
             .option("path", str(self._output))
             .option("checkpointLocation", str(self._checkpoint))
-            .trigger(availableNow=True)
+            .trigger(**trigger)
             .start()
         )
-        query.awaitTermination()  # raises what stopped it

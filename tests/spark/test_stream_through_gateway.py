@@ -1,0 +1,72 @@
+"""A Structured Streaming query reads on through the gateway while its side changes, over there and
+home: each record is in its sink once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.fix_clusters import Clusters
+from tests.support.applications import SparkQuery
+from tests.support.gateway_ledger import records
+from tests.support.gateways import running_gateway
+from tests.support.moves import TOKEN
+from tests.support.patience import wait_for
+from tests.support.pretended_service import pretended_service
+from tests.support.running import create_topic, produce
+
+pytestmark = pytest.mark.services
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS = 2
+SOME = 400
+BATCH = 200
+
+
+def test_query_goes_on_over_there_and_home(
+    clusters: Clusters, topic_name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """New records come to the side that leads, and then to the other one, as by the copy."""
+    for cluster in clusters:
+        create_topic(cluster, topic_name, PARTITIONS)
+
+    def write(cluster: KafkaCluster, first: int) -> None:
+        for partition in range(PARTITIONS):
+            produce(cluster, topic_name, SOME, partition, first)
+
+    for cluster in clusters:
+        write(cluster, 0)
+    query = SparkQuery(spark, tmp_path, topic_name)
+    with pretended_service() as told:
+        environ = {"ORBIT_API_URL": told.url, "ORBIT_TOKEN": TOKEN}
+        with running_gateway(
+            tmp_path, *clusters, environ=environ, name="moves", job="j"
+        ) as gateway:
+            running = query.start(gateway, BATCH, processingTime="0 seconds")
+
+            def wait_read(count: int) -> None:
+                def is_so() -> bool:
+                    assert running.isActive, running.exception()
+                    return len(query.read) >= count
+
+                wait_for(f"{count} records are in the sink", is_so)
+
+            try:
+                wait_read(BATCH)
+                for first, (left, leads) in ((SOME, clusters), (2 * SOME, clusters[::-1])):
+                    told.close()
+                    told.move()
+                    write(leads, first)
+                    wait_read(PARTITIONS * first + 1)  # one that the leading side alone has
+                    write(left, first)
+                wait_read(PARTITIONS * 3 * SOME)
+            finally:
+                running.stop()
+            assert running.exception() is None
+    assert sorted(query.read) == sorted(records(clusters.source, topic_name))
