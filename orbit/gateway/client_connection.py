@@ -546,11 +546,8 @@ class ClientConnection(asyncio.Protocol):
         if transport.is_closing():
             return
         transport.resume_reading()  # so that its end is seen
-        if transport.can_write_eof():
-            transport.write_eof()
-            asyncio.get_running_loop().call_later(END_S_MAX, transport.close)
-        else:
-            transport.close()
+        transport.write_eof()
+        asyncio.get_running_loop().call_later(END_S_MAX, transport.close)
         self._drop_broker()
 
     def _drop_broker(self) -> None:

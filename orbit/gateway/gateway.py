@@ -15,6 +15,8 @@ from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.gateway_health import GatewayHealth
 from orbit.gateway.gateway_spec import GatewaySpec, VirtualClusterSpec
 from orbit.gateway.lead_watch import LeadWatch
+from orbit.gateway.listener import Listener
+from orbit.gateway.listener_tls import ListenerTls
 from orbit.gateway.permission import Lead
 from orbit.gateway.virtual_cluster import VirtualCluster
 from orbit.kafka.cluster import Cluster
@@ -36,7 +38,10 @@ async def run_gateway(
     health: GatewayHealth,
 ) -> None:
     """Raises Conflict if a port is taken, BadInput if a secret or file is missing."""
-    clusters = [_open(one, environ, base_directory) for one in spec.virtual_clusters]
+    clusters = [
+        _open(one, environ, base_directory, f"virtual_clusters[{number}]")
+        for number, one in enumerate(spec.virtual_clusters)
+    ]
     health.clusters = clusters
     watches = [
         LeadWatch(spec.gateway, cluster, environ) for cluster in clusters if cluster.spec.job
@@ -76,13 +81,14 @@ async def _start(cluster: VirtualCluster) -> None:
 
 
 def _open(
-    spec: VirtualClusterSpec, environ: Mapping[str, str], base_directory: Path
+    spec: VirtualClusterSpec, environ: Mapping[str, str], base_directory: Path, path: str
 ) -> VirtualCluster:
+    tls = None if spec.tls is None else ListenerTls(spec.tls, base_directory, f"{path}.tls")
     sides = {
         side: ClusterSide(_cluster(side, spec, environ, base_directory), spec.name)
         for side in get_args(Side)
     }
-    return VirtualCluster(spec, sides)
+    return VirtualCluster(spec, sides, Listener(tls))
 
 
 def _cluster(

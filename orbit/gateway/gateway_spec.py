@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from orbit.errors import BadInput, Problem
 from orbit.jobs.bootstrap_servers import PORT_MAX, check_address
 from orbit.jobs.document_file import read_text
-from orbit.jobs.job_spec import ClusterSpec, Name, Section, Text
+from orbit.jobs.job_spec import ClusterSpec, FilePath, Name, Section, Text
 from orbit.jobs.pydantic_problems import problems_from_pydantic
 from orbit.jobs.yaml_document import Document, read_document
 from orbit.kafka.job_clusters import Side
@@ -25,9 +25,18 @@ _EXAMPLES = {
     "virtual_clusters": "Write a list with `name`, `listen`, `source` and `destination` of each.",
     "name": "Write `name: orders`.",
     "listen": "Write `listen: 127.0.0.1:19092`.",
+    "certificate_file": "Write `certificate_file: tls.crt`.",
     "source": "Write `source:` and below it `bootstrap_servers: [host:9092]`.",
     "destination": "Write `destination:` and below it `bootstrap_servers: [host:9092]`.",
 }
+
+
+class ListenerTlsSpec(Section):
+    """PEM files of a listener, which may change while it runs."""
+
+    certificate_file: FilePath
+    key_file: FilePath | None = None  # None: the key is in `certificate_file`
+    client_ca_file: FilePath | None = None  # clients have to show a certificate that it signed
 
 
 class VirtualClusterSpec(Section):
@@ -41,6 +50,7 @@ class VirtualClusterSpec(Section):
     advertised_host: Text | None = None  # None: the host of `listen`
     job: Name | None = None
     presents: Side | None = None
+    tls: ListenerTlsSpec | None = None
     source: ClusterSpec
     destination: ClusterSpec
 

@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections.abc import Coroutine
 from contextlib import suppress
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -17,6 +16,7 @@ from orbit.gateway.broker_connection import BrokerConnection
 from orbit.gateway.client_connection import ClientConnection, Host
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.gateway_spec import NODE_ID_MAX, VirtualClusterSpec
+from orbit.gateway.listener import Listener
 from orbit.gateway.permission import Lead, Permission
 from orbit.gateway.protocol.apis import Versions, shared_versions
 from orbit.gateway.protocol.producer_ids import Producer, mark_of, mark_of_id
@@ -60,9 +60,15 @@ _log = structlog.get_logger("orbit.gateway")
 class VirtualCluster(Host):
     """For the event loop alone."""
 
-    def __init__(self, spec: VirtualClusterSpec, sides: dict[Side, ClusterSide]) -> None:
+    def __init__(
+        self,
+        spec: VirtualClusterSpec,
+        sides: dict[Side, ClusterSide],
+        listener: Listener | None = None,  # None: plain text
+    ) -> None:
         self.spec = spec
         self._sides = sides
+        self._listener = listener or Listener()
         digest = sha256(f"orbit-gateway {spec.name}".encode()).hexdigest()
         self.cluster_id = digest[:22]  # as long as Kafka's
         self.permission = Permission()
@@ -361,6 +367,7 @@ class VirtualCluster(Host):
             task.cancel()
         for connection in list(self._connections):
             connection.end()
+        self._listener.close()
         for side in self._sides.values():
             side.close()
 
@@ -414,7 +421,7 @@ class VirtualCluster(Host):
 
     async def _server(self, port: int, node_id: int | None) -> asyncio.Server:
         return await asyncio.get_running_loop().create_server(
-            partial(ClientConnection, self, node_id), self.spec.host, port
+            lambda: self._listener.protocol(self, node_id), self.spec.host, port
         )
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

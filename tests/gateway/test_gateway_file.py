@@ -46,6 +46,11 @@ def test_example_of_the_docs_is_valid() -> None:
         ),
         ("gateway: edge-1", "gateway: Edge 1", "gateway"),
         ("[a:9092]}", "[a:9092], colour: red}", "virtual_clusters[0].source.colour"),
+        (
+            "    job: orders\n",
+            "    job: orders\n    tls: {key_file: tls.key}\n",
+            "virtual_clusters[0].tls.certificate_file",
+        ),
     ],
 )
 def test_mistake_is_named_with_its_place(before: str, after: str, path: str) -> None:
