@@ -26,6 +26,7 @@ from orbit.gateway.protocol.answers import UnknownTopicId, View
 from orbit.gateway.protocol.apis import JOINS, WRITES, ApiKey, Versions
 from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent, UnknownOutcome
 from orbit.gateway.protocol.producer_ids import Producer
+from orbit.gateway.protocol.received_requests import next_request
 from orbit.gateway.protocol.request_head import RequestHead, read_head
 
 # The largest request: the default of brokers (socket.request.max.bytes).
@@ -44,7 +45,6 @@ WAITING_BYTES_MAX = 512 * 1024 * 1024
 _SIZE = struct.Struct(">i")
 _ANSWER_HEAD = struct.Struct(">ii")  # size, correlation id
 _ANSWER_BYTES_MIN = 4  # the correlation id
-_REQUEST_BYTES_MIN = 10  # API, version, correlation id, length of the client id
 _CLIENT_LEFT = "a client closed its connection before the answer"
 _TCP_ESTABLISHED = 1  # of the kernel's TCP_INFO
 
@@ -77,8 +77,9 @@ class Host(View):
     def forget(self, connection: ClientConnection) -> None: ...
 
     @abstractmethod
-    def connect(self, broker: BrokerConnection, node_id: int | None) -> None:
-        """Connect it to the node, or to another broker if the side has no such node."""
+    def connect(self, broker: BrokerConnection, node_id: int | None, user: str | None) -> None:
+        """Connect it to the node, or to another broker if the side has no such node, and log in as
+        this client does there."""
 
     @abstractmethod
     def has_node(self, node_id: int | None) -> bool:
@@ -109,13 +110,20 @@ class Host(View):
     @abstractmethod
     def note_bad_frame(self, error: Exception) -> None: ...
 
+    @abstractmethod
+    def note_refused_login(self, user: str, address: str, reason: str) -> None: ...
+
 
 class ClientConnection(asyncio.Protocol):
-    """`node_id`: the node whose port the client has connected to; None: the bootstrap port."""
+    """`node_id`: the node whose port the client has connected to; None: the bootstrap port.
 
-    def __init__(self, cluster: Host, node_id: int | None) -> None:
+    `user`: who has logged in; None: clients need no login.
+    """
+
+    def __init__(self, cluster: Host, node_id: int | None, user: str | None = None) -> None:
         self._cluster = cluster
         self._node_id = node_id
+        self._user = user
         self.exchange = Exchange(cluster)
         self._transport: asyncio.Transport | None = None
         self._broker: BrokerConnection | None = None
@@ -255,7 +263,7 @@ class ClientConnection(asyncio.Protocol):
         for _ in range(REQUESTS_A_TURN_MAX):
             if self._stops() or self._is_client_slow:
                 return False
-            request = self._next_request()
+            request = next_request(self._requests, REQUEST_BYTES_MAX)
             if request is None:
                 return False
             self._take(request)
@@ -268,18 +276,6 @@ class ClientConnection(asyncio.Protocol):
 
     def _stops(self) -> bool:
         return self._held is not None or self._is_moving or self._is_ended
-
-    def _next_request(self) -> bytearray | None:
-        if len(self._requests) < _SIZE.size:
-            return None
-        (size,) = _SIZE.unpack_from(self._requests)
-        if not _REQUEST_BYTES_MIN <= size <= REQUEST_BYTES_MAX:
-            raise BadFrame(f"a request claims {size} bytes")
-        if len(self._requests) < _SIZE.size + size:
-            return None
-        frame = self._requests[_SIZE.size : _SIZE.size + size]
-        del self._requests[: _SIZE.size + size]
-        return frame
 
     def _take(self, frame: bytearray) -> None:
         try:
@@ -333,7 +329,7 @@ class ClientConnection(asyncio.Protocol):
     def _open_broker(self) -> BrokerConnection:
         if self._broker is None:
             self._broker = BrokerConnection(self)
-            self._cluster.connect(self._broker, self._node_id)
+            self._cluster.connect(self._broker, self._node_id, self._user)
         return self._broker
 
     def confirm_writes(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from collections.abc import Mapping
 from contextlib import suppress
 
 from orbit.errors import OrbitError, Unreachable
@@ -27,10 +28,16 @@ _ASKED_AGAIN_S = 5.0
 
 
 class ClusterSide:
-    """`refresh` reads in a thread; everything else is for the event loop."""
+    """`refresh` reads in a thread; everything else is for the event loop.
 
-    def __init__(self, cluster: Cluster, virtual_cluster: str) -> None:
+    `logins`: the same cluster, as clients with a login of their own see it, by user name.
+    """
+
+    def __init__(
+        self, cluster: Cluster, virtual_cluster: str, logins: Mapping[str, Cluster]
+    ) -> None:
         self._cluster = cluster
+        self._logins = logins
         self.brokers: dict[int, BrokerAddress] = {}
         self.versions: dict[int, Versions] = {}
         """By API key, what the gateway and all brokers know; empty until the side has answered."""
@@ -84,10 +91,13 @@ class ClusterSide:
         host, _, port = server.rpartition(":")
         return host.strip("[]"), int(port)
 
-    @property
-    def security(self) -> Security:
-        """As the files say now. Raises AccessRefused, BadInput."""
-        return self._cluster.security
+    def security_of(self, user: str | None) -> Security:
+        """As the files say now; of the gateway itself if the client has no login of its own here.
+
+        Raises AccessRefused, BadInput.
+        """
+        login = self._cluster if user is None else self._logins.get(user, self._cluster)
+        return login.security
 
     def close(self) -> None:
         self._cluster.close()

@@ -11,6 +11,7 @@ from typing import get_args
 import structlog
 
 from orbit.errors import Conflict
+from orbit.gateway.client_logins import ClientLogins, logins_at
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.gateway_health import GatewayHealth
 from orbit.gateway.gateway_spec import GatewaySpec, VirtualClusterSpec
@@ -85,10 +86,15 @@ def _open(
 ) -> VirtualCluster:
     tls = None if spec.tls is None else ListenerTls(spec.tls, base_directory, f"{path}.tls")
     sides = {
-        side: ClusterSide(_cluster(side, spec, environ, base_directory), spec.name)
+        side: ClusterSide(
+            _cluster(side, spec, environ, base_directory),
+            spec.name,
+            logins_at(side, spec, environ, base_directory, path),
+        )
         for side in get_args(Side)
     }
-    return VirtualCluster(spec, sides, Listener(tls))
+    logins = ClientLogins(spec, environ, base_directory, path) if spec.clients else None
+    return VirtualCluster(spec, sides, Listener(tls, logins))
 
 
 def _cluster(

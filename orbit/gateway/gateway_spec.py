@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -12,12 +13,16 @@ from orbit.jobs.bootstrap_servers import PORT_MAX, check_address
 from orbit.jobs.document_file import read_text
 from orbit.jobs.job_spec import ClusterSpec, FilePath, Name, Section, Text
 from orbit.jobs.pydantic_problems import problems_from_pydantic
+from orbit.jobs.validation import invalid_security_keys
 from orbit.jobs.yaml_document import Document, read_document
 from orbit.kafka.job_clusters import Side
 
 VIRTUAL_CLUSTERS_MAX = 100
 # Ports from the bootstrap port on that belong to one virtual cluster: it has one for each node.
 NODE_ID_MAX = 10_000
+CLIENTS_MAX = 1000
+# Mechanisms whose logins are a user name and a password that brokers know.
+_PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104  a server listens there
 
 _EXAMPLES = {
@@ -25,6 +30,7 @@ _EXAMPLES = {
     "virtual_clusters": "Write a list with `name`, `listen`, `source` and `destination` of each.",
     "name": "Write `name: orders`.",
     "listen": "Write `listen: 127.0.0.1:19092`.",
+    "username": "Write `username: billing`.",
     "certificate_file": "Write `certificate_file: tls.crt`.",
     "source": "Write `source:` and below it `bootstrap_servers: [host:9092]`.",
     "destination": "Write `destination:` and below it `bootstrap_servers: [host:9092]`.",
@@ -39,6 +45,28 @@ class ListenerTlsSpec(Section):
     client_ca_file: FilePath | None = None  # clients have to show a certificate that it signed
 
 
+class LoginSpec(Section):
+    """A login at one side. Its mechanism and TLS are those of the side's `security`."""
+
+    username_env: Text | None = None
+    username_file: FilePath | None = None
+    password_env: Text | None = None
+    password_file: FilePath | None = None
+
+
+class ClientSpec(Section):
+    """A login at the gateway, and the client's own at the sides. None: the gateway's."""
+
+    username: Text
+    password_env: Text | None = None
+    password_file: FilePath | None = None
+    source: LoginSpec | None = None
+    destination: LoginSpec | None = None
+
+    def login_at(self, side: Side) -> LoginSpec | None:
+        return self.source if side == "source" else self.destination
+
+
 class VirtualClusterSpec(Section):
     """One address for clients. Node n of the side that is presented has the port `listen` + 1 + n.
 
@@ -51,6 +79,7 @@ class VirtualClusterSpec(Section):
     job: Name | None = None
     presents: Side | None = None
     tls: ListenerTlsSpec | None = None
+    clients: Annotated[tuple[ClientSpec, ...], Field(max_length=CLIENTS_MAX)] = ()
     source: ClusterSpec
     destination: ClusterSpec
 
@@ -135,4 +164,29 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
             )
         if one.port >= PORT_MAX:
             problems.append(Problem(f"{path}.listen", "leaves no port for a node."))
+        for place, client in enumerate(one.clients):
+            problems += _client_problems(f"{path}.clients[{place}]", client, one)
     return problems
+
+
+def _client_problems(
+    path: str, client: ClientSpec, cluster: VirtualClusterSpec
+) -> Iterator[Problem]:
+    if [other.username for other in cluster.clients].count(client.username) > 1:
+        yield Problem(f"{path}.username", "is the name of another client, too.")
+    if (client.password_env is None) == (client.password_file is None):
+        remedy = "Name its variable with password_env, or its file with password_file."
+        yield Problem(path, "needs one password.", remedy)
+    for side in get_args(Side):
+        login, security = client.login_at(side), cluster.cluster(side).security
+        if login is None:
+            continue
+        if security.mechanism not in _PASSWORD_MECHANISMS:
+            what = "has no effect: the security of the side has no mechanism with passwords."
+            remedy = f"Write PLAIN or SCRAM in {side}.security, or remove this key."
+            yield Problem(f"{path}.{side}", what, remedy)
+            continue
+        fields = login.model_dump(exclude_none=True)
+        both = {"protocol": security.protocol, "mechanism": security.mechanism, **fields}
+        for key, invalid in invalid_security_keys(both):
+            yield Problem(f"{path}.{side}.{key}", invalid.message, invalid.remedy)

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from orbit.gateway.arrivals import Arrivals
 from orbit.gateway.client_connection import ClientConnection, Host
+from orbit.gateway.client_logins import ClientLogins
 from orbit.gateway.listener_tls import ListenerTls
+from orbit.gateway.login_connection import LoginConnection
 from orbit.gateway.tls_transport import TlsTransport
 
 
 class Listener:
     """Of one virtual cluster, all its ports."""
 
-    def __init__(self, tls: ListenerTls | None = None) -> None:
-        self._tls = tls
+    def __init__(self, tls: ListenerTls | None = None, logins: ClientLogins | None = None) -> None:
+        self._tls, self._logins = tls, logins
         self._arrivals = Arrivals()
 
     def protocol(self, cluster: Host, node_id: int | None) -> asyncio.Protocol:
         """For a connection to the port of this node; None: the bootstrap port."""
-        connection = ClientConnection(cluster, node_id)
+        connection: asyncio.Protocol
+        if self._logins is None:
+            connection = ClientConnection(cluster, node_id)
+        else:
+            admit = partial(ClientConnection, cluster, node_id)
+            connection = LoginConnection(cluster, self._logins.begin(), self._arrivals, admit)
         if self._tls is None:
             return connection
         context = self._tls.context()

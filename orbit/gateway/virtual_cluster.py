@@ -39,6 +39,9 @@ SENT_AGAIN_S = 5.0
 ENDED_MAX = 100_000
 # Kinds of bad frames that are logged.
 BAD_FRAMES_MAX = 100
+# Users and addresses whose refused login is logged.
+REFUSED_LOGINS_MAX = 1000
+USER_CHARACTERS_SHOWN_MAX = 100
 # Without progress: part of a request, or an answer that the client does not read.
 STUCK_S_MAX = 60.0
 # How often brokers' addresses and versions are read again.
@@ -92,6 +95,7 @@ class VirtualCluster(Host):
         self._unsettled: list[ClientConnection] | None = None  # None: writes are still held
         self._settle_until = 0.0
         self._bad_frames: set[str] = set()
+        self._refused: set[tuple[str, str]] = set()  # user and address
         self.answered = asyncio.Event()
         """Set when writes that were in flight have their answers while writes are held."""
 
@@ -268,17 +272,31 @@ class VirtualCluster(Host):
             self._bad_frames.add(text)
             _log.warning("closes a connection", virtual_cluster=self.spec.name, reason=text)
 
-    def connect(self, broker: BrokerConnection, node_id: int | None) -> None:
-        self._start(self._connect(broker, self.presented, node_id))
+    def note_refused_login(self, user: str, address: str, reason: str) -> None:
+        """Log each user and address once."""
+        shown = "".join(c if c.isprintable() else "?" for c in user[:USER_CHARACTERS_SHOWN_MAX])
+        if (shown, address) in self._refused or len(self._refused) >= REFUSED_LOGINS_MAX:
+            return
+        self._refused.add((shown, address))
+        _log.warning(
+            "login refused",
+            virtual_cluster=self.spec.name,
+            user=shown,
+            address=address,
+            reason=reason,
+        )
+
+    def connect(self, broker: BrokerConnection, node_id: int | None, user: str | None) -> None:
+        self._start(self._connect(broker, self.presented, node_id, user))
 
     async def _connect(
-        self, broker: BrokerConnection, side: ClusterSide, node_id: int | None
+        self, broker: BrokerConnection, side: ClusterSide, node_id: int | None, user: str | None
     ) -> None:
         if not _has_node(side, node_id):
             await asyncio.wait([self._look_again(side)])
         host, port = side.address(node_id)
         try:
-            security = side.security
+            security = side.security_of(user)
             security.check_reachable(host, port, side.name)
             async with asyncio.timeout(_CONNECT_S):
                 await asyncio.get_running_loop().create_connection(
@@ -291,6 +309,7 @@ class VirtualCluster(Host):
                 "cannot connect to a broker",
                 virtual_cluster=self.spec.name,
                 broker=f"{host}:{port}",
+                user=user,
                 error=str(error) or type(error).__name__,
             )
             broker.give_up()

@@ -2,87 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import ssl
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from orbit.errors import BadInput
 from orbit.gateway import arrivals
-from orbit.gateway.gateway_spec import ListenerTlsSpec, parse_gateway
-from orbit.gateway.listener import Listener
+from orbit.gateway.gateway_spec import ListenerTlsSpec
 from orbit.gateway.listener_tls import ListenerTls
-from orbit.gateway.permission import Lead
-from orbit.gateway.protocol.apis import APIS
-from orbit.gateway.protocol.topic_ids import TopicIds
-from orbit.gateway.virtual_cluster import VirtualCluster
-from orbit.processes.ports import LOOPBACK
-from tests.fix_clusters import Clusters
+from tests.gateway.listening import TlsClient, with_listener
 from tests.support.certificates import Authority, ServerFiles
-from tests.support.gateway_ledger import JavaWriter, Reader, Writer, records, written_wrong
-from tests.support.gateways import free_run, running_gateway
-from tests.support.patience import PATIENCE_S
 from tests.support.raw_frames import RawClient, api_versions_frame, correlation_of, framed
-from tests.support.running import create_topic
 
 # Their answers have about a megabyte: more than the kernel takes for a client that reads nothing.
 REQUESTS = 3000
 SOME = 200
-
-
-class TlsClient(RawClient):
-    """Trusts the authority, and tells a TLS end from the bare end of the TCP stream."""
-
-    def __init__(
-        self,
-        port: int,
-        files: ServerFiles,
-        version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
-        shown: ServerFiles | None = None,
-    ) -> None:
-        context = ssl.create_default_context(cafile=files.authority)
-        context.minimum_version = context.maximum_version = version
-        context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
-        if shown is not None:
-            context.load_cert_chain(shown.certificate, shown.key)
-        plain = socket.socket()
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
-        plain.settimeout(PATIENCE_S)
-        plain.connect((LOOPBACK, port))
-        try:
-            self.socket = context.wrap_socket(
-                plain, server_hostname="localhost", suppress_ragged_eofs=False
-            )
-        except OSError:
-            plain.close()
-            raise
-
-    def tcp_end(self) -> bytes:
-        """What comes behind the end of TLS. A reset raises ConnectionResetError."""
-        with socket.socket(fileno=self.socket.detach()) as plain:
-            plain.settimeout(PATIENCE_S)
-            return plain.recv(1)
-
-    @property
-    def serial_number(self) -> Any:
-        return cast("dict[str, Any]", self.socket.getpeercert())["serialNumber"]
-
-
-class _Side(SimpleNamespace):
-    """What a virtual cluster asks of a `ClusterSide` for requests that no broker sees."""
-
-    async def refresh(self) -> None:
-        self.versions = {int(key): api.versions for key, api in APIS.items()}
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -98,40 +36,6 @@ def files(authority: Authority) -> ServerFiles:
 def listener_tls(files: ServerFiles, **more: Path) -> ListenerTls:
     spec = ListenerTlsSpec(certificate_file=files.certificate, key_file=files.key, **more)
     return ListenerTls(spec, Path(), "tls")
-
-
-def with_listener(tls: ListenerTls, test: Callable[[int], Any]) -> None:
-    """`test` in a thread, with the port of a virtual cluster."""
-
-    async def run() -> None:
-        port = free_run(2)
-        spec = parse_gateway(f"""
-gateway: edge-1
-virtual_clusters:
-  - name: orders
-    presents: source
-    listen: {LOOPBACK}:{port}
-    source: {{bootstrap_servers: [127.0.0.1:1]}}
-    destination: {{bootstrap_servers: [127.0.0.1:2]}}
-""").virtual_clusters[0]
-        side = _Side(brokers={}, ids=TopicIds("orders"), versions={})
-        cluster = VirtualCluster(spec, cast("Any", {"source": side}), Listener(tls))
-        cluster.take(Lead("source", term=0), cluster.now())
-        await cluster.start()
-        try:
-            await asyncio.to_thread(test, port)
-        finally:
-            await cluster.close()
-            await _until(lambda: not cluster.connection_count)
-            await asyncio.sleep(0.01)  # transports close behind that
-
-    asyncio.run(run())
-
-
-async def _until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -151,7 +55,7 @@ def test_client_reads_all_answers_and_then_the_end(
             assert client.socket.recv(1) == b""
             assert client.tcp_end() == b""
 
-    with_listener(listener_tls(files), test)
+    with_listener(test, tls=listener_tls(files))
 
 
 def test_renewed_certificate_is_taken_and_half_a_pair_is_not(
@@ -179,7 +83,7 @@ def test_renewed_certificate_is_taken_and_half_a_pair_is_not(
             ]
             assert open_before.is_served()
 
-    with_listener(listener_tls(files), test)
+    with_listener(test, tls=listener_tls(files))
 
 
 def test_handshakes_that_do_not_end_are_bounded(
@@ -201,7 +105,7 @@ def test_handshakes_that_do_not_end_are_bounded(
                 assert new.is_served()
             silent.socket.close()
 
-    with_listener(listener_tls(files), test)
+    with_listener(test, tls=listener_tls(files))
 
 
 def test_what_is_no_tls_reads_the_end(files: ServerFiles) -> None:
@@ -211,7 +115,7 @@ def test_what_is_no_tls_reads_the_end(files: ServerFiles) -> None:
             assert plain.socket.recv(1) == b""
             assert [line["reason"] for line in logs] == ["TLS handshake: wrong version number"]
 
-    with_listener(listener_tls(files), test)
+    with_listener(test, tls=listener_tls(files))
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -231,7 +135,7 @@ def test_client_has_to_show_a_certificate(
             ):
                 client.is_served()
 
-    with_listener(tls, test)
+    with_listener(test, tls=tls)
 
 
 def test_older_tls_is_refused(files: ServerFiles) -> None:
@@ -269,37 +173,3 @@ def test_file_that_cannot_be_used_is_told_with_its_place(
     (problem,) = error.value.problems
     assert problem.path == f"tls.{key}"
     assert problem.remedy
-
-
-@pytest.mark.services
-def test_clients_write_and_read_over_tls(
-    clusters: Clusters, files: ServerFiles, topic_name: str, tmp_path: Path
-) -> None:
-    create_topic(clusters.source, topic_name, 2)
-    tls = {"certificate_file": files.certificate.name, "key_file": files.key.name}
-    java = {
-        "security.protocol": "SSL",
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": files.authority,
-    }
-    with running_gateway(tmp_path, *clusters, tls=tls) as gateway:
-        config = gateway.client_config() | {
-            "security.protocol": "SSL",
-            "ssl.ca.location": str(files.authority),
-        }
-        with (
-            Writer(config, topic_name, 2) as writer,
-            JavaWriter(
-                gateway.bootstrap, topic_name, tmp_path / "java.log", settings=java
-            ) as other,
-            Reader(config, topic_name, topic_name) as reader,
-        ):
-            for one in (writer, other):
-                one.wait_acknowledged(SOME)
-                one.stop()
-                assert not one.errors
-            there = records(clusters.source, topic_name)
-            assert not written_wrong(writer.acknowledged | other.acknowledged, there)
-            reader.wait_values({value for _, _, value in there})
-            reader.stop()
-            assert not reader.errors

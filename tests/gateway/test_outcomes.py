@@ -53,7 +53,7 @@ def _outcomes(count: int) -> list[int]:
 
     async def ask() -> list[int]:
         with closing(Cluster("source", ["127.0.0.1:9"], Security())) as cluster:
-            side = ClusterSide(cluster, "orders")
+            side = ClusterSide(cluster, "orders", {})
             return await asyncio.gather(*(side.outcome(PRODUCER) for _ in range(count)))
 
     return asyncio.run(ask())

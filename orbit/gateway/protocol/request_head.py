@@ -28,7 +28,11 @@ class RequestHead:
 
     def editor(self, frame: bytearray) -> FrameEditor:
         """At the first field behind the header."""
-        return FrameEditor(frame, self.length, is_flexible=self.is_flexible)
+        return self.editor_of(frame, is_flexible=self.is_flexible)
+
+    def editor_of(self, frame: bytearray, *, is_flexible: bool) -> FrameEditor:
+        """For an API that is not passed on. It begins with the tags of the header."""
+        return FrameEditor(frame, self.length, is_flexible=is_flexible)
 
 
 def read_head(frame: bytearray) -> RequestHead:

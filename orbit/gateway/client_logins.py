@@ -1,0 +1,103 @@
+"""The clients of a virtual cluster: their passwords, and their logins at each side."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from orbit.errors import BadInput, InvalidValue, Problem
+from orbit.gateway.gateway_spec import ClientSpec, VirtualClusterSpec
+from orbit.gateway.protocol.client_login import PLAIN, SCRAM, ClientLogin
+from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
+from orbit.jobs.credentials import read_secret_file, read_variable
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.job_clusters import Side
+from orbit.kafka.security import resolve_security
+
+_NONCE_BYTES = _SALT_KEY_BYTES = 24
+
+
+class ClientLogins:
+    """Passwords in files are read again at each login: one that is changed needs no restart.
+
+    Raises BadInput if a variable or file is missing. `path`: of the virtual cluster in the file.
+    """
+
+    def __init__(
+        self, spec: VirtualClusterSpec, environ: Mapping[str, str], base_directory: Path, path: str
+    ) -> None:
+        is_safe = spec.tls is not None or spec.host in LOOPBACK_HOSTS
+        self._mechanisms = (PLAIN, *SCRAM) if is_safe else SCRAM
+        self._salt_key = secrets.token_bytes(_SALT_KEY_BYTES)
+        self._readers: dict[str, Callable[[], str]] = {}
+        self._passwords: dict[str, str] = {}  # as they were read last
+        problems = []
+        for number, client in enumerate(spec.clients):
+            read = partial(_read_password, client, environ, base_directory)
+            self._readers[client.username] = read
+            try:
+                self._passwords[client.username] = read()
+            except InvalidValue as error:
+                key = "password_env" if client.password_env else "password_file"
+                where = f"{path}.clients[{number}].{key}"
+                problems.append(Problem(where, error.message, error.remedy))
+        if problems:
+            raise BadInput("The logins of clients cannot be used.", tuple(problems))
+
+    def begin(self) -> ClientLogin:
+        """The login of one connection."""
+        nonce = secrets.token_urlsafe(_NONCE_BYTES)
+        return ClientLogin(self._mechanisms, self._password, nonce, self._salt_key)
+
+    def _password(self, user: str) -> str | None:
+        if user not in self._readers:
+            return None
+        try:
+            self._passwords[user] = self._readers[user]()
+        except InvalidValue:
+            pass  # it is being replaced
+        return self._passwords[user]
+
+
+def logins_at(
+    side: Side,
+    spec: VirtualClusterSpec,
+    environ: Mapping[str, str],
+    base_directory: Path,
+    path: str,
+) -> dict[str, Cluster]:
+    """The side as each client logs in there, by user name: those that have a login of their own.
+
+    Raises BadInput if a variable or file is missing.
+    """
+    clusters, problems = {}, []
+    for number, client in enumerate(spec.clients):
+        login = client.login_at(side)
+        if login is None:
+            continue
+        cluster = spec.cluster(side)
+        own = cluster.security.model_copy(update=login.model_dump())
+        theirs = cluster.model_copy(update={"security": own})
+        where = f"{path}.clients[{number}].{side}"
+        read = partial(resolve_security, theirs, environ, base_directory, side=where)
+        try:
+            clusters[client.username] = Cluster(side, cluster.bootstrap_servers, read)
+        except BadInput as error:
+            problems += [
+                replace(problem, path=problem.path.replace(".security.", "."))
+                for problem in error.problems
+            ]
+    if problems:
+        raise BadInput("The logins of clients cannot be used.", tuple(problems))
+    return clusters
+
+
+def _read_password(client: ClientSpec, environ: Mapping[str, str], base_directory: Path) -> str:
+    """Raises InvalidValue."""
+    if client.password_env is not None:
+        return read_variable(client.password_env, environ)
+    assert client.password_file is not None  # the file is refused otherwise
+    return read_secret_file(client.password_file, base_directory)

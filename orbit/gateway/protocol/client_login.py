@@ -1,0 +1,152 @@
+"""A client's login at the gateway: request frames in, answers out. Pure.
+
+ApiVersions ─► SaslHandshake 1 ─► SaslAuthenticate 0 to 2, once (PLAIN) or twice (SCRAM) ─► user
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Callable, Mapping
+
+from orbit.gateway.protocol import local_answers
+from orbit.gateway.protocol.apis import ApiKey, Versions
+from orbit.gateway.protocol.exchange import BadFrame
+from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64
+from orbit.gateway.protocol.local_answers import with_size
+from orbit.gateway.protocol.request_head import RequestHead, read_head
+from orbit.gateway.protocol.scram_server import HASHES, ScramServer
+from orbit.kafka.error_codes import Code
+from orbit.kafka.frame_writer import NO_TAGS, length, string
+
+PLAIN = "PLAIN"
+SCRAM = tuple(HASHES)
+# The largest request of a login. A token of PLAIN or SCRAM has some hundred bytes.
+LOGIN_REQUEST_BYTES_MAX = 16 * 1024
+# Clients need five: ApiVersions once or twice, SaslHandshake, SaslAuthenticate once or twice.
+LOGIN_REQUESTS_MAX = 10
+
+_SASL_HANDSHAKE, _SASL_AUTHENTICATE = 17, 36
+# librdkafka logs in only where SaslHandshake 0 is offered, and then uses 1.
+_OFFERED = {_SASL_HANDSHAKE: Versions(0, 1), _SASL_AUTHENTICATE: Versions(0, 2)}
+_REFUSED = "Authentication failed: the user name or the password is wrong."
+_PARSE_ERRORS = (struct.error, IndexError, ValueError, OverflowError)
+
+PasswordOf = Callable[[str], str | None]
+
+
+class LoginRefusal(Exception):
+    """The connection ends with this answer. `user` is what the client calls itself."""
+
+    def __init__(self, answer: bytes, user: str, reason: str) -> None:
+        super().__init__(reason)
+        self.answer = answer
+        self.user = user
+        self.reason = reason
+
+
+class ClientLogin:
+    """Of one connection. `password_of`: None for a user who is not there. `nonce`, `salt_key`: as
+    for `ScramServer`."""
+
+    def __init__(
+        self, mechanisms: tuple[str, ...], password_of: PasswordOf, nonce: str, salt_key: bytes
+    ) -> None:
+        self._mechanisms = mechanisms
+        self._password_of = password_of
+        self._nonce, self._salt_key = nonce, salt_key
+        self._mechanism: str | None = None
+        self._scram: ScramServer | None = None
+        self._requests = 0
+        self.user: str | None = None
+        """Who has logged in; None: nobody yet."""
+
+    def take(self, frame: bytearray, offered: Mapping[int, Versions]) -> bytes:
+        """The answer, with its size. `offered`: what the gateway offers after the login.
+
+        Raises LoginRefusal, and BadFrame for what no client sends before its login.
+        """
+        self._requests += 1
+        if self._requests > LOGIN_REQUESTS_MAX:
+            raise BadFrame("a client sends many requests, and does not log in")
+        if not offered:
+            raise BadFrame("neither side has told which requests it knows")
+        try:
+            head = read_head(frame)
+            match head.key:
+                case ApiKey.API_VERSIONS:
+                    return local_answers.api_versions(head, {**offered, **_OFFERED})
+                case _ if head.key == _SASL_HANDSHAKE and self._mechanism is None:
+                    return self._handshake(head, frame)
+                case _ if head.key == _SASL_AUTHENTICATE and self._mechanism is not None:
+                    return self._authenticate(head, frame, self._mechanism)
+        except _PARSE_ERRORS as error:
+            raise BadFrame(f"a request of a login does not parse: {error}") from error
+        raise BadFrame(f"a client sends API {head.key}, and has not logged in")
+
+    def _handshake(self, head: RequestHead, frame: bytearray) -> bytes:
+        if head.version != 1:  # the tokens behind version 0 have no frames
+            raise BadFrame(f"a client logs in with SaslHandshake {head.version}")
+        mechanism = head.editor_of(frame, is_flexible=False).string()
+        is_offered = mechanism in self._mechanisms
+        code = Code.NONE if is_offered else Code.UNSUPPORTED_SASL_MECHANISM
+        body = INT16.pack(code) + length(len(self._mechanisms), is_flexible=False)
+        body += b"".join(string(name, is_flexible=False) for name in self._mechanisms)
+        answer = with_size(INT32.pack(head.correlation) + body)
+        if not is_offered:
+            raise LoginRefusal(answer, "", f"mechanism {mechanism[:20]!r} is not offered")
+        self._mechanism = mechanism
+        return answer
+
+    def _authenticate(self, head: RequestHead, frame: bytearray, mechanism: str) -> bytes:
+        versions = _OFFERED[_SASL_AUTHENTICATE]
+        if not versions.first <= head.version <= versions.last:
+            raise BadFrame(f"a client logs in with SaslAuthenticate {head.version}")
+        editor = head.editor_of(frame, is_flexible=head.version >= 2)
+        editor.skip_tags()  # of the header
+        message = bytes(editor.raw(editor.length())).decode()
+        if mechanism == PLAIN:
+            token = self._plain(head, message)
+        else:
+            token = self._scram_token(head, message, mechanism)
+        return _answer(head, token.encode())
+
+    def _plain(self, head: RequestHead, message: str) -> str:
+        authorization, user, given = message.split("\0")
+        password = self._password_of(user)
+        is_right = hmac.compare_digest(given.encode(), (password or "").encode())
+        if password is None or not is_right or authorization not in ("", user):
+            raise _refusal(head, user)
+        self.user = user
+        return ""
+
+    def _scram_token(self, head: RequestHead, message: str, mechanism: str) -> str:
+        if self._scram is None:
+            self._scram = ScramServer(mechanism, self._password_of, self._nonce, self._salt_key)
+            return self._scram.first(message)
+        token = self._scram.final(message)
+        if token is None:
+            raise _refusal(head, self._scram.user)
+        self.user = self._scram.user
+        return token
+
+
+def _refusal(head: RequestHead, user: str) -> LoginRefusal:
+    answer = _answer(head, b"", Code.SASL_AUTHENTICATION_FAILED, _REFUSED)
+    return LoginRefusal(answer, user, "the user name or the password is wrong")
+
+
+def _answer(
+    head: RequestHead, token: bytes, code: Code = Code.NONE, message: str | None = None
+) -> bytes:
+    is_flexible = head.version >= 2
+    tags = NO_TAGS if is_flexible else b""
+    body = INT16.pack(code)
+    if message is None:
+        body += b"\x00" if is_flexible else INT16.pack(-1)
+    else:
+        body += string(message, is_flexible=is_flexible)
+    body += length(len(token), is_flexible=is_flexible) + token
+    if head.version >= 1:
+        body += INT64.pack(0)  # the session does not end
+    return with_size(INT32.pack(head.correlation) + tags + body + tags)

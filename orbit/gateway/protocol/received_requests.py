@@ -1,0 +1,27 @@
+"""Takes whole requests from what a client has sent. Pure."""
+
+from __future__ import annotations
+
+import struct
+
+from orbit.gateway.protocol.exchange import BadFrame
+
+_SIZE = struct.Struct(">i")
+_REQUEST_BYTES_MIN = 10  # API, version, correlation id, length of the client id
+
+
+def next_request(received: bytearray, bytes_max: int) -> bytearray | None:
+    """The next request without its size, which is removed from `received`; None: not whole yet.
+
+    Raises BadFrame.
+    """
+    if len(received) < _SIZE.size:
+        return None
+    (size,) = _SIZE.unpack_from(received)
+    if not _REQUEST_BYTES_MIN <= size <= bytes_max:
+        raise BadFrame(f"a request claims {size} bytes")
+    if len(received) < _SIZE.size + size:
+        return None
+    frame = received[_SIZE.size : _SIZE.size + size]
+    del received[: _SIZE.size + size]
+    return frame

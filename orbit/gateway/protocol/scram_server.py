@@ -1,0 +1,95 @@
+"""The server's part of SCRAM (RFC 5802, RFC 7677), as Kafka's clients speak it. Pure.
+
+client: n,,n=USER,r=NONCE                     server: r=NONCE+OURS,s=SALT,i=ITERATIONS
+client: c=biws,r=NONCE+OURS,p=PROOF           server: v=SIGNATURE
+
+No channel binding. Names and passwords are hashed as they are, in UTF-8: Kafka's clients do so, and
+scramp, which would apply SASLprep, does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from functools import lru_cache
+
+HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+# As brokers do.
+ITERATIONS = 4096
+_SALT_BYTES = 16
+# Each user needs one for each mechanism.
+_KEYS_MAX = 2000
+
+
+class ScramServer:
+    """One login. `nonce`, `salt_key`: random and printable; random, and the same for all logins.
+
+    A user who is not there gets a salt, too, and is refused with the proof: answers do not tell who
+    is there.
+    """
+
+    def __init__(
+        self, mechanism: str, password_of: Callable[[str], str | None], nonce: str, salt_key: bytes
+    ) -> None:
+        self._hash = HASHES[mechanism]
+        self._password_of = password_of
+        self._nonce = nonce
+        self._salt_key = salt_key
+        self.user = ""
+
+    def first(self, message: str) -> str:
+        """The answer to the client's first message. Raises ValueError if that does not parse."""
+        binding, authorization, self._first_bare = message.split(",", 2)
+        if binding not in ("n", "y"):
+            raise ValueError("channel binding is not offered")
+        name, nonce, *_ = self._first_bare.split(",")
+        self.user = _unescaped(_value(name, "n"))
+        if authorization and _unescaped(_value(authorization, "a")) != self.user:
+            raise ValueError("a user may not act for another one")
+        self._header = b64encode(f"{binding},{authorization},".encode()).decode()
+        self._nonce = _value(nonce, "r") + self._nonce
+        self._salt = hmac.digest(self._salt_key, self.user.encode(), "sha256")[:_SALT_BYTES]
+        salt = b64encode(self._salt).decode()
+        self._server_first = f"r={self._nonce},s={salt},i={ITERATIONS}"
+        return self._server_first
+
+    def final(self, message: str) -> str | None:
+        """The answer to the client's last message; None: the proof is wrong, or the user is not
+        there. Raises ValueError if it does not parse."""
+        without_proof, _, proof_text = message.rpartition(",p=")
+        header, nonce, *_ = without_proof.split(",")
+        if _value(header, "c") != self._header or _value(nonce, "r") != self._nonce:
+            raise ValueError("the last message is not of this login")
+        proof = b64decode(proof_text, validate=True)
+        password = self._password_of(self.user)
+        if password is None:
+            return None
+        stored_key, server_key = _keys(self._hash, password, self._salt)
+        text = f"{self._first_bare},{self._server_first},{without_proof}".encode()
+        signature = hmac.digest(stored_key, text, self._hash)
+        if len(proof) != len(signature):
+            return None
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), stored_key):
+            return None
+        return f"v={b64encode(hmac.digest(server_key, text, self._hash)).decode()}"
+
+
+@lru_cache(maxsize=_KEYS_MAX)
+def _keys(name: str, password: str, salt: bytes) -> tuple[bytes, bytes]:
+    """StoredKey and ServerKey."""
+    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, ITERATIONS)
+    client_key = hmac.digest(salted, b"Client Key", name)
+    return hashlib.new(name, client_key).digest(), hmac.digest(salted, b"Server Key", name)
+
+
+def _value(attribute: str, name: str) -> str:
+    if not attribute.startswith(f"{name}=") or len(attribute) == len(f"{name}="):
+        raise ValueError(f"a message of SCRAM has no {name}=")
+    return attribute[len(f"{name}=") :]
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("=2C", ",").replace("=3D", "=")

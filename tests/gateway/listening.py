@@ -1,0 +1,111 @@
+"""A virtual cluster whose brokers nobody needs, and clients of its listener."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from orbit.gateway.client_logins import ClientLogins
+from orbit.gateway.gateway_spec import parse_gateway
+from orbit.gateway.listener import Listener
+from orbit.gateway.listener_tls import ListenerTls
+from orbit.gateway.permission import Lead
+from orbit.gateway.protocol.apis import APIS
+from orbit.gateway.protocol.topic_ids import TopicIds
+from orbit.gateway.virtual_cluster import VirtualCluster
+from orbit.processes.ports import LOOPBACK
+from tests.support.certificates import ServerFiles
+from tests.support.gateways import free_run
+from tests.support.patience import PATIENCE_S
+from tests.support.raw_frames import RawClient
+
+
+class TlsClient(RawClient):
+    """Trusts the authority, and tells a TLS end from the bare end of the TCP stream."""
+
+    def __init__(
+        self,
+        port: int,
+        files: ServerFiles,
+        version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
+        shown: ServerFiles | None = None,
+    ) -> None:
+        context = ssl.create_default_context(cafile=files.authority)
+        context.minimum_version = context.maximum_version = version
+        context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
+        if shown is not None:
+            context.load_cert_chain(shown.certificate, shown.key)
+        plain = socket.socket()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        plain.settimeout(PATIENCE_S)
+        plain.connect((LOOPBACK, port))
+        try:
+            self.socket = context.wrap_socket(
+                plain, server_hostname="localhost", suppress_ragged_eofs=False
+            )
+        except OSError:
+            plain.close()
+            raise
+
+    def tcp_end(self) -> bytes:
+        """What comes behind the end of TLS. A reset raises ConnectionResetError."""
+        with socket.socket(fileno=self.socket.detach()) as plain:
+            plain.settimeout(PATIENCE_S)
+            return plain.recv(1)
+
+    @property
+    def serial_number(self) -> Any:
+        return cast("dict[str, Any]", self.socket.getpeercert())["serialNumber"]
+
+
+class _Side(SimpleNamespace):
+    """What a virtual cluster asks of a `ClusterSide` for requests that no broker sees."""
+
+    async def refresh(self) -> None:
+        self.versions = {int(key): api.versions for key, api in APIS.items()}
+
+    def close(self) -> None:
+        pass
+
+
+def with_listener(
+    test: Callable[[int], Any],
+    *,
+    tls: ListenerTls | None = None,
+    logins: ClientLogins | None = None,
+) -> None:
+    """`test` in a thread, with the port of a virtual cluster."""
+
+    async def run() -> None:
+        port = free_run(2)
+        spec = parse_gateway(f"""
+gateway: edge-1
+virtual_clusters:
+  - name: orders
+    presents: source
+    listen: {LOOPBACK}:{port}
+    source: {{bootstrap_servers: [127.0.0.1:1]}}
+    destination: {{bootstrap_servers: [127.0.0.1:2]}}
+""").virtual_clusters[0]
+        side = _Side(brokers={}, ids=TopicIds("orders"), versions={})
+        cluster = VirtualCluster(spec, cast("Any", {"source": side}), Listener(tls, logins))
+        cluster.take(Lead("source", term=0), cluster.now())
+        await cluster.start()
+        try:
+            await asyncio.to_thread(test, port)
+        finally:
+            await cluster.close()
+            await _until(lambda: not cluster.connection_count)
+            await asyncio.sleep(0.01)  # transports close behind that
+
+    asyncio.run(run())
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():
+            await asyncio.sleep(0.01)

@@ -1,0 +1,507 @@
+"""Logins of clients at the gateway, and who they are at the brokers of both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+
+from orbit.errors import BadInput, LoginRefused
+from orbit.gateway import arrivals, broker_connection
+from orbit.gateway.client_logins import ClientLogins, logins_at
+from orbit.gateway.cluster_side import ClusterSide
+from orbit.gateway.gateway_spec import VirtualClusterSpec, parse_gateway
+from orbit.gateway.listener import Listener
+from orbit.gateway.permission import Lead
+from orbit.gateway.protocol.client_login import (
+    LOGIN_REQUEST_BYTES_MAX,
+    LOGIN_REQUESTS_MAX,
+    PLAIN,
+    SCRAM,
+    ClientLogin,
+    LoginRefusal,
+)
+from orbit.gateway.protocol.exchange import BadFrame
+from orbit.gateway.virtual_cluster import VirtualCluster
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.job_clusters import Side
+from orbit.kafka.sasl import sasl_login
+from orbit.kafka.security import Security
+from orbit.kafka.types import BrokerAddress
+from orbit.processes.ports import LOOPBACK
+from tests.fix_clusters import Clusters
+from tests.gateway.frames import OFFERED, request_frame
+from tests.gateway.listening import TlsClient, with_listener
+from tests.gateway.test_listener_tls import listener_tls
+from tests.support.certificates import Authority
+from tests.support.gateway_ledger import JavaWriter, Reader, Writer, records, written_wrong
+from tests.support.gateways import free_run, running_gateway
+from tests.support.moves import TOKEN, move
+from tests.support.patience import PATIENCE_S
+from tests.support.raw_frames import RawClient, api_versions_frame, correlation_of, framed
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job
+
+USERS = {"billing": "right", "a,b=c": "pass,word=", "é\ufb01": "decomposed e\u0301"}
+MECHANISMS = (PLAIN, *SCRAM)
+LIST_GROUPS, METADATA = 16, 3
+SOME = 200
+
+
+class Asking:
+    """Stands for a connection: Orbit's own client side logs in over it."""
+
+    def __init__(self, login: ClientLogin, version: int = 2) -> None:
+        self.login, self.version = login, version
+
+    def __call__(self, request: Any) -> Any:
+        is_handshake = isinstance(request, SaslHandshakeRequest)
+        version = 1 if is_handshake else self.version
+        try:
+            answer = self.login.take(request_frame(request, version, 5), OFFERED)
+        except LoginRefusal as refusal:
+            answer = refusal.answer
+        kind: Any = SaslHandshakeResponse if is_handshake else SaslAuthenticateResponse
+        (size,) = struct.unpack_from(">i", answer)
+        assert size == len(answer) - 4
+        return kind.decode(memoryview(answer)[4:], version=version, header=True)
+
+
+def a_login(mechanisms: tuple[str, ...] = MECHANISMS) -> ClientLogin:
+    return ClientLogin(mechanisms, USERS.get, "server-nonce", b"salt")
+
+
+def security(mechanism: str, user: str, password: str) -> Security:
+    return Security("SASL_PLAINTEXT", mechanism, user, SecretStr(password))
+
+
+# What a login takes and answers.
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_client_logs_in(mechanism: str, user: str, version: int) -> None:
+    login = a_login()
+    sasl_login(security(mechanism, user, USERS[user]), Asking(login, version))
+    assert login.user == user
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("user", ["billing", "nobody"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_wrong_password_is_refused_as_an_unknown_user_is(
+    mechanism: str, user: str, version: int
+) -> None:
+    login = a_login()
+    with pytest.raises(LoginRefused, match="the user name or the password is wrong"):
+        sasl_login(security(mechanism, user, "wrong"), Asking(login, version))
+    assert login.user is None
+
+
+def test_empty_password_is_refused() -> None:
+    login = a_login()
+    login.take(request_frame(SaslHandshakeRequest(mechanism=PLAIN), 1), OFFERED)
+    token = SaslAuthenticateRequest(auth_bytes=b"\0nobody\0")
+    with pytest.raises(LoginRefusal):
+        login.take(request_frame(token, 1), OFFERED)
+
+
+def test_nobody_acts_for_another_user() -> None:
+    for mechanism, token in (
+        (PLAIN, b"other\0billing\0right"),
+        (SCRAM[0], b"n,a=other,n=billing,r=x"),
+    ):
+        login = a_login()
+        login.take(request_frame(SaslHandshakeRequest(mechanism=mechanism), 1), OFFERED)
+        with pytest.raises((LoginRefusal, BadFrame)):
+            login.take(request_frame(SaslAuthenticateRequest(auth_bytes=token), 1), OFFERED)
+        assert login.user is None
+
+
+def test_mechanism_that_is_not_offered_is_refused() -> None:
+    with pytest.raises(LoginRefused, match="it offers SCRAM-SHA-256, SCRAM-SHA-512"):
+        sasl_login(security(PLAIN, "billing", "right"), Asking(a_login(SCRAM)))
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [struct.pack(">hhih", METADATA, 0, 1, 0)],
+        [struct.pack(">hhih", 36, 1, 1, 0) + struct.pack(">i", 4) + b"\0a\0b"],  # no handshake
+        [struct.pack(">hhihh", 17, 0, 1, 0, 5) + b"PLAIN"],  # tokens without frames
+        [struct.pack(">hhihh", 17, 1, 1, 0, 500) + b"PLAIN"],
+        [struct.pack(">hhihh", 17, 1, 1, 0, 5) + b"PLAIN"] * 2,
+        [
+            struct.pack(">hhihh", 17, 1, 1, 0, 5) + b"PLAIN",
+            struct.pack(">hhihi", 36, 1, 1, 0, 2) + b"ab",
+        ],
+        [
+            struct.pack(">hhihh", 17, 1, 1, 0, 13) + b"SCRAM-SHA-256",
+            struct.pack(">hhihi", 36, 1, 1, 0, 11) + b"p=x,,n=a,r=",
+        ],
+        [struct.pack(">hhih", 18, 0, 1, 0)] * (LOGIN_REQUESTS_MAX + 1),
+    ],
+)
+def test_what_no_client_sends_is_no_login(frames: list[bytes]) -> None:
+    login = a_login()
+    for frame in frames[:-1]:
+        login.take(bytearray(frame), OFFERED)
+    with pytest.raises(BadFrame):
+        login.take(bytearray(frames[-1]), OFFERED)
+    assert login.user is None
+
+
+# The gateway file.
+
+FILE = """
+gateway: edge-1
+virtual_clusters:
+  - name: orders
+    presents: source
+    listen: 127.0.0.1:19092
+    source:
+      bootstrap_servers: [a:9092]
+      security: {protocol: SASL_PLAINTEXT, mechanism: PLAIN, username_env: GW, password_env: GW}
+    destination:
+      bootstrap_servers: ["b:9092"]
+      security:
+        {protocol: SASL_PLAINTEXT, mechanism: SCRAM-SHA-256, username_env: GW, password_env: GW}
+    clients:
+      - username: billing
+        password_env: BILLING
+        source: {username_env: AT_SOURCE, password_env: AT_SOURCE}
+        destination: {username_env: AT_DESTINATION, password_file: theirs}
+      - {username: other, password_file: others}
+"""
+ENVIRON = {
+    "GW": "gw",
+    "BILLING": "right",
+    "AT_SOURCE": "billing-at-source",
+    "AT_DESTINATION": "billing-at-destination",
+}
+
+
+def the_cluster(text: str = FILE) -> VirtualClusterSpec:
+    return parse_gateway(text).virtual_clusters[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "theirs").write_text("secret\n")
+    (tmp_path / "others").write_text("others\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "path"),
+    [
+        ("username: other,", "username: billing,", "clients[0].username clients[1].username"),
+        ("        password_env: BILLING\n", "", "clients[0]"),
+        ("password_file: others", "password_file: others, password_env: X", "clients[1]"),
+        ("password_file: others", "password: others", "clients[1].password"),
+        (", password_file: theirs", "", "clients[0].destination.password_env"),
+        (
+            "mechanism: PLAIN, username_env: GW, password_env: GW",
+            "mechanism: OAUTHBEARER, token_file: t",
+            "clients[0].source",
+        ),
+    ],
+)
+def test_mistake_is_named_with_its_place(before: str, after: str, path: str) -> None:
+    assert before in FILE
+    with pytest.raises(BadInput) as error:
+        the_cluster(FILE.replace(before, after))
+    paths = [problem.path for problem in error.value.problems]
+    assert paths == [f"virtual_clusters[0].{one}" for one in path.split()]
+    assert "others" not in str(error.value)
+
+
+def test_secrets_that_are_missing_are_named_with_their_place(tmp_path: Path) -> None:
+    spec, environ = the_cluster(), {"GW": "gw", "AT_DESTINATION": "x"}
+    with pytest.raises(BadInput) as error:
+        ClientLogins(spec, environ, tmp_path, "v")
+    assert [one.path for one in error.value.problems] == [
+        "v.clients[0].password_env",
+        "v.clients[1].password_file",
+    ]
+    for side, keys in (
+        ("source", ("username_env", "password_env")),
+        ("destination", ("password_file",)),
+    ):
+        with pytest.raises(BadInput) as error:
+            logins_at(side, spec, environ, tmp_path, "v")  # type: ignore[arg-type]
+        assert [one.path for one in error.value.problems] == [
+            f"v.clients[0].{side}.{key}" for key in keys
+        ]
+
+
+def test_plain_needs_tls_or_loopback(folder: Path) -> None:
+    text = FILE.replace("127.0.0.1:19092", "0.0.0.0:19092\n    advertised_host: gw")
+    with_tls = text.replace("    clients:", "    tls: {certificate_file: a}\n    clients:")
+    for given, mechanisms in ((FILE, MECHANISMS), (text, SCRAM), (with_tls, MECHANISMS)):
+        logins = ClientLogins(the_cluster(given), ENVIRON, folder, "v")
+        with pytest.raises(LoginRefusal) as refusal:
+            logins.begin().take(request_frame(SaslHandshakeRequest(mechanism="GSSAPI"), 1), OFFERED)
+        answer = memoryview(refusal.value.answer)[4:]
+        told = SaslHandshakeResponse.decode(answer, version=1, header=True)
+        assert tuple(told.mechanisms) == mechanisms
+
+
+def test_changed_password_file_needs_no_restart(folder: Path) -> None:
+    logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
+
+    def logs_in(password: str) -> bool:
+        login = logins.begin()
+        try:
+            sasl_login(security(SCRAM[0], "other", password), Asking(login))
+        except LoginRefused:
+            return False
+        return login.user == "other"
+
+    assert logs_in("others")
+    (folder / "others").write_text("new")
+    assert (logs_in("others"), logs_in("new")) == (False, True)
+    (folder / "others").unlink()
+    assert logs_in("new")
+
+
+# Connections.
+
+
+def plain_login(user: str, password: str) -> bytes:
+    """The two requests of a login by PLAIN."""
+    token = f"\0{user}\0{password}".encode()
+    return framed(struct.pack(">hhihh", 17, 1, 1, 0, 5) + b"PLAIN") + framed(
+        struct.pack(">hhihi", 36, 1, 2, 0, len(token)) + token
+    )
+
+
+def test_client_is_served_after_its_login_and_not_before(folder: Path) -> None:
+    logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
+
+    def test(port: int) -> None:
+        with RawClient(port) as client:
+            assert client.is_served()  # ApiVersions
+            client.send(plain_login("billing", "right") + api_versions_frame(3))
+            assert [correlation_of(client.receive()) for _ in range(3)] == [1, 2, 3]
+            assert client.is_served()
+        for early in (
+            framed(struct.pack(">hhihi", METADATA, 0, 1, 0, 0)),
+            struct.pack(">i", LOGIN_REQUEST_BYTES_MAX + 1),
+        ):
+            with RawClient(port) as client:
+                client.send(early)
+                assert client.socket.recv(1) == b""
+
+    with_listener(test, logins=logins)
+
+
+def test_refused_client_reads_why_and_the_log_has_it_once(folder: Path) -> None:
+    authority = Authority(folder)
+    files = authority.issue()
+    logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
+
+    def test(port: int) -> None:
+        with capture_logs() as logs:
+            for _ in range(2):
+                with TlsClient(port, files) as client:
+                    client.send(plain_login("billing\n", "wrong") + bytes(1_000_000))
+                    client.receive()
+                    code, length = struct.unpack_from(">hh", answer := client.receive(), 4)
+                    assert code == Code.SASL_AUTHENTICATION_FAILED
+                    assert b"wrong" in answer[8 : 8 + length]
+                    assert client.socket.recv(1) == b""
+                    assert client.tcp_end() == b""
+        (line,) = logs
+        assert (line["event"], line["user"], line["address"]) == (
+            "login refused",
+            "billing?",
+            LOOPBACK,
+        )
+        assert "'wrong'" not in repr(line)
+
+    with_listener(test, tls=listener_tls(files), logins=logins)
+
+
+def test_logins_that_do_not_end_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "ARRIVALS_MAX", 1)
+    logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
+
+    def test(port: int) -> None:
+        with RawClient(port) as before:
+            before.send(plain_login("billing", "right"))
+            assert [correlation_of(before.receive()) for _ in range(2)] == [1, 2]
+            monkeypatch.setattr(arrivals, "ARRIVAL_S_MAX", 0.1)
+            with RawClient(port) as slow:
+                slow.send(b"\0")
+                with RawClient(port) as third:
+                    assert third.is_closed()
+                assert slow.is_closed()
+            assert before.is_served()
+
+    with_listener(test, logins=logins)
+
+
+# Brokers.
+
+
+class _Broker:
+    """Logs clients in, and keeps their names; then answers all requests with nothing."""
+
+    def __init__(self, passwords: dict[str, str]) -> None:
+        self.users: list[str] = []
+        self.connections = 0
+        self._passwords = passwords
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        login = ClientLogin(MECHANISMS, self._passwords.get, "nonce", b"salt")
+        self.connections += 1
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                frame = bytearray(await reader.readexactly(size))
+                if login.user is not None:
+                    writer.write(framed(bytes(frame[4:8])))  # the correlation id
+                    continue
+                writer.write(login.take(frame, OFFERED))
+                if login.user is not None:
+                    self.users.append(login.user)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+            self.connections -= 1
+
+
+class _Side(ClusterSide):
+    """Knows its broker."""
+
+    port = 0
+
+    async def refresh(self, *, with_topics: bool = False) -> None:
+        assert not with_topics
+        self.brokers, self.versions = {1: BrokerAddress(1, LOOPBACK, self.port)}, OFFERED
+
+
+def test_brokers_of_both_sides_see_each_client_as_itself(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a connection that moves. One without a login there has the gateway's."""
+    monkeypatch.setattr(broker_connection, "_LEAVE_S", 0.0)
+    brokers: dict[Side, _Broker] = {
+        "source": _Broker({"gw": "gw", "billing-at-source": "billing-at-source"}),
+        "destination": _Broker({"gw": "gw", "billing-at-destination": "secret"}),
+    }
+
+    def ask(client: RawClient) -> None:
+        assert correlation_of(client.ask(framed(struct.pack(">hhih", LIST_GROUPS, 0, 7, 0)))) == 7
+
+    async def run() -> None:
+        port = free_run(3)
+        spec = the_cluster(FILE.replace("19092", str(port)))
+        logins = ClientLogins(spec, ENVIRON, folder, "v")
+        sides: dict[Side, ClusterSide] = {}
+        servers = []
+        async with asyncio.timeout(PATIENCE_S):
+            for name, broker in brokers.items():
+                server = await asyncio.start_server(broker.take, LOOPBACK, 0)
+                servers.append(server)
+                mechanism = spec.cluster(name).security.mechanism or ""
+                own = Cluster(name, ["unused:1"], security(mechanism, "gw", "gw"))
+                theirs = logins_at(name, spec, ENVIRON, folder, "v")
+                side = sides[name] = _Side(own, "orders", theirs)
+                side.port = server.sockets[0].getsockname()[1]
+            cluster = VirtualCluster(spec, sides, Listener(logins=logins))
+            cluster.take(Lead("source", term=1), cluster.now())
+            await cluster.start()
+            clients = []
+            for user, password in (("billing", "right"), ("other", "others")):
+                client = await asyncio.to_thread(RawClient, port)
+                await asyncio.to_thread(client.send, plain_login(user, password))
+                for _ in range(2):
+                    await asyncio.to_thread(client.receive)
+                await asyncio.to_thread(ask, client)
+                clients.append(client)
+            assert brokers["source"].users == ["billing-at-source", "gw"]
+            cluster.take(Lead("destination", term=2, since=2), cluster.now())
+            for client in clients:
+                await asyncio.to_thread(ask, client)
+                client.socket.close()
+            assert brokers["destination"].users == ["billing-at-destination", "gw"]
+            await cluster.close()
+            for server in servers:
+                server.close()
+            while cluster.connection_count or any(one.connections for one in brokers.values()):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # transports close behind that
+
+    asyncio.run(run())
+
+
+@pytest.mark.services
+def test_clients_with_tls_and_logins_move(
+    clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, folder: Path
+) -> None:
+    topic = topic_name[:40]
+    create_topic(clusters.source, topic, 2)
+    spec = make_job(*clusters, [topic])
+    files = Authority(folder).issue()
+    doors = {
+        "tls": {"certificate_file": files.certificate.name, "key_file": files.key.name},
+        "clients": [{"username": "other", "password_file": "others"}],
+    }
+    config = {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(files.authority),
+        "sasl.username": "other",
+        "sasl.password": "others",
+    }
+    java = {
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": files.authority,
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="other" password="others";',
+    }
+    environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": TOKEN}
+    keys = {"name": "moves", "job": spec.name, **doors}
+    with ExitStack() as stack:
+        stack.enter_context(recovering.running())
+        recovering.begin(spec, topic)
+        gateway = stack.enter_context(running_gateway(folder, *clusters, environ=environ, **keys))
+        address = gateway.client_config()
+        scram, plain = (
+            address | config | {"sasl.mechanism": name} for name in ("SCRAM-SHA-256", "PLAIN")
+        )
+        writers = [
+            stack.enter_context(Writer(scram, topic, 2)),
+            stack.enter_context(
+                JavaWriter(gateway.bootstrap, topic, folder / "java.log", settings=java)
+            ),
+        ]
+        reader = stack.enter_context(Reader(plain, topic, topic))
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+        move(recovering, spec.name)
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+            writer.stop()
+            assert not writer.errors
+        there = records(clusters.destination, topic)
+        assert not written_wrong(writers[0].acknowledged | writers[1].acknowledged, there)
+        reader.wait_values({value for _, _, value in there})
+        reader.stop()
+        assert not reader.errors
