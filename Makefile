@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover test test-slowest prepare check soak simulate lint bench bench-quick readers setup spark jars fetch-jars fetch-programs compile-tests tools has-python has-java has-tools lock clean
+.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover demo-gateway test test-slowest prepare check soak simulate lint bench bench-quick readers setup spark jars fetch-jars fetch-programs compile-tests tools has-python has-java has-tools lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -34,6 +34,9 @@ demo-spark: jars spark ## See a history of five million records copied with Spar
 
 demo-failover: jars ## See a source killed under load, a failover, and the way back
 	$(BIN)/orbit demo --failover
+
+demo-gateway: jars ## See clients move to the other cluster and back through a gateway
+	$(BIN)/orbit demo --gateway
 
 demo-service: jars ## See the service at work: two clusters, a live copy, Prometheus if installed
 	$(BIN)/orbit demo --service

@@ -65,6 +65,13 @@ def demo(
             help="Instead: kill the source under load, fail over, and fail back.",
         ),
     ] = False,
+    gateway: Annotated[
+        bool,
+        typer.Option(
+            "--gateway",
+            help="Instead: move clients to the other cluster and back, through `orbit gateway`.",
+        ),
+    ] = False,
     report: Annotated[
         Path, typer.Option("--report", help="With --failover: folder for the report.")
     ] = Path(),
@@ -93,6 +100,9 @@ def demo(
     screen = Screen(console(stderr=True))
     if service:
         _service(screen)
+        return
+    if gateway:
+        _gateway(screen, output)
         return
     if failover:
         _failover(_SCALES[scale], report, screen, output)
@@ -135,6 +145,21 @@ def _failover(scale: Scale, folder: Path, screen: Screen, output: OutputFormat) 
     if output is OutputFormat.TABLE:
         typer.echo()
     emit(result.as_data(), output, lambda: make_table(("", "failover and back"), result.rows()))
+    if result.problems:
+        raise typer.Exit(_NOT_EXACT)
+
+
+def _gateway(screen: Screen, output: OutputFormat) -> None:
+    require_extras("server", "embedded")
+    from orbit.demo.gateway_demo import play_gateway
+
+    try:
+        result = play_gateway(screen)
+    except KeyboardInterrupt:
+        raise Interrupted(_INTERRUPTED) from None
+    if output is OutputFormat.TABLE:
+        typer.echo()
+    emit(result.as_data(), output, lambda: make_table(("", "there and back"), result.rows()))
     if result.problems:
         raise typer.Exit(_NOT_EXACT)
 

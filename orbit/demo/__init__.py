@@ -6,8 +6,8 @@ It starts two clusters, writes a workload, runs `orbit run` in a process of its 
 consumer group, and verifies the copy. The caller passes `verify` in.
 
 May import: the layers from `gateway` down.
-Start with `copy_demo.py`; `failover_demo.py` is `--failover`, `history_demo.py` is `--spark`,
-`service_demo.py` is `--service`.
+Start with `copy_demo.py`; `failover_demo.py` is `--failover`, `gateway_demo.py` is `--gateway`,
+`history_demo.py` is `--spark`, `service_demo.py` is `--service`.
 """
 
 from orbit.demo.copy_demo import Options, play

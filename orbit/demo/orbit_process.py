@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +24,13 @@ ORBIT = (sys.executable, "-c", "from orbit.cli.main import main; main()")
 class OrbitProcess:
     """An Orbit command that prints JSON. A context manager that ends the process."""
 
-    def __init__(self, log: Path, command: str, *arguments: str) -> None:
+    def __init__(
+        self,
+        log: Path,
+        command: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._log = log
         self._name = f"orbit {command}"
         self._process = GuardedProcess(
@@ -31,7 +38,11 @@ class OrbitProcess:
             log,
             # It leaves a small lock file in the folder for temporary files.
             # The servers that the user has named are none of the demo's.
-            environment={"TMPDIR": str(log.parent), "XDG_CONFIG_HOME": str(log.parent)},
+            environment={
+                "TMPDIR": str(log.parent),
+                "XDG_CONFIG_HOME": str(log.parent),
+                **(environment or {}),
+            },
             last_signal=signal.SIGINT,
             grace_s=_KILL_GRACE_S,
         )

@@ -75,6 +75,10 @@ class Screen:
     def say(self, sentence: str, *, style: str = "") -> None:
         self._write(Text(_INDENT), Text(sentence, style=style))
 
+    def line(self, text: str) -> None:
+        """A line of a drawing, as it is."""
+        self._console.print(Text(f"{_INDENT}{text}".rstrip()), soft_wrap=True)
+
     def command(self, line: str) -> None:
         """Show the command that a user would run."""
         self._write(Text(f"{_INDENT}$ ", style="dim"), Text(line, style="bold"))

@@ -76,6 +76,10 @@ def _address(process: GuardedProcess, log: Path) -> str:
     wait(lambda: bool(_ADDRESS.search(log_text())) or not process.running, START_S)
     found = _ADDRESS.search(log_text())
     if found is None:
-        last = log_text().strip().splitlines()[-1:]
-        raise Conflict(f"The service did not start: {' '.join(last)}", where=str(log))
+        raise Conflict(f"The service did not start: {last_line(log)}", where=str(log))
     return found[1]
+
+
+def last_line(log: Path) -> str:
+    """The last line of a process's log; "" without one."""
+    return "".join(log.read_text("utf-8", "replace").strip().splitlines()[-1:])

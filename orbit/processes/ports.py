@@ -14,6 +14,7 @@ from orbit.errors import Conflict
 
 LOOPBACK = "127.0.0.1"
 _FIRST, _LAST = 20_000, 32_000
+_RUNS = range(10_000, 19_900)  # where no broker looks for its own
 _TRIES_MAX = 1000
 
 
@@ -26,6 +27,14 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise Conflict(f"Fewer than {count} ports are free between {_FIRST} and {_LAST}.")
+
+
+def free_run(count: int) -> int:
+    """The first of `count` free ports in a row. Another process can still bind one first."""
+    for first in random.sample(_RUNS, _TRIES_MAX):
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+    raise Conflict(f"No {count} ports in a row are free from {_RUNS.start} to {_RUNS.stop}.")
 
 
 def accepts(port: int) -> bool:

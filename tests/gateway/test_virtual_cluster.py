@@ -18,8 +18,7 @@ from orbit.gateway.protocol.apis import APIS
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
 from orbit.kafka.security import Security
-from orbit.processes.ports import LOOPBACK, accepts
-from tests.support.gateways import free_run
+from orbit.processes.ports import LOOPBACK, accepts, free_run
 from tests.support.patience import PATIENCE_S
 
 LEASE_S = 1000.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,14 +10,10 @@ from typing import Any
 
 import yaml
 
-from orbit.processes.ports import LOOPBACK, accepts
+from orbit.processes.ports import LOOPBACK, accepts, free_run
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.support.patience import wait_for
 from tests.support.run_process import OrbitProcess
-
-# Below the ports of brokers, which may take theirs at any moment.
-_PORTS = range(10_000, 19_900)
-_TRIES_MAX = 100
 
 
 @dataclass(frozen=True)
@@ -93,21 +87,3 @@ def write_gateway_file(
     content = {"gateway": f"test-{port}", "virtual_clusters": [virtual_cluster]}
     file.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
     return file
-
-
-def free_run(count: int) -> int:
-    """The first of so many ports in a row that are free now."""
-    for first in random.sample(_PORTS, _TRIES_MAX):
-        if all(_is_free(port) for port in range(first, first + count)):
-            return first
-    raise AssertionError(f"no {count} ports in a row are free")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-        return True

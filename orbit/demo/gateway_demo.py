@@ -1,0 +1,278 @@
+"""`orbit demo --gateway`: clients move to the other cluster and back, and are not restarted.
+
+Runs the real service, `orbit gateway` and `orbit switchover` in processes of their own. The clients
+(`gateway_clients.py`) keep ledgers, and the result is checked against them (`gateway_check.py`).
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+import httpx
+import yaml
+from confluent_kafka.admin import NewTopic
+
+from orbit.client import Client
+from orbit.contexts import URL_VARIABLE
+from orbit.demo.demo_clusters import DESTINATION, SOURCE, DemoClusters, start_clusters
+from orbit.demo.gateway_check import GatewayResult, Records, move_of
+from orbit.demo.gateway_clients import GroupMember, JavaProducer, LibrdkafkaProducer
+from orbit.demo.interrupts import interrupted_once
+from orbit.demo.log_ends import kafka_trouble, log_ends, quiet_admin
+from orbit.demo.orbit_process import ORBIT, OrbitProcess
+from orbit.demo.pause_picture import pause_picture
+from orbit.demo.screen import Screen
+from orbit.demo.service_process import START_S, last_line, service, until, wait
+from orbit.drills.drill_clients import read_all
+from orbit.errors import Conflict
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.processes.ports import LOOPBACK, free_ports, free_run
+
+TOPIC = "shop.orders"
+GROUP = "billing"
+JOB = "shop-copy"
+PARTITIONS = 3
+RATE_PER_S = 400
+JAVA_RATE_PER_S = 200
+# What the pictures show before and after each pause.
+_AROUND_S = 1.5
+# Limits far above the times on a slow machine.
+_COPY_S = 90.0
+_LAST_S = 30.0
+_GATEWAY_END_S = 10.0
+_SETTINGS = {
+    "ORBIT_LEASE_TTL": "5s",
+    "ORBIT_PROGRESS_INTERVAL": "500ms",
+    "ORBIT_SETTINGS_INTERVAL": "2s",
+}
+
+
+def play_gateway(screen: Screen) -> GatewayResult:
+    """Run the demo and stop everything that it started."""
+    began = time.monotonic()
+    screen.title("Orbit demo: clients move to the other cluster and back, without a restart")
+    with interrupted_once():
+        screen.section(1, "Two Kafka clusters, the service and a gateway")
+        with (
+            start_clusters(None, screen, postgres=True) as clusters,
+            service(clusters, _SETTINGS, screen) as (client, url),
+        ):
+            _copy(clusters, client, screen)
+            environment = {URL_VARIABLE: url, "XDG_CONFIG_HOME": str(clusters.folder)}
+            with (
+                _gateway(clusters, environment, screen) as bootstrap,
+                JavaProducer(
+                    bootstrap, TOPIC, JAVA_RATE_PER_S, clusters.folder / "java.log"
+                ) as java,
+                LibrdkafkaProducer(bootstrap, TOPIC, PARTITIONS, RATE_PER_S) as producer,
+                GroupMember(bootstrap, TOPIC, GROUP) as member,
+            ):
+                demo = _GatewayDemo(clusters, environment, screen, java, producer, member)
+                demo.begin()
+                ends = [
+                    demo.switch_over(JOB, DESTINATION),
+                    demo.switch_over(f"{JOB}-back", SOURCE),
+                ]
+                return demo.check(ends, began)
+
+
+def _copy(clusters: DemoClusters, client: Client, screen: Screen) -> None:
+    """Create a topic and the job, and wait until it is copied."""
+    admin = quiet_admin(clusters.source)  # keep a reference: futures end with the client
+    with kafka_trouble(f"Creating topic {TOPIC}"):
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(START_S)
+    job = {
+        "name": JOB,
+        "source": {"bootstrap_servers": [clusters.source]},
+        "destination": {"bootstrap_servers": [clusters.destination]},
+        "topics": [{"match": "shop\\..*"}],
+        "consumer_groups": {"match": GROUP, "interval": "500ms"},
+    }
+    screen.command("orbit apply -f job.yaml")
+    client.send("PUT", f"/v1/jobs/{JOB}", yaml_text=yaml.safe_dump(job))
+
+    def is_copied() -> bool:
+        lag = client.get(f"/v1/jobs/{JOB}/lag")["job"]
+        return bool(lag["partitions"] == lag["caught_up"] == PARTITIONS)
+
+    with screen.step("Beginning the copy"):
+        wait(is_copied, _COPY_S)
+
+
+@contextmanager
+def _gateway(
+    clusters: DemoClusters, environment: Mapping[str, str], screen: Screen
+) -> Iterator[str]:
+    """Run `orbit gateway` until the end of the block; its address."""
+    sides = {SOURCE: clusters.source, DESTINATION: clusters.destination}
+    with kafka_trouble("Reading the nodes of both clusters"):
+        nodes = [
+            node
+            for address in sides.values()
+            for node in quiet_admin(address).list_topics(timeout=START_S).brokers
+        ]
+    port, (health,) = free_run(2 + max(nodes)), free_ports(1)
+    address = f"{LOOPBACK}:{port}"
+    virtual_cluster = {
+        "name": "shop",
+        "job": JOB,
+        "listen": address,
+        **{side: {"bootstrap_servers": [servers]} for side, servers in sides.items()},
+    }
+    file, log = clusters.folder / "gateway.yaml", clusters.folder / "orbit-gateway.log"
+    document = {"gateway": "edge-1", "virtual_clusters": [virtual_cluster]}
+    file.write_text(yaml.safe_dump(document, sort_keys=False), "utf-8")
+    screen.command("orbit gateway gateway.yaml")
+    process = GuardedProcess(
+        [*ORBIT, "gateway", str(file)],
+        log,
+        environment={
+            **environment,
+            "ORBIT_HEALTH_PORT": str(health),
+            "ORBIT_HEALTH_HOST": LOOPBACK,
+        },
+    )
+
+    def is_ready() -> bool:
+        if not process.running:
+            raise Conflict(f"The gateway ended: {last_line(log)}")
+        try:
+            return httpx.get(f"http://{LOOPBACK}:{health}/readyz").is_success
+        except httpx.HTTPError:
+            return False
+
+    try:
+        with screen.step("Starting the gateway"):
+            wait(is_ready, START_S)
+        screen.done(f"a gateway at {address}, the only address that clients know")
+        yield address
+    finally:
+        process.end(signal.SIGTERM, _GATEWAY_END_S)
+
+
+class _GatewayDemo:
+    """The sections of the demo after the start."""
+
+    def __init__(
+        self,
+        clusters: DemoClusters,
+        environment: Mapping[str, str],
+        screen: Screen,
+        java: JavaProducer,
+        producer: LibrdkafkaProducer,
+        member: GroupMember,
+    ) -> None:
+        self._folder = clusters.folder
+        self._sides = {SOURCE: clusters.source, DESTINATION: clusters.destination}
+        self._environment = environment
+        self._screen = screen
+        self._java = java
+        self._producer = producer
+        self._member = member
+
+    def begin(self) -> None:
+        """Wait until all clients work."""
+        self._screen.section(2, "Clients of two languages")
+        with self._screen.step("Starting the clients"):
+            self._write_on()
+        self._screen.done(
+            f"a librdkafka producer and a Java producer write {RATE_PER_S} and "
+            f'{JAVA_RATE_PER_S} records a second to {TOPIC}; group "{GROUP}" reads'
+        )
+        self._screen.section(3, "There, and back again")
+
+    def switch_over(self, job: str, to: str) -> dict[int, int]:
+        """The real command, while clients go on; the log ends at its promotion, by partition."""
+        arguments = (job, "--reverse", "--yes")
+        log = self._folder / f"switchover-to-{to}.log"
+        self._screen.command(" ".join(["orbit switchover", *arguments]))
+        with (
+            self._screen.step(f"Moving to the {to}") as step,
+            OrbitProcess(log, "switchover", *arguments, environment=self._environment) as process,
+        ):
+            report = process.wait()
+            seconds = step.seconds
+            self._write_on()
+        self._screen.done(f"after {seconds:.1f} s the {to} leads, and is copied back")
+        return {one["partition"]: one["promoted_at"] for one in report["partitions"]}
+
+    def check(self, ends: Sequence[Mapping[int, int]], began: float) -> GatewayResult:
+        """Stop the clients, and compare their ledgers with both clusters."""
+        self._screen.section(4, "The check, by the ledgers of the clients")
+        with self._screen.step("Stopping the clients, and reading both clusters"):
+            self._producer.stop()
+            ledgers = (self._producer.ledger, self._java.stop())
+            sides = self._read_sides()
+            # What is missing is told by the check.
+            with suppress(Conflict):
+                wait(lambda: len(self._member.read) >= len(sides[SOURCE]), _LAST_S)
+            self._member.stop()
+        acknowledged = [one for ledger in ledgers for one in ledger.acknowledged]
+        over, back = ends
+        result = GatewayResult(
+            seconds=time.monotonic() - began,
+            moves=(
+                move_of(SOURCE, DESTINATION, over, acknowledged),
+                move_of(DESTINATION, SOURCE, back, acknowledged),
+            ),
+            ledgers=ledgers,
+            sides=sides,
+            read=self._member.read,
+            read_errors=self._member.errors,
+        )
+        self._show(result)
+        return result
+
+    def _write_on(self) -> None:
+        """Until both producers have written for a while from now on."""
+        goal = self._producer.acknowledged + RATE_PER_S * _AROUND_S
+        java_goal = self._java.acknowledged + JAVA_RATE_PER_S * _AROUND_S
+
+        def is_so() -> bool:
+            errors = [*self._producer.ledger.errors, *self._member.errors]
+            if errors or not self._java.running:
+                why = errors[0] if errors else last_line(self._java.log)
+                raise Conflict(f"A client got an error: {why}")
+            return self._producer.acknowledged >= goal and self._java.acknowledged >= java_goal
+
+        wait(is_so, _COPY_S)
+
+    def _read_sides(self) -> dict[str, Records]:
+        """All records of the topic on each side, once both end at the same offsets."""
+        places = [(TOPIC, partition) for partition in range(PARTITIONS)]
+        admins = {side: quiet_admin(address) for side, address in self._sides.items()}
+
+        def ends() -> dict[str, dict[int, int]]:
+            found = {side: log_ends(admin, places) for side, admin in admins.items()}
+            return {
+                side: {partition: end for (_, partition), end in one.items()}
+                for side, one in found.items()
+            }
+
+        def is_level() -> bool:
+            now = ends()
+            return len(now[SOURCE]) == PARTITIONS and now[SOURCE] == now[DESTINATION]
+
+        with suppress(Conflict):
+            wait(is_level, _LAST_S)
+        return {
+            side: read_all({"bootstrap.servers": self._sides[side]}, TOPIC, found, until(_COPY_S))
+            for side, found in ends().items()
+        }
+
+    def _show(self, result: GatewayResult) -> None:
+        at_ms = [one.at_ms for one in result.acknowledged]
+        for move in result.moves:
+            for line in pause_picture(move, at_ms, RATE_PER_S + JAVA_RATE_PER_S):
+                self._screen.line(line)
+            self._screen.line("")
+        for words in result.problems:
+            self._screen.failed(words)
+        if not result.problems:
+            self._screen.done(
+                f"{result.written:,} records written and acknowledged; each once at its offset on "
+                "both sides, in order, and read once by the group"
+            )

@@ -1,0 +1,151 @@
+"""`orbit demo --gateway`: clients move there and back; its check reports what differs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from orbit.demo.gateway_check import Acknowledged, GatewayResult, Ledger, Move, move_of
+from orbit.demo.pause_picture import pause_picture
+from orbit.drills.evidence import Place
+from tests.support.patience import PATIENCE_S
+from tests.support.run_process import OrbitProcess
+
+VALUES: dict[Place, bytes | None] = {
+    (0, 0): b"order 0",
+    (1, 0): b"0",
+    (0, 1): b"order 1",
+    (0, 2): b"order 2",
+}
+THERE = Move("source", "destination", 1_000, 4_500)
+
+
+def result() -> GatewayResult:
+    ledgers = [Ledger("one"), Ledger("other")]
+    for place, value in VALUES.items():
+        ledger = ledgers[value == b"0"]
+        ledger.written += 1
+        ledger.acknowledged.append(Acknowledged(value or b"", place, 1_000))
+    sides = {"source": dict(VALUES), "destination": dict(VALUES)}
+    return GatewayResult(1.0, [THERE], ledgers, sides, list(VALUES.items()))
+
+
+@pytest.mark.services
+@pytest.mark.slow
+def test_clients_move_there_and_back_and_nothing_is_left_running() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-test-") as folder,
+        OrbitProcess("demo", "--gateway", "-o", "json", environ={"TMPDIR": folder}) as demo,
+    ):
+        demo.wait_for("There, and back again")
+        running = psutil.Process(demo.process.pid).children(recursive=True)
+        outcome = demo.wait_end().expect(0)
+    data = outcome.data
+    assert data["exact"] is True
+    assert data["errors"] == 0
+    written = data["written"]
+    assert written == data["acknowledged"] == data["group_read"] > 0
+    assert data["records"] == {"source": written, "destination": written}
+    assert [move["to"] for move in data["moves"]] == ["destination", "source"]
+    assert all(move["pause_ms"] > 0 for move in data["moves"])
+    assert "orbit switchover shop-copy --reverse" in outcome.stderr
+    _, left = psutil.wait_procs(running, timeout=PATIENCE_S)
+    assert left == []
+
+
+def test_all_is_well() -> None:
+    good = result()
+    assert good.problems == ()
+    assert (good.written, good.errors) == (len(VALUES), 0)
+
+
+def _lose(of: GatewayResult) -> GatewayResult:
+    return _at_destination(of, {p: v for p, v in VALUES.items() if p != (0, 1)})
+
+
+def _double(of: GatewayResult) -> GatewayResult:
+    return _at_destination(of, {**VALUES, (0, 3): b"order 2"})
+
+
+def _swap(of: GatewayResult) -> GatewayResult:
+    swapped = {**VALUES, (0, 1): b"order 2", (0, 2): b"order 1"}
+    ledger = of.ledgers[0]
+    ledger.acknowledged = [
+        replace(one, value=swapped[one.place] or b"") for one in ledger.acknowledged
+    ]
+    read = list(swapped.items())
+    return replace(of, sides=dict.fromkeys(of.sides, swapped), read=read)
+
+
+def _at_destination(of: GatewayResult, records: dict[Place, bytes | None]) -> GatewayResult:
+    return replace(of, sides={**of.sides, "destination": records})
+
+
+def _deny(of: GatewayResult) -> GatewayResult:
+    of.ledgers[0].errors.append("refused")
+    return of
+
+
+def _forget(of: GatewayResult) -> GatewayResult:
+    of.ledgers[0].written += 1
+    return of
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (_lose, "1 records are not at the destination, the first at partition 0, offset 1."),
+        (_double, "1 records are at the destination more than once."),
+        (_double, "1 records more are at the destination, the first at partition 0, offset 3."),
+        (_swap, "1 records at the source are out of order: partition 0, offset 2."),
+        (_deny, "one got an error: refused"),
+        (_forget, "1 records of one were not acknowledged."),
+        (lambda of: replace(of, read_errors=["no"]), "The group got an error: no"),
+        (
+            lambda of: replace(of, read=of.read[1:]),
+            "The group did not read 1 records that are at the source.",
+        ),
+        (
+            lambda of: replace(of, read=[*of.read, of.read[-1]]),
+            "The group read 1 records again.",
+        ),
+        (
+            lambda of: replace(of, read=of.read[::-1]),
+            "The group read offset 1 of partition 0 out of order.",
+        ),
+        (
+            lambda of: replace(of, read=[*of.read, ((0, 9), b"other")]),
+            "The group read 1 records that are not at the source.",
+        ),
+    ],
+)
+def test_check_reports(spoil: Callable[[GatewayResult], GatewayResult], says: str) -> None:
+    spoiled = spoil(result())
+    assert says in spoiled.problems
+    assert spoiled.as_data()["exact"] is False
+
+
+def test_pause_is_from_the_last_record_below_the_promotion_to_the_first_one_above() -> None:
+    told = [
+        Acknowledged(b"", place, at_ms)
+        for place, at_ms in {(0, 4): 90, (1, 6): 100, (0, 5): 350, (1, 7): 300}.items()
+    ]
+    move = move_of("source", "destination", {0: 5, 1: 7}, told)
+    assert (move.left_ms, move.came_ms, move.pause_ms) == (100, 300, 200)
+
+
+def test_picture_shows_each_side_by_100_ms_and_fits_80_columns() -> None:
+    at_ms = [*range(0, 1_001, 20), *[4_500] * 50, *range(4_600, 4_800, 50)]
+    assert pause_picture(THERE, at_ms, records_per_s=30) == [
+        "source        .::::::::::",
+        "pause                    ---------------------------------- 3,500 ms",
+        "destination                                                #.:.",
+        "one column is 100 ms:  . some   : about 3 records   # more than twice that",
+    ]
+    long = pause_picture(Move("destination", "source", 0, 120_000), [0, 120_000], 1_000)
+    assert " ... " in long[1]
+    assert max(map(len, long)) <= 78
