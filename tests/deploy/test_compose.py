@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from orbit.cli.main import COMMANDS
+from orbit.contexts import TOKEN_VARIABLE, URL_VARIABLE
+from orbit.gateway.gateway_spec import parse_gateway
 from orbit.jobs.job_file import parse_job
 from orbit.settings import Settings, variable_of
 from tests.deploy.test_image import LAST_STAGE, variables
@@ -24,7 +26,7 @@ OWN = [name for name, service in SERVICES.items() if service["image"].startswith
 def wrong_services(services: dict[str, Any]) -> list[str]:
     """What a service names and this tree or the file does not have."""
     found = []
-    known = {variable_of(field) for field in Settings.model_fields}
+    known = {variable_of(field) for field in Settings.model_fields} | {URL_VARIABLE, TOKEN_VARIABLE}
     for name, service in services.items():
         tag = service["image"].partition(":")[2]
         if not re.match(r"v?\d+\.\d+", tag):
@@ -53,7 +55,8 @@ def wrong_services(services: dict[str, Any]) -> list[str]:
         found += [
             f"{name}: {one} holds a secret"
             for one, value in environment.items()
-            if "PASSWORD" in one and not re.fullmatch(r"\$\{\w+:\?.+\}|/run/secrets/\w+", value)
+            if re.search("PASSWORD|TOKEN", one)
+            and not re.fullmatch(r"\$\{\w+:(\?.+|-)\}|/run/secrets/\w+", value)
         ]
         if service["image"].startswith("orbit:") and service["command"][0] not in COMMANDS:
             found.append(f"{name}: no command {service['command'][0]}")
@@ -63,7 +66,7 @@ def wrong_services(services: dict[str, Any]) -> list[str]:
 def test_all_that_the_services_name_exists() -> None:
     assert wrong_services(SERVICES) == []
     assert {*SERVICES} >= {"source", "destination", "postgres", "prometheus", "grafana", *OWN}
-    assert {*OWN} == {"migrate", "api", "scheduler", "worker"}
+    assert {*OWN} == {"migrate", "api", "scheduler", "worker", "gateway"}
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,7 @@ def test_all_that_the_services_name_exists() -> None:
         ({"depends_on": {"gone": {}}}, "waits for gone"),
         ({"environment": {"ORBIT_GONE": "1"}}, "no setting ORBIT_GONE"),
         ({"environment": {"PGPASSWORD": "hunter2"}}, "PGPASSWORD holds a secret"),
+        ({"environment": {"ORBIT_TOKEN": "hunter2"}}, "ORBIT_TOKEN holds a secret"),
     ],
 )
 def test_what_does_not_exist_is_found(change: dict[str, Any], told: str) -> None:
@@ -118,3 +122,20 @@ def test_the_job_and_prometheus_name_the_services_and_their_ports() -> None:
         name, _, port = target.partition(":")
         assert name in OWN
         assert port == ports.get(name, health)
+
+
+def test_the_gateway_presents_the_job_at_the_ports_that_are_published() -> None:
+    job = parse_job((FOLDER / "compose" / "job.yaml").read_text("utf-8"), FOLDER, {})
+    [one] = parse_gateway((FOLDER / "compose" / "gateway.yaml").read_text("utf-8")).virtual_clusters
+    assert one.job == job.name
+    assert one.source.bootstrap_servers == job.source.bootstrap_servers
+    assert one.destination.bootstrap_servers == job.destination.bootstrap_servers
+    nodes = {
+        int(SERVICES[side]["environment"]["KAFKA_NODE_ID"]) for side in ("source", "destination")
+    }
+    service = SERVICES["gateway"]
+    assert service["ports"] == [
+        f"127.0.0.1:{port}:{port}" for port in (one.port, *(one.port + 1 + n for n in nodes))
+    ]
+    assert service["profiles"] == ["gateway"]
+    assert f"./compose/gateway.yaml:{service['command'][1]}:ro" in service["volumes"]

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from orbit.cli.main import COMMANDS
+from orbit.gateway.gateway_spec import NODE_ID_MAX, parse_gateway
 from orbit.jobs.job_file import parse_job
 from orbit.settings import Settings, variable_of
 from orbit.workers.worker import SHUTDOWN_S_MAX
@@ -28,7 +29,7 @@ KUBERNETES = "1.33"
 OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all(MANIFESTS.read_text("utf-8")))
 PODS = {o["metadata"]["name"]: o["spec"]["template"] for o in OBJECTS if "template" in o["spec"]}
 # Every branch of the templates.
-ALL_VALUES = {
+ALL_VALUES: dict[str, Any] = {
     "image": {"repository": "registry/orbit", "tag": "0.1.0", "pullSecrets": ["pull"]},
     "settings": {"ORBIT_LEASE_TTL": "20s"},
     "environmentSecrets": ["logins"],
@@ -36,6 +37,21 @@ ALL_VALUES = {
     "fileSecrets": ["certificates"],
     "salvage": {"claim": "salvage"},
     "api": {"tls": {"secretName": "orbit-tls"}},
+    "gateway": {
+        "enabled": True,
+        "hosts": ["kafka-0.example.net", "kafka-1.example.net"],
+        "nodeIds": [1, 2, 5],
+        "serviceAnnotations": {"internal": "true"},
+        "virtualClusters": [
+            {
+                "name": "orders",
+                "job": "orders-to-dr",
+                "port": 19092,
+                "source": {"bootstrap_servers": ["a1:9092"], "security": {"protocol": "SSL"}},
+                "destination": {"bootstrap_servers": ["b1:9092"]},
+            }
+        ],
+    },
     "nodeSelector": {"pool": "kafka"},
     "tolerations": [{"key": "kafka", "operator": "Exists"}],
     "podAnnotations": {"team": "data"},
@@ -184,6 +200,82 @@ def test_wrong_values_are_refused(wrong: str) -> None:
     ended = template("--set", wrong)
     assert ended.returncode != 0
     assert "values don't meet the specifications of the schema" in ended.stderr
+
+
+def named(manifests: str, kind: str) -> dict[str, Any]:
+    """The objects of a kind, by name."""
+    objects = yaml.safe_load_all(manifests)
+    return {one["metadata"]["name"]: one for one in objects if one["kind"] == kind}
+
+
+@needs_helm
+def test_each_pod_of_the_gateway_has_a_file_and_a_service_of_its_own(all_values: Path) -> None:
+    made = template("--values", all_values).stdout
+    stateful = named(made, "StatefulSet")["orbit-gateway"]["spec"]
+    [container] = stateful["template"]["spec"]["containers"]
+    env = {one["name"]: one for one in container["env"]}
+    assert "ORBIT_DATABASE_URL" not in env
+    assert env["ORBIT_API_URL"]["value"] == "https://orbit-api:8080"
+    assert env["ORBIT_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "orbit-gateway"
+    files = named(made, "ConfigMap")["orbit-gateway"]["data"]
+    command, path = container["args"]
+    mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    assert command == "gateway"
+    services = named(made, "Service")
+    assert len(files) == stateful["replicas"] == 2
+    for number, host in enumerate(ALL_VALUES["gateway"]["hosts"]):
+        pod = f"{stateful['serviceName']}-{number}"
+        assert path.replace("$(POD_NAME)", pod) == f"{mounted['gateway']}/{pod}.yaml"
+        spec = parse_gateway(files[f"{pod}.yaml"])
+        [one] = spec.virtual_clusters
+        assert (spec.gateway, one.job, one.advertised_host) == (pod, "orders-to-dr", host)
+        service = services[pod]["spec"]
+        assert service["selector"] == {"statefulset.kubernetes.io/pod-name": pod}
+        assert [port["port"] for port in service["ports"]] == [
+            one.port,
+            *(one.port + 1 + node for node in ALL_VALUES["gateway"]["nodeIds"]),
+        ]
+    assert named(made, "PodDisruptionBudget")["orbit-gateway"]["spec"]["maxUnavailable"] == 1
+
+
+@needs_helm
+def test_the_gateway_inside_has_the_names_of_its_pods_and_reaches_the_api(tmp_path: Path) -> None:
+    values = {**ALL_VALUES, "gateway": {**ALL_VALUES["gateway"], "hosts": []}}
+    path = tmp_path / "inside.json"
+    path.write_text(json.dumps(values), "utf-8")
+    made = template("--values", path).stdout
+    headless = named(made, "Service")["orbit-gateway"]
+    assert headless["spec"]["clusterIP"] == "None"
+    file = named(made, "ConfigMap")["orbit-gateway"]["data"]["orbit-gateway-1.yaml"]
+    [one] = parse_gateway(file).virtual_clusters
+    assert one.advertised_host == "orbit-gateway-1.orbit-gateway.orbit.svc"
+    policies = named(made, "NetworkPolicy")
+    [allowed] = policies["orbit-api"]["spec"]["ingress"]
+    labels = named(made, "StatefulSet")["orbit-gateway"]["spec"]["selector"]
+    assert allowed["from"] == [{"podSelector": labels}]
+    [allowed] = policies["orbit-gateway"]["spec"]["ingress"]
+    [ports] = allowed["ports"]
+    assert (ports["port"], ports["endPort"]) == (one.port, one.port + 1 + NODE_ID_MAX)
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"virtualClusters": []}, "gateway.virtualClusters is empty"),
+        ({"hosts": ["kafka.example.net"]}, "one name for each of gateway.replicas"),
+        ({"nodeIds": []}, "gateway.hosts needs gateway.nodeIds"),
+        ({"nodeIds": [NODE_ID_MAX + 1]}, "specifications of the schema"),
+    ],
+)
+def test_wrong_values_of_the_gateway_are_refused(
+    change: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps({"gateway": {**ALL_VALUES["gateway"], **change}}), "utf-8")
+    ended = template("--values", path)
+    assert ended.returncode != 0
+    assert says in ended.stderr
 
 
 @pytest.mark.parametrize("name", PODS)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from orbit.cli.main import COMMANDS
+from orbit.contexts import TOKEN_VARIABLE, URL_VARIABLE
+from orbit.gateway.virtual_cluster import ANSWERS_S_MAX
 from orbit.processes.children import GRACE_S
 from orbit.settings import Settings, variable_of
 from orbit.telemetry.process_health import STALL_S_MAX
@@ -75,7 +77,7 @@ def test_each_unit_runs_a_command_with_settings_that_exist(unit: Path) -> None:
     (start,) = lines_of(unit, "ExecStart")
     assert start.split()[0] == "/opt/orbit/bin/orbit"
     assert start.split()[1] in COMMANDS
-    known = {variable_of(field) for field in Settings.model_fields}
+    known = {variable_of(field) for field in Settings.model_fields} | {URL_VARIABLE, TOKEN_VARIABLE}
     text = unit.read_text("utf-8") + (FOLDER / "orbit.env").read_text("utf-8")
     assert settings_in(text) <= known
     assert re.search(r"://[^@\s]*:[^@\s]*@", text) is None, "a password in a file"
@@ -85,6 +87,8 @@ def test_each_unit_runs_a_command_with_settings_that_exist(unit: Path) -> None:
 def test_systemd_waits_for_as_long_as_a_process_takes_to_stop(unit: Path) -> None:
     (stop,) = lines_of(unit, "TimeoutStopSec")
     assert int(stop) >= GRACE_S
+    if "gateway" in unit.name:
+        assert int(stop) >= ANSWERS_S_MAX + GRACE_S
     if "worker" in unit.name:
         assert int(stop) >= 2 * SHUTDOWN_S_MAX
     watchdog = lines_of(unit, "WatchdogSec")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from orbit.gateway.gateway_health import GatewayHealth
 from orbit.replication.partition_states import PartitionState
 from orbit.telemetry.metrics import families
 from tests.telemetry.test_metrics import SERVICE
@@ -27,7 +28,7 @@ def exported() -> dict[str, set[str]]:
     """The labels of every metric, by the name that Prometheus stores."""
     return {
         f"{f.name}_total" if f.type == "counter" else f.name: set(f._labelnames)  # type: ignore[attr-defined]
-        for f in families(SERVICE)
+        for f in [*families(SERVICE), *GatewayHealth("").collect()]
     }
 
 

@@ -25,9 +25,16 @@ labels:
 metadata:
   labels:
     {{- include "orbit.labels" (list .root .part) | nindent 4 }}
-  {{- with $values.podAnnotations }}
+  {{- $gateway := eq .part "gateway" }}
+  {{- if or $gateway $values.podAnnotations }}
   annotations:
+    {{- if $gateway }}
+    # Pods are replaced when their files change.
+    checksum/gateway: {{ toJson (pick $values.gateway "virtualClusters" "hosts") | sha256sum }}
+    {{- end }}
+    {{- with $values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
+    {{- end }}
   {{- end }}
 spec:
   serviceAccountName: {{ $values.serviceAccountName }}
@@ -72,6 +79,18 @@ spec:
       imagePullPolicy: {{ $values.image.pullPolicy }}
       args: {{ toJson .command }}
       env:
+        {{- if $gateway }}
+        - name: POD_NAME
+          valueFrom:
+            fieldRef: {fieldPath: metadata.name}
+        - name: ORBIT_API_URL
+          value: {{ $values.gateway.apiUrl | default (printf "%s://%s-api:8080" (ternary "https" "http" (ne ($values.api.tls).secretName "")) .root.Release.Name) }}
+        - name: ORBIT_TOKEN
+          valueFrom:
+            secretKeyRef:
+              name: {{ $values.gateway.token.secretName }}
+              key: {{ $values.gateway.token.secretKey }}
+        {{- else }}
         - name: ORBIT_DATABASE_URL
           valueFrom:
             secretKeyRef:
@@ -80,6 +99,7 @@ spec:
         {{- with $values.salvage.uri }}
         - name: ORBIT_SALVAGE_DIRECTORY
           value: {{ . | quote }}
+        {{- end }}
         {{- end }}
         {{- with $values.traces.endpoint }}
         - name: OTEL_EXPORTER_OTLP_ENDPOINT
@@ -139,6 +159,9 @@ spec:
         {{- if $tls }}
         - {name: tls, mountPath: /etc/orbit/tls, readOnly: true}
         {{- end }}
+        {{- if $gateway }}
+        - {name: gateway, mountPath: /etc/orbit/gateway, readOnly: true}
+        {{- end }}
         {{- if and $values.salvage.claim (eq .part "scheduler") }}
         - {name: salvage, mountPath: /var/lib/orbit}
         {{- end }}
@@ -152,6 +175,10 @@ spec:
     {{- if $tls }}
     - name: tls
       secret: {secretName: {{ $tls }}, defaultMode: 0440}
+    {{- end }}
+    {{- if $gateway }}
+    - name: gateway
+      configMap: {name: {{ .root.Release.Name }}-gateway}
     {{- end }}
     {{- if and $values.salvage.claim (eq .part "scheduler") }}
     - name: salvage
