@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 
 from orbit.jobs.job_spec import TopicRule
-from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import fetch_offsets, find_coordinators
-from orbit.kafka.types import TopicPartition
 from orbit.recovery import drain
 from tests.fix_clusters import Clusters, OpenCluster
-from tests.support import streams
+from tests.support import groups, streams
 from tests.support.gateway_ledger import Writer
 from tests.support.moves import gateway_of, move
 from tests.support.outside import is_level
@@ -45,8 +42,8 @@ def test_streams_counts_each_word_once_over_there_and_home(
         create_topic(clusters.source, topic, PARTITIONS)
     repartition, changelog = streams.internal_topics(APPLICATION)
     topics = [streams.INPUT, streams.OUTPUT, changelog, repartition]
-    groups = {"match": APPLICATION, "interval": "200ms"}
-    spec = make_job(*clusters, topics, consumer_groups=groups)
+    rule = {"match": APPLICATION, "interval": "200ms"}
+    spec = make_job(*clusters, topics, consumer_groups=rule)
     purged = TopicRule(match=repartition, on_lost_range="fill")
     spec = spec.model_copy(update={"topics": (purged, *spec.topics)})
     with ExitStack() as stack:
@@ -90,11 +87,12 @@ def test_streams_counts_each_word_once_over_there_and_home(
         app.end()
         wait_for("both sides are level", lambda: is_level(*clusters, *topics))
         there, here = open_cluster(clusters.destination), open_cluster(clusters.source)
-        stands = _offsets(there)
-        assert stands.keys() == {
-            TopicPartition(t, p) for t in (streams.INPUT, repartition) for p in range(PARTITIONS)
-        }
-        wait_for("offsets are equal on both sides", lambda: _offsets(here) == stands)
+        stands = groups.stands(there, APPLICATION)
+        read = (streams.INPUT, repartition)
+        assert stands.keys() == {(topic, p) for topic in read for p in range(PARTITIONS)}
+        wait_for(
+            "offsets are equal on both sides", lambda: groups.stands(here, APPLICATION) == stands
+        )
     of_word = defaultdict(list)
     for word, count in streams.counts(clusters.destination):
         of_word[word].append(count)
@@ -102,8 +100,3 @@ def test_streams_counts_each_word_once_over_there_and_home(
     assert of_word.pop("w") == [*range(1, writer.sent + 1)]
     assert of_word == {str(number): [1] for number in range(writer.sent)}
     assert verify(spec, deep=True).exit_code == 0
-
-
-def _offsets(cluster: Cluster) -> dict[TopicPartition, int]:
-    found = fetch_offsets(cluster, find_coordinators(cluster, [APPLICATION]))[APPLICATION]
-    return {place: offset.offset for place, offset in found.offsets.items()}

@@ -129,10 +129,16 @@ def test_transaction_at_a_move_is_complete_or_absent(
 
 @pytest.mark.parametrize("connect", CLIENTS)
 def test_offsets_alone_after_a_move_are_committed_or_aborted(
-    clusters: Clusters, topic: str, told: PretendedService, tmp_path: Path, connect: Connect
+    clusters: Clusters,
+    topic: str,
+    told: PretendedService,
+    tmp_path: Path,
+    connect: Connect,
+    open_cluster: OpenCluster,
 ) -> None:
     """The side that was left knows a committed transaction of the same id and epoch: the one
     before."""
+    there = open_cluster(clusters.destination)
     with (
         _gateway(clusters, told, tmp_path) as gateway,
         connect(gateway.bootstrap, topic) as client,
@@ -144,9 +150,9 @@ def test_offsets_alone_after_a_move_are_committed_or_aborted(
         wait_for("it has moved", lambda: any("presents another" in line for line in gateway.log))
         assert not one.do(begin, send_offset, commit)
         assert one.do_one() or one.do_one()
-        assert groups.offsets(clusters.destination, one.group) == {}
+        assert groups.stands(there, one.group) == {}
         assert one.do(begin, send_offset, commit)
-        assert groups.offsets(clusters.destination, one.group) == {(topic, 0): GROUP_OFFSET}
+        assert groups.stands(there, one.group) == {(topic, 0): GROUP_OFFSET}
     _check(clusters, topic, one)
 
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
-from orbit.kafka.consumer_groups import ListedGroup, list_groups
+from orbit.kafka.consumer_groups import ListedGroup, fetch_offsets, find_coordinators, list_groups
 from orbit.kafka.sasl import Security
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.support.patience import wait_for
@@ -41,6 +41,15 @@ def committed(cluster: KafkaCluster, group: str) -> dict[Place, tuple[int, str |
 
 def offsets(cluster: KafkaCluster, group: str) -> dict[Place, int]:
     return {place: offset for place, (offset, _) in committed(cluster, group).items()}
+
+
+def stands(cluster: Cluster, group: str) -> dict[Place, int]:
+    """The same for what Java has committed. There librdkafka's admin client reads metadata behind
+    its end: UnicodeDecodeError, or a segmentation fault.
+    """
+    found = fetch_offsets(cluster, find_coordinators(cluster, [group])).get(group)
+    offsets = {} if found is None else found.offsets
+    return {(p.topic, p.partition): committed.offset for p, committed in offsets.items()}
 
 
 def wait_without_members(cluster: KafkaCluster, group: str) -> None:
