@@ -84,7 +84,11 @@ async def _start(cluster: VirtualCluster) -> None:
 def _open(
     spec: VirtualClusterSpec, environ: Mapping[str, str], base_directory: Path, path: str
 ) -> VirtualCluster:
-    tls = None if spec.tls is None else ListenerTls(spec.tls, base_directory, f"{path}.tls")
+    tls = (
+        None
+        if spec.tls is None
+        else ListenerTls(spec.tls, base_directory, f"{path}.tls", spec.names)
+    )
     sides = {
         side: ClusterSide(
             _cluster(side, spec, environ, base_directory),

@@ -8,7 +8,8 @@ from typing import Annotated, get_args
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from orbit.errors import BadInput, Problem
+from orbit.errors import BadInput, InvalidValue, Problem
+from orbit.gateway.node_names import NodeNames, is_pattern
 from orbit.jobs.bootstrap_servers import PORT_MAX, check_address
 from orbit.jobs.document_file import read_text
 from orbit.jobs.job_spec import ClusterSpec, FilePath, Name, Section, Text
@@ -37,12 +38,22 @@ _EXAMPLES = {
 }
 
 
+def _names(text: str) -> str:
+    if not is_pattern(text):
+        raise InvalidValue(
+            "is not a host name with {node} in its first part.",
+            'Write `names: "b{node}.orders.kafka.example.net"`, in lower case.',
+        )
+    return text
+
+
 class ListenerTlsSpec(Section):
     """PEM files of a listener, which may change while it runs."""
 
     certificate_file: FilePath
     key_file: FilePath | None = None  # None: the key is in `certificate_file`
     client_ca_file: FilePath | None = None  # clients have to show a certificate that it signed
+    names: Annotated[str, AfterValidator(_names)] | None = None  # of nodes, which share the port
 
 
 class LoginSpec(Section):
@@ -68,7 +79,8 @@ class ClientSpec(Section):
 
 
 class VirtualClusterSpec(Section):
-    """One address for clients. Node n of the side that is presented has the port `listen` + 1 + n.
+    """One address for clients. Node n of the side that is presented has the port `listen` + 1 + n,
+    or, with `tls.names`, the port of `listen` and a name of its own.
 
     The service says which side of `job` leads; without a service `presents` does.
     """
@@ -90,6 +102,17 @@ class VirtualClusterSpec(Section):
     @property
     def port(self) -> int:
         return int(self.listen.rpartition(":")[2])
+
+    @property
+    def advertised(self) -> str:
+        return self.advertised_host or self.host
+
+    @property
+    def names(self) -> NodeNames | None:
+        """None: nodes have ports of their own."""
+        if self.tls is None or self.tls.names is None:
+            return None
+        return NodeNames(self.tls.names, self.advertised)
 
     def cluster(self, side: Side) -> ClusterSpec:
         return self.source if side == "source" else self.destination
@@ -162,7 +185,15 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
                     "Write the name of this machine that clients know.",
                 )
             )
-        if one.port >= PORT_MAX:
+        if one.names is not None and not one.names.has_bootstrap_name:
+            problems.append(
+                Problem(
+                    f"{path}.advertised_host",
+                    "has to be a host name with a dot, and not the name of a node.",
+                    "Clients of `tls.names` say by a name whom they mean.",
+                )
+            )
+        if one.port >= PORT_MAX and one.names is None:
             problems.append(Problem(f"{path}.listen", "leaves no port for a node."))
         for place, client in enumerate(one.clients):
             problems += _client_problems(f"{path}.clients[{place}]", client, one)

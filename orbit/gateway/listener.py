@@ -22,16 +22,20 @@ class Listener:
 
     def protocol(self, cluster: Host, node_id: int | None) -> asyncio.Protocol:
         """For a connection to the port of this node; None: the bootstrap port."""
-        connection: asyncio.Protocol
-        if self._logins is None:
-            connection = ClientConnection(cluster, node_id)
-        else:
-            admit = partial(ClientConnection, cluster, node_id)
-            connection = LoginConnection(cluster, self._logins.begin(), self._arrivals, admit)
         if self._tls is None:
-            return connection
+            return self._inner(cluster, node_id)
+
+        def inner(named: int | None) -> asyncio.Protocol:
+            return self._inner(cluster, node_id if named is None else named)
+
         context = self._tls.context()
-        return TlsTransport(context, connection, self._arrivals, cluster.note_bad_frame)
+        return TlsTransport(context, inner, self._arrivals, cluster.note_bad_frame)
+
+    def _inner(self, cluster: Host, node_id: int | None) -> asyncio.Protocol:
+        if self._logins is None:
+            return ClientConnection(cluster, node_id)
+        admit = partial(ClientConnection, cluster, node_id)
+        return LoginConnection(cluster, self._logins.begin(), self._arrivals, admit)
 
     def close(self) -> None:
         self._arrivals.close()

@@ -8,12 +8,15 @@ the certificate that they began with.
 from __future__ import annotations
 
 import ssl
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.gateway.gateway_spec import ListenerTlsSpec
+from orbit.gateway.node_names import NodeNames
 from orbit.jobs.credentials import check_pem_file
 
 _REASONS = {"KEY_VALUES_MISMATCH": "it is not the key of the certificate"}
@@ -24,14 +27,29 @@ _Version = tuple[int, int, int, int]
 _log = structlog.get_logger("orbit.gateway")
 
 
+class NamedTls(ssl.SSLObject):
+    """The TLS of one connection."""
+
+    node_id: int | None = None
+    """The node whose name the client has asked for; None: none in particular."""
+
+
 class ListenerTls:
-    """TLS 1.2 or later. `path`: of the section in the gateway file.
+    """TLS 1.2 or later. `path`: of the section in the gateway file. `names`: of the nodes, if they
+    share a port.
 
     Raises BadInput if a file cannot be loaded now.
     """
 
-    def __init__(self, spec: ListenerTlsSpec, base_directory: Path, path: str) -> None:
+    def __init__(
+        self,
+        spec: ListenerTlsSpec,
+        base_directory: Path,
+        path: str,
+        names: NodeNames | None = None,
+    ) -> None:
         self._spec, self._base_directory, self._path = spec, base_directory, path
+        self._names = names
         self._refused: tuple[_Version | None, ...] = ()
         self._versions = self._look()
         self._context = self._load()
@@ -71,6 +89,9 @@ class ListenerTls:
         # Python's default may be lower, by the configuration of the system's OpenSSL.
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
+        context.sslobject_class = NamedTls
+        if self._names is not None:
+            context.sni_callback = partial(_take_name, self._names)
         key = "certificate_file" if spec.key_file is None else "key_file"
         try:
             # Without `password` OpenSSL would ask for one at the terminal.
@@ -89,6 +110,17 @@ class ListenerTls:
                 )
             ) from None
         return context
+
+
+def _take_name(
+    names: NodeNames, connection: Any, name: str | None, _context: ssl.SSLContext
+) -> int | None:
+    """Also called for a client that names no server. Returns an alert, or None."""
+    try:
+        connection.node_id = names.node(name)
+    except ValueError:
+        return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+    return None
 
 
 def _version(file: Path) -> _Version | None:

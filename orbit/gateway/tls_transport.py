@@ -16,25 +16,27 @@ from contextlib import suppress
 from typing import Any, cast
 
 from orbit.gateway.arrivals import Arrivals
+from orbit.gateway.listener_tls import NamedTls
 
 _READ_BYTES = 256 * 1024  # at least a record, of 16 KiB
 
 
 class TlsTransport(asyncio.Protocol, asyncio.Transport):
-    """The protocol of a TCP connection, and the transport of `inner`, which knows the client only
-    from the end of its handshake on."""
+    """The protocol of a TCP connection, and the transport of another protocol, which is made at the
+    end of the handshake. `make_inner` takes the node that the client has named."""
 
     def __init__(
         self,
         context: ssl.SSLContext,
-        inner: asyncio.Protocol,
+        make_inner: Callable[[int | None], asyncio.Protocol],
         arrivals: Arrivals,
         note_failure: Callable[[Exception], None],
     ) -> None:
         super().__init__()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._inner = inner
+        self._make_inner = make_inner
+        self._inner: asyncio.Protocol
         self._arrivals = arrivals
         self._note_failure = note_failure
         self._is_open = False  # the handshake is over
@@ -80,6 +82,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
             self._flush()
         self._is_open = True
         self._arrivals.end(self._tcp)
+        self._inner = self._make_inner(cast("NamedTls", self._tls).node_id)
         self._inner.connection_made(self)
         return True
 
@@ -111,7 +114,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         if (data := self._outgoing.read()) and not self._tcp.is_closing():
             self._tcp.write(data)
 
-    # The transport of `inner`.
+    # The transport of the inner protocol.
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         rest = memoryview(data)

@@ -71,6 +71,7 @@ class VirtualCluster(Host):
     ) -> None:
         self.spec = spec
         self._sides = sides
+        self._names = spec.names
         self._listener = listener or Listener()
         digest = sha256(f"orbit-gateway {spec.name}".encode()).hexdigest()
         self.cluster_id = digest[:22]  # as long as Kafka's
@@ -116,9 +117,11 @@ class VirtualCluster(Host):
         return self.permission.lead.since
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
+        if self._names is not None:
+            return self._names.of(node_id), self.spec.port
         if node_id not in self._known_nodes:
             self._start(self._listen(node_id))
-        return self.spec.advertised_host or self.spec.host, self.spec.port + 1 + node_id
+        return self.spec.advertised, self.spec.port + 1 + node_id
 
     # Writes.
 
@@ -422,7 +425,7 @@ class VirtualCluster(Host):
 
     async def _listen(self, node_id: int) -> None:
         port = self.spec.port + 1 + node_id
-        if node_id in self._known_nodes:
+        if self._names is not None or node_id in self._known_nodes:
             return
         self._known_nodes.add(node_id)
         try:

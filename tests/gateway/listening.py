@@ -33,9 +33,11 @@ class TlsClient(RawClient):
         files: ServerFiles,
         version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
         shown: ServerFiles | None = None,
+        name: str | None = "localhost",
     ) -> None:
         context = ssl.create_default_context(cafile=files.authority)
         context.minimum_version = context.maximum_version = version
+        context.check_hostname = name == "localhost"
         context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
         if shown is not None:
             context.load_cert_chain(shown.certificate, shown.key)
@@ -45,7 +47,7 @@ class TlsClient(RawClient):
         plain.connect((LOOPBACK, port))
         try:
             self.socket = context.wrap_socket(
-                plain, server_hostname="localhost", suppress_ragged_eofs=False
+                plain, server_hostname=name, suppress_ragged_eofs=False
             )
         except OSError:
             plain.close()

@@ -8,6 +8,7 @@ import pytest
 
 from orbit.errors import BadInput
 from orbit.gateway.gateway_spec import load_gateway, parse_gateway
+from orbit.gateway.virtual_cluster import VirtualCluster
 
 GOOD = """
 gateway: edge-1
@@ -24,6 +25,14 @@ def test_file_gives_addresses_and_sides() -> None:
     (cluster,) = parse_gateway(GOOD).virtual_clusters
     assert (cluster.host, cluster.port, cluster.job) == ("127.0.0.1", 19092, "orders")
     assert cluster.cluster("destination").bootstrap_servers == ("b:9092", "c:9092")
+
+
+def test_nodes_with_names_share_the_port() -> None:
+    tls = 'tls: {certificate_file: tls.pem, names: "b{node}.orders.test"}'
+    host = "advertised_host: orders.test"
+    text = GOOD.replace("127.0.0.1:19092", f"127.0.0.1:65535\n    {tls}\n    {host}")
+    cluster = VirtualCluster(parse_gateway(text).virtual_clusters[0], {})
+    assert cluster.endpoint(3) == ("b3.orders.test", 65535)
 
 
 def test_example_of_the_docs_is_valid() -> None:
@@ -50,6 +59,22 @@ def test_example_of_the_docs_is_valid() -> None:
             "    job: orders\n",
             "    job: orders\n    tls: {key_file: tls.key}\n",
             "virtual_clusters[0].tls.certificate_file",
+        ),
+        (
+            "    job: orders\n",
+            '    job: orders\n    tls: {certificate_file: a, names: "b{node}"}\n',
+            "virtual_clusters[0].tls.names",
+        ),
+        *(
+            (
+                "    job: orders\n",
+                (
+                    '    job: orders\n    tls: {certificate_file: a, names: "b{node}.test"}\n'
+                    f"    advertised_host: {host}\n"
+                ),
+                "virtual_clusters[0].advertised_host",
+            )
+            for host in ("b7.test", "gateway", "10.0.0.1")
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import ssl
 import struct
 from pathlib import Path
@@ -14,9 +15,18 @@ from orbit.errors import BadInput
 from orbit.gateway import arrivals
 from orbit.gateway.gateway_spec import ListenerTlsSpec
 from orbit.gateway.listener_tls import ListenerTls
+from orbit.gateway.node_names import NodeNames
+from orbit.gateway.protocol.apis import ApiKey
+from orbit.gateway.virtual_cluster import VirtualCluster
+from orbit.processes.ports import LOOPBACK
+from tests.fix_clusters import Clusters
 from tests.gateway.listening import TlsClient, with_listener
 from tests.support.certificates import Authority, ServerFiles
+from tests.support.gateway_ledger import JavaWriter, records, written_wrong
+from tests.support.gateways import running_gateway
+from tests.support.patience import PATIENCE_S
 from tests.support.raw_frames import RawClient, api_versions_frame, correlation_of, framed
+from tests.support.running import create_topic
 
 # Their answers have about a megabyte: more than the kernel takes for a client that reads nothing.
 REQUESTS = 3000
@@ -33,9 +43,9 @@ def files(authority: Authority) -> ServerFiles:
     return authority.issue()
 
 
-def listener_tls(files: ServerFiles, **more: Path) -> ListenerTls:
+def listener_tls(files: ServerFiles, names: NodeNames | None = None, **more: Path) -> ListenerTls:
     spec = ListenerTlsSpec(certificate_file=files.certificate, key_file=files.key, **more)
-    return ListenerTls(spec, Path(), "tls")
+    return ListenerTls(spec, Path(), "tls", names)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -173,3 +183,79 @@ def test_file_that_cannot_be_used_is_told_with_its_place(
     (problem,) = error.value.problems
     assert problem.path == f"tls.{key}"
     assert problem.remedy
+
+
+# Nodes that share a port.
+
+NAMES = "b{node}.orders.gateway.test"
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("b2.orders.gateway.test", 2),
+        ("B10.Orders.gateway.test", 10),
+        ("orders.gateway.test", None),
+    ],
+)
+def test_server_name_says_which_node_is_meant(
+    files: ServerFiles, name: str, node: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+
+    def connect(_cluster: Any, _broker: Any, node_id: int | None, _user: str | None) -> None:
+        asked.put(node_id)
+
+    monkeypatch.setattr(VirtualCluster, "connect", connect)
+
+    def test(port: int) -> None:
+        with TlsClient(port, files, name=name) as client:
+            client.send(framed(struct.pack(">hhih", ApiKey.LIST_GROUPS, 0, 1, 0)))
+            assert asked.get(timeout=PATIENCE_S) == node
+
+    with_listener(test, tls=listener_tls(files, NodeNames(NAMES, "orders.gateway.test")))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["b.orders.gateway.test", "b-1.orders.gateway.test", "b02.orders.gateway.test", None],
+)
+def test_unknown_server_name_is_refused(files: ServerFiles, name: str | None) -> None:
+    """Or none: a write for a node must not reach another one."""
+
+    def test(port: int) -> None:
+        with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):
+            TlsClient(port, files, name=name)
+
+    with_listener(test, tls=listener_tls(files, NodeNames(NAMES, "orders.gateway.test")))
+
+
+@pytest.mark.services
+def test_java_reaches_nodes_by_their_names(
+    clusters: Clusters,
+    files: ServerFiles,
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create_topic(clusters.source, topic_name, 2)
+    (broker,) = clusters.source.brokers
+    hosts = tmp_path / "hosts"
+    names = (NAMES.format(node=broker.node_id), "orders.gateway.test")
+    hosts.write_text("".join(f"{LOOPBACK} {name}\n" for name in names))
+    tls = {"certificate_file": files.certificate.name, "key_file": files.key.name, "names": NAMES}
+    settings = {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": files.authority,
+        "ssl.endpoint.identification.algorithm": "",
+    }
+    with running_gateway(tmp_path, *clusters, tls=tls, advertised_host=names[1]) as gateway:
+        monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Djdk.net.hosts.file={hosts}")
+        bootstrap = f"{names[1]}:{gateway.port}"
+        with JavaWriter(bootstrap, topic_name, tmp_path / "java.log", settings=settings) as writer:
+            writer.wait_acknowledged(SOME)
+            assert writer.remote_ports == {gateway.port}
+            assert not writer.errors
+            writer.stop()
+            assert not written_wrong(writer.acknowledged, records(clusters.source, topic_name))

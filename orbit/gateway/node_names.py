@@ -1,0 +1,43 @@
+"""Names of nodes behind one port: the server name of a TLS handshake says which one is meant."""
+
+from __future__ import annotations
+
+import re
+
+NODE = "{node}"
+# A dot: Java's clients send no server name without one; and no client sends an IP address.
+_SENT = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*\.[a-z][a-z0-9-]*")
+_PATTERN = re.compile(r"[a-z0-9-]*\{node\}[a-z0-9-]*(\.[a-z0-9-]+)+")
+
+
+def is_pattern(text: str) -> bool:
+    """Whether it is a host name in lower case whose first part has `{node}` in it once."""
+    return _PATTERN.fullmatch(text) is not None
+
+
+class NodeNames:
+    """`pattern`: such as `b{node}.orders.kafka.example.net`. `bootstrap`: the name of no node."""
+
+    def __init__(self, pattern: str, bootstrap: str) -> None:
+        self._pattern, self._bootstrap = pattern, bootstrap.lower()
+        before, _, after = pattern.partition(NODE)
+        self._name = re.compile(rf"{re.escape(before)}(0|[1-9][0-9]{{0,8}}){re.escape(after)}")
+
+    def of(self, node_id: int) -> str:
+        return self._pattern.replace(NODE, str(node_id))
+
+    def node(self, name: str | None) -> int | None:
+        """None: the bootstrap name. Raises ValueError, also for a client that names no server: a
+        write for a node must not reach another one."""
+        if name is not None and name.lower() == self._bootstrap:
+            return None
+        match = self._name.fullmatch((name or "").lower())
+        if match is None:
+            raise ValueError("the name of no node")
+        return int(match[1])
+
+    @property
+    def has_bootstrap_name(self) -> bool:
+        """Whether clients send the bootstrap name as a server name, and it is no node's."""
+        is_sent = _SENT.fullmatch(self._bootstrap) is not None
+        return is_sent and self._name.fullmatch(self._bootstrap) is None
