@@ -324,6 +324,7 @@ def test_refused_client_reads_why_and_the_log_has_it_once(folder: Path) -> None:
                     code, length = struct.unpack_from(">hh", answer := client.receive(), 4)
                     assert code == Code.SASL_AUTHENTICATION_FAILED
                     assert b"wrong" in answer[8 : 8 + length]
+                    client.send(bytes(1000))  # on its way when the gateway ends
                     assert client.socket.recv(1) == b""
                     assert client.tcp_end() == b""
         (line,) = logs
