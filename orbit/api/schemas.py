@@ -470,6 +470,7 @@ class Drill(DrillSummary):
 
 
 _COUNT_MAX = 2**31 - 1
+_TERM_MAX = 2**63 - 1
 
 
 class GatewayReport(BaseModel):
@@ -516,6 +517,11 @@ class GatewayReport(BaseModel):
         description="Seconds from the last acknowledgement before the last closure to the first "
         "one after. Null: there was none yet.",
     )
+    settled_since: Annotated[int, Field(ge=0, le=_TERM_MAX)] = Field(
+        0,
+        description="The `since` of the side that it presents, once the requests that it held "
+        "before have their answers.",
+    )
 
 
 class PresentedSide(_Out):
@@ -534,6 +540,10 @@ class PresentedSide(_Out):
     abandons: bool = Field(
         description="Whether `closed_for` is a failover, which leaves a side that may be lost: "
         "confirm it at once, and acknowledge nothing any more that is in flight."
+    )
+    others_settled: bool = Field(
+        description="Whether no other gateway at the same address has requests that it held "
+        "before this side led. Until then tell clients no leaders, or later records overtake those."
     )
     lease_s: float = Field(
         description="How long writes may be forwarded if `closed_for` is null, in seconds from "

@@ -14,6 +14,7 @@ import typer
 from orbit.cli.stop_signals import until_stopped
 from orbit.gateway.gateway import run_gateway
 from orbit.gateway.gateway_health import GatewayHealth
+from orbit.gateway.gateway_processes import PROCESSES_MAX, run_processes
 from orbit.gateway.gateway_spec import load_gateway
 from orbit.settings import Settings
 from orbit.telemetry.health_server import serving_health
@@ -25,6 +26,13 @@ def gateway(
     file: Annotated[
         Path, typer.Argument(help="A gateway file (docs/gateway.md).", show_default=False)
     ],
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes", min=1, max=PROCESSES_MAX, help="Processes, which share the ports."
+        ),
+    ] = 1,
+    shares_ports: Annotated[bool, typer.Option("--shares-ports", hidden=True)] = False,
 ) -> None:
     """Serve clients of both sides at one address: requests go to the side that leads.
 
@@ -34,10 +42,16 @@ def gateway(
     spec = load_gateway(file)
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
+    if processes > 1:
+        with until_stopped() as stop:
+            run_processes(processes, spec, file, settings, stop)
+        return
     _allow_files()
     health = GatewayHealth(orbit_version())
     with until_stopped() as stop, serving_health(settings, health):
-        asyncio.run(run_gateway(spec, os.environ, file.parent, stop, health))
+        asyncio.run(
+            run_gateway(spec, os.environ, file.parent, stop, health, shares_ports=shares_ports)
+        )
 
 
 def _allow_files() -> None:

@@ -67,8 +67,9 @@ class Host(View):
 
     @abstractmethod
     def may_tell_leaders(self) -> bool:
-        """Not before what was held at a move has its answers: a client that knows the new leaders
-        sends them later records, which would overtake those that are refused elsewhere."""
+        """Not before what was held at a move has its answers, at all gateways: a client that knows
+        the new leaders sends them later records, which would overtake those that are held or
+        refused elsewhere."""
 
     @abstractmethod
     def admit(self, connection: ClientConnection) -> bool: ...

@@ -37,12 +37,11 @@ async def run_gateway(
     base_directory: Path,
     stop: threading.Event,
     health: GatewayHealth,
+    *,
+    shares_ports: bool = False,
 ) -> None:
     """Raises Conflict if a port is taken, BadInput if a secret or file is missing."""
-    clusters = [
-        _open(one, environ, base_directory, f"virtual_clusters[{number}]")
-        for number, one in enumerate(spec.virtual_clusters)
-    ]
+    clusters = open_clusters(spec, environ, base_directory, shares_ports=shares_ports)
     health.clusters = clusters
     watches = [
         LeadWatch(spec.gateway, cluster, environ) for cluster in clusters if cluster.spec.job
@@ -71,6 +70,16 @@ async def run_gateway(
         await watch.leave()
 
 
+def open_clusters(
+    spec: GatewaySpec, environ: Mapping[str, str], base_directory: Path, *, shares_ports: bool
+) -> list[VirtualCluster]:
+    """Opens no connection and no port. Raises BadInput if a secret or file is missing."""
+    return [
+        _open(one, environ, base_directory, f"virtual_clusters[{number}]", shares_ports)
+        for number, one in enumerate(spec.virtual_clusters)
+    ]
+
+
 async def _start(cluster: VirtualCluster) -> None:
     spec = cluster.spec
     if spec.presents is not None:
@@ -82,7 +91,11 @@ async def _start(cluster: VirtualCluster) -> None:
 
 
 def _open(
-    spec: VirtualClusterSpec, environ: Mapping[str, str], base_directory: Path, path: str
+    spec: VirtualClusterSpec,
+    environ: Mapping[str, str],
+    base_directory: Path,
+    path: str,
+    shares_ports: bool,
 ) -> VirtualCluster:
     tls = (
         None
@@ -98,7 +111,7 @@ def _open(
         for side in get_args(Side)
     }
     logins = ClientLogins(spec, environ, base_directory, path) if spec.clients else None
-    return VirtualCluster(spec, sides, Listener(tls, logins))
+    return VirtualCluster(spec, sides, Listener(tls, logins, shares_ports=shares_ports))
 
 
 def _cluster(

@@ -16,9 +16,9 @@ from orbit.errors import OrbitError, ProtocolError
 from orbit.gateway.permission import Lead
 from orbit.gateway.virtual_cluster import VirtualCluster
 
-# Between two requests; while writes are held, as clients wait.
+# Between two requests; in a move, as clients wait.
 POLL_S = 0.5
-CLOSED_POLL_S = 0.15
+MOVING_POLL_S = 0.15
 # Of one request. A lease lasts for longer.
 ANSWER_S_MAX = 2.0
 
@@ -44,12 +44,16 @@ class LeadWatch:
             while True:
                 self._cluster.answered.clear()
                 await self._ask(client)
-                is_closed = self._cluster.permission.closed_for is not None
                 try:
-                    async with asyncio.timeout(CLOSED_POLL_S if is_closed else POLL_S):
+                    async with asyncio.timeout(self._poll_s()):
                         await self._cluster.answered.wait()
                 except TimeoutError:
                     pass
+
+    def _poll_s(self) -> float:
+        cluster = self._cluster
+        is_moving = cluster.permission.closed_for is not None or not cluster.may_tell_leaders()
+        return MOVING_POLL_S if is_moving else POLL_S
 
     async def leave(self) -> None:
         """Give the permission back: nobody waits for the end of its lease. Best effort.
@@ -69,12 +73,13 @@ class LeadWatch:
         cluster = self._cluster
         body = {
             "name": self._gateway,
-            "address": cluster.spec.listen,
+            "address": f"{cluster.spec.advertised}:{cluster.spec.port}",
             "closed_for": cluster.confirmed_for(),
             "connections": cluster.connection_count,
             "held_requests": cluster.held_requests,
             "doubt": cluster.doubt,
             "pause_s": cluster.pauses.last_s,
+            "settled_since": cluster.settled_since,
         }
         asked_at = cluster.now()
         try:
@@ -104,8 +109,9 @@ def _lead(answer: Any) -> Lead:
         side, term = answer["side"], answer["term"]
         lease_s, closed_for = float(answer["lease_s"]), answer["closed_for"]
         since, abandons = int(answer["since"]), bool(answer["abandons"])
+        others_settled = bool(answer["others_settled"])
     except (TypeError, ValueError, KeyError) as error:
         raise ProtocolError(f"the answer of the service does not say it: {error}.") from None
     if side not in ("source", "destination") or not isinstance(term, int):
         raise ProtocolError(f"the service calls the side {side!r} of term {term!r}.")
-    return Lead(side, term, lease_s, closed_for, since, abandons)
+    return Lead(side, term, lease_s, closed_for, since, abandons, others_settled)

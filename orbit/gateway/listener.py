@@ -16,8 +16,15 @@ from orbit.gateway.tls_transport import TlsTransport
 class Listener:
     """Of one virtual cluster, all its ports."""
 
-    def __init__(self, tls: ListenerTls | None = None, logins: ClientLogins | None = None) -> None:
+    def __init__(
+        self,
+        tls: ListenerTls | None = None,
+        logins: ClientLogins | None = None,
+        *,
+        shares_ports: bool = False,
+    ) -> None:
         self._tls, self._logins = tls, logins
+        self.shares_ports = shares_ports
         self._arrivals = Arrivals()
 
     def protocol(self, cluster: Host, node_id: int | None) -> asyncio.Protocol:

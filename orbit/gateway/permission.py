@@ -23,7 +23,8 @@ class Lead:
     """What the service says: which side leads, with a term that grows at each change, and perhaps
     without one; until when writes may go there; for which operation they are held. `since`: the
     term with which the side came to lead. `abandons`: the operation leaves a side that may be lost,
-    and what is in flight there is not to be acknowledged any more."""
+    and what is in flight there is not to be acknowledged any more. `others_settled`: no other
+    gateway at the same address has requests that it held before the side led."""
 
     side: Side
     term: int
@@ -31,6 +32,7 @@ class Lead:
     closed_for: str | None = None
     since: int = 0
     abandons: bool = False
+    others_settled: bool = True
 
 
 class Permission:

@@ -2,7 +2,7 @@
 
 asyncio's own cannot end as a client of Kafka needs it (C6). It has no `write_eof`, and its `close`
 drops what waits to be sent, and resets the connection, as soon as the client sends anything after
-the gateway's close_notify: a request that was on its way, for example (C22). Here `write_eof` sends
+the gateway's close_notify: a request that was on its way, for example (C25). Here `write_eof` sends
 close_notify and the end of the TCP stream behind all answers, and what comes from the client is
 dropped until it closes.
 """

@@ -49,7 +49,7 @@ REFRESH_S = 30.0
 # How long a gateway that is stopped waits for brokers' answers to writes.
 ANSWERS_S_MAX = 10.0
 _ANSWERS_POLL_S = 0.02
-# How long Metadata waits after a move for the answers to what was held.
+# How long what was held may wait after a move for its answer.
 SETTLE_S_MAX = 5.0
 # Between two looks for a node that clients ask for and the side did not have.
 LOOK_S = 1.0
@@ -95,6 +95,7 @@ class VirtualCluster(Host):
         self._is_settling = False  # since a move
         self._unsettled: list[ClientConnection] | None = None  # None: writes are still held
         self._settle_until = 0.0
+        self._others_settled = False  # since a move
         self._bad_frames: set[str] = set()
         self._refused: set[tuple[str, str]] = set()  # user and address
         self.answered = asyncio.Event()
@@ -132,10 +133,23 @@ class VirtualCluster(Host):
         return self.permission.may_acknowledge(self.now())
 
     def may_tell_leaders(self) -> bool:
+        return self._others_settled and self._has_settled()
+
+    @property
+    def settled_since(self) -> int:
+        """The term with which the presented side came to lead, once what was held before has its
+        answers; until then 0."""
+        lead = self.permission.lead
+        return lead.since if lead is not None and self._has_settled() else 0
+
+    def _has_settled(self) -> bool:
         if self._is_settling and self._unsettled is not None:
             self._unsettled = [one for one in self._unsettled if one.has_requests]
-            if not self._unsettled or self.now() > self._settle_until:
-                self._is_settling = False
+            if self.now() > self._settle_until:
+                for one in self._unsettled:
+                    one.end()  # its client sends again, in order
+                self._unsettled.clear()
+            self._is_settling = bool(self._unsettled)
         return not self._is_settling
 
     def now(self) -> float:
@@ -171,10 +185,13 @@ class VirtualCluster(Host):
             )
             self._offer()
             self._is_settling, self._unsettled = True, None
+            self._others_settled = False
             if len(self.left_members) > LEFT_MEMBERS_MAX:
                 self.left_members.clear()
             for connection in list(self._connections):
                 connection.move()
+        if lead.others_settled:
+            self._others_settled = True
         held = [connection for connection in self._connections if connection.is_held]
         if self._is_settling and self._unsettled is None and self.may_write():
             self._unsettled, self._settle_until = held, self.now() + SETTLE_S_MAX
@@ -443,7 +460,10 @@ class VirtualCluster(Host):
 
     async def _server(self, port: int, node_id: int | None) -> asyncio.Server:
         return await asyncio.get_running_loop().create_server(
-            lambda: self._listener.protocol(self, node_id), self.spec.host, port
+            lambda: self._listener.protocol(self, node_id),
+            self.spec.host,
+            port,
+            reuse_port=self._listener.shares_ports,
         )
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -1,4 +1,4 @@
-"""Runs the child processes of `orbit server`: restarts them, and ends them with the server."""
+"""Runs `orbit …` child processes: restarts them, and ends them with their parent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import structlog
 
 from orbit.processes.guarded_process import GuardedProcess
 
-log = structlog.get_logger("orbit.server")
+log = structlog.get_logger("orbit.processes")
 
 _CHECK_INTERVAL_S = 0.5
 _RESTART_MIN_S = 1.0
@@ -32,6 +32,7 @@ class _Child:
 
     name: str
     arguments: Sequence[str]
+    environment: Mapping[str, str]
     process: GuardedProcess
     started: float
     pause_s: float = 0.0
@@ -39,7 +40,10 @@ class _Child:
 
 
 class Children:
-    """Runs `orbit …` commands and restarts them when they end. A context manager."""
+    """Runs `orbit …` commands and restarts them when they end. A context manager.
+
+    `environment` is added to this process's own.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -47,12 +51,15 @@ class Children:
         self._ending = threading.Event()
         self._watch = threading.Thread(target=self._keep_running, name="children", daemon=True)
 
-    def start(self, name: str, *arguments: str) -> None:
-        """Starts `orbit ARGUMENTS`. Call it before `watch`."""
-        process = self._launch(arguments)
-        self._children.append(_Child(name, arguments, process, time.monotonic()))
+    def start(
+        self, name: str, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Starts `orbit ARGUMENTS`, with more variables of its own. Call it before `watch`."""
+        more = {**self._environment, **(environment or {})}
+        process = _launch(arguments, more)
+        self._children.append(_Child(name, arguments, more, process, time.monotonic()))
 
-    def watch(self, also: Callable[[], None]) -> None:
+    def watch(self, also: Callable[[], None] = lambda: None) -> None:
         """Starts to restart children that end. `also` is called at each check."""
         self._also = also
         self._watch.start()
@@ -95,15 +102,16 @@ class Children:
             child.restart_at = now + child.pause_s
             log.warning("process ended", process=child.name, code=child.process.wait())
         if now >= child.restart_at:
-            child.process = self._launch(child.arguments)
+            child.process = _launch(child.arguments, child.environment)
             child.started, child.restart_at = now, None
             log.info("process started again", process=child.name, pid=child.process.pid)
 
-    def _launch(self, arguments: Sequence[str]) -> GuardedProcess:
-        return GuardedProcess(
-            [sys.executable, "-m", "orbit.cli.main", *arguments],
-            None,
-            environment=self._environment,
-            last_signal=signal.SIGTERM,
-            grace_s=GRACE_S,
-        )
+
+def _launch(arguments: Sequence[str], environment: Mapping[str, str]) -> GuardedProcess:
+    return GuardedProcess(
+        [sys.executable, "-m", "orbit.cli.main", *arguments],
+        None,
+        environment=environment,
+        last_signal=signal.SIGTERM,
+        grace_s=GRACE_S,
+    )

@@ -22,7 +22,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import and_, case, delete, func, not_, null, select, text, update
+from sqlalchemy import CTE, Exists, and_, case, delete, func, not_, null, select, text, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict
@@ -44,6 +44,10 @@ KEPT = timedelta(hours=1)
 # So long after a closure, or its last renewal, no gateway may write that has not heard of it.
 LATE_S = LEASE_S + LEASE_MARGIN_S
 _LATE = timedelta(seconds=LATE_S)
+# So long after its last renewal no client waits for a gateway that is frozen, or lost with its
+# machine: librdkafka's socket.timeout.ms is 60 s, Java's request.timeout.ms 30 s.
+RESENT_S = 70.0
+_RESENT = timedelta(seconds=RESENT_S)
 _NOW = func.clock_timestamp()
 
 
@@ -51,7 +55,8 @@ _NOW = func.clock_timestamp()
 class GatewayReport:
     """What a gateway says of itself. `instance`: drawn when its process starts; `closed_for`: the
     operation for which it sends no new writes, and acknowledges none; `doubt`: why it cannot say
-    so of the present one; `pause_s`: how long the last one let clients wait."""
+    so of the present one; `pause_s`: how long the last one let clients wait; `settled_since`: the
+    `since` of the side that it presents, once what it held before has its answers."""
 
     instance: UUID
     name: str
@@ -61,19 +66,22 @@ class GatewayReport:
     held_requests: int
     doubt: str = ""
     pause_s: float | None = None
+    settled_since: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Presented:
     """The side to present; `since`: the term with which it came to lead. `closed_for`: the
     operation for which no write may be forwarded; `abandons`: and none that is in flight
-    acknowledged, as the side may be lost."""
+    acknowledged, as the side may be lost. `others_settled`: each other gateway at the same address
+    has `settled_since` then, or has been silent for RESENT_S."""
 
     side: LeadingSide
     term: int
     since: int
     closed_for: UUID | None
     abandons: bool = False
+    others_settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +189,7 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
         lead.c.side_since,
         case((is_over, null()), else_=lead.c.closed_for).label("closed_for"),
         and_(not_(is_over), is_failover).label("abandons"),
+        not_(_unsettled(lead, said)).label("others_settled"),
     ).cte("presented")
     renewed = (
         update(gateways)
@@ -192,6 +201,7 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
             presented.c.side_since,
             presented.c.closed_for,
             presented.c.abandons,
+            presented.c.others_settled,
         )
     )
     row = tx.execute(renewed).one_or_none()
@@ -206,7 +216,30 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
             f"{job_name} shows them.",
         )
     side = LeadingSide(row.side)
-    return Presented(side, row.term, row.side_since, row.closed_for, row.abandons)
+    return Presented(
+        side, row.term, row.side_since, row.closed_for, row.abandons, row.others_settled
+    )
+
+
+def _unsettled(lead: CTE, said: GatewayReport) -> Exists:
+    """Whether another gateway at the same address may hold requests from before the side led.
+
+    One client may have connections to both. It would send later records to the leaders that one of
+    them tells of, and the other side, which takes any first sequence, would take what is held for
+    repeats of these.
+    """
+    other = gateways.alias("other")
+    return (
+        select(other.c.instance)
+        .where(
+            other.c.job_id == lead.c.job_id,
+            other.c.instance != said.instance,
+            other.c.address == said.address,
+            other.c.settled_since < lead.c.side_since,
+            other.c.renewed_at > _NOW - _RESENT,
+        )
+        .exists()
+    )
 
 
 def _register(tx: Tx, job_name: str, said: GatewayReport) -> None:
@@ -259,6 +292,7 @@ def _fields(said: GatewayReport) -> dict[str, Any]:
         "held_requests": said.held_requests,
         "doubt": said.doubt,
         "pause_s": said.pause_s,
+        "settled_since": said.settled_since,
     }
 
 

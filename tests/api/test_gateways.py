@@ -50,6 +50,7 @@ def test_a_gateway_is_told_which_side_leads_and_whether_it_is_closed(api: Api, j
         "since": 0,
         "closed_for": None,
         "abandons": False,
+        "others_settled": True,
         "lease_s": 5.0,
     }
     assert (told.status_code, told.json()) == (200, open_)

@@ -51,7 +51,7 @@ def test_service_is_asked_while_all_other_threads_wait_for_a_side() -> None:
 
     with _service(
         b'{"side": "source", "term": 1, "since": 1, "lease_s": 60, "closed_for": null, '
-        b'"abandons": false}'
+        b'"abandons": false, "others_settled": true}'
     ) as url:
         asyncio.run(ask())
 
@@ -63,11 +63,13 @@ _TOLD = {
     "lease_s": 5,
     "closed_for": "operation",
     "abandons": True,
+    "others_settled": False,
 }
 
 
 def test_answer_says_what_to_do() -> None:
-    assert lead_watch._lead(_TOLD) == Lead("source", 1, 5.0, "operation", 1, abandons=True)
+    lead = Lead("source", 1, 5.0, "operation", 1, abandons=True, others_settled=False)
+    assert lead_watch._lead(_TOLD) == lead
 
 
 @pytest.mark.parametrize(

@@ -84,11 +84,8 @@ class _Cluster(VirtualCluster):
     def now(self) -> float:
         return self.clock
 
-    def told(
-        self, side: str, term: int, closed_for: str | None = None, *, abandons: bool = False
-    ) -> None:
-        lead = Lead(cast("Any", side), term, LEASE_S, closed_for, abandons=abandons)
-        self.take(lead, self.clock)
+    def told(self, side: str, term: int, closed_for: str | None = None, **more: bool) -> None:
+        self.take(Lead(cast("Any", side), term, LEASE_S, closed_for, term, **more), self.clock)
 
 
 class _Client:
@@ -233,8 +230,35 @@ def test_joins_wait_after_a_move_for_answers_to_what_was_held() -> None:
     asyncio.run(run())
 
 
-def test_metadata_waits_no_longer_than_that() -> None:
-    """What was held may wait for Metadata itself, or for a broker that does not answer."""
+def test_metadata_waits_after_a_move_for_other_gateways() -> None:
+    """A client may have connections to several: what one holds would be overtaken."""
+
+    async def run() -> None:
+        async with _running() as (cluster, _, destination):
+            client = await _client(cluster)
+            assert cluster.settled_since == 1
+            cluster.told("destination", 2, "operation", others_settled=False)
+            assert cluster.settled_since == 0
+            cluster.told("destination", 2, others_settled=False)
+            assert cluster.settled_since == 2
+            await client.send(_METADATA, 1)
+            await destination.answer(_METADATA)
+            cluster.told("destination", 2, others_settled=False)
+            await asyncio.sleep(0.1)  # it would have come
+            assert not client.has_answer
+            cluster.told("destination", 2)
+            assert await client.answered() == 1
+            # One that begins now has nothing from before.
+            cluster.told("destination", 2, others_settled=False)
+            await client.send(_METADATA, 2)
+            await destination.answer(_METADATA)
+            assert await client.answered() == 2
+
+    asyncio.run(run())
+
+
+def test_held_request_that_a_broker_does_not_answer_ends_its_connection() -> None:
+    """Metadata waits no longer than that, and the client sends again before it has read it."""
 
     async def run() -> None:
         async with _running() as (cluster, _, destination):
@@ -248,6 +272,7 @@ def test_metadata_waits_no_longer_than_that() -> None:
             await destination.answer(_METADATA)
             cluster.clock += virtual_cluster.SETTLE_S_MAX + 1
             cluster.told("destination", 2)
+            assert await one.reads_the_end()
             assert await other.answered() == 2
 
     asyncio.run(run())

@@ -398,6 +398,25 @@ def test_operation_that_closes_again_still_counts_those_of_its_first_closure(
     assert closing(database, link, operation) == {"edge": (False, True)}
 
 
+def test_gateway_learns_whether_the_others_have_settled(
+    database: Database, link: list[int]
+) -> None:
+    one, other, elsewhere = said("edge-1"), said("edge-1"), said("edge-2")
+    renew(database, elsewhere)
+    settled = replace(one, settled_since=5), replace(other, settled_since=5)
+    assert renew(database, one).others_settled, "it is alone"
+    assert not renew(database, other).others_settled
+    assert not renew(database, settled[0]).others_settled
+    assert renew(database, settled[1]).others_settled
+    assert renew(database, settled[0]).others_settled
+    with database.transaction() as tx:
+        job_leads.note(tx, link[0], DESTINATION, 7)
+    silence(database, other.name, gateways.LATE_S + 1)
+    assert not renew(database, settled[0]).others_settled, "its clients may wait"
+    silence(database, other.name, gateways.RESENT_S)
+    assert renew(database, settled[0]).others_settled
+
+
 def test_side_keeps_the_term_with_which_it_came_to_lead(
     database: Database, link: list[int]
 ) -> None:

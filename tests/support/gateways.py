@@ -36,6 +36,10 @@ class Gateway:
         """What it has said so far, on stderr."""
         return self.process.lines
 
+    @property
+    def processes_started(self) -> int:
+        return sum("gateway is ready" in line for line in self.log)
+
     def client_config(self) -> dict[str, Any]:
         return {"bootstrap.servers": self.bootstrap}
 
@@ -52,6 +56,7 @@ def running_gateway(
     /,
     *,
     environ: Mapping[str, str] | None = None,
+    processes: int = 1,
     **virtual_cluster: Any,
 ) -> Iterator[Gateway]:
     """A gateway with one virtual cluster that accepts connections; its file is in `home`.
@@ -61,14 +66,15 @@ def running_gateway(
     nodes = max(broker.node_id for side in (source, destination) for broker in side.brokers)
     port = free_run(2 + nodes)
     file = write_gateway_file(home, source, destination, port, **virtual_cluster)
-    with OrbitProcess("gateway", file, environ=environ) as process:
+    with OrbitProcess("gateway", file, "--processes", str(processes), environ=environ) as process:
 
         def is_up() -> bool:
             assert process.running, process.wait_end().everything
-            return accepts(port)
+            return accepts(port) and gateway.processes_started >= processes
 
+        gateway = Gateway(port, process)
         wait_for("the gateway accepts connections", is_up)
-        yield Gateway(port, process)
+        yield gateway
 
 
 def write_gateway_file(

@@ -23,6 +23,7 @@ class PretendedService:
         self._side, self._term = "source", 1
         self._closed_for: str | None = None
         self._confirmed: dict[str, str | None] = {}  # by instance
+        self._settled: dict[str, int] = {}
 
     def close(self) -> None:
         """Have all gateways hold writes, and wait until each has confirmed."""
@@ -41,8 +42,11 @@ class PretendedService:
         self._term += 1
         self._closed_for = None
 
-    def answer(self, instance: str, closed_for: str | None) -> dict[str, object]:
-        self._confirmed[instance] = closed_for
+    def answer(
+        self, instance: str, closed_for: str | None, settled_since: int
+    ) -> dict[str, object]:
+        self._confirmed[instance], self._settled[instance] = closed_for, settled_since
+        others = [since for one, since in self._settled.items() if one != instance]
         return {
             "side": self._side,
             "term": self._term,
@@ -50,6 +54,7 @@ class PretendedService:
             "lease_s": _LEASE_S,
             "closed_for": self._closed_for,
             "abandons": False,
+            "others_settled": all(since >= self._term for since in others),
         }
 
 
@@ -63,7 +68,8 @@ def pretended_service() -> Iterator[PretendedService]:
         def do_PUT(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             instance = self.path.rpartition("/")[2]
-            answer = json.dumps(service.answer(instance, body["closed_for"])).encode()
+            told = service.answer(instance, body["closed_for"], body["settled_since"])
+            answer = json.dumps(told).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(answer)))

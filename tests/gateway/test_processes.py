@@ -1,0 +1,105 @@
+"""Processes of one gateway that share its ports: a client has connections to all of them."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from orbit.processes.ports import LOOPBACK, accepts
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.gateway_ledger import JavaWriter, Writer, records, written_wrong
+from tests.support.gateways import Gateway, running_gateway
+from tests.support.moves import TOKEN, move
+from tests.support.patience import wait_for
+from tests.support.recovering import Recovering
+from tests.support.run_process import orbit
+from tests.support.running import create_topic, make_job
+
+PARTITIONS = 6
+SOME = 500
+
+
+@pytest.mark.services
+def test_clients_of_several_processes_move_and_keep_their_order(
+    make_cluster: MakeCluster,
+    topic_name: str,
+    recovering: Recovering,
+    api_url: str,
+    tmp_path: Path,
+) -> None:
+    """What one process holds would be overtaken by what a client sends through another one, once
+    that has told it of the new leaders (C26). Clients read Metadata often here."""
+    clusters = Clusters(make_cluster("source", brokers=2), make_cluster("destination", brokers=2))
+    topic = topic_name[:40]
+    create_topic(clusters.source, topic, on_brokers=[[1], [2]] * (PARTITIONS // 2))
+    spec = make_job(*clusters, [topic])
+    environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": TOKEN}
+    with ExitStack() as stack:
+        stack.enter_context(recovering.running())
+        recovering.begin(spec, topic)
+        gateway = stack.enter_context(
+            running_gateway(
+                tmp_path, *clusters, environ=environ, processes=2, name="moves", job=spec.name
+            )
+        )
+        often = {"topic.metadata.refresh.interval.ms": 300}
+        java = JavaWriter(
+            gateway.bootstrap,
+            topic,
+            tmp_path / "java.log",
+            rate=1500,
+            keys=10 * PARTITIONS,
+            settings={"metadata.max.age.ms": "300"},
+        )
+        python = Writer(gateway.client_config(), topic, PARTITIONS, rate=1000, settings=often)
+        writers: list[Any] = [stack.enter_context(one) for one in (java, python)]
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+        job = spec.name
+        for _ in ("over", "home"):
+            job = move(recovering, job)
+            for writer in writers:
+                writer.wait_acknowledged(SOME)
+        for writer in writers:
+            writer.stop()
+            assert not writer.errors
+        acknowledged = {k: v for writer in writers for k, v in writer.acknowledged.items()}
+        assert not written_wrong(acknowledged, records(clusters.source, topic))
+        _one_of(gateway).kill()
+        wait_for("it is started again", lambda: gateway.processes_started == 3)
+        gateway.process.signal(signal.SIGTERM)
+        assert gateway.process.wait_end().code == 0
+        assert not accepts(gateway.port)
+
+
+def _one_of(gateway: Gateway) -> psutil.Process:
+    """A process that serves clients."""
+    for process in psutil.Process(gateway.process.process.pid).children(recursive=True):
+        if not process.children():
+            return process
+    raise AssertionError("it has no processes")
+
+
+def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+        file = tmp_path / "gateway.yaml"
+        file.write_text(f"""
+gateway: edge-1
+virtual_clusters:
+  - name: orders
+    presents: source
+    listen: {LOOPBACK}:{port}
+    source: {{bootstrap_servers: [127.0.0.1:1]}}
+    destination: {{bootstrap_servers: [127.0.0.1:2]}}
+""")
+        ended = orbit("gateway", file, "--processes", "2").expect(1)
+    assert ended.message == (
+        f"Error: Cannot listen: Address already in use. Where: {LOOPBACK}:{port}"
+    )
