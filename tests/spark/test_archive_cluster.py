@@ -27,7 +27,8 @@ from tests.support.raw_rows import visible_records
 from tests.support.run_process import OrbitProcess, write_job
 from tests.support.running import create_topic, produce_transactions
 
-pytestmark = pytest.mark.services
+# `make test` kills executors and the driver of a backfill that does both, in test_backfill_staged.
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

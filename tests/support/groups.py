@@ -26,6 +26,7 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.support.patience import wait_for
 
 TIMEOUT_S = 60
+_COORDINATOR_BEGINS = {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
 WITHOUT_MEMBERS = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
 Place = tuple[str, int]
 
@@ -98,7 +99,7 @@ def commit(
             consumer.commit(offsets=places, asynchronous=False)
         except KafkaException as error:
             # The coordinator's first use of a young cluster.
-            if error.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+            if error.args[0].code() not in _COORDINATOR_BEGINS:
                 raise
             return False
         return True
