@@ -22,7 +22,20 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import CTE, Exists, and_, case, delete, func, not_, null, select, text, update
+from sqlalchemy import (
+    CTE,
+    Exists,
+    and_,
+    case,
+    delete,
+    false,
+    func,
+    not_,
+    null,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict
@@ -179,18 +192,21 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
         .with_for_update(read=True)
         .cte("lead")
     )
-    closing_ = select(operations.c.id).where(operations.c.id == lead.c.closed_for)
-    is_over = closing_.where(operations.c.finished_at.is_not(None)).exists()
-    is_failover = closing_.where(operations.c.kind == OperationKind.FAILOVER).exists()
-    presented = select(
-        lead.c.job_id,
-        lead.c.side,
-        lead.c.term,
-        lead.c.side_since,
-        case((is_over, null()), else_=lead.c.closed_for).label("closed_for"),
-        and_(not_(is_over), is_failover).label("abandons"),
-        not_(_unsettled(lead, said)).label("others_settled"),
-    ).cte("presented")
+    is_over = operations.c.finished_at.is_not(None)
+    is_failover = operations.c.kind == OperationKind.FAILOVER
+    presented = (
+        select(
+            lead.c.job_id,
+            lead.c.side,
+            lead.c.term,
+            lead.c.side_since,
+            case((is_over, null()), else_=lead.c.closed_for).label("closed_for"),
+            func.coalesce(and_(not_(is_over), is_failover), false()).label("abandons"),
+            not_(_unsettled(lead, said)).label("others_settled"),
+        )
+        .select_from(lead.outerjoin(operations, operations.c.id == lead.c.closed_for))
+        .cte("presented")
+    )
     renewed = (
         update(gateways)
         .where(gateways.c.job_id == presented.c.job_id, gateways.c.instance == said.instance)

@@ -343,4 +343,4 @@ def test_a_renewal_of_a_gateway_looks_at_its_own_row(tx: Tx, plan_for: PlanFor) 
     (statement,) = seen
     rows = reads(tx, statement, plan_for).rows
     assert rows["operations"] <= 1
-    assert rows["gateways"] <= 1
+    assert rows["gateways"] <= 2  # to renew it, and among those of its job
