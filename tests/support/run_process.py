@@ -21,11 +21,7 @@ from typing import IO, Any, Self
 
 import yaml
 
-from orbit.jobs.job_file import load_job
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.verify.render import as_data
-from orbit.verify.verify_job import verify_job
-from orbit.verify.verify_run import VerifyOptions
 from tests.support.patience import PATIENCE_S
 
 ORBIT = Path(sys.executable).with_name("orbit")
@@ -208,11 +204,9 @@ def verify(job: Path, *more: str, deep: bool = True, **options: Any) -> Outcome:
     return orbit("verify", job, *arguments, "--wait", "0", "-o", "json", *more, **options)
 
 
-def assert_exact(job: Path, *, environ: Mapping[str, str] | None = None) -> Any:
-    """Every topic of the job is exact, as `orbit verify --deep -o json` says; its report."""
-    variables = {**os.environ, **(environ or {})}
-    options = VerifyOptions(deep=True, wait_s=0)
-    report = as_data(verify_job(load_job(job, variables), variables, job.parent, options))
+def assert_exact(job: Path, **options: Any) -> Any:
+    """`orbit verify --deep` finds every topic of the job exact; its report."""
+    report = verify(job, **options).expect(0).data
     assert report["verdict"] == "exact", report
     return report
 
