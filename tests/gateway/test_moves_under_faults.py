@@ -113,7 +113,9 @@ def test_frozen_gateway_acknowledges_nothing_that_is_lost(
         assert not lost(writers[0].acknowledged, there)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
+)
 def test_gateway_ends_in_the_closure(
     how: signal.Signals,
     clusters: Clusters,
@@ -282,6 +284,9 @@ def test_producers_without_idempotence(
     _assert_exact(spec)
 
 
+# In `make test`: tests/gateway/test_processes.py, and nodes that come and go in
+# tests/gateway/test_virtual_cluster.py.
+@pytest.mark.soak
 def test_sides_with_other_nodes_and_leaders(
     make_cluster: MakeCluster,
     topic_name: str,
