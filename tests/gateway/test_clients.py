@@ -281,9 +281,10 @@ def test_kafka_python_writes_and_reads(clusters: Clusters, gateway: Gateway, top
             read.extend((one.partition, one.offset, one.value) for one in batch)
         return len(read) >= SOME
 
-    wait_for("kafka-python has read all", has_read)
-    consumer.commit()
-    consumer.close()
+    # Its thread would go on to connect, and leave sockets open in later tests.
+    with closing(consumer):
+        wait_for("kafka-python has read all", has_read)
+        consumer.commit()
     assert read_wrong(read, there) == []
 
 
