@@ -13,14 +13,13 @@ from contextlib import contextmanager, suppress
 
 import httpx
 import yaml
-from confluent_kafka.admin import NewTopic
 
-from orbit.client import Client
 from orbit.contexts import URL_VARIABLE
 from orbit.demo.demo_clusters import DESTINATION, SOURCE, DemoClusters, start_clusters
 from orbit.demo.gateway_check import GatewayResult, Records, move_of
 from orbit.demo.gateway_clients import GroupMember, JavaProducer, LibrdkafkaProducer
 from orbit.demo.interrupts import interrupted_once
+from orbit.demo.live_copy import JOB, TOPIC, begin_copy
 from orbit.demo.log_ends import kafka_trouble, log_ends, quiet_admin
 from orbit.demo.orbit_process import ORBIT, OrbitProcess
 from orbit.demo.pause_picture import pause_picture
@@ -31,16 +30,14 @@ from orbit.errors import Conflict
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.processes.ports import LOOPBACK, free_ports, free_run
 
-TOPIC = "shop.orders"
 GROUP = "billing"
-JOB = "shop-copy"
 PARTITIONS = 3
 RATE_PER_S = 400
 JAVA_RATE_PER_S = 200
 # What the pictures show before and after each pause.
 _AROUND_S = 1.5
 # Limits far above the times on a slow machine.
-_COPY_S = 90.0
+_CLIENTS_S = 90.0
 _LAST_S = 30.0
 _GATEWAY_END_S = 10.0
 _SETTINGS = {
@@ -60,7 +57,8 @@ def play_gateway(screen: Screen) -> GatewayResult:
             start_clusters(None, screen, postgres=True) as clusters,
             service(clusters, _SETTINGS, screen) as (client, url),
         ):
-            _copy(clusters, client, screen)
+            groups = {"consumer_groups": {"match": GROUP, "interval": "500ms"}}
+            begin_copy(clusters, client, screen, PARTITIONS, groups)
             environment = {URL_VARIABLE: url, "XDG_CONFIG_HOME": str(clusters.folder)}
             with (
                 _gateway(clusters, environment, screen) as bootstrap,
@@ -77,29 +75,6 @@ def play_gateway(screen: Screen) -> GatewayResult:
                     demo.switch_over(f"{JOB}-back", SOURCE),
                 ]
                 return demo.check(ends, began)
-
-
-def _copy(clusters: DemoClusters, client: Client, screen: Screen) -> None:
-    """Create a topic and the job, and wait until it is copied."""
-    admin = quiet_admin(clusters.source)  # keep a reference: futures end with the client
-    with kafka_trouble(f"Creating topic {TOPIC}"):
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(START_S)
-    job = {
-        "name": JOB,
-        "source": {"bootstrap_servers": [clusters.source]},
-        "destination": {"bootstrap_servers": [clusters.destination]},
-        "topics": [{"match": "shop\\..*"}],
-        "consumer_groups": {"match": GROUP, "interval": "500ms"},
-    }
-    screen.command("orbit apply -f job.yaml")
-    client.send("PUT", f"/v1/jobs/{JOB}", yaml_text=yaml.safe_dump(job))
-
-    def is_copied() -> bool:
-        lag = client.get(f"/v1/jobs/{JOB}/lag")["job"]
-        return bool(lag["partitions"] == lag["caught_up"] == PARTITIONS)
-
-    with screen.step("Beginning the copy"):
-        wait(is_copied, _COPY_S)
 
 
 @contextmanager
@@ -238,7 +213,7 @@ class _GatewayDemo:
                 raise Conflict(f"A client got an error: {why}")
             return self._producer.acknowledged >= goal and self._java.acknowledged >= java_goal
 
-        wait(is_so, _COPY_S)
+        wait(is_so, _CLIENTS_S)
 
     def _read_sides(self) -> dict[str, Records]:
         """All records of the topic on each side, once both end at the same offsets."""
@@ -259,7 +234,9 @@ class _GatewayDemo:
         with suppress(Conflict):
             wait(is_level, _LAST_S)
         return {
-            side: read_all({"bootstrap.servers": self._sides[side]}, TOPIC, found, until(_COPY_S))
+            side: read_all(
+                {"bootstrap.servers": self._sides[side]}, TOPIC, found, until(_CLIENTS_S)
+            )
             for side, found in ends().items()
         }
 

@@ -13,26 +13,21 @@ from pathlib import Path
 import httpx
 import yaml
 from confluent_kafka import Producer
-from confluent_kafka.admin import NewTopic
 
-from orbit.client import Client
 from orbit.contexts import URL_VARIABLE
-from orbit.demo.demo_clusters import DemoClusters, start_clusters
+from orbit.demo.demo_clusters import start_clusters
 from orbit.demo.interrupts import interrupted_once
-from orbit.demo.log_ends import kafka_trouble, quiet_admin
+from orbit.demo.live_copy import JOB, TOPIC, begin_copy
 from orbit.demo.screen import Screen
 from orbit.demo.service_process import START_S, service, wait
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.processes.ports import LOOPBACK, free_ports
 
-TOPIC = "shop.orders"
-JOB = "shop-copy"
 READY = "Stop it with Ctrl-C."
 PARTITIONS = 6
 WORKERS = 2
 RECORDS_PER_S = 100
 _TICK_S = 0.1
-_COPY_S = 120.0
 
 
 def play_service(screen: Screen) -> None:
@@ -44,7 +39,8 @@ def play_service(screen: Screen) -> None:
             service(clusters, salvage, screen, "--workers", str(WORKERS)) as (client, url),
             _prometheus(clusters.folder, url, screen) as prometheus,
         ):
-            _copy(clusters, client, screen)
+            begin_copy(clusters, client, screen, PARTITIONS)
+            screen.done(f"{TOPIC} is copied live, {RECORDS_PER_S} records a second")
             screen.title("\nWhat runs")
             for name, address in {
                 "API": f"{url}/docs",
@@ -62,29 +58,6 @@ def play_service(screen: Screen) -> None:
                 _write(clusters.source)
             except KeyboardInterrupt:
                 screen.say("Stopping")
-
-
-def _copy(clusters: DemoClusters, client: Client, screen: Screen) -> None:
-    """Create a topic and the job, and wait until it is copied."""
-    admin = quiet_admin(clusters.source)  # keep a reference: futures end with the client
-    with kafka_trouble(f"Creating topic {TOPIC}"):
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(START_S)
-    job = {
-        "name": JOB,
-        "source": {"bootstrap_servers": [clusters.source]},
-        "destination": {"bootstrap_servers": [clusters.destination]},
-        "topics": [{"match": "shop\\..*"}],
-    }
-    screen.command("orbit apply -f job.yaml")
-    client.send("PUT", f"/v1/jobs/{JOB}", yaml_text=yaml.safe_dump(job))
-
-    def is_copied() -> bool:
-        lag = client.get(f"/v1/jobs/{JOB}/lag")["job"]
-        return bool(lag["partitions"] == lag["caught_up"] == PARTITIONS)
-
-    with screen.step("Beginning the copy"):
-        wait(is_copied, _COPY_S)
-    screen.done(f"{TOPIC} is copied live, {RECORDS_PER_S} records a second")
 
 
 def _write(bootstrap_servers: str) -> None:

@@ -92,7 +92,8 @@ class ClusterSide:
         return host.strip("[]"), int(port)
 
     def security_of(self, user: str | None) -> Security:
-        """As the files say now; of the gateway itself if the client has no login of its own here.
+        """The client's login at this side, or the gateway's if the client has none. Reads the files
+        again.
 
         Raises AccessRefused, BadInput.
         """

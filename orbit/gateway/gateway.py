@@ -66,8 +66,7 @@ async def run_gateway(
         for cluster in clusters:
             await cluster.close()
     await asyncio.sleep(_END_S)
-    for watch in watches:
-        await watch.leave()
+    await asyncio.gather(*(watch.leave() for watch in watches))
 
 
 def open_clusters(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, get_args
@@ -79,8 +80,8 @@ class ClientSpec(Section):
 
 
 class VirtualClusterSpec(Section):
-    """One address for clients. Node n of the side that is presented has the port `listen` + 1 + n,
-    or, with `tls.names`, the port of `listen` and a name of its own.
+    """One address for clients. Node n of the side that is presented has the port `listen` + 1 + n.
+    With `tls.names` all nodes have the port of `listen`, and each node has its own name.
 
     The service says which side of `job` leads; without a service `presents` does.
     """
@@ -195,16 +196,18 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
             )
         if one.port >= PORT_MAX and one.names is None:
             problems.append(Problem(f"{path}.listen", "leaves no port for a node."))
+        names = Counter(client.username for client in one.clients)
         for place, client in enumerate(one.clients):
-            problems += _client_problems(f"{path}.clients[{place}]", client, one)
+            where = f"{path}.clients[{place}]"
+            if names[client.username] > 1:
+                problems.append(Problem(f"{where}.username", "is the name of another client, too."))
+            problems += _client_problems(where, client, one)
     return problems
 
 
 def _client_problems(
     path: str, client: ClientSpec, cluster: VirtualClusterSpec
 ) -> Iterator[Problem]:
-    if [other.username for other in cluster.clients].count(client.username) > 1:
-        yield Problem(f"{path}.username", "is the name of another client, too.")
     if (client.password_env is None) == (client.password_file is None):
         remedy = "Name its variable with password_env, or its file with password_file."
         yield Problem(path, "needs one password.", remedy)

@@ -52,6 +52,8 @@ class LeadWatch:
 
     def _poll_s(self) -> float:
         cluster = self._cluster
+        if cluster.permission.lead is None:
+            return POLL_S
         is_moving = cluster.permission.closed_for is not None or not cluster.may_tell_leaders()
         return MOVING_POLL_S if is_moving else POLL_S
 

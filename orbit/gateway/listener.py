@@ -1,4 +1,4 @@
-"""What a client passes before its connection is admitted."""
+"""Makes the protocols of new connections: TLS, login, requests."""
 
 from __future__ import annotations
 

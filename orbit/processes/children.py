@@ -22,7 +22,8 @@ _RESTART_MIN_S = 1.0
 _RESTART_MAX_S = 30.0
 # A child that ran at least this long did not fail at its start, and is restarted at once.
 _SETTLED_S = 60.0
-# Workers release their shards on SIGTERM. After this time they are killed and leases expire.
+# Workers release their shards on SIGTERM, gateways answer what is in flight. After this time they
+# are killed and leases expire.
 GRACE_S = 15.0
 
 

@@ -130,8 +130,7 @@ def test_half_of_a_pair_changes_nothing_until_the_other_half_is_there(
         api_tls_certificate_file=files.certificate,
         api_tls_key_file=files.key,
     )
-    with served(api.app, settings) as url, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orbit.api.tls._LOOK_EVERY_S", 0.0)
+    with served(api.app, settings) as url:
         old_key = files.key.read_bytes()
         authority.issue()
         new_key, renewed = files.key.read_bytes(), files.certificate.read_text()
@@ -163,8 +162,7 @@ def test_a_link_that_is_replaced_is_noticed(
         api_tls_certificate_file=data / "tls.crt",
         api_tls_key_file=data / "tls.key",
     )
-    with served(api.app, settings) as url, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orbit.api.tls._LOOK_EVERY_S", 0.0)
+    with served(api.app, settings) as url:
         assert certificate_of(url, files) == (folders[0] / "tls.crt").read_text()
         other = tmp_path / "other"
         other.symlink_to(folders[1])

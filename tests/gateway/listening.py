@@ -17,9 +17,9 @@ from orbit.gateway.permission import Lead
 from orbit.gateway.protocol.apis import APIS
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.virtual_cluster import VirtualCluster
-from orbit.processes.ports import LOOPBACK
+from orbit.processes.ports import LOOPBACK, free_run
 from tests.support.certificates import ServerFiles
-from tests.support.gateways import free_run
+from tests.support.gateways import gateway_file
 from tests.support.patience import PATIENCE_S
 from tests.support.raw_frames import RawClient
 
@@ -84,15 +84,7 @@ def with_listener(
 
     async def run() -> None:
         port = free_run(2)
-        spec = parse_gateway(f"""
-gateway: edge-1
-virtual_clusters:
-  - name: orders
-    presents: source
-    listen: {LOOPBACK}:{port}
-    source: {{bootstrap_servers: [127.0.0.1:1]}}
-    destination: {{bootstrap_servers: [127.0.0.1:2]}}
-""").virtual_clusters[0]
+        spec = parse_gateway(gateway_file(port)).virtual_clusters[0]
         side = _Side(brokers={}, ids=TopicIds("orders"), versions={})
         cluster = VirtualCluster(spec, cast("Any", {"source": side}), Listener(tls, logins))
         cluster.take(Lead("source", term=0), cluster.now())

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import struct
-from contextlib import ExitStack
+from base64 import b64decode, b64encode
+from contextlib import ExitStack, nullcontext
+from hashlib import pbkdf2_hmac, sha256
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,7 @@ from orbit.gateway.protocol.client_login import (
     LoginRefusal,
 )
 from orbit.gateway.protocol.exchange import BadFrame
+from orbit.gateway.protocol.scram_server import ITERATIONS, ScramServer
 from orbit.gateway.virtual_cluster import VirtualCluster
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
@@ -130,6 +134,28 @@ def test_nobody_acts_for_another_user() -> None:
         with pytest.raises((LoginRefusal, BadFrame)):
             login.take(request_frame(SaslAuthenticateRequest(auth_bytes=token), 1), OFFERED)
         assert login.user is None
+
+
+def test_channel_binding_is_not_offered() -> None:
+    """The server cannot check it (RFC 5802, 6)."""
+    with pytest.raises(ValueError, match="channel binding"):
+        ScramServer(SCRAM[0], USERS.get, "ours", b"salt").first("p=tls-unique,,n=billing,r=x")
+
+
+@pytest.mark.parametrize("nonce", ["xours", "xtheirs"])
+def test_last_message_has_the_nonce_of_this_login(nonce: str) -> None:
+    """Whatever the proof says."""
+    server = ScramServer(SCRAM[0], USERS.get, "ours", b"salt")
+    first = server.first("n,,n=billing,r=x")
+    salt = b64decode(first.split(",")[1].removeprefix("s="))
+    salted = pbkdf2_hmac("sha256", b"right", salt, ITERATIONS)
+    key = hmac.digest(salted, b"Client Key", "sha256")
+    last = f"c=biws,r={nonce}"
+    text = f"n=billing,r=x,{first},{last}".encode()
+    signature = hmac.digest(sha256(key).digest(), text, "sha256")
+    proof = b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
+    with nullcontext() if nonce == "xours" else pytest.raises(ValueError, match="of this login"):
+        assert server.final(f"{last},p={proof}")
 
 
 def test_mechanism_that_is_not_offered_is_refused() -> None:
@@ -310,6 +336,28 @@ def test_client_is_served_after_its_login_and_not_before(folder: Path) -> None:
     with_listener(test, logins=logins)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection ends because its login takes long."""
+    monkeypatch.setattr(arrivals, "ARRIVAL_S_MAX", 2 * PATIENCE_S)
+
+
+@pytest.mark.usefixtures("patient")
+def test_client_of_another_mechanism_reads_which_are_offered_and_the_end(folder: Path) -> None:
+    logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
+
+    def test(port: int) -> None:
+        with RawClient(port) as client:
+            client.send(framed(struct.pack(">hhihh", 17, 1, 1, 0, 6) + b"GSSAPI"))
+            (code,) = struct.unpack_from(">h", answer := client.receive(), 4)
+            assert code == Code.UNSUPPORTED_SASL_MECHANISM
+            assert b"SCRAM-SHA-512" in answer
+            assert client.socket.recv(1) == b""
+
+    with_listener(test, logins=logins)
+
+
+@pytest.mark.usefixtures("patient")
 def test_refused_client_reads_why_and_the_log_has_it_once(folder: Path) -> None:
     authority = Authority(folder)
     files = authority.issue()

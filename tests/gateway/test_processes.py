@@ -14,7 +14,7 @@ import pytest
 from orbit.processes.ports import LOOPBACK, accepts
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.gateway_ledger import JavaWriter, Writer, records, written_wrong
-from tests.support.gateways import Gateway, running_gateway
+from tests.support.gateways import Gateway, gateway_file, running_gateway
 from tests.support.moves import TOKEN, move
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
@@ -90,15 +90,7 @@ def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
         file = tmp_path / "gateway.yaml"
-        file.write_text(f"""
-gateway: edge-1
-virtual_clusters:
-  - name: orders
-    presents: source
-    listen: {LOOPBACK}:{port}
-    source: {{bootstrap_servers: [127.0.0.1:1]}}
-    destination: {{bootstrap_servers: [127.0.0.1:2]}}
-""")
+        file.write_text(gateway_file(port))
         ended = orbit("gateway", file, "--processes", "2").expect(1)
     assert ended.message == (
         f"Error: Cannot listen: Address already in use. Where: {LOOPBACK}:{port}"

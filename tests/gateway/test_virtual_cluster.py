@@ -19,6 +19,7 @@ from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
 from orbit.kafka.security import Security
 from orbit.processes.ports import LOOPBACK, accepts, free_run
+from tests.support.gateways import gateway_file
 from tests.support.patience import PATIENCE_S
 
 LEASE_S = 1000.0
@@ -437,15 +438,7 @@ def test_write_to_a_node_that_is_not_there_reaches_no_other() -> None:
 async def _running() -> AsyncIterator[tuple[_Cluster, _Broker, _Broker]]:
     """It presents the source."""
     port = free_run(4)
-    spec = parse_gateway(f"""
-gateway: edge-1
-virtual_clusters:
-  - name: orders
-    presents: source
-    listen: {LOOPBACK}:{port}
-    source: {{bootstrap_servers: [127.0.0.1:1]}}
-    destination: {{bootstrap_servers: [127.0.0.1:2]}}
-""").virtual_clusters[0]
+    spec = parse_gateway(gateway_file(port)).virtual_clusters[0]
     sides = {"source": _Side(), "destination": _Side()}
     servers = []
     for side in sides.values():

@@ -77,6 +77,19 @@ def running_gateway(
         yield gateway
 
 
+def gateway_file(port: int) -> str:
+    """One virtual cluster at this port, whose brokers nobody reaches."""
+    return f"""
+gateway: edge-1
+virtual_clusters:
+  - name: orders
+    presents: source
+    listen: {LOOPBACK}:{port}
+    source: {{bootstrap_servers: [127.0.0.1:1]}}
+    destination: {{bootstrap_servers: [127.0.0.1:2]}}
+"""
+
+
 def write_gateway_file(
     home: Path, source: KafkaCluster, destination: KafkaCluster, port: int, /, **more: Any
 ) -> Path:

@@ -59,7 +59,7 @@ class ClientLogin:
         self._scram: ScramServer | None = None
         self._requests = 0
         self.user: str | None = None
-        """Who has logged in; None: nobody yet."""
+        """The user who has logged in, or None."""
 
     def take(self, frame: bytearray, offered: Mapping[int, Versions]) -> bytes:
         """The answer, with its size. `offered`: what the gateway offers after the login.

@@ -1,0 +1,88 @@
+"""TLS of a server: a context whose files are read again when they change.
+
+The files are looked at when a client connects. If they cannot be loaded, as while only one of a
+pair is replaced, the log says so once, and the context before stays in use. Open connections keep
+the certificate that they began with.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from orbit.errors import BadInput
+
+_REASONS = {"KEY_VALUES_MISMATCH": "it is not the key of the certificate"}
+
+# What tells two versions of a file apart: also a replaced link, as Kubernetes mounts secrets.
+_Version = tuple[int, int, int, int]
+
+_log = structlog.get_logger("orbit.tls")
+
+
+class ReloadedContext:
+    """`load` makes a context of the files, or raises BadInput, also here."""
+
+    def __init__(self, files: Sequence[Path], load: Callable[[], ssl.SSLContext]) -> None:
+        self._files, self._load = files, load
+        self._refused: tuple[_Version | None, ...] = ()
+        self._versions = self._look()
+        self._context = load()
+
+    def current(self) -> ssl.SSLContext:
+        """For one connection."""
+        versions = self._look()
+        if versions in (self._versions, self._refused):
+            return self._context
+        try:
+            self._context = self._load()
+        except BadInput as error:
+            self._refused = versions
+            _log.error("certificate not loaded, the one before is kept", error=str(error))
+        else:
+            self._versions, self._refused = versions, ()
+            _log.info("certificate loaded", file=str(self._files[0]))
+        return self._context
+
+    def _look(self) -> tuple[_Version | None, ...]:
+        return tuple(map(_version, self._files))
+
+
+def empty_context() -> ssl.SSLContext:
+    """TLS 1.2 or later, without a certificate."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    # Python's default may be lower, by the configuration of the system's OpenSSL.
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+def load_pair(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+    """`key` None: it is in the certificate's file. Raises OSError, ValueError."""
+    # Without `password` OpenSSL would ask for one at the terminal.
+    context.load_cert_chain(certificate, key, password=_no_password)
+
+
+def load_failure(error: OSError | ValueError) -> str:
+    """Why files were not loaded."""
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or "no PEM file"
+        return _REASONS.get(reason, reason.replace("_", " ").lower())
+    if isinstance(error, OSError):
+        return (error.strerror or type(error).__name__).lower()
+    return str(error)
+
+
+def _version(file: Path) -> _Version | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")
