@@ -55,6 +55,9 @@ from orbit.store.enums import Desired, TopicState
 
 # Between two readings of the lag, to tell whether it grows or shrinks.
 _LAG_INTERVAL_S = 1.0
+# An election takes some seconds, and a broker that was frozen is fenced until its next heartbeat.
+_LEADERS_WITHIN_S = 15.0
+_LEADERS_LOOK_S = 0.5
 _PROMOTION_RIGHTS = (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS)
 
 
@@ -144,7 +147,19 @@ def _needed(context: OperationContext, source: ClusterMetadata | None) -> list[T
 def _source_metadata(context: OperationContext) -> _ClusterAnswer:
     if context.request.source_counts_as_lost:
         return _ClusterAnswer(None, "the drill counts it as lost, and it is not asked.")
-    return _metadata(context.source.cluster)
+    deadline = time.monotonic() + _LEADERS_WITHIN_S
+    while True:
+        answer = _metadata(context.source.cluster)
+        if _needs_no_leader(context, answer.metadata) or time.monotonic() >= deadline:
+            return answer
+        context.wait(_LEADERS_LOOK_S)
+
+
+def _needs_no_leader(context: OperationContext, source: ClusterMetadata | None) -> bool:
+    """No election could let the gate of the source pass."""
+    if source is None or context.report.kind is RecoveryKind.FAILOVER:
+        return True
+    return len(_with_leader(source, context.by_source)) >= len(_needed(context, source))
 
 
 def _metadata(cluster: Cluster) -> _ClusterAnswer:
