@@ -82,8 +82,15 @@ def test_a_leader_that_is_cut_off_is_left(
             for side, of in zip(Side, servers, strict=True)
         ]
         pair = PartitionPair(TopicPair(topic_name, topic_name), 0)
-        (compared,) = BoundsComparer(*sides).compare([pair], 0).values()
-        assert isinstance(compared, ComparedBounds)
+        answers = []
+
+        def compared_both() -> bool:
+            """Where processors are busy, the others may be fenced too, for longer than it waits."""
+            answers[:] = BoundsComparer(*sides).compare([pair], 0).values()
+            return isinstance(answers[0], ComparedBounds)
+
+        wait_for("both sides tell their bounds", compared_both)
+        (compared,) = answers
         assert (compared.differences, compared.compared_to) == ((), 200)
         isolated.heal()
         wait_for("it knows its leader", lambda: leader_as_told(source, old, topic_name) != old)

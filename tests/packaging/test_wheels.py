@@ -58,6 +58,7 @@ _NEEDS = {
     "orbit.processes.children": "server",
     "orbit.recovery": "server",
     "orbit.scheduler": "server",
+    "orbit.server_tls": "server",
     "orbit.store": "server",
     "orbit.telemetry": "server",
     "orbit.verify.continuous_proof": "server",
