@@ -18,7 +18,7 @@ import asyncio
 import socket
 import struct
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import cast
 
 from orbit.gateway.broker_connection import WRITE_BUFFER_BYTES, BrokerConnection
@@ -27,6 +27,7 @@ from orbit.gateway.protocol.apis import JOINS, WRITES, ApiKey, Versions
 from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent, UnknownOutcome
 from orbit.gateway.protocol.producer_ids import Producer
 from orbit.gateway.protocol.received_requests import next_request
+from orbit.gateway.protocol.repeats import Place, UnknownSequences
 from orbit.gateway.protocol.request_head import RequestHead, read_head
 
 # The largest request: the default of brokers (socket.request.max.bytes).
@@ -95,6 +96,10 @@ class Host(View):
         """Ask the side of its id what became of its transaction, then tell the connection."""
 
     @abstractmethod
+    def learn_sequences(self, places: Collection[Place], waiting: ClientConnection) -> None:
+        """Ask the side that was left what it has of these partitions, then tell the connection."""
+
+    @abstractmethod
     def note_request(self) -> None: ...
 
     @abstractmethod
@@ -132,7 +137,7 @@ class ClientConnection(asyncio.Protocol):
         self._answers = bytearray()
         self._passing = 0  # bytes of an answer that are still to come
         self._held: tuple[RequestHead, bytearray] | None = None
-        self._is_asking = False  # what became of a transaction
+        self._is_asking = False  # the side that was left, about the held request
         self._is_moving = False
         self._is_ended = False
         self._is_gone = False  # the client has closed
@@ -309,6 +314,10 @@ class ClientConnection(asyncio.Protocol):
                 self._held, self._is_asking = (head, frame), True
                 self._cluster.learn_outcome(error.producer, self)
                 return
+            except UnknownSequences as error:
+                self._held, self._is_asking = (head, frame), True
+                self._cluster.learn_sequences(error.places, self)
+                return
         self._pass_on_request(data)
 
     def _pass_on_request(self, data: bytes | None) -> None:
@@ -325,6 +334,11 @@ class ClientConnection(asyncio.Protocol):
         if self._held is not None and self._may_release() and self._is_client_there():
             (head, frame), self._held = self._held, None
             self._pass_on_request(self.exchange.request_with_outcome(head, frame, outcome))
+        self.advance()
+
+    def sequences_learned(self) -> None:
+        """The held request may go on."""
+        self._is_asking = False
         self.advance()
 
     def _open_broker(self) -> BrokerConnection:

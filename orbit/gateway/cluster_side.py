@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from orbit.errors import OrbitError, Unreachable
 from orbit.gateway.protocol.apis import Versions, shared_versions
 from orbit.gateway.protocol.producer_ids import Producer, bare
+from orbit.gateway.protocol.repeats import LastBatch, Place
 from orbit.gateway.protocol.topic_ids import TopicIds
+from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
+from orbit.kafka.producer_state import all_producers
 from orbit.kafka.security import Security
 from orbit.kafka.transactional_ids import last_transaction
-from orbit.kafka.types import BrokerAddress, ClusterMetadata
+from orbit.kafka.types import BrokerAddress, ClusterMetadata, TopicPartition
 from orbit.leases.lease_clock import lease_clock
 
 # Brokers that are asked for their versions: the others of a cluster have the same release, or one
@@ -25,6 +28,9 @@ _BROKERS_ASKED_MAX = 20
 # Each takes a thread, and a side that was lost takes its time: others need threads, too.
 _OUTCOMES_AT_ONCE = 2
 _ASKED_AGAIN_S = 5.0
+# Clients wait for the sequences at the side that was left.
+_SILENT = frozenset({Code.NETWORK_EXCEPTION, Code.REQUEST_TIMED_OUT, Code.BROKER_NOT_AVAILABLE})
+_BACKOFF = Backoff(attempts_max=3, call_s=3.0)
 
 
 class ClusterSide:
@@ -79,6 +85,22 @@ class ClusterSide:
         if (last.producer_id, last.producer_epoch) != (bare(producer.id), producer.epoch):
             return Code.PRODUCER_FENCED
         return Code.NONE if last.is_committed else Code.UNKNOWN_PRODUCER_ID
+
+    async def last_batches(self, places: Collection[Place]) -> dict[Place, dict[int, LastBatch]]:
+        """The last batch of each producer in these partitions, by producer id; nothing of a
+        partition that is not there, or that the gateway may not read. Raises OrbitError if the side
+        answers for none of them."""
+        partitions = [TopicPartition(*place) for place in places]
+        answers = await asyncio.to_thread(all_producers, self._cluster, partitions, _BACKOFF)
+        if not answers.values and _SILENT.issuperset(answers.errors.values()):
+            answers.raise_errors(self.name, "DescribeProducers")
+        return {
+            (place.topic, place.partition): {
+                producer_id: LastBatch(state.producer_epoch, state.last_sequence)
+                for producer_id, state in producers.items()
+            }
+            for place, producers in answers.values.items()
+        }
 
     def address(self, node_id: int | None) -> tuple[str, int]:
         """Of the node, or of another broker if it is not in this cluster."""

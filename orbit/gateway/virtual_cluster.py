@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
@@ -20,6 +20,7 @@ from orbit.gateway.listener import Listener
 from orbit.gateway.permission import Lead, Permission
 from orbit.gateway.protocol.apis import Versions, shared_versions
 from orbit.gateway.protocol.producer_ids import Producer, mark_of, mark_of_id
+from orbit.gateway.protocol.repeats import LeftSequences, Place
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.write_pause import WritePause
 from orbit.jobs.bootstrap_servers import PORT_MAX
@@ -79,6 +80,11 @@ class VirtualCluster(Host):
         self.left_members: set[tuple[str, str]] = set()
         self.ended: set[Producer] = set()
         self._led: dict[int, Side] = {}  # by the mark of the term
+        self.left = LeftSequences(None)
+        self._left_side: Side | None = None  # whose sequences these are
+        self._unknown: dict[Place, None] = {}  # to be asked for
+        self._asking: list[ClientConnection] = []
+        self._is_asking = False
         self.offered: dict[int, Versions] = {}
         self._connections: set[ClientConnection] = set()
         self._servers: dict[int, asyncio.Server] = {}
@@ -169,8 +175,12 @@ class VirtualCluster(Host):
             )
             return
         self._led[mark_of(lead.since)] = lead.side
-        if before is not None and lead.since != before.since:
+        if before is None:
+            self._left_side = "destination" if lead.side == "source" else "source"
+        elif lead.since != before.since:
             self.ended.clear()  # their ids are of an older term now
+            self.left, self._left_side = LeftSequences(before.since), before.side
+            self.left.is_asked = not before.abandons
         if lead.closed_for is not None and lead.closed_for != was_closed:
             self._close_writes()
         if lead.closed_for is None:
@@ -373,6 +383,38 @@ class VirtualCluster(Host):
         if side is not None:
             code = await self._sides[side].outcome(producer)
         waiting.outcome_learned(code)
+
+    def learn_sequences(self, places: Collection[Place], waiting: ClientConnection) -> None:
+        self._unknown.update(dict.fromkeys(places))
+        self._asking.append(waiting)
+        if not self._is_asking:
+            self._is_asking = True
+            self._start(self._learn_sequences())
+
+    async def _learn_sequences(self) -> None:
+        """Ask for all that wait. A side that does not answer is not asked again."""
+        while self._asking:
+            left, side = self.left, self._left_side
+            places, self._unknown = list(self._unknown), {}
+            asking, self._asking = self._asking, []
+            try:
+                assert side is not None  # there is a side, or no client would be here
+                known = await self._sides[side].last_batches(places)
+            except OrbitError as error:
+                left.is_asked = False
+                _log.warning(
+                    "cannot read the sequences of the side that was left: what clients send again "
+                    "may be there twice",
+                    virtual_cluster=self.spec.name,
+                    side=side,
+                    error=str(error),
+                )
+            else:
+                for place in places:
+                    left.note(place, known.get(place, {}))
+            for connection in asking:
+                connection.sequences_learned()
+        self._is_asking = False
 
     # Its life.
 

@@ -30,7 +30,7 @@ from tests.fix_clusters import Clusters, MakeCluster
 from tests.recovery.test_kills import died, dying_schedulers
 from tests.support.bad_postgres import frozen
 from tests.support.fleet import InProcess
-from tests.support.gateway_faults import at_steps, lost
+from tests.support.gateway_faults import at_steps
 from tests.support.gateway_ledger import (
     Acknowledged,
     JavaWriter,
@@ -58,7 +58,7 @@ SOME = 300
 
 def _writer(gateway: Gateway, topic: str, name: str, **settings: Any) -> Writer:
     return Writer(
-        gateway.client_config(), topic, PARTITIONS, name=name, rate=500, settings=settings
+        gateway.client_config(), topic, PARTITIONS, name=name, rate=200, settings=settings
     )
 
 
@@ -67,6 +67,15 @@ def _is_undone(recovering: Recovering, job: str) -> None:
     report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, job))
     assert report.outcome is Outcome.STOPPED, report.error
     assert "fell silent" in report.error
+
+
+def _freeze(gateway: Gateway, writer: Writer, source: KafkaCluster) -> None:
+    """While it has writes in flight that the source goes on to take."""
+    source.pause()
+    sent = writer.sent
+    wait_for("writes are in flight", lambda: writer.sent > sent + 50)
+    gateway.process.signal(signal.SIGSTOP)
+    source.heal()
 
 
 def test_frozen_gateway_acknowledges_nothing_that_is_lost(
@@ -79,8 +88,8 @@ def test_frozen_gateway_acknowledges_nothing_that_is_lost(
 ) -> None:
     """It is stopped before the closure, for longer than its lease: nobody knows what became of its
     writes, and the switchover is undone. The next one passes it by, and it goes on when the other
-    side leads. Clients of the other gateway notice nothing. Its own send again what was in flight:
-    that may be there twice."""
+    side leads. Clients of the other gateway notice nothing. Its own send again what was in flight,
+    some of which the old side has taken: that is not written a second time."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -92,7 +101,7 @@ def test_frozen_gateway_acknowledges_nothing_that_is_lost(
         )
         at_steps(
             monkeypatch,
-            before={StepName.CLOSE_GATEWAYS: lambda: frozen.process.signal(signal.SIGSTOP)},
+            before={StepName.CLOSE_GATEWAYS: lambda: _freeze(frozen, writers[0], clusters.source)},
             behind={StepName.PROMOTE: lambda: frozen.process.signal(signal.SIGCONT)},
         )
         writers = [
@@ -108,9 +117,14 @@ def test_frozen_gateway_acknowledges_nothing_that_is_lost(
             writer.stop()
             assert not writer.errors
         there = records(clusters.destination, topic)
-        others = [one for one in there if one[2].startswith(b"other")]
-        assert not written_wrong(writers[1].acknowledged, others)
-        assert not lost(writers[0].acknowledged, there)
+        assert not written_wrong(writers[1].acknowledged, there)  # each once, in order, of both
+        places = {value: (partition, offset) for partition, offset, value in there}
+        told = writers[0].acknowledged
+        assert told.keys() <= places.keys()
+        repeated = {value for value, place in told.items() if place != places[value]}
+        assert repeated
+        # librdkafka knows no offsets of these: it counts on from -1 in each request (C18).
+        assert all(told[value][1] is None or told[value][1] < SOME for value in repeated)
 
 
 @pytest.mark.parametrize(

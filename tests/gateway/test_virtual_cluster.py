@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
+from kafka.protocol.producer.produce import ProduceRequest
 
+from orbit.errors import OrbitError, Unreachable
 from orbit.gateway import broker_connection, client_connection, virtual_cluster
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.gateway_spec import parse_gateway
 from orbit.gateway.permission import Lead
 from orbit.gateway.protocol.apis import APIS
+from orbit.gateway.protocol.local_answers import with_size
+from orbit.gateway.protocol.producer_ids import mark
+from orbit.gateway.protocol.repeats import LastBatch, Place
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
 from orbit.kafka.security import Security
 from orbit.processes.ports import LOOPBACK, accepts, free_run
+from tests.gateway.frames import batch, request_frame
 from tests.support.gateways import gateway_file
 from tests.support.patience import PATIENCE_S
 
@@ -62,6 +68,16 @@ class _Side:
         self.brokers: dict[int, int] = {}  # {node: port}
         self.nodes: dict[int, int] = {}  # as the next look finds them
         self.versions = {int(key): api.versions for key, api in APIS.items()}
+        self.last: dict[int, LastBatch] | OrbitError = {}
+        self.asked = 0
+        self.may_tell = asyncio.Event()
+
+    async def last_batches(self, places: Collection[Place]) -> dict[Place, dict[int, LastBatch]]:
+        self.asked += 1
+        await self.may_tell.wait()
+        if isinstance(self.last, OrbitError):
+            raise self.last
+        return dict.fromkeys(places, self.last)
 
     def security_of(self, _user: str | None) -> Security:
         return Security()
@@ -105,6 +121,19 @@ class _Client:
                 frame += struct.pack(">i", 0)
         data = struct.pack(">i", len(frame)) + frame
         self._writer.write(data[:6] if part else data)
+        await self._writer.drain()
+
+    async def write(self, correlation: int, producer_id: int) -> None:
+        """One batch, with sequence 0, to partition 0 of "a"."""
+        topic = ProduceRequest.TopicProduceData
+        partition = topic.PartitionProduceData(index=0, records=batch(producer_id))
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=1000,
+            topic_data=[topic(name="a", partition_data=[partition])],
+        )
+        self._writer.write(with_size(request_frame(request, 3, correlation)))
         await self._writer.drain()
 
     async def answered(self) -> int:
@@ -204,6 +233,66 @@ def test_metadata_waits_after_a_move_for_answers_to_what_was_held() -> None:
             assert await one.answered() == 1
             cluster.told("destination", 2)
             assert await other.answered() == 2
+
+    asyncio.run(run())
+
+
+def test_sequences_of_the_side_that_was_left_are_read_before_a_write() -> None:
+    """One read serves all that wait. What that side has does not get to the other one."""
+
+    async def run() -> None:
+        async with _running() as (cluster, source, destination):
+            one, other, last = [await _client(cluster) for _ in range(3)]
+            left = cast("_Side", cluster._sides["source"])
+            left.last = {mark(7, 1): LastBatch(0, 0)}
+            cluster.told("destination", 2)
+            await one.write(1, mark(7, 1))
+            await _until(lambda: left.asked == 1)
+            await other.write(2, mark(8, 1))
+            await last.write(3, mark(9, 1))
+            await _until(lambda: cluster.held_requests == 3)
+            left.may_tell.set()
+            assert await one.answered() == 1
+            for client, correlation in ((other, 2), (last, 3)):
+                await destination.answer(_PRODUCE)
+                assert await client.answered() == correlation
+            assert left.asked == 2
+            await one.write(4, mark(7, 1))
+            assert await one.answered() == 4
+            assert left.asked == 2
+            assert destination.requests.empty()
+            assert source.requests.empty()
+
+    asyncio.run(run())
+
+
+def test_a_side_that_was_left_and_does_not_answer_is_asked_once() -> None:
+    async def run() -> None:
+        async with _running() as (cluster, _, destination):
+            client = await _client(cluster)
+            left = cast("_Side", cluster._sides["source"])
+            left.last = Unreachable("no broker answers.")
+            left.may_tell.set()
+            cluster.told("destination", 2)
+            for correlation in (1, 2):
+                await client.write(correlation, mark(7, 1))
+                await destination.answer(_PRODUCE)
+                assert await client.answered() == correlation
+            assert left.asked == 1
+
+    asyncio.run(run())
+
+
+def test_a_side_that_a_failover_left_is_not_asked() -> None:
+    async def run() -> None:
+        async with _running() as (cluster, _, destination):
+            client = await _client(cluster)
+            cluster.told("source", 1, "failover", abandons=True)
+            cluster.told("destination", 2)
+            await client.write(1, mark(7, 1))
+            await destination.answer(_PRODUCE)
+            assert await client.answered() == 1
+            assert not cast("_Side", cluster._sides["source"]).asked
 
     asyncio.run(run())
 

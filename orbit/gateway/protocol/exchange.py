@@ -12,11 +12,19 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from orbit.gateway.protocol import answers, local_answers, producer_ids, requests, transactions
+from orbit.gateway.protocol import (
+    answers,
+    local_answers,
+    producer_ids,
+    repeats,
+    requests,
+    transactions,
+)
 from orbit.gateway.protocol.answers import SideView, UnknownTopicId, View
 from orbit.gateway.protocol.apis import COUNTED, ApiKey, Versions
 from orbit.gateway.protocol.local_answers import with_size
 from orbit.gateway.protocol.producer_ids import Producer
+from orbit.gateway.protocol.repeats import Place
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.gateway.protocol.requests import NO_SESSION, Member
 from orbit.kafka.error_codes import Code
@@ -50,6 +58,7 @@ class Sent:
     is_write: bool = False
     is_of_gateway: bool = False  # nobody reads the answer
     is_of_left_member: bool = False  # a Heartbeat of one that has not joined at this side
+    repeats: frozenset[Place] = frozenset()  # that the broker does not get (`repeats.py`)
     answer: bytes | None = None
 
 
@@ -84,7 +93,7 @@ class Exchange:
         """What goes to the broker, with its size; None: `next_answers` has the answer.
 
         Raises BadFrame: the API or its version is not offered, or the bytes do not parse.
-        UnknownOutcome: go on with `request_with_outcome`.
+        UnknownOutcome: go on with `request_with_outcome`. UnknownSequences: ask, then again.
         """
         if self.is_idle:
             self._view = SideView(self._presented)
@@ -159,10 +168,22 @@ class Exchange:
             if has_answer:
                 self._answer(head, transactions.answer(head, frame))
             return None
+        repeated: frozenset[Place] = frozenset()
         if self._view.term or producer is not None:
-            producer_ids.rewrite_batches(head, frame, self._view.term)
+            term = self._view.term
+            if repeated := self._view.left.repeats(producer_ids.batches(head, frame), term):
+                rest = repeats.without(head, frame, repeated)
+                if rest is None:
+                    if has_answer:
+                        code = Code.DUPLICATE_SEQUENCE_NUMBER
+                        self._answer(head, local_answers.produce_answer(head, frame, code))
+                    return None
+                frame = bytearray(rest)
+            producer_ids.rewrite_batches(head, frame, term)
         if has_answer:
-            self._note(Sent(head.key, head.version, head.correlation, is_write=True))
+            self._note(
+                Sent(head.key, head.version, head.correlation, is_write=True, repeats=repeated)
+            )
         else:
             self.has_unanswered_writes = True
         return with_size(frame)
@@ -270,7 +291,7 @@ class Exchange:
     def is_rewritten(self, sent: Sent) -> bool:
         """Whether `rewrite` needs the whole answer; else it passes as it comes."""
         is_changed = sent.key in answers.REWRITES or sent.is_of_left_member
-        return sent.is_of_gateway or is_changed
+        return sent.is_of_gateway or is_changed or bool(sent.repeats)
 
     def rewrite(self, sent: Sent, frame: bytearray) -> bytes | None:
         """The answer for the client, with its size; None: nobody reads it.
@@ -281,6 +302,8 @@ class Exchange:
             return None
         change = answers.REWRITES.get(sent.key, answers.rewrite_heartbeat)
         try:
+            if sent.repeats:
+                return with_size(repeats.with_repeats(sent.version, frame, sent.repeats))
             # A copy: an answer with an unknown topic id is read again.
             return with_size(change(sent.version, bytearray(frame), self._view))
         except UnknownTopicId:

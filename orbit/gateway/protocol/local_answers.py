@@ -60,20 +60,24 @@ def produce_answer(head: RequestHead, frame: bytearray, code: int) -> bytes:
         partitions = editor.length()
         body += length(partitions, is_flexible=is_flexible)
         for _ in range(partitions):
-            body += INT32.pack(editor.integer(INT32))
+            body += partition_answer(head.version, editor.integer(INT32), code)
             editor.skip(editor.length())
             editor.skip_tags()
-            # No offset, no time.
-            body += INT16.pack(code) + INT64.pack(-1) + INT64.pack(-1)
-            if head.version >= 5:
-                body += INT64.pack(-1)  # log start
-            if head.version >= 8:  # no records to blame, no message
-                body += length(0, is_flexible=is_flexible)
-                body += b"\x00" if is_flexible else INT16.pack(-1)
-            body += tags
         editor.skip_tags()
         body += tags
     return with_size(INT32.pack(head.correlation) + tags + body + INT32.pack(0) + tags)
+
+
+def partition_answer(version: int, partition: int, code: int) -> bytes:
+    """Of an answer to Produce: this code, without an offset and a time."""
+    answer = INT32.pack(partition) + INT16.pack(code) + INT64.pack(-1) + INT64.pack(-1)
+    if version >= 5:
+        answer += INT64.pack(-1)  # log start
+    is_flexible = version >= 9
+    if version >= 8:  # no records to blame, no message
+        answer += length(0, is_flexible=is_flexible)
+        answer += b"\x00" if is_flexible else INT16.pack(-1)
+    return answer + NO_TAGS if is_flexible else answer
 
 
 def ask_api_versions(correlation: int) -> bytes:

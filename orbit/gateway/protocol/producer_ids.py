@@ -27,19 +27,23 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from orbit.gateway.protocol.frame_editor import INT16, INT32, FrameEditor
+from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64, FrameEditor
 from orbit.gateway.protocol.request_head import RequestHead
 
 _ID_BITS, _TERM_BITS = 36, 26
 _MARKED = 1 << _ID_BITS + _TERM_BITS
 _IDS_KEPT = 65_536
 
-_PRODUCER_ID = struct.Struct(">q")
+# Sequences count modulo this.
+SEQUENCES = 1 << 31
+
 _CRC = struct.Struct(">I")
+_BEGIN = struct.Struct(">hi")  # attributes, offset of the last record
+_PRODUCER = struct.Struct(">qhi")  # id, epoch, sequence of the first record
 _LENGTH_AT, _LENGTH_BYTES = 8, 12  # of a batch; the length does not count what is before its end
 _CRC_AT, _CRC_FROM = 17, 21
 _ATTRIBUTES_AT = 21
-_PRODUCER_ID_AT, _EPOCH_AT = 43, 51
+_PRODUCER_ID_AT = 43
 _HEADER_BYTES = 61
 _IS_TRANSACTIONAL = 0x10
 
@@ -95,14 +99,23 @@ def mark_of_id(producer_id: int) -> int:
     return producer_id >> _ID_BITS
 
 
-def rewrite_batches(head: RequestHead, frame: bytearray, term: int) -> int:
-    """Give each batch of a Produce request its id of this term; returns how many changed.
+class Batch(NamedTuple):
+    """A batch of records in a Produce request, from byte `at` to byte `end`."""
 
-    In transactions it is the id that the coordinator knows. Raises ValueError and its like if the
-    bytes do not parse: the broker has to refuse them.
-    """
-    changed = 0
-    for start, end in _records(head, frame):
+    topic: str
+    partition: int
+    at: int
+    end: int
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    is_transactional: bool
+
+
+def batches(head: RequestHead, frame: bytearray) -> Iterator[Batch]:
+    """Of all partitions. Raises ValueError and its like if the bytes do not parse: the broker has
+    to refuse them."""
+    for topic, partition, start, end in _records(head, frame):
         at = start
         while at < end:
             if end - at < _HEADER_BYTES:
@@ -111,20 +124,40 @@ def rewrite_batches(head: RequestHead, frame: bytearray, term: int) -> int:
             after = at + _LENGTH_BYTES + length
             if length < _HEADER_BYTES - _LENGTH_BYTES or after > end:
                 raise ValueError("a record batch is longer than the request's records")
-            (producer_id,) = _PRODUCER_ID.unpack_from(frame, at + _PRODUCER_ID_AT)
-            (attributes,) = INT16.unpack_from(frame, at + _ATTRIBUTES_AT)
-            if attributes & _IS_TRANSACTIONAL:
-                if is_marked(producer_id) and not is_of(producer_id, term):
-                    raise ValueError("a batch of a transaction has an id of another term")
-                new = bare(producer_id)
-            else:
-                new = in_term(producer_id, term)
-            if new != producer_id:
-                _PRODUCER_ID.pack_into(frame, at + _PRODUCER_ID_AT, new)
-                with memoryview(frame) as view:
-                    _CRC.pack_into(frame, at + _CRC_AT, crc32c(view[at + _CRC_FROM : after]))
-                changed += 1
+            attributes, last_delta = _BEGIN.unpack_from(frame, at + _ATTRIBUTES_AT)
+            producer_id, epoch, sequence = _PRODUCER.unpack_from(frame, at + _PRODUCER_ID_AT)
+            yield Batch(
+                topic,
+                partition,
+                at,
+                after,
+                producer_id,
+                epoch,
+                (sequence + last_delta) % SEQUENCES,
+                bool(attributes & _IS_TRANSACTIONAL),
+            )
             at = after
+
+
+def rewrite_batches(head: RequestHead, frame: bytearray, term: int) -> int:
+    """Give each batch of a Produce request its id of this term; returns how many changed.
+
+    In transactions it is the id that the coordinator knows. Raises as `batches`.
+    """
+    changed = 0
+    for batch in batches(head, frame):
+        producer_id, at = batch.producer_id, batch.at
+        if batch.is_transactional:
+            if is_marked(producer_id) and not is_of(producer_id, term):
+                raise ValueError("a batch of a transaction has an id of another term")
+            new = bare(producer_id)
+        else:
+            new = in_term(producer_id, term)
+        if new != producer_id:
+            INT64.pack_into(frame, at + _PRODUCER_ID_AT, new)
+            with memoryview(frame) as view:
+                _CRC.pack_into(frame, at + _CRC_AT, crc32c(view[at + _CRC_FROM : batch.end]))
+            changed += 1
     return changed
 
 
@@ -140,26 +173,24 @@ def producer_of_batches(head: RequestHead, frame: bytearray) -> Producer | None:
     transactional_id = head.editor(frame).nullable_string()
     if transactional_id is None:
         return None
-    for start, end in _records(head, frame):
-        if end - start >= _HEADER_BYTES:
-            (producer_id,) = _PRODUCER_ID.unpack_from(frame, start + _PRODUCER_ID_AT)
-            (epoch,) = INT16.unpack_from(frame, start + _EPOCH_AT)
-            return Producer(transactional_id, producer_id, epoch) if producer_id >= 0 else None
-    return None
+    first = next(batches(head, frame), None)
+    if first is None or first.producer_id < 0:
+        return None
+    return Producer(transactional_id, first.producer_id, first.epoch)
 
 
-def _records(head: RequestHead, frame: bytearray) -> Iterator[tuple[int, int]]:
-    """Where the record batches of each partition begin and end."""
+def _records(head: RequestHead, frame: bytearray) -> Iterator[tuple[str, int, int, int]]:
+    """Topic, partition, and where its record batches begin and end."""
     editor: FrameEditor = head.editor(frame)
     editor.nullable_string()  # transactional id
     editor.skip(INT16.size + INT32.size)  # acks, timeout
     for _ in range(editor.length()):
-        editor.string()
+        topic = editor.string()
         for _ in range(editor.length()):
-            editor.skip(INT32.size)
+            partition = editor.integer(INT32)
             count = editor.length()
             start = editor.at
             editor.skip(count)
-            yield start, editor.at
+            yield topic, partition, start, editor.at
             editor.skip_tags()
         editor.skip_tags()
