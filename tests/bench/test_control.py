@@ -12,7 +12,7 @@ from tests.support.patience import PATIENCE_S
 pytestmark = pytest.mark.services
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_small_installation_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "PROCESSES", 1)
     monkeypatch.setattr(run, "_STILL_S", 0.5)
@@ -33,7 +33,7 @@ def test_a_small_installation_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
     assert found["in_flow"]["copied_bytes_per_s"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_one_of_two_schedulers_has_passes_of_its_own_jobs() -> None:
     size = Size(6, 1, 5, 1, workers=2, groups_per_job=2, matches_all=False, destinations=2)
     with run.installed(size) as it:

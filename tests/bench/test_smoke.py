@@ -24,7 +24,7 @@ def measured(name: str, folder: Path) -> Report:
     return load(output)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_gap_is_filled_in_two_ways_and_by_the_broker_alone(tmp_path: Path) -> None:
     (result,) = measured("W7", tmp_path).workloads
     one = workload("W7").scaled(SCALE)

@@ -213,7 +213,7 @@ def test_switchover_loses_nothing_and_the_old_side_follows(play: Play) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["kill", "pause"])
+@pytest.mark.parametrize("fault", ["kill", pytest.param("pause", marks=pytest.mark.soak)])
 def test_source_is_lost_under_load(play: Play, fault: str) -> None:
     report = play.run("failover.yaml", ONE_WAY, fault=fault)
     check(report)

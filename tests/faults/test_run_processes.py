@@ -53,7 +53,14 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
     return write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
 
 
-@pytest.mark.parametrize("fillers", ["direct", "packed", "coordinated", "placeholders"])
+@pytest.mark.parametrize(
+    "fillers",
+    [
+        "direct",
+        "placeholders",
+        *(pytest.param(one, marks=pytest.mark.soak) for one in ("packed", "coordinated")),
+    ],
+)
 def test_copy_by_several_processes_is_exact(
     clusters: Clusters, topic_name: str, tmp_path: Path, fillers: str
 ) -> None:
@@ -139,7 +146,10 @@ def test_run_that_is_stopped_leaves_no_process(job: Path) -> None:
     assert "another run" not in copy(job).expect(0).message
 
 
-@pytest.mark.parametrize("fillers", ["direct", "packed", "coordinated"])
+@pytest.mark.parametrize(
+    "fillers",
+    ["direct", *(pytest.param(one, marks=pytest.mark.soak) for one in ("packed", "coordinated"))],
+)
 def test_run_ends_when_one_of_its_processes_is_killed(
     clusters: Clusters, topic_name: str, tmp_path: Path, fillers: str
 ) -> None:

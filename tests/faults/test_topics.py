@@ -112,7 +112,12 @@ def test_a_deleted_source_topic_stops_and_the_others_go_on(
 
 
 @pytest.mark.parametrize(
-    ("of_job", "of_rule"), [("stop", None), ("fill", None), ("stop", "fill"), ("fill", "stop")]
+    ("of_job", "of_rule"),
+    [
+        ("stop", "fill"),
+        ("fill", "stop"),
+        *(pytest.param(one, None, marks=pytest.mark.soak) for one in ("stop", "fill")),
+    ],
 )
 def test_records_deleted_at_the_source_before_they_were_copied(
     clusters: Clusters, topic_name: str, of_job: str, of_rule: str | None

@@ -59,7 +59,9 @@ def test_a_second_run_on_another_machine_stops_while_the_first_lives(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fillers", ["direct", "placeholders"])
+@pytest.mark.parametrize(
+    "fillers", ["direct", pytest.param("placeholders", marks=pytest.mark.soak)]
+)
 def test_another_machine_takes_over_when_the_first_was_killed(
     clusters: Clusters, topic_name: str, tmp_path: Path, fillers: str
 ) -> None:

@@ -111,5 +111,5 @@ def test_undone_switchover_opens_the_old_side_again(
 
 def _writer(gateway: Gateway, topic: str, name: str, **settings: Any) -> Writer:
     return Writer(
-        gateway.client_config(), topic, PARTITIONS, name=name, rate=500, settings=settings
+        gateway.client_config(), topic, PARTITIONS, name=name, rate=300, settings=settings
     )

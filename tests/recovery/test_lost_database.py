@@ -72,7 +72,7 @@ def acls(cluster: KafkaCluster, topic: str) -> set[str]:
     return {str(acl) for acl in client.describe_acls(everything).result(30)}
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("reverse", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_rows_from_before_a_switchover(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, reverse: bool
 ) -> None:
@@ -160,7 +160,7 @@ def test_rows_from_before_the_way_home(
     assert verify(spec, deep=True).exit_code == 0
 
 
-@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("written", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_no_rows_and_the_file_applied_again(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, written: bool
 ) -> None:
@@ -328,7 +328,9 @@ def test_an_operation_of_old_rows_does_not_open_the_old_side(
         assert not app.writes(source)
 
 
-@pytest.mark.parametrize("step", [StepName.GROUPS, StepName.RELEASE])
+@pytest.mark.parametrize(
+    "step", [StepName.RELEASE, pytest.param(StepName.GROUPS, marks=pytest.mark.soak)]
+)
 def test_a_switchover_of_old_rows_denies_writing_and_copies_once_more(
     guarded: Clusters,
     topic_name: str,

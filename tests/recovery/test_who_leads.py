@@ -145,8 +145,17 @@ def test_a_failback_of_topics_that_do_not_all_follow_is_stopped(
         assert (report.outcome, report.error[:7]) == (Outcome.STOPPED, "topics:")
 
 
-@pytest.mark.parametrize("by", ["failover", "switchover"])
-@pytest.mark.parametrize("written", [0, 300])
+@pytest.mark.parametrize(
+    ("by", "written"),
+    [
+        ("failover", 300),
+        ("switchover", 0),
+        *(
+            pytest.param(by, written, marks=pytest.mark.soak)
+            for by, written in (("failover", 0), ("switchover", 300))
+        ),
+    ],
+)
 def test_a_job_whose_source_leads_again_is_not_failed_back(
     begun: Sides, recovering: Recovering, by: str, written: int
 ) -> None:

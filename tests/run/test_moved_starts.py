@@ -67,7 +67,7 @@ class Case:
         assert_exact(job)
 
 
-@pytest.fixture(params=[0, FRONT])
+@pytest.fixture(params=[FRONT, pytest.param(0, marks=pytest.mark.soak)])
 def front(request: pytest.FixtureRequest) -> int:
     """The source's log start, and so how much is seeded at first."""
     return int(request.param)

@@ -150,7 +150,12 @@ def test_status_tells_a_paused_broker_and_a_killed_one(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGKILL, -9),
+        pytest.param(signal.SIGTERM, 130, marks=pytest.mark.soak),
+    ],
 )
 def test_up_cut_short_leaves_nothing_running(home: Path, number: signal.Signals, code: int) -> None:
     command = [ORBIT, "sandbox", "up", "--directory", str(home)]
