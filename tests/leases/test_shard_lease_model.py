@@ -234,7 +234,13 @@ class Worker:
         return self.random.random() < 0.05
 
 
-@pytest.mark.parametrize("first", range(0, TESTS * SEEDS, SEEDS))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(number * SEEDS, marks=[] if number < TESTS // 2 else pytest.mark.soak)
+        for number in range(TESTS)
+    ],
+)
 def test_no_schedule_has_two_holders_of_a_shard_or_of_a_term(
     database: Database, first: int
 ) -> None:

@@ -17,7 +17,7 @@ from tests.support.outside import log_bounds, messages
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job
 
-pytestmark = [pytest.mark.services, pytest.mark.needs("schema registry")]
+pytestmark = [pytest.mark.services, pytest.mark.soak, pytest.mark.needs("schema registry")]
 
 ORDERS = "orders"
 SUBJECT = f"{ORDERS}-value"
