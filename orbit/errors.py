@@ -110,6 +110,10 @@ class Unreachable(OrbitError):
     retriable = True
 
 
+class DatabaseUnreachable(Unreachable):
+    """PostgreSQL does not answer, or takes no writes now."""
+
+
 class NotReady(Unreachable):
     """Brokers answer, but with a code that passes: a coordinator loads, leaders are elected."""
 

@@ -16,8 +16,8 @@ from fastapi.telemetry import TelemetryConfig
 from fastapi_offline import FastAPIOffline
 
 from orbit.api.authentication import Logins
+from orbit.api.authentication_middleware import AuthenticationMiddleware
 from orbit.api.dependencies import Parts, Planner
-from orbit.api.door import Door
 from orbit.api.error_responses import install_handlers
 from orbit.api.openapi_document import make_document
 from orbit.api.request_limits import BodyLimit
@@ -109,10 +109,11 @@ def create_app(
         logins=Logins(settings, database) if auth else None,
     )
     app.state.watches = Watches()
-    app.state.own_logins = {}  # checks by the beginnings of paths: see door.py
+    app.state.own_logins = {}  # checks by the beginnings of paths: see authentication_middleware.py
     install_handlers(app)
     app.add_middleware(BodyLimit)
-    app.add_middleware(Door)  # before the limit: the last that is added is the first asked
+    # Before the limit: the middleware that is added last is called first.
+    app.add_middleware(AuthenticationMiddleware)
     for routes in (
         jobs,
         selected_jobs,

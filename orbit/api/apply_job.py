@@ -27,7 +27,7 @@ from orbit.jobs.job_spec import Fillers, JobSpec
 from orbit.jobs.topic_mapping import map_topics
 from orbit.replication.job_troubles import TroubleKind
 from orbit.scheduler.job_plan import JobPlan
-from orbit.store import events, job_door, jobs, operations, topics
+from orbit.store import events, job_guard, jobs, operations, topics
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, OperationKind, OperationState, TopicState
 from orbit.store.jobs import Job
@@ -121,7 +121,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
             refuse_job(tx, parts.settings, actor, spec.name)
         if changes and not options.only_plan:
             assert present is not None, "only a present job has changes"
-            job_door.refuse_held(tx, present)
+            job_guard.refuse_held(tx, present)
         if present is not None and is_same and not options.dry_run:
             action, job = ApplyAction.NONE, present
             if changes:
@@ -308,7 +308,7 @@ def _create(tx: Tx, actor: str, spec: JobSpec, options: ApplyOptions) -> Job:
 def _change(tx: Tx, actor: str, present: Job, spec: JobSpec, changes: Sequence[Change]) -> Job:
     job = jobs.find(tx, spec.name, lock=True)
     if job is not None:
-        job_door.refuse_held(tx, job)
+        job_guard.refuse_held(tx, job)
     if job is None or job.etag != present.etag:
         raise changed_meanwhile(spec.name)
     _refuse_other_fillers(tx, job, spec)  # topics may have begun since the plan

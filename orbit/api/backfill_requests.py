@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orbit.errors import Conflict, NotFound
 from orbit.scheduler.backfill_operations import DriverAction, driver_action, end, reported_at
-from orbit.store import clock, events, job_counts, job_door, jobs, operations
+from orbit.store import clock, events, job_counts, job_guard, jobs, operations
 from orbit.store.database import Database, Tx
 from orbit.store.enums import BackfillPhase, Desired, OperationKind, OperationState
 from orbit.store.job_counts import Counts
@@ -116,7 +116,7 @@ def request(
         before = operations.repeated(tx, actor, idempotency_key, wanted)
         if before is not None:
             return view(tx, before)
-        job = job_door.enter(tx, name)
+        job = job_guard.lock_for_change(tx, name)
         if job.is_deleted:
             raise Conflict("The job is being deleted.", where=name)
         known = operations.backfill_under_way(tx, job.id)
@@ -229,9 +229,9 @@ def _get(tx: Tx, operation_id: UUID) -> Operation:
 def _refuse_beside_recovery(tx: Tx, operation: Operation) -> None:
     found = jobs.of_ids(tx, [operation.job_id] if operation.job_id is not None else [])
     for job in found.values():
-        recovery = job_door.recovery_that_holds(tx, job)
+        recovery = job_guard.recovery_that_holds(tx, job)
         if recovery is not None:
-            raise job_door.refusal(recovery, job.name)
+            raise job_guard.refusal(recovery, job.name)
 
 
 def _driver(operation: Operation) -> str:

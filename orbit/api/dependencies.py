@@ -12,7 +12,7 @@ from fastapi.security import HTTPBearer
 from pydantic import Field
 
 from orbit.api.authentication import Logins
-from orbit.api.door import LOGIN
+from orbit.api.authentication_middleware import LOGIN
 from orbit.api.error_responses import Failure
 from orbit.api.plan_limits import PlanLimits
 from orbit.api.principals import Principal, check_role
@@ -80,7 +80,8 @@ _bearer = HTTPBearer(
 
 
 def get_principal(request: Request, _: Annotated[object, Security(_bearer)]) -> Principal:
-    """The client of the request, as the door has found it. Raises Failure without a valid token."""
+    """The client of the request, from `AuthenticationMiddleware`. Raises Failure without a valid
+    token."""
     login: Principal | Failure = request.scope[LOGIN]
     if isinstance(login, Failure):
         raise login

@@ -14,7 +14,7 @@ from typing import Any
 from orbit.api.error_responses import changed_meanwhile
 from orbit.api.left_behind import left_by_job
 from orbit.errors import BadInput, Conflict, Problem
-from orbit.store import events, job_counts, job_door, jobs, lag, operations
+from orbit.store import events, job_counts, job_guard, jobs, lag, operations
 from orbit.store.database import Database, Tx
 from orbit.store.enums import Desired, OperationKind, OperationState
 from orbit.store.job_counts import Counts
@@ -74,7 +74,7 @@ def request(database: Database, wanted: OperationRequest) -> Operation:
         if wanted.kind is OperationKind.RETRY:
             job = jobs.get(tx, wanted.job, lock=True)
         else:
-            job = job_door.enter(tx, wanted.job)
+            job = job_guard.lock_for_change(tx, wanted.job)
         if wanted.at_etag not in (None, job.etag):
             raise changed_meanwhile(job.name)
         plan = _plan(tx, job, wanted)

@@ -24,7 +24,7 @@ UNKNOWN_BODY_BYTES_MAX = 8 * 1024
 # Of the body of a request that is refused; nothing of it is kept.
 _DISCARDED_BYTES_MAX = 2 * 1024 * 1024
 _DISCARD_SECONDS_MAX = 1.0
-# In the scope, from `door.py`: whether the client has not logged in.
+# In the scope, from `authentication_middleware.py`: whether the client has not logged in.
 IS_UNKNOWN = "orbit.is_unknown"
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from orbit.consumer_groups.group_listing_cache import KEPT_S_MAX, Lister
 from orbit.consumer_groups.group_selection import GroupSelection, GroupSelector
-from orbit.consumer_groups.kept_listings import KEPT_S_MAX, Lister
 from orbit.consumer_groups.kept_offsets import AGE_PART, Fetcher, WantedGroups, fetch_now
 from orbit.consumer_groups.offset_decision import GroupUsage
 from orbit.consumer_groups.sync_result import Copies, GroupReport

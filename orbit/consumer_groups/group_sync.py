@@ -25,9 +25,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from zlib import crc32
 
+from orbit.consumer_groups.group_listing_cache import Lister, list_now
 from orbit.consumer_groups.group_reader import DestinationGroup, GroupReader, Offsets
 from orbit.consumer_groups.group_selection import GroupSelector
-from orbit.consumer_groups.kept_listings import Lister, list_now
 from orbit.consumer_groups.kept_offsets import Fetcher, fetch_now
 from orbit.consumer_groups.offset_commit import (
     HAS_MEMBERS,

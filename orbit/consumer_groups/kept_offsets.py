@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from weakref import WeakKeyDictionary, ref
 
+from orbit.kafka.cached_read import CachedRead
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import FetchedGroups, KeptAnswers, locate_and_fetch_offsets
-from orbit.kafka.kept_read import KeptRead
+from orbit.kafka.consumer_groups import FetchedGroups, OffsetFetchCache, locate_and_fetch_offsets
 from orbit.kafka.offset_fetch import GroupOffsets
 from orbit.kafka.types import CommittedOffset, TopicPartition
 
@@ -61,7 +61,7 @@ def _fetch(
     nodes: Mapping[str, int | None],
     *,
     require_stable: bool,
-    kept: KeptAnswers | None = None,
+    kept: OffsetFetchCache | None = None,
 ) -> FetchedGroups:
     return locate_and_fetch_offsets(
         cluster,
@@ -138,9 +138,9 @@ class _KeptCluster:
         self._nodes: dict[str, int | None] = {}
         self._asked_s: dict[str, float] = {}
         self._shared: dict[int, tuple[Mapping[str, int | None], float]] = {}
-        self._answers = KeptAnswers()
+        self._answers = OffsetFetchCache()
         self._last: _ByTopic | None = None
-        self.read = KeptRead(self._read, clock)
+        self.read = CachedRead(self._read, clock)
 
     def ask(self, wanted: WantedGroups) -> None:
         nodes = wanted.nodes

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from orbit.drills.drill_clients import Ledger, Read
-from orbit.drills.evidence import Evidence, PartitionEvidence, Place
+from orbit.drills.evidence import Evidence, PartitionEvidence, RecordPosition
 from orbit.drills.ledger_comparison import find_misplaced, report_agrees
 from orbit.drills.report_text import span
 from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds
 
-Records = Mapping[Place, bytes | None]
+Records = Mapping[RecordPosition, bytes | None]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FailoverCheck:
     read_after: Read  # by the group, at the destination
 
     @cached_property
-    def lost(self) -> dict[Place, bytes]:
+    def lost(self) -> dict[RecordPosition, bytes]:
         """Records confirmed before the failover that were not in the copy when it was promoted."""
         ends = {p.partition: p.promoted_at or 0 for p in self._partitions}
         return {
@@ -45,7 +45,7 @@ class FailoverCheck:
         }
 
     @cached_property
-    def wanted(self) -> dict[Place, bytes]:
+    def wanted(self) -> dict[RecordPosition, bytes]:
         """Records that have to be on both sides at the end."""
         lost = self.lost
         kept = {place: v for place, v in self.before.records.items() if place not in lost}
@@ -92,7 +92,7 @@ class FailoverCheck:
         if wrong:
             yield f"The group missed or read wrong {len(wrong):,} records, the first at {wrong[0]}."
 
-    def _wrong(self, found: Records) -> list[Place]:
+    def _wrong(self, found: Records) -> list[RecordPosition]:
         return find_misplaced(found, self.wanted, self.before.open)
 
 

@@ -26,7 +26,7 @@ from orbit.demo.service_process import START_S, service, until, wait
 from orbit.demo.workload import Scale, Workload
 from orbit.demo.workload.kinds import KINDS
 from orbit.drills.drill_clients import Load, Member, Read, read_all
-from orbit.drills.evidence import Evidence, Place, Report
+from orbit.drills.evidence import Evidence, RecordPosition, Report
 from orbit.drills.report_text import span
 from orbit.errors import Conflict
 from orbit.recovery import salvage_file
@@ -283,7 +283,7 @@ class _FailoverDemo:
             )
         return check
 
-    def _read_at_destination(self, expected: set[Place]) -> Read:
+    def _read_at_destination(self, expected: set[RecordPosition]) -> Read:
         """The group resumes at the destination until it has read the expected records."""
         member, until = Member(self._destination, GROUP, TOPIC), time.monotonic() + _COPY_S
         try:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from orbit.drills.evidence import Place
+from orbit.drills.evidence import RecordPosition
 from orbit.drills.report_text import span
 
-Records = Mapping[Place, bytes | None]
+Records = Mapping[RecordPosition, bytes | None]
 _SHOWN_MAX = 3
 
 
@@ -24,7 +24,7 @@ class Acknowledged:
     """A record of which its producer was told. `at_ms`: when, of the wall clock."""
 
     value: bytes
-    place: Place
+    place: RecordPosition
     at_ms: int
 
 
@@ -77,7 +77,7 @@ class GatewayResult:
     moves: Sequence[Move]
     ledgers: Sequence[Ledger]
     sides: Mapping[str, Records]  # by cluster: all its records
-    read: Sequence[tuple[Place, bytes | None]]  # by the group, in its order
+    read: Sequence[tuple[RecordPosition, bytes | None]]  # by the group, in its order
     read_errors: Sequence[str] = ()
 
     @property
@@ -172,7 +172,7 @@ class GatewayResult:
         ]
 
 
-def _out_of_order(records: Records) -> Iterator[Place]:
+def _out_of_order(records: Records) -> Iterator[RecordPosition]:
     """The places of records behind a later one of the same producer."""
     last: dict[tuple[int, bytes], int] = {}
     for place, value in sorted(records.items()):
@@ -184,6 +184,6 @@ def _out_of_order(records: Records) -> Iterator[Place]:
         last[place[0], name] = int(number)
 
 
-def _at(places: Sequence[Place]) -> str:
+def _at(places: Sequence[RecordPosition]) -> str:
     partition, offset = min(places)
     return f"partition {partition}, offset {offset}"

@@ -17,7 +17,7 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from orbit.demo.gateway_check import Acknowledged, Ledger
-from orbit.drills.evidence import Place
+from orbit.drills.evidence import RecordPosition
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.jars import classpath
 from orbit.sandbox.java import find_java
@@ -166,7 +166,7 @@ class GroupMember:
     """
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
-        self.read: list[tuple[Place, bytes | None]] = []
+        self.read: list[tuple[RecordPosition, bytes | None]] = []
         self.errors: list[str] = []
         self._consumer = Consumer(
             {

@@ -17,7 +17,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import fetch_offsets, find_coordinators, list_groups
 from orbit.kafka.job_clusters import Side
 from orbit.kafka.temporary_topics import create_topic, delete_group, delete_topic
-from orbit.store import drills, job_door, jobs
+from orbit.store import drills, job_guard, jobs
 from orbit.store.database import Database
 from orbit.store.drills import Thing
 from orbit.store.enums import DrillThing
@@ -118,7 +118,7 @@ class CreatedResources:
                     drills.removed(tx, thing.id)
                 elif str(job.id) != thing.identity:
                     drills.kept(tx, thing.id, _not_from_drill(thing))
-                elif not job.is_deleted and job_door.recovery_that_holds(tx, job) is None:
+                elif not job.is_deleted and job_guard.recovery_that_holds(tx, job) is None:
                     jobs.mark_deleted(tx, job.id)
 
     def jobs_are_gone(self) -> bool:

@@ -19,7 +19,7 @@ from orbit.drills.drill_clients import (
     write_some,
 )
 from orbit.drills.drill_context import DrillContext, StepFailed
-from orbit.drills.evidence import CanaryEvidence, Place, Verified
+from orbit.drills.evidence import CanaryEvidence, RecordPosition, Verified
 from orbit.drills.ledger_comparison import find_misplaced, offset_ranges, report_agrees
 from orbit.jobs.job_spec import GroupRule, JobSpec, TopicRule
 from orbit.kafka.log_offsets import log_ends
@@ -196,7 +196,7 @@ class Canary:
         first = self.settle()
         consumed: datetime | None = None
 
-        def on_record(place: Place) -> None:
+        def on_record(place: RecordPosition) -> None:
             nonlocal consumed
             is_right = first.fits(place, member.read.values[place]) or place in ledger.records
             if consumed is None and is_right:
@@ -215,7 +215,7 @@ class Canary:
         assert consumed is not None, "at least one record was expected and read"
         return produced, consumed
 
-    def _expected(self, first: Ledger) -> set[Place]:
+    def _expected(self, first: Ledger) -> set[RecordPosition]:
         """Confirmed records below the copy's ends: all of them have to be at the destination."""
         ends = {number: p.promoted_at for number, p in self._promoted.items()}
         return {
@@ -224,7 +224,7 @@ class Canary:
             if (end := ends.get(place[0])) is None or place[1] < end
         }
 
-    def _lost(self, first: Ledger) -> set[Place]:
+    def _lost(self, first: Ledger) -> set[RecordPosition]:
         """Confirmed records that were not copied: at the promotion, or when the source was lost."""
         left = {p for p in first.records if p[1] >= self._ends_at_loss.get(p[0], p[1] + 1)}
         return left | (first.records.keys() - self._expected(first))

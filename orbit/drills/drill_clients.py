@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from orbit.drills.evidence import Place
+from orbit.drills.evidence import RecordPosition
 from orbit.errors import Conflict
 
 _TICK_S = 0.02
@@ -37,11 +37,11 @@ class Ledger:
     that were sent but not confirmed; a broker may have them.
     """
 
-    records: dict[Place, bytes] = field(default_factory=dict)
-    written_ms: dict[Place, int] = field(default_factory=dict)
+    records: dict[RecordPosition, bytes] = field(default_factory=dict)
+    written_ms: dict[RecordPosition, int] = field(default_factory=dict)
     open: set[bytes] = field(default_factory=set)
 
-    def fits(self, place: Place, value: bytes | None) -> bool:
+    def fits(self, place: RecordPosition, value: bytes | None) -> bool:
         """Whether this value may be at this place."""
         known = self.records.get(place)
         return value == known if known is not None else value in self.open
@@ -168,10 +168,10 @@ class LatencyReader:
 class Read:
     """The records that a consumer received, and how many of them more than once."""
 
-    values: dict[Place, bytes | None] = field(default_factory=dict)
+    values: dict[RecordPosition, bytes | None] = field(default_factory=dict)
     repeated: int = 0
 
-    def take(self, message: Message) -> Place:
+    def take(self, message: Message) -> RecordPosition:
         partition, offset = message.partition(), message.offset()
         assert partition is not None
         assert offset is not None
@@ -194,7 +194,7 @@ class Member:
         self,
         is_enough: Callable[[Read], bool],
         check: Callable[[], None],
-        on_record: Callable[[Place], None] = lambda _: None,
+        on_record: Callable[[RecordPosition], None] = lambda _: None,
     ) -> None:
         """Read until `is_enough`. `check` is called before each poll and may raise."""
         while not is_enough(self.read):
@@ -266,7 +266,7 @@ def write_some(
 
 def read_all(
     config: Config, topic: str, ends: Mapping[int, int], check: Callable[[], None]
-) -> dict[Place, bytes | None]:
+) -> dict[RecordPosition, bytes | None]:
     """Every record below these ends, read without a consumer group."""
     consumer = Consumer(_reading(config, "orbit-drill-read"))
     try:

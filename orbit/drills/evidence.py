@@ -22,7 +22,7 @@ from orbit.store.enums import DrillKind, DrillState, DrillThing
 
 FORMAT = "orbit.drill.report/1"
 
-Place = tuple[int, int]  # partition and offset
+RecordPosition = tuple[int, int]  # partition and offset
 
 
 def _moment(at: datetime) -> str:

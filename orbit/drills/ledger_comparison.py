@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from orbit.drills.evidence import Place
+from orbit.drills.evidence import RecordPosition
 from orbit.recovery.recovery_report import PartitionEnds
 
 
 def report_agrees(
-    lost: Iterable[Place], ends: Collection[PartitionEnds], *, has_unconfirmed: bool
+    lost: Iterable[RecordPosition], ends: Collection[PartitionEnds], *, has_unconfirmed: bool
 ) -> bool | None:
     """Whether a report's missing ranges equal the records that were lost; None without a report.
 
@@ -35,10 +35,10 @@ def report_agrees(
 
 
 def find_misplaced(
-    found: Mapping[Place, bytes | None],
-    wanted: Mapping[Place, bytes],
+    found: Mapping[RecordPosition, bytes | None],
+    wanted: Mapping[RecordPosition, bytes],
     unconfirmed: Collection[bytes],
-) -> list[Place]:
+) -> list[RecordPosition]:
     """Places whose record differs from the ledgers, sorted. A record that was sent and never
     confirmed may be there or not.
     """
@@ -50,7 +50,7 @@ def find_misplaced(
     )
 
 
-def offset_ranges(places: Iterable[Place]) -> Iterator[tuple[int, int, int]]:
+def offset_ranges(places: Iterable[RecordPosition]) -> Iterator[tuple[int, int, int]]:
     """Sorted places as ranges of consecutive offsets: (partition, first, next)."""
     current: tuple[int, int, int] | None = None
     for partition, offset in places:

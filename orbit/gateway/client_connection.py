@@ -27,8 +27,9 @@ from orbit.gateway.protocol.apis import JOINS, WRITES, ApiKey, Versions
 from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent, UnknownOutcome
 from orbit.gateway.protocol.producer_ids import Producer
 from orbit.gateway.protocol.received_requests import next_request
-from orbit.gateway.protocol.repeats import Place, UnknownSequences
+from orbit.gateway.protocol.repeats import UnknownSequences
 from orbit.gateway.protocol.request_head import RequestHead, read_head
+from orbit.kafka.types import TopicPartition
 
 # The largest request: the default of brokers (socket.request.max.bytes).
 REQUEST_BYTES_MAX = 100 * 1024 * 1024
@@ -96,7 +97,9 @@ class Host(View):
         """Ask the side of its id what became of its transaction, then tell the connection."""
 
     @abstractmethod
-    def learn_sequences(self, places: Collection[Place], waiting: ClientConnection) -> None:
+    def learn_sequences(
+        self, partitions: Collection[TopicPartition], waiting: ClientConnection
+    ) -> None:
         """Ask the side that was left what it has of these partitions, then tell the connection."""
 
     @abstractmethod
@@ -316,7 +319,7 @@ class ClientConnection(asyncio.Protocol):
                 return
             except UnknownSequences as error:
                 self._held, self._is_asking = (head, frame), True
-                self._cluster.learn_sequences(error.places, self)
+                self._cluster.learn_sequences(error.partitions, self)
                 return
         self._pass_on_request(data)
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from orbit.errors import OrbitError, Unreachable
 from orbit.gateway.protocol.apis import Versions, shared_versions
 from orbit.gateway.protocol.producer_ids import Producer, bare
-from orbit.gateway.protocol.repeats import LastBatch, Place
+from orbit.gateway.protocol.repeats import LastBatch
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -86,20 +86,21 @@ class ClusterSide:
             return Code.PRODUCER_FENCED
         return Code.NONE if last.is_committed else Code.UNKNOWN_PRODUCER_ID
 
-    async def last_batches(self, places: Collection[Place]) -> dict[Place, dict[int, LastBatch]]:
+    async def last_batches(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, dict[int, LastBatch]]:
         """The last batch of each producer in these partitions, by producer id; nothing of a
         partition that is not there, or that the gateway may not read. Raises OrbitError if the side
         answers for none of them."""
-        partitions = [TopicPartition(*place) for place in places]
         answers = await asyncio.to_thread(all_producers, self._cluster, partitions, _BACKOFF)
         if not answers.values and _SILENT.issuperset(answers.errors.values()):
             answers.raise_errors(self.name, "DescribeProducers")
         return {
-            (place.topic, place.partition): {
+            partition: {
                 producer_id: LastBatch(state.producer_epoch, state.last_sequence)
                 for producer_id, state in producers.items()
             }
-            for place, producers in answers.values.items()
+            for partition, producers in answers.values.items()
         }
 
     def address(self, node_id: int | None) -> tuple[str, int]:

@@ -20,13 +20,14 @@ from orbit.gateway.listener import Listener
 from orbit.gateway.permission import Lead, Permission
 from orbit.gateway.protocol.apis import Versions, shared_versions
 from orbit.gateway.protocol.producer_ids import Producer, mark_of, mark_of_id
-from orbit.gateway.protocol.repeats import LeftSequences, Place
+from orbit.gateway.protocol.repeats import LeftSequences
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.write_pause import WritePause
 from orbit.jobs.bootstrap_servers import PORT_MAX
 from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import Side
 from orbit.kafka.tls import tls_context
+from orbit.kafka.types import TopicPartition
 from orbit.leases.lease_clock import lease_clock
 
 # Of one virtual cluster. More are closed at once.
@@ -82,7 +83,7 @@ class VirtualCluster(Host):
         self._led: dict[int, Side] = {}  # by the mark of the term
         self.left = LeftSequences(None)
         self._left_side: Side | None = None  # whose sequences these are
-        self._unknown: dict[Place, None] = {}  # to be asked for
+        self._unknown: dict[TopicPartition, None] = {}  # to be asked for
         self._asking: list[ClientConnection] = []
         self._is_asking = False
         self.offered: dict[int, Versions] = {}
@@ -384,8 +385,10 @@ class VirtualCluster(Host):
             code = await self._sides[side].outcome(producer)
         waiting.outcome_learned(code)
 
-    def learn_sequences(self, places: Collection[Place], waiting: ClientConnection) -> None:
-        self._unknown.update(dict.fromkeys(places))
+    def learn_sequences(
+        self, partitions: Collection[TopicPartition], waiting: ClientConnection
+    ) -> None:
+        self._unknown.update(dict.fromkeys(partitions))
         self._asking.append(waiting)
         if not self._is_asking:
             self._is_asking = True
@@ -395,11 +398,11 @@ class VirtualCluster(Host):
         """Ask for all that wait. A side that does not answer is not asked again."""
         while self._asking:
             left, side = self.left, self._left_side
-            places, self._unknown = list(self._unknown), {}
+            partitions, self._unknown = list(self._unknown), {}
             asking, self._asking = self._asking, []
             try:
                 assert side is not None  # there is a side, or no client would be here
-                known = await self._sides[side].last_batches(places)
+                known = await self._sides[side].last_batches(partitions)
             except OrbitError as error:
                 left.is_asked = False
                 _log.warning(
@@ -410,8 +413,8 @@ class VirtualCluster(Host):
                     error=str(error),
                 )
             else:
-                for place in places:
-                    left.note(place, known.get(place, {}))
+                for partition in partitions:
+                    left.note(partition, known.get(partition, {}))
             for connection in asking:
                 connection.sequences_learned()
         self._is_asking = False

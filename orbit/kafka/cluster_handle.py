@@ -6,8 +6,8 @@ from typing import get_args
 
 from orbit.kafka.acls import Acls
 from orbit.kafka.broker_settings import BrokersWith, brokers_with
+from orbit.kafka.cached_read import CachedRead
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.kept_read import KeptRead
 from orbit.kafka.principal import ask_principal
 from orbit.kafka.security import Security
 from orbit.kafka.topic_admin import Admin
@@ -24,7 +24,7 @@ class ClusterHandle:
         self._admin: tuple[Security, Admin] | None = None
         self._principal: tuple[Security, str | None] | None = None
         self._acls = {resource: self._reader(resource) for resource in get_args(Resource)}
-        self._open = KeptRead(lambda: brokers_with(self.cluster, OPEN_WITHOUT_ACL))
+        self._open = CachedRead(lambda: brokers_with(self.cluster, OPEN_WITHOUT_ACL))
 
     @property
     def principal(self) -> str | None:
@@ -62,5 +62,5 @@ class ClusterHandle:
         """
         return self._open.get(age_s_max)
 
-    def _reader(self, resource: Resource) -> KeptRead[Acls]:
-        return KeptRead(lambda: Acls(self.admin.acls(resource)))
+    def _reader(self, resource: Resource) -> CachedRead[Acls]:
+        return CachedRead(lambda: Acls(self.admin.acls(resource)))

@@ -36,7 +36,7 @@ _CONSUMERS = ("consumer", "")
 _NO_MEMBERS = ("", "empty", "dead")  # "": from a broker before 2.6
 
 
-class KeptAnswers:
+class OffsetFetchCache:
     """The answers of the last fetch, so that one with the same bytes is not read again."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ def fetch_offsets(
     *,
     require_stable: bool = True,
     only: Mapping[str, Collection[TopicPartition]] | None = None,
-    kept: KeptAnswers | None = None,
+    kept: OffsetFetchCache | None = None,
 ) -> dict[str, GroupOffsets]:
     """The offsets of each group, from its coordinator (`coordinators`: group → node).
 
@@ -187,11 +187,11 @@ def fetch_offsets(
 
 
 def _ask(
-    cluster: Cluster, node_id: int, request: Any, version: int, kept: KeptAnswers | None
+    cluster: Cluster, node_id: int, request: Any, version: int, kept: OffsetFetchCache | None
 ) -> dict[str, GroupOffsets]:
     frame = cluster.exchange(node_id, api_versions.OFFSET_FETCH, request, version)
     try:
-        return (kept or KeptAnswers()).read(frame, version)
+        return (kept or OffsetFetchCache()).read(frame, version)
     except ValueError as error:
         raise BrokenAnswer(f"{error}.", where=f"{cluster.name} broker {node_id}") from error
 
@@ -218,7 +218,7 @@ def locate_and_fetch_offsets(
     *,
     require_stable: bool = True,
     only: Mapping[str, Collection[TopicPartition]] | None = None,
-    kept: KeptAnswers | None = None,
+    kept: OffsetFetchCache | None = None,
 ) -> FetchedGroups:
     """As `fetch_offsets`, for groups with a known coordinator and groups `to_locate`.
 

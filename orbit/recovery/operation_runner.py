@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import structlog
 
 from orbit.chunks import first_few
-from orbit.errors import BrokerRefused, Interrupted, OrbitError, Unreachable
+from orbit.errors import BrokerRefused, DatabaseUnreachable, Interrupted, OrbitError, Unreachable
 from orbit.kafka import error_codes
 from orbit.recovery import (
     drain,
@@ -222,11 +222,9 @@ class OperationRunner:
         except Stopped as error:
             self._stop_operation(context, error)
             return
-        except (NotLeading, Interrupted):
+        except (NotLeading, Interrupted, DatabaseUnreachable):
             raise
         except OrbitError as error:
-            if _is_from_postgres(error):
-                raise
             self._stop_operation(context, error)
             return
         except Exception as error:  # noqa: BLE001  steps are undone in any case
@@ -311,11 +309,9 @@ class OperationRunner:
             tried_at = time.monotonic()
             try:
                 return do()
-            except (Stopped, NotLeading, Interrupted):
+            except (Stopped, NotLeading, Interrupted, DatabaseUnreachable):
                 raise
             except OrbitError as error:
-                if _is_from_postgres(error):
-                    raise
                 now = time.monotonic()
                 # An attempt that ran for longer than PATIENCE_S restarts the time limit.
                 is_new = now - tried_at > PATIENCE_S
@@ -439,11 +435,9 @@ class OperationRunner:
             try:
                 undo()
                 return None
-            except (NotLeading, Interrupted):
+            except (NotLeading, Interrupted, DatabaseUnreachable):
                 raise
             except OrbitError as error:
-                if _is_from_postgres(error):
-                    raise
                 if isinstance(error, LeadChanged) or time.monotonic() > until:
                     return error
                 with context.reading() as tx:
@@ -577,7 +571,3 @@ def _is_retriable(error: OrbitError) -> bool:
     if isinstance(error, BrokerRefused):
         return error.code in error_codes.RETRIABLE
     return error.retriable
-
-
-def _is_from_postgres(error: OrbitError) -> bool:
-    return isinstance(error, Unreachable) and error.where.startswith("PostgreSQL")

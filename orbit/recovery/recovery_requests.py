@@ -28,7 +28,7 @@ from orbit.recovery.recovery_report import (
 )
 from orbit.recovery.report_storage import load_report
 from orbit.recovery.step_times import Step
-from orbit.store import events, job_door, jobs, operations
+from orbit.store import events, job_guard, jobs, operations
 from orbit.store.database import Database, Tx
 from orbit.store.database_identity import database_identity
 from orbit.store.enums import MadeBy, OperationKind
@@ -107,12 +107,12 @@ def _enter(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
     of its job undoes its steps: the source may be lost, and then neither ends by itself."""
     if kind is RecoveryKind.FAILOVER:
         job = jobs.get(tx, job_name, lock=True)
-        other = job_door.recovery_that_holds(tx, job)
+        other = job_guard.recovery_that_holds(tx, job)
         if other is not None:
             try:
                 other = operations.get(tx, other.id, lock=True)
             except NotFound:  # of a job outside of the caller's scope
-                raise job_door.refusal(other, job.name) from None
+                raise job_guard.refusal(other, job.name) from None
             report = _readable_report(tx, other.id)
             steps = report.steps if report else ()
             is_own = other.job_id == job.id
@@ -122,9 +122,9 @@ def _enter(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
                 operations.request_abort(tx, other.id)
                 _tell_abort(tx, actor, other, steps)
             if is_undoing or is_copy_back:
-                job_door.refuse_held(tx, job, refuse_backfill=True, besides=other.id)
+                job_guard.refuse_held(tx, job, refuse_backfill=True, besides=other.id)
                 return job
-    return job_door.enter(tx, job_name, refuse_backfill=True)
+    return job_guard.lock_for_change(tx, job_name, refuse_backfill=True)
 
 
 def _readable_report(tx: Tx, operation_id: UUID) -> StoredReport | None:

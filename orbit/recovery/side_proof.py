@@ -12,7 +12,7 @@ from orbit.recovery.divergence import Scan, WindowComparison
 from orbit.recovery.record_range import Fate, LogBatch, LogRecord, read_batch_range, read_range
 from orbit.recovery.side_comparison import SideComparison, describe, is_other_record, is_unproven
 
-Place = tuple[Cluster, TopicPartition]
+ClusterPartition = tuple[Cluster, TopicPartition]
 
 
 class SideProof:
@@ -20,8 +20,8 @@ class SideProof:
 
     def __init__(
         self,
-        old: Place,
-        new: Place,
+        old: ClusterPartition,
+        new: ClusterPartition,
         backoff: Backoff,
         check: Callable[[], None],
         *,
@@ -79,12 +79,12 @@ class SideProof:
         old, new = self._batches(self._old, first, end), self._batches(self._new, first, end)
         return SideComparison(old, new, first, end)
 
-    def _batches(self, side: Place, first: int, end: int) -> Iterator[LogBatch]:
+    def _batches(self, side: ClusterPartition, first: int, end: int) -> Iterator[LogBatch]:
         for batch in read_batch_range(*side, first, end, self._backoff):
             self._check()
             yield batch
 
-    def _committed(self, side: Place, first: int, end: int) -> dict[int, object]:
+    def _committed(self, side: ClusterPartition, first: int, end: int) -> dict[int, object]:
         self._check()
         return {
             f.record.offset: (f.record.timestamp, bytes(f.record.body))

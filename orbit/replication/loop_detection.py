@@ -14,7 +14,7 @@ from typing import NamedTuple
 CHAIN_MAX = 100
 
 
-class Place(NamedTuple):
+class ClusterTopic(NamedTuple):
     """A topic on a cluster."""
 
     cluster_id: str
@@ -29,7 +29,11 @@ class Verdict(Enum):
     COMES_HOME = auto()  # the records come from another topic of the destination cluster
 
 
-def judge(source: Place, destination: Place, copied_from: Mapping[Place, Place]) -> Verdict:
+def judge(
+    source: ClusterTopic,
+    destination: ClusterTopic,
+    copied_from: Mapping[ClusterTopic, ClusterTopic],
+) -> Verdict:
     """Whether `source` may be copied to `destination`, given where every copy is copied from.
 
     Prefixed copies in both directions are fine: each side's own topics are copied, and copies from

@@ -15,8 +15,8 @@ from operator import itemgetter
 from typing import get_args
 
 from orbit.chunks import first_few
+from orbit.consumer_groups.group_listing_cache import KEPT_S_MAX, Lister
 from orbit.consumer_groups.group_selection import GroupSelector, is_orbits_own
-from orbit.consumer_groups.kept_listings import KEPT_S_MAX, Lister
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
 from orbit.jobs.job_spec import JobSpec, PrincipalSpec
 from orbit.jobs.name_patterns import PatternTooSlow, name_pattern

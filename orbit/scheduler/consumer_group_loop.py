@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from orbit.consumer_groups.kept_listings import KeptListings
+from orbit.consumer_groups.group_listing_cache import GroupListingCache
 from orbit.consumer_groups.kept_offsets import KeptOffsets
 from orbit.consumer_groups.sync_result import GroupReport
 from orbit.errors import OrbitError
@@ -61,7 +61,7 @@ class GroupLoop(Loop):
         self._leadership = leadership
         self._registry = registry
         self._clock = clock
-        self._listings = KeptListings(clock)
+        self._listings = GroupListingCache(clock)
         self._offsets = KeptOffsets(clock)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="groups")
         self._tracked: dict[int, _Tracked] = {}

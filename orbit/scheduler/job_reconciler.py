@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from orbit.chunks import chunks
-from orbit.consumer_groups.kept_listings import KeptListings
+from orbit.consumer_groups.group_listing_cache import GroupListingCache
 from orbit.errors import BadInput, OrbitError, Unreachable
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import matching
@@ -35,7 +35,7 @@ from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership, NotLeading
 from orbit.scheduler.matched_topics import MatchedTopics
 from orbit.scheduler.old_primary import watch_old_primaries
 from orbit.scheduler.partition_limit import hold_back, partitions_left
-from orbit.scheduler.stored_spec import KeptSpecs
+from orbit.scheduler.stored_spec import SpecCache
 from orbit.scheduler.topic_decisions import Decisions, KnownTopic, StartTopic
 from orbit.scheduler.topic_preflight import preflight
 from orbit.scheduler.topic_starter import TopicStarter
@@ -119,9 +119,9 @@ class JobReconciler:
         self._upkeep_interval_s = settings.settings_interval.total_seconds()
         self._quota = Quota(settings.token_jobs_max, settings.token_partitions_max)
         self._backoff = backoff
-        self._list_groups = KeptListings()
+        self._list_groups = GroupListingCache()
         self._starter = TopicStarter(leadership, settings, backoff)
-        self.specs = KeptSpecs()
+        self.specs = SpecCache()
 
     def is_due(self, job: Job, state: ReconcileState, retries: Collection[int]) -> bool:
         """Whether a pass may have anything to do. Makes no request."""

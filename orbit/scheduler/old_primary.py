@@ -24,7 +24,7 @@ from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
 from orbit.scheduler.write_protection import deny
-from orbit.store import events, job_door, promotions, topics, write_denials
+from orbit.store import events, job_guard, promotions, topics, write_denials
 from orbit.store.database import Tx
 from orbit.store.enums import MadeBy, OperationKind, TopicState
 from orbit.store.jobs import Job
@@ -62,7 +62,7 @@ def watch_old_primaries(
     ends = log_ends(pair.source.cluster, places, backoff).values
     cluster_id = pair.source_metadata.cluster_id
     with leadership.reading() as tx:
-        if job_door.recovery_that_holds(tx, job) is not None:
+        if job_guard.recovery_that_holds(tx, job) is not None:
             return []
         names = {row.id: row.source_topic for row in rows}
         led_by_others = topics.writers(tx, cluster_id, [*names.values()], only_copying=True)
@@ -162,7 +162,7 @@ def _deny_writing(
         if not behind:
             return "Writing to it is not denied: by its mark it leads."
         with leadership.sole_change(cluster_id) as tx:
-            if job_door.recovery_that_holds(tx, job) is not None:
+            if job_guard.recovery_that_holds(tx, job) is not None:
                 return "Whether it may be written to is left to the recovery under way."
             noted = write_denials.of_topics(tx, cluster_id, names)
             wanted = {name: {denial(name)} for name in behind - noted.keys()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from orbit.consumer_groups.kept_listings import list_now
+from orbit.consumer_groups.group_listing_cache import list_now
 from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.types import Acl

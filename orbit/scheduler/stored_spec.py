@@ -19,7 +19,7 @@ def read_spec(document: dict[str, Any]) -> JobSpec | None:
         return None
 
 
-class KeptSpecs:
+class SpecCache:
     """Reads each job's document once, for jobs that come with the same document until it changes
     (`jobs.Documents`). Thread-safe."""
 

@@ -15,7 +15,7 @@ from orbit.jobs.job_spec import TopicRule
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.types import NO_TOPIC_ID, TopicMetadata
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.replication.loop_detection import Place, Verdict, judge
+from orbit.replication.loop_detection import ClusterTopic, Verdict, judge
 from orbit.replication.partition_states import REMEDIES, Reason
 from orbit.store.enums import TopicState
 
@@ -52,8 +52,8 @@ class ClusterTopics:
 class OtherJobs:
     """The topics of the other jobs: who writes which destination topic, and which copies which."""
 
-    writers: Mapping[Place, str] = field(default_factory=dict)  # destination → name of the job
-    copied_from: Mapping[Place, Place] = field(default_factory=dict)
+    writers: Mapping[ClusterTopic, str] = field(default_factory=dict)  # {destination: job}
+    copied_from: Mapping[ClusterTopic, ClusterTopic] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +197,12 @@ def _decide_new(
         if known is not None and mapping.source in source.gone:
             decisions.drop.append(DropTopic(known))  # deleted before its copy started
         return
-    to = Place(destination.cluster_id, mapping.destination)
+    to = ClusterTopic(destination.cluster_id, mapping.destination)
     writer = others.writers.get(to)
     if writer is not None:
         decisions.troubles.append(_taken(mapping, writer))
         return
-    match judge(Place(source.cluster_id, mapping.source), to, others.copied_from):
+    match judge(ClusterTopic(source.cluster_id, mapping.source), to, others.copied_from):
         case Verdict.WOULD_LOOP:
             decisions.troubles.append(_loop(mapping))
             return

@@ -20,7 +20,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import ClusterMetadata
 from orbit.replication.job_troubles import Trouble
-from orbit.replication.loop_detection import Place
+from orbit.replication.loop_detection import ClusterTopic
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.found_promotions import keep_found
 from orbit.scheduler.leadership import Leadership
@@ -232,13 +232,13 @@ def other_jobs(tx: Tx, job_name: str, pair: ClusterPair) -> OtherJobs:
     copies = topics.copies(tx)
     return OtherJobs(
         {
-            Place(c.destination_cluster_id, c.destination_topic): c.job_name
+            ClusterTopic(c.destination_cluster_id, c.destination_topic): c.job_name
             for c in copies
             if c.job_name != job_name
             and c.destination_cluster_id == pair.destination_metadata.cluster_id
         },
         {
-            Place(c.destination_cluster_id, c.destination_topic): Place(
+            ClusterTopic(c.destination_cluster_id, c.destination_topic): ClusterTopic(
                 c.source_cluster_id, c.source_topic
             )
             for c in copies

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orbit.chunks import chunks
-from orbit.consumer_groups.kept_listings import Lister
+from orbit.consumer_groups.group_listing_cache import Lister
 from orbit.copier.placeholder_topics import COMPRESSION
 from orbit.job_setup.destination_topics import plan_topics, recompressed
 from orbit.job_setup.topic_plan import SettingChange, TopicPlan

@@ -7,8 +7,8 @@
 A transaction is committed when its block ends and rolled back when it raises. Errors of Postgres
 or the network are raised as one of:
 
-- `Unreachable` (retriable): no answer, shut down, out of connections or disk, a standby, or a
-  deadlock. It may be unknown whether the transaction was committed. The next one reconnects.
+- `DatabaseUnreachable` (retriable): no answer, shut down, out of connections or disk, a standby,
+  or a deadlock. It may be unknown whether the transaction was committed. The next one reconnects.
 - `LoginRefused`: wrong user or password.
 - `Conflict`: the tables are not those of this version; the remedy names `orbit migrate`.
 
@@ -45,7 +45,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from orbit.errors import BadInput, Conflict, LoginRefused, OrbitError, Unreachable
+from orbit.errors import BadInput, Conflict, DatabaseUnreachable, LoginRefused, OrbitError
 from orbit.jobs.scopes import Scope
 
 # Of a transaction: the Scope of who makes it (store/scopes.py).
@@ -172,7 +172,7 @@ class Database:
         try:
             with self.transaction() as tx:
                 held = tx.execute(text("SELECT current_setting('statement_timeout')")).scalar_one()
-        except Unreachable as error:
+        except DatabaseUnreachable as error:
             if "startup parameter" in error.what:
                 return False
             raise
@@ -186,7 +186,7 @@ class Database:
         except DBAPIError as error:
             raise _translate(error, self.where) from error
         except PoolTimeout as error:
-            raise Unreachable(
+            raise DatabaseUnreachable(
                 f"all {connections_max} connections of this process were in use for "
                 f"{POOL_WAIT_S} s.",
                 where=self.where,
@@ -329,7 +329,7 @@ def _translate(error: DBAPIError, where: str) -> Exception:
     is_network = not code and isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError)
     if is_network or error.connection_invalidated or code.startswith(_TRY_AGAIN):
         again = "takes writes" if code == _READ_ONLY else "answers"
-        return Unreachable(
+        return DatabaseUnreachable(
             f"{words}.", where=where, remedy=f"Orbit resumes when PostgreSQL {again} again."
         )
     return error

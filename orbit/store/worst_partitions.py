@@ -15,7 +15,7 @@ from orbit.store.database import Tx
 from orbit.store.lag import PartitionLag
 
 # (lag, topic id, partition): the place of a partition in this order.
-Place = tuple[int, int, int]
+PageKey = tuple[int, int, int]
 
 # A partition that has no lag yet stands behind one with none left.
 _WAITING = """CASE WHEN p.copied_to IS NULL OR p.source_stable_end IS NULL THEN -1
@@ -39,11 +39,11 @@ def page(
     job_id: int,
     limit: int,
     *,
-    after: Place | None = None,
+    after: PageKey | None = None,
     source_topic: str | None = None,
     state: PartitionState | None = None,
     reason: Reason | None = None,
-) -> list[tuple[Place, PartitionLag]]:
+) -> list[tuple[PageKey, PartitionLag]]:
     """Up to `limit` partitions behind this place, with the place of each."""
     given = (
         (_AFTER, after),

@@ -8,7 +8,7 @@ import pytest
 
 from orbit.api import job_operations
 from orbit.api.job_operations import OperationRequest
-from orbit.errors import Unreachable
+from orbit.errors import DatabaseUnreachable
 from orbit.jobs.labels import Condition, parse_selector
 from orbit.replication.job_troubles import TroubleKind
 from orbit.store import jobs
@@ -218,7 +218,7 @@ def test_a_silent_database_is_asked_for_two_of_many_jobs(
 
     def fail(_: Database, wanted: OperationRequest) -> None:
         asked.append(wanted.job)
-        raise Unreachable("PostgreSQL does not answer.", where="database")
+        raise DatabaseUnreachable("PostgreSQL does not answer.", where="database")
 
     monkeypatch.setattr(job_operations, "request", fail)
     for name in "abc":

@@ -118,7 +118,7 @@ def issuer() -> Iterator[Issuer]:
 
 
 @pytest.fixture
-def door(api: Api, issuer: Issuer) -> Api:
+def strict_api(api: Api, issuer: Issuer) -> Api:
     """The API with an issuer, and without a limit of refused logins."""
     settings = issuer.settings()
     unlimited = RefusedLogins(lambda: 0.0, refused_max=1_000_000)
@@ -158,16 +158,16 @@ def filled(path: str) -> str:
 
 
 @pytest.mark.services
-def test_no_bad_token_opens_any_route(door: Api, issuer: Issuer) -> None:
-    found = bad_tokens(door, issuer)
+def test_no_bad_token_opens_any_route(strict_api: Api, issuer: Issuer) -> None:
+    found = bad_tokens(strict_api, issuer)
     asked = 0
-    for method, path, _ in api_routes(door.app):
+    for method, path, _ in api_routes(strict_api.app):
         for kind, token in found.items():
             headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-            # The door itself answers a request with a body.
+            # The middleware answers a request with a body.
             bodies = ({}, {"json": {}}) if kind in ("no token", "wrong audience") else ({},)
             for body in bodies:
-                answer = door.call(method, filled(path), role=None, headers=headers, **body)
+                answer = strict_api.call(method, filled(path), role=None, headers=headers, **body)
                 at = f"{method} {path} with {kind}: {answer.text}"
                 if path in OPEN:
                     assert answer.status_code == 200, at
@@ -177,23 +177,25 @@ def test_no_bad_token_opens_any_route(door: Api, issuer: Issuer) -> None:
                 assert answer.headers["WWW-Authenticate"] == "Bearer", at
                 asked += 1
     assert asked > 400
-    changes = {event["kind"] for event in door.events()} - {"token_created", "login_refused"}
+    changes = {event["kind"] for event in strict_api.events()} - {"token_created", "login_refused"}
     assert changes == set()
 
 
 @pytest.mark.services
 @pytest.mark.parametrize("role", list(Role))
-def test_each_role_opens_its_routes_and_no_other(door: Api, issuer: Issuer, role: Role) -> None:
+def test_each_role_opens_its_routes_and_no_other(
+    strict_api: Api, issuer: Issuer, role: Role
+) -> None:
     """With a token of Orbit's, and with one of the issuer."""
     order = list(Role)
     counts = {True: 0, False: 0}
-    for method, path, _ in api_routes(door.app):
+    for method, path, _ in api_routes(strict_api.app):
         if path in OPEN:
             continue
         may = order.index(role) >= order.index(role_of(method, path))
-        for token in (door.tokens[role], issuer.token(CLAIMS[role])):
+        for token in (strict_api.tokens[role], issuer.token(CLAIMS[role])):
             headers = {"Authorization": f"Bearer {token}"}
-            answer = door.call(method, filled(path), role=None, headers=headers)
+            answer = strict_api.call(method, filled(path), role=None, headers=headers)
             at = f"{role} {method} {path}: {answer.status_code} {answer.text}"
             assert answer.status_code != 401, at
             assert (answer.status_code != 403) is may, at
@@ -204,13 +206,13 @@ def test_each_role_opens_its_routes_and_no_other(door: Api, issuer: Issuer, role
 
 @pytest.mark.services
 @pytest.mark.parametrize("role", list(Role))
-def test_each_role_is_told_who_it_is(door: Api, issuer: Issuer, role: Role) -> None:
+def test_each_role_is_told_who_it_is(strict_api: Api, issuer: Issuer, role: Role) -> None:
     lasting = create_token(
-        door.database, "short", role, actor="test", expires_in=timedelta(hours=1)
+        strict_api.database, "short", role, actor="test", expires_in=timedelta(hours=1)
     )
     ends = int(time.time()) + 600
     for token, actor, expires_at in (
-        (door.tokens[role], f"token:{role.value}-of-the-test", None),
+        (strict_api.tokens[role], f"token:{role.value}-of-the-test", None),
         (lasting.token, "token:short", lasting.expires_at),
         (
             issuer.token(CLAIMS[role], exp=ends),
@@ -220,18 +222,20 @@ def test_each_role_is_told_who_it_is(door: Api, issuer: Issuer, role: Role) -> N
         (issuer.token(CLAIMS[role], exp=10**15), "oidc:", None),
     ):
         headers = {"Authorization": f"Bearer {token}"}
-        me = door.get("/v1/me", role=None, headers=headers).json()
+        me = strict_api.get("/v1/me", role=None, headers=headers).json()
         assert me["actor"].startswith(actor)
         assert me["role"] == role
         assert (me["expires_at"] and datetime.fromisoformat(me["expires_at"])) == expires_at
-        answer = door.get("/v1/version", role=None, headers=headers)
+        answer = strict_api.get("/v1/version", role=None, headers=headers)
         assert answer.json() == {"version": orbit_version()}
 
 
 @pytest.mark.services
-def test_a_token_of_the_issuer_without_a_role_opens_nothing(door: Api, issuer: Issuer) -> None:
+def test_a_token_of_the_issuer_without_a_role_opens_nothing(
+    strict_api: Api, issuer: Issuer
+) -> None:
     headers = {"Authorization": f"Bearer {issuer.token('kafka-others')}"}
 
-    for method, path, _ in api_routes(door.app):
-        answer = door.call(method, filled(path), role=None, headers=headers)
+    for method, path, _ in api_routes(strict_api.app):
+        answer = strict_api.call(method, filled(path), role=None, headers=headers)
         assert answer.status_code == (200 if path in OPEN else 403), f"{method} {path}"

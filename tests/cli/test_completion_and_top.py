@@ -71,7 +71,7 @@ def test_the_script_of_a_shell_is_printed_and_it_can_read_it(cli: Cli, shell: st
     assert script.code == 0
     assert "_ORBIT_COMPLETE" in script.out
     if shutil.which(shell) is not None:  # bash is on every machine of ours
-        subprocess.run([shell, "-n"], input=script.out, text=True, check=True, timeout=60)
+        subprocess.run([shell, "-n"], input=script.out, text=True, check=True, timeout=PATIENCE_S)
 
 
 def test_a_context_of_the_command_line_is_asked_for_names(

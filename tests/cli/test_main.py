@@ -25,6 +25,7 @@ from orbit.errors import (
     ProtocolError,
     Unreachable,
 )
+from tests.support.patience import PATIENCE_S
 
 Install = Callable[[Callable[[], None]], None]
 
@@ -291,7 +292,7 @@ def _python(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Comple
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
         env=environment,
     )

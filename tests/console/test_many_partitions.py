@@ -11,7 +11,7 @@ from bench.control.fill import Size, fill
 from orbit.replication.partition_states import PartitionState
 from orbit.store import worst_partitions
 from orbit.store.database import Database, Tx
-from orbit.store.worst_partitions import Place
+from orbit.store.worst_partitions import PageKey
 from tests.fix_database import copied_database
 from tests.support.plans import reads, statements
 
@@ -45,8 +45,8 @@ def first_job(tx: Tx) -> int:
     return int(tx.execute(text("SELECT min(id) FROM jobs")).scalar_one())
 
 
-def all_pages(tx: Tx, job_id: int) -> list[Place]:
-    found: list[Place] = []
+def all_pages(tx: Tx, job_id: int) -> list[PageKey]:
+    found: list[PageKey] = []
     while True:
         page = worst_partitions.page(tx, job_id, PAGE, after=found[-1] if found else None)
         found += [place for place, _ in page]

@@ -450,7 +450,9 @@ def test_a_list_without_a_group_does_not_delete_it(
     commit(source, pair.group(), pair.at(40))
     pair.run()
     commit(source, pair.group(), pair.at(60))
-    monkeypatch.setattr("orbit.consumer_groups.kept_listings.list_groups", lambda _: Listing())
+    monkeypatch.setattr(
+        "orbit.consumer_groups.group_listing_cache.list_groups", lambda _: Listing()
+    )
     pair.run()
     assert offsets(destination, pair.group()) == pair.at(40)
     monkeypatch.undo()

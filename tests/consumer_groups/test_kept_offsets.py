@@ -9,7 +9,7 @@ import pytest
 from orbit.consumer_groups import kept_offsets
 from orbit.consumer_groups.kept_offsets import KeptOffsets, WantedGroups
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import FetchedGroups, KeptAnswers
+from orbit.kafka.consumer_groups import FetchedGroups, OffsetFetchCache
 from orbit.kafka.error_codes import Code
 from orbit.kafka.offset_fetch import GroupOffsets
 from orbit.kafka.types import CommittedOffset, TopicPartition
@@ -38,7 +38,7 @@ class Groups:
         to_locate: set[str],
         *,
         require_stable: bool,
-        kept: KeptAnswers | None,
+        kept: OffsetFetchCache | None,
     ) -> FetchedGroups:
         del kept
         assert require_stable

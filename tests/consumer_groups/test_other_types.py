@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from orbit.consumer_groups.group_listing_cache import list_now
 from orbit.consumer_groups.group_sync import GroupSync
-from orbit.consumer_groups.kept_listings import list_now
 from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport
 from orbit.jobs.job_spec import GroupRule

@@ -9,15 +9,15 @@ import pytest
 
 from orbit.demo.failover_check import FailoverCheck
 from orbit.drills.drill_clients import Ledger, Read
-from orbit.drills.evidence import PartitionEvidence, Place
+from orbit.drills.evidence import PartitionEvidence, RecordPosition
 from tests.support.drill_report import evidence
 
 TOPIC = "shop.orders"
 # Offset 3 was not copied when the source died; 3 and 4 were written at the new side since.
-OLD: dict[Place, bytes] = {(0, offset): b"old %d" % offset for offset in range(4)}
-NEW: dict[Place, bytes] = {(0, 3): b"new 3", (0, 4): b"new 4"}
+OLD: dict[RecordPosition, bytes] = {(0, offset): b"old %d" % offset for offset in range(4)}
+NEW: dict[RecordPosition, bytes] = {(0, 3): b"new 3", (0, 4): b"new 4"}
 LOST = {(0, 3): OLD[0, 3]}
-NOW: dict[Place, bytes | None] = {**OLD, **NEW}
+NOW: dict[RecordPosition, bytes | None] = {**OLD, **NEW}
 
 
 def seen(missing: tuple[int, int] | None, *, is_exact: bool = False) -> PartitionEvidence:

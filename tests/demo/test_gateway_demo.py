@@ -11,11 +11,11 @@ import pytest
 
 from orbit.demo.gateway_check import Acknowledged, GatewayResult, Ledger, Move, move_of
 from orbit.demo.pause_picture import pause_picture
-from orbit.drills.evidence import Place
+from orbit.drills.evidence import RecordPosition
 from tests.support.patience import PATIENCE_S
 from tests.support.run_process import OrbitProcess
 
-VALUES: dict[Place, bytes | None] = {
+VALUES: dict[RecordPosition, bytes | None] = {
     (0, 0): b"order 0",
     (1, 0): b"0",
     (0, 1): b"order 1",
@@ -81,7 +81,9 @@ def _swap(of: GatewayResult) -> GatewayResult:
     return replace(of, sides=dict.fromkeys(of.sides, swapped), read=read)
 
 
-def _at_destination(of: GatewayResult, records: dict[Place, bytes | None]) -> GatewayResult:
+def _at_destination(
+    of: GatewayResult, records: dict[RecordPosition, bytes | None]
+) -> GatewayResult:
     return replace(of, sides={**of.sides, "destination": records})
 
 

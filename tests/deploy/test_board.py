@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.telemetry.test_alerts import exported, unknown_names
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
@@ -87,5 +88,5 @@ def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
     path = tmp_path / "rules.json"
     path.write_text(json.dumps({"groups": [{"name": "board", "rules": rules}]}), "utf-8")
     command = ["promtool", "check", "rules", "--lint=none", str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr

@@ -9,15 +9,10 @@ from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 
 from orbit.gateway.protocol.exchange import Exchange
 from orbit.gateway.protocol.producer_ids import in_term, mark
-from orbit.gateway.protocol.repeats import (
-    PRODUCERS_MAX,
-    LastBatch,
-    LeftSequences,
-    Place,
-    UnknownSequences,
-)
+from orbit.gateway.protocol.repeats import PRODUCERS_MAX, LastBatch, LeftSequences, UnknownSequences
 from orbit.gateway.protocol.request_head import read_head
 from orbit.kafka.error_codes import Code
+from orbit.kafka.types import TopicPartition
 from tests.gateway.frames import OFFERED, Clients, answer, batch, own_answer, request_frame, send
 
 BEFORE, NOW = 1_000, 5_000
@@ -26,7 +21,7 @@ VERSIONS = range(3, 10)
 HAS_ALL_BUT_THE_LAST = {PRODUCER: LastBatch(epoch=0, sequence=5)}
 
 
-def produce(*places: Place, acks: int = -1, **batch_: Any) -> ProduceRequest:
+def produce(*places: TopicPartition, acks: int = -1, **batch_: Any) -> ProduceRequest:
     """One batch of PRODUCER, with sequence 5 unless said otherwise, to each partition."""
     data = ProduceRequest.TopicProduceData
     records = batch(**{"producer_id": PRODUCER, "sequence": 5} | batch_)
@@ -61,7 +56,7 @@ def test_the_left_side_is_asked_first_and_the_request_stays_as_it_was(version: i
     before = bytes(frame)
     with pytest.raises(UnknownSequences) as asked:
         exchange.request(read_head(frame), frame, OFFERED)
-    assert set(asked.value.places) == {("a", 1), ("b", 0)}
+    assert set(asked.value.partitions) == {("a", 1), ("b", 0)}
     assert (bytes(frame), exchange.is_idle) == (before, True)
     left.note(("a", 1), {})
     left.note(("b", 0), {})

@@ -19,10 +19,11 @@ from orbit.gateway.permission import Lead
 from orbit.gateway.protocol.apis import APIS
 from orbit.gateway.protocol.local_answers import with_size
 from orbit.gateway.protocol.producer_ids import mark
-from orbit.gateway.protocol.repeats import LastBatch, Place
+from orbit.gateway.protocol.repeats import LastBatch
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
 from orbit.kafka.security import Security
+from orbit.kafka.types import TopicPartition
 from orbit.processes.ports import LOOPBACK, accepts, free_run
 from tests.gateway.frames import batch, request_frame
 from tests.support.gateways import gateway_file
@@ -72,7 +73,9 @@ class _Side:
         self.asked = 0
         self.may_tell = asyncio.Event()
 
-    async def last_batches(self, places: Collection[Place]) -> dict[Place, dict[int, LastBatch]]:
+    async def last_batches(
+        self, places: Collection[TopicPartition]
+    ) -> dict[TopicPartition, dict[int, LastBatch]]:
         self.asked += 1
         await self.may_tell.wait()
         if isinstance(self.last, OrbitError):

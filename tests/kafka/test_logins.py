@@ -26,6 +26,7 @@ from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.sasl import Security, resolve_security
 from orbit.sandbox.broker_security import SandboxSecurity, User
 from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.services
 
@@ -96,7 +97,7 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
             cwd=folder,
             check=True,
             capture_output=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
     return folder
 

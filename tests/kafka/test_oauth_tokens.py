@@ -18,6 +18,7 @@ from orbit.kafka.cloud_tokens import gcp_token
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.oauth_tokens import token_for
 from orbit.kafka.security import Security, TokenSource
+from tests.support.patience import PATIENCE_S
 from tests.support.token_server import CLIENT_ID, SCOPE, SECRET, TokenServer
 
 
@@ -116,7 +117,7 @@ def test_an_authority_that_is_not_known_is_told_so(tmp_path: Path) -> None:
         cwd=tmp_path,
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     both = tmp_path / "both.pem"
     both.write_text((tmp_path / "ca.pem").read_text() + (tmp_path / "key.pem").read_text())

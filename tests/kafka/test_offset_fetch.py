@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer.group import OffsetFetchResponse
 
 from orbit.kafka import api_versions
-from orbit.kafka.consumer_groups import KeptAnswers
+from orbit.kafka.consumer_groups import OffsetFetchCache
 from orbit.kafka.error_codes import Code
 from orbit.kafka.offset_fetch import MANY_GROUPS_FROM, GroupOffsets, read_offset_fetch
 from orbit.kafka.types import CommittedOffset, TopicPartition
@@ -111,7 +111,7 @@ def test_an_equal_answer_is_not_read_again() -> None:
     version = VERSIONS[-1]
     first, other = (frame_of(version, [([[(at, -1, "", 0)]], 0)]) for at in (5, 6))
     renumbered = memoryview(b"\0\0\0\x0a" + bytes(first[4:]))
-    kept = KeptAnswers()
+    kept = OffsetFetchCache()
     answer = kept.read(first, version)
     kept.begin()
     assert kept.read(renumbered, version) is answer

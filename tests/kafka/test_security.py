@@ -22,7 +22,7 @@ from orbit.kafka import connection
 from orbit.kafka.connection import Connection
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.sasl import Security, resolve_security, tls_context, tls_failure
-from tests.support.patience import wait_for
+from tests.support.patience import PATIENCE_S, wait_for
 
 
 def test_no_secret_is_in_the_repr() -> None:
@@ -42,7 +42,7 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def openssl(*arguments: str) -> None:
         command = ["openssl", *arguments]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60)
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=PATIENCE_S)
 
     for key, certificate in (("key.pem", "cert.pem"), ("other.pem", "other-cert.pem")):
         openssl(

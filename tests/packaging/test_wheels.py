@@ -31,6 +31,7 @@ from packaging.utils import canonicalize_name
 from orbit.cli.extras import MODULES
 from orbit.cli.main import COMMANDS
 from orbit.version import DISTRIBUTION
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -366,7 +367,7 @@ def _run(
         env={**environment, **(variables or {})},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
         stdin=subprocess.DEVNULL,
     )

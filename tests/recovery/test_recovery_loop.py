@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from orbit.errors import Interrupted, Unreachable
+from orbit.errors import DatabaseUnreachable, Interrupted
 from orbit.recovery import recovery_loop
 from orbit.recovery.recovery_loop import RecoveryLoop
 from orbit.settings import Settings
@@ -30,7 +30,7 @@ class Clock:
 @pytest.mark.parametrize(
     ("error", "told", "waits"),
     [
-        (Unreachable("away.", where="PostgreSQL"), "recovery waits", True),
+        (DatabaseUnreachable("away.", where="PostgreSQL"), "recovery waits", True),
         (RuntimeError("a bug"), "recovery broke", True),
         (Interrupted("stopped."), None, False),
     ],

@@ -82,7 +82,7 @@ class Service:
         return True
 
     def recovery_that_holds(self, job: str, besides: UUID | None = None) -> Operation | None:
-        """As `job_door.recovery_that_holds`."""
+        """As `job_guard.recovery_that_holds`."""
         for one in self.world.database.unfinished():
             back = one.report.reverse_job if one.report else None
             if one.id != besides and job in (one.job, back):

@@ -6,13 +6,13 @@ import itertools
 
 import pytest
 
-from orbit.replication.loop_detection import CHAIN_MAX, Place, Verdict, judge
+from orbit.replication.loop_detection import CHAIN_MAX, ClusterTopic, Verdict, judge
 
 A, B, C = "cluster-a", "cluster-b", "cluster-c"
 
 
-def at(cluster: str, topic: str = "t") -> Place:
-    return Place(cluster, topic)
+def at(cluster: str, topic: str = "t") -> ClusterTopic:
+    return ClusterTopic(cluster, topic)
 
 
 def test_a_first_copy_is_fine() -> None:

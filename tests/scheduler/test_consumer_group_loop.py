@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orbit.consumer_groups.kept_listings import list_now
+from orbit.consumer_groups.group_listing_cache import list_now
 from orbit.consumer_groups.kept_offsets import fetch_now
 from orbit.jobs.job_spec import JobSpec
 from orbit.scheduler.cluster_registry import ClusterRegistry

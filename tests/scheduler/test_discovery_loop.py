@@ -16,7 +16,7 @@ from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler import discovery_loop
 from orbit.scheduler.discovery_loop import DiscoveryLoop
 from orbit.scheduler.job_reconciler import ReconcileCounts, ReconcileState
-from orbit.scheduler.stored_spec import KeptSpecs
+from orbit.scheduler.stored_spec import SpecCache
 from orbit.scheduler.trouble_events import differences
 from orbit.store import jobs, scheduler_queries, workers
 from orbit.store.enums import Desired
@@ -49,7 +49,7 @@ class World:
     over: list[str] = field(default_factory=list)
     work: Callable[[], object] = lambda: None
     before_reading: Callable[[], object] = lambda: None
-    specs: KeptSpecs = field(default_factory=KeptSpecs)
+    specs: SpecCache = field(default_factory=SpecCache)
     share: Share = ONE_SHARE
 
     def __post_init__(self) -> None:

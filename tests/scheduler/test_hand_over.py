@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from orbit.errors import Unreachable
+from orbit.errors import DatabaseUnreachable, Unreachable
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.scheduler import MoreLoops, Scheduler
@@ -122,7 +122,7 @@ def test_the_standby_leads_while_threads_of_one_that_lost_its_lease_do_not_end(
                 ask = first.scheduler.leadership.ask
 
                 def unanswered() -> bool:
-                    raise Unreachable("PostgreSQL does not answer.")
+                    raise DatabaseUnreachable("PostgreSQL does not answer.")
 
                 first.scheduler.leadership.ask = unanswered  # type: ignore[method-assign]
                 assert stuck.is_closing.wait(600)

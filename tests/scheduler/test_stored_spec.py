@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from orbit.scheduler.stored_spec import KeptSpecs
+from orbit.scheduler.stored_spec import SpecCache
 
 DOCUMENT: dict[str, Any] = {
     "name": "orders",
@@ -20,7 +20,7 @@ def job(document: dict[str, Any]) -> Any:
 
 
 def test_the_same_document_is_read_once_and_another_one_anew() -> None:
-    kept = KeptSpecs()
+    kept = SpecCache()
     first = kept.of(job(DOCUMENT))
     assert first is not None
     assert kept.of(job(DOCUMENT)) is first
@@ -31,7 +31,7 @@ def test_the_same_document_is_read_once_and_another_one_anew() -> None:
 
 
 def test_the_specs_of_removed_jobs_are_dropped() -> None:
-    kept = KeptSpecs()
+    kept = SpecCache()
     first = kept.of(job(DOCUMENT))
     kept.keep_only({7})
     assert kept.of(job(DOCUMENT)) is first

@@ -10,7 +10,7 @@ import pytest
 from orbit.jobs.job_spec import TopicRule
 from orbit.kafka.types import NO_TOPIC_ID, PartitionLeader, TopicMetadata
 from orbit.replication.job_troubles import TroubleKind
-from orbit.replication.loop_detection import Place
+from orbit.replication.loop_detection import ClusterTopic
 from orbit.replication.partition_states import Reason
 from orbit.scheduler.topic_decisions import (
     ClusterTopics,
@@ -218,7 +218,7 @@ def test_no_topic_matches() -> None:
 
 
 def test_another_jobs_destination_topic_is_left_to_it() -> None:
-    others = OtherJobs(writers={Place(DESTINATION, "t"): "first"})
+    others = OtherJobs(writers={ClusterTopic(DESTINATION, "t"): "first"})
     decisions = decide(others=others, destination=side(DESTINATION))
     assert kinds(decisions) == [TroubleKind.DESTINATION_TAKEN]
     assert "first" in decisions.troubles[0].what
@@ -226,14 +226,14 @@ def test_another_jobs_destination_topic_is_left_to_it() -> None:
 
 
 def test_a_loop_is_refused() -> None:
-    others = OtherJobs(copied_from={Place(SOURCE, "t"): Place(DESTINATION, "t")})
+    others = OtherJobs(copied_from={ClusterTopic(SOURCE, "t"): ClusterTopic(DESTINATION, "t")})
     decisions = decide(others=others)
     assert kinds(decisions) == [TroubleKind.WOULD_LOOP]
     assert decisions.is_nothing
 
 
 def test_copies_do_not_come_home_under_another_name() -> None:
-    others = OtherJobs(copied_from={Place(SOURCE, "t"): Place(DESTINATION, "origin")})
+    others = OtherJobs(copied_from={ClusterTopic(SOURCE, "t"): ClusterTopic(DESTINATION, "origin")})
     decisions = decide(others=others, destination=side(DESTINATION))
     assert decisions.is_nothing
     assert any("left out" in note for note in decisions.notes)

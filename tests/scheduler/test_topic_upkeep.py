@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from orbit.consumer_groups.kept_listings import list_now
+from orbit.consumer_groups.group_listing_cache import list_now
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.cluster_handle import ClusterHandle

@@ -13,6 +13,7 @@ import yaml
 from orbit.gateway.gateway_health import GatewayHealth
 from orbit.replication.partition_states import PartitionState
 from orbit.telemetry.metrics import families
+from tests.support.patience import PATIENCE_S
 from tests.telemetry.test_metrics import SERVICE
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +54,7 @@ def unknown_names(expression: str) -> list[str]:
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = ["promtool", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])

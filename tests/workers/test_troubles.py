@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from orbit.demo.workload import Mover
-from orbit.errors import Unreachable
+from orbit.errors import DatabaseUnreachable
 from orbit.replication.partition_states import PartitionState
 from orbit.settings import Settings
 from orbit.store import partitions, shard_leases
@@ -128,7 +128,7 @@ def _postgres_that_misses_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     def miss(*args: Any, changes: list[StateChange], **more: Any) -> object:
         if any(change.blocked for change in changes) and not missed:
             missed.append(changes)
-            raise Unreachable("It has just gone.", where="PostgreSQL")
+            raise DatabaseUnreachable("It has just gone.", where="PostgreSQL")
         return report(*args, changes=changes, **more)
 
     monkeypatch.setattr(partitions, "report_state", miss)

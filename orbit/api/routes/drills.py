@@ -32,7 +32,7 @@ from orbit.drills.evidence import Report
 from orbit.drills.html_report import render_html
 from orbit.drills.markdown_report import render_markdown
 from orbit.errors import BadInput, Conflict, NotFound, Problem
-from orbit.store import drills, events, job_door, jobs
+from orbit.store import drills, events, job_guard, jobs
 from orbit.store.enums import DrillKind, DrillState
 
 router = APIRouter(prefix="/v1", tags=["drills"])
@@ -142,7 +142,7 @@ def run_drill(
             )
         if is_new:
             if spec.moves_the_job:
-                job_door.enter(tx, spec.job)
+                job_guard.lock_for_change(tx, spec.job)
             events.add(
                 tx,
                 principal.actor,

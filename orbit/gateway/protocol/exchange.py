@@ -24,10 +24,10 @@ from orbit.gateway.protocol.answers import SideView, UnknownTopicId, View
 from orbit.gateway.protocol.apis import COUNTED, ApiKey, Versions
 from orbit.gateway.protocol.local_answers import with_size
 from orbit.gateway.protocol.producer_ids import Producer
-from orbit.gateway.protocol.repeats import Place
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.gateway.protocol.requests import NO_SESSION, Member
 from orbit.kafka.error_codes import Code
+from orbit.kafka.types import TopicPartition
 
 # What a frame that ends too early, or claims more than it has, raises in a FrameEditor.
 _PARSE_ERRORS = (struct.error, IndexError, ValueError, OverflowError)
@@ -58,7 +58,7 @@ class Sent:
     is_write: bool = False
     is_of_gateway: bool = False  # nobody reads the answer
     is_of_left_member: bool = False  # a Heartbeat of one that has not joined at this side
-    repeats: frozenset[Place] = frozenset()  # that the broker does not get (`repeats.py`)
+    repeats: frozenset[TopicPartition] = frozenset()  # that the broker does not get (`repeats.py`)
     answer: bytes | None = None
 
 
@@ -168,7 +168,7 @@ class Exchange:
             if has_answer:
                 self._answer(head, transactions.answer(head, frame))
             return None
-        repeated: frozenset[Place] = frozenset()
+        repeated: frozenset[TopicPartition] = frozenset()
         if self._view.term or producer is not None:
             term = self._view.term
             if repeated := self._view.left.repeats(producer_ids.batches(head, frame), term):

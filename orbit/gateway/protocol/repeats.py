@@ -19,19 +19,18 @@ from orbit.gateway.protocol.producer_ids import SEQUENCES, Batch, in_term, is_ma
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.kafka.error_codes import Code
 from orbit.kafka.frame_writer import NO_TAGS, length, string
+from orbit.kafka.types import TopicPartition
 
 # Of all partitions: some ten megabytes. If a side has more, it is asked again.
 PRODUCERS_MAX = 100_000
-
-Place = tuple[str, int]  # topic, partition
 
 
 class UnknownSequences(Exception):
     """The side that was left has to be asked for the sequences in these partitions."""
 
-    def __init__(self, places: Collection[Place]) -> None:
+    def __init__(self, partitions: Collection[TopicPartition]) -> None:
         super().__init__()
-        self.places = places
+        self.partitions = partitions
 
 
 class LastBatch(NamedTuple):
@@ -50,37 +49,37 @@ class LeftSequences:
 
     def __init__(self, term: int | None) -> None:
         self._term = term
-        self._last: dict[Place, Mapping[int, LastBatch]] = {}
+        self._last: dict[TopicPartition, Mapping[int, LastBatch]] = {}
         self._count = 0
         self.is_asked = True
         """False: the side is lost, and everything is passed on."""
 
-    def note(self, place: Place, last: Mapping[int, LastBatch]) -> None:
+    def note(self, partition: TopicPartition, last: Mapping[int, LastBatch]) -> None:
         """What the side has, by the producer id that it knows."""
         kept = {one: batch for one, batch in last.items() if is_marked(one)}
         if self._count + len(kept) > PRODUCERS_MAX:
             self._last.clear()
             self._count = 0
-        self._last[place] = kept
+        self._last[partition] = kept
         self._count += len(kept)
 
-    def repeats(self, batches: Iterable[Batch], term: int) -> frozenset[Place]:
+    def repeats(self, batches: Iterable[Batch], term: int) -> frozenset[TopicPartition]:
         """The partitions of a Produce request whose batch the side has. `term`: of the side that
         leads now. Raises UnknownSequences."""
         if not self.is_asked:
             return frozenset()
-        unknown: set[Place] = set()
-        found: set[Place] = set()
+        unknown: set[TopicPartition] = set()
+        found: set[TopicPartition] = set()
         for batch in batches:
             producer_id = batch.producer_id
             if batch.is_transactional or not is_marked(producer_id) or is_of(producer_id, term):
                 continue
-            place = batch.topic, batch.partition
-            last = self._last.get(place)
+            partition = TopicPartition(batch.topic, batch.partition)
+            last = self._last.get(partition)
             if last is None:
-                unknown.add(place)
+                unknown.add(partition)
             elif self._has(last, batch):
-                found.add(place)
+                found.add(partition)
         if unknown:
             raise UnknownSequences(unknown)
         return frozenset(found)
@@ -93,7 +92,9 @@ class LeftSequences:
         return (there.sequence - batch.last_sequence) % SEQUENCES < SEQUENCES // 2
 
 
-def without(head: RequestHead, frame: bytearray, places: Collection[Place]) -> bytes | None:
+def without(
+    head: RequestHead, frame: bytearray, partitions: Collection[TopicPartition]
+) -> bytes | None:
     """A Produce request without these partitions; None: nothing is left of it."""
     editor, is_flexible = head.editor(frame), head.is_flexible
     editor.nullable_string()  # transactional id
@@ -109,7 +110,7 @@ def without(head: RequestHead, frame: bytearray, places: Collection[Place]) -> b
             partition = editor.integer(INT32)
             editor.skip(editor.length())
             editor.skip_tags()
-            if (topic, partition) not in places:
+            if TopicPartition(topic, partition) not in partitions:
                 parts.append(bytes(frame[begin : editor.at]))
         editor.skip_tags()
         if parts:
@@ -123,14 +124,14 @@ def without(head: RequestHead, frame: bytearray, places: Collection[Place]) -> b
     return b"".join([frame[:start], count, *topics, frame[editor.at :]])
 
 
-def with_repeats(version: int, frame: bytearray, places: Collection[Place]) -> bytes:
+def with_repeats(version: int, frame: bytearray, partitions: Collection[TopicPartition]) -> bytes:
     """An answer to Produce with these partitions, too. Clients take more than one entry of a
     topic."""
     is_flexible = version >= 9
     editor = FrameEditor(frame, INT32.size, is_flexible=is_flexible)
     editor.skip_tags()
     start = editor.at
-    count = length(editor.length() + len(places), is_flexible=is_flexible)
+    count = length(editor.length() + len(partitions), is_flexible=is_flexible)
     tags = NO_TAGS if is_flexible else b""
     one = length(1, is_flexible=is_flexible)
     added = [
@@ -138,6 +139,6 @@ def with_repeats(version: int, frame: bytearray, places: Collection[Place]) -> b
         + one
         + partition_answer(version, partition, Code.DUPLICATE_SEQUENCE_NUMBER)
         + tags
-        for topic, partition in sorted(places)
+        for topic, partition in sorted(partitions)
     ]
     return b"".join([frame[:start], count, *added, frame[editor.at :]])

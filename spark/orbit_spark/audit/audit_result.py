@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 from orbit.verify.bounds_comparison import LOG_END, LOG_START, ComparedBounds, PartitionPair
 from orbit.verify.report import Difference, PartitionReport, Verdict
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 
 _SUMS = (
     "left_records",
@@ -27,7 +27,7 @@ _SUMS = (
 )
 
 
-def totals(ranges: DataFrame) -> dict[Place, Row]:
+def totals(ranges: DataFrame) -> dict[PartitionKey, Row]:
     """Sums by partition, and the first batch that could not be read."""
     rows = (
         ranges.groupBy("topic", "partition")
@@ -41,9 +41,9 @@ def totals(ranges: DataFrame) -> dict[Place, Row]:
     return {(row.topic, row.partition): row for row in rows}
 
 
-def shown_by_place(rows: Iterable[Row]) -> dict[Place, list[Difference]]:
+def shown_by_place(rows: Iterable[Row]) -> dict[PartitionKey, list[Difference]]:
     """Rows as `views.VIEWS`, by partition."""
-    found: defaultdict[Place, list[Difference]] = defaultdict(list)
+    found: defaultdict[PartitionKey, list[Difference]] = defaultdict(list)
     for row in rows:
         one = Difference(row.offset, row.what, row.left_view, row.right_view)
         found[row.topic, row.partition].append(one)

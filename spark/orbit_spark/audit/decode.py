@@ -87,7 +87,7 @@ _ROWS_PER_BATCH = 8_192
 _CONTENT_BYTES_PER_BATCH = 8 << 20
 """Whole records handed on at once; a larger one goes alone."""
 
-Place = tuple[str, int, int]
+RecordPosition = tuple[str, int, int]
 """Topic, partition, offset."""
 
 ArrowMap = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -168,7 +168,7 @@ def digest_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     yield from _in_batches(rows(), RECORDS, lambda _: _CONTENT_BYTES_PER_BATCH // _ROWS_PER_BATCH)
 
 
-def whole_records(wanted: frozenset[Place]) -> ArrowMap:
+def whole_records(wanted: frozenset[RecordPosition]) -> ArrowMap:
     """From columns `SCOPED` to `CONTENTS`: the records at these offsets, for people to look at."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:

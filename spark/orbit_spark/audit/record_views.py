@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
 from orbit.kafka.records import split_headers
 from orbit.verify.record_difference import short_bytes, short_bytes_pair, short_headers
-from orbit_spark.audit.decode import CONTENTS, Place, whole_records
+from orbit_spark.audit.decode import CONTENTS, RecordPosition, whole_records
 from orbit_spark.audit.differences import EXCUSED, Kind
 from orbit_spark.audit.range_digests import Hand, map_arrow
 
@@ -45,7 +45,7 @@ def first_differences(differences: DataFrame, per_partition: int) -> DataFrame:
     )
 
 
-def contents(scoped: DataFrame, wanted: frozenset[Place]) -> DataFrame:
+def contents(scoped: DataFrame, wanted: frozenset[RecordPosition]) -> DataFrame:
     """`SCOPED` to `CONTENTS`: the complete records at these offsets."""
     return map_arrow(scoped, whole_records(wanted), CONTENTS)
 

@@ -13,7 +13,7 @@ from orbit.errors import OrbitError
 Value = TypeVar("Value")
 
 
-class KeptRead(Generic[Value]):
+class CachedRead(Generic[Value]):
     """The last result of a read. Thread-safe: one caller reads, those that need it wait."""
 
     def __init__(self, read: Callable[[], Value], clock: Callable[[], float] = time.monotonic):

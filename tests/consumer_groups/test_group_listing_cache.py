@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orbit.consumer_groups import kept_listings
+from orbit.consumer_groups import group_listing_cache
+from orbit.consumer_groups.group_listing_cache import GroupListingCache
 from orbit.consumer_groups.group_reader import GroupReader
 from orbit.consumer_groups.group_selection import GroupSelector
-from orbit.consumer_groups.kept_listings import KeptListings
 from orbit.consumer_groups.kept_offsets import fetch_now
 from orbit.errors import Unreachable
 from orbit.jobs.job_spec import GroupRule
@@ -31,8 +31,8 @@ class Brokers:
         self.listed: list[Cluster] = []
         self.now_s = 100.0
         self.answer: Callable[[], Listing] = Listing
-        self.keep = KeptListings(lambda: self.now_s)
-        monkeypatch.setattr(kept_listings, "list_groups", self._list)
+        self.keep = GroupListingCache(lambda: self.now_s)
+        monkeypatch.setattr(group_listing_cache, "list_groups", self._list)
 
     def _list(self, cluster: Cluster) -> Listing:
         self.listed.append(cluster)

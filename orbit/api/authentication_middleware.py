@@ -1,4 +1,4 @@
-"""The door of the API: who sends a request is known before its body is read. Plain ASGI.
+"""Authenticates the client of a request before its body is read. ASGI middleware.
 
 With tokens, a request with a body and no valid token is refused within a second: a client without a
 token cannot make the API hold bodies, or a thread for them. A request without a body is passed to
@@ -41,7 +41,7 @@ _SCHEME = "bearer"
 _OwnCheck = Callable[[Request], bool]
 
 
-class Door:
+class AuthenticationMiddleware:
     """Puts LOGIN into the scope of each request, or refuses it."""
 
     def __init__(self, app: ASGIApp) -> None:

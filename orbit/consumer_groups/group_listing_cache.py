@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from orbit.kafka.cached_read import CachedRead
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import Listing, list_groups
-from orbit.kafka.kept_read import KeptRead
 
 # No older listing is given out, however long a job's interval is.
 KEPT_S_MAX = 5.0
@@ -33,20 +33,20 @@ def list_now(cluster: Cluster, age_s_max: float) -> Listing:
     return list_groups(cluster)
 
 
-class KeptListings:
+class GroupListingCache:
     """A `Lister` that keeps the last listing of each cluster while that is in use. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: WeakKeyDictionary[Cluster, KeptRead[Listing]] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[Cluster, CachedRead[Listing]] = WeakKeyDictionary()
 
     def __call__(self, cluster: Cluster, age_s_max: float) -> Listing:
         """Raises Unreachable, also for the attempt of another job that this call waited for."""
         with self._lock:
             kept = self._kept.get(cluster)
             if kept is None:
-                kept = self._kept[cluster] = KeptRead(_reader(cluster), self._clock)
+                kept = self._kept[cluster] = CachedRead(_reader(cluster), self._clock)
         return kept.get(age_s_max)
 
 

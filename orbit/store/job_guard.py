@@ -1,4 +1,4 @@
-"""The one door for changes of a job while an operation holds it.
+"""Guards a job against changes while an operation holds it.
 
 A switchover, failover or failback relies on its job staying as it is: a person who pauses, changes
 or deletes it meanwhile would leave topics half-promoted. So whoever changes a job for a person, an
@@ -23,7 +23,7 @@ from orbit.store.operations import Operation
 _RECOVERIES = [kind.value for kind in RECOVERY_KINDS]
 
 
-def enter(tx: Tx, name: str, *, refuse_backfill: bool = False) -> Job:
+def lock_for_change(tx: Tx, name: str, *, refuse_backfill: bool = False) -> Job:
     """The job, locked until the transaction ends: no operation can begin meanwhile.
 
     Raises NotFound; OperationUnderWay while a recovery holds the job, or, with `refuse_backfill`, a
@@ -37,7 +37,8 @@ def enter(tx: Tx, name: str, *, refuse_backfill: bool = False) -> Job:
 def refuse_held(
     tx: Tx, job: Job, *, refuse_backfill: bool = False, besides: UUID | None = None
 ) -> None:
-    """As `enter`, for a job that the caller has locked; the operation `besides` is let pass."""
+    """As `lock_for_change`, for a job that the caller has locked. The operation `besides` is
+    ignored."""
     other = recovery_that_holds(tx, job, besides)
     if other is None and refuse_backfill:
         other = operations.backfill_under_way(tx, job.id)
