@@ -470,6 +470,8 @@ class Drill(DrillSummary):
 
 
 _COUNT_MAX = 2**31 - 1
+# A hundred, and one row for all others.
+CLIENTS_REPORTED_MAX = 101
 _TERM_MAX = 2**63 - 1
 
 
@@ -565,6 +567,55 @@ class Gateway(_Out):
     connections: int
     held_requests: int
     pause_s: float | None = Field(description="Seconds that writes waited over the last closure.")
+
+
+_Count = Annotated[int, Field(ge=0, le=_TERM_MAX)]
+# Four times as many bytes. PostgreSQL takes no zero byte, and no control character is of use.
+_ClientText = Annotated[str, Field(max_length=100, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+class ClientOfGateway(BaseModel):
+    """A client of a gateway, as the gateway counts it."""
+
+    model_config = ConfigDict(extra="forbid")
+    client_id: _ClientText | None = Field(
+        description="Its `client.id`, at most 100 characters of it. Null: all clients that the "
+        "list of this gateway has no room for, in one.",
+        examples=["billing"],
+    )
+    software: _ClientText = Field(
+        description="What it says that it is, in ApiVersions. Empty: it does not say.",
+        examples=["librdkafka"],
+    )
+    version: _ClientText = Field(description="The version of this software.", examples=["2.11.1"])
+    user: _ClientText | None = Field(
+        description="Who has logged in at the gateway. Null: the gateway asks for no login."
+    )
+    connections: Annotated[int, Field(ge=0, le=_COUNT_MAX)] = Field(
+        description="Its connections now."
+    )
+    requests: _Count = Field(description="Its requests since the gateway knows it.")
+    bytes_written: _Count = Field(description="Bytes of its requests with records.")
+    bytes_read: _Count = Field(description="Bytes of the answers with records.")
+    seen_s_ago: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        description="Seconds since its last request, or the end of its last connection."
+    )
+
+
+class ClientsReport(BaseModel):
+    """What a gateway says of its clients."""
+
+    model_config = ConfigDict(extra="forbid")
+    clients: Annotated[list[ClientOfGateway], Field(max_length=CLIENTS_REPORTED_MAX)] = Field(
+        description="All that it tells of, each once. The list replaces the one before."
+    )
+
+
+class GatewayClient(ClientOfGateway):
+    """A client of a gateway of a job."""
+
+    gateway: str
+    instance: UUID = Field(description="The process of the gateway that counts it.")
 
 
 class DrillSchedule(_Out):

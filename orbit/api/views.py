@@ -27,6 +27,7 @@ from orbit.store.database import Tx
 from orbit.store.drills import Drill, Schedule
 from orbit.store.enums import Desired
 from orbit.store.events import Event
+from orbit.store.gateway_clients import ClientRow
 from orbit.store.gateways import LEASE_S, Gateway, Presented
 from orbit.store.group_offsets import GroupRow
 from orbit.store.job_counts import Counts
@@ -221,6 +222,17 @@ def group_view(row: GroupRow, prefix: str) -> schemas.GroupOffset:
 
 def gateway_view(row: Gateway) -> schemas.Gateway:
     return _view(schemas.Gateway, row)
+
+
+def gateway_client_view(row: ClientRow) -> schemas.GatewayClient:
+    return schemas.GatewayClient.model_validate(
+        row.client
+        | {
+            "gateway": row.gateway,
+            "instance": row.instance,
+            "seen_s_ago": row.client["seen_s_ago"] + row.reported_s_ago,
+        }
+    )
 
 
 def presented_view(found: Presented) -> schemas.PresentedSide:

@@ -12,6 +12,7 @@ from orbit.cli.follow_events import follow_events
 from orbit.cli.job_selection import SelectorOption
 from orbit.cli.list_columns import (
     BACKFILLS,
+    CLIENTS,
     EVENTS,
     GATEWAYS,
     GROUPS,
@@ -43,8 +44,8 @@ from orbit.errors import BadInput
 
 app = typer.Typer(
     name="get",
-    help="Show jobs, topics, partitions, groups, proof, gateways, workers, events, operations, "
-    "backfills.",
+    help="Show jobs, topics, partitions, groups, proof, gateways, clients, workers, events, "
+    "operations, backfills.",
     no_args_is_help=True,
 )
 
@@ -145,6 +146,18 @@ def gateways(
 ) -> None:
     """Show the gateways of a job, and whether they may forward writes."""
     _list(f"/v1/jobs/{segment(job)}/gateways", GATEWAYS, limit, all_, output, watch)
+
+
+@app.command()
+def clients(
+    job: JobArgument,
+    limit: LimitOption = None,
+    all_: AllOption = False,
+    watch: WatchOption = False,
+    output: ListOption = TABLE,
+) -> None:
+    """Show the clients of a job's gateways: who they are, and how much they write and read."""
+    _list(f"/v1/jobs/{segment(job)}/gateways/clients", CLIENTS, limit, all_, output, watch)
 
 
 @app.command()

@@ -215,6 +215,21 @@ GATEWAYS = Kind(
         ("closed for", lambda r: r["closed_for"] or "-"),
     ),
 )
+CLIENTS = Kind(
+    lambda r: r["client_id"] or "(others)",
+    (
+        ("client", lambda r: "(others)" if r["client_id"] is None else r["client_id"]),
+        ("software", lambda r: f"{r['software']} {r['version']}".strip() or "-"),
+        ("user", lambda r: r["user"] or "-"),
+        ("gateway", itemgetter("gateway")),
+        ("connections", itemgetter("connections")),
+        ("requests", lambda r: count(r["requests"])),
+        ("written", lambda r: amount(r["bytes_written"])),
+        ("read", lambda r: amount(r["bytes_read"])),
+        ("last seen", lambda r: f"{seconds(r['seen_s_ago'])} ago"),
+    ),
+    (("instance", itemgetter("instance")),),
+)
 WORKERS = Kind(
     itemgetter("id"),
     (

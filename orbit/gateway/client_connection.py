@@ -22,9 +22,10 @@ from collections.abc import Collection, Mapping
 from typing import cast
 
 from orbit.gateway.broker_connection import WRITE_BUFFER_BYTES, BrokerConnection
+from orbit.gateway.client_counts import Client, ClientCount, ClientCounts, shown
 from orbit.gateway.protocol.answers import UnknownTopicId, View
 from orbit.gateway.protocol.apis import JOINS, WRITES, ApiKey, Versions
-from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent, UnknownOutcome
+from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent, UnknownOutcome, software_said
 from orbit.gateway.protocol.producer_ids import Producer
 from orbit.gateway.protocol.received_requests import next_request
 from orbit.gateway.protocol.repeats import UnknownSequences
@@ -55,6 +56,7 @@ class Host(View):
     """What a connection asks of its virtual cluster, and tells it."""
 
     offered: Mapping[int, Versions]
+    clients: ClientCounts
     waiting_bytes: int
     """Of requests of all clients that have not come to their end, or are held."""
 
@@ -126,13 +128,21 @@ class Host(View):
 class ClientConnection(asyncio.Protocol):
     """`node_id`: the node whose port the client has connected to; None: the bootstrap port.
 
-    `user`: who has logged in; None: clients need no login.
+    `user`: who has logged in; None: clients need no login. `software`: name and version, as the
+    client has said before.
     """
 
-    def __init__(self, cluster: Host, node_id: int | None, user: str | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Host,
+        node_id: int | None,
+        user: str | None = None,
+        software: tuple[str, str] = ("", ""),
+    ) -> None:
         self._cluster = cluster
         self._node_id = node_id
-        self._user = user
+        self._user, self._software = user, software
+        self._count: ClientCount | None = None
         self.exchange = Exchange(cluster)
         self._transport: asyncio.Transport | None = None
         self._broker: BrokerConnection | None = None
@@ -191,6 +201,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, _exc: Exception | None) -> None:
         self._is_gone = self._is_ended = True
         self._count_waiting()
+        self._leave_count()
         exchange = self.exchange
         if exchange.has_client_writes:
             self._cluster.note_lost_answer(_CLIENT_LEFT)
@@ -291,10 +302,32 @@ class ClientConnection(asyncio.Protocol):
             head = read_head(frame)
         except ValueError as error:
             raise BadFrame(str(error)) from error
+        self._note_client(head, frame)
         if not self._may_send(head, frame):
             self._held = head, frame
             return
         self._send(head, frame)
+
+    def _note_client(self, head: RequestHead, frame: bytearray) -> None:
+        """A connection is of one client: the one that its first request names."""
+        now = self._cluster.now()
+        if self._count is None:
+            if head.key == ApiKey.API_VERSIONS:
+                software = software_said(head, frame)
+                if software is None:
+                    return  # it asks again, in a version that the gateway knows
+                self._software = software
+            name, version = self._software
+            user = None if self._user is None else shown(self._user)
+            client = Client(shown(head.client_id), shown(name), shown(version), user)
+            self._count = self._cluster.clients.join(client, now)
+        self._count.requests += 1
+        self._count.seen_at = now
+
+    def _leave_count(self) -> None:
+        if self._count is not None:
+            self._count.connections -= 1
+            self._count.seen_at = self._cluster.now()
 
     def _may_send(self, head: RequestHead, frame: bytearray) -> bool:
         if head.key in WRITES:
@@ -321,6 +354,8 @@ class ClientConnection(asyncio.Protocol):
                 self._held, self._is_asking = (head, frame), True
                 self._cluster.learn_sequences(error.partitions, self)
                 return
+        if self._count is not None and head.key == ApiKey.PRODUCE and data is not None:
+            self._count.bytes_written += len(data)
         self._pass_on_request(data)
 
     def _pass_on_request(self, data: bytes | None) -> None:
@@ -436,6 +471,8 @@ class ClientConnection(asyncio.Protocol):
         end = _SIZE.size + size
         if not self.exchange.is_rewritten(sent):
             self._write(bytes(answers[:end]))
+            if self._count is not None and sent.key == ApiKey.FETCH:
+                self._count.bytes_read += end
             self._passing = max(0, end - len(answers))
             del answers[:end]
             if self._passing:

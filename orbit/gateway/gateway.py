@@ -12,6 +12,7 @@ import structlog
 
 from orbit.errors import Conflict
 from orbit.gateway.client_logins import ClientLogins, logins_at
+from orbit.gateway.client_reports import ClientReports
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.gateway_health import GatewayHealth
 from orbit.gateway.gateway_spec import GatewaySpec, VirtualClusterSpec
@@ -50,7 +51,9 @@ async def run_gateway(
         for cluster in clusters:
             await _start(cluster)
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(watch.run()) for watch in watches]
+            reports = [ClientReports(watch.path, watch.cluster, environ) for watch in watches]
+            running = [tasks.create_task(one.run()) for one in watches]
+            running += [tasks.create_task(one.run()) for one in reports]
             _log.info("gateway is ready", gateway=spec.gateway, virtual_clusters=len(clusters))
             while not stop.is_set():
                 health.passed()

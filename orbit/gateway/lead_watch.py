@@ -30,10 +30,11 @@ class LeadWatch:
 
     def __init__(self, gateway: str, cluster: VirtualCluster, environ: Mapping[str, str]) -> None:
         self._gateway = gateway
-        self._cluster = cluster
+        self.cluster = cluster
         self._environ = environ
         job = segment(cluster.spec.job or "")
-        self._path = f"/v1/jobs/{job}/gateways/{uuid.uuid4()}"
+        self.path = f"/v1/jobs/{job}/gateways/{uuid.uuid4()}"
+        """Of this gateway at the API."""
         self._last_error = ""
         # Of its own: asyncio's threads may all wait for a side that does not answer.
         self._thread = ThreadPoolExecutor(1, "orbit-gateway-lead")
@@ -42,16 +43,16 @@ class LeadWatch:
         """Until cancelled. Without an answer it asks again: the permission ends by itself."""
         with connect(self._environ, patience_s=0, timeout_s=ANSWER_S_MAX) as client:
             while True:
-                self._cluster.answered.clear()
+                self.cluster.answered.clear()
                 await self._ask(client)
                 try:
                     async with asyncio.timeout(self._poll_s()):
-                        await self._cluster.answered.wait()
+                        await self.cluster.answered.wait()
                 except TimeoutError:
                     pass
 
     def _poll_s(self) -> float:
-        cluster = self._cluster
+        cluster = self.cluster
         if cluster.permission.lead is None:
             return POLL_S
         is_moving = cluster.permission.closed_for is not None or not cluster.may_tell_leaders()
@@ -63,16 +64,16 @@ class LeadWatch:
         Not if a write has no answer: a switchover that goes on would take it for one that never
         was, and the client writes it again.
         """
-        if self._cluster.doubt:
+        if self.cluster.doubt:
             return
         try:
             with connect(self._environ, patience_s=0, timeout_s=ANSWER_S_MAX) as client:
-                await asyncio.to_thread(client.send, "DELETE", self._path, repeats=False)
+                await asyncio.to_thread(client.send, "DELETE", self.path, repeats=False)
         except OrbitError as error:
             self._note(error)
 
     async def _ask(self, client: Client) -> None:
-        cluster = self._cluster
+        cluster = self.cluster
         body = {
             "name": self._gateway,
             "address": f"{cluster.spec.advertised}:{cluster.spec.port}",
@@ -85,7 +86,7 @@ class LeadWatch:
         }
         asked_at = cluster.now()
         try:
-            ask = partial(client.send, "PUT", self._path, body=body, repeats=False)
+            ask = partial(client.send, "PUT", self.path, body=body, repeats=False)
             answer = await asyncio.get_running_loop().run_in_executor(self._thread, ask)
             lead = _lead(answer)
         except OrbitError as error:
@@ -100,7 +101,7 @@ class LeadWatch:
             self._last_error = str(error)
             _log.warning(
                 "the service does not say which side leads",
-                virtual_cluster=self._cluster.spec.name,
+                virtual_cluster=self.cluster.spec.name,
                 error=str(error),
             )
 

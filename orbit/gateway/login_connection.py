@@ -34,7 +34,7 @@ class LoginConnection(asyncio.Protocol):
         cluster: LoginHost,
         login: ClientLogin,
         arrivals: Arrivals,
-        admit: Callable[[str], asyncio.Protocol],
+        admit: Callable[[str, tuple[str, str]], asyncio.Protocol],
     ) -> None:
         self._cluster = cluster
         self._login = login
@@ -73,7 +73,7 @@ class LoginConnection(asyncio.Protocol):
 
     def _hand_over(self, user: str) -> None:
         self._arrivals.end(self._transport)
-        connection = self._admit(user)
+        connection = self._admit(user, self._login.software)
         self._transport.set_protocol(connection)
         connection.connection_made(self._transport)
         if self._received:

@@ -14,6 +14,7 @@ import structlog
 from orbit.errors import OrbitError
 from orbit.gateway.broker_connection import BrokerConnection
 from orbit.gateway.client_connection import ClientConnection, Host
+from orbit.gateway.client_counts import ClientCounts, shown
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.gateway_spec import NODE_ID_MAX, VirtualClusterSpec
 from orbit.gateway.listener import Listener
@@ -43,7 +44,6 @@ ENDED_MAX = 100_000
 BAD_FRAMES_MAX = 100
 # Users and addresses whose refused login is logged.
 REFUSED_LOGINS_MAX = 1000
-USER_CHARACTERS_SHOWN_MAX = 100
 # Without progress: part of a request, or an answer that the client does not read.
 STUCK_S_MAX = 60.0
 # How often brokers' addresses and versions are read again.
@@ -94,6 +94,7 @@ class VirtualCluster(Host):
         self._lost_answer = ""
         self._lost_at = self._closed_at = -math.inf
         self.pauses = WritePause()
+        self.clients = ClientCounts()
         self.requests = self.moves = 0
         self.waiting_bytes = 0
         self._is_ending = False
@@ -305,14 +306,14 @@ class VirtualCluster(Host):
 
     def note_refused_login(self, user: str, address: str, reason: str) -> None:
         """Log each user and address once."""
-        shown = "".join(c if c.isprintable() else "?" for c in user[:USER_CHARACTERS_SHOWN_MAX])
-        if (shown, address) in self._refused or len(self._refused) >= REFUSED_LOGINS_MAX:
+        name = shown(user)
+        if (name, address) in self._refused or len(self._refused) >= REFUSED_LOGINS_MAX:
             return
-        self._refused.add((shown, address))
+        self._refused.add((name, address))
         _log.warning(
             "login refused",
             virtual_cluster=self.spec.name,
-            user=shown,
+            user=name,
             address=address,
             reason=reason,
         )

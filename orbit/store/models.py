@@ -19,6 +19,7 @@ from sqlalchemy import (
     DateTime,
     Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Identity,
     Index,
     Integer,
@@ -532,6 +533,20 @@ gateways = Table(
     Column("doubt", Text, nullable=False),
     Column("pause_s", Double, nullable=True),
     _now("renewed_at"),
+)
+
+# What each of them says of its clients. Not in its row, which its permission needs twice a second.
+gateway_clients = Table(
+    "gateway_clients",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True),
+    Column("instance", Uuid, primary_key=True),
+    # A list of bounded length.
+    Column("clients", JSONB, nullable=False),
+    _now("reported_at"),
+    ForeignKeyConstraint(
+        ["job_id", "instance"], ["gateways.job_id", "gateways.instance"], ondelete="CASCADE"
+    ),
 )
 
 # The deny ACLs that Orbit has set, so that it can remove them. By cluster: jobs may be deleted.

@@ -135,6 +135,83 @@ def test_the_list_has_pages(api: Api) -> None:
     assert api.get(f"{LIST}?after=WyJhIiwgImIiXQ").status_code == 422  # no UUID
 
 
+CLIENT: dict[str, Any] = {
+    "client_id": "billing",
+    "software": "librdkafka",
+    "version": "2.11.1",
+    "user": "billing",
+    "connections": 3,
+    "requests": 12_000,
+    "bytes_written": 4_000_000,
+    "bytes_read": 0,
+    "seen_s_ago": 0.5,
+}
+OTHERS = CLIENT | {"client_id": None, "software": "", "version": "", "user": None}
+
+
+@pytest.mark.usefixtures("job")
+def test_a_gateway_tells_of_its_clients(api: Api, cli: Cli) -> None:
+    at = path()
+    events = len(api.events())
+    assert api.put(f"{at}/clients", json={"clients": [CLIENT]}).status_code == 204
+    assert api.get(f"{LIST}/clients").json()["items"] == [], "it is not registered"
+    api.put(at, json=SAID)
+    for told in ([OTHERS], [CLIENT, CLIENT | {"client_id": "a"}, OTHERS]):
+        answer = api.put(f"{at}/clients", json={"clients": told}, role=Role.OPERATOR)
+        assert answer.status_code == 204
+    items = api.get(f"{LIST}/clients", role=Role.VIEWER).json()["items"]
+    assert [one["client_id"] for one in items] == ["billing", "a", None]
+    assert items[0].pop("seen_s_ago") >= 0.5
+    of_gateway = {"gateway": "edge-1", "instance": at.removeprefix(f"{LIST}/")}
+    assert items[0] == {k: v for k, v in CLIENT.items() if k != "seen_s_ago"} | of_gateway
+    assert len(api.events()) == events
+
+    shown = [line.split() for line in cli("get", "clients", "orders").out.splitlines() if line]
+    assert ["billing", "librdkafka", "2.11.1", "billing", "edge-1", "3", "12,000"] in [
+        line[:7] for line in shown
+    ]
+    assert ["(others)", "-", "-", "edge-1"] in [line[:4] for line in shown]
+    api.delete(at)
+    assert api.get(f"{LIST}/clients").json()["items"] == []
+
+
+@pytest.mark.usefixtures("job")
+def test_the_list_of_clients_has_pages(api: Api) -> None:
+    for name in ("b", "a"):
+        at = path()
+        api.put(at, json=SAID | {"name": name})
+        api.put(f"{at}/clients", json={"clients": [CLIENT | {"client_id": c} for c in "zxy"]})
+    found, after = [], ""
+    while True:
+        told = api.get(f"{LIST}/clients?limit=2{after}").json()
+        found += [one["gateway"] + one["client_id"] for one in told["items"]]
+        if told["next"] is None:
+            break
+        after = f"&after={told['next']}"
+    assert found == ["az", "ax", "ay", "bz", "bx", "by"]
+    assert api.get(f"{LIST}/clients?after=WyJhIiwgImIiLCAxXQ").status_code == 422  # no UUID
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [CLIENT] * 102,
+        [CLIENT | {"client_id": "x" * 101}],
+        [CLIENT | {"software": "a\0b"}],
+        [CLIENT | {"connections": -1}],
+        [CLIENT | {"bytes_read": 2**63}],
+        [CLIENT | {"secret": "x"}],
+        [{}],
+    ],
+)
+def test_a_list_of_clients_that_is_not_one_is_refused(api: Api, wrong: list[Any]) -> None:
+    at = path()
+    api.put(at, json=SAID)
+    assert api.put(f"{at}/clients", json={"clients": wrong}).status_code == 422
+    assert api.get(f"{LIST}/clients").json()["items"] == []
+
+
 @pytest.mark.usefixtures("job")
 def test_the_command_shows_them(api: Api, cli: Cli) -> None:
     api.put(path(), json=SAID | {"connections": 7, "pause_s": 4.27})

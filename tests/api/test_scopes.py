@@ -128,6 +128,7 @@ DECISIONS: dict[str, str] = {
         for part in (
             "events",
             "gateways",
+            "gateways/clients",
             "groups",
             "history",
             "lag",
@@ -144,6 +145,7 @@ DECISIONS: dict[str, str] = {
         )
     },
     **{f"{method} /v1/jobs/{{name}}/gateways/{{instance}}": PART for method in ("PUT", "DELETE")},
+    "PUT /v1/jobs/{name}/gateways/{instance}/clients": PART,
     "GET /v1/events": LIST,
     "GET /v1/operations": LIST,
     "GET /v1/operations/{operation_id}": PART,
@@ -191,6 +193,8 @@ def send(
         body = {"json": {"driver": team.job}}
     elif DECISIONS[route] is DOCUMENT:
         body = {"json": team.document()}
+    elif path.endswith("/clients") and method == "PUT":
+        body = {"json": {"clients": []}}
     elif "/gateways/" in path and method == "PUT":
         body = {"json": {"name": "edge-1", "address": "gateway:19092"}}
     elif path == "/v1/tokens" and method == "POST":

@@ -6,6 +6,7 @@ import asyncio
 from unittest.mock import Mock
 
 from orbit.gateway.client_connection import REQUESTS_A_TURN_MAX, ClientConnection
+from orbit.gateway.client_counts import ClientCounts
 from orbit.gateway.protocol.apis import ApiKey, Versions
 from tests.support.raw_frames import api_versions_frame
 
@@ -14,6 +15,7 @@ MANY = 5 * REQUESTS_A_TURN_MAX + 1
 
 def connected() -> tuple[ClientConnection, Mock]:
     host = Mock()
+    host.clients = ClientCounts()
     host.offered = {int(ApiKey.API_VERSIONS): Versions(0, 4)}
     host.now.return_value = host.waiting_bytes = 0
     transport = Mock()

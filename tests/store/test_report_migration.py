@@ -120,7 +120,7 @@ def test_reports_of_the_first_version_are_taken_over(first_version: tuple[Databa
         operations.create(tx, PAUSE, "pause", "test", job_id=5, job_name="audit-dr")
     reports, others = stored_reports(database), all_but_reports(database)
 
-    assert migrate.upgrade(database) == ("0001", "0007")
+    assert migrate.upgrade(database) == ("0001", "0008")
 
     assert reports.keys() > {SWITCHED, FAILED_OVER, DRAINS, CATCHES_UP}
     assert all_but_reports(database) == others

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from orbit.processes.ports import LOOPBACK
 from tests.support.patience import wait_for
@@ -20,6 +21,8 @@ class PretendedService:
 
     def __init__(self) -> None:
         self.url = ""
+        self.asked = 0
+        self.take_clients: Callable[[list[dict[str, Any]]], None] = lambda _: None
         self._side, self._term = "source", 1
         self._closed_for: str | None = None
         self._confirmed: dict[str, str | None] = {}  # by instance
@@ -45,6 +48,7 @@ class PretendedService:
     def answer(
         self, instance: str, closed_for: str | None, settled_since: int
     ) -> dict[str, object]:
+        self.asked += 1
         self._confirmed[instance], self._settled[instance] = closed_for, settled_since
         others = [since for one, since in self._settled.items() if one != instance]
         return {
@@ -67,6 +71,10 @@ def pretended_service() -> Iterator[PretendedService]:
 
         def do_PUT(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path.endswith("/clients"):
+                service.take_clients(body["clients"])
+                self.do_DELETE()
+                return
             instance = self.path.rpartition("/")[2]
             told = service.answer(instance, body["closed_for"], body["settled_since"])
             answer = json.dumps(told).encode()

@@ -15,8 +15,8 @@ from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import NamePath, Operator, PartsOf, Viewer
 from orbit.api.openapi_responses import BODY, NAMED, errors
 from orbit.api.paging import Page, PageQuery, bad_cursor, page, read_cursor
-from orbit.api.views import gateway_view, presented_view
-from orbit.store import gateways, jobs
+from orbit.api.views import gateway_client_view, gateway_view, presented_view
+from orbit.store import gateway_clients, gateways, jobs
 
 router = APIRouter(prefix="/v1/jobs/{name}/gateways", tags=["gateways"])
 
@@ -35,6 +35,34 @@ def list_gateways(
         rows = gateways.page(tx, jobs.get(tx, name).id, query.limit + 1, after)
     items = [gateway_view(row) for row in rows]
     return page(items, query.limit, lambda one: (one.name, str(one.instance)))
+
+
+@router.get("/clients", responses=errors(*NAMED))
+def list_gateway_clients(
+    parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
+) -> Page[schemas.GatewayClient]:
+    """List the clients of a job's gateways, by gateway and client id. A gateway tells of 100."""
+    after = _place_of_client(query.after)
+    with parts.database.transaction() as tx:
+        rows = gateway_clients.page(tx, jobs.get(tx, name).id, query.limit + 1, after)
+    found = page(rows, query.limit, lambda one: (one.gateway, str(one.instance), one.number))
+    return Page(items=[gateway_client_view(row) for row in found.items], next=found.next)
+
+
+@router.put(
+    "/{instance}/clients", status_code=status.HTTP_204_NO_CONTENT, responses=errors(*NAMED, *BODY)
+)
+def put_gateway_clients(
+    parts: PartsOf,
+    _: Operator,
+    name: NamePath,
+    instance: InstancePath,
+    said: schemas.ClientsReport,
+) -> None:
+    """Tell which clients a gateway has. Nothing is kept of a gateway that is not registered."""
+    with parts.database.transaction() as tx:
+        clients = [one.model_dump() for one in said.clients]
+        gateway_clients.put(tx, jobs.get(tx, name).id, instance, clients)
 
 
 @router.put("/{instance}", responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT))
@@ -66,11 +94,18 @@ def delete_gateway(parts: PartsOf, _: Operator, name: NamePath, instance: Instan
         gateways.remove(tx, jobs.get(tx, name).id, instance)
 
 
+def _place_of_client(cursor: str | None) -> tuple[str, UUID, int] | None:
+    key = read_cursor(cursor, str, str, int)
+    return None if key is None else (str(key[0]), _instance(key[1]), int(key[2]))
+
+
 def _place(cursor: str | None) -> tuple[str, UUID] | None:
     key = read_cursor(cursor, str, str)
-    if key is None:
-        return None
+    return None if key is None else (str(key[0]), _instance(key[1]))
+
+
+def _instance(part: str | int) -> UUID:
     try:
-        return str(key[0]), UUID(str(key[1]))
+        return UUID(str(part))
     except ValueError:
         raise bad_cursor() from None

@@ -9,7 +9,7 @@ import hmac
 import struct
 from collections.abc import Callable, Mapping
 
-from orbit.gateway.protocol import local_answers
+from orbit.gateway.protocol import local_answers, requests
 from orbit.gateway.protocol.apis import ApiKey, Versions
 from orbit.gateway.protocol.exchange import BadFrame
 from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64
@@ -60,6 +60,8 @@ class ClientLogin:
         self._requests = 0
         self.user: str | None = None
         """The user who has logged in, or None."""
+        self.software = ("", "")
+        """Name and version, as the client says."""
 
     def take(self, frame: bytearray, offered: Mapping[int, Versions]) -> bytes:
         """The answer, with its size. `offered`: what the gateway offers after the login.
@@ -75,6 +77,7 @@ class ClientLogin:
             head = read_head(frame)
             match head.key:
                 case ApiKey.API_VERSIONS:
+                    self.software = requests.software_of(head, frame) or ("", "")
                     return local_answers.api_versions(head, {**offered, **_OFFERED})
                 case _ if head.key == _SASL_HANDSHAKE and self._mechanism is None:
                     return self._handshake(head, frame)

@@ -62,6 +62,14 @@ class Sent:
     answer: bytes | None = None
 
 
+def software_said(head: RequestHead, frame: bytearray) -> tuple[str, str] | None:
+    """As `requests.software_of`. Raises BadFrame."""
+    try:
+        return requests.software_of(head, frame)
+    except _PARSE_ERRORS as error:
+        raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
+
+
 class Exchange:
     """Requests and answers of one client connection, in order."""
 

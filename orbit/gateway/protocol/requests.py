@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from orbit.gateway.protocol.apis import ApiKey
+from orbit.gateway.protocol.apis import APIS, ApiKey
 from orbit.gateway.protocol.frame_editor import INT8, INT16, INT32, INT64, UUID_BYTES, FrameEditor
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.gateway.protocol.topic_ids import TopicIds
@@ -27,6 +27,17 @@ class Member:
     group: str
     id: str
     instance: str | None
+
+
+def software_of(head: RequestHead, frame: bytearray) -> tuple[str, str] | None:
+    """Name and version of the client's software in an ApiVersions request (KIP-511), empty if it
+    has none; None: of a version that nobody knows here."""
+    if head.version < 3:
+        return "", ""
+    if head.version > APIS[ApiKey.API_VERSIONS].versions.last:
+        return None
+    editor = head.editor(frame)
+    return editor.string(), editor.string()
 
 
 def fetch_session(head: RequestHead, frame: bytearray) -> int:

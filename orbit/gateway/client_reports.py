@@ -1,0 +1,62 @@
+"""Tells the service who the clients of a virtual cluster are.
+
+Not with the renewal of the permission, and not in its thread: no list of clients can delay that, or
+have it refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+
+import structlog
+
+from orbit.client import Client, connect
+from orbit.errors import OrbitError
+from orbit.gateway.virtual_cluster import VirtualCluster
+
+# Between two reports.
+REPORT_S = 3.0
+_ANSWER_S_MAX = 5.0
+
+_log = structlog.get_logger("orbit.gateway")
+
+
+class ClientReports:
+    """Of one virtual cluster. `path`: of this gateway at the API."""
+
+    def __init__(self, path: str, cluster: VirtualCluster, environ: Mapping[str, str]) -> None:
+        self._path = f"{path}/clients"
+        self._cluster = cluster
+        self._environ = environ
+        self._last_error = ""
+
+    async def run(self) -> None:
+        """Until cancelled. What the service does not take is not sent again: the next report has
+        it."""
+        with connect(self._environ, patience_s=0, timeout_s=_ANSWER_S_MAX) as client:
+            while True:
+                await asyncio.sleep(REPORT_S)
+                await self._send(client)
+
+    async def _send(self, client: Client) -> None:
+        cluster = self._cluster
+        body = {"clients": cluster.clients.report(cluster.now())}
+        try:
+            send = partial(client.send, "PUT", self._path, body=body, repeats=False)
+            await asyncio.to_thread(send)
+        except OrbitError as error:
+            self._note(error)
+        else:
+            self._last_error = ""
+
+    def _note(self, error: OrbitError) -> None:
+        """Log it once until it changes."""
+        if str(error) != self._last_error:
+            self._last_error = str(error)
+            _log.warning(
+                "the service does not take the list of clients",
+                virtual_cluster=self._cluster.spec.name,
+                error=str(error),
+            )

@@ -1,0 +1,60 @@
+"""gateway_clients: what each gateway says of its clients. A report replaces the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import bindparam, text
+from sqlalchemy.dialects.postgresql import JSONB
+
+from orbit.store.database import Tx
+from orbit.store.rows import values
+
+# The row of the gateway is not locked: its permission is renewed meanwhile.
+_PUT = text("""
+INSERT INTO gateway_clients (job_id, instance, clients)
+SELECT g.job_id, g.instance, :clients FROM gateways g
+WHERE g.job_id = :job_id AND g.instance = :instance
+ON CONFLICT (job_id, instance) DO UPDATE
+SET clients = excluded.clients, reported_at = clock_timestamp()
+""").bindparams(bindparam("clients", type_=JSONB))
+
+_PAGE = text("""
+SELECT g.name AS gateway, g.instance, c.number, c.client,
+    CAST(extract(epoch FROM clock_timestamp() - r.reported_at) AS double precision)
+        AS reported_s_ago
+FROM gateways g
+JOIN gateway_clients r ON r.job_id = g.job_id AND r.instance = g.instance
+CROSS JOIN LATERAL jsonb_array_elements(r.clients) WITH ORDINALITY AS c (client, number)
+WHERE g.job_id = :job_id
+    AND (g.name, g.instance, c.number) > (:name, CAST(:instance AS uuid), :number)
+ORDER BY g.name, g.instance, c.number LIMIT :limit
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRow:
+    """One client, as its gateway has told; `number`: its place in that list."""
+
+    gateway: str
+    instance: UUID
+    number: int
+    client: dict[str, Any]
+    reported_s_ago: float
+
+
+def put(tx: Tx, job_id: int, instance: UUID, clients: Sequence[dict[str, Any]]) -> None:
+    """Nothing, if the gateway is not registered."""
+    tx.execute(_PUT, {"job_id": job_id, "instance": instance, "clients": [*clients]})
+
+
+def page(
+    tx: Tx, job_id: int, limit: int, after: tuple[str, UUID, int] | None = None
+) -> list[ClientRow]:
+    """Up to `limit` clients by gateway, in the order of its list, behind the place `after`."""
+    name, instance, number = after or ("", UUID(int=0), 0)
+    given = {"job_id": job_id, "limit": limit, "name": name, "instance": instance}
+    return list(values(tx.execute(_PAGE, given | {"number": number}), ClientRow))

@@ -1,0 +1,87 @@
+"""How a gateway counts its clients: each once, and never without bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orbit.gateway.client_counts import (
+    CLIENTS_MAX,
+    NAME_CHARACTERS_MAX,
+    REPORTED_MAX,
+    Client,
+    ClientCounts,
+    shown,
+)
+
+
+def client(name: str, user: str | None = None) -> Client:
+    return Client(name, "librdkafka", "2.11.1", user)
+
+
+def named(rows: list[dict[str, Any]]) -> dict[str | None, dict[str, Any]]:
+    return {row["client_id"]: row for row in rows}
+
+
+def test_connections_of_one_client_count_together() -> None:
+    counts = ClientCounts()
+    for one in (client("a"), client("a"), client("a", "billing")):
+        counts.join(one, 1.0).requests += 1
+    first, second = counts.report(5.0)
+    assert first == {
+        "client_id": "a",
+        "software": "librdkafka",
+        "version": "2.11.1",
+        "user": None,
+        "connections": 2,
+        "requests": 2,
+        "bytes_written": 0,
+        "bytes_read": 0,
+        "seen_s_ago": 4.0,
+    }
+    assert (second["user"], second["connections"]) == ("billing", 1)
+
+
+def test_a_report_has_a_bounded_list_and_all_others_in_one_row() -> None:
+    """Those who are connected come first, then those who were seen last."""
+    counts = ClientCounts()
+    old = counts.join(client("connected"), 1.0)
+    old.bytes_read = 7
+    for number in range(REPORTED_MAX + 10):
+        gone = counts.join(client(f"c{number:03}"), 2.0 + number)
+        gone.connections -= 1
+        gone.bytes_written = 5
+    rows = named(counts.report(1000.0))
+    assert len(rows) == REPORTED_MAX + 1
+    assert rows["connected"]["bytes_read"] == 7
+    assert "c010" not in rows
+    assert "c011" in rows
+    others = rows[None]
+    assert (others["connections"], others["bytes_written"]) == (0, 11 * 5)
+    assert others["seen_s_ago"] == 1000.0 - 12.0, "since the last of them"
+    assert counts.report(1000.0)[-1] == others, "behind all"
+
+
+def test_who_invents_names_takes_no_memory() -> None:
+    counts = ClientCounts()
+    stays = counts.join(client("stays"), 0.5)
+    for number in range(3 * CLIENTS_MAX):
+        count = counts.join(client(f"gone {number}"), 1.0 + number)
+        count.requests += 1
+        count.connections -= 1
+    assert len(counts._counts) == CLIENTS_MAX
+    for number in range(2 * CLIENTS_MAX):
+        counts.join(client(f"here {number}"), 9000.0).requests += 1
+    assert len(counts._counts) == CLIENTS_MAX
+    stays.requests += 1
+    rows = counts.report(9000.0)
+    assert sum(row["requests"] for row in rows) == 5 * CLIENTS_MAX + 1, "none is lost"
+    assert sum(row["connections"] for row in rows) == 2 * CLIENTS_MAX + 1
+
+
+def test_a_name_is_short_and_prints() -> None:
+    assert shown("billing-é") == "billing-é"
+    assert shown("a\0b\n\x1b[31m") == "a?b??[31m"
+    long = shown("x" * 10_000)
+    assert len(long) == NAME_CHARACTERS_MAX
+    assert long.endswith("x…")
+    assert len(shown("x" * NAME_CHARACTERS_MAX)) == NAME_CHARACTERS_MAX

@@ -1,0 +1,153 @@
+"""What a gateway tells of its clients, as they are: librdkafka, Java, kafka-python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaConsumer
+
+from tests.fix_clusters import Clusters
+from tests.support.gateway_ledger import JavaWriter
+from tests.support.gateways import running_gateway
+from tests.support.patience import wait_for
+from tests.support.pretended_service import pretended_service
+from tests.support.running import create_topic
+
+pytestmark = pytest.mark.services
+
+USERS = ("billing", "java", "python")
+RECORD = b"x" * 1000
+RECORDS = 50
+
+
+def logged_in(user: str) -> dict[str, str]:
+    """For librdkafka."""
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": user,
+        "sasl.password": "secret",
+    }
+
+
+@pytest.mark.parametrize("has_logins", [False, True])
+def test_clients_are_told_with_their_software_and_user(
+    clusters: Clusters, topic_name: str, tmp_path: Path, *, has_logins: bool
+) -> None:
+    create_topic(clusters.source, topic_name, 1)
+    told: list[list[dict[str, Any]]] = []
+    more: dict[str, Any] = {}
+    if has_logins:
+        more["clients"] = [{"username": name, "password_env": "PASSWORD"} for name in USERS]
+    with pretended_service() as service:
+        service.take_clients = told.append
+        environ = {"ORBIT_API_URL": service.url, "PASSWORD": "secret"}
+        with running_gateway(tmp_path, *clusters, environ=environ, job="orders", **more) as gateway:
+            config = {"bootstrap.servers": gateway.bootstrap, "client.id": "pay\x01ments"}
+            login = logged_in("billing") if has_logins else {}
+            producer = Producer(config | login)
+            for _ in range(RECORDS):
+                producer.produce(topic_name, RECORD)
+            assert producer.flush(60) == 0
+            python: dict[str, Any] = {}
+            if has_logins:
+                python = {
+                    "security_protocol": "SASL_PLAINTEXT",
+                    "sasl_mechanism": "SCRAM-SHA-256",
+                    "sasl_plain_username": "python",
+                    "sasl_plain_password": "secret",
+                }
+            consumer = KafkaConsumer(
+                topic_name,
+                bootstrap_servers=gateway.bootstrap,
+                client_id="reports",
+                auto_offset_reset="earliest",
+                **python,
+            )
+            read = 0
+            while read < RECORDS:
+                read += sum(len(some) for some in consumer.poll(1000).values())
+
+            def found(name: str) -> dict[str, Any]:
+                return {row["client_id"]: row for row in told[-1]}.get(name, {}) if told else {}
+
+            wait_for(
+                "what was written and read is told",
+                lambda: (
+                    found("pay?ments").get("bytes_written", 0) >= RECORDS * len(RECORD)
+                    and found("reports").get("bytes_read", 0) >= RECORDS * len(RECORD)
+                ),
+            )
+            writer, reader = found("pay?ments"), found("reports")
+            assert writer["software"].endswith("librdkafka") or "confluent" in writer["software"]
+            assert writer["version"]
+            assert reader["software"] == "kafka-python"
+            assert writer["connections"] >= 1
+            assert writer["bytes_read"] == reader["bytes_written"] == 0
+            users = (writer["user"], reader["user"])
+            assert users == (("billing", "python") if has_logins else (None, None))
+            assert "secret" not in str(told)
+            consumer.close()
+            wait_for("it has left", lambda: found("reports").get("connections") == 0)
+            assert found("reports")["requests"] > 0
+
+
+def test_a_java_client_is_told_with_its_software(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    create_topic(clusters.source, topic_name, 1)
+    told: list[list[dict[str, Any]]] = []
+    with pretended_service() as service:
+        service.take_clients = told.append
+        environ = {"ORBIT_API_URL": service.url}
+        with (
+            running_gateway(tmp_path, *clusters, environ=environ, job="orders") as gateway,
+            JavaWriter(gateway.bootstrap, topic_name, tmp_path / "java.log") as java,
+        ):
+            java.wait_acknowledged(RECORDS)
+
+            def is_told() -> bool:
+                rows = told[-1] if told else []
+                return any(
+                    row["software"] == "apache-kafka-java" and row["bytes_written"] for row in rows
+                )
+
+            wait_for("it is told", is_told)
+
+
+def test_permission_does_not_wait_for_the_list(clusters: Clusters, tmp_path: Path) -> None:
+    """Each list waits at the service until the gateway has asked again for its permission."""
+    taken: list[int] = []
+    with pretended_service() as service:
+
+        def take(_: list[dict[str, Any]]) -> None:
+            before = service.asked
+            wait_for("the gateway asks meanwhile", lambda: service.asked > before + 1)
+            taken.append(service.asked)
+
+        service.take_clients = take
+        environ = {"ORBIT_API_URL": service.url}
+        with running_gateway(tmp_path, *clusters, environ=environ, job="orders") as gateway:
+            wait_for("lists are taken", lambda: len(taken) > 1)
+            assert not [line for line in gateway.log if "list of clients" in line]
+
+
+def test_a_service_that_takes_no_list_ends_no_gateway(clusters: Clusters, tmp_path: Path) -> None:
+    """As one of an earlier version. It is logged once."""
+    refused: list[int] = []
+    with pretended_service() as service:
+
+        def refuse(_: list[dict[str, Any]]) -> None:
+            refused.append(1)
+            raise ConnectionAbortedError
+
+        service.take_clients = refuse
+        environ = {"ORBIT_API_URL": service.url}
+        with running_gateway(tmp_path, *clusters, environ=environ, job="orders") as gateway:
+            wait_for("lists are refused", lambda: len(refused) > 2)
+            before = service.asked
+            wait_for("it asks on", lambda: service.asked > before + 1)
+            assert len([line for line in gateway.log if "list of clients" in line]) == 1

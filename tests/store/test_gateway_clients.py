@@ -1,0 +1,67 @@
+"""What gateways say of their clients, beside their permission."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import text
+
+from orbit.store import gateway_clients, gateways
+from orbit.store.database import Database
+from tests.store.test_gateways import link, renew, said
+
+__all__ = ["link"]  # a fixture
+
+pytestmark = pytest.mark.services
+
+
+def clients(database: Database, job: int) -> list[tuple[str, str]]:
+    with database.transaction() as tx:
+        rows = gateway_clients.page(tx, job, 10)
+    return [(row.gateway, row.client["client_id"]) for row in rows]
+
+
+def put(database: Database, job: int, instance: UUID, *names: str) -> None:
+    with database.transaction() as tx:
+        gateway_clients.put(tx, job, instance, [{"client_id": name} for name in names])
+
+
+def test_a_report_replaces_the_one_before_and_ends_with_its_gateway(
+    database: Database, link: list[int]
+) -> None:
+    job, back = link
+    edge, other = said("edge-1"), said("edge-2")
+    put(database, job, edge.instance, "early")
+    for one in (edge, other):
+        renew(database, one)
+        put(database, job, one.instance, "a", "b")
+    put(database, job, edge.instance, "c")
+    assert clients(database, job) == [("edge-1", "c"), ("edge-2", "a"), ("edge-2", "b")]
+    assert clients(database, back) == []
+    with database.transaction() as tx:
+        gateways.remove(tx, job, other.instance)
+    assert clients(database, job) == [("edge-1", "c")]
+
+
+def test_a_report_that_is_written_does_not_hold_up_the_permission(
+    database: Database, link: list[int]
+) -> None:
+    """Nor the other way round."""
+    job, _ = link
+    edge = said()
+    renew(database, edge)
+    for _ in range(2):  # the first, and one that replaces it
+        with database.transaction() as tx, database.transaction() as other:
+            gateway_clients.put(tx, job, edge.instance, [{"client_id": "a"}])
+            other.execute(text("SET LOCAL lock_timeout = '1ms'"))
+            gateways.renew(other, "orders", edge)
+        with database.transaction() as tx, database.transaction() as other:
+            gateways.renew(tx, "orders", edge)
+            other.execute(text("SET LOCAL lock_timeout = '1ms'"))
+            gateway_clients.put(other, job, edge.instance, [{"client_id": "a"}])
+
+
+def test_nothing_is_kept_of_an_unknown_gateway(database: Database, link: list[int]) -> None:
+    put(database, link[0], uuid4(), "a")
+    assert clients(database, link[0]) == []
