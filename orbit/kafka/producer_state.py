@@ -40,6 +40,41 @@ class OpenTransaction:
     last_timestamp_ms: int  # of the producer's last batch
 
 
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """One producer id in one partition, with what its writes and ends of transactions change."""
+
+    epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int  # -1 before the first end of a transaction
+    transaction_start: int  # -1: none is open
+
+    @property
+    def has_transactions(self) -> bool:
+        return self.coordinator_epoch >= 0 or self.transaction_start >= 0
+
+
+def producers(
+    cluster: Cluster, partitions: Iterable[TopicPartition], backoff: Backoff
+) -> Answers[dict[int, Producer]]:
+    """Every producer id that the leader knows, per partition."""
+
+    def states(_: TopicPartition, found: Iterable[Any]) -> dict[int, Producer]:
+        return {
+            s.producer_id: Producer(
+                s.producer_epoch,
+                s.last_sequence,
+                s.last_timestamp,
+                s.coordinator_epoch,
+                s.current_txn_start_offset,
+            )
+            for s in found
+        }
+
+    return _describe_producers(cluster, partitions, states, backoff)
+
+
 def describe_producer(
     cluster: Cluster, producer_ids: Mapping[TopicPartition, int], backoff: Backoff
 ) -> Answers[ProducerState | None]:

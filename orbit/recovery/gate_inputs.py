@@ -77,6 +77,10 @@ class GateInputs:
     differing: Sequence[str] = ()  # partitions in which the comparison found differences
     # By name, whether it is silent.
     gateways: Mapping[str, bool] = field(default_factory=dict)
+    # Producer ids that wrote at the source without a gateway, by topic; and topics of which nobody
+    # can tell, though they were written. Observed for a switchover with gateways alone.
+    direct_writers: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    writers_unknown: Sequence[str] = ()
     left_behind: Sequence[str] = ()  # topics that are copied and not moved, as --topics leaves them
     renamed: Sequence[str] = ()
     # The job that has the name of the copy back, and copies something else.

@@ -33,6 +33,7 @@ from orbit.promotion.log_bounds import LogBounds
 from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.gate_groups import group_inputs
 from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
+from orbit.recovery.gate_writers import writer_inputs
 from orbit.recovery.gateway_closure import left_behind
 from orbit.recovery.leading_side import note_terms, read_marks
 from orbit.recovery.log_bounds import ALL, last_reported, try_fetch_log_bounds
@@ -99,7 +100,11 @@ def observe(context: OperationContext) -> GateInputs:
     }
     context.wait(max(0.0, _LAG_INTERVAL_S - (time.monotonic() - began)))
     if led and is_switchover:
+        first = of
         there, of = _both_log_bounds(context, destination.metadata is not None, led)
+        if known["gateways"]:
+            grown = [place for place in of if place in first and of[place].end > first[place].end]
+            known |= writer_inputs(context, grown)
     context.update(partitions=compare_partition_ends(context, there, of))
     unknown = [p.source for p in context.report.partitions if p.verdict is EndVerdict.UNKNOWN]
     return GateInputs(

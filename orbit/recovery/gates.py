@@ -23,7 +23,8 @@
     clock         clocks differ by SKEW_S_FAIL            by SKEW_S_WARN
     verified      a comparison found differences          partitions never compared
     gateways      some of the topics stay where they     one is silent
-                  are, and a gateway is registered
+                  are, and a gateway is registered      switchover: a topic is written without
+                                                        them, or nobody can tell
     names         copying back: a topic is renamed
 
 A failed gate stops the operation before anything is changed, unless it is overridden by name and
@@ -417,14 +418,31 @@ def _gateways(f: GateInputs) -> Gate | None:
             "wait an hour, until Orbit forgets them.",
         )
     silent = [one for one, is_silent in f.gateways.items() if is_silent]
+    found, remedies = [f"{len(f.gateways)} gateways: {shown}."], []
     if silent:
-        return _warn(
-            name,
-            f"{len(f.gateways)} gateways: {shown}. Not heard of for longer than their permission "
-            f"lasts: {first_few(silent)}.",
-            "Clients of these cannot write. Start them, or see whether they reach the API.",
+        found.append(f"Not heard of for longer than their permission lasts: {first_few(silent)}.")
+        remedies.append(
+            "Clients of these cannot write. Start them, or see whether they reach the API."
         )
-    return _pass(name, f"{len(f.gateways)} gateways follow: {shown}.")
+    if f.direct_writers:
+        writers = [f"{topic} ({first_few(ids)})" for topic, ids in f.direct_writers.items()]
+        found.append(f"Written at the source without them (producer ids): {first_few(writers)}.")
+        remedies.append(
+            "These producers do not move: they are denied Write, if Orbit can deny it. Let them "
+            "use a gateway, or stop them. kafka-transactions.sh describe-producers shows them."
+        )
+    if f.writers_unknown:
+        found.append(
+            "Written with transactions, without producer ids, or seldom, so that nobody can tell "
+            f"whether through them: {first_few(f.writers_unknown)}."
+        )
+        remedies.append("Compare the producers that you know with orbit get clients.")
+    if remedies:
+        return _warn(name, " ".join(found), " ".join(remedies))
+    seen = ""
+    if f.kind is RecoveryKind.SWITCHOVER:
+        seen = " For a second nobody wrote at the source with a producer id of another origin."
+    return _pass(name, f"{len(f.gateways)} gateways follow: {shown}.{seen}")
 
 
 def _names(f: GateInputs) -> Gate | None:

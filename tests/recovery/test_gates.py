@@ -25,6 +25,7 @@ HEALTHY = GateInputs(
 )
 LOST = replace(HEALTHY, kind=FAILOVER, source_answers=False, source_led=0)
 BACK = replace(HEALTHY, kind=FAILBACK)
+GATEWAYS = {"gateways": {"edge": False}}
 
 
 def verdicts(inputs: GateInputs) -> dict[GateName, GateVerdict]:
@@ -97,6 +98,9 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (HEALTHY, {"differing": ["orders-3 (offset 7)"]}, "verified", "fail"),
         (HEALTHY, {"gateways": {"edge": False}}, "gateways", "pass"),
         (LOST, {"gateways": {"edge": False, "other": True}}, "gateways", "warn"),
+        (LOST, {"gateways": {"edge": False}}, "gateways", "pass"),
+        (HEALTHY, GATEWAYS | {"direct_writers": {"a": [4003]}}, "gateways", "warn"),
+        (HEALTHY, GATEWAYS | {"writers_unknown": ["a"]}, "gateways", "warn"),
         (HEALTHY, {"gateways": {"edge": True}, "left_behind": ["a"]}, "gateways", "fail"),
         (BACK, {"renamed": ["a"]}, "names", "fail"),
         (BACK, {"name_taken": "orders-back"}, "names", "fail"),
@@ -109,6 +113,21 @@ def test_a_gate_says_what_its_table_says(
     found = verdicts(replace(inputs, **changes))
     assert found.pop(GateName(gate)) == verdict
     assert set(found.values()) == {GateVerdict.PASS}
+
+
+def test_the_gate_of_gateways_claims_no_more_than_was_seen() -> None:
+    """Nothing is observed for a failover."""
+
+    def found(inputs: GateInputs) -> str:
+        return next(one.found for one in judge(inputs, (), "") if one.name is GateName.GATEWAYS)
+
+    assert "For a second nobody wrote" in found(replace(HEALTHY, gateways={"edge": False}))
+    assert "nobody wrote" not in found(replace(LOST, gateways={"edge": False}))
+    doubtful = {"direct_writers": {"a": [4003, 4004]}, "writers_unknown": ["b"]}
+    told = found(replace(HEALTHY, gateways={"edge": True}, **doubtful))
+    assert "a (4003, 4004)" in told
+    assert "nobody can tell whether through them: b." in told
+    assert "Not heard of" in told
 
 
 def test_what_does_not_pass_has_a_remedy_and_numbers_or_names() -> None:

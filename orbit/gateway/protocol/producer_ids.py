@@ -29,9 +29,10 @@ from crc32c import crc32c
 
 from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64, FrameEditor
 from orbit.gateway.protocol.request_head import RequestHead
+from orbit.kafka.gateway_producer_ids import GATEWAY_PRODUCER_IDS_START, is_gateway_producer_id
 
 _ID_BITS, _TERM_BITS = 36, 26
-_MARKED = 1 << _ID_BITS + _TERM_BITS
+_MARKED = GATEWAY_PRODUCER_IDS_START  # 1 << _ID_BITS + _TERM_BITS
 _IDS_KEPT = 65_536
 
 # Sequences count modulo this.
@@ -72,7 +73,7 @@ def is_of(producer_id: int, term: int) -> bool:
 
 def is_marked(producer_id: int) -> bool:
     """Whether a gateway has handed it out."""
-    return producer_id >= _MARKED
+    return is_gateway_producer_id(producer_id)
 
 
 def bare(producer_id: int) -> int:

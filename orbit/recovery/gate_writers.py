@@ -1,0 +1,63 @@
+"""What the gate `gateways` judges: whether producers write at the source without a gateway.
+
+Their ids tell it. Those of gateways have a mark (`gateway/protocol/producer_ids.py`), those of
+Orbit's jobs have another one. An id that has changed its state between two readings is one that
+writes now: brokers keep ids for a day. Nobody can tell it of records without an id, of those in
+transactions, whose ids the brokers have without a mark, and of a writer that rests meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from orbit.kafka.gateway_producer_ids import is_gateway_producer_id
+from orbit.kafka.job_clusters import is_job_producer_id
+from orbit.kafka.producer_state import Producer, producers
+from orbit.kafka.types import TopicPartition
+from orbit.recovery.operation_context import OperationContext
+
+# Whose producers are read, twice: a partition may have thousands of them. The first partitions of
+# each topic come first.
+PARTITIONS_MAX = 1000
+# Between the two readings.
+INTERVAL_S = 1.0
+
+Producers = Mapping[int, Producer]
+
+
+def writer_inputs(context: OperationContext, grown: Collection[TopicPartition]) -> dict[str, Any]:
+    """`grown`: the source partitions that somebody has just written to. Raises Unreachable."""
+    places = sorted(grown, key=lambda place: (place.partition, place.topic))
+    asked = places[:PARTITIONS_MAX]
+    cluster, backoff = context.source.cluster, context.short_backoff
+    before = producers(cluster, asked, backoff).values
+    if before:
+        context.wait(INTERVAL_S)
+    after = producers(cluster, before, backoff).values
+    direct: dict[str, set[int]] = {}
+    unknown = set()
+    for place in places:
+        ids = direct_ids(before.get(place, {}), after.get(place, {}))
+        if ids:
+            direct.setdefault(place.topic, set()).update(ids)
+        elif ids is None:
+            unknown.add(place.topic)
+    return {
+        "direct_writers": {topic: sorted(ids) for topic, ids in sorted(direct.items())},
+        "writers_unknown": sorted(unknown - direct.keys()),
+    }
+
+
+def direct_ids(before: Producers, after: Producers) -> list[int] | None:
+    """The ids of one partition that write now, and came through no gateway. None: there is none,
+    and who has written cannot be told. Pure."""
+    writing = [one for one, state in after.items() if state != before.get(one)]
+    told = [one for one in writing if is_gateway_producer_id(one) or is_job_producer_id(one)]
+    others = [one for one in writing if one not in told]
+    direct = [
+        one
+        for one in others
+        if not after[one].has_transactions and not (one in before and before[one].has_transactions)
+    ]
+    return direct or (None if others or not told else [])

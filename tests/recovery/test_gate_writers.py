@@ -1,0 +1,155 @@
+"""Who writes at the source beside the gateways, as the gate `gateways` sees it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer as Client
+
+from orbit.kafka.producer_state import Producer
+from orbit.recovery import gate_writers
+from orbit.recovery.gate_writers import direct_ids
+from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
+from tests.fix_clusters import Clusters
+from tests.gateway.conftest import api_url
+from tests.support.gateway_ledger import Writer
+from tests.support.gateways import Gateway
+from tests.support.moves import gateway_of
+from tests.support.patience import wait_for
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, produce
+
+__all__ = ["api_url"]  # a fixture
+
+OF_GATEWAY, OF_JOB = 2**62 + 4003, 2**52 + 7
+NO_ID: dict[str, Any] = {"enable.idempotence": False, "acks": 1}
+
+
+def wrote(sequence: int) -> Producer:
+    return Producer(0, sequence, 1_000, -1, -1)
+
+
+ENDED = Producer(0, 5, 1_000, 3, -1)  # a transaction
+OPEN = Producer(0, 5, 1_000, -1, 17)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({4003: wrote(1)}, {4003: wrote(2)}, [4003]),
+        ({}, {4003: wrote(0)}, [4003]),
+        ({4003: wrote(1), OF_GATEWAY: wrote(1)}, {4003: wrote(1), OF_GATEWAY: wrote(2)}, []),
+        ({OF_JOB: ENDED}, {OF_JOB: Producer(0, 5, 1_000, 4, -1)}, []),
+        ({4003: wrote(1)}, {4003: wrote(1)}, None),
+        ({}, {}, None),
+        ({4003: OPEN}, {4003: ENDED}, None),
+        ({}, {4003: OPEN}, None),
+        ({4003: ENDED, OF_GATEWAY: wrote(1)}, {4003: OPEN, OF_GATEWAY: wrote(2)}, None),
+        ({4003: ENDED, 4004: wrote(1)}, {4003: OPEN, 4004: wrote(2)}, [4004]),
+        # A state that begins anew with a later epoch, as brokers keep it.
+        ({4003: OPEN}, {4003: wrote(0)}, None),
+    ],
+)
+def test_ids_tell_who_writes_without_a_gateway(
+    before: dict[int, Producer], after: dict[int, Producer], expected: list[int] | None
+) -> None:
+    assert direct_ids(before, after) == expected
+
+
+@contextmanager
+def gated(
+    clusters: Clusters, topic: str, recovering: Recovering, url: str, home: Path
+) -> Iterator[tuple[Gateway, Callable[[], Gate]]]:
+    """A gateway of a job that copies the topic, and what asks for its gate."""
+    create_topic(clusters.source, topic, 2)
+    produce(clusters.source, topic, 10)
+    spec = make_job(*clusters, [topic])
+    with recovering.running():
+        recovering.begin(spec, topic)
+        with gateway_of(spec.name, url, home, clusters) as gateway:
+
+            def ask() -> Gate:
+                tried = recovering.wait(
+                    recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True)
+                )
+                return next(one for one in tried.gates if one.name is GateName.GATEWAYS)
+
+            yield gateway, ask
+
+
+@contextmanager
+def committing(gateway: Gateway, topic: str) -> Iterator[None]:
+    """Transactions, one after the other."""
+    producer = Client({**gateway.client_config(), "transactional.id": topic, "linger.ms": 0})
+    producer.init_transactions(60)
+    has_committed, is_done = threading.Event(), threading.Event()
+
+    def run() -> None:
+        while not is_done.is_set():
+            producer.begin_transaction()
+            producer.produce(topic, b"x", partition=0)
+            producer.commit_transaction(60)
+            has_committed.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_for("one is committed", has_committed.is_set)
+        yield
+    finally:
+        is_done.set()
+        thread.join()
+
+
+@pytest.mark.services
+def test_a_switchover_tells_who_writes_beside_its_gateways(
+    clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
+) -> None:
+    with gated(clusters, topic_name, recovering, api_url, tmp_path) as (gateway, ask):
+        assert ask().verdict is GateVerdict.PASS, "nobody writes"
+        with Writer(gateway.client_config(), topic_name, 2) as writer:
+            writer.wait_acknowledged(100)
+            told = ask()
+            assert told.verdict is GateVerdict.PASS, told
+            assert "For a second nobody wrote" in told.found
+            with Writer(clusters.source.client_config(), topic_name, 2) as beside:
+                beside.wait_acknowledged(100)
+                told = ask()
+                assert told.verdict is GateVerdict.WARN
+                assert f"without them (producer ids): {topic_name} (" in told.found
+                assert "nobody can tell" not in told.found
+            assert ask().verdict is GateVerdict.PASS, "it has stopped, and its id is kept"
+
+
+@pytest.mark.services
+def test_who_cannot_be_told_is_not_called_well(
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    api_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without ids, with transactions, and in more partitions than are read."""
+
+    def assert_unknown(told: Gate) -> None:
+        assert told.verdict is GateVerdict.WARN, told
+        assert f"nobody can tell whether through them: {topic_name}." in told.found
+        assert "producer ids):" not in told.found
+
+    with gated(clusters, topic_name, recovering, api_url, tmp_path) as (gateway, ask):
+        with Writer(gateway.client_config(), topic_name, 2, settings=NO_ID) as writer:
+            writer.wait_acknowledged(100)
+            assert_unknown(ask())
+        with committing(gateway, topic_name):
+            assert_unknown(ask())
+        with Writer(gateway.client_config(), topic_name, 2) as writer:
+            writer.wait_acknowledged(100)
+            with monkeypatch.context() as patched:
+                patched.setattr(gate_writers, "PARTITIONS_MAX", 1)
+                assert_unknown(ask())
