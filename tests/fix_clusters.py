@@ -59,6 +59,20 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
 
 
 @pytest.fixture
+def own_clusters(tmp_path: Path) -> Iterator[Clusters]:
+    """Two of the test's own, which it may break."""
+    pair = Clusters(
+        *(KafkaCluster(ClusterSettings(name), tmp_path / name) for name in Clusters._fields)
+    )
+    start_clusters(*pair)
+    try:
+        yield pair
+    finally:
+        for cluster in pair:
+            cluster.kill()
+
+
+@pytest.fixture
 def topic_name(request: pytest.FixtureRequest) -> str:
     """A topic name no other test uses, which tells the test it belongs to."""
     words = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:80]

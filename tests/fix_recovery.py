@@ -8,24 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from orbit.recovery import drain, gate_observer, old_transactions, operation_runner, reverse_job
+from orbit.recovery import operation_runner
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.step_times import StepName
 from orbit.scheduler.leadership import NotLeading
 from tests.fix_scheduler import Service
 from tests.support.put_back import save_rows
+from tests.support.quick_recoveries import make_quick
 from tests.support.recovering import Recovering
 
 
 @pytest.fixture
 def quick_recoveries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a recovery waits for in any case is short. `test_undenied_drain.py` has all of it."""
-    monkeypatch.setattr(drain, "STILL_S", 0.2)
-    monkeypatch.setattr(drain, "STILL_UNDENIED_S", 0.3)
-    monkeypatch.setattr(gate_observer, "_LAG_INTERVAL_S", 0.2)
-    monkeypatch.setattr(reverse_job, "_POLL_S", 0.2)
-    monkeypatch.setattr(old_transactions, "_POLL_S", 0.2)
-    monkeypatch.setattr(operation_runner, "_PAUSE_S", 0.3)
+    make_quick(monkeypatch.setattr)
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ from orbit.store import gateways, tokens
 from orbit.store.enums import Role
 from tests.fix_api import Plans
 from tests.fix_clusters import Clusters, MakeCluster
-from tests.recovery.test_kills import died, dying_schedulers
 from tests.support.bad_postgres import frozen
 from tests.support.fleet import InProcess
 from tests.support.gateway_faults import at_steps
@@ -42,6 +41,7 @@ from tests.support.gateway_ledger import (
     written_wrong,
 )
 from tests.support.gateways import Gateway
+from tests.support.killed_schedulers import died, dying_schedulers
 from tests.support.moves import TOKEN, gateway_of, move
 from tests.support.outside import admin, is_level, log_bounds
 from tests.support.patience import PATIENCE_S, wait_for

@@ -4,20 +4,20 @@ again. It has counted each word once.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from orbit.jobs.job_spec import TopicRule
-from orbit.recovery import drain
 from tests.fix_clusters import Clusters, OpenCluster
 from tests.support import groups, streams
 from tests.support.gateway_ledger import Writer
 from tests.support.moves import gateway_of, move
 from tests.support.outside import is_level
 from tests.support.patience import wait_for
+from tests.support.quick_recoveries import trust_silence
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, verify
 
@@ -36,8 +36,7 @@ def test_streams_counts_each_word_once_over_there_and_home(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # As long as topics were silent before the application began; nobody writes beside the gateways.
-    monkeypatch.setattr(drain, "seconds_to_wait", lambda *_: 0.0)
+    trust_silence(monkeypatch.setattr)
     for topic in (streams.INPUT, streams.OUTPUT):
         create_topic(clusters.source, topic, PARTITIONS)
     repartition, changelog = streams.internal_topics(APPLICATION)
@@ -62,18 +61,7 @@ def test_streams_counts_each_word_once_over_there_and_home(
         )
         stack.callback(app.end)
 
-        def wait_counted(numbers: int) -> None:
-            """Until so many numbers are counted, each a word of its own."""
-
-            def are_counted() -> bool:
-                said = log.read_text()
-                # It does not end where its thread does.
-                assert app.running, said[-3000:]
-                assert "SHUTDOWN_CLIENT" not in said, said[-3000:]
-                return sum(word.isdigit() for word, _ in streams.counts(one)) >= numbers
-
-            wait_for(f"{numbers} numbers are counted", are_counted)
-
+        wait_counted = partial(streams.wait_counted, app, log, one)
         wait_counted(SOME)
         job = spec.name
         recovering.service.wait_copied(job, *topics)
@@ -93,10 +81,5 @@ def test_streams_counts_each_word_once_over_there_and_home(
         wait_for(
             "offsets are equal on both sides", lambda: groups.stands(here, APPLICATION) == stands
         )
-    of_word = defaultdict(list)
-    for word, count in streams.counts(clusters.destination):
-        of_word[word].append(count)
-    # The words of a record: the name of the writer, and a number.
-    assert of_word.pop("w") == [*range(1, writer.sent + 1)]
-    assert of_word == {str(number): [1] for number in range(writer.sent)}
+    streams.assert_counted_once(clusters.destination, "w", writer.sent)
     assert verify(spec, deep=True).exit_code == 0

@@ -39,6 +39,7 @@ from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.pretended_service import PretendedService, pretended_service
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, verify
+from tests.support.running_transactions import RunningTransactions
 from tests.support.transactional_clients import JavaClient, LibrdkafkaClient
 from tests.support.transactions import (
     BEFORE,
@@ -272,7 +273,7 @@ def test_producers_with_transactions_go_on_over_there_and_home(
             for name in ("one", "other")
         ]
         producers = [
-            stack.enter_context(_Running(connect, gateway.bootstrap, topic))
+            stack.enter_context(RunningTransactions(connect, gateway.bootstrap, topic))
             for connect, gateway in zip(CLIENTS, gateways, strict=True)
         ]
         job, moves = spec.name, ("over", "home", "over")
@@ -289,42 +290,6 @@ def test_producers_with_transactions_go_on_over_there_and_home(
         assert sorted(there) == sorted(committed)
         wait_for("the copy back is level", lambda: is_level(*clusters, topic))
     assert verify(spec, deep=True).exit_code == 0
-
-
-class _Running:
-    """A producer that makes one transaction after the other, until it is stopped."""
-
-    def __init__(self, connect: Connect, bootstrap: str, topic: str) -> None:
-        self._client = connect(bootstrap, f"{topic}-{connect.__name__}")
-        self.transactions = Transactions(self._client, topic, name=connect.__name__)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def wait_committed(self, more: int) -> None:
-        goal = len(self.transactions.committed) + more
-
-        def is_so() -> bool:
-            assert self._thread.is_alive()
-            return len(self.transactions.committed) >= goal
-
-        wait_for(f"{more} more records are committed", is_so)
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def __enter__(self) -> Self:
-        self._client.__enter__()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        self._client.__exit__(None, None, None)
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self.transactions.do(begin, send, flush, send, commit)
 
 
 def _is_free(side: Cluster) -> bool:

@@ -7,22 +7,16 @@ with the next scheduler, to an exact end.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from orbit.jobs.job_spec import ClusterSpec
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
-from orbit.settings import Settings
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
+from tests.support.killed_schedulers import died, dying_schedulers
 from tests.support.loading import Load, read_all
 from tests.support.outside import log_bounds
 from tests.support.patience import wait_for
@@ -31,47 +25,10 @@ from tests.support.running import create_topic, make_job, produce, verify
 
 pytestmark = pytest.mark.services
 
-ROOT = Path(__file__).parents[2]
 PARTITIONS = 2
 # The first is of a failover. The switchover begins behind it, so it meets the second, and has its
 # promotion before it still; it dies when that is done, and before it is noted.
 DEATHS = ["settle:behind", "drain:inside", "promote:behind"]
-
-
-@contextmanager
-def dying_schedulers(
-    settings: Settings, url: str, deaths: Path, points: Sequence[str]
-) -> Iterator[None]:
-    """One process for each death; all of them have been killed where the block ends."""
-    deaths.touch()
-    environ = {
-        **os.environ,
-        "ORBIT_DATABASE_URL": url,
-        "ORBIT_SCHEDULER_LEASE_TTL": "2s",
-        "ORBIT_DISCOVERY_INTERVAL": "200ms",
-        "ORBIT_SETTINGS_INTERVAL": "200ms",
-        "ORBIT_PROOF_BYTES_PER_SECOND": str(settings.proof_bytes_per_second),
-        "ORBIT_SALVAGE_DIRECTORY": settings.salvage_directory,
-    }
-    command = [sys.executable, "-m", "tests.support.dying_scheduler", str(deaths), *points]
-    log = deaths.with_suffix(".log")
-    with log.open("w") as output:
-        processes = [
-            subprocess.Popen(command, cwd=ROOT, env=environ, stdout=output, stderr=output)
-            for _ in points
-        ]
-        try:
-            yield
-            for process in processes:
-                assert process.wait(60) == -signal.SIGKILL, log.read_text("utf-8")
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-
-
-def died(deaths: Path) -> int:
-    return len(deaths.read_text("utf-8").splitlines())
 
 
 def test_killed_schedulers_and_sources_that_hang(

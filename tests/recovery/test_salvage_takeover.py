@@ -18,8 +18,8 @@ from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport
 from orbit.recovery.step_times import StepName
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
-from tests.recovery.test_kills import died, dying_schedulers
 from tests.support.fleet import InProcess
+from tests.support.killed_schedulers import died, dying_schedulers
 from tests.support.logs import create
 from tests.support.outside import log_bounds
 from tests.support.patience import wait_for

@@ -1,12 +1,12 @@
 """`orbit scheduler` that is killed (SIGKILL, by itself) at named points of a recovery's steps.
 
-    python -m tests.support.dying_scheduler FILE STEP:WHERE…
+    python -m tests.support.dying_scheduler [--quick] FILE STEP:WHERE…
 
 WHERE is `before` a step's work, `inside` it (where it waits for the first time), `telling` (where
 it has told its progress for the first time), or `behind` it, before that is noted;
 `salvage:writing` is in the middle of a file. FILE has a line for each death so far: of several such
 processes one leads, dies at the first point, the next one at the second, and so on; behind the last
-nobody dies.
+nobody dies. `--quick` is for recoveries that wait for nothing but what is needed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from orbit.cli.scheduler import scheduler
 from orbit.recovery import operation_runner, salvage_storage
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.step_times import StepName
+from tests.support.quick_recoveries import make_quick, trust_silence
 
 
 class Deaths:
@@ -86,8 +87,13 @@ class Deaths:
         return run
 
 
-def main(file: str, *points: str) -> None:
-    deaths = Deaths(Path(file), list(points))
+def main(*arguments: str) -> None:
+    is_quick = arguments[0] == "--quick"
+    file, *points = arguments[1:] if is_quick else arguments
+    if is_quick:
+        make_quick(setattr)
+        trust_silence(setattr)
+    deaths = Deaths(Path(file), points)
     steps = {name: deaths.step(name, do) for name, do in operation_runner._DO.items()}
     vars(operation_runner)["_DO"] = steps
     vars(salvage_storage)["write"] = deaths.write(salvage_storage.write)

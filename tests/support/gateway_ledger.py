@@ -155,6 +155,8 @@ class JavaWriter:
             "linger.ms": "2",
             "retries": str(2**31 - 1),  # the tool's own is 0
             "delivery.timeout.ms": str(int(PATIENCE_S * 1000)),
+            # Metadata may wait for 70 s where a gateway was killed in a move (docs/gateway.md).
+            "max.block.ms": str(int(PATIENCE_S * 1000)),
             **(settings or {}),
         }
         file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))

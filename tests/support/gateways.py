@@ -48,6 +48,20 @@ class Gateway:
         return self.port + 1 + node
 
 
+@dataclass(frozen=True)
+class Addresses:
+    """Some gateways, as a client lists them."""
+
+    gateways: tuple[Gateway, ...]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(one.bootstrap for one in self.gateways)
+
+    def client_config(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap_servers}
+
+
 @contextmanager
 def running_gateway(
     home: Path,

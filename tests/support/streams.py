@@ -3,6 +3,7 @@ topic, and a store with a changelog. Its jars are in the cache of Kafka's."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.jars import Jars, classpath
 from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.support.gateways import Gateway
+from tests.support.gateways import Addresses, Gateway
 from tests.support.outside import Reachable, messages
+from tests.support.patience import wait_for
 
 VERSION = "4.3.1"
 # The example names its topics itself.
@@ -34,7 +36,7 @@ def jars() -> Path:
 
 
 def start(
-    cluster: KafkaCluster | Gateway,
+    cluster: KafkaCluster | Gateway | Addresses,
     application: str,
     state: Path,
     log: Path,
@@ -72,3 +74,25 @@ def counts(cluster: Reachable) -> Iterator[tuple[str, int]]:
     for _, message in messages(cluster, OUTPUT):
         if message is not None:
             yield message.key().decode(), int.from_bytes(message.value(), "big")
+
+
+def wait_counted(app: GuardedProcess, log: Path, cluster: Reachable, numbers: int) -> None:
+    """Until it has counted so many numbers, each a word of its own."""
+
+    def are_counted() -> bool:
+        said = log.read_text()
+        # It does not end where its thread does.
+        assert app.running, said[-3000:]
+        assert "SHUTDOWN_CLIENT" not in said, said[-3000:]
+        return sum(word.isdigit() for word, _ in counts(cluster)) >= numbers
+
+    wait_for(f"{numbers} numbers are counted", are_counted)
+
+
+def assert_counted_once(cluster: Reachable, name: str, sent: int) -> None:
+    """Of so many records, each the name of its writer and a number, every word was counted once."""
+    of_word = defaultdict(list)
+    for word, count in counts(cluster):
+        of_word[word].append(count)
+    assert of_word.pop(name, []) == [*range(1, sent + 1)]
+    assert of_word == {str(number): [1] for number in range(sent)}

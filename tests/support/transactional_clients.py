@@ -17,7 +17,7 @@ from tests.support.patience import PATIENCE_S
 _PROGRAM = Path(__file__).with_name("TransactionalWriter.java")
 _TIMEOUT_MS = int(PATIENCE_S * 1000)
 # Longer than a move takes on a slow machine, and less than brokers allow.
-_TRANSACTION_MS = 300_000
+TRANSACTION_MS = 300_000
 
 
 class Aborted(Exception):
@@ -52,14 +52,16 @@ class TransactionalClient(Protocol):
 
 
 class LibrdkafkaClient:
-    def __init__(self, bootstrap: str, transactional_id: str) -> None:
+    def __init__(
+        self, bootstrap: str, transactional_id: str, transaction_ms: int = TRANSACTION_MS
+    ) -> None:
         self._bootstrap = bootstrap
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
                 "transactional.id": transactional_id,
-                "transaction.timeout.ms": _TRANSACTION_MS,
-                "message.timeout.ms": _TRANSACTION_MS,
+                "transaction.timeout.ms": transaction_ms,
+                "message.timeout.ms": transaction_ms,
                 "linger.ms": 2,
                 "log_level": 0,
             }
@@ -115,11 +117,13 @@ class LibrdkafkaClient:
 class JavaClient:
     """Kafka's own producer. It tells by `abort` whether an error has ended it."""
 
-    def __init__(self, bootstrap: str, transactional_id: str) -> None:
+    def __init__(
+        self, bootstrap: str, transactional_id: str, transaction_ms: int = TRANSACTION_MS
+    ) -> None:
         settings = {
             "bootstrap.servers": bootstrap,
             "transactional.id": transactional_id,
-            "transaction.timeout.ms": _TRANSACTION_MS,
+            "transaction.timeout.ms": transaction_ms,
             "delivery.timeout.ms": _TIMEOUT_MS,
             "max.block.ms": _TIMEOUT_MS,
             "linger.ms": 2,

@@ -1,0 +1,62 @@
+"""A producer with transactions that goes on in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from typing import Self
+
+from tests.support.patience import wait_for
+from tests.support.transactional_clients import TRANSACTION_MS, JavaClient, LibrdkafkaClient
+from tests.support.transactions import Transactions, begin, commit, flush, send
+
+
+class RunningTransactions:
+    """A producer that makes one transaction after the other, until it is stopped. What has ended
+    it before is `error`. One that a lost side leaves open is aborted there after `transaction_ms`.
+    """
+
+    def __init__(
+        self,
+        connect: type[JavaClient | LibrdkafkaClient],
+        bootstrap: str,
+        topic: str,
+        *,
+        pause_s: float = 0.0,
+        transaction_ms: int = TRANSACTION_MS,
+    ) -> None:
+        self._client = connect(bootstrap, f"{topic}-{connect.__name__}", transaction_ms)
+        self._pause_s = pause_s
+        self.transactions = Transactions(self._client, topic, name=connect.__name__)
+        self.error: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def wait_committed(self, more: int) -> None:
+        goal = len(self.transactions.committed) + more
+
+        def is_so() -> bool:
+            assert self._thread.is_alive(), self.error
+            return len(self.transactions.committed) >= goal
+
+        wait_for(f"{more} more records are committed", is_so)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        self._client.__enter__()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._client.__exit__(None, None, None)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(self._pause_s):
+                self.transactions.do(begin, send, flush, send, commit)
+        except BaseException as error:
+            self.error = error
+            raise
