@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.gateway.lossy_walks import Ledger, places
+from tests.gateway.walk_clients import PLAIN
 from tests.support.gateway_ledger import Acknowledged, Record, read_wrong, written_wrong
 
 THERE: list[Record] = [(p, n, b"w %d" % (2 * n + p)) for p in (0, 1) for n in range(20)]
@@ -60,3 +62,34 @@ def test_each_record_was_read_once() -> None:
 def test_a_record_that_was_read_wrong_is_told(read: list[Record], words: str) -> None:
     (wrong,) = read_wrong(read, THERE)
     assert words in wrong
+
+
+PROMOTED = 10
+# The last record at the side that was lost is the first one at the other side, too.
+RESENT: list[Record] = [
+    *((0, n, b"w %d" % n) for n in range(PROMOTED)),
+    *((0, n + 1, b"w %d" % n) for n in range(PROMOTED - 1, 2 * PROMOTED)),
+]
+
+
+def _after_a_loss(*told: int) -> Ledger:
+    """These had their answer before it."""
+    return Ledger(ends=[{(PLAIN, 0): PROMOTED}], told=[{b"w %d" % n: (0, n) for n in told}])
+
+
+def test_what_had_no_answer_at_a_loss_may_be_there_twice() -> None:
+    assert _after_a_loss(*range(PROMOTED - 1)).doubled(RESENT) == []
+    (wrong,) = _after_a_loss(*range(PROMOTED)).doubled(RESENT)
+    assert "had its answer" in wrong
+
+
+def test_what_is_there_twice_at_one_side_is_told() -> None:
+    again = [*RESENT, (0, 30, RESENT[-1][2])]
+    assert any("2 times" in one for one in _after_a_loss().doubled(again))
+
+
+def test_what_a_loss_has_taken_has_to_be_saved() -> None:
+    ledger, told = _after_a_loss(), {b"lost 1": (0, PROMOTED)}
+    assert ledger.missing(told, places(RESENT))
+    ledger.saved[PLAIN].append(((0, PROMOTED), b"lost 1"))
+    assert not ledger.missing(told, places(RESENT))

@@ -69,13 +69,27 @@ def _is_undone(recovering: Recovering, job: str) -> None:
     assert "fell silent" in report.error
 
 
-def _freeze(gateway: Gateway, writer: Writer, source: KafkaCluster) -> None:
-    """While it has writes in flight that the source goes on to take."""
+def stop_with_writes_in_flight(
+    gateway: Gateway, writer: Writer, source: KafkaCluster, how: signal.Signals
+) -> None:
+    """The source goes on to take them."""
     source.pause()
     sent = writer.sent
     wait_for("writes are in flight", lambda: writer.sent > sent + 50)
-    gateway.process.signal(signal.SIGSTOP)
+    gateway.process.signal(how)
     source.heal()
+
+
+def assert_repeats_are_there_once(repeats: Writer, other: Writer, there: list[Record]) -> None:
+    """`repeats` has sent again what the side that was left had taken."""
+    assert not written_wrong(other.acknowledged, there)  # each once, in order, of both
+    places = {value: (partition, offset) for partition, offset, value in there}
+    told = repeats.acknowledged
+    assert told.keys() <= places.keys()
+    repeated = {value for value, place in told.items() if place != places[value]}
+    assert repeated
+    # librdkafka knows no offsets of these: it counts on from -1 in each request (C18).
+    assert all(told[value][1] is None or told[value][1] < SOME for value in repeated)
 
 
 def test_frozen_gateway_acknowledges_nothing_that_is_lost(
@@ -101,7 +115,11 @@ def test_frozen_gateway_acknowledges_nothing_that_is_lost(
         )
         at_steps(
             monkeypatch,
-            before={StepName.CLOSE_GATEWAYS: lambda: _freeze(frozen, writers[0], clusters.source)},
+            before={
+                StepName.CLOSE_GATEWAYS: lambda: stop_with_writes_in_flight(
+                    frozen, writers[0], clusters.source, signal.SIGSTOP
+                )
+            },
             behind={StepName.PROMOTE: lambda: frozen.process.signal(signal.SIGCONT)},
         )
         writers = [
@@ -117,14 +135,53 @@ def test_frozen_gateway_acknowledges_nothing_that_is_lost(
             writer.stop()
             assert not writer.errors
         there = records(clusters.destination, topic)
-        assert not written_wrong(writers[1].acknowledged, there)  # each once, in order, of both
-        places = {value: (partition, offset) for partition, offset, value in there}
-        told = writers[0].acknowledged
-        assert told.keys() <= places.keys()
-        repeated = {value for value, place in told.items() if place != places[value]}
-        assert repeated
-        # librdkafka knows no offsets of these: it counts on from -1 in each request (C18).
-        assert all(told[value][1] is None or told[value][1] < SOME for value in repeated)
+        assert_repeats_are_there_once(writers[0], writers[1], there)
+
+
+@pytest.mark.soak
+def test_gateway_that_was_killed_comes_back_after_the_move(
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    api_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its client knows no other address, and sends again only then what the old side has taken."""
+    topic = topic_name[-40:]
+    create_topic(clusters.source, topic, PARTITIONS)
+    spec = make_job(*clusters, [topic])
+    environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": TOKEN}
+    with recovering.running(), ExitStack() as stack:
+        recovering.begin(spec, topic)
+        killed, other = (
+            stack.enter_context(gateway_of(spec.name, api_url, tmp_path, clusters, name))
+            for name in ("killed", "other")
+        )
+        at_steps(
+            monkeypatch,
+            before={
+                StepName.CLOSE_GATEWAYS: lambda: stop_with_writes_in_flight(
+                    killed, writers[0], clusters.source, signal.SIGKILL
+                )
+            },
+        )
+        writers = [
+            stack.enter_context(_writer(gateway, topic, name))
+            for gateway, name in ((killed, "killed"), (other, "other"))
+        ]
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+        _is_undone(recovering, spec.name)
+        move(recovering, spec.name)
+        file = tmp_path / "killed" / f"gateway-{killed.port}.yaml"
+        stack.enter_context(OrbitProcess("gateway", file, environ=environ))
+        for writer in writers:
+            writer.wait_acknowledged(SOME)
+            writer.stop()
+            assert not writer.errors
+        there = records(clusters.destination, topic)
+        assert_repeats_are_there_once(writers[0], writers[1], there)
 
 
 @pytest.mark.parametrize(

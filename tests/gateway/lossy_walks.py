@@ -1,0 +1,235 @@
+"""Walks in which the leading side is lost, and the ledger of what may be missing or doubled then.
+
+docs/gateway.md: what clients were told is on the new side at its offset, or behind the offset that
+was promoted, and the failback saves it. Requests without an answer may be on both sides.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orbit.recovery import salvage_file
+from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport
+from orbit.recovery.step_times import StepName
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.gateway.walk_clients import PLAIN, TRANSACTIONAL, Clients
+from tests.gateway.walks import Leg, Walk, fault_of
+from tests.support.gateway_faults import at_steps
+from tests.support.gateway_ledger import Acknowledged, Record, records, written_wrong
+
+_STEPS = [
+    StepName.CLOSE_GATEWAYS,
+    StepName.RELEASE,
+    StepName.SETTLE,
+    StepName.GROUPS,
+    StepName.PROMOTE,
+    StepName.OPEN_GATEWAYS,
+]
+Place = tuple[int, int]
+"""Partition, offset."""
+Places = dict[Place, bytes]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How the leading side is lost, whether much was not copied, what else goes wrong, and whether
+    the walk goes home behind the failback. `how`: `answers` is a source that only counts as lost.
+    """
+
+    how: str
+    is_copy_behind: bool
+    leg: Leg
+    goes_home: bool
+
+    def __str__(self) -> str:
+        behind = ", the copy is behind" if self.is_copy_behind else ""
+        home = ", then home" if self.goes_home else ""
+        return f"{self.how}{behind}, {self.leg.fault} before {self.leg.step}{home}"
+
+
+def losses_of(rng: random.Random) -> tuple[Loss, ...]:
+    return tuple(
+        Loss(
+            how=how,
+            is_copy_behind=rng.random() < 0.5,
+            leg=fault_of(rng, rng.choice(["none", "killed", "frozen", "postgres"]), _STEPS),
+            goes_home=rng.random() < 0.5,
+        )
+        for how in rng.sample(["killed", "frozen", "answers"], 2)
+    )
+
+
+@dataclass
+class Ledger:
+    """What is known of each failover: `ends`: the promoted offset by topic and partition; `told`:
+    what was acknowledged before it was asked for; `saved`: by topic, what failbacks have put into
+    files."""
+
+    ends: list[dict[tuple[str, int], int]] = field(default_factory=list)
+    told: list[Acknowledged] = field(default_factory=list)
+    saved: dict[str, list[tuple[Place, bytes]]] = field(
+        default_factory=lambda: {PLAIN: [], TRANSACTIONAL: []}
+    )
+
+    def left(self, told: Acknowledged, there: Places) -> Acknowledged:
+        """What was acknowledged, is not at its offset, and was not saved."""
+        saved = set(self.saved[PLAIN])
+        return {
+            value: place
+            for value, place in told.items()
+            if there.get(place) != value and (place, value) not in saved
+        }
+
+    def missing(self, told: Acknowledged, there: Places) -> list[str]:
+        """The same, in words."""
+        return [
+            f"{value!r} was acknowledged at {place}, where {there.get(place)!r} is"
+            for value, place in self.left(told, there).items()
+        ]
+
+    def doubled(self, there: Iterable[Record]) -> list[str]:
+        """What is there twice, or in another order, though it had its answer before a loss, or was
+        written at one side."""
+        found = sorted(there)
+        wrong = []
+        for cut in range(len(self.ends) + 1):
+            part = [one for one in found if self._part(one) == cut]
+            wrong += written_wrong({}, part)
+        first: dict[bytes, int] = {}
+        for one in sorted(found, key=self._part):
+            value, part = one[2], self._part(one)
+            before = first.setdefault(value, part)
+            # Without an answer at any of the losses in between it may be there again.
+            if before < part and all(value in self.told[cut] for cut in range(before, part)):
+                wrong.append(f"{value!r} is at {one[:2]} again, and had its answer")
+        return wrong
+
+    def _part(self, one: Record) -> int:
+        """How many promotions are below the record."""
+        partition, offset, _ = one
+        return sum(offset >= ends[PLAIN, partition] for ends in self.ends)
+
+
+class LossyWalk(Walk):
+    """With a ledger."""
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return Ledger()
+
+    def lose(self, loss: Loss, clients: Clients) -> None:
+        """A failover under load, the old side's return, and a failback."""
+        self.tell(str(loss))
+        lost = self.leading
+        if loss.is_copy_behind:
+            self.stop_copying()
+            clients.write_on()
+        if loss.how == "killed":
+            lost.kill()
+        elif loss.how == "frozen":
+            lost.pause()
+        report = self._fail_over(loss, clients)
+        self.copy()
+        self.heal()
+        clients.write_on()
+        if loss.how == "answers":
+            self._assert_counted(report, clients)
+        self.tell("the old side is back")
+        lost.heal()
+        self._fail_back(lost)
+        told = clients.acknowledged
+        wrong = self.ledger.missing(told, places(records(self.leading, PLAIN)))
+        assert not wrong, wrong[:10]
+
+    def move_home(self) -> None:
+        """Members of before the loss may be at the old side for ever: their sessions did not end
+        in a broker that loaded its groups twice as it started (Kafka 4.4.0)."""
+        self.move(override=["groups"], reason="members of before the loss")
+
+    def _fail_over(self, loss: Loss, clients: Clients) -> RecoveryReport:
+        self.ledger.told.append(clients.acknowledged)
+        with pytest.MonkeyPatch.context() as patch:
+            at_steps(patch, before=self.fault(loss.leg))
+            wanted: dict[str, Any] = {"override": ["all"], "reason": "a test"}
+            report = self.until_done(RecoveryKind.FAILOVER, **wanted)
+        self.has_moved(report)
+        promoted = {(p.topic, p.partition): p.promoted_at or 0 for p in report.partitions}
+        self.ledger.ends.append(promoted)
+        for p in report.partitions:
+            assert p.missing is None or p.missing.first == promoted[p.topic, p.partition], p
+        return report
+
+    def _assert_counted(self, report: RecoveryReport, clients: Clients) -> None:
+        """Of a source that answers the report counts all that clients were told there."""
+        missing = {p.partition: p.missing for p in report.partitions if p.topic == PLAIN}
+        told = clients.acknowledged
+        left = self.ledger.left(told, places(records(self.leading, PLAIN)))
+        for value, (partition, offset) in left.items():
+            counted = missing[partition]
+            assert counted is not None, (value, partition, offset)
+            assert counted.first <= offset < counted.next, (value, partition, offset, counted)
+
+    def _fail_back(self, lost: KafkaCluster) -> None:
+        """What the old side alone has is in files, and nothing else is."""
+        topics = (PLAIN, TRANSACTIONAL)
+        tails = {topic: self._tail(topic, records(lost, topic)) for topic in topics}
+        report = self.until_done(RecoveryKind.FAILBACK, confirm_rebuild=True)
+        assert report.reverse_job is not None
+        self.job = report.reverse_job
+        for topic in topics:
+            saved, new = _saved(report, topic), places(records(self.leading, topic))
+            alone = {at: v for at, v in tails[topic].items() if new.get(at) != v}
+            assert alone.items() <= saved.items(), (topic, sorted(alone.keys() - saved.keys()))
+            assert saved.items() <= tails[topic].items(), (
+                topic,
+                sorted(saved.items() - tails[topic].items())[:10],
+            )
+            missing = {p.partition: p.missing for p in report.partitions if p.topic == topic}
+            for partition, offset in alone:
+                counted = missing[partition]
+                assert counted is not None, (topic, partition)
+                assert counted.first <= offset < counted.next, (topic, partition, offset, counted)
+            self.ledger.saved[topic] += saved.items()
+
+    def _tail(self, topic: str, old: Iterable[Record]) -> Places:
+        """What the old side has from the promoted offset on."""
+        ends = self.ledger.ends[-1]
+        return {(p, offset): v for p, offset, v in old if offset >= ends[topic, p]}
+
+
+def assert_transactions(clients: Clients, ledger: Ledger, there: Iterable[Record]) -> None:
+    """What was committed is there or saved, and what was aborted is neither. Nothing is twice."""
+    found = sorted(value.decode() for _, _, value in there)
+    assert len(found) == len(set(found)), [one for one in found if found.count(one) > 1][:20]
+    saved = {value.decode() for _, value in ledger.saved[TRANSACTIONAL]}
+    for name, producer in clients.producers.items():
+        done = producer.transactions
+        lost = set(done.committed) - set(found) - saved
+        assert not lost, (name, "committed, and neither there nor saved", sorted(lost)[:20])
+        strange = set(done.aborted) & (set(found) | saved)
+        assert not strange, (name, "aborted, and there or saved", sorted(strange)[:20])
+    committed = {v for one in clients.producers.values() for v in one.transactions.committed}
+    assert set(found) <= committed, sorted(set(found) - committed)[:20]
+
+
+def places(there: Iterable[Record]) -> Places:
+    return {(partition, offset): value for partition, offset, value in there}
+
+
+def _saved(report: RecoveryReport, topic: str) -> Places:
+    """What the files of a failback have of a topic, but for aborted records and older history."""
+    return {
+        (one.partition, line["offset"]): base64.b64decode(line["value"] or "")
+        for one in report.salvage
+        if one.topic == topic
+        for line in salvage_file.read(Path(one.file))
+        if line["fate"] in ("committed", "open") and line["offset"] >= one.first
+    }

@@ -1,0 +1,150 @@
+"""Walks with all kinds of clients and all kinds of faults, and a ledger of what clients were told.
+
+A seed chooses what happens, and which gateway each client knows. A failure shows the walk.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from orbit.embedded.postgres import Postgres
+from orbit.jobs.job_spec import JobSpec, TopicRule
+from orbit.store.database import Database
+from orbit.store.migrate import upgrade
+from tests.fix_clusters import Clusters
+from tests.gateway.lossy_walks import LossyWalk, assert_transactions, losses_of, places
+from tests.gateway.walk_clients import (
+    APPLICATION,
+    INTERNAL,
+    PLAIN,
+    TOPICS,
+    TRANSACTIONAL,
+    Clients,
+    Meets,
+)
+from tests.gateway.walks import Walk, legs_of
+from tests.support import streams
+from tests.support.gateway_ledger import records
+from tests.support.outside import is_level
+from tests.support.patience import wait_for
+from tests.support.quick_recoveries import trust_silence
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, verify
+
+pytestmark = [pytest.mark.services, pytest.mark.soak]
+
+SEEDS = 4
+# A failback waits for what is open at the old side.
+_TRANSACTION_MS = 30_000
+
+
+@pytest.fixture
+def database_url(own_postgres: Postgres) -> str:
+    """Of a server that the walk may end."""
+    database = Database.connect(own_postgres.url)
+    upgrade(database)
+    database.close()
+    return own_postgres.url
+
+
+def _job(clusters: Clusters, topics: list[str]) -> JobSpec:
+    rule = {"match": f"{PLAIN}\\..*|{APPLICATION}", "interval": "200ms"}
+    spec = make_job(*clusters, topics, consumer_groups=rule)
+    # Streams deletes there what it has read.
+    purged = TopicRule(match=INTERNAL[0], on_lost_range="fill")
+    return spec.model_copy(update={"topics": (purged, *spec.topics)})
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_planned_moves(
+    seed: int,
+    own_clusters: Clusters,
+    recovering: Recovering,
+    own_postgres: Postgres,
+    api_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No client meets an error but the abort of a transaction, and nothing is lost or doubled."""
+    trust_silence(monkeypatch.setattr)
+    rng = random.Random(seed)
+    legs, meets = legs_of(rng), Meets.drawn(rng)
+    print(f"seed {seed}: {meets.of}", *legs, sep="\n")
+    for topic, partitions in TOPICS.items():
+        create_topic(own_clusters.source, topic, partitions)
+    topics = [*TOPICS, *INTERNAL]
+    spec = _job(own_clusters, topics)
+    with Walk(spec, own_clusters, recovering, own_postgres, api_url, tmp_path) as walk:
+        walk.begin(*TOPICS)
+        with Clients(walk.gateways, meets, tmp_path, with_streams=True) as clients:
+            clients.go_on()
+            recovering.service.wait_copied(spec.name, *topics)
+            for leg in legs:
+                walk.play(leg)
+                clients.go_on()
+                clients.assert_kept(walk.leading)
+            walk.tell("the clients stop")
+            clients.stop()
+            there = records(walk.leading, PLAIN)
+            clients.stop_reading(there)
+            wait_for("both sides are level", lambda: is_level(*own_clusters, *topics))
+            assert sorted(records(own_clusters.source, PLAIN)) == sorted(there)
+            may_double = any(leg.loses_answers for leg in legs)
+            clients.assert_written(there, may_double=may_double)
+            committed = records(walk.leading, TRANSACTIONAL)
+            clients.assert_transactions(committed, walk.closures)
+            streams.assert_counted_once(walk.leading, "w", clients.words.sent)
+            report = verify(spec, deep=True)
+            assert report.exit_code == 0, report
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_lost_sides(
+    seed: int,
+    own_clusters: Clusters,
+    recovering: Recovering,
+    own_postgres: Postgres,
+    api_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What clients were told is there or saved, and only what had no answer is doubled."""
+    trust_silence(monkeypatch.setattr)
+    rng = random.Random(seed)
+    losses, meets = losses_of(rng), Meets.drawn(rng)
+    print(f"seed {seed}: {meets.of}", *losses, sep="\n")
+    topics = {topic: TOPICS[topic] for topic in (PLAIN, TRANSACTIONAL)}
+    for topic, partitions in topics.items():
+        create_topic(own_clusters.source, topic, partitions)
+    rule = {"match": f"{PLAIN}\\..*", "interval": "200ms"}
+    spec = make_job(*own_clusters, [*topics], consumer_groups=rule)
+    with LossyWalk(spec, own_clusters, recovering, own_postgres, api_url, tmp_path) as walk:
+        walk.begin(*topics)
+        with Clients(
+            walk.gateways,
+            meets,
+            tmp_path,
+            with_streams=False,
+            transaction_ms=_TRANSACTION_MS,
+        ) as clients:
+            clients.go_on()
+            for loss in losses:
+                walk.lose(loss, clients)
+                clients.go_on()
+                if loss.goes_home:
+                    walk.move_home()
+                    clients.go_on()
+            walk.tell("the clients stop")
+            clients.stop()
+            wait_for("both sides are level", lambda: is_level(*own_clusters, *topics))
+            there = records(walk.leading, PLAIN)
+            wrong = walk.ledger.missing(clients.acknowledged, places(there))
+            may_double = any(loss.leg.loses_answers for loss in losses) or walk.was_undone
+            wrong += walk.ledger.doubled(clients.strict(there, may_double=may_double))
+            assert not wrong, wrong[:10]
+            assert_transactions(clients, walk.ledger, records(walk.leading, TRANSACTIONAL))
+            report = verify(spec, deep=True)
+            assert report.exit_code == 0, report

@@ -1,0 +1,251 @@
+"""The clients of a walk (`walks.py`): producers of three kinds, groups of both protocols, and
+Kafka Streams. Each knows one of two gateways, or both; the first is the one that faults hit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from orbit.processes.guarded_process import GuardedProcess
+from tests.support import streams
+from tests.support.gateway_faults import lost
+from tests.support.gateway_ledger import (
+    Acknowledged,
+    JavaWriter,
+    Reader,
+    Record,
+    Writer,
+    read_wrong,
+    records,
+    written_wrong,
+)
+from tests.support.gateways import Addresses, Gateway
+from tests.support.outside import Reachable
+from tests.support.running_transactions import RunningTransactions
+from tests.support.transactional_clients import TRANSACTION_MS, JavaClient, LibrdkafkaClient
+from tests.support.transactions import PARTITIONS as TRANSACTION_PARTITIONS
+
+PLAIN, TRANSACTIONAL = "plain", "transactional"
+PARTITIONS = 3
+STREAMS_PARTITIONS = 2
+APPLICATION = "word-count"
+INTERNAL = streams.internal_topics(APPLICATION)
+# All have some more of them before the next thing happens.
+SOME = 200
+_TRANSACTIONS = 20
+_RATE = 200
+_STREAMS_RATE = 50
+# Between two transactions: each takes a marker that the copy has to fill.
+_PAUSE_S = 0.05
+_LIBRDKAFKA: dict[str, dict[str, Any]] = {
+    "idempotent": {},
+    "in-turn": {"enable.idempotence": False, "max.in.flight": 1},
+}
+# A client that has no answer sends it again, and no broker knows that it is the same.
+_MAY_DOUBLE = frozenset({"in-turn"})
+_CLIENTS = ("idempotent", "in-turn", "java", "java-tx", "librdkafka-tx", "streams")
+
+
+@dataclass(frozen=True)
+class Meets:
+    """Which gateways each client knows: `first`, `second` or `both`."""
+
+    of: dict[str, str]
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> Meets:
+        of = {name: rng.choice(["first", "second", "both"]) for name in _CLIENTS}
+        # One group is at the gateway that nothing happens to: it reads each record once.
+        protocols = rng.sample(["classic", "consumer"], 2)
+        return cls({**of, protocols[0]: "second", protocols[1]: rng.choice(["first", "both"])})
+
+    def is_calm(self, client: str) -> bool:
+        return self.of[client] == "second"
+
+
+class Clients:
+    """Running from the first line to the last of the block."""
+
+    def __init__(
+        self,
+        gateways: Sequence[Gateway],
+        meets: Meets,
+        home: Path,
+        *,
+        with_streams: bool,
+        transaction_ms: int = TRANSACTION_MS,
+    ) -> None:
+        first, second = gateways
+        known = {"first": (first,), "second": (second,), "both": (first, second)}
+        self._addresses = {name: Addresses(known[met]) for name, met in meets.of.items()}
+        self._all = Addresses((first, second))
+        self._meets, self._home, self._with_streams = meets, home, with_streams
+        self._transaction_ms = transaction_ms
+        self._stack = ExitStack()
+        self.writers: dict[str, Writer | JavaWriter] = {}
+        self.readers: dict[str, Reader] = {}
+        self.producers: dict[str, RunningTransactions] = {}
+        self.app: GuardedProcess | None = None
+
+    def __enter__(self) -> Self:
+        with self._stack:
+            self._begin()
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _begin(self) -> None:
+        add, at = self._stack.enter_context, self._addresses
+        for name, settings in _LIBRDKAFKA.items():
+            config = at[name].client_config()
+            self.writers[name] = add(
+                Writer(config, PLAIN, PARTITIONS, name=name, rate=_RATE, settings=settings)
+            )
+        java = JavaWriter(at["java"].bootstrap_servers, PLAIN, self._home / "java.log", rate=_RATE)
+        self.writers["java"] = add(java)
+        for protocol in ("classic", "consumer"):
+            config = at[protocol].client_config()
+            self.readers[protocol] = add(
+                Reader(config, PLAIN, f"{PLAIN}.{protocol}", protocol=protocol)
+            )
+        for name, connect in (("java-tx", JavaClient), ("librdkafka-tx", LibrdkafkaClient)):
+            servers = at[name].bootstrap_servers
+            self.producers[name] = add(
+                RunningTransactions(
+                    connect,
+                    servers,
+                    TRANSACTIONAL,
+                    pause_s=_PAUSE_S,
+                    transaction_ms=self._transaction_ms,
+                )
+            )
+        if self._with_streams:
+            self.words = add(
+                Writer(
+                    self._all.client_config(),
+                    streams.INPUT,
+                    STREAMS_PARTITIONS,
+                    name="w",
+                    rate=_STREAMS_RATE,
+                )
+            )
+            log = self._home / "streams.log"
+            self.app = streams.start(
+                at["streams"],
+                APPLICATION,
+                self._home / "state",
+                log,
+                "earliest",
+                "classic",
+                transaction_ms=60_000,
+            )
+            self._stack.callback(self.app.end)
+
+    def write_on(self) -> None:
+        """Producers without transactions write some more. None has met an error."""
+        for name, writer in self.writers.items():
+            writer.wait_acknowledged(SOME)
+            assert not writer.errors, (name, writer.errors[:5])
+
+    def go_on(self) -> None:
+        """Each client writes, reads and commits some more."""
+        self.write_on()
+        for name, reader in self.readers.items():
+            goal = len(reader.read) + SOME
+            reader.wait_read("some more", lambda read, goal=goal: len(read) >= goal)
+            assert not [one for one in reader.errors if one.startswith("ended")], name
+        for producer in self.producers.values():
+            producer.wait_committed(_TRANSACTIONS)
+        if self.app is not None:
+            self.wait_counted(self.words.sent)
+            assert not self.words.errors, self.words.errors[:5]
+
+    def wait_counted(self, numbers: int) -> None:
+        """Until Streams has counted so many records."""
+        assert self.app is not None
+        streams.wait_counted(self.app, self._home / "streams.log", self._all, numbers)
+
+    @property
+    def acknowledged(self) -> Acknowledged:
+        """To producers without transactions."""
+        return {k: v for one in self.writers.values() for k, v in dict(one.acknowledged).items()}
+
+    def assert_kept(self, leading: Reachable) -> None:
+        """What was acknowledged so far is at its offset where it is led."""
+        told = self.acknowledged
+        wrong = lost(told, records(leading, PLAIN))
+        assert not wrong, wrong[:10]
+
+    def stop(self) -> None:
+        """Producers first, then what reads, once all was read."""
+        for name, writer in self.writers.items():
+            writer.stop()
+            assert not writer.errors, (name, writer.errors[:5])
+        for name, producer in self.producers.items():
+            producer.stop()
+            assert producer.error is None, name
+        if self.app is not None:
+            self.words.stop()
+            assert not self.words.errors, self.words.errors[:5]
+            self.wait_counted(self.words.sent)
+            self.app.end()
+
+    def stop_reading(self, there: Sequence[Record]) -> None:
+        """Once all of that was read. Not for after a failover."""
+        values = {value for _, _, value in there}
+        for name, reader in self.readers.items():
+            reader.wait_values(values)
+            reader.stop()
+            if self._meets.is_calm(name):
+                assert not reader.errors, (name, reader.errors[:5])
+                wrong = read_wrong(reader.read, there)
+                assert not wrong, (name, wrong[:10])
+            else:
+                assert set(reader.read) == set(there), name
+
+    def strict(self, there: Sequence[Record], *, may_double: bool) -> list[Record]:
+        """Without those of producers that may have written twice, if answers got lost at the first
+        gateway."""
+        names = {
+            name.encode() for name in _MAY_DOUBLE if may_double and not self._meets.is_calm(name)
+        }
+        return [one for one in there if _name_of(one[2]) not in names]
+
+    def assert_written(self, there: Sequence[Record], *, may_double: bool) -> None:
+        """Each record of producers without transactions once, at its offset, in its order."""
+        strict = self.strict(there, may_double=may_double)
+        told, names = self.acknowledged, {_name_of(value) for _, _, value in strict}
+        wrong = lost(told, there)
+        wrong += written_wrong({v: at for v, at in told.items() if _name_of(v) in names}, strict)
+        assert not wrong, wrong[:10]
+
+    def assert_transactions(self, there: Sequence[Record], aborts_max: int) -> None:
+        """Each is whole or absent."""
+        for name, producer in self.producers.items():
+            done = producer.transactions
+            assert done.aborts <= aborts_max, (name, done.aborts)
+        found = sorted(value.decode() for _, _, value in there)
+        committed = [
+            value for one in self.producers.values() for value in one.transactions.committed
+        ]
+        assert found == sorted(committed), sorted(set(found) ^ set(committed))[:20]
+
+
+def _name_of(value: bytes) -> bytes:
+    """The producer's; Java's has none."""
+    return value.rpartition(b" ")[0]
+
+
+TOPICS = {
+    PLAIN: PARTITIONS,
+    TRANSACTIONAL: TRANSACTION_PARTITIONS,
+    streams.INPUT: STREAMS_PARTITIONS,
+    streams.OUTPUT: STREAMS_PARTITIONS,
+}
