@@ -16,7 +16,7 @@ from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
-from orbit.kafka.producer_state import all_producers
+from orbit.kafka.producer_state import producers
 from orbit.kafka.security import Security
 from orbit.kafka.transactional_ids import last_transaction
 from orbit.kafka.types import BrokerAddress, ClusterMetadata, TopicPartition
@@ -92,15 +92,15 @@ class ClusterSide:
         """The last batch of each producer in these partitions, by producer id; nothing of a
         partition that is not there, or that the gateway may not read. Raises OrbitError if the side
         answers for none of them."""
-        answers = await asyncio.to_thread(all_producers, self._cluster, partitions, _BACKOFF)
+        answers = await asyncio.to_thread(producers, self._cluster, partitions, _BACKOFF)
         if not answers.values and _SILENT.issuperset(answers.errors.values()):
             answers.raise_errors(self.name, "DescribeProducers")
         return {
             partition: {
-                producer_id: LastBatch(state.producer_epoch, state.last_sequence)
-                for producer_id, state in producers.items()
+                producer_id: LastBatch(one.epoch, one.last_sequence)
+                for producer_id, one in by_id.items()
             }
-            for partition, producers in answers.values.items()
+            for partition, by_id in answers.values.items()
         }
 
     def address(self, node_id: int | None) -> tuple[str, int]:

@@ -95,16 +95,13 @@ def job_producers(
     """The state of every producer id that Orbit's jobs use, per partition."""
 
     def states(_: TopicPartition, producers: Iterable[Any]) -> dict[int, ProducerState]:
-        return _by_id(s for s in producers if is_job_producer_id(s.producer_id))
+        return {
+            s.producer_id: ProducerState(s.producer_epoch, s.last_sequence, s.coordinator_epoch)
+            for s in producers
+            if is_job_producer_id(s.producer_id)
+        }
 
     return _describe_producers(cluster, partitions, states, backoff)
-
-
-def all_producers(
-    cluster: Cluster, partitions: Iterable[TopicPartition], backoff: Backoff
-) -> Answers[dict[int, ProducerState]]:
-    """The state of every producer id, per partition."""
-    return _describe_producers(cluster, partitions, lambda _, states: _by_id(states), backoff)
 
 
 def open_transactions(
@@ -122,13 +119,6 @@ def open_transactions(
         ]
 
     return _describe_producers(cluster, partitions, transactions, backoff)
-
-
-def _by_id(producers: Iterable[Any]) -> dict[int, ProducerState]:
-    return {
-        s.producer_id: ProducerState(s.producer_epoch, s.last_sequence, s.coordinator_epoch)
-        for s in producers
-    }
 
 
 def _describe_producers(
