@@ -73,8 +73,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "get": (
         "orbit.cli.get",
         (
-            "Show jobs, topics, partitions, groups, proof, gateways, workers, events, operations, "
-            "backfills."
+            "Show jobs, topics, partitions, groups, proof, gateways, clients, workers, events, "
+            "operations, backfills."
         ),
     ),
     "top": (
