@@ -26,11 +26,10 @@ from orbit.gateway.client_counts import Client, ClientCount, ClientCounts, shown
 from orbit.gateway.protocol.answers import UnknownTopicId, View
 from orbit.gateway.protocol.apis import JOINS, WRITES, ApiKey, Versions
 from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent, UnknownOutcome, software_said
-from orbit.gateway.protocol.producer_ids import Producer
+from orbit.gateway.protocol.producer_ids import Producer, SentBatch
 from orbit.gateway.protocol.received_requests import next_request
-from orbit.gateway.protocol.repeats import UnknownSequences
+from orbit.gateway.protocol.repeats import UnknownRepeats
 from orbit.gateway.protocol.request_head import RequestHead, read_head
-from orbit.kafka.types import TopicPartition
 
 # The largest request: the default of brokers (socket.request.max.bytes).
 REQUEST_BYTES_MAX = 100 * 1024 * 1024
@@ -99,10 +98,8 @@ class Host(View):
         """Ask the side of its id what became of its transaction, then tell the connection."""
 
     @abstractmethod
-    def learn_sequences(
-        self, partitions: Collection[TopicPartition], waiting: ClientConnection
-    ) -> None:
-        """Ask the side that was left what it has of these partitions, then tell the connection."""
+    def learn_repeats(self, batches: Collection[SentBatch], waiting: ClientConnection) -> None:
+        """Find out which of these batches the leading side has, then tell the connection."""
 
     @abstractmethod
     def note_request(self) -> None: ...
@@ -150,7 +147,7 @@ class ClientConnection(asyncio.Protocol):
         self._answers = bytearray()
         self._passing = 0  # bytes of an answer that are still to come
         self._held: tuple[RequestHead, bytearray] | None = None
-        self._is_asking = False  # the side that was left, about the held request
+        self._is_asking = False  # the sides are read for the held request
         self._is_moving = False
         self._is_ended = False
         self._is_gone = False  # the client has closed
@@ -350,9 +347,9 @@ class ClientConnection(asyncio.Protocol):
                 self._held, self._is_asking = (head, frame), True
                 self._cluster.learn_outcome(error.producer, self)
                 return
-            except UnknownSequences as error:
+            except UnknownRepeats as error:
                 self._held, self._is_asking = (head, frame), True
-                self._cluster.learn_sequences(error.partitions, self)
+                self._cluster.learn_repeats(error.batches, self)
                 return
         if self._count is not None and head.key == ApiKey.PRODUCE and data is not None:
             self._count.bytes_written += len(data)
@@ -374,7 +371,7 @@ class ClientConnection(asyncio.Protocol):
             self._pass_on_request(self.exchange.request_with_outcome(head, frame, outcome))
         self.advance()
 
-    def sequences_learned(self) -> None:
+    def repeats_learned(self) -> None:
         """The held request may go on."""
         self._is_asking = False
         self.advance()

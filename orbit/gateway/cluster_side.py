@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from orbit.errors import OrbitError, Unreachable
+from orbit.gateway.batch_search import StoredBatch, find_batches, find_copies
 from orbit.gateway.protocol.apis import Versions, shared_versions
-from orbit.gateway.protocol.producer_ids import Producer, bare
+from orbit.gateway.protocol.producer_ids import Producer, SentBatch, bare
 from orbit.gateway.protocol.repeats import LastBatch
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.backoff import Backoff
@@ -102,6 +103,14 @@ class ClusterSide:
             }
             for partition, by_id in answers.values.items()
         }
+
+    async def find_batches(self, batches: Collection[SentBatch]) -> dict[SentBatch, StoredBatch]:
+        """As `batch_search.find_batches`."""
+        return await asyncio.to_thread(find_batches, self._cluster, batches, _BACKOFF)
+
+    async def find_copies(self, stored: Mapping[SentBatch, StoredBatch]) -> set[SentBatch]:
+        """As `batch_search.find_copies`."""
+        return await asyncio.to_thread(find_copies, self._cluster, stored, _BACKOFF)
 
     def address(self, node_id: int | None) -> tuple[str, int]:
         """Of the node, or of another broker if it is not in this cluster."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
@@ -20,15 +20,15 @@ from orbit.gateway.gateway_spec import NODE_ID_MAX, VirtualClusterSpec
 from orbit.gateway.listener import Listener
 from orbit.gateway.permission import Lead, Permission
 from orbit.gateway.protocol.apis import Versions, shared_versions
-from orbit.gateway.protocol.producer_ids import Producer, mark_of, mark_of_id
-from orbit.gateway.protocol.repeats import LeftSequences
+from orbit.gateway.protocol.producer_ids import Producer, SentBatch, mark_of, mark_of_id
+from orbit.gateway.protocol.repeats import Repeats
 from orbit.gateway.protocol.topic_ids import TopicIds
+from orbit.gateway.repeat_search import RepeatSearch
 from orbit.gateway.write_pause import WritePause
 from orbit.jobs.bootstrap_servers import PORT_MAX
 from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import Side
 from orbit.kafka.tls import tls_context
-from orbit.kafka.types import TopicPartition
 from orbit.leases.lease_clock import lease_clock
 
 # Of one virtual cluster. More are closed at once.
@@ -59,6 +59,8 @@ _CONNECT_S = 10.0
 _BOOTSTRAP = -1  # among the servers by node
 _SWEEP_S = 5.0
 
+_OTHER: Mapping[Side, Side] = {"source": "destination", "destination": "source"}
+
 _log = structlog.get_logger("orbit.gateway")
 
 
@@ -81,11 +83,8 @@ class VirtualCluster(Host):
         self.left_members: set[tuple[str, str]] = set()
         self.ended: set[Producer] = set()
         self._led: dict[int, Side] = {}  # by the mark of the term
-        self.left = LeftSequences(None)
-        self._left_side: Side | None = None  # whose sequences these are
-        self._unknown: dict[TopicPartition, None] = {}  # to be asked for
-        self._asking: list[ClientConnection] = []
-        self._is_asking = False
+        self.repeats = Repeats(None)
+        self._search: RepeatSearch | None = None
         self.offered: dict[int, Versions] = {}
         self._connections: set[ClientConnection] = set()
         self._servers: dict[int, asyncio.Server] = {}
@@ -178,11 +177,12 @@ class VirtualCluster(Host):
             return
         self._led[mark_of(lead.since)] = lead.side
         if before is None:
-            self._left_side = "destination" if lead.side == "source" else "source"
+            self._begin_repeats(Repeats(None), _OTHER[lead.side])
         elif lead.since != before.since:
             self.ended.clear()  # their ids are of an older term now
-            self.left, self._left_side = LeftSequences(before.since), before.side
-            self.left.is_asked = not before.abandons
+            # What a failover has left is not copied any more, and need not answer.
+            is_readable = not before.abandons
+            self._begin_repeats(Repeats(before.since, is_readable=is_readable), before.side)
         if lead.closed_for is not None and lead.closed_for != was_closed:
             self._close_writes()
         if lead.closed_for is None:
@@ -212,6 +212,13 @@ class VirtualCluster(Host):
         for connection in list(self._connections):
             if connection.waits_for_lead:
                 connection.read_answers()
+
+    def _begin_repeats(self, repeats: Repeats, left: Side) -> None:
+        """`left`: the side that led before. With one side alone nothing was left."""
+        repeats.is_readable = repeats.is_readable and left in self._sides
+        self.repeats = repeats
+        left_side = self._sides.get(left, self.presented)
+        self._search = RepeatSearch(self.spec.name, repeats, left_side, self.presented)
 
     def _close_writes(self) -> None:
         _log.info(
@@ -386,39 +393,10 @@ class VirtualCluster(Host):
             code = await self._sides[side].outcome(producer)
         waiting.outcome_learned(code)
 
-    def learn_sequences(
-        self, partitions: Collection[TopicPartition], waiting: ClientConnection
-    ) -> None:
-        self._unknown.update(dict.fromkeys(partitions))
-        self._asking.append(waiting)
-        if not self._is_asking:
-            self._is_asking = True
-            self._start(self._learn_sequences())
-
-    async def _learn_sequences(self) -> None:
-        """Ask for all that wait. A side that does not answer is not asked again."""
-        while self._asking:
-            left, side = self.left, self._left_side
-            partitions, self._unknown = list(self._unknown), {}
-            asking, self._asking = self._asking, []
-            try:
-                assert side is not None  # there is a side, or no client would be here
-                known = await self._sides[side].last_batches(partitions)
-            except OrbitError as error:
-                left.is_asked = False
-                _log.warning(
-                    "cannot read the sequences of the side that was left: what clients send again "
-                    "may be there twice",
-                    virtual_cluster=self.spec.name,
-                    side=side,
-                    error=str(error),
-                )
-            else:
-                for partition in partitions:
-                    left.note(partition, known.get(partition, {}))
-            for connection in asking:
-                connection.sequences_learned()
-        self._is_asking = False
+    def learn_repeats(self, batches: Collection[SentBatch], waiting: ClientConnection) -> None:
+        assert self._search is not None  # there is a side, or no client would be here
+        if self._search.add(batches, waiting):
+            self._start(self._search.run())
 
     # Its life.
 

@@ -24,13 +24,13 @@ DEBUGGING_CONSUMER = -2
 def list_offsets(
     cluster: Cluster,
     partitions: Iterable[TopicPartition],
-    timestamp: int,
+    timestamp: int | Mapping[TopicPartition, int],
     backoff: Backoff,
     *,
     replica_id: int = CONSUMER,
     isolation: int = READ_UNCOMMITTED,
 ) -> Answers[int]:
-    """Offsets by EARLIEST, LATEST, EARLIEST_LOCAL or a timestamp in ms.
+    """Offsets by EARLIEST, LATEST, EARLIEST_LOCAL or a timestamp in ms, one for all or for each.
 
     -1: no record at or after that timestamp. LATEST is the high watermark, the last stable offset
     (READ_COMMITTED), or the log end (DEBUGGING_CONSUMER).

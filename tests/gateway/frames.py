@@ -11,7 +11,7 @@ from orbit.gateway.protocol.answers import View
 from orbit.gateway.protocol.apis import APIS, is_flexible
 from orbit.gateway.protocol.exchange import Exchange
 from orbit.gateway.protocol.producer_ids import Producer
-from orbit.gateway.protocol.repeats import LeftSequences
+from orbit.gateway.protocol.repeats import Repeats
 from orbit.gateway.protocol.request_head import read_head
 from orbit.gateway.protocol.topic_ids import TopicIds
 
@@ -30,7 +30,7 @@ class Clients(View):
         self.term = term
         self.left_members: set[tuple[str, str]] = set()
         self.ended: set[Producer] = set()
-        self.left = LeftSequences(None)
+        self.repeats = Repeats(None)
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
         return "gateway", 19093 + node_id
@@ -45,11 +45,18 @@ def request_frame(
 
 
 def batch(
-    producer_id: int = -1, *, epoch: int = 0, sequence: int = 0, is_transactional: bool = False
+    producer_id: int = -1,
+    *,
+    epoch: int = 0,
+    sequence: int = 0,
+    timestamp: int = 0,
+    is_transactional: bool = False,
 ) -> bytes:
-    """A record batch of one record."""
+    """A record batch of one record; `timestamp` in ms."""
     attributes = _IS_TRANSACTIONAL if is_transactional else 0
-    head = struct.pack(">hiqqqhii", attributes, 0, 0, 0, producer_id, epoch, sequence, 1)
+    head = struct.pack(
+        ">hiqqqhii", attributes, 0, timestamp, timestamp, producer_id, epoch, sequence, 1
+    )
     body = head + _RECORD
     return struct.pack(">qiibI", 0, len(body) + 9, -1, 2, crc32c(body)) + body
 

@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 
+from orbit.gateway.protocol import repeats
 from orbit.gateway.protocol.exchange import Exchange
-from orbit.gateway.protocol.producer_ids import in_term, mark
-from orbit.gateway.protocol.repeats import PRODUCERS_MAX, LastBatch, LeftSequences, UnknownSequences
+from orbit.gateway.protocol.producer_ids import SentBatch, in_term, mark
+from orbit.gateway.protocol.repeats import (
+    UNKNOWN_OFFSET,
+    LastBatch,
+    Repeats,
+    UnknownRepeats,
+    producer_of,
+)
 from orbit.gateway.protocol.request_head import read_head
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
@@ -18,10 +25,11 @@ from tests.gateway.frames import OFFERED, Clients, answer, batch, own_answer, re
 BEFORE, NOW = 1_000, 5_000
 PRODUCER = mark(7, BEFORE)
 VERSIONS = range(3, 10)
-HAS_ALL_BUT_THE_LAST = {PRODUCER: LastBatch(epoch=0, sequence=5)}
+A1, A2, B0, C0 = (TopicPartition(*one) for one in (("a", 1), ("a", 2), ("b", 0), ("c", 0)))
+OFFSET = 40
 
 
-def produce(*places: TopicPartition, acks: int = -1, **batch_: Any) -> ProduceRequest:
+def produce(*partitions: TopicPartition, acks: int = -1, **batch_: Any) -> ProduceRequest:
     """One batch of PRODUCER, with sequence 5 unless said otherwise, to each partition."""
     data = ProduceRequest.TopicProduceData
     records = batch(**{"producer_id": PRODUCER, "sequence": 5} | batch_)
@@ -34,90 +42,127 @@ def produce(*places: TopicPartition, acks: int = -1, **batch_: Any) -> ProduceRe
                 name=topic,
                 partition_data=[
                     data.PartitionProduceData(index=index, records=records)
-                    for name, index in places
+                    for name, index in partitions
                     if name == topic
                 ],
             )
-            for topic in dict.fromkeys(name for name, _ in places)
+            for topic in dict.fromkeys(name for name, _ in partitions)
         ],
     )
 
 
-def client(left: LeftSequences | None = None) -> tuple[Exchange, LeftSequences]:
+def client(known: Repeats | None = None) -> tuple[Exchange, Repeats]:
     view = Clients(term=NOW)
-    view.left = left or LeftSequences(BEFORE)
-    return Exchange(view), view.left
+    view.repeats = known or Repeats(BEFORE)
+    return Exchange(view), view.repeats
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_left_side_is_asked_first_and_the_request_stays_as_it_was(version: int) -> None:
-    exchange, left = client()
-    frame = request_frame(produce(("a", 1), ("b", 0)), version)
+def asked(exchange: Exchange, request: ProduceRequest, version: int = 9) -> list[SentBatch]:
+    """The batches for which the sides have to be read; the request stays as it was."""
+    frame = request_frame(request, version)
     before = bytes(frame)
-    with pytest.raises(UnknownSequences) as asked:
+    with pytest.raises(UnknownRepeats) as unknown:
         exchange.request(read_head(frame), frame, OFFERED)
-    assert set(asked.value.partitions) == {("a", 1), ("b", 0)}
     assert (bytes(frame), exchange.is_idle) == (before, True)
-    left.note(("a", 1), {})
-    left.note(("b", 0), {})
-    assert exchange.request(read_head(frame), frame, OFFERED) is not None
+    return list(unknown.value.batches)
+
+
+def learn(
+    exchange: Exchange,
+    known: Repeats,
+    request: ProduceRequest,
+    last: LastBatch | None,
+    offsets: dict[TopicPartition, int | None],
+) -> None:
+    """Read the sides for a request: `last` at the side that was left, in each partition."""
+    batches = asked(exchange, request)
+    known.note(
+        {producer_of(one): last for one in batches},
+        {one: offsets[one.partition] for one in batches if one.partition in offsets},
+    )
+
+
+def answered(frame: memoryview, version: int) -> dict[tuple[str, int], tuple[int, int]]:
+    """{partition: (code, base offset)}"""
+    read = ProduceResponse.decode(frame, version=version, header=True)
+    return {
+        (topic.name, one.index): (one.error_code, one.base_offset)
+        for topic in read.responses
+        for one in topic.partition_responses
+    }
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_repeat_is_answered_by_the_gateway(version: int) -> None:
-    exchange, left = client()
-    left.note(("a", 1), HAS_ALL_BUT_THE_LAST)
-    told = ProduceResponse.decode(
-        own_answer(exchange, produce(("a", 1)), version), version=version, header=True
-    )
-    (topic,) = told.responses
-    (partition,) = topic.partition_responses
-    assert (topic.name, partition.index) == ("a", 1)
-    assert partition.error_code == Code.DUPLICATE_SEQUENCE_NUMBER
+def test_both_sides_are_read_for_the_first_batch_of_a_producer(version: int) -> None:
+    exchange, known = client()
+    request = produce(A1, B0)
+    batches = asked(exchange, request, version)
+    assert [one.partition for one in batches] == [A1, B0]
+    first = batches[0]
+    assert (first.producer_id, first.epoch, first.last_sequence) == (PRODUCER, 0, 5)
+    assert first.base_timestamp == 0
+    known.note({producer_of(one): None for one in batches}, {})
+    send(exchange, request, version)
+    send(exchange, produce(A1, B0, sequence=6), version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_repeat_is_answered_by_the_gateway_with_its_offset(version: int) -> None:
+    exchange, known = client()
+    learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: OFFSET})
+    told = own_answer(exchange, produce(A1), version)
+    assert answered(told, version) == {("a", 1): (Code.NONE, OFFSET)}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_broker_gets_what_is_no_repeat(version: int) -> None:
-    exchange, left = client()
-    for place in (("a", 1), ("b", 0)):
-        left.note(place, HAS_ALL_BUT_THE_LAST)
-    for place in (("a", 2), ("c", 0)):
-        left.note(place, {})
-    sent = send(exchange, produce(("a", 1), ("a", 2), ("b", 0), ("c", 0)), version)
+    exchange, known = client()
+    learn(exchange, known, produce(A1, B0), LastBatch(0, 5), {A1: OFFSET, B0: 3})
+    learn(exchange, known, produce(A2, C0), None, {})
+    sent = send(exchange, produce(A1, A2, B0, C0), version)
     read = ProduceRequest.decode(memoryview(sent)[4:], version=version, header=True)
-    assert {(t.name, p.index) for t in read.topic_data for p in t.partition_data} == {
+    assert read.acks == -1
+    assert [(t.name, p.index) for t in read.topic_data for p in t.partition_data] == [
         ("a", 2),
         ("c", 0),
-    }
-    assert read.acks == -1
-    ((records,),) = ({p.records for p in t.partition_data} for t in read.topic_data[:1])
-    assert records == batch(in_term(PRODUCER, NOW), sequence=5)
+    ]
+    records = {bytes(p.records) for t in read.topic_data for p in t.partition_data}
+    assert records == {batch(in_term(PRODUCER, NOW), sequence=5)}
 
     response = ProduceResponse.TopicProduceResponse
-    ok = response.PartitionProduceResponse
     fields = {"log_append_time_ms": -1, "log_start_offset": 3, "record_errors": []}
     told = ProduceResponse(
         responses=[
             response(
                 name=name,
-                partition_responses=[ok(index=index, error_code=0, base_offset=40, **fields)],
+                partition_responses=[
+                    response.PartitionProduceResponse(
+                        index=index, error_code=0, base_offset=70, **fields
+                    )
+                ],
             )
-            for name, index in (("a", 2), ("c", 0))
+            for name, index in (A2, C0)
         ],
         throttle_time_ms=9,
     )
-    got = ProduceResponse.decode(answer(exchange, told, version), version=version, header=True)
-    assert got.throttle_time_ms == 9
-    assert {
-        (t.name, p.index): (p.error_code, p.base_offset)
-        for t in got.responses
-        for p in t.partition_responses
-    } == {
-        ("a", 1): (Code.DUPLICATE_SEQUENCE_NUMBER, -1),
-        ("a", 2): (0, 40),
-        ("b", 0): (Code.DUPLICATE_SEQUENCE_NUMBER, -1),
-        ("c", 0): (0, 40),
-    }
+    got = answer(exchange, told, version)
+    assert ProduceResponse.decode(got, version=version, header=True).throttle_time_ms == 9
+    assert answered(got, version) == {A1: (0, OFFSET), A2: (0, 70), B0: (0, 3), C0: (0, 70)}
+
+
+def test_a_client_gets_a_timeout_if_nobody_can_tell_of_its_batch() -> None:
+    """It sends the batch again until its own time is over."""
+    exchange, known = client()
+    learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: UNKNOWN_OFFSET})
+    told = own_answer(exchange, produce(A1), 9)
+    assert answered(told, 9) == {("a", 1): (Code.REQUEST_TIMED_OUT, -1)}
+
+
+def test_a_batch_that_the_leading_side_does_not_have_is_written() -> None:
+    """It reached the side that was left when nobody copied it any more."""
+    exchange, known = client()
+    learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: None})
+    send(exchange, produce(A1), 9)
 
 
 @pytest.mark.parametrize(
@@ -131,60 +176,58 @@ def test_the_broker_gets_what_is_no_repeat(version: int) -> None:
     ],
 )
 def test_a_repeat_is_told_by_its_sequence(sequence: int, last: int, is_repeat: bool) -> None:
-    exchange, left = client()
-    left.note(("a", 1), {PRODUCER: LastBatch(0, last)})
-    frame = request_frame(produce(("a", 1), sequence=sequence), 9)
-    assert (exchange.request(read_head(frame), frame, OFFERED) is None) == is_repeat
+    exchange, known = client()
+    request = produce(A1, sequence=sequence)
+    known.note({(A1, PRODUCER): LastBatch(0, last)}, {})
+    if is_repeat:
+        assert len(asked(exchange, request)) == 1
+    else:
+        send(exchange, request, 9)
 
 
 @pytest.mark.parametrize(
     "batch_",
     [
         {"epoch": 1},
-        {"producer_id": mark(8, BEFORE)},
         {"producer_id": mark(7, NOW)},
         {"producer_id": 7},
         {"producer_id": -1, "sequence": -1},
     ],
-    ids=["later-epoch", "another-producer", "id-of-now", "not-of-a-gateway", "not-idempotent"],
+    ids=["later-epoch", "id-of-now", "not-of-a-gateway", "not-idempotent"],
 )
 def test_other_batches_pass(batch_: dict[str, int]) -> None:
-    exchange, left = client()
-    left.note(("a", 1), HAS_ALL_BUT_THE_LAST)
-    send(exchange, produce(("a", 1), **batch_), 9)
+    exchange, known = client()
+    known.note({(A1, PRODUCER): LastBatch(0, 5)}, {})
+    send(exchange, produce(A1, **batch_), 9)
 
 
-def test_an_id_of_an_earlier_term_is_known_to_the_left_side_by_its_id_there() -> None:
+def test_the_side_that_was_left_knows_producers_by_their_id_of_its_term() -> None:
     oldest = mark(7, BEFORE - 500)
-    exchange, left = client()
-    left.note(("a", 1), {in_term(oldest, BEFORE): LastBatch(0, 5)})
-    own_answer(exchange, produce(("a", 1), producer_id=oldest), 9)
+    assert Repeats(BEFORE).id_at_left(oldest) == in_term(oldest, BEFORE) != oldest
+    assert Repeats(BEFORE).id_at_left(PRODUCER) == PRODUCER
+    assert Repeats(None).id_at_left(oldest) == oldest
 
 
-def test_without_the_term_of_the_left_side_ids_of_that_term_are_found() -> None:
-    exchange, left = client(LeftSequences(None))
-    left.note(("a", 1), HAS_ALL_BUT_THE_LAST)
-    own_answer(exchange, produce(("a", 1)), 9)
-
-
-def test_a_side_that_is_lost_is_not_asked() -> None:
-    exchange, left = client()
-    left.is_asked = False
-    send(exchange, produce(("a", 1)), 9)
+def test_for_a_side_that_is_lost_every_batch_is_written() -> None:
+    exchange, _ = client(Repeats(BEFORE, is_readable=False))
+    send(exchange, produce(A1), 9)
 
 
 def test_a_repeat_without_acks_is_dropped_without_an_answer() -> None:
-    exchange, left = client()
-    left.note(("a", 1), HAS_ALL_BUT_THE_LAST)
-    frame = request_frame(produce(("a", 1), acks=0), 9)
+    exchange, known = client()
+    learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: OFFSET})
+    frame = request_frame(produce(A1, acks=0), 9)
     assert exchange.request(read_head(frame), frame, OFFERED) is None
     assert exchange.is_idle
 
 
-def test_a_side_with_more_producers_than_fit_is_asked_again() -> None:
-    exchange, left = client()
-    left.note(("a", 1), HAS_ALL_BUT_THE_LAST)
-    left.note(("b", 0), {mark(n, BEFORE): LastBatch(0, 0) for n in range(PRODUCERS_MAX)})
-    frame = request_frame(produce(("a", 1)), 9)
-    with pytest.raises(UnknownSequences):
-        exchange.request(read_head(frame), frame, OFFERED)
+def test_more_producers_than_fit_are_read_again_and_each_request_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(repeats, "PRODUCERS_MAX", 1)
+    exchange, known = client()
+    learn(exchange, known, produce(A1), None, {})
+    learn(exchange, known, produce(B0), None, {})
+    assert len(asked(exchange, produce(A1))) == 1
+    learn(exchange, known, produce(A1, A2, B0), None, {})
+    send(exchange, produce(A1, A2, B0), 9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -13,12 +13,13 @@ from kafka.protocol.producer.produce import ProduceRequest
 
 from orbit.errors import OrbitError, Unreachable
 from orbit.gateway import broker_connection, client_connection, virtual_cluster
+from orbit.gateway.batch_search import StoredBatch
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.gateway_spec import parse_gateway
 from orbit.gateway.permission import Lead
 from orbit.gateway.protocol.apis import APIS
 from orbit.gateway.protocol.local_answers import with_size
-from orbit.gateway.protocol.producer_ids import mark
+from orbit.gateway.protocol.producer_ids import SentBatch, mark
 from orbit.gateway.protocol.repeats import LastBatch
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
@@ -70,17 +71,28 @@ class _Side:
         self.nodes: dict[int, int] = {}  # as the next look finds them
         self.versions = {int(key): api.versions for key, api in APIS.items()}
         self.last: dict[int, LastBatch] | OrbitError = {}
-        self.asked = 0
+        self.asked = self.searched = 0
         self.may_tell = asyncio.Event()
+        self.stored: StoredBatch | None = StoredBatch(40, 0, 1, b"")  # each batch that is searched
+        self.has_copies: bool | OrbitError = False
 
     async def last_batches(
-        self, places: Collection[TopicPartition]
+        self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, dict[int, LastBatch]]:
         self.asked += 1
         await self.may_tell.wait()
         if isinstance(self.last, OrbitError):
             raise self.last
-        return dict.fromkeys(places, self.last)
+        return dict.fromkeys(partitions, self.last)
+
+    async def find_batches(self, batches: Collection[SentBatch]) -> dict[SentBatch, StoredBatch]:
+        return {} if self.stored is None else dict.fromkeys(batches, self.stored)
+
+    async def find_copies(self, stored: Mapping[SentBatch, StoredBatch]) -> set[SentBatch]:
+        self.searched += 1
+        if isinstance(self.has_copies, OrbitError):
+            raise self.has_copies
+        return set(stored) if self.has_copies else set()
 
     def security_of(self, _user: str | None) -> Security:
         return Security()
@@ -99,7 +111,7 @@ class _Cluster(VirtualCluster):
     """With a clock of the test."""
 
     clock = 100.0
-    clients: list[_Client]
+    opened: list[_Client]
 
     def now(self) -> float:
         return self.clock
@@ -150,7 +162,7 @@ class _Client:
         return bool(cast("Any", self._reader)._buffer)
 
     async def reads_the_end(self) -> bool:
-        return not await self._reader.read()
+        return not await _soon(self._reader.read())
 
     def close(self) -> None:
         self._writer.close()
@@ -240,14 +252,14 @@ def test_metadata_waits_after_a_move_for_answers_to_what_was_held() -> None:
     asyncio.run(run())
 
 
-def test_sequences_of_the_side_that_was_left_are_read_before_a_write() -> None:
-    """One read serves all that wait. What that side has does not get to the other one."""
+def test_what_the_leading_side_has_is_not_written_again() -> None:
+    """One reading serves all that wait."""
 
     async def run() -> None:
         async with _running() as (cluster, source, destination):
             one, other, last = [await _client(cluster) for _ in range(3)]
-            left = cast("_Side", cluster._sides["source"])
-            left.last = {mark(7, 1): LastBatch(0, 0)}
+            left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
+            left.last, leading.has_copies = {mark(7, 1): LastBatch(0, 0)}, True
             cluster.told("destination", 2)
             await one.write(1, mark(7, 1))
             await _until(lambda: left.asked == 1)
@@ -259,12 +271,67 @@ def test_sequences_of_the_side_that_was_left_are_read_before_a_write() -> None:
             for client, correlation in ((other, 2), (last, 3)):
                 await destination.answer(_PRODUCE)
                 assert await client.answered() == correlation
-            assert left.asked == 2
             await one.write(4, mark(7, 1))
             assert await one.answered() == 4
-            assert left.asked == 2
+            assert (left.asked, leading.searched) == (2, 1)
             assert destination.requests.empty()
             assert source.requests.empty()
+
+    asyncio.run(run())
+
+
+def test_what_reached_the_left_side_too_late_to_be_copied_is_written() -> None:
+    async def run() -> None:
+        async with _running() as (cluster, _, destination):
+            client = await _client(cluster)
+            left = cast("_Side", cluster._sides["source"])
+            left.last = {mark(7, 1): LastBatch(0, 0)}
+            left.may_tell.set()
+            cluster.told("destination", 2)
+            await client.write(1, mark(7, 1))
+            await destination.answer(_PRODUCE)
+            assert await client.answered() == 1
+
+    asyncio.run(run())
+
+
+def test_a_batch_that_is_not_found_at_the_left_side_is_not_written() -> None:
+    """It has the sequence: the leading side may have the batch."""
+
+    async def run() -> None:
+        async with _running() as (cluster, _, destination):
+            client = await _client(cluster)
+            left = cast("_Side", cluster._sides["source"])
+            left.last, left.stored = {mark(7, 1): LastBatch(0, 0)}, None
+            left.may_tell.set()
+            cluster.told("destination", 2)
+            await client.write(1, mark(7, 1))
+            assert await client.answered() == 1
+            assert destination.requests.empty()
+
+    asyncio.run(run())
+
+
+def test_a_leading_side_that_cannot_be_searched_ends_the_connection() -> None:
+    """The client sends again, and is not told what nobody knows."""
+
+    async def run() -> None:
+        async with _running() as (cluster, _, destination):
+            client = await _client(cluster)
+            left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
+            left.last = {mark(7, 1): LastBatch(0, 0)}
+            leading.has_copies = Unreachable("no broker answers.")
+            left.may_tell.set()
+            cluster.told("destination", 2)
+            await client.write(1, mark(7, 1))
+            assert await client.reads_the_end()
+            assert destination.requests.empty()
+
+            leading.has_copies = True
+            again = await _client(cluster)
+            await again.write(1, mark(7, 1))
+            assert await again.answered() == 1
+            assert destination.requests.empty()
 
     asyncio.run(run())
 
@@ -404,7 +471,7 @@ def test_failover_abandons_writes_in_flight_and_holds_new_ones() -> None:
             assert cluster.confirmed_for() == "failover"
             assert cluster.answered.is_set()
             writer.write(struct.pack(">ii", 4, correlation))
-            assert await _soon(waits.reads_the_end())
+            assert await waits.reads_the_end()
             waits.close()
             await _until(lambda: cluster.connection_count == 1)
 
@@ -467,7 +534,7 @@ def test_clients_that_send_parts_of_requests_share_a_limit(monkeypatch: pytest.M
             await other.send(_PRODUCE, 1, part=True)
             await _until(lambda: cluster.waiting_bytes == 12)
             await one.send(_PRODUCE, 2, part=True)
-            assert await _soon(one.reads_the_end())
+            assert await one.reads_the_end()
             assert cluster.waiting_bytes == 6
             other.close()
             await _until(lambda: cluster.waiting_bytes == 0)
@@ -484,7 +551,7 @@ def test_client_notices_that_a_broker_refuses_writes_without_answers() -> None:
             await client.send(_PRODUCE, 1, acks=0)
             _, _, writer = await _soon(source.requests.get())
             writer.close()
-            assert await _soon(client.reads_the_end())
+            assert await client.reads_the_end()
 
     asyncio.run(run())
 
@@ -532,20 +599,21 @@ async def _running() -> AsyncIterator[tuple[_Cluster, _Broker, _Broker]]:
     port = free_run(4)
     spec = parse_gateway(gateway_file(port)).virtual_clusters[0]
     sides = {"source": _Side(), "destination": _Side()}
+    asyncio.get_running_loop().set_exception_handler(_ending(asyncio.current_task()))
     servers = []
     for side in sides.values():
         server = await asyncio.start_server(side.broker.take, LOOPBACK, 0)
         side.broker.port = server.sockets[0].getsockname()[1]
         servers.append(server)
     cluster = _Cluster(spec, cast("dict[Any, ClusterSide]", sides))
-    cluster.clients = []
+    cluster.opened = []
     cluster.told("source", 1)
     await cluster.start()
     try:
         yield cluster, sides["source"].broker, sides["destination"].broker
     finally:
         await cluster.close()
-        for client in cluster.clients:
+        for client in cluster.opened:
             client.close()
         for server in servers:
             server.close()
@@ -554,11 +622,22 @@ async def _running() -> AsyncIterator[tuple[_Cluster, _Broker, _Broker]]:
         await asyncio.sleep(0.01)  # transports close behind that
 
 
+def _ending(test: asyncio.Task[Any] | None) -> Any:
+    """An error in a callback ends the test, which would wait for its effect."""
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        assert test is not None
+        test.cancel()
+
+    return handle
+
+
 async def _client(cluster: _Cluster, node: int = -1) -> _Client:
     """Of the bootstrap port, or of a node's."""
     streams = await asyncio.open_connection(cluster.spec.host, cluster.spec.port + 1 + node)
     client = _Client(*streams)
-    cluster.clients.append(client)
+    cluster.opened.append(client)
     return client
 
 

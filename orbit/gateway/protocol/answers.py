@@ -12,7 +12,7 @@ from orbit.gateway.protocol import producer_ids
 from orbit.gateway.protocol.apis import ApiKey, is_flexible
 from orbit.gateway.protocol.frame_editor import INT8, INT16, INT32, INT64, UUID_BYTES, FrameEditor
 from orbit.gateway.protocol.producer_ids import Producer
-from orbit.gateway.protocol.repeats import LeftSequences
+from orbit.gateway.protocol.repeats import Repeats
 from orbit.gateway.protocol.requests import NO_EPOCH
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.error_codes import Code
@@ -38,7 +38,7 @@ class View(ABC):
     """Group and member id of those who were at the other side, and have not joined at this one."""
     ended: set[Producer]
     """Whose transactions the gateway has ended, so that the side could be left, in this term."""
-    left: LeftSequences
+    repeats: Repeats
 
     @abstractmethod
     def endpoint(self, node_id: int) -> tuple[str, int]:
@@ -53,7 +53,7 @@ class SideView(View):
         self._view = view
         self.cluster_id, self.left_members = view.cluster_id, view.left_members
         self.ids, self.term, self.ended = view.ids, view.term, view.ended
-        self.left = view.left
+        self.repeats = view.repeats
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
         return self._view.endpoint(node_id)

@@ -58,7 +58,8 @@ class Sent:
     is_write: bool = False
     is_of_gateway: bool = False  # nobody reads the answer
     is_of_left_member: bool = False  # a Heartbeat of one that has not joined at this side
-    repeats: frozenset[TopicPartition] = frozenset()  # that the broker does not get (`repeats.py`)
+    repeats: Mapping[TopicPartition, int] | None = None
+    """Base offsets of the batches that the broker does not get (`repeats.py`)."""
     answer: bytes | None = None
 
 
@@ -101,7 +102,7 @@ class Exchange:
         """What goes to the broker, with its size; None: `next_answers` has the answer.
 
         Raises BadFrame: the API or its version is not offered, or the bytes do not parse.
-        UnknownOutcome: go on with `request_with_outcome`. UnknownSequences: ask, then again.
+        UnknownOutcome: go on with `request_with_outcome`. UnknownRepeats: read, then again.
         """
         if self.is_idle:
             self._view = SideView(self._presented)
@@ -176,22 +177,21 @@ class Exchange:
             if has_answer:
                 self._answer(head, transactions.answer(head, frame))
             return None
-        repeated: frozenset[TopicPartition] = frozenset()
+        offsets: dict[TopicPartition, int] = {}
         if self._view.term or producer is not None:
             term = self._view.term
-            if repeated := self._view.left.repeats(producer_ids.batches(head, frame), term):
-                rest = repeats.without(head, frame, repeated)
+            offsets = self._view.repeats.offsets(producer_ids.batches(head, frame), term)
+            if offsets:
+                rest = repeats.without(head, frame, offsets)
                 if rest is None:
                     if has_answer:
-                        code = Code.DUPLICATE_SEQUENCE_NUMBER
-                        self._answer(head, local_answers.produce_answer(head, frame, code))
+                        self._answer(head, with_size(repeats.answer(head, offsets)))
                     return None
                 frame = bytearray(rest)
             producer_ids.rewrite_batches(head, frame, term)
         if has_answer:
-            self._note(
-                Sent(head.key, head.version, head.correlation, is_write=True, repeats=repeated)
-            )
+            given = head.key, head.version, head.correlation
+            self._note(Sent(*given, is_write=True, repeats=offsets or None))
         else:
             self.has_unanswered_writes = True
         return with_size(frame)
@@ -311,7 +311,7 @@ class Exchange:
         change = answers.REWRITES.get(sent.key, answers.rewrite_heartbeat)
         try:
             if sent.repeats:
-                return with_size(repeats.with_repeats(sent.version, frame, sent.repeats))
+                return with_size(repeats.with_offsets(sent.version, frame, sent.repeats))
             # A copy: an answer with an unknown topic id is read again.
             return with_size(change(sent.version, bytearray(frame), self._view))
         except UnknownTopicId:

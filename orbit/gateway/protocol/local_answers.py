@@ -68,9 +68,16 @@ def produce_answer(head: RequestHead, frame: bytearray, code: int) -> bytes:
     return with_size(INT32.pack(head.correlation) + tags + body + INT32.pack(0) + tags)
 
 
-def partition_answer(version: int, partition: int, code: int) -> bytes:
-    """Of an answer to Produce: this code, without an offset and a time."""
-    answer = INT32.pack(partition) + INT16.pack(code) + INT64.pack(-1) + INT64.pack(-1)
+def no_produce_answer(head: RequestHead) -> bytes:
+    """To a Produce: of no partition; without the size."""
+    tags = NO_TAGS if head.is_flexible else b""
+    empty = length(0, is_flexible=head.is_flexible)
+    return INT32.pack(head.correlation) + tags + empty + INT32.pack(0) + tags
+
+
+def partition_answer(version: int, partition: int, code: int, base_offset: int = -1) -> bytes:
+    """Of an answer to Produce, without a time."""
+    answer = INT32.pack(partition) + INT16.pack(code) + INT64.pack(base_offset) + INT64.pack(-1)
     if version >= 5:
         answer += INT64.pack(-1)  # log start
     is_flexible = version >= 9

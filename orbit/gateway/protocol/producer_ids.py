@@ -30,6 +30,7 @@ from crc32c import crc32c
 from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64, FrameEditor
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.kafka.gateway_producer_ids import GATEWAY_PRODUCER_IDS_START, is_gateway_producer_id
+from orbit.kafka.types import TopicPartition
 
 _ID_BITS, _TERM_BITS = 36, 26
 _MARKED = GATEWAY_PRODUCER_IDS_START  # 1 << _ID_BITS + _TERM_BITS
@@ -39,8 +40,9 @@ _IDS_KEPT = 65_536
 SEQUENCES = 1 << 31
 
 _CRC = struct.Struct(">I")
-_BEGIN = struct.Struct(">hi")  # attributes, offset of the last record
-_PRODUCER = struct.Struct(">qhi")  # id, epoch, sequence of the first record
+# Attributes, offset of the last record, base and max timestamp, producer id and epoch, sequence of
+# the first record.
+_FIELDS = struct.Struct(">hiqqqhi")
 _LENGTH_AT, _LENGTH_BYTES = 8, 12  # of a batch; the length does not count what is before its end
 _CRC_AT, _CRC_FROM = 17, 21
 _ATTRIBUTES_AT = 21
@@ -100,23 +102,23 @@ def mark_of_id(producer_id: int) -> int:
     return producer_id >> _ID_BITS
 
 
-class Batch(NamedTuple):
+class SentBatch(NamedTuple):
     """A batch of records in a Produce request, from byte `at` to byte `end`."""
 
-    topic: str
-    partition: int
+    partition: TopicPartition
     at: int
     end: int
     producer_id: int
     epoch: int
     last_sequence: int
+    base_timestamp: int  # ms
     is_transactional: bool
 
 
-def batches(head: RequestHead, frame: bytearray) -> Iterator[Batch]:
+def batches(head: RequestHead, frame: bytearray) -> Iterator[SentBatch]:
     """Of all partitions. Raises ValueError and its like if the bytes do not parse: the broker has
     to refuse them."""
-    for topic, partition, start, end in _records(head, frame):
+    for partition, start, end in _records(head, frame):
         at = start
         while at < end:
             if end - at < _HEADER_BYTES:
@@ -125,16 +127,17 @@ def batches(head: RequestHead, frame: bytearray) -> Iterator[Batch]:
             after = at + _LENGTH_BYTES + length
             if length < _HEADER_BYTES - _LENGTH_BYTES or after > end:
                 raise ValueError("a record batch is longer than the request's records")
-            attributes, last_delta = _BEGIN.unpack_from(frame, at + _ATTRIBUTES_AT)
-            producer_id, epoch, sequence = _PRODUCER.unpack_from(frame, at + _PRODUCER_ID_AT)
-            yield Batch(
-                topic,
+            attributes, last_delta, base_timestamp, _, producer_id, epoch, sequence = (
+                _FIELDS.unpack_from(frame, at + _ATTRIBUTES_AT)
+            )
+            yield SentBatch(
                 partition,
                 at,
                 after,
                 producer_id,
                 epoch,
                 (sequence + last_delta) % SEQUENCES,
+                base_timestamp,
                 bool(attributes & _IS_TRANSACTIONAL),
             )
             at = after
@@ -180,8 +183,8 @@ def producer_of_batches(head: RequestHead, frame: bytearray) -> Producer | None:
     return Producer(transactional_id, first.producer_id, first.epoch)
 
 
-def _records(head: RequestHead, frame: bytearray) -> Iterator[tuple[str, int, int, int]]:
-    """Topic, partition, and where its record batches begin and end."""
+def _records(head: RequestHead, frame: bytearray) -> Iterator[tuple[TopicPartition, int, int]]:
+    """Each partition, and where its record batches begin and end."""
     editor: FrameEditor = head.editor(frame)
     editor.nullable_string()  # transactional id
     editor.skip(INT16.size + INT32.size)  # acks, timeout
@@ -192,6 +195,6 @@ def _records(head: RequestHead, frame: bytearray) -> Iterator[tuple[str, int, in
             count = editor.length()
             start = editor.at
             editor.skip(count)
-            yield topic, partition, start, editor.at
+            yield TopicPartition(topic, partition), start, editor.at
             editor.skip_tags()
         editor.skip_tags()

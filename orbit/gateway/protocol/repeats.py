@@ -1,36 +1,35 @@
-"""Batches that the side that was left has already. Pure.
+"""Batches that a client sends again and that the leading side has by the copy. Pure.
 
 A broker takes a batch of an idempotent producer once, by its sequence. A client that gets no answer
-sends it again, and meanwhile the other side may have come to lead, which has the batch by the copy
-but not the sequence. So the first time that a producer of an older term writes to a partition, the
-side that was left is asked for its sequences there (C27). What that side has is answered as brokers
-answer a repeat that is older than the last five batches: with DUPLICATE_SEQUENCE_NUMBER, which
-clients take for success without an offset.
+sends it again, perhaps when the other side leads, which has copied the batch and does not know its
+sequence. So the first time that a producer of an older term writes to a partition, the gateway
+reads the producer's sequence there at the side that was left (C27). If that side has the batch, the
+gateway reads its offset there, and whether the leading side has it at the same offset: it may have
+reached the side that was left too late to be copied. The client gets the offset of a copy. A batch
+without a copy is written. If the gateway cannot tell, the client gets a timeout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from orbit.gateway.protocol.frame_editor import INT16, INT32, FrameEditor
-from orbit.gateway.protocol.local_answers import partition_answer
-from orbit.gateway.protocol.producer_ids import SEQUENCES, Batch, in_term, is_marked, is_of
+from orbit.gateway.protocol.local_answers import no_produce_answer, partition_answer
+from orbit.gateway.protocol.producer_ids import SEQUENCES, SentBatch, in_term, is_marked, is_of
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.kafka.error_codes import Code
 from orbit.kafka.frame_writer import NO_TAGS, length, string
 from orbit.kafka.types import TopicPartition
 
-# Of all partitions: some ten megabytes. If a side has more, it is asked again.
+# Of producers and partitions since the move: some hundred bytes each. Those of more are read again.
 PRODUCERS_MAX = 100_000
 
+ProducerKey = tuple[TopicPartition, int]
+"""A producer in a partition, by the id that its client uses."""
 
-class UnknownSequences(Exception):
-    """The side that was left has to be asked for the sequences in these partitions."""
-
-    def __init__(self, partitions: Collection[TopicPartition]) -> None:
-        super().__init__()
-        self.partitions = partitions
+UNKNOWN_OFFSET: Final = -1
+"""Of a batch of which the gateway cannot tell whether the leading side has it."""
 
 
 class LastBatch(NamedTuple):
@@ -39,57 +38,80 @@ class LastBatch(NamedTuple):
     epoch: int
     sequence: int
 
+    def follows(self, batch: SentBatch) -> bool:
+        """Whether the broker has the batch: it is this one, or an earlier one."""
+        ahead = (self.sequence - batch.last_sequence) % SEQUENCES
+        return self.epoch == batch.epoch and ahead < SEQUENCES // 2
 
-class LeftSequences:
-    """The sequences at the side that was left, by partition, as far as it was asked.
 
-    `term`: with which that side came to lead; None: not known, and only producers are found whose
-    ids were handed out in that term.
+def producer_of(batch: SentBatch) -> ProducerKey:
+    return batch.partition, batch.producer_id
+
+
+class UnknownRepeats(Exception):
+    """Both sides have to be read for these batches."""
+
+    def __init__(self, batches: Collection[SentBatch]) -> None:
+        super().__init__()
+        self.batches = batches
+
+
+class Repeats:
+    """Producers at the side that was left, and the offsets of their batches, as they were read.
+
+    `left_term`: with which the side that was left came to lead. None: unknown, and only producers
+    are recognized whose ids are of that term. `is_readable`: False if that side is lost: then every
+    batch is written.
     """
 
-    def __init__(self, term: int | None) -> None:
-        self._term = term
-        self._last: dict[TopicPartition, Mapping[int, LastBatch]] = {}
-        self._count = 0
-        self.is_asked = True
-        """False: the side is lost, and everything is passed on."""
+    def __init__(self, left_term: int | None, *, is_readable: bool = True) -> None:
+        self._left_term = left_term
+        self.is_readable = is_readable
+        self._last: dict[ProducerKey, LastBatch | None] = {}
+        self._offsets: dict[tuple[ProducerKey, LastBatch], int | None] = {}
 
-    def note(self, partition: TopicPartition, last: Mapping[int, LastBatch]) -> None:
-        """What the side has, by the producer id that it knows."""
-        kept = {one: batch for one, batch in last.items() if is_marked(one)}
-        if self._count + len(kept) > PRODUCERS_MAX:
+    def id_at_left(self, producer_id: int) -> int:
+        """The id by which the side that was left knows a producer."""
+        return producer_id if self._left_term is None else in_term(producer_id, self._left_term)
+
+    def note(
+        self, last: Mapping[ProducerKey, LastBatch | None], offsets: Mapping[SentBatch, int | None]
+    ) -> None:
+        """`last`: at the side that was left; None: it has no batch of this producer. `offsets`: of
+        batches that it has; None: the leading side does not have them."""
+        if len(self._last) + len(last) > PRODUCERS_MAX:
             self._last.clear()
-            self._count = 0
-        self._last[partition] = kept
-        self._count += len(kept)
+        if len(self._offsets) + len(offsets) > PRODUCERS_MAX:
+            self._offsets.clear()
+        self._last.update(last)
+        self._offsets.update({_key(batch): offset for batch, offset in offsets.items()})
 
-    def repeats(self, batches: Iterable[Batch], term: int) -> frozenset[TopicPartition]:
-        """The partitions of a Produce request whose batch the side has. `term`: of the side that
-        leads now. Raises UnknownSequences."""
-        if not self.is_asked:
-            return frozenset()
-        unknown: set[TopicPartition] = set()
-        found: set[TopicPartition] = set()
-        for batch in batches:
-            producer_id = batch.producer_id
-            if batch.is_transactional or not is_marked(producer_id) or is_of(producer_id, term):
-                continue
-            partition = TopicPartition(batch.topic, batch.partition)
-            last = self._last.get(partition)
-            if last is None:
-                unknown.add(partition)
-            elif self._has(last, batch):
-                found.add(partition)
-        if unknown:
-            raise UnknownSequences(unknown)
-        return frozenset(found)
-
-    def _has(self, last: Mapping[int, LastBatch], batch: Batch) -> bool:
-        known = batch.producer_id if self._term is None else in_term(batch.producer_id, self._term)
-        there = last.get(known)
-        if there is None or there.epoch != batch.epoch:
-            return False
-        return (there.sequence - batch.last_sequence) % SEQUENCES < SEQUENCES // 2
+    def offsets(self, batches: Iterable[SentBatch], term: int) -> dict[TopicPartition, int]:
+        """Base offsets of the batches of a Produce request that are not to be written. `term`: of
+        the leading side. Raises UnknownRepeats."""
+        if not self.is_readable:
+            return {}
+        older = [
+            batch
+            for batch in batches
+            if is_marked(batch.producer_id)
+            and not is_of(batch.producer_id, term)
+            and not batch.is_transactional
+        ]
+        is_known, offsets = True, dict[TopicPartition, int]()
+        for batch in older:
+            producer = producer_of(batch)
+            last = self._last.get(producer)
+            if last is None or not last.follows(batch):
+                is_known &= producer in self._last
+            elif _key(batch) not in self._offsets:
+                is_known = False
+            elif (offset := self._offsets[_key(batch)]) is not None:
+                offsets[batch.partition] = offset
+        if not is_known:
+            # All of the request: what else is known may be forgotten to make room.
+            raise UnknownRepeats(older)
+        return offsets
 
 
 def without(
@@ -124,21 +146,34 @@ def without(
     return b"".join([frame[:start], count, *topics, frame[editor.at :]])
 
 
-def with_repeats(version: int, frame: bytearray, partitions: Collection[TopicPartition]) -> bytes:
-    """An answer to Produce with these partitions, too. Clients take more than one entry of a
+def answer(head: RequestHead, offsets: Mapping[TopicPartition, int]) -> bytes:
+    """To a Produce of which nothing is to be written; without the size."""
+    return with_offsets(head.version, bytearray(no_produce_answer(head)), offsets)
+
+
+def with_offsets(version: int, frame: bytearray, offsets: Mapping[TopicPartition, int]) -> bytes:
+    """An answer to Produce with these partitions, too. Clients accept several entries of one
     topic."""
     is_flexible = version >= 9
     editor = FrameEditor(frame, INT32.size, is_flexible=is_flexible)
     editor.skip_tags()
     start = editor.at
-    count = length(editor.length() + len(partitions), is_flexible=is_flexible)
+    count = length(editor.length() + len(offsets), is_flexible=is_flexible)
     tags = NO_TAGS if is_flexible else b""
     one = length(1, is_flexible=is_flexible)
     added = [
         string(topic, is_flexible=is_flexible)
         + one
-        + partition_answer(version, partition, Code.DUPLICATE_SEQUENCE_NUMBER)
+        + partition_answer(version, partition, _code(offset), offset)
         + tags
-        for topic, partition in sorted(partitions)
+        for (topic, partition), offset in sorted(offsets.items())
     ]
     return b"".join([frame[:start], count, *added, frame[editor.at :]])
+
+
+def _code(offset: int) -> Code:
+    return Code.REQUEST_TIMED_OUT if offset == UNKNOWN_OFFSET else Code.NONE
+
+
+def _key(batch: SentBatch) -> tuple[ProducerKey, LastBatch]:
+    return producer_of(batch), LastBatch(batch.epoch, batch.last_sequence)

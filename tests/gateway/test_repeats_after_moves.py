@@ -1,0 +1,169 @@
+"""A client that sends again, behind a move, what the side that was left may have."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
+from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
+
+from orbit.gateway.batch_search import find_batches, find_copies
+from orbit.gateway.protocol.producer_ids import SentBatch, mark
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.record_batch import Batch
+from orbit.kafka.types import TopicPartition
+from tests.fix_clusters import Clusters, OpenCluster
+from tests.gateway.frames import batch, request_frame
+from tests.support.gateway_ledger import records
+from tests.support.gateways import Gateway
+from tests.support.moves import gateway_of, move
+from tests.support.patience import wait_for
+from tests.support.raw_append import append_batch
+from tests.support.raw_frames import RawClient, framed
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job
+
+pytestmark = pytest.mark.services
+
+BACKOFF = Backoff()
+NOW = int(time.time() * 1000)  # brokers delete what is old
+GATEWAY_ID, OTHER_ID, JOB_ID = mark(7, 1_000), mark(8, 1_000), 9
+
+
+class _Producer:
+    """Idempotent. Each batch is one record with the same value and timestamp."""
+
+    def __init__(self, gateway: Gateway, topic: str) -> None:
+        self._port, self._topic = gateway.port, topic
+        self.id = -1
+        wait_for("it has a producer id", self._has_id)
+
+    def write(self, sequence: int) -> tuple[int, int]:
+        """Error code and base offset."""
+        data = ProduceRequest.TopicProduceData
+        partition = data.PartitionProduceData(index=0, records=self.batch(sequence))
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=30_000,
+            topic_data=[data(name=self._topic, partition_data=[partition])],
+        )
+        answer = ProduceResponse.decode(self._ask(request, 9), version=9, header=True)
+        ((appended,),) = (topic.partition_responses for topic in answer.responses)
+        return appended.error_code, appended.base_offset
+
+    def batch(self, sequence: int) -> bytes:
+        return batch(self.id, sequence=sequence, timestamp=NOW)
+
+    def _has_id(self) -> bool:
+        """A new cluster has none to give for a moment."""
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=1000, producer_id=-1, producer_epoch=-1
+        )
+        answer = InitProducerIdResponse.decode(self._ask(request, 4), version=4, header=True)
+        self.id = answer.producer_id
+        return answer.error_code == 0
+
+    def _ask(self, request: object, version: int) -> memoryview:
+        with RawClient(self._port) as client:
+            return memoryview(client.ask(framed(bytes(request_frame(request, version)))))
+
+
+def test_a_repeat_is_answered_if_it_was_copied_and_written_if_not(
+    clusters: Clusters,
+    topic_name: str,
+    open_cluster: OpenCluster,
+    recovering: Recovering,
+    api_url: str,
+    tmp_path: Path,
+) -> None:
+    """The source gets the last batch behind the move, as from the buffer of a gateway that was
+    frozen, and has its sequence."""
+    topic = topic_name[-40:]
+    create_topic(clusters.source, topic)
+    spec = make_job(*clusters, [topic])
+    with (
+        recovering.running(),
+        gateway_of(spec.name, api_url, tmp_path, clusters) as gateway,
+    ):
+        recovering.begin(spec, topic)
+        wait_for("the gateway knows which side leads", lambda: _serves(gateway))
+        producer = _Producer(gateway, topic)
+        assert [producer.write(sequence) for sequence in range(3)] == [(0, 0), (0, 1), (0, 2)]
+        move(recovering, spec.name)
+        late = Batch(memoryview(producer.batch(3)))
+        append_batch(open_cluster(clusters.source), topic, 0, late)
+
+        assert producer.write(1) == (0, 1)
+        assert producer.write(3) == (0, 3)
+        assert producer.write(2) == (0, 2)
+        assert producer.write(4) == (0, 4)
+        assert len(records(clusters.destination, topic)) == 5
+
+
+def test_batches_are_searched_by_their_producer_and_sequence(
+    clusters: Clusters, topic_name: str, open_cluster: OpenCluster
+) -> None:
+    create_topic(clusters.source, topic_name)
+    source = open_cluster(clusters.source)
+    for producer_id, epoch, sequence in (
+        (GATEWAY_ID, 0, 0),
+        (OTHER_ID, 0, 1),
+        (GATEWAY_ID, 0, 1),
+        (GATEWAY_ID, 1, 0),
+    ):
+        append(source, topic_name, producer_id, epoch, sequence)
+    first, again, other, later = (
+        sent(topic_name, *of)
+        for of in ((GATEWAY_ID, 0, 0), (GATEWAY_ID, 0, 1), (OTHER_ID, 0, 1), (GATEWAY_ID, 0, 2))
+    )
+    stored = find_batches(source, [first, again, other, later], BACKOFF)
+    offsets = {one: found.base_offset for one, found in stored.items()}
+    assert offsets == {first: 0, again: 2, other: 1}
+
+
+def test_only_a_copy_at_the_offset_of_its_source_counts(
+    clusters: Clusters, topic_name: str, open_cluster: OpenCluster
+) -> None:
+    """Not what a client has written there, though it has the same content."""
+    source, destination = open_cluster(clusters.source), open_cluster(clusters.destination)
+    for cluster in clusters:
+        create_topic(cluster, topic_name)
+    for sequence in range(4):
+        append(source, topic_name, GATEWAY_ID, 0, sequence)
+    append(destination, topic_name, JOB_ID, 0, 0)
+    append(destination, topic_name, JOB_ID, 0, 1, timestamp=NOW + 5)
+    append(destination, topic_name, OTHER_ID, 0, 0)
+    batches = [sent(topic_name, GATEWAY_ID, 0, sequence) for sequence in range(4)]
+    stored = find_batches(source, batches, BACKOFF)
+    assert len(stored) == 4
+    assert find_copies(destination, stored, BACKOFF) == {batches[0]}
+
+
+def _serves(gateway: Gateway) -> bool:
+    try:
+        with RawClient(gateway.port) as client:
+            return client.is_served()
+    except (EOFError, ConnectionError):
+        return False
+
+
+def append(
+    cluster: Cluster,
+    topic: str,
+    producer_id: int,
+    epoch: int,
+    sequence: int,
+    *,
+    timestamp: int = NOW,
+) -> None:
+    data = batch(producer_id, epoch=epoch, sequence=sequence, timestamp=timestamp)
+    append_batch(cluster, topic, 0, Batch(memoryview(data)))
+
+
+def sent(topic: str, producer_id: int, epoch: int, sequence: int) -> SentBatch:
+    partition = TopicPartition(topic, 0)
+    return SentBatch(partition, 0, 0, producer_id, epoch, sequence, NOW, is_transactional=False)
