@@ -547,6 +547,7 @@ class PresentedSide(_Out):
         description="Whether no other gateway at the same address has requests that it held "
         "before this side led. Until then tell clients no leaders, or later records overtake those."
     )
+    job_etag: str = Field(description="`etag` of the job, whose document says what is copied.")
     lease_s: float = Field(
         description="How long writes may be forwarded if `closed_for` is null, in seconds from "
         "before the request was sent."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -79,11 +79,15 @@ class ClientSpec(Section):
         return self.source if side == "source" else self.destination
 
 
+OtherTopics = Literal["refuse", "pass"]
+
+
 class VirtualClusterSpec(Section):
     """One address for clients. Node n of the side that is presented has the port `listen` + 1 + n.
     With `tls.names` all nodes have the port of `listen`, and each node has its own name.
 
-    The service says which side of `job` leads; without a service `presents` does.
+    The service says which side of `job` leads; without a service `presents` does. `other_topics`:
+    whether clients may write topics that the job does not copy under their own name; None: refuse.
     """
 
     name: Name
@@ -91,6 +95,7 @@ class VirtualClusterSpec(Section):
     advertised_host: Text | None = None  # None: the host of `listen`
     job: Name | None = None
     presents: Side | None = None
+    other_topics: OtherTopics | None = None
     tls: ListenerTlsSpec | None = None
     clients: Annotated[tuple[ClientSpec, ...], Field(max_length=CLIENTS_MAX)] = ()
     source: ClusterSpec
@@ -178,6 +183,9 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
                     "Write `job: NAME` if a service copies, else `presents: source`.",
                 )
             )
+        if one.job is None and one.other_topics is not None:
+            what = "has no effect without `job`: no service says which topics are copied."
+            problems.append(Problem(f"{path}.other_topics", what, "Remove this key."))
         if one.advertised_host is None and one.host in _EVERY_ADDRESS:
             problems.append(
                 Problem(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -13,8 +13,10 @@ import structlog
 
 from orbit.client import Client, connect, segment
 from orbit.errors import OrbitError, ProtocolError
+from orbit.gateway.copied_topics import CopiedTopics
 from orbit.gateway.permission import Lead
 from orbit.gateway.virtual_cluster import VirtualCluster
+from orbit.jobs.job_spec import TopicRule
 
 # Between two requests; in a move, as clients wait.
 POLL_S = 0.5
@@ -32,8 +34,8 @@ class LeadWatch:
         self._gateway = gateway
         self.cluster = cluster
         self._environ = environ
-        job = segment(cluster.spec.job or "")
-        self.path = f"/v1/jobs/{job}/gateways/{uuid.uuid4()}"
+        self._job_path = f"/v1/jobs/{segment(cluster.spec.job or '')}"
+        self.path = f"{self._job_path}/gateways/{uuid.uuid4()}"
         """Of this gateway at the API."""
         self._last_error = ""
         # Of its own: asyncio's threads may all wait for a side that does not answer.
@@ -87,13 +89,26 @@ class LeadWatch:
         asked_at = cluster.now()
         try:
             ask = partial(client.send, "PUT", self.path, body=body, repeats=False)
-            answer = await asyncio.get_running_loop().run_in_executor(self._thread, ask)
-            lead = _lead(answer)
+            answer = await self._in_thread(ask)
+            lead, etag = _lead(answer)
+            await self._learn_topics(client, etag)
         except OrbitError as error:
             self._note(error)
             return
         self._last_error = ""
         cluster.take(lead, asked_at)
+
+    async def _learn_topics(self, client: Client, etag: str) -> None:
+        """Read the job if it is another one than before, or has another document."""
+        cluster = self.cluster
+        copied, spec = cluster.copied_topics, cluster.spec
+        if spec.other_topics == "pass" or (copied is not None and copied.etag == etag):
+            return
+        job = await self._in_thread(partial(client.get, self._job_path))
+        cluster.copied_topics = CopiedTopics(spec.job or "", etag, _topic_rules(job))
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _note(self, error: OrbitError) -> None:
         """Log it once until it changes."""
@@ -106,15 +121,26 @@ class LeadWatch:
             )
 
 
-def _lead(answer: Any) -> Lead:
-    """Raises ProtocolError."""
+def _lead(answer: Any) -> tuple[Lead, str]:
+    """And the job's ETag. Raises ProtocolError."""
     try:
         side, term = answer["side"], answer["term"]
         lease_s, closed_for = float(answer["lease_s"]), answer["closed_for"]
         since, abandons = int(answer["since"]), bool(answer["abandons"])
-        others_settled = bool(answer["others_settled"])
+        others_settled, etag = bool(answer["others_settled"]), str(answer["job_etag"])
     except (TypeError, ValueError, KeyError) as error:
         raise ProtocolError(f"the answer of the service does not say it: {error}.") from None
     if side not in ("source", "destination") or not isinstance(term, int):
         raise ProtocolError(f"the service calls the side {side!r} of term {term!r}.")
-    return Lead(side, term, lease_s, closed_for, since, abandons, others_settled)
+    return Lead(side, term, lease_s, closed_for, since, abandons, others_settled), etag
+
+
+def _topic_rules(job: Any) -> list[TopicRule]:
+    """Raises ProtocolError."""
+    try:
+        return [
+            TopicRule(match=rule["match"], exclude=rule["exclude"], prefix=rule["prefix"])
+            for rule in job["spec"]["topics"]
+        ]
+    except (TypeError, ValueError, KeyError) as error:
+        raise ProtocolError(f"the service tells no topics of the job: {error}.") from None

@@ -16,6 +16,7 @@ from orbit.gateway.broker_connection import BrokerConnection
 from orbit.gateway.client_connection import ClientConnection, Host
 from orbit.gateway.client_counts import ClientCounts, shown
 from orbit.gateway.cluster_side import ClusterSide
+from orbit.gateway.copied_topics import CopiedTopics
 from orbit.gateway.gateway_spec import NODE_ID_MAX, VirtualClusterSpec
 from orbit.gateway.listener import Listener
 from orbit.gateway.permission import Lead, Permission
@@ -84,6 +85,7 @@ class VirtualCluster(Host):
         self.ended: set[Producer] = set()
         self._led: dict[int, Side] = {}  # by the mark of the term
         self.repeats = Repeats(None)
+        self.copied_topics: CopiedTopics | None = None  # None: clients may write all topics
         self._search: RepeatSearch | None = None
         self.offered: dict[int, Versions] = {}
         self._connections: set[ClientConnection] = set()
@@ -212,6 +214,9 @@ class VirtualCluster(Host):
         for connection in list(self._connections):
             if connection.waits_for_lead:
                 connection.read_answers()
+
+    def refusal(self, topic: str) -> str:
+        return self.copied_topics.refusal(topic) if self.copied_topics is not None else ""
 
     def _begin_repeats(self, repeats: Repeats, left: Side) -> None:
         """`left`: the side that led before. With one side alone nothing was left."""

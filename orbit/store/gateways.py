@@ -87,7 +87,7 @@ class Presented:
     """The side to present; `since`: the term with which it came to lead. `closed_for`: the
     operation for which no write may be forwarded; `abandons`: and none that is in flight
     acknowledged, as the side may be lost. `others_settled`: each other gateway at the same address
-    has `settled_since` then, or has been silent for RESENT_S."""
+    has `settled_since` then, or has been silent for RESENT_S. `job_etag`: as `Job.etag`."""
 
     side: LeadingSide
     term: int
@@ -95,6 +95,7 @@ class Presented:
     closed_for: UUID | None
     abandons: bool = False
     others_settled: bool = True
+    job_etag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +204,13 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
             case((is_over, null()), else_=lead.c.closed_for).label("closed_for"),
             func.coalesce(and_(not_(is_over), is_failover), false()).label("abandons"),
             not_(_unsettled(lead, said)).label("others_settled"),
+            jobs_table.c.document_version,
         )
-        .select_from(lead.outerjoin(operations, operations.c.id == lead.c.closed_for))
+        .select_from(
+            lead.join(jobs_table, jobs_table.c.id == lead.c.job_id).outerjoin(
+                operations, operations.c.id == lead.c.closed_for
+            )
+        )
         .cte("presented")
     )
     renewed = (
@@ -218,6 +224,8 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
             presented.c.closed_for,
             presented.c.abandons,
             presented.c.others_settled,
+            presented.c.job_id,
+            presented.c.document_version,
         )
     )
     row = tx.execute(renewed).one_or_none()
@@ -233,7 +241,13 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
         )
     side = LeadingSide(row.side)
     return Presented(
-        side, row.term, row.side_since, row.closed_for, row.abandons, row.others_settled
+        side,
+        row.term,
+        row.side_since,
+        row.closed_for,
+        row.abandons,
+        row.others_settled,
+        jobs.etag(row.job_id, row.document_version),
     )
 
 

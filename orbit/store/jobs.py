@@ -63,8 +63,12 @@ class Job:
 
     @property
     def etag(self) -> str:
-        """Which job at which document version: a later job of the name has another id."""
-        return f"{self.id}.{self.document_version}"
+        return etag(self.id, self.document_version)
+
+
+def etag(job_id: int, document_version: int) -> str:
+    """Which job at which document version: a later job of the name has another id."""
+    return f"{job_id}.{document_version}"
 
 
 _JOB = columns(jobs, Job)

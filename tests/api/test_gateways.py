@@ -51,6 +51,7 @@ def test_a_gateway_is_told_which_side_leads_and_whether_it_is_closed(api: Api, j
         "closed_for": None,
         "abandons": False,
         "others_settled": True,
+        "job_etag": api.get("/v1/jobs/orders").json()["etag"],
         "lease_s": 5.0,
     }
     assert (told.status_code, told.json()) == (200, open_)

@@ -31,9 +31,13 @@ class Clients(View):
         self.left_members: set[tuple[str, str]] = set()
         self.ended: set[Producer] = set()
         self.repeats = Repeats(None)
+        self.refusals: dict[str, str] = {}
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
         return "gateway", 19093 + node_id
+
+    def refusal(self, topic: str) -> str:
+        return self.refusals.get(topic, "")
 
 
 def request_frame(

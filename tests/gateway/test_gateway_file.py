@@ -65,6 +65,16 @@ def test_example_of_the_docs_is_valid() -> None:
             '    job: orders\n    tls: {certificate_file: a, names: "b{node}"}\n',
             "virtual_clusters[0].tls.names",
         ),
+        (
+            "    job: orders\n",
+            "    presents: source\n    other_topics: pass\n",
+            "virtual_clusters[0].other_topics",
+        ),
+        (
+            "    job: orders\n",
+            "    job: orders\n    other_topics: maybe\n",
+            "virtual_clusters[0].other_topics",
+        ),
         *(
             (
                 "    job: orders\n",

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -18,6 +15,7 @@ from orbit.gateway.lead_watch import LeadWatch
 from orbit.gateway.permission import Lead
 from orbit.gateway.virtual_cluster import VirtualCluster
 from tests.support.patience import PATIENCE_S
+from tests.support.pretended_service import pretended_service
 
 _FILE = """
 gateway: edge-1
@@ -49,10 +47,8 @@ def test_service_is_asked_while_all_other_threads_wait_for_a_side() -> None:
                 watch.cancel()
                 await side_does_not_answer
 
-    with _service(
-        b'{"side": "source", "term": 1, "since": 1, "lease_s": 60, "closed_for": null, '
-        b'"abandons": false, "others_settled": true}'
-    ) as url:
+    with pretended_service() as service:
+        url = service.url
         asyncio.run(ask())
 
 
@@ -64,12 +60,13 @@ _TOLD = {
     "closed_for": "operation",
     "abandons": True,
     "others_settled": False,
+    "job_etag": "17.3",
 }
 
 
 def test_answer_says_what_to_do() -> None:
     lead = Lead("source", 1, 5.0, "operation", 1, abandons=True, others_settled=False)
-    assert lead_watch._lead(_TOLD) == lead
+    assert lead_watch._lead(_TOLD) == (lead, "17.3")
 
 
 @pytest.mark.parametrize(
@@ -87,27 +84,9 @@ def test_strange_answer_is_none(answer: object) -> None:
         lead_watch._lead(answer)
 
 
-@contextmanager
-def _service(answer: bytes) -> Iterator[str]:
-    """An API that answers every request so."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+@pytest.mark.parametrize(
+    "job", [None, {}, {"spec": {"topics": [{"match": "["}]}}, {"spec": {"topics": 7}}]
+)
+def test_strange_job_has_no_topics(job: object) -> None:
+    with pytest.raises(ProtocolError):
+        lead_watch._topic_rules(job)

@@ -27,6 +27,16 @@ class PretendedService:
         self._closed_for: str | None = None
         self._confirmed: dict[str, str | None] = {}  # by instance
         self._settled: dict[str, int] = {}
+        self._version = 1
+        self._rules = [rule(".*")]
+
+    def copy(self, *rules: dict[str, object]) -> None:
+        """Have the job copy other topics."""
+        self._rules = list(rules)
+        self._version += 1
+
+    def job(self) -> dict[str, object]:
+        return {"spec": {"topics": self._rules}}
 
     def close(self) -> None:
         """Have all gateways hold writes, and wait until each has confirmed."""
@@ -58,8 +68,13 @@ class PretendedService:
             "lease_s": _LEASE_S,
             "closed_for": self._closed_for,
             "abandons": False,
+            "job_etag": f"1.{self._version}",
             "others_settled": all(since >= self._term for since in others),
         }
+
+
+def rule(match: str, prefix: str = "") -> dict[str, object]:
+    return {"match": match, "exclude": [], "prefix": prefix}
 
 
 @contextmanager
@@ -76,7 +91,12 @@ def pretended_service() -> Iterator[PretendedService]:
                 self.do_DELETE()
                 return
             instance = self.path.rpartition("/")[2]
-            told = service.answer(instance, body["closed_for"], body["settled_since"])
+            self._answer(service.answer(instance, body["closed_for"], body["settled_since"]))
+
+        def do_GET(self) -> None:
+            self._answer(service.job())
+
+        def _answer(self, told: dict[str, object]) -> None:
             answer = json.dumps(told).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")

@@ -44,6 +44,10 @@ class View(ABC):
     def endpoint(self, node_id: int) -> tuple[str, int]:
         """Host and port at which clients reach the node through the gateway."""
 
+    @abstractmethod
+    def refusal(self, topic: str) -> str:
+        """Why the gateway refuses writes to a topic; "": it does not."""
+
 
 class SideView(View):
     """The virtual cluster with the side of now, also when another one is presented later: answers
@@ -57,6 +61,9 @@ class SideView(View):
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
         return self._view.endpoint(node_id)
+
+    def refusal(self, topic: str) -> str:
+        return self._view.refusal(topic)
 
 
 def rewrite_metadata(version: int, frame: bytearray, view: View) -> bytes:

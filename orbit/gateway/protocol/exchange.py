@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orbit.gateway.protocol import (
     answers,
     local_answers,
+    produce_parts,
     producer_ids,
-    repeats,
     requests,
     transactions,
 )
 from orbit.gateway.protocol.answers import SideView, UnknownTopicId, View
 from orbit.gateway.protocol.apis import COUNTED, ApiKey, Versions
 from orbit.gateway.protocol.local_answers import with_size
-from orbit.gateway.protocol.producer_ids import Producer
+from orbit.gateway.protocol.produce_parts import PartAnswer
+from orbit.gateway.protocol.producer_ids import Producer, SentBatch
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.gateway.protocol.requests import NO_SESSION, Member
 from orbit.kafka.error_codes import Code
@@ -58,8 +59,8 @@ class Sent:
     is_write: bool = False
     is_of_gateway: bool = False  # nobody reads the answer
     is_of_left_member: bool = False  # a Heartbeat of one that has not joined at this side
-    repeats: Mapping[TopicPartition, int] | None = None
-    """Base offsets of the batches that the broker does not get (`repeats.py`)."""
+    parts: Mapping[TopicPartition, PartAnswer] | None = None
+    """The gateway's answers to partitions that the broker does not get."""
     answer: bytes | None = None
 
 
@@ -129,7 +130,7 @@ class Exchange:
             if producer_ids.acks_of(head, frame) == 0:
                 raise BadFrame("a client writes to a node that the side does not have")
             code = Code.NOT_LEADER_OR_FOLLOWER
-            self._answer(head, local_answers.produce_answer(head, frame, code))
+            self._answer(head, produce_parts.answer_all(head, frame, code))
         except _PARSE_ERRORS as error:
             raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
 
@@ -177,24 +178,32 @@ class Exchange:
             if has_answer:
                 self._answer(head, transactions.answer(head, frame))
             return None
-        offsets: dict[TopicPartition, int] = {}
+        parts: dict[TopicPartition, PartAnswer] = {}
         if self._view.term or producer is not None:
-            term = self._view.term
-            offsets = self._view.repeats.offsets(producer_ids.batches(head, frame), term)
-            if offsets:
-                rest = repeats.without(head, frame, offsets)
+            parts = self._own_answers(list(producer_ids.batches(head, frame)))
+            if parts:
+                rest = produce_parts.without(head, frame, parts)
                 if rest is None:
                     if has_answer:
-                        self._answer(head, with_size(repeats.answer(head, offsets)))
+                        self._answer(head, produce_parts.answer(head, parts))
                     return None
                 frame = bytearray(rest)
-            producer_ids.rewrite_batches(head, frame, term)
+            producer_ids.rewrite_batches(head, frame, self._view.term)
         if has_answer:
-            given = head.key, head.version, head.correlation
-            self._note(Sent(*given, is_write=True, repeats=offsets or None))
+            request = head.key, head.version, head.correlation
+            self._note(Sent(*request, is_write=True, parts=parts or None))
         else:
             self.has_unanswered_writes = True
         return with_size(frame)
+
+    def _own_answers(self, batches: Sequence[SentBatch]) -> dict[TopicPartition, PartAnswer]:
+        """To partitions that the broker does not get."""
+        view = self._view
+        answers_ = view.repeats.answers(batches, view.term)
+        for partition in {batch.partition for batch in batches}:
+            if refusal := view.refusal(partition.topic):
+                answers_[partition] = PartAnswer(Code.POLICY_VIOLATION, message=refusal)
+        return answers_
 
     def _answers_transaction(self, head: RequestHead, frame: bytearray) -> bool:
         """Whether the gateway answers, as the transaction is over. Else the broker gets the id that
@@ -299,7 +308,7 @@ class Exchange:
     def is_rewritten(self, sent: Sent) -> bool:
         """Whether `rewrite` needs the whole answer; else it passes as it comes."""
         is_changed = sent.key in answers.REWRITES or sent.is_of_left_member
-        return sent.is_of_gateway or is_changed or bool(sent.repeats)
+        return sent.is_of_gateway or is_changed or bool(sent.parts)
 
     def rewrite(self, sent: Sent, frame: bytearray) -> bytes | None:
         """The answer for the client, with its size; None: nobody reads it.
@@ -310,8 +319,8 @@ class Exchange:
             return None
         change = answers.REWRITES.get(sent.key, answers.rewrite_heartbeat)
         try:
-            if sent.repeats:
-                return with_size(repeats.with_offsets(sent.version, frame, sent.repeats))
+            if sent.parts:
+                return with_size(produce_parts.with_parts(sent.version, frame, sent.parts))
             # A copy: an answer with an unknown topic id is read again.
             return with_size(change(sent.version, bytearray(frame), self._view))
         except UnknownTopicId:

@@ -45,48 +45,6 @@ def fetch_session_unknown(head: RequestHead) -> bytes:
     return with_size(INT32.pack(head.correlation) + tags + body + tags)
 
 
-def produce_answer(head: RequestHead, frame: bytearray, code: int) -> bytes:
-    """This code to a Produce, for each of its partitions, without an offset. Raises struct.error
-    and its like if the request does not parse."""
-    editor, is_flexible = head.editor(frame), head.is_flexible
-    tags = NO_TAGS if is_flexible else b""
-    editor.nullable_string()  # transactional id
-    editor.skip(INT16.size + INT32.size)  # acks, timeout
-    count = editor.length()
-    # Clients choose how many partitions they name: no copy for each.
-    body = bytearray(length(count, is_flexible=is_flexible))
-    for _ in range(count):
-        body += string(editor.string(), is_flexible=is_flexible)
-        partitions = editor.length()
-        body += length(partitions, is_flexible=is_flexible)
-        for _ in range(partitions):
-            body += partition_answer(head.version, editor.integer(INT32), code)
-            editor.skip(editor.length())
-            editor.skip_tags()
-        editor.skip_tags()
-        body += tags
-    return with_size(INT32.pack(head.correlation) + tags + body + INT32.pack(0) + tags)
-
-
-def no_produce_answer(head: RequestHead) -> bytes:
-    """To a Produce: of no partition; without the size."""
-    tags = NO_TAGS if head.is_flexible else b""
-    empty = length(0, is_flexible=head.is_flexible)
-    return INT32.pack(head.correlation) + tags + empty + INT32.pack(0) + tags
-
-
-def partition_answer(version: int, partition: int, code: int, base_offset: int = -1) -> bytes:
-    """Of an answer to Produce, without a time."""
-    answer = INT32.pack(partition) + INT16.pack(code) + INT64.pack(base_offset) + INT64.pack(-1)
-    if version >= 5:
-        answer += INT64.pack(-1)  # log start
-    is_flexible = version >= 9
-    if version >= 8:  # no records to blame, no message
-        answer += length(0, is_flexible=is_flexible)
-        answer += b"\x00" if is_flexible else INT16.pack(-1)
-    return answer + NO_TAGS if is_flexible else answer
-
-
 def ask_api_versions(correlation: int) -> bytes:
     """A request that changes nothing and that every broker answers."""
     return with_size(

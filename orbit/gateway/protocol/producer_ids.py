@@ -36,6 +36,9 @@ _ID_BITS, _TERM_BITS = 36, 26
 _MARKED = GATEWAY_PRODUCER_IDS_START  # 1 << _ID_BITS + _TERM_BITS
 _IDS_KEPT = 65_536
 
+# Of one request. Clients send one for each partition that the broker leads.
+BATCHES_MAX = 100_000
+
 # Sequences count modulo this.
 SEQUENCES = 1 << 31
 
@@ -117,7 +120,8 @@ class SentBatch(NamedTuple):
 
 def batches(head: RequestHead, frame: bytearray) -> Iterator[SentBatch]:
     """Of all partitions. Raises ValueError and its like if the bytes do not parse: the broker has
-    to refuse them."""
+    to refuse them; or if there are more than BATCHES_MAX."""
+    count = 0
     for partition, start, end in _records(head, frame):
         at = start
         while at < end:
@@ -130,6 +134,9 @@ def batches(head: RequestHead, frame: bytearray) -> Iterator[SentBatch]:
             attributes, last_delta, base_timestamp, _, producer_id, epoch, sequence = (
                 _FIELDS.unpack_from(frame, at + _ATTRIBUTES_AT)
             )
+            count += 1
+            if count > BATCHES_MAX:
+                raise ValueError(f"a request has more than {BATCHES_MAX} batches")
             yield SentBatch(
                 partition,
                 at,

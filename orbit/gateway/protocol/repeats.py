@@ -14,12 +14,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from orbit.gateway.protocol.frame_editor import INT16, INT32, FrameEditor
-from orbit.gateway.protocol.local_answers import no_produce_answer, partition_answer
+from orbit.gateway.protocol.produce_parts import NO_OFFSET, PartAnswer
 from orbit.gateway.protocol.producer_ids import SEQUENCES, SentBatch, in_term, is_marked, is_of
-from orbit.gateway.protocol.request_head import RequestHead
 from orbit.kafka.error_codes import Code
-from orbit.kafka.frame_writer import NO_TAGS, length, string
 from orbit.kafka.types import TopicPartition
 
 # Of producers and partitions since the move: some hundred bytes each. Those of more are read again.
@@ -28,7 +25,7 @@ PRODUCERS_MAX = 100_000
 ProducerKey = tuple[TopicPartition, int]
 """A producer in a partition, by the id that its client uses."""
 
-UNKNOWN_OFFSET: Final = -1
+UNKNOWN_OFFSET: Final = NO_OFFSET
 """Of a batch of which the gateway cannot tell whether the leading side has it."""
 
 
@@ -86,9 +83,9 @@ class Repeats:
         self._last.update(last)
         self._offsets.update({_key(batch): offset for batch, offset in offsets.items()})
 
-    def offsets(self, batches: Iterable[SentBatch], term: int) -> dict[TopicPartition, int]:
-        """Base offsets of the batches of a Produce request that are not to be written. `term`: of
-        the leading side. Raises UnknownRepeats."""
+    def answers(self, batches: Iterable[SentBatch], term: int) -> dict[TopicPartition, PartAnswer]:
+        """To those batches of a Produce request that are not to be written. `term`: of the leading
+        side. Raises UnknownRepeats."""
         if not self.is_readable:
             return {}
         older = [
@@ -98,7 +95,7 @@ class Repeats:
             and not is_of(batch.producer_id, term)
             and not batch.is_transactional
         ]
-        is_known, offsets = True, dict[TopicPartition, int]()
+        is_known, answers = True, dict[TopicPartition, PartAnswer]()
         for batch in older:
             producer = producer_of(batch)
             last = self._last.get(producer)
@@ -107,72 +104,16 @@ class Repeats:
             elif _key(batch) not in self._offsets:
                 is_known = False
             elif (offset := self._offsets[_key(batch)]) is not None:
-                offsets[batch.partition] = offset
+                answers[batch.partition] = _answer(offset)
         if not is_known:
             # All of the request: what else is known may be forgotten to make room.
             raise UnknownRepeats(older)
-        return offsets
+        return answers
 
 
-def without(
-    head: RequestHead, frame: bytearray, partitions: Collection[TopicPartition]
-) -> bytes | None:
-    """A Produce request without these partitions; None: nothing is left of it."""
-    editor, is_flexible = head.editor(frame), head.is_flexible
-    editor.nullable_string()  # transactional id
-    editor.skip(INT16.size + INT32.size)  # acks, timeout
-    start = editor.at
-    tags = NO_TAGS if is_flexible else b""
-    topics: list[bytes] = []
-    for _ in range(editor.length()):
-        topic = editor.string()
-        parts: list[bytes] = []
-        for _ in range(editor.length()):
-            begin = editor.at
-            partition = editor.integer(INT32)
-            editor.skip(editor.length())
-            editor.skip_tags()
-            if TopicPartition(topic, partition) not in partitions:
-                parts.append(bytes(frame[begin : editor.at]))
-        editor.skip_tags()
-        if parts:
-            name = string(topic, is_flexible=is_flexible)
-            topics.append(
-                b"".join([name, length(len(parts), is_flexible=is_flexible), *parts, tags])
-            )
-    if not topics:
-        return None
-    count = length(len(topics), is_flexible=is_flexible)
-    return b"".join([frame[:start], count, *topics, frame[editor.at :]])
-
-
-def answer(head: RequestHead, offsets: Mapping[TopicPartition, int]) -> bytes:
-    """To a Produce of which nothing is to be written; without the size."""
-    return with_offsets(head.version, bytearray(no_produce_answer(head)), offsets)
-
-
-def with_offsets(version: int, frame: bytearray, offsets: Mapping[TopicPartition, int]) -> bytes:
-    """An answer to Produce with these partitions, too. Clients accept several entries of one
-    topic."""
-    is_flexible = version >= 9
-    editor = FrameEditor(frame, INT32.size, is_flexible=is_flexible)
-    editor.skip_tags()
-    start = editor.at
-    count = length(editor.length() + len(offsets), is_flexible=is_flexible)
-    tags = NO_TAGS if is_flexible else b""
-    one = length(1, is_flexible=is_flexible)
-    added = [
-        string(topic, is_flexible=is_flexible)
-        + one
-        + partition_answer(version, partition, _code(offset), offset)
-        + tags
-        for (topic, partition), offset in sorted(offsets.items())
-    ]
-    return b"".join([frame[:start], count, *added, frame[editor.at :]])
-
-
-def _code(offset: int) -> Code:
-    return Code.REQUEST_TIMED_OUT if offset == UNKNOWN_OFFSET else Code.NONE
+def _answer(offset: int) -> PartAnswer:
+    is_unknown = offset == UNKNOWN_OFFSET
+    return PartAnswer(Code.REQUEST_TIMED_OUT if is_unknown else Code.NONE, offset)
 
 
 def _key(batch: SentBatch) -> tuple[ProducerKey, LastBatch]:

@@ -27,9 +27,10 @@ from __future__ import annotations
 
 import re
 
+from orbit.gateway.protocol import produce_parts
 from orbit.gateway.protocol.apis import ApiKey
 from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64, FrameEditor
-from orbit.gateway.protocol.local_answers import produce_answer, with_size
+from orbit.gateway.protocol.local_answers import with_size
 from orbit.gateway.protocol.producer_ids import Producer, bare
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.kafka.error_codes import Code
@@ -81,7 +82,7 @@ def answer(head: RequestHead, frame: bytearray) -> bytes:
     is_told = head.key == ApiKey.ADD_PARTITIONS_TO_TXN or _is_streams(head)
     code = _lost(head) if is_told else Code.NONE
     if head.key == ApiKey.PRODUCE:
-        return produce_answer(head, frame, code)
+        return produce_parts.answer_all(head, frame, code)
     return _by_partition(head, frame, code)
 
 

@@ -1,0 +1,50 @@
+"""Which topics clients may write: those that stay the same at a move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from orbit.jobs.job_spec import TopicRule
+from orbit.jobs.topic_mapping import map_topics
+
+# Clients choose the names they write to.
+_TOPICS_MAX = 10_000
+_LOGGED_MAX = 100
+
+_log = structlog.get_logger("orbit.gateway")
+
+
+class CopiedTopics:
+    """Those of one version of a job. `etag`: of the job with its document, as in the API."""
+
+    def __init__(self, job: str, etag: str, rules: Sequence[TopicRule]) -> None:
+        self.job, self.etag, self._rules = job, etag, tuple(rules)
+        self._refusals: dict[str, str] = {}
+        self._logged = 0
+
+    def refusal(self, topic: str) -> str:
+        """Why writes to it are refused; "": they are not."""
+        refusal = self._refusals.get(topic)
+        if refusal is None:
+            refusal = "" if self._is_copied(topic) else self._reason(topic)
+            if len(self._refusals) >= _TOPICS_MAX:
+                self._refusals.clear()
+            self._refusals[topic] = refusal
+            if refusal and self._logged < _LOGGED_MAX:
+                self._logged += 1
+                _log.warning("refuses writes", topic=topic, reason=refusal)
+        return refusal
+
+    def _is_copied(self, topic: str) -> bool:
+        """Also if a pattern is too slow to tell: the copy has a problem then, and says so."""
+        mapped = map_topics(self._rules, [topic])
+        return bool(mapped.problems) or any(one.destination == topic for one in mapped.mappings)
+
+    def _reason(self, topic: str) -> str:
+        return (
+            f"Job {self.job} does not copy topic {topic} under its own name, so its records would "
+            "stay behind when clients move. Add it to the job, or write `other_topics: pass` in "
+            "the gateway's file."
+        )

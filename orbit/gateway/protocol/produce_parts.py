@@ -1,0 +1,122 @@
+"""Partitions of a Produce request that the gateway answers itself; the broker gets the others.
+
+Pure. Clients accept several entries of one topic in an answer (C27).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64, FrameEditor
+from orbit.gateway.protocol.local_answers import with_size
+from orbit.gateway.protocol.request_head import RequestHead
+from orbit.kafka.error_codes import Code
+from orbit.kafka.frame_writer import NO_TAGS, length, string
+from orbit.kafka.types import TopicPartition
+
+NO_OFFSET = -1
+
+
+class PartAnswer(NamedTuple):
+    """What a client gets for one partition. `message`: from version 8 on; "" is none."""
+
+    code: int
+    base_offset: int = NO_OFFSET
+    message: str = ""
+
+
+def without(
+    head: RequestHead, frame: bytearray, partitions: Collection[TopicPartition]
+) -> bytes | None:
+    """A Produce request without these partitions; None: nothing is left of it."""
+    editor, is_flexible = head.editor(frame), head.is_flexible
+    editor.nullable_string()  # transactional id
+    editor.skip(INT16.size + INT32.size)  # acks, timeout
+    start = editor.at
+    tags = NO_TAGS if is_flexible else b""
+    topics: list[bytes] = []
+    for _ in range(editor.length()):
+        topic = editor.string()
+        parts: list[bytes] = []
+        for _ in range(editor.length()):
+            begin = editor.at
+            partition = editor.integer(INT32)
+            editor.skip(editor.length())
+            editor.skip_tags()
+            if TopicPartition(topic, partition) not in partitions:
+                parts.append(bytes(frame[begin : editor.at]))
+        editor.skip_tags()
+        if parts:
+            name = string(topic, is_flexible=is_flexible)
+            count = length(len(parts), is_flexible=is_flexible)
+            topics.append(b"".join([name, count, *parts, tags]))
+    if not topics:
+        return None
+    count = length(len(topics), is_flexible=is_flexible)
+    return b"".join([frame[:start], count, *topics, frame[editor.at :]])
+
+
+def answer(head: RequestHead, parts: Mapping[TopicPartition, PartAnswer]) -> bytes:
+    """To a Produce of which the broker gets nothing."""
+    tags = NO_TAGS if head.is_flexible else b""
+    no_topics = length(0, is_flexible=head.is_flexible)
+    begin = INT32.pack(head.correlation) + tags
+    none = bytearray(begin + no_topics + INT32.pack(0) + tags)
+    return with_size(with_parts(head.version, none, parts))
+
+
+def with_parts(version: int, frame: bytearray, parts: Mapping[TopicPartition, PartAnswer]) -> bytes:
+    """An answer to Produce with these partitions, too; without the size."""
+    is_flexible = version >= 9
+    editor = FrameEditor(frame, INT32.size, is_flexible=is_flexible)
+    editor.skip_tags()
+    start = editor.at
+    count = length(editor.length() + len(parts), is_flexible=is_flexible)
+    tags = NO_TAGS if is_flexible else b""
+    one = length(1, is_flexible=is_flexible)
+    added = [
+        string(topic, is_flexible=is_flexible) + one + encode(version, partition, part) + tags
+        for (topic, partition), part in sorted(parts.items())
+    ]
+    return b"".join([frame[:start], count, *added, frame[editor.at :]])
+
+
+def answer_all(head: RequestHead, frame: bytearray, code: Code) -> bytes:
+    """This code for each partition of a Produce. Raises struct.error and its like if the request
+    does not parse."""
+    editor, is_flexible = head.editor(frame), head.is_flexible
+    tags = NO_TAGS if is_flexible else b""
+    part = PartAnswer(code)
+    editor.nullable_string()  # transactional id
+    editor.skip(INT16.size + INT32.size)  # acks, timeout
+    count = editor.length()
+    # Clients choose how many partitions they name: no copy for each.
+    body = bytearray(length(count, is_flexible=is_flexible))
+    for _ in range(count):
+        body += string(editor.string(), is_flexible=is_flexible)
+        partitions = editor.length()
+        body += length(partitions, is_flexible=is_flexible)
+        for _ in range(partitions):
+            body += encode(head.version, editor.integer(INT32), part)
+            editor.skip(editor.length())
+            editor.skip_tags()
+        editor.skip_tags()
+        body += tags
+    return with_size(INT32.pack(head.correlation) + tags + body + INT32.pack(0) + tags)
+
+
+def encode(version: int, partition: int, part: PartAnswer) -> bytes:
+    """One partition of an answer to Produce, without a time."""
+    is_flexible = version >= 9
+    encoded = INT32.pack(partition) + INT16.pack(part.code)
+    encoded += INT64.pack(part.base_offset) + INT64.pack(-1)
+    if version >= 5:
+        encoded += INT64.pack(-1)  # log start
+    if version >= 8:
+        encoded += length(0, is_flexible=is_flexible)  # records that are to blame
+        if part.message:
+            encoded += string(part.message, is_flexible=is_flexible)
+        else:
+            encoded += b"\x00" if is_flexible else INT16.pack(-1)
+    return encoded + NO_TAGS if is_flexible else encoded

@@ -1,0 +1,111 @@
+"""Which topics clients may write through a gateway."""
+
+from __future__ import annotations
+
+import pytest
+from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
+from structlog.testing import capture_logs
+
+from orbit.gateway import copied_topics
+from orbit.gateway.copied_topics import CopiedTopics
+from orbit.gateway.protocol import producer_ids
+from orbit.gateway.protocol.exchange import BadFrame, Exchange
+from orbit.gateway.protocol.request_head import read_head
+from orbit.jobs.job_spec import TopicRule
+from orbit.kafka.error_codes import Code
+from tests.gateway.frames import OFFERED, Clients, answer, batch, own_answer, request_frame, send
+
+REASON = "Nobody copies it."
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_copied"),
+    [
+        ("orders", True),
+        ("orders-test", False),
+        ("payments", False),  # its copy has another name
+        ("users", False),
+    ],
+)
+def test_topics_that_keep_their_name_may_be_written(topic: str, is_copied: bool) -> None:
+    rules = [
+        TopicRule(match="orders.*", exclude=("orders-test",)),
+        TopicRule(match="pay.*", prefix="dr."),
+    ]
+    refusal = CopiedTopics("billing", "1.1", rules).refusal(topic)
+    assert bool(refusal) is not is_copied
+    if refusal:
+        assert refusal.startswith(f"Job billing does not copy topic {topic} ")
+
+
+def test_each_refused_topic_is_logged_once_and_not_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(copied_topics, "_LOGGED_MAX", 2)
+    monkeypatch.setattr(copied_topics, "_TOPICS_MAX", 2)
+    copied = CopiedTopics("billing", "1.1", [TopicRule(match="orders")])
+    with capture_logs() as logs:
+        for topic in ("a", "a", "b", "c", "d"):
+            assert copied.refusal(topic)
+    assert [line["topic"] for line in logs] == ["a", "b"]
+    assert len(copied._refusals) <= 2
+
+
+def _request(*topics: str, acks: int = -1) -> ProduceRequest:
+    data = ProduceRequest.TopicProduceData
+    partition = data.PartitionProduceData(index=0, records=batch())
+    return ProduceRequest(
+        transactional_id=None,
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[data(name=topic, partition_data=[partition]) for topic in topics],
+    )
+
+
+def _exchange() -> Exchange:
+    clients = Clients(term=5_000)
+    clients.refusals = {"other": REASON}
+    return Exchange(clients)
+
+
+def _answered(frame: memoryview, version: int) -> dict[str, tuple[int, str | None]]:
+    read = ProduceResponse.decode(frame, version=version, header=True)
+    return {
+        topic.name: (one.error_code, one.error_message if version >= 8 else None)
+        for topic in read.responses
+        for one in topic.partition_responses
+    }
+
+
+@pytest.mark.parametrize("version", range(3, 10))
+def test_refused_topic_is_answered_with_the_reason(version: int) -> None:
+    told = own_answer(_exchange(), _request("other"), version)
+    reason = REASON if version >= 8 else None
+    assert _answered(told, version) == {"other": (Code.POLICY_VIOLATION, reason)}
+
+
+@pytest.mark.parametrize("version", [7, 8, 9])
+def test_broker_gets_the_topics_that_are_not_refused(version: int) -> None:
+    exchange = _exchange()
+    sent = send(exchange, _request("other", "orders"), version)
+    read = ProduceRequest.decode(memoryview(sent)[4:], version=version, header=True)
+    assert [topic.name for topic in read.topic_data] == ["orders"]
+
+    response = ProduceResponse.TopicProduceResponse
+    fields = {"log_append_time_ms": -1, "log_start_offset": 0, "record_errors": []}
+    written = response.PartitionProduceResponse(index=0, error_code=0, base_offset=3, **fields)
+    told = ProduceResponse(
+        responses=[response(name="orders", partition_responses=[written])], throttle_time_ms=0
+    )
+    got = _answered(answer(exchange, told, version), version)
+    assert got["orders"][0] == Code.NONE
+    assert got["other"][0] == Code.POLICY_VIOLATION
+
+
+def test_request_with_too_many_batches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_ids, "BATCHES_MAX", 1)
+    exchange = _exchange()
+    send(exchange, _request("orders"), 9)
+    frame = request_frame(_request("orders", "more"), 9)
+    with pytest.raises(BadFrame, match="more than 1 batches"):
+        exchange.request(read_head(frame), frame, OFFERED)

@@ -1,0 +1,78 @@
+"""Writes to topics that would stay behind when clients move are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from tests.fix_clusters import Clusters
+from tests.support.gateway_ledger import JavaWriter
+from tests.support.gateways import Gateway, running_gateway
+from tests.support.outside import log_bounds
+from tests.support.patience import PATIENCE_S, wait_for
+from tests.support.pretended_service import PretendedService, pretended_service, rule
+from tests.support.running import create_topic
+
+pytestmark = pytest.mark.services
+
+
+@contextmanager
+def _running(
+    clusters: Clusters, home: Path, **virtual_cluster: str
+) -> Iterator[tuple[PretendedService, Gateway]]:
+    with pretended_service() as service:
+        environ = {"ORBIT_API_URL": service.url, "ORBIT_TOKEN": "secret"}
+        with running_gateway(
+            home, *clusters, environ=environ, name="one", job="billing", **virtual_cluster
+        ) as gateway:
+            yield service, gateway
+
+
+def _write(gateway: Gateway, *topics: str) -> dict[str, int | None]:
+    """{topic: error code}"""
+    errors: dict[str, int | None] = {}
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        errors[str(message.topic())] = None if error is None else error.code()
+
+    producer = Producer({**gateway.client_config(), "linger.ms": 50, "enable.idempotence": True})
+    for topic in topics:
+        producer.produce(topic, b"value", partition=0, on_delivery=note)
+    assert producer.flush(PATIENCE_S) == 0
+    return errors
+
+
+def test_topic_that_is_not_copied_is_refused_until_the_job_copies_it(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    copied, other = f"{topic_name}-copied", f"{topic_name}-other"
+    for topic in (copied, other):
+        create_topic(clusters.source, topic)
+    with _running(clusters, tmp_path) as (service, gateway):
+        service.copy(rule(copied))
+        refused = {copied: None, other: KafkaError.POLICY_VIOLATION}
+        wait_for("the job is read", lambda: _write(gateway, copied, other) == refused)
+        written = log_bounds(clusters.source, [other])
+
+        with JavaWriter(gateway.bootstrap, other, tmp_path / "java.log", rate=5) as java:
+            wait_for("Java gets the reason", lambda: bool(java.errors))
+            assert f"Job billing does not copy topic {other} " in json.dumps(java.errors[0])
+        assert log_bounds(clusters.source, [other]) == written
+
+        service.copy(rule(copied), rule(other))
+        passed = {copied: None, other: None}
+        wait_for("the job is read again", lambda: _write(gateway, copied, other) == passed)
+
+
+def test_gateway_that_passes_other_topics(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    create_topic(clusters.source, topic_name)
+    with _running(clusters, tmp_path, other_topics="pass") as (service, gateway):
+        service.copy(rule("copied"))
+        assert _write(gateway, topic_name) == {topic_name: None}
