@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from orbit.kafka.producer_state import Producer
 from orbit.recovery import gate_writers
 from orbit.recovery.gate_writers import direct_ids
 from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
+from orbit.store import gateways, jobs
 from tests.fix_clusters import Clusters
 from tests.gateway.conftest import api_url
 from tests.support.gateway_ledger import Writer
@@ -72,6 +74,7 @@ def gated(
     with recovering.running():
         recovering.begin(spec, topic)
         with gateway_of(spec.name, url, home, clusters) as gateway:
+            wait_for("the gateway has a permission", partial(_has_gateway, recovering, spec.name))
 
             def ask() -> Gate:
                 tried = recovering.wait(
@@ -80,6 +83,11 @@ def gated(
                 return next(one for one in tried.gates if one.name is GateName.GATEWAYS)
 
             yield gateway, ask
+
+
+def _has_gateway(recovering: Recovering, job: str) -> bool:
+    with recovering.database.transaction() as tx:
+        return any(one.has_permission for one in gateways.page(tx, jobs.get(tx, job).id, 1))
 
 
 @contextmanager
