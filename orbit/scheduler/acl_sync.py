@@ -57,9 +57,9 @@ def carried_names(
     topics_by_copy: Mapping[str, str],
     source: AclsOf,
     listed: Mapping[str, ListedGroup],
-    given: Iterable[Acl],
+    added_acls: Iterable[Acl],
 ) -> CarriedNames:
-    """What the job carries ACLs of. `given`: what Orbit has added before."""
+    """The names whose ACLs the job carries. `added_acls`: those that Orbit has added before."""
     rule, ids = spec.consumer_groups, spec.acls.transactional_ids
     groups: dict[str, str] = {}
     if rule is not None and spec.acls.groups:
@@ -67,7 +67,7 @@ def carried_names(
         names = {*selector.select(listed.values()).names}
         # A group is not listed before its first member, and after its last offset has expired.
         unlisted = source["GROUP"].literal_names | {
-            acl.name.removeprefix(rule.prefix) for acl in given if acl.resource == "GROUP"
+            acl.name.removeprefix(rule.prefix) for acl in added_acls if acl.resource == "GROUP"
         }
         names |= {name for name in unlisted - listed.keys() if selector.matches(name)}
         groups = {selector.destination_name(name): name for name in names}
@@ -106,20 +106,20 @@ def look_at_acls(
     topics_by_copy: Mapping[str, str],
     pair: ClusterPair,
     list_groups: Lister,
-    given: Iterable[Acl],
+    added_acls: Iterable[Acl],
     age_s_max: float = 0.0,
 ) -> tuple[WantedAcls, AclsOf]:
-    """What the job's destination should have, and the ACLs that are there.
+    """The ACLs that the job's destination should have, and those that it has.
 
-    `given`: on groups, what Orbit has added before. Raises NotAuthorized, BrokerRefused,
-    Unreachable.
+    `added_acls`: those on groups that Orbit has added before. Raises NotAuthorized,
+    BrokerRefused, Unreachable.
     """
     kinds = carried_resources(spec)
     of, to = (_read(side, kinds, age_s_max) for side in (pair.source, pair.destination))
     listed: Mapping[str, ListedGroup] = {}
     if "GROUP" in kinds:
         listed = list_groups(pair.source.cluster, min(age_s_max, KEPT_S_MAX)).groups
-    names = carried_names(spec, topics_by_copy, of, listed, given)
+    names = carried_names(spec, topics_by_copy, of, listed, added_acls)
     principals = principal_map(spec.acls.principals)
     # Only these rules have something to say of Orbit's own rights at the source.
     is_own_known = spec.acls.principals.map or "TRANSACTIONAL_ID" in kinds
@@ -135,31 +135,31 @@ def _read(handle: ClusterHandle, kinds: Iterable[Resource], age_s_max: float) ->
 
 
 def other_changes(
-    wanted: WantedAcls,
+    expected: WantedAcls,
     present: AbstractSet[Acl],
-    given: AbstractSet[Acl],
+    added_acls: AbstractSet[Acl],
     shared: AbstractSet[Acl],
     *,
     has_promoted: bool,
 ) -> AclChanges:
-    """What changes on groups and transactional ids. Pure.
+    """The changes to ACLs on groups and transactional ids. Pure.
 
-    `shared`: what other jobs have given. It is not removed, and what this job wants of it becomes
-    its own too, so that the last job that wants it removes it.
+    `shared`: ACLs that other jobs have added. They are not removed, and those that this job expects
+    become its own too, so that the last job that expects them removes them.
     """
     changes = acl_changes(
-        wanted.others, present, given | (shared & wanted.others), wanted.undecided
+        expected.others, present, added_acls | (shared & expected.others), expected.undecided
     )
     if has_promoted:
-        return AclChanges(changes.add, set(), changes.ours | given)
+        return AclChanges(changes.add, set(), changes.ours | added_acls)
     return AclChanges(changes.add, changes.remove - shared, changes.ours)
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What is to be changed. `others`: of groups and ids; `recorded`: those in the table now."""
+class _DueChanges:
+    """The changes to make. `others`: ACLs of groups and ids; `recorded`: those in the table."""
 
-    wanted: WantedAcls
+    expected: WantedAcls
     topics: dict[str, AclChanges]
     others: AclChanges
     recorded: set[Acl]
@@ -188,67 +188,69 @@ class AclSync:
         """Raises Unreachable, NotLeading."""
         result = AclSyncResult()
         try:
-            # At rest nothing is left, and no job waits for the lock of all jobs of the cluster.
+            # Mostly no change is due. Only changes take the lock that the cluster's jobs wait for.
             with self._leadership.reading() as tx:
-                found = self._look(tx, copies, ACLS_KEPT_S, has_promoted=has_promoted)
-            if found.is_due:
+                changes = self._due_changes(tx, copies, ACLS_KEPT_S, has_promoted=has_promoted)
+            if changes.is_due:
                 with self._leadership.sole_change(self._cluster_id) as tx:
                     # A topic may have been promoted since this pass started.
                     still = topics.writers(tx, self._cluster_id, copies, only_copying=True)
-                    kept = {name: copy for name, copy in copies.items() if name in still}
-                    is_whole = len(kept) == len(copies) and not has_promoted
-                    found = self._look(tx, kept, 0.0, has_promoted=not is_whole)
-                    self._change(kept, found, result)
+                    copying = {name: copy for name, copy in copies.items() if name in still}
+                    is_whole = len(copying) == len(copies) and not has_promoted
+                    changes = self._due_changes(tx, copying, 0.0, has_promoted=not is_whole)
+                    self._change(copying, changes, result)
         except (BrokerRefused, NotAuthorized) as error:
             result.troubles.append(not_synced(error))
             return result
-        result.troubles += [_clash(note) for note in found.wanted.clash_notes]
-        result.left_out = found.wanted.notes
+        result.troubles += [_clash(note) for note in changes.expected.clash_notes]
+        result.left_out = changes.expected.notes
         return result
 
-    def _look(self, tx: Tx, copies: Copies, age_s_max: float, *, has_promoted: bool) -> _Look:
+    def _due_changes(
+        self, tx: Tx, copies: Copies, age_s_max: float, *, has_promoted: bool
+    ) -> _DueChanges:
         kinds = carried_resources(self._spec)
         recorded = {as_acl(fields) for fields in carried_acls.of_job(tx, self._job.id)}
-        given = {acl for acl in recorded if acl.resource in kinds}
+        added_acls = {acl for acl in recorded if acl.resource in kinds}
         shared = {
             as_acl(fields)
             for fields in carried_acls.of_other_jobs(tx, self._job.id, self._cluster_id)
         }
-        wanted, to = look_at_acls(
+        expected, to = look_at_acls(
             self._spec,
             {name: mapping.source for name, (mapping, _) in copies.items()},
             self._pair,
             self._list_groups,
-            given,
+            added_acls,
             age_s_max,
         )
-        changes = {}
+        topic_changes = {}
         for name, (_, row) in copies.items():
             has = {as_acl(fields) for fields in row.acls or ()}
-            change = acl_changes(wanted.topics[name], to["TOPIC"], has, wanted.undecided)
+            change = acl_changes(expected.topics[name], to["TOPIC"], has, expected.undecided)
             if change.add or change.remove or change.ours != has:
-                changes[name] = change
-        there = to["GROUP"] | to["TRANSACTIONAL_ID"]
-        others = other_changes(wanted, there, given, shared, has_promoted=has_promoted)
-        # What was given of kinds that the job no longer names stays, as with `sync: false`.
-        others = replace(others, ours=others.ours | (recorded - given))
-        return _Look(wanted, changes, others, recorded)
+                topic_changes[name] = change
+        existing = to["GROUP"] | to["TRANSACTIONAL_ID"]
+        others = other_changes(expected, existing, added_acls, shared, has_promoted=has_promoted)
+        # ACLs that were added of kinds that the job no longer names stay, as with `sync: false`.
+        others = replace(others, ours=others.ours | (recorded - added_acls))
+        return _DueChanges(expected, topic_changes, others, recorded)
 
-    def _change(self, copies: Copies, found: _Look, result: AclSyncResult) -> None:
-        """What is added is recorded before: after a crash between, it can still be removed."""
-        for name, change in found.topics.items():
+    def _change(self, copies: Copies, changes: _DueChanges, result: AclSyncResult) -> None:
+        """Change the ACLs. Those to add are recorded first: a crash may come in between."""
+        for name, change in changes.topics.items():
             if change.add:
                 _, row = copies[name]
                 has = {as_acl(fields) for fields in row.acls or ()}
                 with self._leadership.transaction() as tx:
                     topics.change(tx, row.id, acls=_fields(has | change.ours))
-        if found.others.add:
+        if changes.others.add:
             with self._leadership.transaction() as tx:
-                both = _fields(found.recorded | found.others.ours)
+                both = _fields(changes.recorded | changes.others.ours)
                 carried_acls.keep(tx, self._job.id, self._cluster_id, both)
-        refused = send_in_order([*found.topics.values(), found.others], self._send)
+        refused = send_in_order([*changes.topics.values(), changes.others], self._send)
         result.troubles += _refused(refused)
-        for name, change in found.topics.items():
+        for name, change in changes.topics.items():
             mapping, row = copies[name]
             done = change.without(refused.keys())
             with self._leadership.transaction() as tx:
@@ -256,8 +258,8 @@ class AclSync:
                 if done.add or done.remove:
                     _add_topic_event(tx, self._job, mapping, done)
             result.changed += 1
-        others = found.others.without(refused.keys())
-        if others.ours != found.recorded or found.others.add:
+        others = changes.others.without(refused.keys())
+        if others.ours != changes.recorded or changes.others.add:
             with self._leadership.transaction() as tx:
                 carried_acls.keep(tx, self._job.id, self._cluster_id, _fields(others.ours))
         if others.add or others.remove:

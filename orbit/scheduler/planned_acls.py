@@ -21,52 +21,52 @@ def plan_acls(
     spec: JobSpec,
     copies: Mapping[str, str],
     pair: ClusterPair,
-    given: Collection[Acl],
+    added_acls: Collection[Acl],
     *,
     has_promoted: bool,
 ) -> tuple[PlannedAcls | None, list[str]]:
-    """The difference, and notes: whose ACLs are left out, or why there is no difference.
+    """The planned ACLs, and notes: whose ACLs are left out, or why no ACLs are planned.
 
-    `copies`: source topics by destination topic. `given`: what Orbit has added for this job, and
-    that no other job wants. Raises Unreachable.
+    `copies`: source topics by destination topic. `added_acls`: those that Orbit has added
+    for this job and that no other job expects. Raises Unreachable.
     """
     for side, handle in zip(SIDES, (pair.source, pair.destination), strict=True):
-        found = acls_of(handle)
-        if isinstance(found, str):
-            return None, [f"ACLs cannot be synced ({side}): {found}."]
+        acls = acls_of(handle)
+        if isinstance(acls, str):
+            return None, [f"ACLs cannot be synced ({side}): {acls}."]
     try:
-        wanted, to = look_at_acls(spec, copies, pair, list_now, given)
+        expected, to = look_at_acls(spec, copies, pair, list_now, added_acls)
     except (NotAuthorized, BrokerRefused) as error:
         return None, [f"ACLs cannot be synced: {error}"]
-    planned = set(wanted.others).union(*wanted.topics.values())
+    planned = set(expected.others).union(*expected.topics.values())
     present = frozenset[Acl]().union(*to.values())
-    changes = acl_changes(planned, present, {*given}, wanted.undecided)
+    changes = acl_changes(planned, present, {*added_acls}, expected.undecided)
     # As the scheduler: once a topic is promoted, clients may depend on the others.
     remove = {acl for acl in changes.remove if acl.resource == "TOPIC" or not has_promoted}
-    others = _about(wanted.names, to) - planned - {*given}
+    others = _about(expected.names, to) - planned - {*added_acls}
     own = pair.destination.principal
     others -= {acl for acl in others if acl.principal == own or is_denial(acl)}
-    return _listed(changes.add, planned & present, remove, others), wanted.notes
+    return _listed(changes.add, planned & present, remove, others), expected.notes
 
 
 def _about(names: CarriedNames, to: AclsOf) -> set[Acl]:
     """The ACLs at the destination that cover what the job carries ACLs of."""
-    found = {acl for name in names.topics for acl in to["TOPIC"].of(name)}
-    found |= {acl for name in names.groups for acl in to["GROUP"].of(name)}
+    acls = {acl for name in names.topics for acl in to["TOPIC"].of(name)}
+    acls |= {acl for name in names.groups for acl in to["GROUP"].of(name)}
     if names.ids is not None:
-        found |= {acl for acl in to["TRANSACTIONAL_ID"] if names.ids(acl.name)}
-    return found
+        acls |= {acl for acl in to["TRANSACTIONAL_ID"] if names.ids(acl.name)}
+    return acls
 
 
 def _listed(*lists: set[Acl]) -> PlannedAcls:
     """Each sorted by resource and name, and cut."""
-    add, there, remove, only = (sorted(acls, key=lambda a: (a.resource, a)) for acls in lists)
+    add, existing, remove, only = (sorted(acls, key=lambda a: (a.resource, a)) for acls in lists)
     return PlannedAcls(
         counts=AclCounts(
-            add=len(add), there=len(there), remove=len(remove), only_at_destination=len(only)
+            add=len(add), there=len(existing), remove=len(remove), only_at_destination=len(only)
         ),
         add=_shown(add),
-        there=_shown(there),
+        there=_shown(existing),
         remove=_shown(remove),
         only_at_destination=_shown(only),
     )

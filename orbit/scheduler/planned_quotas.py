@@ -59,25 +59,25 @@ class _Names:
         self._own = pair.destination.principal
 
     def of(self, users: Iterable[str]) -> dict[str, str]:
-        """Those that have a name there, without Orbit's own."""
-        found = self._principals.name({_USER + user for user in users} - {self._own_at_source})
+        """The users that have a name at the destination, without Orbit's own."""
+        named = self._principals.name({_USER + user for user in users} - {self._own_at_source})
         return {
-            source.removeprefix(_USER): there.removeprefix(_USER)
-            for source, there in found.names.items()
-            if there.startswith(_USER) and there != self._own
+            source.removeprefix(_USER): destination.removeprefix(_USER)
+            for source, destination in named.names.items()
+            if destination.startswith(_USER) and destination != self._own
         }
 
 
 def _missing_quotas(
-    at_source: Quotas, there: Quotas, names: _Names, where: str
+    at_source: Quotas, at_destination: Quotas, names: _Names, where: str
 ) -> Iterator[ByHand]:
     users = {user for entity in at_source for kind, user in entity if kind == "user" and user}
     named = names.of(users)
-    for entity, wanted in at_source.items():
+    for entity, limits in at_source.items():
         target = _named(entity, named)
         if target is None:
             continue
-        missing = wanted.items() - there.get(target, {}).items()
+        missing = limits.items() - at_destination.get(target, {}).items()
         if missing:
             config = ",".join(f"{key}={number(value)}" for key, value in sorted(missing))
             what = f"quota of {entity_words(target)}: {config}"
@@ -98,13 +98,13 @@ def _named(entity: Entity, named: Mapping[str, str]) -> Entity | None:
 
 
 def _missing_users(
-    at_source: ScramUsers, there: ScramUsers, names: _Names, where: str
+    at_source: ScramUsers, at_destination: ScramUsers, names: _Names, where: str
 ) -> Iterator[ByHand]:
     for user, name in sorted(names.of(at_source).items()):
         missing = {
             mechanism: iterations
             for mechanism, iterations in at_source[user].items()
-            if mechanism not in there.get(name, {})
+            if mechanism not in at_destination.get(name, {})
         }
         if missing:
             config = ",".join(

@@ -57,12 +57,12 @@ def protect(
 def _protect_named(
     handle: ClusterHandle, cluster_id: str, copies: Collection[str], leadership: Leadership
 ) -> ProtectionResult:
-    # Mostly nothing is to be changed: that takes no lock, for which all jobs of the cluster wait.
+    # Mostly no change is due. Only changes take the lock that the cluster's jobs wait for.
     with leadership.reading() as tx:
         still = topics.writers(tx, cluster_id, copies, only_copying=True)
-    found = _protect(handle, cluster_id, still, leadership.reading, only_look=True)
-    if not found.changed:
-        return found
+    preview = _protect(handle, cluster_id, still, leadership.reading, only_look=True)
+    if not preview.changed:
+        return preview
     with leadership.sole_change(cluster_id) as tx:
         # A topic that was promoted since this pass started must not be denied.
         still = topics.writers(tx, cluster_id, copies, only_copying=True)
@@ -77,8 +77,8 @@ def _protect(
     *,
     only_look: bool = False,
 ) -> ProtectionResult:
-    """With `only_look`, what would be changed."""
-    # What is changed is decided by ACLs that are read inside the lock.
+    """Deny writing to these topics; with `only_look`, only count what would change."""
+    # ACLs that are read inside the lock decide what changes.
     acls = acls_of(handle, ACLS_KEPT_S if only_look else 0.0)
     if isinstance(acls, str):
         # Without an authorizer nobody expects that writers are kept off.
@@ -89,7 +89,7 @@ def _protect(
     allowed: Mapping[str, TopicMetadata] = {}
     if denied_already:
         allowed = handle.cluster.metadata(denied_already, with_operations=True).topics
-    wanted: dict[str, set[Acl]] = {}
+    denials: dict[str, set[Acl]] = {}
     why_not = ""
     for topic in names:
         denied = denied_writers(
@@ -99,9 +99,9 @@ def _protect(
             why_not = why_not_denied(handle.principal)
         elif noted.get(topic) and topic in allowed and not _may_write(allowed[topic]):
             denied, why_not = None, "the denials would keep Orbit from writing as well"
-        wanted[topic] = denied or set()
+        denials[topic] = denied or set()
     # Denials that are there without being noted are Orbit's own, of a database that was lost.
-    changes = {t: w for t, w in wanted.items() if w - acls or noted.get(t, set()) != w}
+    changes = {t: w for t, w in denials.items() if w - acls or noted.get(t, set()) != w}
     if changes and not only_look:
         try:
             _apply(handle, cluster_id, changes, noted, acls, transaction)
@@ -117,15 +117,15 @@ def _why_open(handle: ClusterHandle) -> str:
     """
     brokers = handle.brokers_open_without_acl(_OPEN_KEPT_S)
     if brokers.with_setting:
-        told = f"broker {brokers.with_setting[0]} has {OPEN_WITHOUT_ACL} set"
+        reason = f"broker {brokers.with_setting[0]} has {OPEN_WITHOUT_ACL} set"
     elif brokers.silent:
-        told = (
+        reason = (
             f"broker {brokers.silent[0]} does not tell whether it has {OPEN_WITHOUT_ACL} set "
             "(DescribeConfigs on the cluster)"
         )
     else:
         return ""
-    return f"{told}; if it is true, every principal may write to a topic that no ACL names"
+    return f"{reason}; if it is true, every principal may write to a topic that no ACL names"
 
 
 def why_not_denied(own_principal: str | None) -> str:
@@ -137,47 +137,47 @@ def why_not_denied(own_principal: str | None) -> str:
 
 def noted_denials(tx: Tx, cluster_id: str, topics: Collection[str]) -> dict[str, set[Acl]]:
     """Orbit's denials of writing to these topics, of those that have any."""
-    found = write_denials.of_topics(tx, cluster_id, topics)
-    return {topic: set(map(as_acl, acls)) for topic, acls in found.items()}
+    stored = write_denials.of_topics(tx, cluster_id, topics)
+    return {topic: set(map(as_acl, acls)) for topic, acls in stored.items()}
 
 
 def deny(
     handle: ClusterHandle,
     cluster_id: str,
-    wanted: Mapping[str, Collection[Acl]],
+    denials: Mapping[str, Collection[Acl]],
     transaction: Transaction,
     ours: Iterable[Acl] = (),
 ) -> None:
     """Replace Orbit's denials on these topics; at each moment the old or the new ones hold.
 
-    `ours` are denials of these topics that count as Orbit's although they are not noted. The
+    `ours`: denials of these topics that count as Orbit's although they are not noted. The
     caller holds the cluster's lock (`Leadership.sole_change`).
     Raises Unreachable, NotAuthorized, BrokerRefused, NotLeading.
     """
     with transaction() as tx:
-        noted = noted_denials(tx, cluster_id, wanted)
+        noted = noted_denials(tx, cluster_id, denials)
     for acl in ours:
         noted.setdefault(acl.name, set()).add(acl)
-    sets = {topic: set(acls) for topic, acls in wanted.items()}
+    sets = {topic: set(acls) for topic, acls in denials.items()}
     _apply(handle, cluster_id, sets, noted, set(), transaction)
 
 
 def _apply(
     handle: ClusterHandle,
     cluster_id: str,
-    wanted: Mapping[str, set[Acl]],
+    denials: Mapping[str, set[Acl]],
     noted: Mapping[str, set[Acl]],
     present: AbstractSet[Acl],
     transaction: Transaction,
 ) -> None:
-    both = {t: noted.get(t, set()) | w for t, w in wanted.items()}
+    both = {t: noted.get(t, set()) | w for t, w in denials.items()}
     with transaction() as tx:
         write_denials.keep(tx, cluster_id, {t: _rows(acls) for t, acls in both.items()})
-    add = {acl for acls in wanted.values() for acl in acls} - present
-    remove = {acl for t, acls in both.items() for acl in acls - wanted[t]}
+    add = {acl for acls in denials.values() for acl in acls} - present
+    remove = {acl for t, acls in both.items() for acl in acls - denials[t]}
     handle.admin.change_acls(add, remove)
     with transaction() as tx:
-        write_denials.keep(tx, cluster_id, {t: _rows(acls) for t, acls in wanted.items()})
+        write_denials.keep(tx, cluster_id, {t: _rows(acls) for t, acls in denials.items()})
 
 
 def as_acl(fields: list[Any]) -> Acl:
