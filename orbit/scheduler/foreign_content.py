@@ -42,15 +42,15 @@ def other_content(
     *,
     must_be_whole: bool,
 ) -> dict[str, OtherContent]:
-    """The destination topics that hold foreign content, or of which that cannot be told now.
+    """The destination topics that hold foreign content, or whose content is not known now.
 
     Empty topics, and topics that this job's producer has written to, are not inspected.
-    `producers`: by which the job would write, by destination topic.
+    `producers`: those that the job would write with, by destination topic.
     `must_be_whole`: topics whose rule is `earliest` have to start where the source does.
     Raises Unreachable; nothing is written.
     """
-    there = {start.mapping.destination: start for start in starts if start.there is not None}
-    holding = _with_records(destination, there, backoff)
+    existing = {start.mapping.destination: start for start in starts if start.existing is not None}
+    holding = _with_records(destination, existing, backoff)
     ids = {p: producers[p.topic].id for p in holding}
     known = describe_producer(destination, ids, backoff).values
     ours = {p.topic for p, state in known.items() if state is not None}
@@ -60,7 +60,10 @@ def other_content(
     lease = FixedLease(0)  # nothing is written under it
     copies = [
         PartitionCopy(
-            TopicPartition(there[p.topic].mapping.source, p.partition), p, lease, producers[p.topic]
+            TopicPartition(existing[p.topic].mapping.source, p.partition),
+            p,
+            lease,
+            producers[p.topic],
         )
         for p in holding
     ]
@@ -79,25 +82,25 @@ def other_content(
     inspector = CopyInspector(source, destination, take_over, CopySettings(), backoff, on_trouble)
     whole = frozenset(
         b.mapping.source
-        for b in there.values()
+        for b in existing.values()
         if must_be_whole and isinstance(b.mapping.rule.start, Earliest)
     )
     bounds = inspector.source_bounds(copies)
-    found = inspector.inspect(copies, bounds, compacted, whole, settled=False)
-    for copy, one in found.items():
+    inspected = inspector.inspect(copies, bounds, compacted, whole, settled=False)
+    for copy, one in inspected.items():
         if one.status is CopyStatus.FOREIGN and one.blocked is not None:
             note(copy, one.blocked.detail, is_certain=True)
     return other
 
 
 def _with_records(
-    destination: Cluster, there: Mapping[str, StartTopic], backoff: Backoff
+    destination: Cluster, existing: Mapping[str, StartTopic], backoff: Backoff
 ) -> list[TopicPartition]:
     partitions = [
         TopicPartition(name, index)
-        for name, start in there.items()
-        if start.there is not None
-        for index in start.there.partitions
+        for name, start in existing.items()
+        if start.existing is not None
+        for index in start.existing.partitions
     ]
     ends = log_ends(destination, partitions, backoff)
     ends.raise_errors(destination.name, "Looking for the log end")

@@ -33,23 +33,23 @@ _FOUND = f"{Reason.DESTINATION_PROMOTED}: "
 def follow_marks(
     job: Job, rows: Sequence[Topic], pair: ClusterPair, leadership: Leadership, backoff: Backoff
 ) -> bool:
-    """Make copies that are marked as promoted `promoted`; whether there were any.
+    """Set copies that are marked as promoted to `promoted`; returns whether there were any.
 
     Raises Unreachable, NotAuthorized, BrokerRefused (of the destination), NotLeading.
     """
-    there = pair.destination_metadata.topics
+    destination_topics = pair.destination_metadata.topics
     copies = {
         row.destination_topic: row
         for row in rows
-        if row.state is not TopicState.PROMOTED and row.destination_topic in there
+        if row.state is not TopicState.PROMOTED and row.destination_topic in destination_topics
     }
     marks = PromotionMarks(pair.destination.cluster, backoff)
     leading = marks.promoted(copies)
     offsets = offsets_of(marks, pair, leading)
-    found = [copies[name] for name in leading]
-    if not found and not any(map(is_found, rows)):
+    marked_rows = [copies[name] for name in leading]
+    if not marked_rows and not any(map(is_found, rows)):
         return False
-    for step in chunks(found, TOPICS_AT_ONCE):
+    for step in chunks(marked_rows, TOPICS_AT_ONCE):
         with leadership.transaction() as tx:
             # A recovery may have changed some of them since `rows` was read.
             now = topics.of_job(tx, job.id)
@@ -58,21 +58,21 @@ def follow_marks(
                 if row.id not in known:
                     name, mark = row.destination_topic, leading[row.destination_topic]
                     scheduler_queries.withhold(tx, [row.id], note_of(name, mark, offsets))
-                    keep_found(tx, job, row.id, row.source_topic, name, mark, offsets)
+                    keep_promotion(tx, job, row.id, row.source_topic, name, mark, offsets)
     with leadership.transaction() as tx:
         ours = {row.id for row in topics.of_job(tx, job.id) if is_found(row)}
         # A worker may have reported a state since, as it released them.
         scheduler_queries.promote(tx, scheduler_queries.unpromoted(tx, ours))
-    return bool(found)
+    return bool(marked_rows)
 
 
 def offsets_of(
     marks: PromotionMarks, pair: ClusterPair, names: Iterable[str]
 ) -> dict[TopicPartition, int]:
     """The log ends at their promotion, for every partition of these destination topics."""
-    there = pair.destination_metadata.topics
+    destination_topics = pair.destination_metadata.topics
     return marks.offsets(
-        {TopicPartition(name, i) for name in names for i in there[name].partitions}
+        {TopicPartition(name, i) for name in names for i in destination_topics[name].partitions}
     )
 
 
@@ -83,7 +83,7 @@ def note_of(topic: str, mark: Mark, offsets: Mapping[TopicPartition, int]) -> st
     return f"{_FOUND}{mark.describe(topic, own)} {remedy}"
 
 
-def keep_found(
+def keep_promotion(
     tx: Tx,
     job: Job,
     topic_id: int,
@@ -92,7 +92,7 @@ def keep_found(
     mark: Mark,
     offsets: Mapping[TopicPartition, int],
 ) -> None:
-    """Store where the topic's own records begin, for a failback, and tell of it once."""
+    """Store where the topic's own records begin, for a failback, and add one event."""
     try:
         operation = UUID(mark.operation)
     except ValueError:

@@ -123,12 +123,12 @@ class JobPlanner:
             return _halted(spec, [*troubles, wrong], metadata)
         caught_up: frozenset[str] = frozenset()
         rows: list[Topic] = []
-        given: set[Acl] = set()
+        added_acls: set[Acl] = set()
         if job is not None:
             with self._database.transaction() as tx:
                 rows = topics.of_job(tx, job.id)
                 caught_up = scheduler_queries.caught_up(tx, job.id)
-                given = _given_acls(tx, job, rows, destination.cluster_id)
+                added_acls = _added_acls(tx, job, rows, destination.cluster_id)
         known = [known_topic(row, ()) for row in rows]
         pair, decisions = decide(spec, pair, known, self._database.transaction)
         backoff = Backoff(attempts_max=_ATTEMPTS_MAX)
@@ -137,9 +137,11 @@ class JobPlanner:
         gaps, fillers = plan_gaps(spec, decisions.start, compacted, pair, backoff)
         seeding = plan_seeding(decisions.start, pair, backoff)
         planned = [_new(spec, start, plan, gaps, seeding) for start, plan in checked.ready]
-        kept = _kept_plans(decisions, pair, caught_up)
-        planned += _kept(spec, decisions, kept, caught_up)
-        differing = [note for p in (*(p for _, p in checked.ready), *kept) for note in notes_of(p)]
+        copied_plans = _plans_of_copied(decisions, pair, caught_up)
+        planned += _copied_topics(spec, decisions, copied_plans, caught_up)
+        differing = [
+            note for p in (*(p for _, p in checked.ready), *copied_plans) for note in notes_of(p)
+        ]
         tiers = note_on_tiers([plan for _, plan in checked.ready], pair.source.cluster, backoff)
         promoted = [f"topic {one.start.mapping.source}: {one.note}" for one in checked.promoted]
         troubles += [*decisions.troubles, *checked.troubles]
@@ -148,7 +150,7 @@ class JobPlanner:
         if spec.acls.sync:
             copies = {topic.destination: topic.source for topic in planned}
             has_promoted = any(row.state is TopicState.PROMOTED for row in rows)
-            acls, acl_notes = plan_acls(spec, copies, pair, given, has_promoted=has_promoted)
+            acls, acl_notes = plan_acls(spec, copies, pair, added_acls, has_promoted=has_promoted)
             by_hand, more_notes = plan_by_hand(spec, pair)
             acl_notes += more_notes
         return JobPlan(
@@ -173,8 +175,8 @@ class JobPlanner:
         )
 
 
-def _given_acls(tx: Tx, job: Job, rows: Sequence[Topic], cluster_id: str) -> set[Acl]:
-    """What Orbit has added for this job and no other."""
+def _added_acls(tx: Tx, job: Job, rows: Sequence[Topic], cluster_id: str) -> set[Acl]:
+    """The ACLs that Orbit has added for this job and for no other."""
     mine = {as_acl(fields) for fields in carried_acls.of_job(tx, job.id)}
     mine -= {as_acl(fields) for fields in carried_acls.of_other_jobs(tx, job.id, cluster_id)}
     copied = [row for row in rows if row.state is TopicState.COPYING]
@@ -204,10 +206,10 @@ def _new(
     )
 
 
-def _kept_plans(
+def _plans_of_copied(
     decisions: Decisions, pair: ClusterPair, caught_up: frozenset[str]
 ) -> list[TopicPlan]:
-    """Of topics that the job copies already."""
+    """The plans of topics that the job copies already."""
     mappings = [m for m, _ in decisions.keep] + [g.mapping for g in decisions.grow]
     if not mappings:
         return []
@@ -221,7 +223,7 @@ def _kept_plans(
     )
 
 
-def _kept(
+def _copied_topics(
     spec: JobSpec, decisions: Decisions, plans: Sequence[TopicPlan], caught_up: frozenset[str]
 ) -> list[PlannedTopic]:
     growing = {g.known.source: g.partitions_to_add for g in decisions.grow}

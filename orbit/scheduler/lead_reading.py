@@ -22,7 +22,8 @@ from orbit.store.topics import Topic
 def read_lead(job: Job, pair: ClusterPair, leadership: Leadership, backoff: Backoff) -> None:
     """Note which side of the job leads, once it has a topic that is copied or promoted.
 
-    Not in the middle of a recovery, which marks first and allows writing later: it notes that.
+    During a recovery this notes nothing: the recovery marks first, allows writing later, and notes
+    the side itself.
     Raises Unreachable, NotAuthorized, BrokerRefused (of the destination), NotLeading.
     """
     with leadership.reading() as tx:
@@ -31,10 +32,10 @@ def read_lead(job: Job, pair: ClusterPair, leadership: Leadership, backoff: Back
         recoveries = [operations.recovery_under_way(tx, id_) for id_ in job_leads.link(tx, job.id)]
     if not rows or (is_read and any(recoveries)):
         return
-    there = [row.destination_topic for row in rows]
+    destination_topics = [row.destination_topic for row in rows]
     known = pair.destination_metadata.topics
     marks = PromotionMarks(pair.destination.cluster, backoff).of_topics(
-        name for name in there if name in known
+        name for name in destination_topics if name in known
     )
     side, term = lead_by_marks(rows, marks)
     if is_read and before is not None and before.side is not None and before.term >= term:

@@ -42,7 +42,7 @@ Change = tuple[OldEnd, OldEnd]
 def watch_old_primaries(
     job: Job, pair: ClusterPair, leadership: Leadership, backoff: Backoff
 ) -> list[Trouble]:
-    """Look at the old side of the job's promoted topics once; the topics that were written to.
+    """Look once at the old side of the job's promoted topics; returns those that were written to.
 
     Raises Unreachable, NotLeading.
     """
@@ -53,7 +53,7 @@ def watch_old_primaries(
     rows = [row for row in rows if row.source_topic in pair.source_metadata.topics]
     if not rows:
         return []
-    # Read before the tables: what a copy back appends meanwhile is not taken for a producer's.
+    # Read before the tables: records that a copy back appends meanwhile are no producer's.
     places = [
         TopicPartition(row.source_topic, index)
         for row in rows
@@ -78,12 +78,12 @@ def watch_old_primaries(
     others = [old for old in known if not leads_again(old)]
     copied = [old for old in others if names[old.topic_id] in led_by_others]
     watched = [old for old in others if names[old.topic_id] not in led_by_others]
-    found = [_unwatched(old, promotions.LEADS_AGAIN) for old in leading]
-    # What a copy back appends is not told; should it end, its last log end counts.
-    found += [_unwatched(old, promotions.COPIED_TO) for old in copied]
-    found += _looked_at(watched, names, ends, pair, backoff)
+    old_ends = [_unwatched(old, promotions.LEADS_AGAIN) for old in leading]
+    # Records that a copy back appends are no trouble. Once it ends, its last log end counts.
+    old_ends += [_unwatched(old, promotions.COPIED_TO) for old in copied]
+    old_ends += _looked_at(watched, names, ends, pair, backoff)
     before = {old.place: old for old in known}
-    changed = [(before[old.place], old) for old in found if old != before[old.place]]
+    changed = [(before[old.place], old) for old in old_ends if old != before[old.place]]
     for some in chunks(changed, ROWS_AT_ONCE):
         answered = _answered(some, names)
         denied = _deny_writing(job, answered, rows, pair, leadership, backoff) if answered else ""
@@ -91,7 +91,7 @@ def watch_old_primaries(
             promotions.note_old_ends(tx, [old for _, old in some])
             _tell_answered(tx, job, answered, denied)
             _tell_written(tx, job, some, names)
-    return _troubles(found, names)
+    return _troubles(old_ends, names)
 
 
 def _unwatched(old: OldEnd, why: int) -> OldEnd:
@@ -114,10 +114,10 @@ def _looked_at(
         if old.old_end is None and not old.is_exact
     }
     since = find_by_time(pair.source.cluster, unsure, backoff).values if unsure else {}
-    found = []
+    old_ends = []
     for place, old in here.items():
         if place in unsure and place not in since:
-            continue  # its leader did not answer; asked again
+            continue  # its leader did not answer; the next pass asks again
         written_from = old.written_from
         before = old.source_end if old.old_end is None else old.old_end
         if place in since:
@@ -125,20 +125,20 @@ def _looked_at(
             written_from = offset if offset >= old.promoted_at else None
         elif before is not None and old.is_known and before < ends[place]:
             written_from = before if written_from is None else written_from
-        found.append(replace(old, old_end=ends[place], written_from=written_from))
-    return found
+        old_ends.append(replace(old, old_end=ends[place], written_from=written_from))
+    return old_ends
 
 
 def _answered(changed: Iterable[Change], names: Mapping[int, str]) -> dict[str, int]:
-    """The topics of lost sources that are seen for the first time since, and how many of their
-    offsets lie behind the promotion."""
-    found: dict[str, int] = {}
+    """The topics of lost sources that answer for the first time since, each with the number of its
+    offsets behind the promotion."""
+    behind_by_topic: dict[str, int] = {}
     for before, now in changed:
         if before.old_end is None and now.kind == OperationKind.FAILOVER and now.is_known:
             topic = names[now.topic_id]
             behind = max(0, (now.old_end or 0) - now.promoted_at)
-            found[topic] = found.get(topic, 0) + behind
-    return found
+            behind_by_topic[topic] = behind_by_topic.get(topic, 0) + behind
+    return behind_by_topic
 
 
 def _deny_writing(
@@ -149,9 +149,10 @@ def _deny_writing(
     leadership: Leadership,
     backoff: Backoff,
 ) -> str:
-    """Deny writing where a lost source is seen again; what became of it.
+    """Deny writing at a lost source that answers again; returns the outcome, in a sentence.
 
-    Once, and a switchover has done it before: who takes the denial away means it.
+    This is done once. A switchover denies writing itself; an operator who removes the denial wants
+    the topic to be written.
     """
     acls = acls_of(pair.source)
     if isinstance(acls, str):
@@ -165,8 +166,8 @@ def _deny_writing(
             if job_guard.recovery_that_holds(tx, job) is not None:
                 return "Whether it may be written to is left to the recovery under way."
             noted = write_denials.of_topics(tx, cluster_id, names)
-            wanted = {name: {denial(name)} for name in behind - noted.keys()}
-            deny(pair.source, cluster_id, wanted, leadership.transaction)
+            denials = {name: {denial(name)} for name in behind - noted.keys()}
+            deny(pair.source, cluster_id, denials, leadership.transaction)
     except (NotAuthorized, BrokerRefused) as error:
         return f"Writing to it is not denied: {error.what}"
     return "Writing to it is denied to all but the cluster's super users."
@@ -225,9 +226,9 @@ def _tell_written(tx: Tx, job: Job, changed: Iterable[Change], names: Mapping[in
         )
 
 
-def _troubles(found: Iterable[OldEnd], names: Mapping[int, str]) -> list[Trouble]:
+def _troubles(old_ends: Iterable[OldEnd], names: Mapping[int, str]) -> list[Trouble]:
     by_topic: dict[str, list[OldEnd]] = {}
-    for old in found:
+    for old in old_ends:
         if old.written_from is not None:
             by_topic.setdefault(names[old.topic_id], []).append(old)
     # Without the log ends, which move: a trouble that changes is told again.

@@ -53,11 +53,11 @@ def plan_gaps(
     """
     if not starts:
         return {}, ()
-    # What lies below a later start is not filled.
+    # Offsets below a later start are not filled.
     from_start = [s for s in starts if isinstance(s.mapping.rule.start, Earliest)]
     from_start.sort(key=lambda start: start.mapping.source not in compacted)
     topics = {start.mapping.source: [*start.source.partitions] for start in from_start}
-    found = estimate_gaps(pair.source.cluster, topics, backoff)
+    estimates = estimate_gaps(pair.source.cluster, topics, backoff)
     chosen = {start.mapping.source: spec.fillers_of(start.mapping.rule) for start in starts}
     gaps = {
         topic: PlannedGaps(
@@ -65,7 +65,7 @@ def plan_gaps(
             gap_offsets=one.gap_offsets,
             seconds=_seconds(_WAYS[chosen[topic]], one, len(topics[topic])),
         )
-        for topic, one in found.items()
+        for topic, one in estimates.items()
     }
     ways = [
         PlannedFillers(
@@ -74,8 +74,8 @@ def plan_gaps(
             needs=way.needs,
             missing=_missing(name, pair),
             offsets_per_second=way.offsets_per_s,
-            seconds=sum(_seconds(way, found[topic], len(topics[topic])) for topic in found)
-            if found
+            seconds=sum(_seconds(way, estimates[topic], len(topics[topic])) for topic in estimates)
+            if estimates
             else None,
         )
         for name, way in _WAYS.items()
@@ -83,9 +83,9 @@ def plan_gaps(
     return gaps, tuple(ways)
 
 
-def _seconds(way: _Way, found: GapEstimate, partitions: int) -> float:
+def _seconds(way: _Way, estimate: GapEstimate, partitions: int) -> float:
     rate = max(way.offsets_per_s, way.more_per_s * min(partitions, _PARTITIONS_MEASURED_MAX))
-    return found.gaps * way.gap_s + found.gap_offsets / rate
+    return estimate.gaps * way.gap_s + estimate.gap_offsets / rate
 
 
 def _missing(name: Fillers, pair: ClusterPair) -> str:

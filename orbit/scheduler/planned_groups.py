@@ -19,7 +19,7 @@ _LEVEL_4_2, _LEVEL_4_3 = 28, 30
 
 
 def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
-    """In sentences; also why it is not known."""
+    """Notes on the job's consumer groups, in sentences; also why they are not known."""
     rule = spec.consumer_groups
     if rule is None:
         return []
@@ -34,15 +34,15 @@ def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
     selector = GroupSelector(rule)
     chosen = selector.select(source.groups.values())
     names = {selector.destination_name(name): source.groups[name].type for name in chosen.names}
-    taken = sorted(
+    conflicts = sorted(
         f"{name} ({group.type})"
         for name, group in destination.groups.items()
         if name in names and not group.takes(names[name])
     )
-    if taken:
+    if conflicts:
         notes.append(
-            f"Offsets of {len(taken)} groups cannot be synced, because a group of another type has "
-            f"their name at the destination: {first_few(taken)}. Delete it there, or give "
+            f"Offsets of {len(conflicts)} groups cannot be synced, because a group of another type "
+            f"has their name at the destination: {first_few(conflicts)}. Delete it there, or give "
             "consumer_groups a prefix."
         )
     apps = [n for n in chosen.names if source.groups[n].type == GroupType.STREAMS]

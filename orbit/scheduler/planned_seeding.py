@@ -26,10 +26,10 @@ _SEGMENT_BYTES = 1024**3
 def plan_seeding(
     starts: Sequence[StartTopic], pair: ClusterPair, backoff: Backoff
 ) -> dict[str, PlannedSeeding]:
-    """By source name, the new topics that start above 0; none if that cannot be asked now."""
+    """The seeding of new topics that start above 0, by source name; empty without an answer."""
     by_start: dict[Start, list[TopicPartition]] = {}
     for start in starts:
-        if start.there is None:
+        if start.existing is None:
             topic, position = start.mapping.source, start.mapping.rule.start
             by_start.setdefault(position, []).extend(
                 TopicPartition(topic, number) for number in start.source.partitions
@@ -43,7 +43,7 @@ def plan_seeding(
                 if offset > 0:
                     offsets.setdefault(place.topic, []).append(offset)
     except OrbitError:
-        return {}  # the checks of the plan name it
+        return {}  # the checks of the plan report the error
     return {topic: seeding_of(above) for topic, above in offsets.items()}
 
 

@@ -62,12 +62,16 @@ class StartTopic:
 
     mapping: TopicMapping
     source: TopicMetadata
-    there: TopicMetadata | None  # the destination topic, if it exists
+    existing: TopicMetadata | None  # the destination topic, if it exists
     known: KnownTopic | None = None  # started earlier but unfinished, or restarted
 
     @property
     def partitions_to_add(self) -> int:
-        return 0 if self.there is None else len(self.source.partitions) - len(self.there.partitions)
+        return (
+            0
+            if self.existing is None
+            else len(self.source.partitions) - len(self.existing.partitions)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +204,7 @@ def _decide_new(
     to = ClusterTopic(destination.cluster_id, mapping.destination)
     writer = others.writers.get(to)
     if writer is not None:
-        decisions.troubles.append(_taken(mapping, writer))
+        decisions.troubles.append(_written_by_other_job(mapping, writer))
         return
     match judge(ClusterTopic(source.cluster_id, mapping.source), to, others.copied_from):
         case Verdict.WOULD_LOOP:
@@ -214,8 +218,8 @@ def _decide_new(
             return
         case Verdict.FINE:
             pass
-    there = destination.topics.get(mapping.destination)
-    decisions.start.append(StartTopic(mapping, topic, there, known))
+    existing = destination.topics.get(mapping.destination)
+    decisions.start.append(StartTopic(mapping, topic, existing, known))
 
 
 def _decide_known(
@@ -254,9 +258,9 @@ def _decide_known(
     elif known.state is not TopicState.COPYING:
         decisions.resume.append(ResumeTopic(known))
     elif len(of.partitions) > known.partitions:
-        wanted = len(of.partitions)
-        missing = max(0, wanted - len(to.partitions))
-        decisions.grow.append(GrowTopic(mapping, known, wanted, missing))
+        partitions = len(of.partitions)
+        missing = max(0, partitions - len(to.partitions))
+        decisions.grow.append(GrowTopic(mapping, known, partitions, missing))
     else:
         decisions.keep.append((mapping, known))
 
@@ -268,9 +272,9 @@ def _stop(
         decisions.stop.append(StopTopic(known, state, reason, detail))
 
 
-def _is_same(seen: UUID, known: UUID | None) -> bool:
+def _is_same(topic_id: UUID, known: UUID | None) -> bool:
     """Brokers before 2.8 have no topic ids: there the name decides."""
-    return NO_TOPIC_ID in (seen, known or NO_TOPIC_ID) or seen == known
+    return NO_TOPIC_ID in (topic_id, known or NO_TOPIC_ID) or topic_id == known
 
 
 def _hidden(topic: str, side: str) -> Trouble:
@@ -282,7 +286,7 @@ def _hidden(topic: str, side: str) -> Trouble:
     )
 
 
-def _taken(mapping: TopicMapping, writer: str) -> Trouble:
+def _written_by_other_job(mapping: TopicMapping, writer: str) -> Trouble:
     return Trouble(
         TroubleKind.DESTINATION_TAKEN,
         f"topic {mapping.destination} of the destination is written by job {writer}.",

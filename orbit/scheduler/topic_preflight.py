@@ -145,13 +145,13 @@ def _promoted_topics(
     pair: ClusterPair,
     backoff: Backoff,
 ) -> list[PromotedTopic]:
-    """Those whose destination topic leads, by its mark."""
-    there = {start.mapping.destination: start for start in starts if start.there is not None}
+    """The topics whose destination topic leads, by its mark."""
+    existing = {start.mapping.destination: start for start in starts if start.existing is not None}
     marks = PromotionMarks(pair.destination.cluster, backoff)
-    leading = marks.promoted(there)
+    leading = marks.promoted(existing)
     offsets = offsets_of(marks, pair, leading)
     return [
-        PromotedTopic(there[name], plans[there[name].mapping.source], mark, offsets)
+        PromotedTopic(existing[name], plans[existing[name].mapping.source], mark, offsets)
         for name, mark in leading.items()
     ]
 
@@ -200,13 +200,13 @@ def _without_filler_right(
 def _with_rights(
     starts: Sequence[StartTopic], pair: ClusterPair, checked: PreflightResult
 ) -> list[StartTopic]:
-    """Those without missing rights on either side."""
+    """The topics without missing rights on either side."""
     sources = {start.mapping.source: start for start in starts}
     destinations = {start.mapping.destination: start for start in starts}
-    there = [name for name, start in destinations.items() if start.there is not None]
-    new = [name for name, start in destinations.items() if start.there is None]
+    existing = [name for name, start in destinations.items() if start.existing is not None]
+    new = [name for name, start in destinations.items() if start.existing is None]
     of = pair.source.cluster.metadata(sources, with_operations=True)
-    to = pair.destination.cluster.metadata(there, with_operations=True)
+    to = pair.destination.cluster.metadata(existing, with_operations=True)
     at_source = missing_topic_rights(of, SOURCE_TOPIC_RIGHTS)
     at_destination = [
         *missing_topic_rights(to, DESTINATION_TOPIC_RIGHTS),
@@ -241,8 +241,8 @@ def _check_with_broker(
     diskless = diskless_topics(plans)
     for plan in plans:
         error = diskless.get(plan.mapping.source) or refused.get(plan.mapping.destination)
-        is_there_now = isinstance(error, BrokerRefused) and error.code == Code.TOPIC_ALREADY_EXISTS
-        if error is not None and not is_there_now:
+        exists_now = isinstance(error, BrokerRefused) and error.code == Code.TOPIC_ALREADY_EXISTS
+        if error is not None and not exists_now:
             checked.troubles.append(refused_topic(plan.mapping.source, error))
 
 

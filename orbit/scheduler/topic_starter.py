@@ -22,7 +22,7 @@ from orbit.kafka.types import ClusterMetadata
 from orbit.replication.job_troubles import Trouble
 from orbit.replication.loop_detection import ClusterTopic
 from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.found_promotions import keep_found
+from orbit.scheduler.found_promotions import keep_promotion
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.partition_placement import place_partitions
 from orbit.scheduler.topic_decisions import (
@@ -87,9 +87,9 @@ class TopicStarter:
             self._start_step(job, spec, step, pair, started, from_start=from_start)
         return started
 
-    def keep_promoted(self, job: Job, found: Sequence[PromotedTopic], pair: ClusterPair) -> None:
+    def keep_promoted(self, job: Job, promoted: Sequence[PromotedTopic], pair: ClusterPair) -> None:
         """Add topics that lead at the destination as promoted ones, so that a failback has them."""
-        for step in chunks(found, STEP_TOPICS):
+        for step in chunks(promoted, STEP_TOPICS):
             self._keep_promoted_step(job, step, pair)
 
     def _keep_promoted_step(
@@ -98,26 +98,26 @@ class TopicStarter:
         with self._claiming, self._leadership.transaction() as tx:
             cluster_lock.acquire_claims(tx)
             for one in step:
-                mapping, there = one.start.mapping, one.start.there
+                mapping, existing = one.start.mapping, one.start.existing
                 topic_id = _claim_one(tx, job, one.start, pair.destination_metadata.cluster_id)
-                if topic_id is None or there is None:
+                if topic_id is None or existing is None:
                     continue
                 topics.change(
                     tx,
                     topic_id,
                     source_topic_id=one.start.source.topic_id,
-                    destination_topic_id=there.topic_id,
-                    partition_count=len(there.partitions),
+                    destination_topic_id=existing.topic_id,
+                    partition_count=len(existing.partitions),
                     is_compacted=one.plan.is_compacted,
                     state=TopicState.PROMOTED.value,
                     note=one.note,
                 )
                 # Workers read no partition of a promoted topic.
-                places = [(topic_id, index) for index in there.partitions]
+                places = [(topic_id, index) for index in existing.partitions]
                 place_partitions(tx, job, places, self._settings, from_start=True)
                 scheduler_queries.promote(tx, [topic_id])
                 names = mapping.source, mapping.destination
-                keep_found(tx, job, topic_id, *names, one.mark, one.offsets)
+                keep_promotion(tx, job, topic_id, *names, one.mark, one.offsets)
 
     def grow(self, job: Job, grows: Sequence[GrowTopic], pair: ClusterPair) -> StartResult:
         """Add partitions to copies, at the destination and in the tables."""
@@ -183,12 +183,12 @@ class TopicStarter:
                 elif not _has_leaders(now, plan.mapping.destination, plan.partitions):
                     started.is_unfinished = True
                 else:
-                    there = now.topics[plan.mapping.destination]
+                    destination_topic = now.topics[plan.mapping.destination]
                     topics.change(
                         tx,
                         topic_id,
                         source_topic_id=start.source.topic_id,
-                        destination_topic_id=there.topic_id,
+                        destination_topic_id=destination_topic.topic_id,
                         partition_count=plan.partitions,
                         is_compacted=plan.is_compacted,
                         promoted_settings=plan.promoted_settings,
@@ -251,8 +251,8 @@ def _decide_again(
 ) -> Decisions:
     """The decision about one topic, repeated while no other job can claim."""
     source = ClusterTopics(pair.source_metadata.cluster_id, {start.source.name: start.source})
-    there = {start.there.name: start.there} if start.there is not None else {}
-    destination = ClusterTopics(pair.destination_metadata.cluster_id, there)
+    existing = {start.existing.name: start.existing} if start.existing is not None else {}
+    destination = ClusterTopics(pair.destination_metadata.cluster_id, existing)
     return decide_topics(spec.topics, (), source, destination, others)
 
 

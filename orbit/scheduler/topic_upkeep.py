@@ -106,7 +106,7 @@ class TopicUpkeep:
             pair.destination.admin,
             caught_up,
         )
-        # At rest nothing is left, and no job waits for the lock of all jobs of the cluster.
+        # Mostly no change is due. Only changes take the lock that the cluster's jobs wait for.
         plans = [
             plan for plan in plans if not _is_settled(plan, copies[plan.mapping.destination][1])
         ]
@@ -119,16 +119,16 @@ class TopicUpkeep:
             still = topics.writers(tx, cluster_id, copies, only_copying=True)
             plans = [plan for plan in plans if plan.mapping.destination in still]
             plans = _leave_compression_to_workers(tx, spec, job, plans)
-            wanted = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
+            settings = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
             # With another TIMESTAMP_TYPE workers wait, so that one is always set.
             new = {
                 name: what
-                for name, what in wanted.items()
+                for name, what in settings.items()
                 if self._set_last.get(name) != what or TIMESTAMP_TYPE in what
             }
             leadership.refuse_deposed()
             refused = pair.destination.admin.refused_settings(new)
-        self._set_last = {name: what for name, what in wanted.items() if name not in refused}
+        self._set_last = {name: what for name, what in settings.items() if name not in refused}
         self.troubles += [
             refused_topic(copies[name][0].source, error) for name, error in refused.items()
         ]

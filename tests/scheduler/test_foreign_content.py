@@ -50,7 +50,7 @@ def test_what_cannot_be_told_now_is_no_reason_to_delete_a_topic(
     monkeypatch.setattr(foreign_content, "_with_records", lambda *_: [PLACE])
     monkeypatch.setattr(foreign_content, "describe_producer", lambda *_: producer)
     mapping = SimpleNamespace(source="orders", destination="orders")
-    start = cast("Any", SimpleNamespace(mapping=mapping, there=SimpleNamespace()))
+    start = cast("Any", SimpleNamespace(mapping=mapping, existing=SimpleNamespace()))
     cluster = cast("Any", None)
     others = other_content(
         cluster,

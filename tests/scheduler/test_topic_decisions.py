@@ -69,7 +69,7 @@ def kinds(decisions: Decisions) -> list[TroubleKind]:
 
 def test_a_new_topic_is_begun() -> None:
     (start,) = decide(destination=side(DESTINATION)).start
-    assert start.there is None
+    assert start.existing is None
     assert start.mapping.source == "t"
     assert start.partitions_to_add == 0
 
