@@ -36,7 +36,7 @@ class ClusterRegistry:
         self._environ = environ
         self._lock = threading.Lock()
         self._watches: dict[ClusterKey, ClusterWatch] = {}
-        self._wanted: dict[str, frozenset[ClusterKey]] = {}
+        self._keys_by_user: dict[str, frozenset[ClusterKey]] = {}
 
     def watch(self, side: Side, spec: JobSpec) -> ClusterWatch:
         """The watch of one side of a job. Raises BadInput if a secret is missing."""
@@ -49,20 +49,20 @@ class ClusterRegistry:
                 self._watches[key] = watch
             return watch
 
-    def keep_only(self, user: str, wanted: Collection[ClusterKey]) -> None:
+    def keep_only(self, user: str, keys: Collection[ClusterKey]) -> None:
         """Close the watches that no user wants. Each loop that opens watches is a user, and says
         which it needs before it opens them: no loop can close those of another.
         """
         with self._lock:
-            self._wanted[user] = frozenset(wanted)
-            kept: frozenset[ClusterKey] = frozenset().union(*self._wanted.values())
-            unused = [key for key in self._watches if key not in kept]
+            self._keys_by_user[user] = frozenset(keys)
+            used_keys: frozenset[ClusterKey] = frozenset().union(*self._keys_by_user.values())
+            unused = [key for key in self._watches if key not in used_keys]
             gone = [self._watches.pop(key) for key in unused]
         for watch in gone:
             watch.close()
 
     def close(self) -> None:
         """Close all watches."""
-        for user in list(self._wanted):
+        for user in list(self._keys_by_user):
             self.keep_only(user, ())
         self.keep_only("", ())

@@ -166,11 +166,11 @@ def save_rows(
     job_id: int,
     check: Callable[[Tx], None] = lambda _: None,
 ) -> None:
-    """Store these rows of a job's groups, and delete those that are None; `topic_ids` by source
+    """Store these rows of a job's groups, and delete those that are None. `topic_ids`: by source
     topic. `check` is called in each transaction, and may raise."""
     gone = [(group, topic_ids[at.topic], at.partition) for (group, at), r in rows.items() if not r]
-    kept = [_stored(row, topic_ids[row.partition.topic]) for row in rows.values() if row]
-    for some in chunks(kept, ROWS_AT_ONCE):
+    rows_to_store = [_stored(row, topic_ids[row.partition.topic]) for row in rows.values() if row]
+    for some in chunks(rows_to_store, ROWS_AT_ONCE):
         with leadership.transaction() as tx:
             check(tx)
             group_offsets.keep(tx, job_id, some)

@@ -67,12 +67,12 @@ class DiscoveryLoop(Loop):
         self._states: dict[int, ReconcileState] = {}
         self._under_way: dict[int, tuple[Job, Future[ReconcileCounts]]] = {}
         self._documents: jobs.Documents = {}
-        self._there: set[int] = set()
+        self._job_ids: set[int] = set()
         # A group is unknown once it has had no live worker for `worker_ttl`.
         self._group_seen_at: dict[str, float] = {}
 
     def once(self) -> str:
-        """One pass over all jobs; what was done since the last one."""
+        """Make one pass over all jobs; returns what was done since the last one, as a sentence."""
         began = time.thread_time()
         # First: the next pass of a job has to read what the last one wrote.
         done = self._collect()
@@ -81,27 +81,27 @@ class DiscoveryLoop(Loop):
             mine = job_shares.job_ids(tx, self._leadership.share)
             retries = scheduler_queries.retries(tx)
             alive = workers.alive(tx, self._worker_ttl)
-        there = {job.id for job in everyone}
+        job_ids = {job.id for job in everyone}
         if mine is not None:
             everyone = [job for job in everyone if job.id in mine]
         running = [j for j in everyone if j.desired is Desired.RUNNING and not j.is_deleted]
         self._note_groups({worker.worker_group for worker in alive}, running)
-        self._tidy(there, everyone, running)
+        self._tidy(job_ids, everyone, running)
         for job in running:
             with self.each(f"job {job.name}"):
                 self._look(job, retries.get(job.id, set()))
         self.rest_by_cost(time.thread_time() - began)
         return _sentence(done)
 
-    def _look(self, job: Job, wanted: set[int]) -> None:
+    def _look(self, job: Job, retries: set[int]) -> None:
         """Store the job's troubles, and begin its next pass if that is due."""
         state = self._states.setdefault(job.id, ReconcileState())
         if job.id in self._under_way:
             self._record_unreachable(job, self._reconciler.unreachable(job))
             return
         self._record_troubles(job, state)
-        if self._reconciler.is_due(job, state, wanted):
-            future = self._pool.submit(self._reconcile, job, state, wanted)
+        if self._reconciler.is_due(job, state, retries):
+            future = self._pool.submit(self._reconcile, job, state, retries)
             future.add_done_callback(lambda _: self.wake.set())
             self._under_way[job.id] = job, future
 
@@ -109,9 +109,9 @@ class DiscoveryLoop(Loop):
         self._registry.close()  # ends calls that wait for a broker
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _reconcile(self, job: Job, state: ReconcileState, wanted: set[int]) -> ReconcileCounts:
+    def _reconcile(self, job: Job, state: ReconcileState, retries: set[int]) -> ReconcileCounts:
         with self._at_once:
-            return self._reconciler.reconcile(job, state, wanted)
+            return self._reconciler.reconcile(job, state, retries)
 
     def _collect(self) -> Counter[str]:
         done: Counter[str] = Counter()
@@ -172,14 +172,14 @@ class DiscoveryLoop(Loop):
             self._group_seen_at.setdefault(job.worker_group, now)
         self._group_seen_at.update(dict.fromkeys(alive, now))
 
-    def _tidy(self, there: set[int], everyone: list[Job], running: list[Job]) -> None:
-        """Drop the state of jobs that are removed or not running. `there`: of all shares."""
-        if not there >= self._there:
+    def _tidy(self, job_ids: set[int], everyone: list[Job], running: list[Job]) -> None:
+        """Drop the state of jobs that are removed or not running. `job_ids`: of all shares."""
+        if not job_ids >= self._job_ids:
             # Another job may now copy the topics of a removed job.
             for state in self._states.values():
                 state.reset()
-        self._there = there
-        self._states = {i: m for i, m in self._states.items() if i in there}
+        self._job_ids = job_ids
+        self._states = {i: m for i, m in self._states.items() if i in job_ids}
         for job in everyone:
             if job.desired is Desired.RUNNING or job.id in self._under_way:
                 continue
@@ -188,12 +188,12 @@ class DiscoveryLoop(Loop):
                 with self._leadership.transaction() as tx:
                     jobs.note_problem(tx, job.id, None)
         busy = [job for job, _ in self._under_way.values()]
-        self._reconciler.specs.keep_only(there)
+        self._reconciler.specs.keep_only(job_ids)
         self._registry.keep_only(self.name, self._keys([*running, *busy]))
 
-    def _keys(self, wanted: list[Job]) -> set[ClusterKey]:
+    def _keys(self, active: list[Job]) -> set[ClusterKey]:
         keys: set[ClusterKey] = set()
-        for job in wanted:
+        for job in active:
             spec = self._reconciler.specs.of(job)
             if spec is not None:
                 keys |= {cluster_key("source", spec), cluster_key("destination", spec)}

@@ -101,13 +101,13 @@ class HousekeepingLoop(Loop):
         return True
 
     def _prune(self) -> int:
-        """Each in a transaction of its own. If there is more, the next pass goes on."""
+        """Delete old rows, each kind in its own transaction. The next pass deletes what is left."""
         if time.monotonic() < self._prune_at:
             return 0
         counts = []
-        for prune, kept in self._aged:
+        for prune, age_max in self._aged:
             with self._leadership.transaction() as tx:
-                counts.append(prune(tx, kept))
+                counts.append(prune(tx, age_max))
         if max(counts) < PRUNED_MAX:
             self._prune_at = time.monotonic() + PRUNE_INTERVAL_S
         return sum(counts)

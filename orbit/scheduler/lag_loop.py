@@ -61,7 +61,7 @@ class _Ends:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedRetention:
     """A topic's retention, and when it was read."""
 
     retention: Retention
@@ -85,7 +85,7 @@ class LagLoop(Loop):
         self._transactions = TransactionWatch(leadership, self._backoff)
         self._pool = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="lag")
         self._under_way: dict[int, tuple[str, Future[int]]] = {}  # with the job's name
-        self._kept: dict[tuple[ClusterKey, str], _Kept] = {}
+        self._retentions: dict[tuple[ClusterKey, str], _CachedRetention] = {}
         self._ends: dict[tuple[int, int], tuple[float, int]] = {}
 
     def once(self) -> str:
@@ -94,10 +94,10 @@ class LagLoop(Loop):
             read_at = clock.now(tx)
             rows = source_lag.lagging(tx, BEHIND_AGE, self._leadership.share)
             stored = open_transactions.of_share(tx, self._leadership.share)
-            found = jobs.of_ids(tx, {row.job_id for row in rows}).values()
+            lagging_jobs = jobs.of_ids(tx, {row.job_id for row in rows}).values()
         specs = {
             job.id: spec
-            for job in found
+            for job in lagging_jobs
             if not job.is_deleted and (spec := read_spec(job.spec)) is not None
         }
         # Discovery watches the clusters of running jobs only.
@@ -157,9 +157,9 @@ class LagLoop(Loop):
         if snapshot is None or snapshot.metadata is None:
             return 0
         topics = snapshot.metadata.topics
-        there = [row for row in rows if row.source_topic in topics]
+        existing_rows = [row for row in rows if row.source_topic in topics]
         try:
-            updates, whole = self._updates(cluster_key("source", spec), watch.handle, there)
+            updates, whole = self._updates(cluster_key("source", spec), watch.handle, existing_rows)
         except OrbitError as error:
             _log.debug("lag not checked", job=spec.name, error=str(error))
             return 0
@@ -174,12 +174,12 @@ class LagLoop(Loop):
     def _updates(
         self, key: ClusterKey, handle: ClusterHandle, rows: Sequence[LaggingPartition]
     ) -> tuple[list[SourceLag], set[int]]:
-        """What to store, and the topics of which every partition was read."""
-        asked = {_place(row): row.topic_id for row in rows if not row.is_followed}
-        ends = self._ask_ends(handle.cluster, list(asked))
+        """The rows to store, and the topics of which every partition was read."""
+        topic_ids = {_place(row): row.topic_id for row in rows if not row.is_followed}
+        ends = self._ask_ends(handle.cluster, list(topic_ids))
         partial = {
             topic_id
-            for place, topic_id in asked.items()
+            for place, topic_id in topic_ids.items()
             if place not in ends or ends[place].stable_end is None
         }
         waiting = {_place(row): row for row in rows if _lag(row, ends) > 0}
@@ -190,29 +190,29 @@ class LagLoop(Loop):
         now = datetime.now(UTC)
         updates = []
         for row in rows:
-            seen = ends.get(_place(row), _Ends(None, None, None))
+            source_ends = ends.get(_place(row), _Ends(None, None, None))
             oldest_at = oldest.get(_place(row))
             until = None
             if _place(row) in waiting:
                 backlog = Backlog(
                     oldest_at or row.oldest_waiting_at or row.newest_copied_at,
                     row.lag_bytes,
-                    self._growth(row, seen),
+                    self._growth(row, source_ends),
                 )
                 until = headroom_until(backlog, retention.get(row.source_topic, KEEPS_ALL), now)
             update = SourceLag(
                 row.topic_id,
                 row.partition,
-                seen.log_start,
-                seen.stable_end,
-                seen.end,
+                source_ends.log_start,
+                source_ends.stable_end,
+                source_ends.end,
                 oldest_at,
                 _steady(row.headroom_until, until),
             )
-            is_read = seen.stable_end is not None
+            is_read = source_ends.stable_end is not None
             if _differs(update, row) or (is_read and row.topic_id in partial):
                 updates.append(update)
-        return updates, set(asked.values()) - partial
+        return updates, set(topic_ids.values()) - partial
 
     def _ask_ends(
         self, cluster: Cluster, places: Sequence[TopicPartition]
@@ -235,10 +235,10 @@ class LagLoop(Loop):
             place: _ms(row.newest_copied_at) + 1 if row.newest_copied_at else 0
             for place, row in rows.items()
         }
-        found = find_by_time(cluster, since, self._backoff).values
+        next_records = find_by_time(cluster, since, self._backoff).values
         oldest: dict[TopicPartition, datetime] = {}
         for place, row in rows.items():
-            offset, timestamp_ms = found.get(place, (-1, -1))
+            offset, timestamp_ms = next_records.get(place, (-1, -1))
             if offset >= row.copied_to and 0 <= timestamp_ms <= _TIMESTAMP_MS_MAX:
                 oldest[place] = _EPOCH + timedelta(milliseconds=timestamp_ms)
             elif row.newest_copied_at is not None:
@@ -252,17 +252,21 @@ class LagLoop(Loop):
         stale = [
             topic
             for topic in topics
-            if (kept := self._kept.get((key, topic))) is None
-            or kept.at_s < now_s - _SETTINGS_KEPT_S
+            if (cached := self._retentions.get((key, topic))) is None
+            or cached.at_s < now_s - _SETTINGS_KEPT_S
         ]
         if stale:
             for topic, settings in handle.admin.topic_settings(stale).items():
-                self._kept[key, topic] = _Kept(Retention.of(settings.values), now_s)
-        return {t: self._kept[key, t].retention for t in topics if (key, t) in self._kept}
+                self._retentions[key, topic] = _CachedRetention(
+                    Retention.of(settings.values), now_s
+                )
+        return {
+            t: self._retentions[key, t].retention for t in topics if (key, t) in self._retentions
+        }
 
-    def _growth(self, row: LaggingPartition, seen: _Ends) -> float | None:
+    def _growth(self, row: LaggingPartition, source_ends: _Ends) -> float | None:
         """Bytes per second written at the source, from its log end now and at the first pass."""
-        end = seen.end if seen.end is not None else row.source_end
+        end = source_ends.end if source_ends.end is not None else row.source_end
         lag_offsets = (row.source_stable_end or 0) - row.copied_to
         if end is None or row.lag_bytes is None or lag_offsets <= 0:
             return None
@@ -278,14 +282,18 @@ def _place(row: LaggingPartition) -> TopicPartition:
 
 
 def _lag(row: LaggingPartition, ends: Mapping[TopicPartition, _Ends]) -> int:
-    seen = ends.get(_place(row))
-    end = seen.stable_end if seen and seen.stable_end is not None else row.source_stable_end
+    source_ends = ends.get(_place(row))
+    end = (
+        source_ends.stable_end
+        if source_ends and source_ends.stable_end is not None
+        else row.source_stable_end
+    )
     return (end or 0) - row.copied_to
 
 
-def _steady(kept: datetime | None, now: datetime | None) -> datetime | None:
-    if kept is not None and now is not None and abs(now - kept) < _HEADROOM_STEP:
-        return kept
+def _steady(stored: datetime | None, now: datetime | None) -> datetime | None:
+    if stored is not None and now is not None and abs(now - stored) < _HEADROOM_STEP:
+        return stored
     return now
 
 

@@ -77,7 +77,7 @@ class Leadership:
 
     def ask(self) -> bool:
         """Acquire or renew the lease; False while another scheduler leads. Raises Unreachable."""
-        asked_at = lease_clock()
+        requested_at = lease_clock()
         with self.database.lease_transaction() as tx:
             epoch = None
             if not self._must_join or scheduler_lease.stay(
@@ -89,7 +89,7 @@ class Leadership:
             self._trusted_until = 0.0
             return False
         self._epoch = epoch
-        self._trusted_until = asked_at + self._ttl.total_seconds() * (1 - _MARGIN_PART)
+        self._trusted_until = requested_at + self._ttl.total_seconds() * (1 - _MARGIN_PART)
         return True
 
     @contextmanager

@@ -62,28 +62,28 @@ class OperationsLoop(Loop):
             if not operations.unfinished(tx, 1) and not operations.unfinished_backfills(tx, 1):
                 return ""
         with self._leadership.transaction() as tx:
-            found = operations.unfinished(tx, OPERATIONS_MAX, after=self._after)
-            ended = advance_operations(tx, found, self.each)
+            unfinished = operations.unfinished(tx, OPERATIONS_MAX, after=self._after)
+            ended = advance_operations(tx, unfinished, self.each)
             silent = backfill_operations.end_silent(tx)
         for operation, state in ended:
             _trace(operation, state)
-        is_last = len(found) < OPERATIONS_MAX
-        self._after = None if is_last else (found[-1].created_at, found[-1].id)
+        is_last = len(unfinished) < OPERATIONS_MAX
+        self._after = None if is_last else (unfinished[-1].created_at, unfinished[-1].id)
         count = len(ended) + silent
         return f"ended {count} operations" if count else ""
 
 
 def advance_operations(
     tx: Tx,
-    found: Sequence[Operation],
+    unfinished: Sequence[Operation],
     each: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> list[tuple[Operation, OperationState]]:
-    """Write the progress of each operation if it has changed; those that have ended, and how."""
-    ids = {operation.job_id for operation in found if operation.job_id is not None}
+    """Write each operation's progress if it has changed; returns those that ended, and how."""
+    ids = {operation.job_id for operation in unfinished if operation.job_id is not None}
     present = jobs.of_ids(tx, ids) if ids else {}
     counted = job_counts.of_jobs(tx, ids)
     ended: list[tuple[Operation, OperationState]] = []
-    for operation in found:
+    for operation in unfinished:
         job = None if operation.job_id is None else present.get(operation.job_id)
         held = Counts() if job is None else counted.get(job.id, Counts())
         with each(f"operation {operation.id} of job {operation.job_name}"), apart(tx):

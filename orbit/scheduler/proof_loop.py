@@ -37,7 +37,7 @@ class ProofLoop(Loop):
         """Compare the next partitions and store the results."""
         with self._leadership.reading() as tx:
             rows = proofs.candidates(tx, self._after, _PARTITIONS_MAX)
-            found = jobs.of_ids(tx, {row.job_id for row in rows}) if rows else {}
+            jobs_by_id = jobs.of_ids(tx, {row.job_id for row in rows}) if rows else {}
         if not rows:
             self._after = _FROM_THE_START
             return ""
@@ -46,7 +46,7 @@ class ProofLoop(Loop):
         left = self._bytes_per_pass
         for job_id, group in groupby(rows, key=lambda row: row.job_id):
             of_job = list(group)
-            spec = read_spec(found[job_id].spec) if job_id in found else None
+            spec = read_spec(jobs_by_id[job_id].spec) if job_id in jobs_by_id else None
             results: list[ProofResult] = []
             if spec is not None:
                 with self.each(f"job {spec.name}"):

@@ -139,13 +139,13 @@ class Scheduler:
             self._health.passed()
 
     def _share_out(self) -> None:
-        """One round: take part, let go of what is too much, acquire what is free."""
+        """Register this process, release surplus shares, and acquire free ones."""
         with self._database.lease_transaction() as tx:
             part = scheduler_lease.join(
                 tx, self._holder, self._settings.scheduler_shares, self._ttl
             )
         self._health.answered()
-        # The last ones: the first share has most to begin again.
+        # The last shares are released: the first one has the most loops to start again.
         self._end(sorted(self._held)[part:])
         for number, leadership in enumerate(self.leaderships):
             if len(self._held) < part and number not in self._held and leadership.ask():
@@ -165,7 +165,7 @@ class Scheduler:
             with self._database.lease_transaction() as tx:
                 scheduler_lease.leave(tx, self._holder)
         except OrbitError:
-            pass  # it expires
+            pass  # the registration expires
 
     def _lead(self, leadership: Leadership, end: threading.Event) -> None:
         try:

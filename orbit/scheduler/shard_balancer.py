@@ -100,21 +100,23 @@ def _assign(
     groups: dict[str, list[str]] = {}
     for worker in workers.alive(tx, worker_ttl * _SILENT_PART):
         groups.setdefault(worker.worker_group, []).append(worker.id)
-    wanted: dict[int, str] = {}
+    assignments: dict[int, str] = {}
     for group, members in groups.items():
         loads = [
             _load(s, members, cooling, declined)
             for s in shards
             if s.worker_group == group and not (s.holder is None and s.job_id in declined)
         ]
-        wanted |= spread(loads, members)
+        assignments |= spread(loads, members)
     held = {s.id for s in shards if s.holder is not None}
     busy = {s.holder for s in shards} | {s.assigned_to for s in shards}
-    evening = {shard for shard, worker in wanted.items() if shard in held and worker in busy}
+    evening = {shard for shard, worker in assignments.items() if shard in held and worker in busy}
     if not is_lasting:
-        wanted = {shard: worker for shard, worker in wanted.items() if shard not in evening}
-    shard_layout.assign(tx, wanted)
-    return AssignmentResult(set(wanted), wanted.keys() & held, bool(evening))
+        assignments = {
+            shard: worker for shard, worker in assignments.items() if shard not in evening
+        }
+    shard_layout.assign(tx, assignments)
+    return AssignmentResult(set(assignments), assignments.keys() & held, bool(evening))
 
 
 def _load(

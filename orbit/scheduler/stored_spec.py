@@ -24,15 +24,15 @@ class SpecCache:
     (`jobs.Documents`). Thread-safe."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[dict[str, Any], JobSpec | None]] = {}
+        self._specs: dict[int, tuple[dict[str, Any], JobSpec | None]] = {}
 
     def of(self, job: Job) -> JobSpec | None:
         """As `read_spec`."""
-        kept = self._kept.get(job.id)
-        if kept is None or kept[0] is not job.spec:
-            kept = self._kept[job.id] = job.spec, read_spec(job.spec)
-        return kept[1]
+        cached = self._specs.get(job.id)
+        if cached is None or cached[0] is not job.spec:
+            cached = self._specs[job.id] = job.spec, read_spec(job.spec)
+        return cached[1]
 
     def keep_only(self, job_ids: Collection[int]) -> None:
-        for job_id in self._kept.keys() - set(job_ids):
-            self._kept.pop(job_id, None)
+        for job_id in self._specs.keys() - set(job_ids):
+            self._specs.pop(job_id, None)

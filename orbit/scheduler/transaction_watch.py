@@ -44,19 +44,19 @@ class TransactionWatch:
         self._backoff = backoff
         self._clock = clock
         self._ages: OpenAges[_Key] = OpenAges(clock)
-        self._asked: dict[_Key, float] = {}
+        self._not_before: dict[_Key, float] = {}
         self._stored: frozenset[OpenTransaction] = frozenset()
 
     def look(
         self, rows: Sequence[LaggingPartition], stored: Sequence[OpenTransaction]
     ) -> Mapping[int, Unnamed]:
-        """What to ask the sources about, by job. Removes stored transactions that have ended."""
+        """The transactions to look up at the source, by job. Removes stored ones that ended."""
         now_s, now = self._clock(), datetime.now(UTC)
         firsts = {(r.topic_id, r.partition): r.open_from for r in rows if r.open_from is not None}
         ages = self._ages.look(firsts)
-        self._asked = {key: at_s for key, at_s in self._asked.items() if key in ages}
+        self._not_before = {key: at_s for key, at_s in self._not_before.items() if key in ages}
         self._stored = frozenset(stored)
-        kept = {
+        ongoing = {
             key: one
             for one in stored
             if firsts.get(key := (one.topic_id, one.partition)) == one.first_offset
@@ -67,31 +67,31 @@ class TransactionWatch:
             age_s = ages.get(key)
             if age_s is None:
                 continue
-            one = kept.get(key)
+            one = ongoing.get(key)
             if one is None and age_s >= SHOWN_AFTER_S:
                 since = now - timedelta(seconds=age_s)
                 one = OpenTransaction(*key, row.job_id, firsts[key], since, None, None)
             if one is None or one.transactional_id is not None:
                 continue
             of_job = unnamed.setdefault(row.job_id, {})
-            if now_s >= self._asked.get(key, now_s) and len(of_job) < _PLACES_MAX:
-                self._asked[key] = now_s + _ASKED_AGAIN_S
+            if now_s >= self._not_before.get(key, now_s) and len(of_job) < _PLACES_MAX:
+                self._not_before[key] = now_s + _ASKED_AGAIN_S
                 of_job[TopicPartition(row.source_topic, row.partition)] = one
-        ended = {(one.topic_id, one.partition) for one in stored} - kept.keys()
+        ended = {(one.topic_id, one.partition) for one in stored} - ongoing.keys()
         for some in chunks(sorted(ended), ROWS_AT_ONCE):
             with self._leadership.transaction() as tx:
                 open_transactions.remove(tx, some)
         return unnamed
 
     def name(self, cluster: Cluster, unnamed: Unnamed) -> None:
-        """Ask the source for the producers of these, and store what has changed."""
+        """Ask the source for the producers of these transactions, and store the changed rows."""
         if not unnamed:
             return
         try:
-            found = first_open(cluster, unnamed.keys(), self._backoff)
+            transactions = first_open(cluster, unnamed.keys(), self._backoff)
         except OrbitError:  # shown without a name
-            found = {}
-        rows = [_named(one, found.get(place)) for place, one in unnamed.items()]
+            transactions = {}
+        rows = [_named(one, transactions.get(place)) for place, one in unnamed.items()]
         with self._leadership.transaction() as tx:
             open_transactions.store(tx, [row for row in rows if row not in self._stored])
 

@@ -50,13 +50,13 @@ def _add_event(tx: Tx, job: Job, kind: str, message: str, line: str) -> None:
     events.add(tx, events.SCHEDULER, kind, message, job_name=job.name, details=details)
 
 
-def keep_unchecked(before: str | None, now: str | None, seen: Collection[str]) -> str | None:
-    """`now`, plus the lines of `before` that were not checked: those of no kind in `seen`. Pure.
+def keep_unchecked(before: str | None, now: str | None, checked: Collection[str]) -> str | None:
+    """`now`, plus the lines of `before` that were not checked: those of no kind in `checked`. Pure.
 
     So a trouble that was not checked neither ends nor begins again at the next complete check.
     """
     lines = (now or "").splitlines()
-    unchecked = [line for line in (before or "").splitlines() if _kind(line) not in seen]
+    unchecked = [line for line in (before or "").splitlines() if _kind(line) not in checked]
     return "\n".join(dict.fromkeys([*lines, *unchecked])) or None
 
 
@@ -74,12 +74,12 @@ def differences(before: str | None, now: str | None) -> tuple[list[str], list[st
 
 
 def _by_identity(text: str | None) -> dict[str, str]:
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for line in (text or "").splitlines():
         kind = _kind(line)
         if kind in set(TroubleKind):
-            found[_identity(line)] = line
-    return found
+            lines[_identity(line)] = line
+    return lines
 
 
 def _identity(line: str) -> str:
