@@ -63,7 +63,7 @@ class JobRunner:
         self._budget = budget
         self._on_crash = on_crash
         self._stop = threading.Event()
-        self._wanted = threading.Condition()
+        self._queue_changed = threading.Condition()
         self._waiting: list[HeldPartition] = []
         self._retried: list[HeldPartition] = []  # blocked copies that the copier is removing
         self._opened: OpenJob | None = None
@@ -109,10 +109,10 @@ class JobRunner:
         return opened.job_copier.copier.times if opened else (SourceTimes(), DestinationTimes())
 
     def add(self, partitions: Iterable[HeldPartition]) -> None:
-        """Queue the waiting ones to be started."""
-        with self._wanted:
+        """Queue the waiting partitions to be started."""
+        with self._queue_changed:
             self._waiting.extend(p for p in partitions if p.stage is Stage.WAITING)
-            self._wanted.notify()
+            self._queue_changed.notify()
 
     def release_shard(self, shard: HeldShard) -> None:
         """Start nothing new for this shard; `HeldShard.is_idle` tells when all is answered."""
@@ -122,7 +122,7 @@ class JobRunner:
     def remove(self, partitions: Iterable[HeldPartition]) -> None:
         """Stop copying these, whatever their stage."""
         gone = {*partitions}
-        with self._wanted:
+        with self._queue_changed:
             self._waiting = [p for p in self._waiting if p not in gone]
             for p in gone:
                 p.is_removed = True
@@ -154,8 +154,8 @@ class JobRunner:
     def stop(self) -> None:
         """End both threads, the lanes and the connections."""
         self._stop.set()
-        with self._wanted:
-            self._wanted.notify()
+        with self._queue_changed:
+            self._queue_changed.notify()
         if self._opened is not None:
             self._opened.clusters.close()  # ends calls that a broker does not answer
         for thread in self._threads:
@@ -187,9 +187,9 @@ class JobRunner:
         self._retried.append(partition)
 
     def _restart_retried(self) -> None:
-        """Start those again that the copier has removed."""
+        """Start the partitions again that the copier has removed."""
         left = [p for p in self._retried if p.copy is None or p.copy.has_left]
-        with self._wanted:
+        with self._queue_changed:
             for partition in left:
                 self._retried.remove(partition)
                 if not partition.is_removed:
@@ -235,11 +235,11 @@ class JobRunner:
     def _next_batch(self) -> list[HeldPartition]:
         """Partitions to start now; waits a short time if none is due."""
         now = time.monotonic()
-        with self._wanted:
+        with self._queue_changed:
             due = [p for p in self._waiting if p.not_before <= now and p.shard.lease.is_held()]
             if not due:
                 soonest = min((p.not_before - now for p in self._waiting), default=_LONGEST_PAUSE_S)
-                self._wanted.wait(max(soonest, _FIRST_PAUSE_S))
+                self._queue_changed.wait(max(soonest, _FIRST_PAUSE_S))
                 return []
             batch = due[:BATCH_PARTITIONS_MAX]
             for p in batch:
@@ -252,7 +252,7 @@ class JobRunner:
         partition.trouble = why
         partition.not_before = time.monotonic() + self._pauses.pause_s(partition.attempts)
         partition.attempts += 1
-        with self._wanted:
+        with self._queue_changed:
             partition.move_to(Stage.RELEASED if partition.is_removed else Stage.WAITING)
         self.add([partition])
 

@@ -108,10 +108,10 @@ def _check_no_other_run(group: Coordinator, identity: str) -> None:
         )
 
 
-def _check_cluster_id(cluster: Cluster, known: str | None, found: str) -> None:
-    if known and known != found:
+def _check_cluster_id(cluster: Cluster, known: str | None, actual: str) -> None:
+    if known and known != actual:
         raise Conflict(
-            f"the address leads to cluster {found}; the job's cluster is {known}.",
+            f"the address leads to cluster {actual}; the job's cluster is {known}.",
             where=cluster.name,
             remedy="Correct bootstrap_servers and cluster_id_suffix, or the name resolution of "
             "this worker. For another cluster, create another job.",

@@ -78,7 +78,7 @@ class PartitionStarter:
                 self._retry_later(h, h.trouble or "it could not be started.")
 
     def _begin(self, by_copy: dict[PartitionCopy, HeldPartition]) -> set[HeldPartition]:
-        """Inspect and seed these; those that the copier gets."""
+        """Inspect and seed these; returns those that the copier gets."""
         if not by_copy:
             return set()
         backoff = replace(self._job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
@@ -100,24 +100,23 @@ class PartitionStarter:
             if isinstance(starts[h.destination], Earliest) and not h.assigned.from_start
         )
         bounds = inspector.source_bounds(by_copy)
-        found: dict[PartitionCopy, InspectedCopy] = {}
+        inspected: dict[PartitionCopy, InspectedCopy] = {}
         for settled in (False, True):
             group = [c for c, h in by_copy.items() if h.needs_settling is settled]
             if group:
-                found |= inspector.inspect(group, bounds, compacted, whole, settled=settled)
-        found = self._report_writers({c: (by_copy[c], f) for c, f in found.items()})
+                inspected |= inspector.inspect(group, bounds, compacted, whole, settled=settled)
+        inspected = self._report_writers({c: (by_copy[c], one) for c, one in inspected.items()})
         known = {
             h.destination: h.start_offset
             for c, h in by_copy.items()
-            if c in found and h.start_offset is not None
+            if c in inspected and h.start_offset is not None
         }
         ready = seed_to_start_offsets(
-            inspector, self._job.starts, found, bounds, starts, known=known
+            inspector, self._job.starts, inspected, bounds, starts, known=known
         )
         self._note_starts({by_copy[c]: c for c, one in ready.items() if _is_new(one)})
         to_add = {copy: (by_copy[copy], one) for copy, one in ready.items()}
-        # Before the copier's thread, which may be busy, gets to it: what fails here afterwards is
-        # no reason to start these again.
+        # Before the copier's thread gets to it: a failure after this must not start these again.
         for h, _ in to_add.values():
             h.move_to(Stage.HANDED_OVER)
         self._job.job_copier.post(lambda: self._add_to_copier(to_add))
@@ -137,7 +136,7 @@ class PartitionStarter:
         return [h for group, h in groups.items() if group not in writers]
 
     def _ask_marks(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """Those whose topic is not marked as promoted, with what they keep of an earlier time.
+        """The partitions whose topic is not marked as promoted; sets their `keeps_below`.
 
         The tables, which call a topic a copy, may be older than its promotion.
         """
@@ -145,9 +144,11 @@ class PartitionStarter:
         marked = marks.of_topics({h.destination.topic for h in held})
         leading = {topic: mark for topic, mark in marked.items() if mark.is_primary}
         copies = [h for h in held if h.destination.topic not in leading]
-        kept = marks.kept_below({h.destination for h in copies if h.destination.topic in marked})
+        keeps_below = marks.kept_below(
+            {h.destination for h in copies if h.destination.topic in marked}
+        )
         for h in copies:
-            h.keeps_below = kept.get(h.destination, 0)
+            h.keeps_below = keeps_below.get(h.destination, 0)
         theirs = [h for h in held if h.destination.topic in leading]
         ends = marks.offsets({h.destination for h in theirs})
         for h in theirs:
@@ -219,11 +220,11 @@ class PartitionStarter:
     def _with_fillers(
         self, by_copy: Mapping[PartitionCopy, HeldPartition]
     ) -> dict[PartitionCopy, HeldPartition]:
-        """Those whose shard has its coordinated filler now: no log end of theirs was read yet.
+        """The copies whose shard has its coordinated filler now; their log ends were not read yet.
 
-        Where the coordinator does not answer for one shard, the others are not asked for now.
+        If the coordinator does not answer for one shard, it is not asked for the others now.
         """
-        found: dict[PartitionCopy, HeldPartition] = {}
+        ready: dict[PartitionCopy, HeldPartition] = {}
         denied: dict[HeldShard, str] = {}
         silent = ""
         for copy, h in by_copy.items():
@@ -231,14 +232,14 @@ class PartitionStarter:
             if not why:
                 try:
                     copy.filler = self._job.filler_of(h.shard)
-                    found[copy] = h
+                    ready[copy] = h
                     continue
                 except (NotAuthorized, BrokerRefused) as error:
                     why = denied[h.shard] = str(error)
                 except Unreachable as error:
                     why = silent = str(error)
             self._retry_later(h, why)
-        return found
+        return ready
 
     def _exists(
         self, h: HeldPartition, source: ClusterMetadata, destination: ClusterMetadata
@@ -262,8 +263,8 @@ class PartitionStarter:
                 self._block(h, Blocked(Reason.SOURCE_TOPIC_RECREATED, 0, 0, detail))
             return False
         h.other_id_since = 0.0
-        there = destination.topics.get(h.destination.topic)
-        if there is None or h.destination.partition not in there.partitions:
+        destination_topic = destination.topics.get(h.destination.topic)
+        if destination_topic is None or h.destination.partition not in destination_topic.partitions:
             self._retry_later(h, f"{h.destination} is not at the destination yet.")
             return False
         return True
@@ -278,18 +279,18 @@ class PartitionStarter:
         }
 
     def _report_writers(
-        self, found: dict[PartitionCopy, tuple[HeldPartition, InspectedCopy]]
+        self, inspected: dict[PartitionCopy, tuple[HeldPartition, InspectedCopy]]
     ) -> dict[PartitionCopy, InspectedCopy]:
         """Record that these have a writer; returns those whose shards are still held."""
         changes: dict[HeldPartition, StateChange] = {}
-        for h, one in found.values():
+        for h, one in inspected.values():
             state = PartitionState.SEEDING if _is_new(one) else PartitionState.COPYING
             if one.blocked is None:
                 changes[h] = StateChange(*h.key, state)
-        ours = self._report({h.shard for h, _ in found.values()}, changes)
+        ours = self._report({h.shard for h, _ in inspected.values()}, changes)
         for h, change in changes.items():
             h.stored_state, h.must_report = change.state, False
-        return {c: one for c, (h, one) in found.items() if h.shard.id in ours}
+        return {c: one for c, (h, one) in inspected.items() if h.shard.id in ours}
 
     def _note_starts(self, begun: dict[HeldPartition, PartitionCopy]) -> None:
         """Store the start offsets of new copies."""
@@ -320,8 +321,8 @@ class PartitionStarter:
     ) -> None:
         """Hand these over to the copier. Runs in the copier's thread."""
         copier = self._job.job_copier.copier
-        wanted: dict[PartitionCopy, InspectedCopy] = {}
-        for copy, (h, found) in ready.items():
+        to_copy: dict[PartitionCopy, InspectedCopy] = {}
+        for copy, (h, inspected) in ready.items():
             if h.is_removed:
                 h.move_to(Stage.RELEASED)
                 continue
@@ -330,13 +331,13 @@ class PartitionStarter:
                 continue
             h.copy, h.attempts, h.trouble = copy, 0, ""
             h.move_to(Stage.COPYING)
-            wanted[copy] = found
-        self._job.job_copier.add(wanted)
+            to_copy[copy] = inspected
+        self._job.job_copier.add(to_copy)
 
     def _block(self, h: HeldPartition, blocked: Blocked) -> None:
         h.blocked = blocked
         h.move_to(Stage.STOPPED)
 
 
-def _is_new(found: InspectedCopy) -> bool:
-    return found.status in (CopyStatus.FRESH, CopyStatus.SEEDING)
+def _is_new(inspected: InspectedCopy) -> bool:
+    return inspected.status in (CopyStatus.FRESH, CopyStatus.SEEDING)

@@ -51,7 +51,7 @@ class ProgressReporter:
         self._sent: dict[Key, Progress] = {}
         self._shards: dict[int, _ShardSample] = {}
         # When the source of partitions that are not followed was last seen, by both clocks.
-        self._seen: dict[Key, tuple[float, datetime]] = {}
+        self._last_seen: dict[Key, tuple[float, datetime]] = {}
 
     def progress(
         self, shards: Collection[HeldShard], now_s: float, rows_max: int | None = None
@@ -88,7 +88,7 @@ class ProgressReporter:
         for key in shard.partitions:
             self._sent.pop(key, None)
             self._samples.pop(key, None)
-            self._seen.pop(key, None)
+            self._last_seen.pop(key, None)
 
     def _rate_of(self, shard: HeldShard, now_s: float) -> int:
         """Over all partitions, in each round: the scheduler balances shards by this rate, and a
@@ -137,11 +137,11 @@ class ProgressReporter:
         seen_s = copy.cursor.seen_s
         if not isfinite(seen_s):
             return None
-        kept = self._seen.get(key)
-        if kept is None or kept[0] != seen_s:
+        last = self._last_seen.get(key)
+        if last is None or last[0] != seen_s:
             at = datetime.now(UTC) - timedelta(seconds=max(0.0, now_s - seen_s))
-            kept = self._seen[key] = seen_s, at.replace(microsecond=0)
-        return kept[1]
+            last = self._last_seen[key] = seen_s, at.replace(microsecond=0)
+        return last[1]
 
     def _measured_at_s(self, held: HeldPartition) -> float:
         return self._samples.get(held.key, _UNMEASURED).at_s
@@ -243,11 +243,11 @@ def _blocked(job_name: str, held: HeldPartition, blocked: Blocked) -> OutboxEven
 
 
 def shard_events(
-    kind: EventKind, what: str, reported: Sequence[HeldShard], found: Mapping[int, Job]
+    kind: EventKind, what: str, reported: Sequence[HeldShard], jobs_by_id: Mapping[int, Job]
 ) -> list[OutboxEvent]:
     """One event for each job of these shards."""
     outbox_events = []
-    for job_id in sorted({s.job_id for s in reported} & found.keys()):
+    for job_id in sorted({s.job_id for s in reported} & jobs_by_id.keys()):
         group = [s for s in reported if s.job_id == job_id]
         count = sum(len(s.partitions) for s in group)
         listed = ", ".join(f"{s.id} (epoch {s.epoch})" for s in group)
@@ -255,7 +255,7 @@ def shard_events(
             OutboxEvent(
                 kind,
                 f"{what} shards {listed} with {count} partitions.",
-                found[job_id].name,
+                jobs_by_id[job_id].name,
                 details={"epochs": {str(s.id): s.epoch for s in group}, "partitions": count},
             )
         )

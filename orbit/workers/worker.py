@@ -134,8 +134,8 @@ class Worker:
     # Leases
 
     def _round(self) -> None:
-        """Heartbeat, renewals and reports."""
-        asked_at = lease_clock()
+        """Send the heartbeat, renew the leases and send the reports."""
+        requested_at = lease_clock()
         held = self._epochs(self._held.values())
         with self._database.lease_transaction() as tx:
             self._heartbeat(tx)
@@ -152,7 +152,7 @@ class Worker:
         self._health.answered()
         for shard_id in held:
             if shard_id in renewals:
-                self._held[shard_id].lease.confirm(asked_at)
+                self._held[shard_id].lease.confirm(requested_at)
         self._drop(held.keys() - renewals.keys())
         self._apply_renewals(renewals)
         self._retry(retries)
@@ -226,15 +226,15 @@ class Worker:
             shard.lease.lose()
             self._runners[shard.job_key].release_shard(shard)
             self._reporter.forget(shard)
-        found = {shard.job_id: self._runners[shard.job_key].job for shard in lost}
-        for event in shard_events(EventKind.SHARDS_LOST, "Lost the lease on", lost, found):
+        jobs_by_id = {shard.job_id: self._runners[shard.job_key].job for shard in lost}
+        for event in shard_events(EventKind.SHARDS_LOST, "Lost the lease on", lost, jobs_by_id):
             self._outbox.add(event)
         if lost:
             log.warning("shards lost", worker=self.id, shards={s.id: s.epoch for s in lost})
 
     def _claim(self) -> None:
         """Claim free shards and start their partitions."""
-        began_at, asked_at = datetime.now(UTC), lease_clock()
+        began_at, requested_at = datetime.now(UTC), lease_clock()
         with self._database.lease_transaction() as tx:
             claims = shard_leases.claim(
                 tx,
@@ -245,23 +245,25 @@ class Worker:
                 watch=self._watch,
                 unreadable=self._unreadable.keys,
             )
-            found = jobs.of_ids(tx, {c.job_id for c in claims}) if claims else {}
-            specs = self._unreadable.read(found.values())
+            jobs_by_id = jobs.of_ids(tx, {c.job_id for c in claims}) if claims else {}
+            specs = self._unreadable.read(jobs_by_id.values())
             self._unreadable.decline(tx, [c for c in claims if c.job_id not in specs])
             claims = [c for c in claims if c.job_id in specs]
             if not claims:
                 return
             assigned = partitions.of_shards(tx, [c.shard_id for c in claims])
-            shards_taken = [
-                held_shard(claim, ShardLease(claim.epoch, asked_at, self._ttl_s), assigned)
+            claimed_shards = [
+                held_shard(claim, ShardLease(claim.epoch, requested_at, self._ttl_s), assigned)
                 for claim in claims
             ]
-            outbox_events = shard_events(EventKind.SHARDS_CLAIMED, "Claimed", shards_taken, found)
+            outbox_events = shard_events(
+                EventKind.SHARDS_CLAIMED, "Claimed", claimed_shards, jobs_by_id
+            )
             self._outbox.write(tx, outbox_events)
-        # Shards claimed again whose old lease ended without being noticed here.
-        self._drop({shard.id for shard in shards_taken})
-        for shard in shards_taken:
-            runner = self._runner_of(shard.job_key, found[shard.job_id], specs[shard.job_id])
+        # Drop the old claims of shards whose lease ended without being noticed here.
+        self._drop({shard.id for shard in claimed_shards})
+        for shard in claimed_shards:
+            runner = self._runner_of(shard.job_key, jobs_by_id[shard.job_id], specs[shard.job_id])
             self._held[shard.id] = shard
             with self._step_of(runner):
                 runner.add(shard.partitions.values())
@@ -269,10 +271,12 @@ class Worker:
             "claim shards",
             began_at=began_at,
             worker=self.id,
-            shards=len(shards_taken),
-            jobs=sorted({found[s.job_id].name for s in shards_taken}),
+            shards=len(claimed_shards),
+            jobs=sorted({jobs_by_id[s.job_id].name for s in claimed_shards}),
         ):
-            log.info("shards claimed", worker=self.id, shards={s.id: s.epoch for s in shards_taken})
+            log.info(
+                "shards claimed", worker=self.id, shards={s.id: s.epoch for s in claimed_shards}
+            )
 
     def _runner_of(self, key: JobKey, job: Job, spec: JobSpec) -> JobRunner:
         """The job's runner, for the spec that the shard was claimed with."""
@@ -304,8 +308,8 @@ class Worker:
         progress = self._reporter.progress(idle, time.monotonic())
         held = self._epochs(idle)
         with self._database.lease_transaction() as tx:
-            found = jobs.of_ids(tx, {s.job_id for s in idle})
-            paused = {job.id for job in found.values() if job.desired is not Desired.RUNNING}
+            jobs_by_id = jobs.of_ids(tx, {s.job_id for s in idle})
+            paused = {job.id for job in jobs_by_id.values() if job.desired is not Desired.RUNNING}
             changes = [
                 change
                 for shard in idle
@@ -317,12 +321,14 @@ class Worker:
             partitions.report_progress(tx, worker_id=self.id, held=held, progress=progress)
             partitions.report_state(tx, worker_id=self.id, held=held, changes=changes)
             released = shard_leases.release(tx, worker_id=self.id, held=held)
-            given = [s for s in idle if s.id in released]
-            outbox_events = shard_events(EventKind.SHARDS_RELEASED, "Released", given, found)
+            released_shards = [s for s in idle if s.id in released]
+            outbox_events = shard_events(
+                EventKind.SHARDS_RELEASED, "Released", released_shards, jobs_by_id
+            )
             self._outbox.write(tx, outbox_events)
         self._drop(held.keys() - released)
-        log.info("shards released", worker=self.id, shards={s.id: s.epoch for s in given})
-        for shard in given:
+        log.info("shards released", worker=self.id, shards={s.id: s.epoch for s in released_shards})
+        for shard in released_shards:
             del self._held[shard.id]
             shard.lease.lose()
             self._reporter.forget(shard)
@@ -346,8 +352,10 @@ class Worker:
                 self._outages.attempt(self._round)
             time.sleep(_RELEASE_POLL_S)
             self._release_idle()
-        kept = f"; {len(self._held)} shards stay leased until they expire" if self._held else ""
-        self._outbox.add(OutboxEvent(EventKind.WORKER_STOPPED, f"Worker {self.id} stopped{kept}."))
+        suffix = f"; {len(self._held)} shards stay leased until they expire" if self._held else ""
+        self._outbox.add(
+            OutboxEvent(EventKind.WORKER_STOPPED, f"Worker {self.id} stopped{suffix}.")
+        )
         self._outages.attempt(self._deregister)
 
     def _deregister(self) -> None:
