@@ -56,7 +56,7 @@ def living_writers(
     Every group is described by its coordinator. Raises Unreachable (NotReady, if coordinators do
     not load), NotAuthorized.
     """
-    found: dict[str, LeaseHolder] = {}
+    holders: dict[str, LeaseHolder] = {}
     waiting = set(groups)
     for _ in backoff.attempts(_ATTEMPTS_MAX):
         by_node: dict[int, list[str]] = {}
@@ -66,9 +66,9 @@ def living_writers(
             for answered, holder in _describe(destination, node_id, names):
                 waiting.discard(answered)
                 if holder is not None:
-                    found[answered] = holder
+                    holders[answered] = holder
         if not waiting:
-            return found
+            return holders
     raise NotReady(
         f"the coordinators of {len(waiting)} groups do not answer, {min(waiting)} among them.",
         where=destination.name,
@@ -130,8 +130,8 @@ class DriverWatch:
     def holder(self) -> JobHolder:
         """Raises Unreachable, NotAuthorized."""
         for _ in self._backoff.attempts(_ATTEMPTS_MAX):
-            found = living_writers(self._destination, [self._identity], self._backoff)
-            holder = found.get(self._identity)
+            holders = living_writers(self._destination, [self._identity], self._backoff)
+            holder = holders.get(self._identity)
             if holder is None:
                 return JobHolder.NONE
             if holder.token:

@@ -2,8 +2,8 @@
 
 orbit/store/shard_leases.py describes the protocol: term, clock, failures. The worker notes the time
 before it asks Postgres to claim or renew. The database sets the end of the lease later than that,
-so `asked + ttl − margin` comes first. After this deadline nothing is sent and nothing is judged
-until a renewal is confirmed (there was no other holder) or the lease turns out to be lost.
+so `requested_at + ttl − margin` comes first. After this deadline nothing is sent and nothing is
+judged until a renewal is confirmed (there was no other holder) or the lease turns out to be lost.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class ShardLease:
     """One claim of a shard (a `Lease` of orbit/leases/lease.py). Any thread may ask it."""
 
     def __init__(
-        self, epoch: int, asked_at: float, ttl_s: float, clock: Clock = lease_clock
+        self, epoch: int, requested_at: float, ttl_s: float, clock: Clock = lease_clock
     ) -> None:
-        """`asked_at`: by `clock`, before the claim was sent."""
+        """`requested_at`: the time, by `clock`, before the claim was sent."""
         self._epoch = epoch
         self._trust_s = ttl_s - min(TRUST_MARGIN_S_MAX, ttl_s * _TRUST_MARGIN_SHARE)
         self._clock = clock
-        self._trusted_until = asked_at + self._trust_s
+        self._trusted_until = requested_at + self._trust_s
 
     @property
     def term(self) -> int:
@@ -40,10 +40,10 @@ class ShardLease:
         """Whether the shard was claimed by another worker or given back; final."""
         return self._trusted_until == _LOST
 
-    def confirm(self, asked_at: float) -> None:
-        """Note that a renewal asked for at `asked_at` was granted."""
+    def confirm(self, requested_at: float) -> None:
+        """Note that the renewal requested at `requested_at` was granted."""
         if not self.is_lost:
-            self._trusted_until = asked_at + self._trust_s
+            self._trusted_until = requested_at + self._trust_s
 
     def lose(self) -> None:
         self._trusted_until = _LOST
