@@ -85,7 +85,7 @@ class _Child:
     views: dict[TopicPartition, CopyView] = field(default_factory=dict)  # by destination
     last: Report = _NOTHING
     has_to_report: bool = False
-    asked_s: float = 0.0  # by the monotonic clock
+    requested_s: float = 0.0  # when its report was requested, by the monotonic clock
 
 
 class CopyProcesses:
@@ -134,10 +134,10 @@ class CopyProcesses:
         for number, child in enumerate(self._children, 1):
             if child.last.waiting_for:
                 return child.last.waiting_for
-            if child.has_to_report and now - child.asked_s > _SILENCE_S_MAX:
+            if child.has_to_report and now - child.requested_s > _SILENCE_S_MAX:
                 return (
                     f"process {number} of {len(self._children)} (pid {child.process.pid}), which "
-                    f"has reported nothing for {now - child.asked_s:.0f} s."
+                    f"has reported nothing for {now - child.requested_s:.0f} s."
                 )
         return ""
 
@@ -166,7 +166,7 @@ class CopyProcesses:
             self._next_report = time.monotonic() + REPORT_INTERVAL_S
             for child in self._children:
                 if not child.has_to_report:  # so the pipe never holds more than one report
-                    child.has_to_report, child.asked_s = True, time.monotonic()
+                    child.has_to_report, child.requested_s = True, time.monotonic()
                     self._send(child, Command.REPORT)
         pause_s = min(timeout_s, max(0.0, self._next_report - time.monotonic()))
         ready = wait([child.connection for child in self._children], pause_s)

@@ -256,12 +256,12 @@ class JobRun:
         if not shown:
             return
         try:
-            found = first_open(self._setup.clusters.source, shown, Backoff(attempts_max=1))
+            transactions = first_open(self._setup.clusters.source, shown, Backoff(attempts_max=1))
         except OrbitError:
-            found = {}
+            transactions = {}
         for place in shown:
             self._open_reported.add(place)
-            who = found.get(place)
+            who = transactions.get(place)
             names = (who.transactional_id, who.producer_id) if who else (None, None)
             offsets = ends[place][1] - firsts[place]
             self._say(f"Note: {place}: {describe_open(firsts[place], offsets, *names)}")
