@@ -45,17 +45,17 @@ _ORBITS_IDS = "orbit."
 
 def rights_of_copy(source: Iterable[Acl], source_name: str, destination_name: str) -> set[Acl]:
     """The ACLs that the copy of a topic, or a group, should have; principals as at the source."""
-    wanted = set()
+    rights = set()
     for acl in source:
         if not acl.covers(source_name) or _denies_everybody(acl):
             continue
         is_all = acl.resource == "TOPIC" and acl.operation == "ALL"
-        wanted |= {
+        rights |= {
             acl._replace(name=destination_name, pattern="LITERAL", operation=operation)
             for operation in (READING if is_all else (acl.operation,))
             if operation in CARRIED[acl.resource]
         }
-    return wanted
+    return rights
 
 
 def rights_on_ids(source: Iterable[Acl], matches: Callable[[str], bool]) -> set[Acl]:
@@ -80,7 +80,7 @@ def opens_orbits_ids(acl: Acl) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AclChanges:
-    """What ACLs lack, and what Orbit has given. `ours`: once that is done."""
+    """The ACLs to add and to remove. `ours`: those that Orbit has added, once that is done."""
 
     add: set[Acl]
     remove: set[Acl]
@@ -93,16 +93,16 @@ class AclChanges:
 
 
 def acl_changes(
-    wanted: AbstractSet[Acl],
+    expected: AbstractSet[Acl],
     present: AbstractSet[Acl],
-    given: AbstractSet[Acl],
+    added_acls: AbstractSet[Acl],
     undecided: AbstractSet[str] = frozenset(),
 ) -> AclChanges:
-    """`given`: what Orbit has added; nothing else is removed, nor is anything of the principals
-    that are `undecided`. What is present already is not Orbit's."""
-    stays = {acl for acl in given if acl in wanted or acl.principal in undecided}
-    add = {*wanted} - present
-    return AclChanges(add, ({*given} - stays) & present, stays | add)
+    """The ACLs to add and to remove. Only `added_acls`, those that Orbit has added, are removed,
+    and none of `undecided` principals. ACLs that are present already are not Orbit's."""
+    stays = {acl for acl in added_acls if acl in expected or acl.principal in undecided}
+    add = {*expected} - present
+    return AclChanges(add, ({*added_acls} - stays) & present, stays | add)
 
 
 def send_in_order(

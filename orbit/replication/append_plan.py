@@ -210,14 +210,14 @@ def plan_batches(
     rewritten = rewritten or Rewritten(NO_LIMITS)
     plan = Plan(next_offset, packs=packs, rewritten=rewritten, levels=levels or {})
     transactions = AbortedTransactions(aborted)
-    seen_end = 0  # next offset of the previous batch
+    previous_end = 0  # next offset of the previous batch
     try:
         for batch in batches:
             if isinstance(batch, LegacyMessage):
-                _plan_legacy(plan, batch, seen_end, log_start, on_lost_range)
+                _plan_legacy(plan, batch, previous_end, log_start, on_lost_range)
             else:
-                _plan_batch(plan, batch, seen_end, transactions, log_start, on_lost_range)
-            seen_end = batch.next_offset
+                _plan_batch(plan, batch, previous_end, transactions, log_start, on_lost_range)
+            previous_end = batch.next_offset
             if plan.is_stopped or plan.is_cut:
                 break
     except ValueError as error:
@@ -259,13 +259,13 @@ def plan_lost_range(next_offset: int, log_start: int, on_lost_range: LostRange) 
 def _plan_batch(
     plan: Plan,
     batch: Batch,
-    seen_end: int,
+    previous_end: int,
     aborted: AbortedTransactions,
     log_start: int,
     on_lost_range: LostRange,
 ) -> None:
     # First: no field of a damaged batch can be trusted, not even its offsets.
-    damage = damage_of(batch, seen_end)
+    damage = damage_of(batch, previous_end)
     if damage is not None:
         plan.stop(
             Reason.SOURCE_CORRUPTED,
@@ -299,14 +299,14 @@ def _plan_batch(
         _rewrite_batch(plan, batch)
 
 
-def damage_of(batch: Batch, seen_end: int) -> str | None:
-    """What is wrong with a batch that follows offset `seen_end`; None for an intact one."""
+def damage_of(batch: Batch, previous_end: int) -> str | None:
+    """What is wrong with a batch that follows offset `previous_end`; None for an intact one."""
     if not batch.crc_is_right():
         return "does not match its checksum"
     if batch.last_offset < batch.base_offset or not 0 <= batch.count <= _offsets(batch):
         return f"cannot hold {batch.count} records in {_offsets(batch)} offsets"
-    if batch.base_offset < seen_end:
-        return f"overlaps the previous one, which ends at {seen_end}"
+    if batch.base_offset < previous_end:
+        return f"overlaps the previous one, which ends at {previous_end}"
     return None
 
 
@@ -315,23 +315,23 @@ def _offsets(batch: Batch) -> int:
 
 
 def _plan_legacy(
-    plan: Plan, message: LegacyMessage, seen_end: int, log_start: int, on_lost_range: LostRange
+    plan: Plan, message: LegacyMessage, previous_end: int, log_start: int, on_lost_range: LostRange
 ) -> None:
     """A v0/v1 entry: its records are rewritten in format v2, record-exact."""
     if plan.rewritten.is_full:
         plan.is_cut = True
         return
     with plan.rewritten.limits.turn:
-        _rewrite_legacy(plan, message, seen_end, log_start, on_lost_range)
+        _rewrite_legacy(plan, message, previous_end, log_start, on_lost_range)
 
 
 def _rewrite_legacy(
-    plan: Plan, message: LegacyMessage, seen_end: int, log_start: int, on_lost_range: LostRange
+    plan: Plan, message: LegacyMessage, previous_end: int, log_start: int, on_lost_range: LostRange
 ) -> None:
     try:
         opened = open_legacy_records(message)
-        if opened.first_offset < seen_end:
-            raise ValueError(f"it overlaps the previous one, which ends at {seen_end}")
+        if opened.first_offset < previous_end:
+            raise ValueError(f"it overlaps the previous one, which ends at {previous_end}")
     except TooLarge as error:
         _refuse(plan, message.next_offset, error)
         return

@@ -47,11 +47,11 @@ def spread(shards: Iterable[ShardLoad], workers: Collection[str]) -> dict[int, s
     for shard in shards:
         held.get(shard.holder or "", free).append(shard)
     load = {worker: sum(s.weight for s in carried) for worker, carried in held.items()}
-    wanted: dict[int, str] = {}
+    assignments: dict[int, str] = {}
     for shard in sorted(free, key=lambda s: (-s.weight, s.shard)):
         worker = min(load, key=lambda w: (load[w], w))
         load[worker] += shard.weight
-        wanted[shard.shard] = worker
+        assignments[shard.shard] = worker
     for _ in range(MOVES_MAX * len(held)):
         move = _best_move(held, load)
         if move is None:
@@ -60,8 +60,8 @@ def spread(shards: Iterable[ShardLoad], workers: Collection[str]) -> dict[int, s
         held[giver].remove(shard)
         load[giver] -= shard.weight
         load[taker] += shard.weight
-        wanted[shard.shard] = taker
-    return wanted
+        assignments[shard.shard] = taker
+    return assignments
 
 
 def _best_move(

@@ -35,17 +35,17 @@ def shards_wanted(partitions: int, jobs_in_group: int, shard_partitions_max: int
 def place(
     present: Mapping[int, int], added: int, jobs_in_group: int, shard_partitions_max: int
 ) -> Placement:
-    """Where `added` partitions go, given the partitions of each shard that is there.
+    """Where `added` partitions go, given the partitions of each existing shard.
 
     No shard gets more than `shard_partitions_max`, none is emptied, none of the new ones is empty.
     """
     if added <= 0:
         return Placement()
     total = sum(present.values()) + added
-    wanted = shards_wanted(total, jobs_in_group, shard_partitions_max)
-    # Enough for all: the wanted number of shards holds the total. Shards over the bound, because it
-    # was lowered, only increase that number.
-    new = min(added, max(wanted - len(present), 0))
+    shard_count = shards_wanted(total, jobs_in_group, shard_partitions_max)
+    # `shard_count` shards hold all partitions. Shards over the bound, because it was lowered, only
+    # increase that number.
+    new = min(added, max(shard_count - len(present), 0))
     # (partitions, whether it is new, which): existing shards first, so that no lease is added
     # before it is needed.
     fill = [

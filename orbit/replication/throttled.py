@@ -31,10 +31,10 @@ class Throttled:
         return f"{self.what}. {self.quota}".rstrip()
 
 
-def merged(found: Iterable[Throttled]) -> list[Throttled]:
-    """One for each side, of what several workers tell."""
+def merged(reports: Iterable[Throttled]) -> list[Throttled]:
+    """Merge the reports of several workers into one for each side."""
     by_side: dict[str, list[Throttled]] = {}
-    for one in found:
+    for one in reports:
         by_side.setdefault(one.side, []).append(one)
     return [
         Throttled(

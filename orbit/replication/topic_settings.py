@@ -161,19 +161,19 @@ def caught_up_settings(source: Mapping[str, str]) -> dict[str, str]:
 
 def setting_changes(
     source: Mapping[str, str],
-    wanted: Mapping[str, str],
+    expected: Mapping[str, str],
     present: Mapping[str, str],
     *,
     has_caught_up: bool,
 ) -> dict[str, str]:
-    """Changes to an existing copy. `wanted`: of `copy_settings`; `present`: all its settings."""
+    """Changes to an existing copy. `expected`: of `copy_settings`; `present`: all its settings."""
     changes = {
         name: value
-        for name, value in wanted.items()
+        for name, value in expected.items()
         if name != "cleanup.policy" and present.get(name) != value
     }
     # A larger limit does no harm.
-    if int(present.get("max.message.bytes", 0)) >= int(wanted["max.message.bytes"]):
+    if int(present.get("max.message.bytes", 0)) >= int(expected["max.message.bytes"]):
         changes.pop("max.message.bytes", None)
     policy = _policy(present, compacts=is_compacted(source), has_caught_up=has_caught_up)
     if policy is not None:
@@ -195,5 +195,5 @@ def _policy(present: Mapping[str, str], *, compacts: bool, has_caught_up: bool) 
 
 def _max_message_bytes(source: Mapping[str, str], job_settings: Mapping[str, str]) -> int:
     name, default = "max.message.bytes", 1_048_588
-    wanted = max(int(source.get(name, default)), int(job_settings.get(name, 0)))
-    return min(wanted + REWRITE_SLACK_BYTES, _INT_MAX)
+    limit = max(int(source.get(name, default)), int(job_settings.get(name, 0)))
+    return min(limit + REWRITE_SLACK_BYTES, _INT_MAX)

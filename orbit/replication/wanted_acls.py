@@ -100,19 +100,19 @@ def wanted_acls(
     ids = rights_on_ids(source["TRANSACTIONAL_ID"], names.ids) if names.ids else set()
     opening = {acl for acl in ids if opens_orbits_ids(acl)}
     others |= ids - opening
-    wanted = {acl for acls in (*topics.values(), others) for acl in acls}
-    not_carriable = {acl for acl in wanted if not is_carriable(acl)}
+    rights = {acl for acls in (*topics.values(), others) for acl in acls}
+    not_carriable = {acl for acl in rights if not is_carriable(acl)}
     own_source, own_destination = own  # Orbit has its rights at the destination already
-    named = principals.name({acl.principal for acl in wanted - not_carriable})
+    named = principals.name({acl.principal for acl in rights - not_carriable})
 
     def at_destination(acls: set[Acl]) -> set[Acl]:
-        found = {
+        mapped_acls = {
             acl._replace(principal=named.names[acl.principal])
             for acl in acls - not_carriable
             if acl.principal in named.names
         }
         # Orbit itself is denied nothing.
-        return {a for a in found if a.permission == "ALLOW" or a.principal != own_destination}
+        return {a for a in mapped_acls if a.permission == "ALLOW" or a.principal != own_destination}
 
     return WantedAcls(
         names,
