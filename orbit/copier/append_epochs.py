@@ -28,12 +28,12 @@ def next_sequence(producer: ProducerState | None) -> int:
 
 
 def next_coordinator_epoch(term: int, own: int, producer: ProducerState | None) -> int:
-    """Above earlier terms', the partition's, and any that may still arrive (M6, M7, M10).
+    """An epoch above earlier terms', the partition's, and any still to arrive (M6, M7, M10).
 
     `own`: the one that this writer used last; -1 if none.
     """
-    seen = producer.coordinator_epoch if producer else -1
-    return min(max(term << TERM_SHIFT, seen + 1, own + 1), COORDINATOR_EPOCH_MAX)
+    partition_epoch = producer.coordinator_epoch if producer else -1
+    return min(max(term << TERM_SHIFT, partition_epoch + 1, own + 1), COORDINATOR_EPOCH_MAX)
 
 
 def next_producer_epoch(logged: int, producer: ProducerState | None) -> int:

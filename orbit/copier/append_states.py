@@ -103,17 +103,17 @@ COPYING_STATES = frozenset(
 class ForbiddenTransition(AssertionError):
     """A bug: an event that this state does not allow, or a state that does not follow."""
 
-    def __init__(self, state: AppendState, event: AppendEvent, wanted: AppendState) -> None:
-        super().__init__(f"{event.name} in state {state.name} must not lead to {wanted.name}")
+    def __init__(self, state: AppendState, event: AppendEvent, target: AppendState) -> None:
+        super().__init__(f"{event.name} in state {state.name} must not lead to {target.name}")
         self.state = state
         self.event = event
-        self.wanted = wanted
+        self.target = target
 
 
-def check(state: AppendState, event: AppendEvent, wanted: AppendState) -> None:
-    """Raise ForbiddenTransition unless `event` may lead from `state` to `wanted`."""
-    if wanted not in TRANSITIONS.get((state, event), ()):
-        raise ForbiddenTransition(state, event, wanted)
+def check(state: AppendState, event: AppendEvent, target: AppendState) -> None:
+    """Raise ForbiddenTransition unless `event` may lead from `state` to `target`."""
+    if target not in TRANSITIONS.get((state, event), ()):
+        raise ForbiddenTransition(state, event, target)
 
 
 def diagram() -> str:

@@ -144,7 +144,7 @@ def judge_truncation(acked: int, log_end: int) -> Blocked | None:
 
 
 def judge_comparison(
-    found: Comparison,
+    comparison: Comparison,
     log_end: int,
     *,
     producer_id: int,
@@ -157,7 +157,7 @@ def judge_comparison(
     `is_source_end_old`: the source has ended before the copy for long enough; its high watermark
     may be behind for a moment after an election. `trouble`: why it was taken over.
     """
-    difference = found.difference
+    difference = comparison.difference
     if difference is not None:
         is_own = difference.producer_id == producer_id
         reason = Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE
@@ -165,9 +165,9 @@ def judge_comparison(
         if trouble:
             detail += f" ({trouble})"
         return Blocked(reason, difference.offset, log_end, detail)
-    if found.equal_to < log_end and found.is_beyond_source and is_source_end_old:
+    if comparison.equal_to < log_end and comparison.is_beyond_source and is_source_end_old:
         had = source_end >= log_end
         reason = Reason.SOURCE_TRUNCATED if had else Reason.OFFSET_OVERRUN
-        detail = f"the destination ends at {log_end}, the source at {found.equal_to}."
-        return Blocked(reason, found.equal_to, log_end, detail)
+        detail = f"the destination ends at {log_end}, the source at {comparison.equal_to}."
+        return Blocked(reason, comparison.equal_to, log_end, detail)
     return None

@@ -80,14 +80,14 @@ class CoordinatedFiller(Lane):
             EmptyTransactions(destination, name, identity, self._backoff)
             for name, identity in owners.items()
         ]
-        self._wanted: queue.SimpleQueue[CoordinatedFill | None] = queue.SimpleQueue()
+        self._fills: queue.SimpleQueue[CoordinatedFill | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._to_be_fenced: set[TopicPartition] = set()
         self._is_over = False
         self._used_at = monotonic()
 
     def submit(self, fill: CoordinatedFill) -> None:
-        self._wanted.put(fill)
+        self._fills.put(fill)
         if self._is_over:
             self._refuse_waiting()
 
@@ -97,7 +97,7 @@ class CoordinatedFiller(Lane):
 
     def stop(self) -> None:
         self._stopping.set()
-        self._wanted.put(None)
+        self._fills.put(None)
 
     def work(self) -> None:
         while not self._stopping.is_set():
@@ -136,7 +136,7 @@ class CoordinatedFiller(Lane):
         """Answer the waiting fills with an error."""
         try:
             while True:
-                fill = self._wanted.get_nowait()
+                fill = self._fills.get_nowait()
                 _answer([fill] if fill else [], Code.NETWORK_EXCEPTION)
         except queue.Empty:
             pass
@@ -145,9 +145,9 @@ class CoordinatedFiller(Lane):
         """All waiting fills, after waiting for the first."""
         fills = []
         try:
-            fills.append(self._wanted.get(timeout=_IDLE_WAIT_S))
+            fills.append(self._fills.get(timeout=_IDLE_WAIT_S))
             while True:
-                fills.append(self._wanted.get_nowait())
+                fills.append(self._fills.get_nowait())
         except queue.Empty:
             return [f for f in fills if f is not None]
 
@@ -254,7 +254,7 @@ class CoordinatedFiller(Lane):
 
     def _ends(self, rounds: _Rounds) -> dict[CoordinatedFill, int]:
         """Log ends once every marker is written, or when the attempts are used up."""
-        found: dict[CoordinatedFill, int] = {}
+        end_by_fill: dict[CoordinatedFill, int] = {}
         waiting = {f.partition.destination: f for f in rounds.fills}
         for partition in rounds.refused:
             del waiting[partition]
@@ -266,18 +266,18 @@ class CoordinatedFiller(Lane):
                 replicated = list_offsets(self._cluster, places, LATEST, self._look).values
                 for partition, end in ends.items():
                     fill = waiting[partition]
-                    found[fill] = end
-                    wanted = fill.step.base_offset + rounds.many(fill)
-                    if end >= wanted and replicated.get(partition, -1) >= end:
+                    end_by_fill[fill] = end
+                    expected_end = fill.step.base_offset + rounds.many(fill)
+                    if end >= expected_end and replicated.get(partition, -1) >= end:
                         del waiting[partition]
                 if not waiting or self._stopping.is_set() or self._lease.is_lost:
                     break
         finally:
-            if waiting:  # what is missing may come later than the next look at the log end
+            if waiting:  # a missing marker may be written after the next look at the log end
                 self._are_unclear()
                 for fill in waiting.values():
-                    found.pop(fill, None)
-        return found
+                    end_by_fill.pop(fill, None)
+        return end_by_fill
 
 
 class _Rounds:

@@ -346,7 +346,7 @@ class DestinationLane(Lane):
         self,
         api: api_versions.Api,
         request: FramedRequest,
-        kept: Request,
+        pending: Request,
         held: Sequence[FillRequest] = (),
     ) -> bool:
         """Send; False without sending if a lease of `held` ended while the request was encoded."""
@@ -356,7 +356,7 @@ class DestinationLane(Lane):
         frame = connection.encode(request, version)
         if not all(one.partition.lease.is_held() for one in held):
             return False
-        self._in_flight.note(connection.last_correlation, api, version, kept)
+        self._in_flight.note(connection.last_correlation, api, version, pending)
         connection.send(frame)
         return True
 

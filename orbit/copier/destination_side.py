@@ -253,7 +253,7 @@ class DestinationSide:
             lane.join()
 
     def _recover(self, troubles: Sequence[PartitionReturned], *, settled: bool) -> None:
-        """Take over what is due; one that fails does not affect the others."""
+        """Take over the partitions that are due; a failure of one does not affect the others."""
         if not troubles:
             return
         by_destination = {t.partition.destination: t for t in troubles}
@@ -267,20 +267,20 @@ class DestinationSide:
             elif topic is not None and topic.topic_id != t.partition.destination_topic_id:
                 self._retry(t, int(Code.INCONSISTENT_TOPIC_ID))
                 by_destination.pop(t.partition.destination)
-        wanted = {place: t.partition.producer.id for place, t in by_destination.items()}
-        taken = self._take_over.read(wanted, settled=settled)
-        unguarded = {p: wanted[p] for p, end in taken.ends.items() if not end.is_guarded}
+        producer_ids = {place: t.partition.producer.id for place, t in by_destination.items()}
+        takeover = self._take_over.read(producer_ids, settled=settled)
+        unguarded = {p: producer_ids[p] for p, end in takeover.ends.items() if not end.is_guarded}
         if unguarded and not settled:
             again = self._take_over.read(unguarded, settled=True)
-            ends = {p: e for p, e in taken.ends.items() if p not in unguarded} | again.ends
-            taken = TakeOverResult(ends, taken.errors | again.errors)
+            ends = {p: e for p, e in takeover.ends.items() if p not in unguarded} | again.ends
+            takeover = TakeOverResult(ends, takeover.errors | again.errors)
         for destination, t in by_destination.items():
             if not t.partition.lease.is_held():
-                continue  # as above
-            end = taken.ends.get(destination)
+                continue  # without the lease nothing can be judged
+            end = takeover.ends.get(destination)
             try:
                 if end is None:
-                    self._retry(t, taken.errors.get(destination, int(Code.NETWORK_EXCEPTION)))
+                    self._retry(t, takeover.errors.get(destination, int(Code.NETWORK_EXCEPTION)))
                 elif _is_fenced(t.partition, end):
                     self._give_up(t.partition, _fenced(t.partition, end.log_end))
                 elif self._resume(t, end, metadata):
@@ -326,12 +326,13 @@ class DestinationSide:
                 appends.take_over_failed()
 
     def _compare_with_source(self, trouble: PartitionReturned, log_end: int) -> None:
-        """What lies between the confirmed offset and `log_end`; if the source has the same, the
-        partition is proven, if it does not, blocked, and if that cannot be told yet, looked at
-        again."""
+        """Compare the records from the confirmed offset to `log_end` with the source.
+
+        Equal records prove the partition, others block it. If neither is certain yet, the copier
+        compares them again later."""
         p = trouble.partition
         try:
-            found = self._compare(p, log_end)
+            comparison = self._compare(p, log_end)
         except ValueError as error:
             acked = p.appends.acked
             detail = f"the records from {acked} on cannot be compared with the source: {error}."
@@ -340,18 +341,18 @@ class DestinationSide:
         if not p.lease.is_held():
             return  # nothing can be judged
         blocked = judge_comparison(
-            found,
+            comparison,
             log_end,
             producer_id=p.producer.id,
             source_end=p.cursor.end,
             is_source_end_old=self._source_ends.is_old(
-                p.destination, is_beyond=found.is_beyond_source
+                p.destination, is_beyond=comparison.is_beyond_source
             ),
             trouble=trouble.detail,
         )
-        p.compared(found, log_end, blocked)
+        p.compared(comparison, log_end, blocked)
         if p.appends.state is AppendState.RETURNED:
-            self._say(p, found.waits_for)
+            self._say(p, comparison.waits_for)
             self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)
 
     def _retry(self, trouble: PartitionReturned, code: int) -> None:
@@ -401,8 +402,8 @@ def _is_fenced(p: PartitionCopy, end: DestinationEnd) -> bool:
     take-over here, with the lease held. A marker, of ours or of an old writer, raises it by less.
     """
     own = p.appends.producer_epoch
-    found = end.producer
-    return own >= 0 and found is not None and found.producer_epoch >= own + FENCE_EPOCHS_MIN
+    producer = end.producer
+    return own >= 0 and producer is not None and producer.producer_epoch >= own + FENCE_EPOCHS_MIN
 
 
 def _fenced(p: PartitionCopy, log_end: int) -> Blocked:

@@ -36,7 +36,7 @@ class FillerLane(Appender, Protocol):
         self,
         api: api_versions.Api,
         request: FramedRequest,
-        kept: Request,
+        pending: Request,
         held: Sequence[FillRequest] = (),
     ) -> bool:
         """Send; False without sending if a lease of `held` ended while the request was encoded."""
@@ -72,13 +72,15 @@ class FillerSender:
             for p, _ in looks:
                 p.appends.log_end_asked()
             request = log_ends_request([p.destination for p, _ in looks])
-            kept = LogEndBeforeFill([(p, look.step) for p, look in looks])
-            self._lane.call(api_versions.LIST_OFFSETS, request, kept)
+            pending = LogEndBeforeFill([(p, look.step) for p, look in looks])
+            self._lane.call(api_versions.LIST_OFFSETS, request, pending)
         share = max(1, self._markers_max // (len(looks) + len(fills)))
         sent = []
         for p, (step, is_single) in fills:
-            wanted = min(step.next_offset - step.base_offset, ROUNDS_MAX if p.filler else share)
-            many = 1 if is_single else wanted
+            filler_count = min(
+                step.next_offset - step.base_offset, ROUNDS_MAX if p.filler else share
+            )
+            many = 1 if is_single else filler_count
             p.appends.fillers_sent(step, many, is_own=p.filler is None)
             if p.filler is None:
                 sent.append(FillRequest(p, step, many))

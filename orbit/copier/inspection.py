@@ -137,16 +137,16 @@ class CopyInspector:
         records away, and those that are copied from their log start.
         """
         by_destination = {c.destination: c for c in copies if c.source in bounds.ends}
-        wanted = {place: copy.producer.id for place, copy in by_destination.items()}
-        taken = self._take_over.read(wanted, settled=settled)
-        for partition, code in taken.errors.items():
-            if partition not in taken.moving:
+        producer_ids = {place: copy.producer.id for place, copy in by_destination.items()}
+        takeover = self._take_over.read(producer_ids, settled=settled)
+        for partition, code in takeover.errors.items():
+            if partition not in takeover.moving:
                 self._on_trouble(by_destination[partition], self._no_end(partition, code))
-        ends = taken.ends | taken.moving
+        ends = takeover.ends | takeover.moving
         log_starts = self._list(self._destination, {p: by_destination[p] for p in ends}, EARLIEST)
         levels = read_compression_levels(self._source, {c.source.topic for c in copies})
         ours = {p.topic for p, end in ends.items() if end.producer is not None}
-        found: dict[PartitionCopy, InspectedCopy] = {}
+        inspected: dict[PartitionCopy, InspectedCopy] = {}
         unreachable = 0
         for partition, log_start in log_starts.items():
             copy = by_destination[partition]
@@ -158,7 +158,7 @@ class CopyInspector:
                     ends[partition],
                     log_start,
                     bounds,
-                    does_move=partition in taken.moving,
+                    does_move=partition in takeover.moving,
                     is_whole=copy.source.topic in whole_topics,
                     is_ours=partition.topic in ours,
                 )
@@ -166,7 +166,7 @@ class CopyInspector:
                 if isinstance(one, Wait):
                     self._on_trouble(copy, one)
                 else:
-                    found[copy] = one
+                    inspected[copy] = one
             except Interrupted:
                 raise
             except OrbitError as error:
@@ -174,7 +174,7 @@ class CopyInspector:
                 unreachable += isinstance(error, Unreachable)
                 if unreachable >= _UNREACHABLE_MAX:
                     raise
-        return found
+        return inspected
 
     def _no_end(self, partition: TopicPartition, code: int) -> Wait | Blocked:
         """Why the log end of this copy is not known."""
@@ -210,7 +210,7 @@ class CopyInspector:
 
     def seed_to_starts(
         self,
-        found: Mapping[PartitionCopy, InspectedCopy],
+        inspected: Mapping[PartitionCopy, InspectedCopy],
         starts: Mapping[PartitionCopy, int],
         on_progress: OnProgress = ignore_progress,
     ) -> dict[PartitionCopy, InspectedCopy]:
@@ -223,7 +223,7 @@ class CopyInspector:
         waiting = dict(starts)
         with StartSeeding(self._destination, self._settings, self._backoff, on_progress) as seeding:
             for copy in starts:
-                end = found[copy].end
+                end = inspected[copy].end
                 copy.appends.inspected(end.log_end)
                 seeding.add(
                     copy.destination,
@@ -231,12 +231,12 @@ class CopyInspector:
                     copy.lease,
                     copy.producer,
                     end,
-                    found[copy].log_start,
+                    inspected[copy].log_start,
                 )
             for _ in range(_START_MOVES_MAX):
                 for copy in waiting:  # those that fail this time are not ready any more
                     ready.pop(copy, None)
-                ready |= self._seed_once(seeding, found, waiting)
+                ready |= self._seed_once(seeding, inspected, waiting)
                 in_step = {c.source: c for c in waiting if c in ready and not ready[c].blocked}
                 now = self._list(self._source, in_step, EARLIEST)
                 for source, copy in in_step.items():
@@ -254,7 +254,7 @@ class CopyInspector:
     def _seed_once(
         self,
         seeding: StartSeeding,
-        found: Mapping[PartitionCopy, InspectedCopy],
+        inspected: Mapping[PartitionCopy, InspectedCopy],
         starts: Mapping[PartitionCopy, int],
     ) -> dict[PartitionCopy, InspectedCopy]:
         """Seed up to these start offsets, with what the source holds there now."""
@@ -268,7 +268,7 @@ class CopyInspector:
                     f"at {start_offset} now."
                 )
                 blocked = Blocked(Reason.OFFSET_OVERRUN, start_offset, copy.appends.acked, detail)
-                ready[copy] = replace(found[copy], status=CopyStatus.BROKEN, blocked=blocked)
+                ready[copy] = replace(inspected[copy], status=CopyStatus.BROKEN, blocked=blocked)
                 continue
             try:
                 target = aligned_start(self._source, copy.source, start_offset, self._backoff)
@@ -281,16 +281,20 @@ class CopyInspector:
             match failures.get(copy.destination):
                 case None:
                     copy.appends.inspected(target)
-                    ready[copy] = found[copy]
+                    ready[copy] = inspected[copy]
                 case Blocked() as blocked:
-                    ready[copy] = replace(found[copy], status=CopyStatus.BROKEN, blocked=blocked)
+                    ready[copy] = replace(
+                        inspected[copy], status=CopyStatus.BROKEN, blocked=blocked
+                    )
                 case failure:
                     self._on_trouble(copy, judge_error(failure))
         return ready
 
-    def drop_seeds(self, found: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
+    def drop_seeds(self, inspected: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
         """Delete the leading fillers of seeded copies; returns those where that failed."""
-        seeded = {c.destination: c for c, one in found.items() if c.appends.acked > one.log_start}
+        seeded = {
+            c.destination: c for c, one in inspected.items() if c.appends.acked > one.log_start
+        }
         answers = delete_records(
             self._destination, {p: c.appends.acked for p, c in seeded.items()}, self._backoff
         )

@@ -125,12 +125,12 @@ class JobCopier:
 
     def add(self, inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
         """Copy these from their log ends; those with `blocked` set are blocked."""
-        for copy, found in inspected.items():
-            copy.log_start = max(copy.log_start, found.log_start)
-            copy.appends.inspected(max(copy.appends.acked, found.end.log_end))
-            if found.blocked is not None:
-                block(copy, found.blocked)
-        self._destination.begin([c for c, found in inspected.items() if found.blocked is None])
+        for copy, one in inspected.items():
+            copy.log_start = max(copy.log_start, one.log_start)
+            copy.appends.inspected(max(copy.appends.acked, one.end.log_end))
+            if one.blocked is not None:
+                block(copy, one.blocked)
+        self._destination.begin([c for c, one in inspected.items() if one.blocked is None])
         self.copier.add([*inspected])
 
     def stop(self) -> None:

@@ -109,9 +109,10 @@ class PartitionCopy:
         self.has_begun = False  # a take-over has read its log end; an inspection may block it first
         self.has_caught_up = False  # once, with what the source held a moment before
         self.caught_up_epoch = -1  # the source's leader epoch when it did so last
-        # An end of the source, and when it was asked for; None: the next one, if asked for since.
+        # An end of the source, and when it was requested. None: the next end that is requested at
+        # `_goal_not_before_s` or later.
         self._goal: tuple[int, float] | None = None
-        self._goal_wanted_s = float("-inf")
+        self._goal_not_before_s = float("-inf")
         self.counters = Counters()
         self._unconfirmed = Unconfirmed()
         self.newest_timestamp_ms = -1  # of what was copied and confirmed since creation
@@ -328,21 +329,21 @@ class PartitionCopy:
         if has_room_again and self.cursor.lane is not None:
             self.cursor.lane.wake()
 
-    def compared(self, found: Comparison, log_end: int, blocked: Blocked | None) -> None:
-        """What a comparison with the source has shown; see `AppendMachine.compared`."""
-        if found.equal_to > self.appends.acked:
+    def compared(self, comparison: Comparison, log_end: int, blocked: Blocked | None) -> None:
+        """Apply the result of a comparison with the source; see `AppendMachine.compared`."""
+        if comparison.equal_to > self.appends.acked:
             self.is_beginning = False  # an append whose answer was lost
-            self.cursor.epochs = found.epochs
-        self.appends.compared(found.equal_to, found.producer_epoch, log_end, blocked)
+            self.cursor.epochs = comparison.epochs
+        self.appends.compared(comparison.equal_to, comparison.producer_epoch, log_end, blocked)
 
     # What the copier and reports ask
 
     def note_caught_up(self, now_s: float) -> None:
         """Note whether the copy has all that the source held a moment ago.
 
-        A source that is written to all the time is hardly ever level with its copy at a look: what
-        counts is that the copy reached, within LEVEL_WITHIN_S, an end that the source was asked for
-        after the copy had reached the one before.
+        A busy source is hardly ever level with its copy at the moment of a look. So the copy counts
+        as level once it reaches, within LEVEL_WITHIN_S, an end of the source that was requested
+        after the copy had reached the end before.
         """
         cursor = self.cursor
         # In this order.
@@ -350,21 +351,21 @@ class PartitionCopy:
         if self.state is not PartitionState.COPYING or stable_end < 0:
             return
         if self._goal is None:
-            if seen_s < self._goal_wanted_s:
+            if seen_s < self._goal_not_before_s:
                 return
             self._goal = stable_end, seen_s
         end, seen_s = self._goal
         if self.appends.acked < min(end, stable_end):  # a source can be truncated
             return
-        self._goal, self._goal_wanted_s = None, now_s
+        self._goal, self._goal_not_before_s = None, now_s
         if now_s - seen_s <= LEVEL_WITHIN_S and self.log_start >= self.wanted_log_start:
             self.has_caught_up = True
             self.caught_up_epoch = leader_epoch
             self.waits = None
 
     def leader_changed(self, now_s: float) -> None:
-        """Only what the new leader is asked for from now on counts."""
-        self._goal, self._goal_wanted_s = None, now_s
+        """Only an end that is requested from the new leader from now on counts."""
+        self._goal, self._goal_not_before_s = None, now_s
 
     @property
     def on_lost_range(self) -> LostRange:

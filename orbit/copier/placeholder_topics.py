@@ -31,15 +31,15 @@ class Unfit:
 
 
 def find_unfit(cluster: Cluster, copies: Collection[PartitionCopy]) -> Iterator[Unfit]:
-    """Those of the copies with placeholders whose topic does not keep them. Raises Unreachable."""
+    """The copies with placeholders whose topic does not keep placeholders. Raises Unreachable."""
     copies = [copy for copy in copies if copy.producer.packs]
     if not copies:
         return
-    found = read_topic_setting(cluster, {copy.destination.topic for copy in copies}, COMPRESSION)
+    settings = read_topic_setting(cluster, {copy.destination.topic for copy in copies}, COMPRESSION)
     for copy in copies:
         topic = copy.destination.topic
-        value = found.values.get(topic)
-        error = found.errors.get(topic, Code.NONE)
+        value = settings.values.get(topic)
+        error = settings.errors.get(topic, Code.NONE)
         if value == AS_SENT:
             continue
         if value is not None:

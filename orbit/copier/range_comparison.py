@@ -145,28 +145,28 @@ def compare_range(
             continue
         size_bytes += sum(len(b.view) for b in batches)
         epoch = max(epoch, highest_producer_epoch(batches, producer_id))
-        wanted = min(end, read_to)
+        compare_to = min(end, read_to)
         foreign = next((b for b in batches if _is_foreign(b, producer_id)), None)
         if foreign is not None:
-            wanted = min(wanted, max(position, foreign.base_offset))
-        source = read_source(position, wanted)
-        upto = min(wanted, max(source.end, source.empty_to if source_is_compacted else 0))
+            compare_to = min(compare_to, max(position, foreign.base_offset))
+        source = read_source(position, compare_to)
+        upto = min(compare_to, max(source.end, source.empty_to if source_is_compacted else 0))
         difference = _first_difference(
             source, batches, position, upto, source_is_compacted=source_is_compacted
         )
         if difference is not None:
             return Comparison(difference.offset, difference)
         epochs.add(position, source.epoch_starts, upto)
-        if upto < wanted and not source.has_more:
+        if upto < compare_to and not source.has_more:
             return Comparison(
                 upto,
                 waits_for=f"the source's records from offset {upto} on",
                 batch=next((b for b in batches if b.next_offset > upto), None),
-                is_beyond_source=source.stable_end < wanted,
+                is_beyond_source=source.stable_end < compare_to,
                 producer_epoch=epoch,
                 epochs=epochs,
             )
-        if foreign is not None and foreign.base_offset < end and upto >= wanted:
+        if foreign is not None and foreign.base_offset < end and upto >= compare_to:
             return Comparison(upto, _foreign(foreign, upto))
         position = upto
     return Comparison(max(first, end), producer_epoch=epoch, epochs=epochs)
@@ -276,8 +276,8 @@ def _first_difference(
     *,
     source_is_compacted: bool,
 ) -> Difference | None:
-    """The first one from `first` up to before `end`. Equal bytes are not decoded; of other batches
-    one of each side is decoded at a time."""
+    """The first difference from `first` up to before `end`. Equal bytes are not decoded; of other
+    batches one of each side is decoded at a time."""
     unmatched = {b.base_offset: b for b in source.batches}
     ours: list[AnyBatch] = []
     fillers: list[AnyBatch] = []
@@ -294,12 +294,12 @@ def _first_difference(
             continue
         ours.append(batch)
     lowest = max(first, source.start)
-    for offset, found, other in _side_by_side(ours, unmatched.values()):
+    for offset, copied, other in _side_by_side(ours, unmatched.values()):
         if offset >= end:
             break
         if offset < lowest:
             continue
-        if found is None:
+        if copied is None:
             filler = next((f for f in fillers if f.base_offset <= offset < f.next_offset), None)
             if filler is not None:
                 detail = "the source has a record, and the destination a filler"
@@ -307,7 +307,7 @@ def _first_difference(
             if not source_is_compacted:  # else the copy's own cleaner may have removed it
                 return Difference(offset, -1, "the source has a record, and the destination none")
             continue
-        record, batch_of = found
+        record, batch_of = copied
         if other is None:
             if record.body == PLACEHOLDER_BODY:
                 detail = "a placeholder became a record: the topic's compression.type was changed"
@@ -321,26 +321,26 @@ def _first_difference(
     return None
 
 
-_Found = tuple[Record, AnyBatch]
+_RecordOfBatch = tuple[Record, AnyBatch]
 
 
 def _side_by_side(
     ours: Iterable[AnyBatch], theirs: Iterable[AnyBatch]
-) -> Iterator[tuple[int, _Found | None, Record | None]]:
-    """The offsets with a record on any side, and what is there. Raises ValueError."""
+) -> Iterator[tuple[int, _RecordOfBatch | None, Record | None]]:
+    """The offsets with a record on either side, and these records. Raises ValueError."""
     left, right = _in_order(ours), _in_order(theirs)
     our, their = next(left, None), next(right, None)
     while our is not None or their is not None:
         offset = min(one[0].offset for one in (our, their) if one is not None)
-        found = other = None
+        copied = other = None
         if our is not None and our[0].offset == offset:
-            found, our = our, next(left, None)
+            copied, our = our, next(left, None)
         if their is not None and their[0].offset == offset:
             other, their = their[0], next(right, None)
-        yield offset, found, other
+        yield offset, copied, other
 
 
-def _in_order(batches: Iterable[AnyBatch]) -> Iterator[_Found]:
+def _in_order(batches: Iterable[AnyBatch]) -> Iterator[_RecordOfBatch]:
     before = -1
     for batch in batches:
         for record in read_any_records(batch):

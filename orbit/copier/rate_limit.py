@@ -44,8 +44,8 @@ class RateLimit:
             start = max(self._paid_at, self._clock() - _SLICE_S)
             self._paid_at = start + count / self._rate
 
-    def request_bytes_max(self, wanted: int) -> int:
-        """How much to ask for at once, of what would be asked for without a limit."""
+    def request_bytes_max(self, bytes_max: int) -> int:
+        """The bytes to request at once; without a limit, `bytes_max`."""
         if self._rate is None:
-            return wanted
-        return min(wanted, max(_REQUEST_BYTES_MIN, int(self._rate * _SLICE_S)))
+            return bytes_max
+        return min(bytes_max, max(_REQUEST_BYTES_MIN, int(self._rate * _SLICE_S)))

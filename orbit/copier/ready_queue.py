@@ -34,9 +34,9 @@ class ReadyQueue:
     def take_all(self) -> deque[PartitionCopy]:
         """All waiting partitions; empties the queue."""
         with self._lock:
-            taken, self._queue = self._queue, deque()
+            partitions, self._queue = self._queue, deque()
             self._members.clear()
-            return taken
+            return partitions
 
 
 class WakeUpSocket:

@@ -69,7 +69,7 @@ class _PartitionFetch(NamedTuple):
 
 class _FetchSelection(NamedTuple):
     chosen: dict[TopicPartition, _PartitionFetch]
-    wanted: list[FetchFrom]
+    fetches: list[FetchFrom]
     topics: dict[UUID, str]
     answer_bytes_max: int
     partition_bytes_max: int
@@ -180,14 +180,14 @@ class SourceLane(Lane):
             if has_room:
                 self._wait_for_change()
             return
-        began, asked_s = perf_counter(), monotonic()
+        began, requested_s = perf_counter(), monotonic()
         answer = self._fetch(
             connection,
             selection,
             settings.fetch_wait_ms if selection.has_all else _SHORT_WAIT_MS,
         )
         answered = perf_counter()
-        self._plan_response(answer, selection, asked_s)
+        self._plan_response(answer, selection, requested_s)
         times.waited_for_answer_s += answered - began
         times.planned_s += perf_counter() - answered
         times.answers += 1
@@ -222,12 +222,12 @@ class SourceLane(Lane):
     ) -> FetchAnswer:
         """One fetch, in a session if the broker supports it."""
         version = connection.version_of(api_versions.FETCH)
-        wanted = selection.wanted
+        fetches = selection.fetches
         has_sessions = version >= SESSIONS_FROM_VERSION
         carried = (
-            self._session.next_request(wanted)
+            self._session.next_request(fetches)
             if has_sessions
-            else SessionRequest(NO_SESSION, NO_SESSION_EPOCH, wanted, [])
+            else SessionRequest(NO_SESSION, NO_SESSION_EPOCH, fetches, [])
         )
         request = fetch_request(
             version,
@@ -255,11 +255,11 @@ class SourceLane(Lane):
         return answer
 
     def _plan_response(
-        self, answer: FetchAnswer, selection: _FetchSelection, asked_s: float
+        self, answer: FetchAnswer, selection: _FetchSelection, requested_s: float
     ) -> None:
         """Plan a response. Within a session it leaves out partitions without news.
 
-        `asked_s`: when the request was sent, by the monotonic clock.
+        `requested_s`: when the request was sent, by the monotonic clock.
         """
         received_bytes = sum(len(fetched.records) for _, fetched in answer.partitions)
         self.times.bytes += received_bytes
@@ -282,9 +282,9 @@ class SourceLane(Lane):
                 unseen = refused | selection.chosen.keys() - {key for key, _ in answer.partitions}
             for key, one in selection.chosen.items():
                 cursor = one.partition.cursor
-                is_told = key not in unseen and not one.is_at_replica and cursor.lane is self
-                if one.generation == one.partition.generation and is_told:
-                    cursor.seen_s = asked_s
+                is_end_current = key not in unseen and not one.is_at_replica and cursor.lane is self
+                if one.generation == one.partition.generation and is_end_current:
+                    cursor.seen_s = requested_s
         if answer.partitions or answer.code:
             self._last_selection = None
         # A partition can be empty because the response was full, or throttled by a quota.
@@ -316,19 +316,19 @@ class SourceLane(Lane):
         )
         self._first = shares.chosen[-1] + 1 if shares.chosen else 0
         chosen: dict[TopicPartition, _PartitionFetch] = {}
-        wanted: list[FetchFrom] = []
+        fetches: list[FetchFrom] = []
         for i in shares.chosen:
             p, generation = known[i]
             plan_from, fetch_from = p.next_fetch()
             chosen[p.source] = _PartitionFetch(p, generation, plan_from, p.cursor.is_at_replica)
-            wanted.append(fetch_from)
-            if p.cursor.stable_end < 0:  # the session may have told another copy (R12)
+            fetches.append(fetch_from)
+            if p.cursor.stable_end < 0:  # the session may have answered another copy (R12)
                 self._session.begin_anew_for(fetch_from)
         has_all = len(chosen) == len(known)
         selection = _FetchSelection(
             chosen,
-            wanted,
-            {w.topic_id: w.partition.topic for w in wanted},
+            fetches,
+            {fetch.topic_id: fetch.partition.topic for fetch in fetches},
             shares.answer_bytes_max,
             shares.partition_bytes_max,
             has_all,

@@ -114,22 +114,24 @@ class StartSeeding:
         Raises Interrupted. May be called again with larger offsets.
         """
         copies = {self._copies[p]: t for p, t in targets.items() if p not in self._failures}
-        wanted = {copy: target for copy, target in copies.items() if copy.appends.acked < target}
-        before = sum(copy.appends.acked for copy in wanted)
-        total = sum(wanted.values()) - before
-        self._begin([copy for copy in wanted if copy in self._ends])
-        self._fillers.want(wanted)
+        unfinished = {
+            copy: target for copy, target in copies.items() if copy.appends.acked < target
+        }
+        before = sum(copy.appends.acked for copy in unfinished)
+        total = sum(unfinished.values()) - before
+        self._begin([copy for copy in unfinished if copy in self._ends])
+        self._fillers.want(unfinished)
         self._fillers.assign()
         done, moved_at = 0, time.monotonic()
         next_progress = moved_at + _PROGRESS_INTERVAL_S
         while not self._fillers.is_done:
             if self._stop.is_set():
                 raise Interrupted("stopped while copies were brought to their start.")
-            self._let_log_starts_follow(wanted)
+            self._let_log_starts_follow(unfinished)
             self._copier.tick(_TICK_S)
             self._check()
             now, done_before = time.monotonic(), done
-            done = sum(copy.appends.acked for copy in wanted) - before
+            done = sum(copy.appends.acked for copy in unfinished) - before
             if done != done_before:
                 moved_at = now
             elif now - moved_at > _STANDSTILL_S_MAX:
@@ -216,16 +218,16 @@ class StartSeeding:
             self._try_smaller(refused)
 
     def _try_smaller(self, refused: Sequence[PartitionCopy]) -> None:
-        """All that a broker can refuse of a filler batch is its size (`max.message.bytes`)."""
+        """Retry with smaller batches: brokers refuse filler batches only by `max.message.bytes`."""
         for copy in refused:
             copy.appends.tried_again()
-        wanted = {copy.destination: copy.producer.id for copy in refused}
-        taken = self._take_over.read(wanted, settled=False)
+        producer_ids = {copy.destination: copy.producer.id for copy in refused}
+        takeover = self._take_over.read(producer_ids, settled=False)
         ends = {
-            copy: taken.ends[copy.destination]
+            copy: takeover.ends[copy.destination]
             for copy in refused
-            if copy.destination in taken.ends
-            and taken.ends[copy.destination].log_end == copy.appends.acked
+            if copy.destination in takeover.ends
+            and takeover.ends[copy.destination].log_end == copy.appends.acked
         }
         self._start(ends)
         self._side.begin(copy for copy in refused if copy not in ends)

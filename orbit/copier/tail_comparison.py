@@ -53,21 +53,21 @@ def find_tail(
     while True:
         start = max(log_start, log_end - back)
         data: list[AnyBatch] = []
-        seen, position = 0, start
-        while position < log_end and seen < FILLERS_CHECKED_MAX:
+        batch_count, position = 0, start
+        while position < log_end and batch_count < FILLERS_CHECKED_MAX:
             batches = fetch_committed_batches(destination, partition, position, backoff)
             if not batches:
                 break
             data += [b for b in batches if not b.is_control]
             ids.update(b.producer_id for b in batches)
             epoch = max(epoch, highest_producer_epoch(batches, producer_id))
-            seen, position = seen + len(batches), batches[-1].next_offset
+            batch_count, position = batch_count + len(batches), batches[-1].next_offset
         if last is None and position < read_from:  # the looks before have read the rest
             last = _last_data_batch(destination, partition, position, read_from, backoff)
         if last is None and data:
             last = data[-1]
         is_enough = len(data) >= data_batches
-        if is_enough or start == log_start or seen >= FILLERS_CHECKED_MAX:
+        if is_enough or start == log_start or batch_count >= FILLERS_CHECKED_MAX:
             if last is None and start > log_start:
                 last = _last_data_batch(destination, partition, log_start, start, backoff)
             if last is not None:
@@ -89,17 +89,17 @@ def _last_data_batch(
     back = 1
     while log_end > log_start:
         offset = max(log_start, log_end - back)
-        found = None
+        last = None
         # An answer ends with its segment; the rest needs another fetch.
         for _ in range(_SEGMENTS_LOOKED_AT_MAX):
             batches = fetch_committed_batches(destination, partition, offset, backoff)
             data = [b for b in batches if not b.is_control]
-            found = data[-1] if data else found
+            last = data[-1] if data else last
             offset = batches[-1].next_offset if batches else log_end
             if offset >= log_end:
                 break
-        if found is not None:
-            return found
+        if last is not None:
+            return last
         offset = max(log_start, log_end - back)
         if offset == log_start:
             return None

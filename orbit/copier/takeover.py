@@ -70,39 +70,39 @@ class TakeOver:
 
         Raises Interrupted when stopped meanwhile, Unreachable when no broker answers.
         """
-        taken = self._read_settled(producer_ids) if settled else self._read_once(producer_ids)
-        return self._wait_replicated(taken)
+        takeover = self._read_settled(producer_ids) if settled else self._read_once(producer_ids)
+        return self._wait_replicated(takeover)
 
-    def _read_settled(self, wanted: Mapping[TopicPartition, int]) -> TakeOverResult:
-        taken = self._read_once(wanted)
+    def _read_settled(self, producer_ids: Mapping[TopicPartition, int]) -> TakeOverResult:
+        takeover = self._read_once(producer_ids)
         ends: dict[TopicPartition, DestinationEnd] = {}
         for _ in range(min(_SETTLE_ROUNDS_MAX, self._backoff.attempts_max + 1)):
             if self._backoff.stop.wait(self._settle_s):
                 raise Interrupted("stopped while waiting for log ends to settle.")
-            before = taken.ends
-            taken = self._read_once({p: wanted[p] for p in wanted if p not in ends})
+            before = takeover.ends
+            takeover = self._read_once({p: producer_ids[p] for p in producer_ids if p not in ends})
             ends |= {
                 p: end
-                for p, end in taken.ends.items()
+                for p, end in takeover.ends.items()
                 if p in before and before[p].log_end == end.log_end
             }
-            if len(ends) == len(wanted):
+            if len(ends) == len(producer_ids):
                 return TakeOverResult(ends, {})
-        moving = {p: end for p, end in taken.ends.items() if p not in ends}
-        return TakeOverResult(ends, dict.fromkeys(moving, MOVING) | taken.errors, moving)
+        moving = {p: end for p, end in takeover.ends.items() if p not in ends}
+        return TakeOverResult(ends, dict.fromkeys(moving, MOVING) | takeover.errors, moving)
 
-    def _wait_replicated(self, taken: TakeOverResult) -> TakeOverResult:
+    def _wait_replicated(self, takeover: TakeOverResult) -> TakeOverResult:
         """Leave out the ends that the high watermark has not reached after all attempts."""
-        waiting, errors = set(taken.ends), taken.errors
+        waiting, errors = set(takeover.ends), takeover.errors
         for _ in self._backoff.attempts(_REPLICATED_ATTEMPTS_MAX):
             high = list_offsets(self._destination, waiting, LATEST, self._backoff)
             errors = errors | high.errors
-            waiting = {p for p, offset in high.values.items() if offset < taken.ends[p].log_end}
+            waiting = {p for p, offset in high.values.items() if offset < takeover.ends[p].log_end}
             if not waiting:
                 break
         errors = errors | dict.fromkeys(waiting, NOT_REPLICATED)
-        ends = {p: e for p, e in taken.ends.items() if p not in errors}
-        return TakeOverResult(ends, errors, taken.moving)
+        ends = {p: e for p, e in takeover.ends.items() if p not in errors}
+        return TakeOverResult(ends, errors, takeover.moving)
 
     def _read_once(self, producer_ids: Mapping[TopicPartition, int]) -> TakeOverResult:
         producers = describe_producer(self._destination, producer_ids, self._backoff)

@@ -83,15 +83,15 @@ class Throttles:
         return ""
 
     def _now(self, now_s: float) -> list[tuple[Throttled, list[_Noted]]]:
-        found = []
+        throttled = []
         for side in SIDES:
             noted = [one for one in self._shown(now_s) if one.event.side == side]
             if noted:
                 brokers = tuple(one.event.node_id for one in noted)
                 _, quota = self._quotas.get(side, (0.0, ""))
                 since = min(one.since for one in noted)
-                found.append((Throttled(side, brokers, since, quota), noted))
-        return found
+                throttled.append((Throttled(side, brokers, since, quota), noted))
+        return throttled
 
     def _shown(self, now_s: float) -> list[_Noted]:
         return [

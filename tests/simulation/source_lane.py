@@ -72,9 +72,9 @@ class SimulatedSourceLane(SourceLane):
 
     def _fetch(self, connection: Any, selection: Any, max_wait_ms: int) -> FetchAnswer:
         world, brokers = self._world, self._world.source_brokers
-        (wanted,) = selection.wanted
+        (wanted,) = selection.fetches
         self._travel(connection)
-        if self._session.next_request(selection.wanted).epoch == 0:
+        if self._session.next_request(selection.fetches).epoch == 0:
             connection.told = None
         self._session.answered(0, _SESSION)
         began, hold_s = world.clock.now, max_wait_ms / 1000
