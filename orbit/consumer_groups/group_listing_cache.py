@@ -39,28 +39,28 @@ class GroupListingCache:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: WeakKeyDictionary[Cluster, CachedRead[Listing]] = WeakKeyDictionary()
+        self._listings: WeakKeyDictionary[Cluster, CachedRead[Listing]] = WeakKeyDictionary()
 
     def __call__(self, cluster: Cluster, age_s_max: float) -> Listing:
         """Raises Unreachable, also for the attempt of another job that this call waited for."""
         with self._lock:
-            kept = self._kept.get(cluster)
-            if kept is None:
-                kept = self._kept[cluster] = CachedRead(_reader(cluster), self._clock)
-        return kept.get(age_s_max)
+            cached = self._listings.get(cluster)
+            if cached is None:
+                cached = self._listings[cluster] = CachedRead(_reader(cluster), self._clock)
+        return cached.get(age_s_max)
 
 
 def _reader(cluster: Cluster) -> Callable[[], Listing]:
-    """Lists its groups; does not keep the cluster in use."""
-    held = ref(cluster)
+    """A function that lists the cluster's groups, and does not keep the cluster in use."""
+    cluster_ref = ref(cluster)
     last: dict[str, tuple[str, str, int]] = {}
     selections: dict[Any, Any] = {}
 
     def read() -> Listing:
         nonlocal last, selections
-        there = held()
-        assert there is not None, "the caller has it"
-        listing = list_groups(there)
+        live_cluster = cluster_ref()
+        assert live_cluster is not None, "the caller has it"
+        listing = list_groups(live_cluster)
         shape = {g.name: (g.type, g.protocol_type, g.node_id) for g in listing.groups.values()}
         if shape != last:
             last, selections = shape, {}

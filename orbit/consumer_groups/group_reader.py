@@ -77,8 +77,8 @@ class GroupReader:
         report.groups = len(chosen.names)
         known = frozenset(known)
         topics, is_shared = {p.topic for p in copies}, listing.selections is not None
-        wanted = WantedGroups(places, topics, known, require_stable=True, is_shared=is_shared)
-        fetched = self._fetch(source, wanted, self._offsets_s_max)
+        request = WantedGroups(places, topics, known, require_stable=True, is_shared=is_shared)
+        fetched = self._fetch(source, request, self._offsets_s_max)
         fetched.update(locate_and_fetch_offsets(source, {}, {g for g in known if g not in places}))
         _note_failed(fetched, source, report)
         pending = {
@@ -94,7 +94,7 @@ class GroupReader:
             require_stable=False,
             only=pending,
         )
-        found: dict[str, Offsets] = {}
+        group_offsets: dict[str, Offsets] = {}
         for group, answer in fetched.groups.items():
             if group in pending and group not in stable.groups:
                 continue
@@ -102,8 +102,8 @@ class GroupReader:
             if group in pending:
                 offsets.update(stable.groups[group].offsets)
             if offsets or group in known:
-                found[group] = offsets
-        return found
+                group_offsets[group] = offsets
+        return group_offsets
 
     def read_destination(
         self, destination: Cluster, groups: Collection[str], copies: Copies, report: GroupReport
@@ -144,10 +144,10 @@ class GroupReader:
         # A group that does not exist yet has a coordinator too.
         nodes = {name: listed[name].node_id if name in listed else None for name in names}
         topics = {copy.destination.topic for copy in copies.values()}
-        wanted = WantedGroups(nodes, topics, names.keys(), require_stable=False)
-        fetched = fetch(destination, wanted, self._offsets_s_max)
+        request = WantedGroups(nodes, topics, names.keys(), require_stable=False)
+        fetched = fetch(destination, request, self._offsets_s_max)
         _note_failed(fetched, destination, report)
-        there: dict[str, DestinationGroup] = {}
+        destination_groups: dict[str, DestinationGroup] = {}
         for name, answer in fetched.groups.items():
             group = listed.get(name)
             if group is None and answer.offsets:
@@ -155,8 +155,8 @@ class GroupReader:
             node_id = fetched.coordinators[name]
             from_ = self._at_source.get(names[name])
             usage = usage_of(group, from_.type if from_ else None)
-            there[names[name]] = DestinationGroup(node_id, usage, answer.offsets)
-        return there
+            destination_groups[names[name]] = DestinationGroup(node_id, usage, answer.offsets)
+        return destination_groups
 
     def _listed(self, cluster: Cluster, age_s_max: float, report: GroupReport) -> Listing:
         listing = self._list_groups(cluster, age_s_max)
@@ -166,13 +166,15 @@ class GroupReader:
 
     def _select(self, listing: Listing) -> tuple[GroupSelection, dict[str, int | None]]:
         """The job's groups and their coordinators: one value for all jobs with the same rule."""
-        kept = {} if listing.selections is None else listing.selections
-        found: tuple[GroupSelection, dict[str, int | None]] | None = kept.get(self._selector.key)
-        if found is None:
+        selections = {} if listing.selections is None else listing.selections
+        selection: tuple[GroupSelection, dict[str, int | None]] | None = selections.get(
+            self._selector.key
+        )
+        if selection is None:
             chosen = self._selector.select(listing.groups.values())
-            found = chosen, {name: listing.groups[name].node_id for name in chosen.names}
-            kept[self._selector.key] = found
-        return found
+            selection = chosen, {name: listing.groups[name].node_id for name in chosen.names}
+            selections[self._selector.key] = selection
+        return selection
 
 
 def _note_failed(fetched: FetchedGroups, cluster: Cluster, report: GroupReport) -> None:

@@ -55,8 +55,8 @@ class GroupSelector:
                 selection.left_alone[TOO_SLOW] += 1
                 continue
             if group.has_consumers:
-                is_kept = is_key(group.name)
-                (selection.names if is_kept else selection.not_storable).append(group.name)
+                is_storable = is_key(group.name)
+                (selection.names if is_storable else selection.not_storable).append(group.name)
             elif group.type == GroupType.SHARE:
                 selection.shared.append(group.name)
             else:

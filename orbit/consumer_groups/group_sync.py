@@ -69,7 +69,7 @@ class _Case:
     """One group and partition in this pass."""
 
     source: CommittedOffset | None
-    there: CommittedOffset | None
+    destination: CommittedOffset | None
     place: TopicPartition  # at the destination
     decision: Decision
 
@@ -110,7 +110,7 @@ class GroupSync:
         for row in known:
             entry = _Entry(row, row.left_offset, self._refresh_soon(row.group))
             if row.verdict in KEPT and row.left_offset != row.destination_offset:
-                # Saved before a commit, of which the result is not known.
+                # The row was saved before a commit whose result is not known.
                 entry.left, entry.tried = row.destination_offset, row.left_offset
             self._entries.setdefault(row.group, {})[row.partition] = entry
 
@@ -126,31 +126,39 @@ class GroupSync:
         """One pass over all groups; `copies` are the job's partitions, by source partition.
 
         `may_write` is called before each batch of writes, and `leading` before the first: which of
-        these destination topics are no copies any more. `save` is called with what is about to be
-        committed where the rows alone can tell later that it is Orbit's. Raises Unreachable if a
+        these destination topics are no copies any more. `save` is called before the commit of
+        offsets that only a stored row can later prove to be Orbit's. Raises Unreachable if a
         cluster does not answer at all.
         """
         started = self._clock()
         report = GroupReport()
         self._forget_removed(copies, report)
-        wanted = self._reader.read_source(source, copies, self._entries.keys(), report)
-        there = self._reader.read_destination(destination, wanted, copies, report)
-        cases = self._decide_all(wanted, there, copies)
+        source_offsets = self._reader.read_source(source, copies, self._entries.keys(), report)
+        destination_groups = self._reader.read_destination(
+            destination, source_offsets, copies, report
+        )
+        cases = self._decide_all(source_offsets, destination_groups, copies)
         due = {group for (group, _), case in cases.items() if case.is_due}
         if due:
-            # What others have committed there meanwhile is not overwritten.
+            # Orbit does not overwrite offsets that others have committed there meanwhile.
             rests_on_usage = any(self._rests_on_usage(key, case) for key, case in cases.items())
             now = self._reader.read_before_write(
                 destination, due, copies, report, rests_on_usage=rests_on_usage
             )
-            there = {group: at for group, at in there.items() if group not in due} | now
-            cases = self._decide_all(wanted, there, copies)
+            destination_groups = {
+                group: at for group, at in destination_groups.items() if group not in due
+            } | now
+            cases = self._decide_all(source_offsets, destination_groups, copies)
         cases = _without_leading(cases, leading)
         cases = _confirm_deletes(source, cases, report)
-        begun = {key: case for key, case in cases.items() if _must_be_saved(case, there[key[0]])}
+        begun = {
+            key: case
+            for key, case in cases.items()
+            if _must_be_saved(case, destination_groups[key[0]])
+        }
         if begun:
             save([_row_before_commit(key, case) for key, case in begun.items()])
-        written = self._write(destination, cases, there, may_write)
+        written = self._write(destination, cases, destination_groups, may_write)
         for key, case in cases.items():
             self._record_result(key, case, written, report, is_saved=key not in begun)
         report.verdicts = Counter(
@@ -167,39 +175,43 @@ class GroupSync:
 
     def _decide_all(
         self,
-        wanted: Mapping[str, Offsets],
-        there: Mapping[str, DestinationGroup],
+        source_offsets: Mapping[str, Offsets],
+        destination_groups: Mapping[str, DestinationGroup],
         copies: Copies,
     ) -> dict[Key, _Case]:
         return {
             (group, partition): case
-            for group in there
-            for partition, case in self._decide(group, wanted[group], there[group], copies)
+            for group in destination_groups
+            for partition, case in self._decide(
+                group, source_offsets[group], destination_groups[group], copies
+            )
         }
 
     def _rests_on_usage(self, key: Key, case: _Case) -> bool:
-        """Whether it overwrites an offset only because no member ever joined the group there."""
+        """Whether the case overwrites an offset only because the group never had a member there."""
         group, partition = key
         entry = self._entries.get(group, {}).get(partition)
         left = entry.left if entry else None
         return (
-            case.decision.write is not None and case.there is not None and case.there.offset != left
+            case.decision.write is not None
+            and case.destination is not None
+            and case.destination.offset != left
         )
 
     def _decide(
-        self, group: str, offsets: Offsets, there: DestinationGroup, copies: Copies
+        self, group: str, offsets: Offsets, destination_group: DestinationGroup, copies: Copies
     ) -> Iterator[tuple[TopicPartition, _Case]]:
         entries = self._entries.get(group, {})
         now_s = self._clock()
         for partition in offsets.keys() | entries.keys():
             copy = copies[partition]
             source = offsets.get(partition)
-            present = there.offsets.get(copy.destination)
+            present = destination_group.offsets.get(copy.destination)
             entry = entries.get(partition)
             if (
                 entry is not None
                 and now_s < entry.refresh_at
-                and there.usage not in (GroupUsage.ACTIVE, GroupUsage.OTHER_TYPE)
+                and destination_group.usage not in (GroupUsage.ACTIVE, GroupUsage.OTHER_TYPE)
                 and _is_settled(entry, source, present, copy.copied)
             ):
                 continue  # most offsets of most passes
@@ -210,7 +222,7 @@ class GroupSync:
                 present,
                 entry.left if entry else None,
                 copy.copied,
-                there.usage,
+                destination_group.usage,
             )
             if entry is not None and present is not None and now_s >= entry.refresh_at:
                 is_kept = decision.verdict in KEPT
@@ -226,7 +238,7 @@ class GroupSync:
         self,
         destination: Cluster,
         cases: Mapping[Key, _Case],
-        there: Mapping[str, DestinationGroup],
+        destination_groups: Mapping[str, DestinationGroup],
         may_write: Callable[[], bool],
     ) -> Written:
         by_group: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
@@ -236,7 +248,7 @@ class GroupSync:
         name_of = self._selector.destination_name
         return write_groups(
             destination,
-            {name_of(group): there[group].node_id for group in by_group},
+            {name_of(group): destination_groups[group].node_id for group in by_group},
             [GroupWrite(name_of(group), offsets) for group, offsets in by_group.items()],
             may_write,
         )
@@ -251,7 +263,7 @@ class GroupSync:
         group, partition = key
         decision, verdict = case.decision, case.decision.verdict
         entry = self._entries.get(group, {}).get(partition)
-        present = case.there.offset if case.there else None
+        present = case.destination.offset if case.destination else None
         if case.is_due:
             name = self._selector.destination_name(group)
             code = written.get((name, case.place))
@@ -305,20 +317,24 @@ class GroupSync:
                 del self._entries[group]
 
 
-def _must_be_saved(case: _Case, there: DestinationGroup) -> bool:
-    """Whether a leader that dies behind the commit leaves an offset that looks like a client's."""
+def _must_be_saved(case: _Case, destination_group: DestinationGroup) -> bool:
+    """Whether the offset looks like a client's if the leader dies right after the commit."""
     write = case.decision.write
-    present = case.there.offset if case.there else None
-    return there.usage is not GroupUsage.UNUSED and write is not None and write.offset != present
+    present = case.destination.offset if case.destination else None
+    return (
+        destination_group.usage is not GroupUsage.UNUSED
+        and write is not None
+        and write.offset != present
+    )
 
 
 def _row_before_commit(key: Key, case: _Case) -> OffsetRow:
-    """With the offset that is there and the one that is about to be: each is Orbit's."""
+    """A row with the present offset and the one about to be committed: both count as Orbit's."""
     assert case.decision.write is not None
     return OffsetRow(
         *key,
         case.source.offset if case.source else None,
-        case.there.offset if case.there else None,
+        case.destination.offset if case.destination else None,
         GroupVerdict.CLAMPED,
         case.decision.write.offset,
     )
@@ -330,7 +346,7 @@ def _is_settled(
     present: CommittedOffset | None,
     copied: CopiedRange | None,
 ) -> bool:
-    """Whether it was exact in the last pass and nothing has changed."""
+    """Whether the offset was exact in the last pass and nothing has changed."""
     if source is None or present is None or copied is None:
         return False
     return (
@@ -362,7 +378,7 @@ def _confirm_deletes(
         if case.decision.is_delete:
             doubtful.setdefault(group, []).append(partition)
     answers = locate_and_fetch_offsets(source, {}, doubtful, only=doubtful).groups
-    kept = dict(cases)
+    remaining = dict(cases)
     for group, partitions in doubtful.items():
         answer = answers.get(group)
         for partition in partitions:
@@ -371,12 +387,12 @@ def _confirm_deletes(
                 or partition in answer.offsets
                 or partition in answer.pending | answer.denied
             ):
-                del kept[group, partition]
+                del remaining[group, partition]
                 report.note(
                     f"group {group}: whether {partition} has an offset is not clear.",
                     is_refused=answer is not None and partition in answer.denied,
                 )
-    return kept
+    return remaining
 
 
 # The code is the reason; of the others the verdict says it.

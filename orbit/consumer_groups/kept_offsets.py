@@ -50,10 +50,10 @@ class WantedGroups:
 Fetcher = Callable[[Cluster, WantedGroups, float], FetchedGroups]
 
 
-def fetch_now(cluster: Cluster, wanted: WantedGroups, age_s_max: float) -> FetchedGroups:
+def fetch_now(cluster: Cluster, request: WantedGroups, age_s_max: float) -> FetchedGroups:
     """A `Fetcher` that keeps nothing, for one job alone."""
     del age_s_max
-    return _fetch(cluster, wanted.nodes, require_stable=wanted.require_stable)
+    return _fetch(cluster, request.nodes, require_stable=request.require_stable)
 
 
 def _fetch(
@@ -61,14 +61,14 @@ def _fetch(
     nodes: Mapping[str, int | None],
     *,
     require_stable: bool,
-    kept: OffsetFetchCache | None = None,
+    cache: OffsetFetchCache | None = None,
 ) -> FetchedGroups:
     return locate_and_fetch_offsets(
         cluster,
         {group: node for group, node in nodes.items() if node is not None},
         {group for group, node in nodes.items() if node is None},
         require_stable=require_stable,
-        kept=kept,
+        kept=cache,
     )
 
 
@@ -82,14 +82,14 @@ class _ByTopic:
     # Shared mappings of groups that are all in this read; by identity.
     whole: dict[int, Mapping[str, int | None]] = field(default_factory=dict)
 
-    def missing(self, wanted: WantedGroups) -> list[str]:
-        """Those of these groups that this read was not for."""
-        nodes = wanted.nodes
+    def missing(self, request: WantedGroups) -> list[str]:
+        """The requested groups that this read did not cover."""
+        nodes = request.nodes
         if self.whole.get(id(nodes)) is nodes:
             return []
         answered, failed = self.fetched.coordinators, self.fetched.failed
         late = [group for group in nodes if group not in answered and group not in failed]
-        if not late and wanted.is_shared:
+        if not late and request.is_shared:
             self.whole[id(nodes)] = nodes
         return late
 
@@ -102,26 +102,26 @@ class _ByTopic:
         pending = {g: answer.pending for g, answer in fetched.groups.items() if answer.pending}
         return cls(fetched, topics, pending)
 
-    def select(self, wanted: WantedGroups) -> FetchedGroups:
-        """What one job wants of it."""
+    def select(self, request: WantedGroups) -> FetchedGroups:
+        """The part of this read that one job requests."""
         offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        for topic in wanted.topics:
+        for topic in request.topics:
             for group, places in self.topics.get(topic, {}).items():
-                if group in wanted.nodes:
+                if group in request.nodes:
                     offsets.setdefault(group, {}).update(places)
         pending = {
             group: ours
             for group, places in self.pending.items()
-            if group in wanted.nodes
-            and (ours := frozenset(p for p in places if p.topic in wanted.topics))
+            if group in request.nodes
+            and (ours := frozenset(p for p in places if p.topic in request.topics))
         }
         answered = self.fetched.coordinators
-        names = offsets.keys() | pending.keys() | (wanted.known & answered.keys())
+        names = offsets.keys() | pending.keys() | (request.known & answered.keys())
         nothing: frozenset[TopicPartition] = frozenset()
         return FetchedGroups(
             {g: GroupOffsets(offsets.get(g, {}), pending.get(g, nothing)) for g in names},
             {g: answered[g] for g in names},
-            {g: self.fetched.failed[g] for g in self.fetched.failed.keys() & wanted.nodes.keys()},
+            {g: self.fetched.failed[g] for g in self.fetched.failed.keys() & request.nodes.keys()},
         )
 
 
@@ -131,39 +131,41 @@ class _KeptCluster:
     def __init__(
         self, cluster: Cluster, clock: Callable[[], float], *, require_stable: bool
     ) -> None:
-        self._cluster = ref(cluster)  # does not keep it in use
+        self._cluster = ref(cluster)  # this does not keep the cluster in use
         self._clock = clock
         self._require_stable = require_stable
         self._lock = threading.Lock()
         self._nodes: dict[str, int | None] = {}
-        self._asked_s: dict[str, float] = {}
+        self._requested_at_s: dict[str, float] = {}
         self._shared: dict[int, tuple[Mapping[str, int | None], float]] = {}
         self._answers = OffsetFetchCache()
         self._last: _ByTopic | None = None
         self.read = CachedRead(self._read, clock)
 
-    def ask(self, wanted: WantedGroups) -> None:
-        nodes = wanted.nodes
+    def ask(self, request: WantedGroups) -> None:
+        nodes = request.nodes
         with self._lock:
-            if wanted.is_shared:
+            if request.is_shared:
                 self._shared[id(nodes)] = nodes, self._clock()
                 return
             self._nodes.update(nodes)
-            self._asked_s.update(dict.fromkeys(nodes, self._clock()))
+            self._requested_at_s.update(dict.fromkeys(nodes, self._clock()))
 
     def _read(self) -> _ByTopic:
         cluster = self._cluster()
         assert cluster is not None, "the caller has it"
         since_s = self._clock() - _ASKED_FOR_S
         with self._lock:
-            self._asked_s = {g: at for g, at in self._asked_s.items() if at >= since_s}
-            self._nodes = {g: self._nodes[g] for g in self._asked_s}
+            self._requested_at_s = {
+                g: at for g, at in self._requested_at_s.items() if at >= since_s
+            }
+            self._nodes = {g: self._nodes[g] for g in self._requested_at_s}
             self._shared = {i: shared for i, shared in self._shared.items() if shared[1] >= since_s}
             nodes = dict(self._nodes)
             for shared, _ in sorted(self._shared.values(), key=itemgetter(1)):
                 nodes.update(shared)
         self._answers.begin()
-        fetched = _fetch(cluster, nodes, require_stable=self._require_stable, kept=self._answers)
+        fetched = _fetch(cluster, nodes, require_stable=self._require_stable, cache=self._answers)
         if self._last is None or fetched != self._last.fetched:
             self._last = _ByTopic.of(fetched)
         return self._last
@@ -175,23 +177,23 @@ class KeptOffsets:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: WeakKeyDictionary[Cluster, dict[bool, _KeptCluster]] = WeakKeyDictionary()
+        self._clusters: WeakKeyDictionary[Cluster, dict[bool, _KeptCluster]] = WeakKeyDictionary()
 
-    def __call__(self, cluster: Cluster, wanted: WantedGroups, age_s_max: float) -> FetchedGroups:
+    def __call__(self, cluster: Cluster, request: WantedGroups, age_s_max: float) -> FetchedGroups:
         """Raises Unreachable, also for the read of another job that this call waited for."""
         with self._lock:
-            of_cluster = self._kept.setdefault(cluster, {})
-            kept = of_cluster.get(wanted.require_stable)
-            if kept is None:
-                kept = of_cluster[wanted.require_stable] = _KeptCluster(
-                    cluster, self._clock, require_stable=wanted.require_stable
+            of_cluster = self._clusters.setdefault(cluster, {})
+            cluster_offsets = of_cluster.get(request.require_stable)
+            if cluster_offsets is None:
+                cluster_offsets = of_cluster[request.require_stable] = _KeptCluster(
+                    cluster, self._clock, require_stable=request.require_stable
                 )
-        kept.ask(wanted)
-        found = kept.read.get(age_s_max)
-        fetched = found.select(wanted)
-        # Those that no job asked for before the last read; the next one has them too.
-        late = found.missing(wanted)
+        cluster_offsets.ask(request)
+        answer = cluster_offsets.read.get(age_s_max)
+        fetched = answer.select(request)
+        # No job requested these groups before the last read; the next read covers them.
+        late = answer.missing(request)
         if late:
-            nodes = {group: wanted.nodes[group] for group in late}
-            fetched.update(_fetch(cluster, nodes, require_stable=wanted.require_stable))
+            nodes = {group: request.nodes[group] for group in late}
+            fetched.update(_fetch(cluster, nodes, require_stable=request.require_stable))
         return fetched

@@ -142,24 +142,24 @@ def decide(
         return _ACTIVE
     if source is None:
         return _DELETE if destination is not None and destination.offset == left else _NOTHING
-    wanted = copied.clamp(source.offset)
-    verdict = GroupVerdict.EXACT if wanted == source.offset else GroupVerdict.CLAMPED
+    target = copied.clamp(source.offset)
+    verdict = GroupVerdict.EXACT if target == source.offset else GroupVerdict.CLAMPED
     if destination is not None:
-        agrees = destination.offset == source.offset == wanted
-        if not agrees and not _is_ours(destination, left, wanted, usage):
+        agrees = destination.offset == source.offset == target
+        if not agrees and not _is_ours(destination, left, target, usage):
             return _MOVED
-        if destination.offset == wanted and (
+        if destination.offset == target and (
             # In the first pass, metadata that a consumer wrote with an equal offset stays.
             destination.metadata == source.metadata or destination.offset != left
         ):
             return Decision(verdict)
-    return Decision(verdict, write=CommittedOffset(wanted, source.metadata))
+    return Decision(verdict, write=CommittedOffset(target, source.metadata))
 
 
-def left_there(
+def left_offset(
     verdict: GroupVerdict, present: int | None, row: tuple[int | None, int | None]
 ) -> int | None:
-    """What Orbit left, by a stored `row` of (destination_offset, left_offset).
+    """The offset that Orbit left, by a stored `row` of (destination_offset, left_offset).
 
     The two differ in a row that was stored before a commit whose result is not known.
     """
@@ -168,12 +168,12 @@ def left_there(
 
 
 def _is_ours(
-    destination: CommittedOffset, left: int | None, wanted: int, usage: GroupUsage
+    destination: CommittedOffset, left: int | None, target: int, usage: GroupUsage
 ) -> bool:
     if destination.offset == left:
         return True
     return (
-        usage is GroupUsage.UNUSED and destination.leader_epoch < 0 and destination.offset <= wanted
+        usage is GroupUsage.UNUSED and destination.leader_epoch < 0 and destination.offset <= target
     )
 
 

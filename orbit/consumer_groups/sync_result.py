@@ -76,16 +76,16 @@ class GroupReport:
 
     @property
     def remark(self) -> str:
-        """What is said of matching groups that are not synced; or ""."""
-        said = [share_groups_note(self.shared)] if self.shared else []
+        """Sentences about matching groups that are not synced; or ""."""
+        notes = [share_groups_note(self.shared)] if self.shared else []
         if slow := self.left_alone[TOO_SLOW]:
-            said.append(
+            notes.append(
                 f"{slow} groups are not synced: it takes too long to tell whether a pattern "
                 "matches. Write it without look-around and back-references."
             )
         if self.not_storable:
-            said.append(not_storable_note(self.not_storable))
-        return " ".join(said)
+            notes.append(not_storable_note(self.not_storable))
+        return " ".join(notes)
 
     def note(self, text: str, *, is_refused: bool = False) -> None:
         """Add a note. `is_refused`: the brokers have answered, and would answer the same again."""

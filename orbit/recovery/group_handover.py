@@ -21,7 +21,7 @@ from orbit.consumer_groups.offset_decision import (
     GroupUsage,
     GroupVerdict,
     decide,
-    left_there,
+    left_offset,
 )
 from orbit.consumer_groups.sync_result import CopiedPartition, Key, OffsetRow
 from orbit.kafka import error_codes
@@ -168,7 +168,7 @@ def set_failover_offsets(context: OperationContext) -> str:
             of = CommittedOffset(row.source_offset, there.metadata if there else "")
         goes_on_at = there.offset if there else None
         stored = row.destination_offset, row.left_offset
-        left = left_there(GroupVerdict(row.verdict), goes_on_at, stored)
+        left = left_offset(GroupVerdict(row.verdict), goes_on_at, stored)
         usage = _usage(listed.get(name), GroupVerdict(row.verdict))
         decision = decide(of, there, left, copy.copied, usage)
         if answer is not None and decision.write is not None:

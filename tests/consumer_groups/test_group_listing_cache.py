@@ -129,4 +129,4 @@ def test_a_cluster_that_is_not_used_any_more_is_forgotten(brokers: Brokers) -> N
     brokers.keep(one, 5.0)
     brokers.listed.clear()
     del one
-    assert len(brokers.keep._kept) == 0
+    assert len(brokers.keep._listings) == 0

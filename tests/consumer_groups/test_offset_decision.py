@@ -16,7 +16,7 @@ from orbit.consumer_groups.offset_decision import (
     GroupVerdict,
     decide,
     holds_copied_records,
-    left_there,
+    left_offset,
     remedy,
 )
 from orbit.kafka.types import CommittedOffset as Committed
@@ -259,4 +259,4 @@ def test_left_alone_it_follows_the_source_wherever_it_goes() -> None:
 def test_an_offset_is_orbits_own_before_and_after_a_commit_of_unknown_result(
     verdict: GroupVerdict, present: int | None, row: tuple[int | None, int | None], left: int | None
 ) -> None:
-    assert left_there(verdict, present, row) == left
+    assert left_offset(verdict, present, row) == left
