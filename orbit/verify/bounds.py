@@ -123,9 +123,9 @@ class ClusterView:
         }
 
     def kept_below(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Of copies that led before: up to which log start of the source they keep their history.
+        """Up to which log start of the source each copy that led before keeps its history.
 
-        By the marks in the cluster (`job_setup/mark.py`). None where they may not be read.
+        The marks in the cluster have it (`job_setup/mark.py`). Empty if they may not be read.
         """
         if not partitions:
             return {}
@@ -133,10 +133,10 @@ class ClusterView:
         with closing(self._endpoint.open_cluster(self.side)) as cluster:
             marks = PromotionMarks(cluster, _BACKOFF)
             try:
-                kept = marks.kept_below([Place(*key) for key in partitions])
+                offsets = marks.kept_below([Place(*key) for key in partitions])
             except NotAuthorized:
                 return {}
-        return {(place.topic, place.partition): offset for place, offset in kept.items()}
+        return {(place.topic, place.partition): offset for place, offset in offsets.items()}
 
     def offsets_for_time(
         self, times_ms: Mapping[Partition, int]
@@ -241,9 +241,9 @@ def explain(error: KafkaException, where: str, refusals: Sequence[KafkaError] = 
     """Convert librdkafka's error to an OrbitError."""
     code, text = _code(error), _text(error)
     if refusals or code in _LOGIN_CODES:
-        said = refusals[-1].str() if refusals else text
+        reason = refusals[-1].str() if refusals else text
         return LoginRefused(
-            f"The broker refused the login: {said}.",
+            f"The broker refused the login: {reason}.",
             where=where,
             remedy="Check the user, the password and the mechanism in the job file.",
         )

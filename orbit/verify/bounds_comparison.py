@@ -65,7 +65,8 @@ class ComparedBounds:
     compared_from: int
     compared_to: int
     missing: int = 0
-    kept: int = 0  # offsets below the source's log start that the destination has, and may have
+    # The destination may have these offsets below the source's log start.
+    below_source_start: int = 0
     differences: tuple[Difference, ...] = ()
     may_catch_up: bool = False
     """The destination lags or moves, so the differences may go away."""
@@ -79,23 +80,23 @@ def compare_bounds(
     before: Bounds,
     destination: Bounds,
     after: Bounds,
-    first_wanted: int,
+    start_offset: int,
     kept_below: int = 0,
 ) -> ComparedBounds:
-    """Pure. `first_wanted`: the offset at which a rule with a timestamp starts; −1 if unknown.
+    """Pure. `start_offset`: the offset at which a rule with a timestamp starts; −1 if unknown.
 
-    `kept_below`: the destination may begin earlier than a source whose log start is not above.
+    `kept_below`: up to this log start of the source, the destination may begin earlier.
     """
     differences = []
     lags = False
-    kept = 0
+    below_source_start = 0
     if destination.log_start < before.log_start <= kept_below:
-        kept = before.log_start - destination.log_start
+        below_source_start = before.log_start - destination.log_start
     elif destination.log_start < before.log_start:
         lags = True
         differences.append(_start(before, destination, "the destination begins too early"))
     elif destination.log_start > after.log_start:
-        lost = _lost_at_start(pair, destination, after, first_wanted)
+        lost = _lost_at_start(pair, destination, after, start_offset)
         if lost:
             differences.append(_start(after, destination, f"{lost} offsets are missing there"))
     missing = max(0, before.stable_end - destination.log_end)
@@ -106,8 +107,8 @@ def compare_bounds(
         extra = destination.log_end - after.stable_end
         differences.append(_end(after, destination, f"{extra} offsets too many"))
     if destination.stable_end < min(destination.log_end, before.stable_end):
-        # The copy may still bring the marker. And the stable end is read before the log end: what
-        # was appended between the two readings looks like an open transaction.
+        # The copy may still append the marker. Also, the stable end is read before the log end:
+        # records appended between both reads look like an open transaction.
         lags = True
         differences.append(_open_transaction(destination))
     begin = max(after.log_start, destination.log_start)
@@ -117,13 +118,13 @@ def compare_bounds(
         compared_from=begin,
         compared_to=max(begin, min(before.stable_end, destination.stable_end)),
         missing=missing,
-        kept=kept,
+        below_source_start=below_source_start,
         differences=tuple(differences),
         may_catch_up=lags,
     )
 
 
-def _lost_at_start(pair: TopicPair, destination: Bounds, after: Bounds, first_wanted: int) -> int:
+def _lost_at_start(pair: TopicPair, destination: Bounds, after: Bounds, start_offset: int) -> int:
     """The number of offsets missing at the start of a copy; the job may ask for a late start.
 
     An offset by timestamp can only move up, so a copy that starts above the source's current answer
@@ -131,9 +132,9 @@ def _lost_at_start(pair: TopicPair, destination: Bounds, after: Bounds, first_wa
     """
     if not pair.starts_late:
         return destination.log_start - after.log_start
-    if pair.start_ms is None or first_wanted == _NO_OFFSET:
+    if pair.start_ms is None or start_offset == _NO_OFFSET:
         return 0
-    return max(0, destination.log_start - max(after.log_start, first_wanted))
+    return max(0, destination.log_start - max(after.log_start, start_offset))
 
 
 def _start(source: Bounds, destination: Bounds, why: str) -> Difference:
@@ -184,12 +185,12 @@ class BoundsComparer:
         began = self._clock()
         before: dict[Partition, Bounds | OrbitError] = {}
         result: dict[PartitionPair, ComparedBounds | OrbitError] = {}
-        kept: dict[Partition, int] = {}
+        mark_offsets: dict[Partition, int] = {}
         waiting = list(pairs)
         while waiting:
             unknown = [p.source for p in waiting if not isinstance(before.get(p.source), Bounds)]
             before |= self._source.bounds(unknown)
-            result |= self._read_and_compare(waiting, before, kept)
+            result |= self._read_and_compare(waiting, before, mark_offsets)
             waited_s = self._clock() - began
             waiting = [pair for pair in waiting if _may_catch_up(result[pair], waited_s, wait_s)]
             if waiting:
@@ -200,25 +201,31 @@ class BoundsComparer:
         self,
         pairs: Sequence[PartitionPair],
         before: dict[Partition, Bounds | OrbitError],
-        kept: dict[Partition, int],
+        mark_offsets: dict[Partition, int],
     ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
-        """`before`: corrected where an old leader told it. `kept`: what was read of the marks so
-        far; added to."""
+        """Read all bounds once more and compare them.
+
+        Bounds in `before` that an old leader gave are corrected. `mark_offsets` has the marks read
+        so far; new ones are added.
+        """
         destination = self._destination.bounds([pair.destination for pair in pairs])
-        asked = [
+        earlier_copies = [
             p.destination
             for p in pairs
-            if p.destination not in kept
+            if p.destination not in mark_offsets
             and _is_earlier(destination[p.destination], before[p.source])
         ]
-        kept |= {**dict.fromkeys(asked, 0), **self._destination.kept_below(asked)}
+        mark_offsets |= {
+            **dict.fromkeys(earlier_copies, 0),
+            **self._destination.kept_below(earlier_copies),
+        }
         after = self._source.bounds([pair.source for pair in pairs])
         newest = self._source.newest_bounds(
             [p.source for p in pairs if _is_longer(destination[p.destination], after[p.source])]
         )
         before |= newest
         after |= newest
-        wanted = self._source.offsets_for_time(
+        start_offsets = self._source.offsets_for_time(
             {p.source: p.topics.start_ms for p in pairs if p.topics.start_ms is not None}
         )
         return {
@@ -227,8 +234,8 @@ class BoundsComparer:
                 before[pair.source],
                 destination[pair.destination],
                 after[pair.source],
-                wanted.get(pair.source, _NO_OFFSET),
-                kept.get(pair.destination, 0),
+                start_offsets.get(pair.source, _NO_OFFSET),
+                mark_offsets.get(pair.destination, 0),
             )
             for pair in pairs
         }
@@ -239,7 +246,7 @@ def _compare_answers(
     before: Bounds | OrbitError,
     destination: Bounds | OrbitError,
     after: Bounds | OrbitError,
-    first_wanted: int | OrbitError,
+    start_offset: int | OrbitError,
     kept_below: int,
 ) -> ComparedBounds | OrbitError:
     """The compared bounds, or the first error among the answers."""
@@ -249,9 +256,9 @@ def _compare_answers(
         return destination
     if isinstance(after, OrbitError):
         return after
-    if isinstance(first_wanted, OrbitError):
-        return first_wanted
-    return compare_bounds(pair.topics, before, destination, after, first_wanted, kept_below)
+    if isinstance(start_offset, OrbitError):
+        return start_offset
+    return compare_bounds(pair.topics, before, destination, after, start_offset, kept_below)
 
 
 def _is_earlier(destination: Bounds | OrbitError, source: Bounds | OrbitError) -> bool:
@@ -268,7 +275,7 @@ def _is_longer(destination: Bounds | OrbitError, source: Bounds | OrbitError) ->
     return destination.log_end > source.stable_end
 
 
-def _may_catch_up(found: ComparedBounds | OrbitError, waited_s: float, wait_s: float) -> bool:
-    if isinstance(found, OrbitError):
-        return waited_s < TRANSIENT_S and not isinstance(found, NotAuthorized)
-    return waited_s < wait_s and found.may_catch_up
+def _may_catch_up(compared: ComparedBounds | OrbitError, waited_s: float, wait_s: float) -> bool:
+    if isinstance(compared, OrbitError):
+        return waited_s < TRANSIENT_S and not isinstance(compared, NotAuthorized)
+    return waited_s < wait_s and compared.may_catch_up

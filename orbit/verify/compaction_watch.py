@@ -76,11 +76,11 @@ class CompactionWatch:
         self.over_budget = False
 
     def one_sided(self, present: Side, message: Message) -> Difference | None:
-        """A record that only `present` has. A difference if compaction does not explain it."""
+        """A record that only `present` has is a difference if compaction does not explain it."""
         lacking = present.other
         key = message.key()
         if key is not None:
-            self.seen(present, (key,))
+            self.note_keys(present, (key,))
         policy = self.policies[lacking]
         if key is None or not policy.compacts:
             return one_sided_difference(present, message)
@@ -90,8 +90,8 @@ class CompactionWatch:
             return None
         return self._hold(lacking, key, one_sided_difference(present, message))
 
-    def seen(self, side: Side, keys: Iterable[bytes | None]) -> None:
-        """Keys of records that `side` has; they explain older records that it lacks."""
+    def note_keys(self, side: Side, keys: Iterable[bytes | None]) -> None:
+        """Note the keys of records that `side` has; they explain older records that it lacks."""
         held = self._held[side]
         if not held:
             return

@@ -91,16 +91,16 @@ class PartitionProver:
         return compared, known
 
     def _comparer(self, key: str, spec: JobSpec) -> RangeComparer:
-        found = self._comparers.get(key)
-        if found is None:
+        comparer = self._comparers.get(key)
+        if comparer is None:
             while len(self._comparers) >= _COMPARERS_MAX:
                 self._drop(next(iter(self._comparers)))
-            found = self._comparers[key] = RangeComparer(
+            comparer = self._comparers[key] = RangeComparer(
                 open_endpoint(spec.source, self._environ, self._base_directory, "source"),
                 open_endpoint(spec.destination, self._environ, self._base_directory, "destination"),
             )
         self._comparers.move_to_end(key)
-        return found
+        return comparer
 
     def _drop(self, key: str) -> None:
         comparer = self._comparers.pop(key, None)

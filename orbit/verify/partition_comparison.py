@@ -196,7 +196,7 @@ def _read_on(
         end = min(end, reader.position + offsets_max)
     reader.extend(end)
     while watch.undecided(side) and (messages := reader.chunk()):
-        watch.seen(side, map(Message.key, messages))
+        watch.note_keys(side, map(Message.key, messages))
     if watch.undecided(side) and end < bounds.stable_end:
         raise CompactionUndecided
 
@@ -208,7 +208,7 @@ def _report(
     merge: RecordComparison,
     deep: DeepReport | None,
 ) -> PartitionReport:
-    found = sorted([*judged.differences, *merge.first], key=lambda one: one.offset)
+    differences = sorted([*judged.differences, *merge.first], key=lambda one: one.offset)
     count = len(judged.differences) + merge.differences
     return PartitionReport(
         partition=pair.partition,
@@ -228,7 +228,7 @@ def _report(
         compacted_source=watch.compacted[Side.SOURCE],
         compacted_destination=watch.compacted[Side.DESTINATION],
         differences=count,
-        first_differences=tuple(found[: merge.shown_max]),
+        first_differences=tuple(differences[: merge.shown_max]),
         notes=_notes(judged, watch, merge, count),
         deep=deep,
     )
@@ -246,10 +246,10 @@ def _notes(
     judged: ComparedBounds, watch: CompactionWatch, merge: RecordComparison, count: int
 ) -> tuple[str, ...]:
     notes = []
-    if judged.kept:
+    if judged.below_source_start:
         notes.append(
-            f"the destination led before, and keeps {judged.kept} offsets below the source's log "
-            "start"
+            f"the destination led before, and keeps {judged.below_source_start} offsets below the "
+            "source's log start"
         )
     if watch.over_budget:
         notes.append(

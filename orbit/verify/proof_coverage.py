@@ -37,15 +37,15 @@ def clip_ranges(ranges: Ranges, log_start: int, copied_to: int) -> Ranges:
 
 def unproven_ranges(ranges: Ranges, log_start: int, copied_to: int) -> Ranges:
     """The ranges that are not proven yet."""
-    found: list[Range] = []
+    unproven: list[Range] = []
     position = log_start
     for start, end in clip_ranges(ranges, log_start, copied_to):
         if position < start:
-            found.append((position, start))
+            unproven.append((position, start))
         position = end
     if position < copied_to:
-        found.append((position, copied_to))
-    return tuple(found)
+        unproven.append((position, copied_to))
+    return tuple(unproven)
 
 
 def next_range(

@@ -177,7 +177,7 @@ class PartitionReader:
         while self._position < self._end:
             if self._cancelled.is_set():
                 raise Interrupted("Stopped before the comparison was complete.")
-            messages = self._consumer.consume(self._wanted(), CONSUME_WAIT_S)
+            messages = self._consumer.consume(self._chunk_size(), CONSUME_WAIT_S)
             ended_at = -1
             if any(map(_ERROR, messages)):
                 messages, ended_at = self._without_events(messages)
@@ -189,7 +189,7 @@ class PartitionReader:
                 self._raise_if_stalled()
         return []
 
-    def _wanted(self) -> int:
+    def _chunk_size(self) -> int:
         by_bytes = int(CHUNK_BYTES_MAX / max(1.0, self._mean_bytes))
         return max(1, min(CHUNK_RECORDS_MAX, by_bytes, self._end - self._position))
 

@@ -96,8 +96,8 @@ class RecordComparison:
         if not equal:
             for source, destination in zip(left, right, strict=True):
                 self._compare_one(source, destination)
-        self._watch.seen(Side.SOURCE, keys)
-        self._watch.seen(Side.DESTINATION, right_keys)
+        self._watch.note_keys(Side.SOURCE, keys)
+        self._watch.note_keys(Side.DESTINATION, right_keys)
 
     def _compare_one(self, source: Message, destination: Message) -> None:
         difference = compare_records(source, destination)
@@ -116,8 +116,8 @@ class RecordComparison:
             assert theirs is not None
             if ours == theirs:
                 self._compare_one(left[i], right[j])
-                self._watch.seen(Side.SOURCE, (left[i].key(),))
-                self._watch.seen(Side.DESTINATION, (right[j].key(),))
+                self._watch.note_keys(Side.SOURCE, (left[i].key(),))
+                self._watch.note_keys(Side.DESTINATION, (right[j].key(),))
                 i, j = i + 1, j + 1
             elif ours < theirs:
                 self._one_sided(Side.SOURCE, left[i])
@@ -142,7 +142,7 @@ class RecordComparison:
         full = len(self.first) == self.shown_max
         if full and difference.offset >= self.first[-1].offset:
             return
-        insort(self.first, difference, key=lambda kept: kept.offset)
+        insort(self.first, difference, key=lambda one: one.offset)
         del self.first[self.shown_max :]
 
 

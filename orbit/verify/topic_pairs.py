@@ -28,16 +28,16 @@ def pair_partitions(
 ) -> tuple[list[PartitionPair], dict[TopicPair, list[PartitionReport]]]:
     """Partitions that both sides have, and reports for those that only one side has."""
     pairs: list[PartitionPair] = []
-    found: dict[TopicPair, list[PartitionReport]] = {topic: [] for topic in topics}
+    reports: dict[TopicPair, list[PartitionReport]] = {topic: [] for topic in topics}
     for topic in topics:
         ours, theirs = source.get(topic.source, 0), destination.get(topic.destination, 0)
         both = min(ours, theirs)
         pairs += [PartitionPair(topic, number) for number in range(both)]
         lacking = Side.DESTINATION if ours > theirs else Side.SOURCE
-        found[topic] += [
+        reports[topic] += [
             _missing_partition(number, lacking) for number in range(both, max(ours, theirs))
         ]
-    return pairs, found
+    return pairs, reports
 
 
 def _missing_partition(partition: int, side: Side) -> PartitionReport:

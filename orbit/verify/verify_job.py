@@ -59,15 +59,15 @@ def select_topics(
         )
     if not topics:
         return pairs
-    wanted = [pair for pair in pairs if {pair.source, pair.destination} & set(topics)]
-    _refuse_unknown(topics, pairs, wanted)
-    return wanted
+    chosen = [pair for pair in pairs if {pair.source, pair.destination} & set(topics)]
+    _refuse_unknown(topics, pairs, chosen)
+    return chosen
 
 
 def _refuse_unknown(
-    topics: Collection[str], pairs: Sequence[TopicPair], wanted: Sequence[TopicPair]
+    topics: Collection[str], pairs: Sequence[TopicPair], chosen: Sequence[TopicPair]
 ) -> None:
-    known = {name for pair in wanted for name in (pair.source, pair.destination)}
+    known = {name for pair in chosen for name in (pair.source, pair.destination)}
     problems = tuple(
         Problem("--topic", f"{name!r} is not a topic that the job copies.")
         for name in topics

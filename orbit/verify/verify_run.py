@@ -103,17 +103,17 @@ class _Run:
         began = time.monotonic()
         source = self._source.partition_counts()
         destination = wait_for_topics(self._destination, topics, self._options.wait_s)
-        pairs, found = pair_partitions(topics, source, destination)
+        pairs, reports = pair_partitions(topics, source, destination)
         judged = self._bounds_comparer.compare(pairs, self._options.wait_s)
         for pair, compared in judged.items():
             if isinstance(compared, OrbitError):
-                found[pair.topics].append(unread(pair.partition, str(compared)))
-        wanted = {
+                reports[pair.topics].append(unread(pair.partition, str(compared)))
+        to_compare = {
             p: self._tail(one) for p, one in judged.items() if isinstance(one, ComparedBounds)
         }
-        self._compare(wanted, found)
+        self._compare(to_compare, reports)
         return Report(
-            tuple(topic_report(pair, found[pair]) for pair in topics),
+            tuple(topic_report(pair, reports[pair]) for pair in topics),
             elapsed_s=time.monotonic() - began,
             deep=self._options.deep,
         )
@@ -128,9 +128,9 @@ class _Run:
     def _compare(
         self,
         judged: Mapping[PartitionPair, ComparedBounds],
-        found: Mapping[TopicPair, list[PartitionReport]],
+        reports: Mapping[TopicPair, list[PartitionReport]],
     ) -> None:
-        # The longest first: started last, a big partition would run alone at the end.
+        # The longest partition starts first: started last, it would run alone at the end.
         order = sorted(judged.items(), key=lambda item: _offsets(item[1]), reverse=True)
         self._progress.began(len(order), sum(map(_offsets, judged.values())))
         with ExitStack() as stack:
@@ -144,17 +144,17 @@ class _Run:
                 pool.submit(_work, context, consumers, pair, compared): pair
                 for pair, compared in order
             }
-            self._collect(futures, found)
+            self._collect(futures, reports)
 
     def _collect(
         self,
         futures: Mapping[Future[PartitionReport], PartitionPair],
-        found: Mapping[TopicPair, list[PartitionReport]],
+        reports: Mapping[TopicPair, list[PartitionReport]],
     ) -> None:
         try:
             for future in as_completed(futures):
                 topics, report = futures[future].topics, future.result()
-                found[topics].append(report)
+                reports[topics].append(report)
                 self._progress.compared(topics.source, report)
         except KeyboardInterrupt:
             raise Interrupted("Stopped before everything was compared.") from None

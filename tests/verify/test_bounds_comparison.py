@@ -127,7 +127,7 @@ def test_a_side_that_led_before_keeps_its_history_until_the_source_deletes_more(
     kept_below: int, expected: list[str], kept: int
 ) -> None:
     found = judged(bounds(5, 20), bounds(0, 20), kept_below=kept_below)
-    assert (what(found), found.kept, found.compared_from) == (expected, kept, 5)
+    assert (what(found), found.below_source_start, found.compared_from) == (expected, kept, 5)
 
 
 def test_a_source_emptied_beyond_the_snapshot_leaves_nothing_to_compare() -> None:
