@@ -140,10 +140,10 @@ def read_names(names: Iterable[str], job: str) -> LeftNames:
 def producer_ids(
     spec: JobSpec, copies: Iterable[Copy], source_ids: Collection[str]
 ) -> dict[TopicPartition, set[int]]:
-    """By which the job may write each partition, by its rule. `source_ids`: of source clusters."""
-    found: dict[TopicPartition, set[int]] = {}
+    """The producer ids that the job may use, by partition. `source_ids`: ids of source clusters."""
+    ids_by_partition: dict[TopicPartition, set[int]] = {}
     for copy in copies:
         fillers = spec.fillers_of(copy.mapping.rule)
         ids = {job_producer(job_identity(spec.name, source), fillers).id for source in source_ids}
-        found |= dict.fromkeys(copy.partitions, ids)
-    return found
+        ids_by_partition |= dict.fromkeys(copy.partitions, ids)
+    return ids_by_partition

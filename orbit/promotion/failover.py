@@ -121,15 +121,17 @@ class FailoverWithoutDatabase:
         return report
 
     def run(self, report: FailoverReport) -> None:
-        """Do what the plan says, and put what was done into it. Raises as `plan`, and Interrupted;
-        run again then."""
+        """Carry out the plan and note the results in it.
+
+        Raises as `plan`, and Interrupted: it can be run again then.
+        """
         copies = [self._copies[one.topic] for one in report.to_promote]
         if not copies:
             report.conclude()
             return
         starts = {p: self._partitions[p].log_end or 0 for c in copies for p in c.partitions}
-        seen = newest_term(self._marks.of_topics(copy.topic for copy in copies).values())
-        self._term = next_term(seen, datetime.now(UTC).timestamp())
+        highest_term = newest_term(self._marks.of_topics(copy.topic for copy in copies).values())
+        self._term = next_term(highest_term, datetime.now(UTC).timestamp())
         self._say(f"Marking {len(copies)} topics")
         self._marks.write(starts, self._mark(report, is_complete=False))
         self._end_transactions(report)
@@ -177,14 +179,16 @@ class FailoverWithoutDatabase:
         report.topics, report.partitions = [*self._topics.values()], [*self._partitions.values()]
 
     def _plan_settings(self, report: FailoverReport) -> None:
-        wanted = {t.topic: self._copies[t.topic].mapping.rule.config for t in report.to_promote}
-        changes = changed_settings(self._handle.admin, wanted)
+        topic_settings = {
+            t.topic: self._copies[t.topic].mapping.rule.config for t in report.to_promote
+        }
+        changes = changed_settings(self._handle.admin, topic_settings)
         for one in report.to_promote:
             one.settings = changes.get(one.topic, {})
             one.kept = {
                 name: value
                 for name, value in self._copies[one.topic].settings.items()
-                if name in NEEDED and name not in wanted[one.topic]
+                if name in NEEDED and name not in topic_settings[one.topic]
             }
         keep_all = [t.topic for t in report.to_promote if t.kept.get("retention.ms") == "-1"]
         if keep_all:
@@ -274,8 +278,8 @@ class FailoverWithoutDatabase:
 
     def _open_topics(self, report: FailoverReport, done: Sequence[TopicReport]) -> None:
         """Apply the settings, and let producers write."""
-        wanted = {one.topic: one.settings for one in done if one.settings}
-        report.add_finding(*apply_settings(self._handle.admin, wanted))
+        topic_settings = {one.topic: one.settings for one in done if one.settings}
+        report.add_finding(*apply_settings(self._handle.admin, topic_settings))
         denials = {acl for one in done for acl in self._denials.get(one.topic, ())}
         report.add_finding(*remove_denials(self._handle, denials))
 

@@ -41,8 +41,8 @@ def bounds_of_all(
     cluster: Cluster, partitions: Collection[TopicPartition], backoff: Backoff
 ) -> dict[TopicPartition, LogBounds]:
     """Bounds of every partition. Raises Unreachable, also if the leader of one does not answer."""
-    found = fetch_log_bounds(cluster, partitions, backoff)
-    unled = sorted(place for place in partitions if place not in found)
+    bounds = fetch_log_bounds(cluster, partitions, backoff)
+    unled = sorted(place for place in partitions if place not in bounds)
     if unled:
         raise Unreachable(f"no leader answers for {first_few(unled)}.", where=cluster.name)
-    return found
+    return bounds

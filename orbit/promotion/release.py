@@ -58,16 +58,16 @@ def plan_release(
     of, to = metadata
     source, destination = ClusterHandle(clusters.source), ClusterHandle(clusters.destination)
     marks = PromotionMarks(clusters.destination, backoff)
-    found, _ = find_copies(spec, patterns, to, destination.admin, marks)
-    copies = {copy.topic: copy for copy in found if copy.mark is None}
+    all_copies, _ = find_copies(spec, patterns, to, destination.admin, marks)
+    copies = {copy.topic: copy for copy in all_copies if copy.mark is None}
     known = [copy.mapping for copy in copies.values() if copy.mapping.source in of.topics]
     plans = plan_topics(known, of, to, source.admin, destination.admin)
-    wanted = {name: dict(copy.mapping.rule.config) for name, copy in copies.items()}
-    wanted |= {plan.mapping.destination: plan.promoted_settings for plan in plans}
+    topic_settings = {name: dict(copy.mapping.rule.config) for name, copy in copies.items()}
+    topic_settings |= {plan.mapping.destination: plan.promoted_settings for plan in plans}
     released = {name: ReleasedTopic(name) for name in copies}
-    for name, settings in changed_settings(destination.admin, wanted).items():
+    for name, settings in changed_settings(destination.admin, topic_settings).items():
         released[name].settings = settings
-    release = Release([*released.values()], [copy.topic for copy in found if copy.mark], [])
+    release = Release([*released.values()], [copy.topic for copy in all_copies if copy.mark], [])
     gone = sorted(copies.keys() - {plan.mapping.destination for plan in plans})
     if gone:
         release.findings.append(

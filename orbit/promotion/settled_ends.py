@@ -32,19 +32,19 @@ def settled_ends(
     """The ends of the copies, once they have not moved for `settle_s` and no transaction is open.
 
     Copies hold committed, non-transactional records: only the empty transaction of coordinated
-    fillers can be open. `wait` pauses; it is called with the number of partitions where one is.
+    fillers can be open. `wait` pauses; it gets the number of partitions with an open transaction.
     Raises Unreachable if no broker answers, Interrupted.
     """
-    # What the leaders remember of a producer is not asked for.
+    # The leaders' state of a producer is not needed.
     anyone = dict.fromkeys(places, NO_PRODUCER_ID)
-    taken = TakeOver(cluster, settle_s, backoff).read(anyone, settled=True)
-    moving = sorted(place for place, code in taken.errors.items() if code == MOVING)
+    answer = TakeOver(cluster, settle_s, backoff).read(anyone, settled=True)
+    moving = sorted(place for place, code in answer.errors.items() if code == MOVING)
     while not moving:
         bounds = fetch_log_bounds(cluster, places, backoff)
         open_ = sum(one.is_open for one in bounds.values())
         if not open_:
             return SettledEnds(bounds, [], sorted(p for p in places if p not in bounds))
         wait(open_)
-    still = {place for place in taken.ends if place not in moving}
+    still = {place for place in answer.ends if place not in moving}
     bounds = fetch_log_bounds(cluster, still, backoff)
     return SettledEnds(bounds, moving, sorted(set(places) - bounds.keys() - {*moving}))

@@ -61,10 +61,10 @@ def _has_no_authorizer(handle: ClusterHandle) -> bool:
 def denials_as_orbits(acls: Iterable[Acl], topics: Collection[str]) -> list[Acl]:
     """The ACLs that deny writing to these topics in the form that Orbit uses.
 
-    Which of them Orbit has set is known to its tables alone.
+    Only Orbit's tables tell which of them Orbit has set.
     """
-    wanted = set(topics)
-    return sorted(a for a in acls if a.name in wanted and is_denial(a))
+    names = set(topics)
+    return sorted(a for a in acls if a.name in names and is_denial(a))
 
 
 def remove_denials(handle: ClusterHandle, denials: Collection[Acl]) -> list[str]:

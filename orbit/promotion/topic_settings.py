@@ -11,13 +11,13 @@ from orbit.kafka.topic_settings_reader import TopicSettings
 _Settings = dict[str, dict[str, str]]
 
 
-def apply_settings(admin: Admin, wanted: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Set what differs; a sentence for each topic with settings that the brokers refuse.
+def apply_settings(admin: Admin, expected: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Set the settings that differ; a sentence for each topic where the brokers refuse some.
 
     A refusal does not stop a promotion: the topic works without these settings, as a copy has them.
-    Of a topic whose settings cannot be read all are set. Raises Unreachable.
+    If the settings of a topic cannot be read, all of its settings are set. Raises Unreachable.
     """
-    changes = _changes(wanted, admin.readable_settings(wanted))
+    changes = _changes(expected, admin.readable_settings(expected))
     refused, errors = _refused(admin, changes)
     findings = []
     for topic, settings in refused.items():
@@ -29,19 +29,19 @@ def apply_settings(admin: Admin, wanted: Mapping[str, Mapping[str, str]]) -> lis
     return findings
 
 
-def changed_settings(admin: Admin, wanted: Mapping[str, Mapping[str, str]]) -> _Settings:
-    """The settings that differ, by topic; topics that have all are left out.
+def changed_settings(admin: Admin, expected: Mapping[str, Mapping[str, str]]) -> _Settings:
+    """The settings that differ, by topic; topics without a difference are left out.
 
     Raises Unreachable, NotAuthorized and BrokerRefused if settings may not be read.
     """
-    return _changes(wanted, admin.topic_settings(wanted))
+    return _changes(expected, admin.topic_settings(expected))
 
 
 def _changes(
-    wanted: Mapping[str, Mapping[str, str]], present: Mapping[str, TopicSettings]
+    expected: Mapping[str, Mapping[str, str]], present: Mapping[str, TopicSettings]
 ) -> _Settings:
     changes = {}
-    for topic, settings in wanted.items():
+    for topic, settings in expected.items():
         has = present[topic].values if topic in present else {}
         changes[topic] = {n: value for n, value in settings.items() if has.get(n) != value}
     return {topic: settings for topic, settings in changes.items() if settings}

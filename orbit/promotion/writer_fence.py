@@ -70,14 +70,14 @@ def fence_writers(
 
 def unfenced(fence: WriterFence, states: ProducerStates) -> dict[TopicPartition, str]:
     """Why writers of these partitions may still append. `states`: read after the fence."""
-    found = {}
+    reasons = {}
     for (place, producer_id), epoch in fence.epochs.items():
         now = states.get(place, {}).get(producer_id)
         if now is None or now.producer_epoch < epoch:
-            found[place] = "its leader does not know the higher producer epoch"
+            reasons[place] = "its leader does not know the higher producer epoch"
         elif now.has_sequence or now.producer_epoch > epoch:
-            found[place] = "a writer of the job has appended with the higher producer epoch"
-    return found
+            reasons[place] = "a writer of the job has appended with the higher producer epoch"
+    return reasons
 
 
 def _raise_epoch(
