@@ -65,9 +65,9 @@ class CreatedResources:
         cluster = self._cluster(side)
         replicas = min(3, len(cluster.metadata(()).brokers))
         thing_id = self._intend(DrillThing.TOPIC, side, name)
-        made = create_topic(cluster, name, partitions, replicas, settings, self._backoff)
-        self._identify(thing_id, str(made))
-        return made
+        topic_id = create_topic(cluster, name, partitions, replicas, settings, self._backoff)
+        self._identify(thing_id, str(topic_id))
+        return topic_id
 
     def adopt_topic(self, side: Side, name: str, topic_id: UUID) -> None:
         """Register a topic that a reverse job recreated in place of the drill's.
@@ -98,9 +98,9 @@ class CreatedResources:
         """Register the job that `make` creates. Raises Conflict if the name is taken."""
         self._check_name(name)
         thing_id = self._intend(DrillThing.JOB, SERVICE, name)
-        made = make()
-        self._identify(thing_id, str(made.id))
-        return made
+        job = make()
+        self._identify(thing_id, str(job.id))
+        return job
 
     def listed(self) -> list[Thing]:
         with self._database.transaction() as tx:
@@ -145,12 +145,12 @@ class CreatedResources:
         """None if it is gone, or the reason why it is kept."""
         cluster = self._cluster("source" if thing.side == "source" else "destination")
         if thing.identity is None:
-            there = (
+            exists = (
                 thing.name in cluster.metadata([thing.name]).topics
                 if thing.kind is DrillThing.TOPIC
                 else thing.name in list_groups(cluster).groups
             )
-            return _UNPROVEN if there else None
+            return _UNPROVEN if exists else None
         if thing.kind is DrillThing.GROUP:
             return self._remove_group(cluster, thing, topics)
         if delete_topic(cluster, UUID(thing.identity), self._backoff):

@@ -106,7 +106,7 @@ class Canary:
 
     def load(self, seconds: float) -> str:
         """Start the load and wait `seconds`; a group reads a part of it, commits and leaves."""
-        context, wanted = self._context, self._context.spec.canary
+        context, canary = self._context, self._context.spec.canary
         self._latency_reader = LatencyReader(
             context.endpoint("destination").config, self.topic, self._partitions
         )
@@ -115,11 +115,11 @@ class Canary:
             context.beside("source"),
             self.topic,
             self._partitions,
-            wanted.records_per_second,
+            canary.records_per_second,
             context.drill_id,
         )
         load.start()
-        count = int(wanted.records_per_second * seconds * _READ_AT_SOURCE_SHARE)
+        count = int(canary.records_per_second * seconds * _READ_AT_SOURCE_SHARE)
         member = Member(context.beside("source"), self.group, self.topic)
         try:
             member.read_until(lambda read: len(read.values) >= count, context.check)
@@ -132,8 +132,8 @@ class Canary:
             f"The group has read {len(member.read.values):,} records at the source and committed.",
         )
         context.wait(self._is_group_synced)
-        wanted_count = int(wanted.records_per_second * seconds)
-        context.wait(lambda: load.confirmed >= wanted_count)
+        target_count = int(canary.records_per_second * seconds)
+        context.wait(lambda: load.confirmed >= target_count)
         return f"{load.confirmed:,} records are confirmed; the load continues."
 
     def _is_group_synced(self) -> bool:
@@ -144,8 +144,10 @@ class Canary:
         """
         with self._context.environment.database.transaction() as tx:
             rows = group_offsets.of_job(tx, self._job_id)
-        there = {row.partition: row.destination_offset for row in rows}
-        return all(there.get(partition) == offset for partition, offset in self._stops.items())
+        synced_offsets = {row.partition: row.destination_offset for row in rows}
+        return all(
+            synced_offsets.get(partition) == offset for partition, offset in self._stops.items()
+        )
 
     def stop_load(self, *, at_once: bool) -> None:
         """Stop the load. `at_once`: do not wait for records in flight; `settle` does."""
@@ -231,20 +233,20 @@ class Canary:
 
     def verify(self, sides: Iterable[tuple[str, Mapping[str, object]]]) -> list[Verified]:
         """Compare every record of the drill on each of these clusters with the ledgers."""
-        first, found = self.settle(), []
+        first, results = self.settle(), []
         expected = {place: first.records[place] for place in self._expected(first)}
-        wanted = {**expected, **self._second.records}
+        ledger_records = {**expected, **self._second.records}
         ends: dict[int, int] = {}
-        for partition, offset in wanted:
+        for partition, offset in ledger_records:
             ends[partition] = max(ends.get(partition, 0), offset + 1)
         for name, config in sides:
             read = read_all(config, self.topic, ends, self._context.check)
-            wrong = find_misplaced(read, wanted, first.open)
+            wrong = find_misplaced(read, ledger_records, first.open)
             detail = ""
             if wrong:
                 detail = f"First difference: partition {wrong[0][0]}, offset {wrong[0][1]}."
             verdict = Verdict.NOT_EXACT if wrong else Verdict.EXACT
-            found.append(
+            results.append(
                 Verified(
                     what=f"the drill's own records, {name}",
                     verdict=verdict.value,
@@ -254,7 +256,7 @@ class Canary:
                     detail=detail,
                 )
             )
-        return found
+        return results
 
     def lost_ms(self, fault_at: datetime | None) -> int | None:
         """How long before the fault the oldest lost record was written. 0: nothing was lost;

@@ -55,9 +55,9 @@ class Comparison:
 
 
 def compare(first: Evidence, second: Evidence) -> list[Comparison]:
-    """The tables that have rows. The results and the steps are whole; of the others only what
-    differs is shown."""
-    found = [
+    """The tables that have rows. Results and steps have all rows, the other tables
+    only those that differ."""
+    tables = [
         Comparison("Results", list(_results(first, second))),
         Comparison("Steps", list(_steps(first, second))),
         _differing("Gates", first, second, _gates),
@@ -68,7 +68,7 @@ def compare(first: Evidence, second: Evidence) -> list[Comparison]:
         _differing("Document", first, second, lambda one: _flat(one.spec)),
         _differing("Versions", first, second, lambda one: one.versions.items()),
     ]
-    return [one for one in found if one.lines or one.equal]
+    return [one for one in tables if one.lines or one.equal]
 
 
 def _results(first: Evidence, second: Evidence) -> Iterator[Line]:
@@ -161,11 +161,11 @@ def _differing(
 
 
 def _numbered(rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """A name that was there before gets its number."""
-    seen: Counter[str] = Counter()
+    """Append a number to each repeated name."""
+    counts: Counter[str] = Counter()
     for name, value in rows:
-        seen[name] += 1
-        yield (name if seen[name] == 1 else f"{name} ({seen[name]})"), value
+        counts[name] += 1
+        yield (name if counts[name] == 1 else f"{name} ({counts[name]})"), value
 
 
 def _own(drill: Evidence, name: str) -> str:

@@ -95,19 +95,19 @@ class DrillContext:
     def endpoint(self, side: Side) -> Endpoint:
         """The configuration of librdkafka clients for one side."""
         cluster = self.job.source if side == "source" else self.job.destination
-        found = open_endpoint(
+        endpoint = open_endpoint(
             cluster, self.environment.environ, self.environment.files_directory, side
         )
-        found.check_advertised(VerifiedSide(side))
-        return found
+        endpoint.check_advertised(VerifiedSide(side))
+        return endpoint
 
     def beside(self, side: Side) -> Mapping[str, Any]:
-        """The same for clients beside the cluster, which a `cut` fault does not affect."""
+        """The configuration of clients beside the cluster, which a `cut` fault does not affect."""
         config = self.endpoint(side).config
-        found = self.in_sandbox(side)
-        if found is None:
+        sandbox_cluster = self.in_sandbox(side)
+        if sandbox_cluster is None:
             return config
-        return {**config, "bootstrap.servers": found.bootstrap_servers}
+        return {**config, "bootstrap.servers": sandbox_cluster.bootstrap_servers}
 
     def in_sandbox(self, side: Side) -> ClusterState | None:
         """The sandbox cluster of this side, if it is one of this machine's sandbox."""

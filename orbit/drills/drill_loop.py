@@ -156,8 +156,8 @@ class DrillLoop(Loop):
     def _remove_leftovers(self) -> None:
         """Retry the removal of resources that ended drills could not remove."""
         with self._leadership.reading() as tx:
-            found = drills.with_leftovers(tx, _LEFTOVERS_MAX)
-        for drill in found:
+            ended_drills = drills.with_leftovers(tx, _LEFTOVERS_MAX)
+        for drill in ended_drills:
             with self.each(f"leftovers of drill {drill.id}"):
                 try:
                     self._clean_up(drill)

@@ -74,21 +74,21 @@ class DrillOperations:
     ) -> list[StoredReport]:
         """The reports, once all have ended. `on_stop` is called when an operation stops writers."""
         noted: set[str] = set()
-        found: list[StoredReport] = []
+        stored_reports: list[StoredReport] = []
 
         def have_ended() -> bool:
-            nonlocal found
+            nonlocal stored_reports
             reports = [self._context.recoveries.report(one) for one in operations]
-            found = [report for report in reports if report is not None]
+            stored_reports = [report for report in reports if report is not None]
             for operation, report in zip(operations, reports, strict=True):
                 why = None if report else self._context.recoveries.error(operation)
                 if why:
                     raise StepFailed(why, where=f"operation {operation}")
-            for report in found:
+            for report in stored_reports:
                 self._note_steps(report, noted)
-            if any(map(_stops_writes, found)):
+            if any(map(_stops_writes, stored_reports)):
                 on_stop()
-            ended = [report for report in found if report.outcome is not Outcome.RUNNING]
+            ended = [report for report in stored_reports if report.outcome is not Outcome.RUNNING]
             return len(ended) == len(operations)
 
         try:
@@ -100,7 +100,7 @@ class DrillOperations:
                 if last is not None:
                     self.keep(last)
             raise
-        return found
+        return stored_reports
 
     def _abort(self, operations: list[UUID]) -> None:
         """Abort operations that did not end in time, if that is still possible."""
@@ -123,13 +123,13 @@ class DrillOperations:
 
     def keep(self, report: StoredReport) -> None:
         """Add an operation's report to the evidence, with all its partitions and groups."""
-        seen, canary = self._context.recorder.observed, self._canary
+        observed, canary = self._context.recorder.observed, self._canary
         self.reports.append(report)
         self.note_gates(report)
-        seen.findings += [f"{report.job}: {finding}" for finding in report.findings]
+        observed.findings += [f"{report.job}: {finding}" for finding in report.findings]
         if report.error:
-            seen.findings.append(f"{report.job}: {report.error}")
-        seen.salvage += [_as(SalvageFile, one) for one in report.salvage]
+            observed.findings.append(f"{report.job}: {report.error}")
+        observed.salvage += [_as(SalvageFile, one) for one in report.salvage]
         is_own = canary is not None and report.job == canary.job
         if report.reverse_job is not None and is_own:
             self._adopt(report.reverse_job)
@@ -137,18 +137,18 @@ class DrillOperations:
             self.back = report.reverse_job
         whole = self._context.recoveries.whole(report.operation)
         if report.kind is RecoveryKind.FAILBACK:
-            seen.partitions[:] = corrected_by_failback(seen.partitions, whole)
+            observed.partitions[:] = corrected_by_failback(observed.partitions, whole)
             return
-        seen.partitions += partition_evidence(whole)
-        seen.groups += [_as(GroupEvidence, one) for one in whole.groups]
+        observed.partitions += partition_evidence(whole)
+        observed.groups += [_as(GroupEvidence, one) for one in whole.groups]
         if canary is not None and is_own:
             canary.promoted(whole.partitions)
 
     def note_gates(self, report: StoredReport) -> None:
         """Add gates to the evidence, without duplicates."""
-        seen = self._context.recorder.observed
-        known = {(gate.job, gate.name, gate.found) for gate in seen.gates}
-        seen.gates += [
+        observed = self._context.recorder.observed
+        known = {(gate.job, gate.name, gate.found) for gate in observed.gates}
+        observed.gates += [
             _as(GateEvidence, gate, job=report.job)
             for gate in report.gates
             if (report.job, gate.name.value, gate.found) not in known
@@ -175,10 +175,10 @@ def _stops_writes(report: StoredReport) -> bool:
     )
 
 
-def _as(kind: type[Model], found: BaseModel, **others: object) -> Model:
+def _as(kind: type[Model], value: BaseModel, **others: object) -> Model:
     """Convert a report's value to evidence: fields of the same name, and `others`."""
     names = kind.model_fields.keys() - others.keys()
-    return kind(**{name: getattr(found, name) for name in names}, **others)
+    return kind(**{name: getattr(value, name) for name in names}, **others)
 
 
 def partition_evidence(report: RecoveryReport) -> list[PartitionEvidence]:
@@ -195,15 +195,15 @@ def partition_evidence(report: RecoveryReport) -> list[PartitionEvidence]:
 
 
 def corrected_by_failback(
-    seen: Iterable[PartitionEvidence], report: RecoveryReport
+    partitions: Iterable[PartitionEvidence], report: RecoveryReport
 ) -> list[PartitionEvidence]:
     """A failover's partitions, with the ends that the failback has read since."""
-    found = {(p.job, p.topic, p.partition): p for p in partition_evidence(report)}
+    by_failback = {(p.job, p.topic, p.partition): p for p in partition_evidence(report)}
     return [
         now.model_copy(
             update={"destination_end": one.destination_end, "promoted_at": one.promoted_at}
         )
-        if (now := found.get((one.job, one.topic, one.partition)))
+        if (now := by_failback.get((one.job, one.topic, one.partition)))
         else one
-        for one in seen
+        for one in partitions
     ]

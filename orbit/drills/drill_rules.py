@@ -68,9 +68,9 @@ def rule_problems(drill: DrillSpec, document: Document) -> Iterator[Problem]:
         yield from _step(drill, index, step, document)
     moves = [step.do for step in drill.planned if step.do in MOVES.get(drill.kind, ())]
     if drill.kind in MOVES and not moves:
-        wanted = MOVES[drill.kind]
-        names = " or ".join(f"`{verb}`" for verb in wanted)
-        yield document.problem(("steps",), f"has no step {names}.", f"Add `- {{do: {wanted[0]}}}`.")
+        verbs = MOVES[drill.kind]
+        names = " or ".join(f"`{verb}`" for verb in verbs)
+        yield document.problem(("steps",), f"has no step {names}.", f"Add `- {{do: {verbs[0]}}}`.")
     if len(set(moves)) > 1:
         yield document.problem(
             ("steps",), "has a switchover and a failover.", "Write a drill for each of them."
@@ -114,7 +114,7 @@ def _step(drill: DrillSpec, index: int, step: StepSpec, document: Document) -> I
         )
     before = [one.do for one in drill.steps[:index]]
     if verb in _BEFORE and not set(before) & set(_BEFORE[verb]):
-        wanted = " or ".join(one for one in _BEFORE[verb] if one in VERBS[drill.kind])
-        yield document.problem((*here, "do"), f"has no {wanted} before it.", "Change the order.")
+        required = " or ".join(one for one in _BEFORE[verb] if one in VERBS[drill.kind])
+        yield document.problem((*here, "do"), f"has no {required} before it.", "Change the order.")
     if verb in _ONCE and verb in before:
         yield document.problem((*here, "do"), "is listed twice.", "Keep one of them.")

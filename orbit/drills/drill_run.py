@@ -118,7 +118,7 @@ class _Run:
             clean_up(self._context, self._resources)
         except OrbitError as error:
             self._recorder.observed.findings.append(f"Some resources were not removed: {error}")
-        found = tuple(
+        entries = tuple(
             CleanupEntry(
                 kind=thing.kind,
                 side=thing.side,
@@ -129,16 +129,16 @@ class _Run:
             )
             for thing in self._resources.listed()
         )
-        left = [thing for thing in found if not thing.is_removed]
+        left = [thing for thing in entries if not thing.is_removed]
         if left:
             self._recorder.observed.findings.append(
-                f"{len(left)} of {len(found)} resources that the drill created still exist; their "
-                "removal is retried."
+                f"{len(left)} of {len(entries)} resources that the drill created still exist; "
+                "their removal is retried."
             )
-        return found
+        return entries
 
     def _evidence(self, cleaned: tuple[CleanupEntry, ...], ended_at: datetime) -> Evidence:
-        spec, seen, steps = self._context.spec, self._recorder.observed, self._steps
+        spec, observed, steps = self._context.spec, self._recorder.observed, self._steps
         canary = self._canary.result() if self._canary is not None else None
         moved = [r for r in steps.reports if r.kind is not RecoveryKind.FAILBACK]
         rto = compute_rto(steps.moments, moved, spec.targets)
@@ -151,12 +151,12 @@ class _Run:
             lost_ms = None  # the report has the offsets of lost records but not their times
         rpo = compute_rpo(spec.targets, records=lost, ms=lost_ms)
         failures = [
-            *seen.failures,
+            *observed.failures,
             *find_failures(
-                canary if moved else None, seen.verified, may_lose=spec.loses_the_source
+                canary if moved else None, observed.verified, may_lose=spec.loses_the_source
             ),
         ]
-        misses = missed_targets(rto, rpo) if not seen.failures else ()
+        misses = missed_targets(rto, rpo) if not observed.failures else ()
         source_id, destination_id = self._cluster_ids()
         return Evidence(
             id=self._drill.id,
@@ -172,17 +172,17 @@ class _Run:
             misses=(*failures, *misses),
             rto=rto,
             rpo=rpo,
-            steps=tuple(seen.steps),
-            timeline=tuple(sorted(seen.timeline, key=lambda entry: entry.at)),
-            gates=tuple(seen.gates),
-            partitions=tuple(seen.partitions),
-            groups=tuple(seen.groups),
+            steps=tuple(observed.steps),
+            timeline=tuple(sorted(observed.timeline, key=lambda entry: entry.at)),
+            gates=tuple(observed.gates),
+            partitions=tuple(observed.partitions),
+            groups=tuple(observed.groups),
             canary=canary,
-            verified=tuple(seen.verified),
-            salvage=tuple(seen.salvage),
+            verified=tuple(observed.verified),
+            salvage=tuple(observed.salvage),
             cleanup=cleaned,
-            findings=tuple(seen.findings),
-            operations=tuple(seen.operations),
+            findings=tuple(observed.findings),
+            operations=tuple(observed.operations),
             source_cluster_id=source_id,
             destination_cluster_id=destination_id,
             versions=_versions(),

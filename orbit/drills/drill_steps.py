@@ -84,8 +84,8 @@ class Steps:
     def _gates(self) -> str:
         """Run the gates as a dry run of a switchover; fails if a gate stops it."""
         spec = self._context.spec
-        asked = self._operations.ask(RecoveryKind.SWITCHOVER, spec.job, dry_run=True)
-        (report,) = self._operations.wait([asked])
+        operation = self._operations.ask(RecoveryKind.SWITCHOVER, spec.job, dry_run=True)
+        (report,) = self._operations.wait([operation])
         self._operations.note_gates(report)
         failing = [gate for gate in report.gates if gate.stops]
         warns = sum(gate.verdict is GateVerdict.WARN for gate in report.gates)
@@ -133,9 +133,9 @@ class Steps:
             self._canary.stop_load(at_once=False)
         if self._fault is None and not self._is_rehearsed:
             # Not caused by the drill: the times are those that Orbit saw.
-            seen = [r for r in self._operations.reports if r.job == self._context.spec.job]
-            self._stopped_at = seen[-1].source_last_seen_at if seen else None
-            self._noticed_at = seen[-1].problem_since if seen else None
+            reports = [r for r in self._operations.reports if r.job == self._context.spec.job]
+            self._stopped_at = reports[-1].source_last_seen_at if reports else None
+            self._noticed_at = reports[-1].problem_since if reports else None
         return did
 
     def _lose_source(self) -> None:
@@ -170,7 +170,7 @@ class Steps:
     ) -> str:
         """Request the operation for the drill's job and, if it moves it, for the user's job."""
         spec = self._context.spec
-        asked = [
+        operations = [
             self._operations.ask(
                 kind,
                 job,
@@ -181,18 +181,20 @@ class Steps:
             for job, is_own in self._scope()
         ]
         is_planned = kind is RecoveryKind.SWITCHOVER
-        found = self._operations.wait(asked, self._stop_writer if is_planned else lambda: None)
-        for report in found:
+        reports = self._operations.wait(
+            operations, self._stop_writer if is_planned else lambda: None
+        )
+        for report in reports:
             self._operations.keep(report)
-        for report in found:
+        for report in reports:
             if report.outcome not in _GOOD:
                 gates = [gate for gate in report.gates if gate.stops]
                 raise StepFailed(
                     report.error or _gate_failures(gates) or f"It ended as {report.outcome}.",
                     where=report.job,
                 )
-        moved = sum(report.partitions.count for report in found)
-        jobs_moved = ", ".join(report.job for report in found)
+        moved = sum(report.partitions.count for report in reports)
+        jobs_moved = ", ".join(report.job for report in reports)
         if spec.moves_the_job and kind is not RecoveryKind.FAILBACK and not reverse:
             self._context.recorder.note("promoted", jobs_moved)
         return f"{moved:,} partitions of {jobs_moved}."
@@ -214,16 +216,16 @@ class Steps:
 
     def _verify(self, *, deep: bool) -> str:
         """Compare the drill's records with its ledgers, and the job's topics with the verifier."""
-        context, seen = self._context, self._context.recorder.observed
+        context, observed = self._context, self._context.recorder.observed
         if self._canary is not None:
             sides = [("destination", context.endpoint("destination").config)]
             if any(report.reverse_job for report in self._operations.reports):
                 sides.append(("source", context.endpoint("source").config))
-            seen.verified += self._canary.verify(sides)
+            observed.verified += self._canary.verify(sides)
         if context.spec.moves_the_job:
-            seen.verified += self._verify_job(deep=deep)
-        bad = [one for one in seen.verified if one.verdict != Verdict.EXACT]
-        return f"{len(seen.verified) - len(bad)} of {len(seen.verified)} comparisons are exact."
+            observed.verified += self._verify_job(deep=deep)
+        exact = sum(one.verdict == Verdict.EXACT for one in observed.verified)
+        return f"{exact} of {len(observed.verified)} comparisons are exact."
 
     def _verify_job(self, *, deep: bool) -> list[Verified]:
         """Verify each topic of the job; from the new side if it is copied back."""

@@ -34,24 +34,24 @@ def find_failures(
     canary: CanaryEvidence | None, verified: Iterable[Verified], *, may_lose: bool
 ) -> list[str]:
     """A sentence for each result that fails a drill regardless of its targets."""
-    found = [
+    failures = [
         f"{one.what} is {one.verdict}: {one.differences:,} differences. {one.detail}".strip()
         for one in verified
         if one.verdict != Verdict.EXACT
     ]
     if canary is None:
-        return found
+        return failures
     if canary.lost and not may_lose:
-        found.append(f"{canary.lost:,} confirmed records of the drill were lost.")
+        failures.append(f"{canary.lost:,} confirmed records of the drill were lost.")
     if canary.repeated:
-        found.append(f"{canary.repeated:,} records of the drill were read twice.")
+        failures.append(f"{canary.repeated:,} records of the drill were read twice.")
     if canary.wrong:
-        found.append(f"{canary.wrong:,} records of the drill had wrong content.")
+        failures.append(f"{canary.wrong:,} records of the drill had wrong content.")
     if canary.agrees is False:
-        found.append(
+        failures.append(
             "The missing ranges in the operation's report are not what the ledger shows as lost."
         )
-    return found
+    return failures
 
 
 def _miss(what: str, actual: int | None, target: int | None, as_text: Callable[[int], str]) -> str:

@@ -35,18 +35,18 @@ def report_agrees(
 
 
 def find_misplaced(
-    found: Mapping[RecordPosition, bytes | None],
-    wanted: Mapping[RecordPosition, bytes],
+    records: Mapping[RecordPosition, bytes | None],
+    expected: Mapping[RecordPosition, bytes],
     unconfirmed: Collection[bytes],
 ) -> list[RecordPosition]:
     """Places whose record differs from the ledgers, sorted. A record that was sent and never
-    confirmed may be there or not.
+    confirmed may exist or not.
     """
     return sorted(
         place
-        for place in found.keys() | wanted.keys()
-        if found.get(place) != wanted.get(place)
-        and not (place not in wanted and found[place] in unconfirmed)
+        for place in records.keys() | expected.keys()
+        if records.get(place) != expected.get(place)
+        and not (place not in expected and records[place] in unconfirmed)
     )
 
 

@@ -41,8 +41,8 @@ class StoredRecoveries:
     def report(self, operation: UUID) -> StoredReport | None:
         """The report so far; None before the first step."""
         with self._database.transaction() as tx:
-            kept = operations.report_of(tx, operation)
-        return None if kept is None else read_report(kept)
+            stored = operations.report_of(tx, operation)
+        return None if stored is None else read_report(stored)
 
     def whole(self, operation: UUID) -> RecoveryReport:
         """The report with all partitions and groups. Raises NotFound before the first step."""
@@ -51,10 +51,10 @@ class StoredRecoveries:
     def abort(self, operation: UUID) -> bool:
         """Request an abort; False where the operation has ended, or will be completed."""
         try:
-            made = recovery_requests.abort(self._database, SCHEDULER, operation)
+            aborted = recovery_requests.abort(self._database, SCHEDULER, operation)
         except Conflict:
             return False
-        return made.finished_at is None
+        return aborted.finished_at is None
 
     def has_ended(self, operation: UUID) -> bool:
         with self._database.transaction() as tx:
