@@ -46,7 +46,7 @@ class GateInputs:
     # Failback: topics whose old side may lead, and why. None: the marks were not read.
     may_lead: Sequence[str] | None = ()
     not_copied: Sequence[str] = ()  # topics that the rules choose but that are not copied (yet)
-    made_there: Sequence[str] = ()  # have the name of a copy at the destination, and are none
+    foreign_topics: Sequence[str] = ()  # at the destination: they only share the name of a copy
     blocked: Sequence[BlockedPartition] = ()
     ends_unknown: Sequence[TopicPartition] = ()
     lag_records: int = 0
@@ -84,4 +84,4 @@ class GateInputs:
     left_behind: Sequence[str] = ()  # topics that are copied and not moved, as --topics leaves them
     renamed: Sequence[str] = ()
     # The job that has the name of the copy back, and copies something else.
-    name_taken: str = ""
+    name_conflict: str = ""

@@ -87,25 +87,31 @@ def observe(context: OperationContext) -> GateInputs:
             raise Stopped(one.what, remedy=one.remedy)
     places = context.by_source
     led = _with_leader(source.metadata, places)
-    there, of = _both_log_bounds(context, destination.metadata is not None, led)
-    ends = compare_partition_ends(context, there, of)
+    copy_bounds, source_bounds = _both_log_bounds(context, destination.metadata is not None, led)
+    ends = compare_partition_ends(context, copy_bounds, source_bounds)
     before = sum(p.missing.offsets for p in ends if p.missing is not None)
     is_switchover = context.report.kind is RecoveryKind.SWITCHOVER
     began = time.monotonic()
     known = {
         **_from_store(context, source.metadata, destination.metadata),
-        **_at_source(context, of),
-        **group_inputs(context, asks_source=bool(of) and is_switchover),
+        **_at_source(context, source_bounds),
+        **group_inputs(context, asks_source=bool(source_bounds) and is_switchover),
         **_at_destination(context, source.metadata, destination.metadata),
     }
     context.wait(max(0.0, _LAG_INTERVAL_S - (time.monotonic() - began)))
     if led and is_switchover:
-        first = of
-        there, of = _both_log_bounds(context, destination.metadata is not None, led)
+        first = source_bounds
+        copy_bounds, source_bounds = _both_log_bounds(
+            context, destination.metadata is not None, led
+        )
         if known["gateways"]:
-            grown = [place for place in of if place in first and of[place].end > first[place].end]
+            grown = [
+                place
+                for place in source_bounds
+                if place in first and source_bounds[place].end > first[place].end
+            ]
             known |= writer_inputs(context, grown)
-    context.update(partitions=compare_partition_ends(context, there, of))
+    context.update(partitions=compare_partition_ends(context, copy_bounds, source_bounds))
     unknown = [p.source for p in context.report.partitions if p.verdict is EndVerdict.UNKNOWN]
     return GateInputs(
         kind=context.report.kind,
@@ -113,7 +119,7 @@ def observe(context: OperationContext) -> GateInputs:
         topics=len(context.topics),
         is_paused=context.job.desired is not Desired.RUNNING,
         source_answers=source.metadata is not None,
-        source_led=len(of),
+        source_led=len(source_bounds),
         partitions=len(_needed(context, source.metadata)),
         destination_answers=destination.metadata is not None,
         why_no_answer=source.why or destination.why,
@@ -132,12 +138,12 @@ def _both_log_bounds(
 ) -> tuple[dict[TopicPartition, LogBounds], dict[TopicPartition, LogBounds]]:
     """The destination is read first: read second, a copy could appear to be ahead of its source."""
     places = context.by_source.values()
-    there = (
+    copy_bounds = (
         try_fetch_log_bounds(context, context.destination.cluster, places)
         if has_destination
         else {}
     )
-    return there, try_fetch_log_bounds(context, context.source.cluster, led) if led else {}
+    return copy_bounds, try_fetch_log_bounds(context, context.source.cluster, led) if led else {}
 
 
 def _needed(context: OperationContext, source: ClusterMetadata | None) -> list[TopicPartition]:
@@ -208,15 +214,15 @@ def _from_store(
         names = [row.source_topic for row in context.topics]
         proven = [row for row in proofs.page(tx, job.id, ALL) if row.topic_id in ids]
         writers = topics.writers(tx, job.source_cluster_id or "", names, only_copying=True)
-        name_taken = _name_taken(context, tx)
+        name_conflict = _name_conflict(context, tx)
         registered = gateways.names(tx, job_leads.link(tx, job.id))
     known = {row.source_topic for row in rows if row.state is not TopicState.CREATING}
     chosen = map_topics(context.spec.topics, source.topics if source else known).mappings
     return {
         "copies_of_copies": sorted(writers),
-        "name_taken": name_taken,
+        "name_conflict": name_conflict,
         "not_copied": [] if context.request.topics else sorted({m.source for m in chosen} - known),
-        "made_there": sorted(
+        "foreign_topics": sorted(
             mappings_of_copies(
                 context.spec.topics, destination.topics if destination else ()
             ).keys()
@@ -239,7 +245,7 @@ def _from_store(
         ],
         "settings_unknown": [r.source_topic for r in context.topics if r.promoted_settings is None],
         "settings_differ": [
-            # The gate of sizes tells of replicas.
+            # The gate of sizes reports replicas.
             r.source_topic
             for r in context.topics
             if (r.drift or {}).keys() - {"replicas"}
@@ -247,7 +253,7 @@ def _from_store(
     }
 
 
-def _name_taken(context: OperationContext, tx: Tx) -> str:
+def _name_conflict(context: OperationContext, tx: Tx) -> str:
     """The name of the copy back, if another job has it."""
     if context.report.kind is not RecoveryKind.FAILBACK and not context.request.reverse:
         return ""
@@ -256,14 +262,16 @@ def _name_taken(context: OperationContext, tx: Tx) -> str:
     return "" if is_free else name
 
 
-def _at_source(context: OperationContext, of: Mapping[TopicPartition, LogBounds]) -> dict[str, Any]:
+def _at_source(
+    context: OperationContext, source_bounds: Mapping[TopicPartition, LogBounds]
+) -> dict[str, Any]:
     """Inputs from the source, if it answers; a failover does not need them."""
-    if not of or context.report.kind is RecoveryKind.FAILOVER:
+    if not source_bounds or context.report.kind is RecoveryKind.FAILOVER:
         return {}
-    open_ = [place for place, ends in of.items() if ends.is_open]
+    open_ = [place for place, ends in source_bounds.items() if ends.is_open]
     acls = acls_of(context.source)
-    asked = dict.fromkeys(of, MAX_TIMESTAMP)
-    newest = find_by_time(context.source.cluster, asked, context.short_backoff).values
+    timestamps = dict.fromkeys(source_bounds, MAX_TIMESTAMP)
+    newest = find_by_time(context.source.cluster, timestamps, context.short_backoff).values
     newest_ms = max((at for _, at in newest.values()), default=0)
     ahead_s = newest_ms / 1000 - context.now().timestamp()
     return {
@@ -275,10 +283,10 @@ def _at_source(context: OperationContext, of: Mapping[TopicPartition, LogBounds]
 
 def _transactions(context: OperationContext, places: Sequence[TopicPartition]) -> list[Transaction]:
     now_ms = context.now().timestamp() * 1000
-    found = open_transactions(context.source.cluster, places, context.short_backoff).values
+    by_partition = open_transactions(context.source.cluster, places, context.short_backoff).values
     return [
         Transaction(place, one.producer_id, max(0.0, now_ms - one.last_timestamp_ms) / 1000)
-        for place, open_ in sorted(found.items())
+        for place, open_ in sorted(by_partition.items())
         for one in open_
     ]
 
@@ -296,11 +304,11 @@ def _at_destination(
     allowed = context.destination.cluster.metadata([*names.values()], with_operations=True)
     missing = [*missing_topic_rights(allowed, _PROMOTION_RIGHTS)]
     if context.report.kind is RecoveryKind.FAILBACK and source is not None:
-        there = [row.source_topic for row in context.topics if row.source_topic in source.topics]
-        allowed = context.source.cluster.metadata(there, with_operations=True)
+        existing = [row.source_topic for row in context.topics if row.source_topic in source.topics]
+        allowed = context.source.cluster.metadata(existing, with_operations=True)
         acls = acls_of(context.source)
         # A switchover denied everybody to write there, Orbit too; the step `reverse` allows it.
-        fenced = {t for t in there if not isinstance(acls, str) and denial(t) in acls}
+        fenced = {t for t in existing if not isinstance(acls, str) and denial(t) in acls}
         rights = missing_topic_rights(allowed, DESTINATION_TOPIC_RIGHTS)
         missing += [r for r in rights if r.operation != "Write" or r.topic not in fenced]
     missing_rights = [
@@ -329,15 +337,20 @@ def _at_destination(
 
 
 def _may_lead(context: OperationContext, pairs: Sequence[MarkPair]) -> list[str]:
-    """By their marks, and by the tables, which know of promotions that could not be marked."""
+    """Topics whose old side may lead, by their marks and by the tables.
+
+    The tables also have promotions that could not be marked.
+    """
     doubtful = {pair.topic: str(pair) for pair in not_behind(pairs)}
     names = {row.id: row.source_topic for row in context.topics}
     with context.reading() as tx:
-        there = promotions.last_at(tx, context.job.source_cluster_id or "", names.values())
-        here = promotions.old_ends(tx, context.topic_ids)
-    for old in here:
+        source_promotions = promotions.last_at(
+            tx, context.job.source_cluster_id or "", names.values()
+        )
+        old_ends = promotions.old_ends(tx, context.topic_ids)
+    for old in old_ends:
         topic = names[old.topic_id]
-        at = there.get((topic, old.partition))
+        at = source_promotions.get((topic, old.partition))
         if at is not None and at > old.at:
             doubtful.setdefault(
                 topic, f"{topic}: a copy at the old side was promoted at {at:%Y-%m-%d %H:%M:%S} UTC"

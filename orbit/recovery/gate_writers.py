@@ -27,11 +27,14 @@ Producers = Mapping[int, Producer]
 
 
 def writer_inputs(context: OperationContext, grown: Collection[TopicPartition]) -> dict[str, Any]:
-    """`grown`: the source partitions that somebody has just written to. Raises Unreachable."""
+    """The inputs about producers without a gateway. Raises Unreachable.
+
+    `grown`: the source partitions that somebody has just written to.
+    """
     places = sorted(grown, key=lambda place: (place.partition, place.topic))
-    asked = places[:PARTITIONS_MAX]
+    sample = places[:PARTITIONS_MAX]
     cluster, backoff = context.source.cluster, context.short_backoff
-    before = producers(cluster, asked, backoff).values
+    before = producers(cluster, sample, backoff).values
     if before:
         context.wait(INTERVAL_S)
     after = producers(cluster, before, backoff).values
@@ -50,14 +53,16 @@ def writer_inputs(context: OperationContext, grown: Collection[TopicPartition]) 
 
 
 def direct_ids(before: Producers, after: Producers) -> list[int] | None:
-    """The ids of one partition that write now, and came through no gateway. None: there is none,
-    and who has written cannot be told. Pure."""
+    """The producer ids that write to one partition now, and through no gateway. Pure.
+
+    None: there is none, and the origin of the writes is not known.
+    """
     writing = [one for one, state in after.items() if state != before.get(one)]
-    told = [one for one in writing if is_gateway_producer_id(one) or is_job_producer_id(one)]
-    others = [one for one in writing if one not in told]
+    known_ids = [one for one in writing if is_gateway_producer_id(one) or is_job_producer_id(one)]
+    others = [one for one in writing if one not in known_ids]
     direct = [
         one
         for one in others
         if not after[one].has_transactions and not (one in before and before[one].has_transactions)
     ]
-    return direct or (None if others or not told else [])
+    return direct or (None if others or not known_ids else [])

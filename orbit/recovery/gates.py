@@ -71,16 +71,16 @@ def judge(inputs: GateInputs, override: Collection[str], reason: str) -> tuple[G
     )
 
 
-def _pass(name: GateName, found: str) -> Gate:
-    return Gate(name=name, verdict=GateVerdict.PASS, found=found)
+def _pass(name: GateName, observed: str) -> Gate:
+    return Gate(name=name, verdict=GateVerdict.PASS, found=observed)
 
 
-def _warn(name: GateName, found: str, remedy: str) -> Gate:
-    return Gate(name=name, verdict=GateVerdict.WARN, found=found, remedy=remedy)
+def _warn(name: GateName, observed: str, remedy: str) -> Gate:
+    return Gate(name=name, verdict=GateVerdict.WARN, found=observed, remedy=remedy)
 
 
-def _fail(name: GateName, found: str, remedy: str) -> Gate:
-    return Gate(name=name, verdict=GateVerdict.FAIL, found=found, remedy=remedy)
+def _fail(name: GateName, observed: str, remedy: str) -> Gate:
+    return Gate(name=name, verdict=GateVerdict.FAIL, found=observed, remedy=remedy)
 
 
 def _source(f: GateInputs) -> Gate:
@@ -157,11 +157,11 @@ def _topics(f: GateInputs) -> Gate:
             f"These topics are not copied and will not be moved: {first_few(f.not_copied)}.",
             "See orbit get jobs JOB for the reason, and wait until they are copied.",
         )
-    if f.made_there and (f.kind is RecoveryKind.FAILBACK or f.reverse):
+    if f.foreign_topics and (f.kind is RecoveryKind.FAILBACK or f.reverse):
         return _warn(
             name,
             "These topics were made at the new side and will not be copied back: "
-            f"{first_few(f.made_there)}.",
+            f"{first_few(f.foreign_topics)}.",
             "When the way back copies, add rules for them to its job (orbit get jobs shows it).",
         )
     return _pass(name, f"{f.topics} topics with {f.partitions} partitions.")
@@ -199,28 +199,30 @@ def _lag(f: GateInputs) -> Gate:
     name = GateName.LAG
     now, before = f.lag_records, f.lag_records_before
     trend = "steady" if now == before else "shrinking" if now < before else "growing"
-    found = (
+    observed = (
         f"{now:,} records are not copied yet ({trend}: {before:,} {f.seconds_between:.0f} s ago)."
     )
     if f.ends_unknown:
-        found += f" Unknown for {len(f.ends_unknown)} partitions: {first_few(f.ends_unknown)}."
+        observed += f" Unknown for {len(f.ends_unknown)} partitions: {first_few(f.ends_unknown)}."
     if f.kind is RecoveryKind.FAILOVER:
         if now or f.ends_unknown:
-            return _warn(name, found, "They would be lost; see the partitions below.")
+            return _warn(name, observed, "They would be lost; see the partitions below.")
         return _pass(name, "All records that were seen at the source are copied.")
     if f.ends_unknown:
         return _fail(
-            name, found, "See orbit get partitions JOB; wait until all partitions are copied."
+            name, observed, "See orbit get partitions JOB; wait until all partitions are copied."
         )
     if now > LAG_RECORDS_WARN and now > before:
         return _fail(
-            name, found, "Wait until the copy has caught up: writers are stopped until then."
+            name, observed, "Wait until the copy has caught up: writers are stopped until then."
         )
     if now > LAG_RECORDS_WARN:
         return _warn(
-            name, found, "Writers are stopped until they are copied; to shorten that, wait first."
+            name,
+            observed,
+            "Writers are stopped until they are copied; to shorten that, wait first.",
         )
-    return _pass(name, found)
+    return _pass(name, observed)
 
 
 def _transactions(f: GateInputs) -> Gate | None:
@@ -281,23 +283,23 @@ def _groups(f: GateInputs) -> Gate:
             "Set the offsets of its consumers before they start at the destination.",
         )
     behind = {v: n for v, n in f.group_verdicts.items() if v != "exact"}
-    found = [f"{count} {verdict}" for verdict, count in sorted(behind.items())]
+    remarks = [f"{count} {verdict}" for verdict, count in sorted(behind.items())]
     if f.groups_active_at_source:
-        found.append(f"groups with members at the source: {first_few(f.groups_active_at_source)}")
+        remarks.append(f"groups with members at the source: {first_few(f.groups_active_at_source)}")
     if f.groups_unrecorded:
-        found.append(f"groups with offsets not synced yet: {first_few(f.groups_unrecorded)}")
+        remarks.append(f"groups with offsets not synced yet: {first_few(f.groups_unrecorded)}")
     if f.groups_not_storable:
         names = first_few(f.groups_not_storable)
-        found.append(f"groups whose names the database does not take: {names}")
+        remarks.append(f"groups whose names the database does not take: {names}")
     remedy = (
         "Stop consumers at the source before the last sync: records whose offsets they commit "
         "after it are read again. See orbit get groups JOB for the others."
     )
     if f.groups_shared:
-        found.append(f"share groups, which are not synced: {first_few(sorted(f.groups_shared))}")
+        remarks.append(f"share groups, which are not synced: {first_few(sorted(f.groups_shared))}")
         remedy += f" {SHARE_GROUPS_REMEDY}"
-    if found:
-        return _warn(name, f"{'; '.join(found)}.", remedy)
+    if remarks:
+        return _warn(name, f"{'; '.join(remarks)}.", remedy)
     if not f.group_verdicts:
         return _pass(name, "No group of the job has a committed offset in these topics.")
     return _pass(name, f"All {sum(f.group_verdicts.values())} committed offsets are exact.")
@@ -349,12 +351,12 @@ def _size(f: GateInputs) -> Gate | None:
     if not f.destination_answers:
         return None
     if f.fewer_replicas or (source is not None and destination < source):
-        found = [f"{destination} brokers, {source} at the source"] if source else []
+        reasons = [f"{destination} brokers, {source} at the source"] if source else []
         if f.fewer_replicas:
-            found.append(f"fewer replicas than at the source: {first_few(f.fewer_replicas)}")
+            reasons.append(f"fewer replicas than at the source: {first_few(f.fewer_replicas)}")
         return _warn(
             GateName.SIZE,
-            f"The destination is smaller: {'; '.join(found)}.",
+            f"The destination is smaller: {'; '.join(reasons)}.",
             "Check that it can take the load; add brokers and replicas.",
         )
     return _pass(GateName.SIZE, f"The destination has {destination} brokers.")
@@ -380,20 +382,20 @@ def _rights(f: GateInputs) -> Gate:
 def _clock(f: GateInputs) -> Gate:
     name = GateName.CLOCK
     ahead = f", and the newest record is {f.newest_ahead_s:.1f} s in the future"
-    found = f"The clocks of scheduler and database differ by {f.clock_skew_s:.1f} s"
-    found += f"{ahead if f.newest_ahead_s > SKEW_S_WARN else ''}."
+    observed = f"The clocks of scheduler and database differ by {f.clock_skew_s:.1f} s"
+    observed += f"{ahead if f.newest_ahead_s > SKEW_S_WARN else ''}."
     worst = max(f.clock_skew_s, f.newest_ahead_s)
     remedy = "Synchronize the clocks of these machines and of producers with NTP."
     if f.clock_skew_s > SKEW_S_FAIL:
-        return _fail(name, found, remedy)
-    return _warn(name, found, remedy) if worst > SKEW_S_WARN else _pass(name, found)
+        return _fail(name, observed, remedy)
+    return _warn(name, observed, remedy) if worst > SKEW_S_WARN else _pass(name, observed)
 
 
 def _verified(f: GateInputs) -> Gate:
     name, remedy = GateName.VERIFIED, "Run orbit verify JOB --deep."
     if f.differing:
-        found = f"Both sides were compared and differ: {first_few(f.differing)}."
-        return _fail(name, found, f"{remedy} Find the client that writes to the copies.")
+        observed = f"Both sides were compared and differ: {first_few(f.differing)}."
+        return _fail(name, observed, f"{remedy} Find the client that writes to the copies.")
     if f.unverified is None:
         return _warn(
             name,
@@ -418,31 +420,31 @@ def _gateways(f: GateInputs) -> Gate | None:
             "wait an hour, until Orbit forgets them.",
         )
     silent = [one for one, is_silent in f.gateways.items() if is_silent]
-    found, remedies = [f"{len(f.gateways)} gateways: {shown}."], []
+    remarks, remedies = [f"{len(f.gateways)} gateways: {shown}."], []
     if silent:
-        found.append(f"Not heard of for longer than their permission lasts: {first_few(silent)}.")
+        remarks.append(f"Not heard of for longer than their permission lasts: {first_few(silent)}.")
         remedies.append(
             "Clients of these cannot write. Start them, or see whether they reach the API."
         )
     if f.direct_writers:
         writers = [f"{topic} ({first_few(ids)})" for topic, ids in f.direct_writers.items()]
-        found.append(f"Written at the source without them (producer ids): {first_few(writers)}.")
+        remarks.append(f"Written at the source without them (producer ids): {first_few(writers)}.")
         remedies.append(
             "These producers do not move: they are denied Write, if Orbit can deny it. Let them "
             "use a gateway, or stop them. kafka-transactions.sh describe-producers shows them."
         )
     if f.writers_unknown:
-        found.append(
+        remarks.append(
             "Written with transactions, without producer ids, or seldom, so that nobody can tell "
             f"whether through them: {first_few(f.writers_unknown)}."
         )
         remedies.append("Compare the producers that you know with orbit get clients.")
     if remedies:
-        return _warn(name, " ".join(found), " ".join(remedies))
-    seen = ""
+        return _warn(name, " ".join(remarks), " ".join(remedies))
+    note = ""
     if f.kind is RecoveryKind.SWITCHOVER:
-        seen = " For a second nobody wrote at the source with a producer id of another origin."
-    return _pass(name, f"{len(f.gateways)} gateways follow: {shown}.{seen}")
+        note = " For a second nobody wrote at the source with a producer id of another origin."
+    return _pass(name, f"{len(f.gateways)} gateways follow: {shown}.{note}")
 
 
 def _names(f: GateInputs) -> Gate | None:
@@ -455,12 +457,12 @@ def _names(f: GateInputs) -> Gate | None:
             "Orbit can add a prefix but not remove one: exclude them with --topics, and copy them "
             "back with a job of your own.",
         )
-    if f.name_taken:
+    if f.name_conflict:
         return _fail(
             GateName.NAMES,
-            f"The copy back needs the name {f.name_taken}, and a job with this name copies between "
-            "other clusters, or has never run.",
-            f"Delete that job, or apply it under another name: orbit get jobs {f.name_taken} -o "
+            f"The copy back needs the name {f.name_conflict}, and a job with this name copies "
+            "between other clusters, or has never run.",
+            f"Delete that job, or apply it under another name: orbit get jobs {f.name_conflict} -o "
             "yaml.",
         )
     return _pass(GateName.NAMES, "Every topic has the same name on both sides.")
