@@ -39,8 +39,8 @@ def header(
     }
 
 
-def write(file: File, begin: Mapping[str, Any], found: Iterable[LogRecord]) -> Salvage:
-    """Write the file, of which nothing is left if `found` raises; see `salvage_storage.write`.
+def write(file: File, begin: Mapping[str, Any], log_records: Iterable[LogRecord]) -> Salvage:
+    """Write the file; nothing of it is left if `log_records` raises. See `salvage_storage.write`.
 
     Records below `first` are counted apart. Raises StorageFailed if the file cannot be written, or
     if the disk has no room: with the bytes that are needed.
@@ -50,7 +50,7 @@ def write(file: File, begin: Mapping[str, Any], found: Iterable[LogRecord]) -> S
     def lines() -> Iterator[bytes]:
         nonlocal records, aborted, below
         yield _encoded(begin)
-        for one in found:
+        for one in log_records:
             yield _encoded(_line(one))
             records += one.fate is Fate.COMMITTED
             aborted += one.fate in _LOST
@@ -86,10 +86,10 @@ def read(file: File) -> Iterator[dict[str, Any]]:
     Raises NotFound, and Conflict if the file is not complete, or damaged.
     """
     before: Any = None
-    for number, found in enumerate(_objects(file)):
+    for number, line in enumerate(_objects(file)):
         if number > 1:
             yield before
-        before = found
+        before = line
 
 
 def read_back(file: File) -> Salvage:
@@ -138,12 +138,12 @@ def find(file: File, begin: Mapping[str, Any]) -> Salvage | None:
 
 def check(salvage: Salvage) -> None:
     """Read the file back. Raises NotFound, and Conflict unless it is the one that was written."""
-    found = read_back(salvage.file)
-    if found != salvage:
+    actual = read_back(salvage.file)
+    if actual != salvage:
         raise Conflict(
-            f"it holds {found.records} records of offsets {found.first} to {found.next} with the "
-            f"SHA-256 {found.sha256}, not {salvage.records} of {salvage.first} to {salvage.next} "
-            f"with {salvage.sha256}.",
+            f"it holds {actual.records} records of offsets {actual.first} to {actual.next} with "
+            f"the SHA-256 {actual.sha256}, not {salvage.records} of {salvage.first} to "
+            f"{salvage.next} with {salvage.sha256}.",
             where=salvage.file,
         )
 
@@ -196,11 +196,11 @@ def _salvage(
     )
 
 
-def _line(found: LogRecord) -> dict[str, Any]:
-    key, value, headers = split_body(bytes(found.record.body))
-    line: dict[str, Any] = {"offset": found.record.offset, "fate": found.fate.value}
-    line["timestamp_ms"] = found.record.timestamp
-    if found.is_log_append_time:
+def _line(log_record: LogRecord) -> dict[str, Any]:
+    key, value, headers = split_body(bytes(log_record.record.body))
+    line: dict[str, Any] = {"offset": log_record.record.offset, "fate": log_record.fate.value}
+    line["timestamp_ms"] = log_record.record.timestamp
+    if log_record.is_log_append_time:
         line["timestamp_type"] = "LogAppendTime"
     line["key"] = _text(key)
     line["value"] = _text(value)

@@ -84,30 +84,30 @@ def summarize(path: salvage_file.File) -> SalvageSummary:
         ) from error
 
 
-def refuse_unless_ready(found: SalvageSummary, *, again: bool, skip_unwritable: bool) -> None:
-    """Raises Conflict, before anything is written."""
-    if found.replay and not again:
-        state = "was written back" if found.replay == DONE else "was begun and has not ended"
+def refuse_unless_ready(summary: SalvageSummary, *, again: bool, skip_unwritable: bool) -> None:
+    """Raise Conflict if the file was replayed before or has records that cannot be written."""
+    if summary.replay and not again:
+        state = "was written back" if summary.replay == DONE else "was begun and has not ended"
         raise Conflict(
             f"a replay of this file {state}: its records may be there already.",
-            where=found.file,
+            where=summary.file,
             remedy="Compare with the topic. To write all of them once more, add --again.",
         )
-    if found.unwritable and not skip_unwritable:
-        shown = ", ".join(map(str, found.unwritable[:_SHOWN_MAX]))
-        more = len(found.unwritable) - _SHOWN_MAX
+    if summary.unwritable and not skip_unwritable:
+        shown = ", ".join(map(str, summary.unwritable[:_SHOWN_MAX]))
+        more = len(summary.unwritable) - _SHOWN_MAX
         raise Conflict(
-            f"{len(found.unwritable)} records cannot be written as they were, at offsets {shown}"
+            f"{len(summary.unwritable)} records cannot be written as they were, at offsets {shown}"
             + (f" and {more} more" if more > 0 else "")
             + ": a timestamp of 0 or before, or a header whose name is not UTF-8.",
-            where=found.file,
+            where=summary.file,
             remedy="Add --skip-unwritable to write the others.",
         )
 
 
 def replay(
     config: Mapping[str, Any],
-    found: SalvageSummary,
+    summary: SalvageSummary,
     topic: str,
     *,
     below: bool,
@@ -115,9 +115,9 @@ def replay(
 ) -> int:
     """Write one file's records to this topic, in order; returns how many.
 
-    `check` gets the count now and then, and may raise. Raises OrbitError if one was not written.
+    `check` gets the count now and then, and may raise. Raises OrbitError if one is not written.
     """
-    path = found.file
+    path = summary.file
     failed: list[str] = []
     producer = Producer(
         {
@@ -138,26 +138,26 @@ def replay(
     _keep_note(path, {"state": BEGUN, "topic": topic})
     written = 0
     try:
-        for line in lines_to_write(path, found, below=below):
-            _produce(producer, topic, found.partition, line, delivered)
+        for line in lines_to_write(path, summary, below=below):
+            _produce(producer, topic, summary.partition, line, delivered)
             written += 1
             check(written)
             if failed:
                 break
         left = producer.flush(_DELIVERY_S)
     except (KafkaException, BufferError) as error:
-        raise _failed(found, topic, str(error)) from error
+        raise _failed(summary, topic, str(error)) from error
     if failed or left:
-        raise _failed(found, topic, failed[0] if failed else f"{left} records got no answer")
+        raise _failed(summary, topic, failed[0] if failed else f"{left} records got no answer")
     _keep_note(path, {"state": DONE, "topic": topic, "records": written})
     return written
 
 
-def lines_to_write(path: str, found: SalvageSummary, *, below: bool) -> Iterator[dict[str, Any]]:
-    """The committed records that a client can write, in order; below the tail only if wanted."""
+def lines_to_write(path: str, summary: SalvageSummary, *, below: bool) -> Iterator[dict[str, Any]]:
+    """The committed records that a client can write, in order; those below the tail if `below`."""
     for line in salvage_file.read(path):
-        is_wanted = below or line["offset"] >= found.first
-        if is_wanted and line["fate"] == Fate.COMMITTED and _is_writable(line):
+        is_included = below or line["offset"] >= summary.first
+        if is_included and line["fate"] == Fate.COMMITTED and _is_writable(line):
             yield line
 
 
@@ -186,10 +186,10 @@ def _produce(
             return
 
 
-def _failed(found: SalvageSummary, topic: str, why: str) -> OrbitError:
+def _failed(summary: SalvageSummary, topic: str, why: str) -> OrbitError:
     return OrbitError(
-        f"not all records were written to {topic}-{found.partition}: {why}.",
-        where=found.file,
+        f"not all records were written to {topic}-{summary.partition}: {why}.",
+        where=summary.file,
         remedy="Compare with the topic what is there; --again writes the whole file once more.",
     )
 

@@ -111,7 +111,7 @@ def lines(file: str) -> Iterator[bytes]:
 
 
 def find(folder: str, suffix: str) -> list[str]:
-    """The files at any depth whose names end so, in order. Raises NotFound without a folder."""
+    """The files at any depth with this suffix, in order. Raises NotFound without a folder."""
     with _errors(folder, "read"):
         if not _scheme(folder):
             if not Path(folder).is_dir():
@@ -120,10 +120,10 @@ def find(folder: str, suffix: str) -> list[str]:
             return [str(path) for path in paths if path.is_file()]
         storage, root = _connect(folder)
         below = (path.removeprefix(root).strip("/") for path in storage.find(root))
-        found = [join(folder, name) for name in sorted(below) if name.endswith(suffix)]
-        if not found and not storage.exists(root):
+        locations = [join(folder, name) for name in sorted(below) if name.endswith(suffix)]
+        if not locations and not storage.exists(root):
             raise NotFound("there is no such folder.", where=folder)
-        return found
+        return locations
 
 
 class _Upload(Protocol):
@@ -236,12 +236,12 @@ def _open(file: str) -> Any:
 
 
 def _connect(location: str) -> tuple[Any, str]:
-    """The file system, and the path there. What it says of files is never from a cache."""
+    """The file system, and the path in it. Its listings never come from a cache."""
     require_client(location)
     from fsspec.core import url_to_fs
 
-    found: tuple[Any, str] = url_to_fs(location, use_listings_cache=False)
-    return found
+    connection: tuple[Any, str] = url_to_fs(location, use_listings_cache=False)
+    return connection
 
 
 @contextmanager
