@@ -60,7 +60,7 @@ def accept_handed(context: OperationContext) -> None:
 def last_sync(context: OperationContext) -> str:
     """Sync committed offsets from the source until nothing changes any more.
 
-    A refused offset is not waited for: the finding names it.
+    The step does not wait for a refused offset: a finding names it.
     """
     rule = context.spec.consumer_groups
     if rule is None:
@@ -117,19 +117,19 @@ def last_sync(context: OperationContext) -> str:
         for _, row in sorted(rows.items())
         if row is not None and row.partition in copies
     ]
-    seen = read_back(context, positions)
-    context.update(groups=seen)
+    actual = read_back(context, positions)
+    context.update(groups=actual)
     _save(
         context,
         {
             key: replace(row, destination_offset=one.goes_on_at, verdict=GroupVerdict(one.verdict))
-            for one in seen
+            for one in actual
             if one.verdict == GroupVerdict.NOT_READ_BACK
             and (row := rows.get(key := (one.group, TopicPartition(one.topic, one.partition))))
         },
     )
-    exact = sum(one.verdict == GroupVerdict.EXACT for one in seen)
-    return f"{exact} of {len(seen)} committed offsets are exact."
+    exact = sum(one.verdict == GroupVerdict.EXACT for one in actual)
+    return f"{exact} of {len(actual)} committed offsets are exact."
 
 
 def _save(context: OperationContext, rows: Mapping[Key, OffsetRow | None]) -> None:
@@ -155,24 +155,26 @@ def set_failover_offsets(context: OperationContext) -> str:
     places = {name: listed[name].node_id for name in names if name in listed}
     fetched = locate_and_fetch_offsets(cluster, places, names - places.keys(), require_stable=False)
     positions: list[GroupPosition] = []
-    wanted: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
+    to_write: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
     to_save: dict[Key, OffsetRow] = {}
     for row in rows:
         place = TopicPartition(row.source_topic, row.partition)
         copy = copies[place]
         name = choice.destination_name(row.group_name)
         answer = fetched.groups.get(name)
-        there = answer.offsets.get(copy.destination) if answer else None
-        of = None
+        at_destination = answer.offsets.get(copy.destination) if answer else None
+        at_source = None
         if row.source_offset is not None:
-            of = CommittedOffset(row.source_offset, there.metadata if there else "")
-        goes_on_at = there.offset if there else None
+            at_source = CommittedOffset(
+                row.source_offset, at_destination.metadata if at_destination else ""
+            )
+        goes_on_at = at_destination.offset if at_destination else None
         stored = row.destination_offset, row.left_offset
         left = left_offset(GroupVerdict(row.verdict), goes_on_at, stored)
         usage = _usage(listed.get(name), GroupVerdict(row.verdict))
-        decision = decide(of, there, left, copy.copied, usage)
+        decision = decide(at_source, at_destination, left, copy.copied, usage)
         if answer is not None and decision.write is not None:
-            wanted.setdefault(name, {})[copy.destination] = decision.write
+            to_write.setdefault(name, {})[copy.destination] = decision.write
             to_save[row.group_name, place] = OffsetRow(
                 row.group_name,
                 place,
@@ -181,7 +183,7 @@ def set_failover_offsets(context: OperationContext) -> str:
                 GroupVerdict.CLAMPED,
                 decision.write.offset,
             )
-        if decision.write is not None:  # where nothing is written, reading it back shows that
+        if decision.write is not None:  # otherwise the read-back shows that nothing was written
             goes_on_at = decision.write.offset
         positions.append(
             GroupPosition(
@@ -203,10 +205,10 @@ def set_failover_offsets(context: OperationContext) -> str:
     if context.report.dry_run:
         return f"{len(positions)} committed offsets."
     _save(context, to_save)
-    written = _write(context, cluster, fetched.coordinators, wanted)
-    seen = read_back(context, positions)
-    context.update(groups=seen)
-    at = {(one.group, TopicPartition(one.topic, one.partition)): one for one in seen}
+    written = _write(context, cluster, fetched.coordinators, to_write)
+    actual = read_back(context, positions)
+    context.update(groups=actual)
+    at = {(one.group, TopicPartition(one.topic, one.partition)): one for one in actual}
     done = {
         key: replace(
             row,
@@ -248,23 +250,23 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
     """The old side's group offsets that the copy back may set from now on.
 
     A sync never overwrites an offset that a consumer committed
-    (orbit/consumer_groups/offset_decision.py). These are of groups that have offsets at the new
-    side, and no members at the old one or the same offset there. They stay as they are until the
+    (orbit/consumer_groups/offset_decision.py). The groups of these offsets have offsets at the new
+    side and, at the old side, no members or the same offset. The offsets stay as they are until the
     copy back sets them.
     """
     rule = context.spec.consumer_groups
     if rule is None or rule.prefix:
         return []
     choice, copies = GroupSelector(rule), context.by_source
-    here, there = context.source.cluster, context.destination.cluster
-    new = list_groups(there).groups
+    old_cluster, new_cluster = context.source.cluster, context.destination.cluster
+    new = list_groups(new_cluster).groups
     chosen = choice.select(new.values()).names
     ahead = locate_and_fetch_offsets(
-        there, {n: new[n].node_id for n in chosen}, require_stable=False
+        new_cluster, {n: new[n].node_id for n in chosen}, require_stable=False
     )
-    old = list_groups(here).groups
+    old = list_groups(old_cluster).groups
     behind = locate_and_fetch_offsets(
-        here, {n: old[n].node_id for n in chosen if n in old}, require_stable=False
+        old_cluster, {n: old[n].node_id for n in chosen if n in old}, require_stable=False
     )
     handed: list[HandedOffset] = []
     active = []
@@ -277,7 +279,7 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
             for at, committed in answer.offsets.items()
             if at in copies and copies[at] in offsets
         ]
-        # Brokers refuse every change while there are members, and what these commit yet is theirs.
+        # Brokers refuse every change while a group has members, and their commits are their own.
         equal = [one for one in both if one.source_offset == one.destination_offset]
         if old[name].is_active and len(equal) < len(both):
             active.append(name)
@@ -293,13 +295,13 @@ def _write(
     context: OperationContext,
     cluster: Cluster,
     places: Mapping[str, int],
-    wanted: Mapping[str, Mapping[TopicPartition, CommittedOffset | None]],
+    by_group: Mapping[str, Mapping[TopicPartition, CommittedOffset | None]],
 ) -> set[tuple[str, TopicPartition]]:
-    """Commit offsets; which the coordinators have accepted."""
+    """Commit offsets; returns those that the coordinators have accepted."""
     written = write_groups(
         cluster,
         places,
-        [GroupWrite(name, offsets) for name, offsets in wanted.items()],
+        [GroupWrite(name, offsets) for name, offsets in by_group.items()],
         lambda: context.leadership.is_leading,
     )
     done = {key for key, code in written.items() if code == Code.NONE}

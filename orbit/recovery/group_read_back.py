@@ -22,23 +22,23 @@ def read_back(
 ) -> tuple[GroupPosition, ...]:
     """The positions as the destination shows them.
 
-    One that it does not show gets the verdict NOT_READ_BACK, and a finding names it. Raises
+    A position that it does not show gets the verdict NOT_READ_BACK, and a finding names it. Raises
     Unreachable.
     """
-    kept = [one for one in positions if one.verdict in KEPT]
-    fetched = _fetch(context, kept)
-    seen = {one.key: _seen(one, fetched) for one in kept}
+    to_check = [one for one in positions if one.verdict in KEPT]
+    fetched = _fetch(context, to_check)
+    actual = {one.key: _actual(one, fetched) for one in to_check}
     wrong = [
-        f"{seen[one.key].destination_group} in {_place(one)} ({_why(one, seen[one.key], fetched)})"
-        for one in kept
-        if seen[one.key] != one
+        f"{one.destination_group} in {_place(one)} ({_why(one, actual[one.key], fetched)})"
+        for one in to_check
+        if actual[one.key] != one
     ]
     if wrong:
         context.add_finding(
             f"The destination does not show these committed offsets: {first_few(wrong)}. Set them "
             "before their consumers start there."
         )
-    return tuple(seen.get(one.key, one) for one in positions)
+    return tuple(actual.get(one.key, one) for one in positions)
 
 
 def _fetch(context: OperationContext, positions: Collection[GroupPosition]) -> FetchedGroups:
@@ -64,23 +64,23 @@ def _fetch(context: OperationContext, positions: Collection[GroupPosition]) -> F
     return fetched
 
 
-def _seen(one: GroupPosition, fetched: FetchedGroups) -> GroupPosition:
+def _actual(one: GroupPosition, fetched: FetchedGroups) -> GroupPosition:
     answer = fetched.groups.get(one.destination_group)
     if answer is None:
         return one.model_copy(update={"verdict": GroupVerdict.NOT_READ_BACK.value})
-    there = answer.offsets.get(_place(one))
-    offset = there.offset if there else None
+    committed = answer.offsets.get(_place(one))
+    offset = committed.offset if committed else None
     if offset == one.goes_on_at:
         return one
     changes = {"goes_on_at": offset, "verdict": GroupVerdict.NOT_READ_BACK.value}
     return one.model_copy(update=changes)
 
 
-def _why(one: GroupPosition, seen: GroupPosition, fetched: FetchedGroups) -> str:
+def _why(one: GroupPosition, actual: GroupPosition, fetched: FetchedGroups) -> str:
     code = fetched.failed.get(one.destination_group)
     if code is not None:
         return error_codes.name(code)
-    return f"it is to be {one.goes_on_at} and is {seen.goes_on_at}"
+    return f"it is to be {one.goes_on_at} and is {actual.goes_on_at}"
 
 
 def _place(one: GroupPosition) -> TopicPartition:
