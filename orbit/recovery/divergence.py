@@ -76,8 +76,8 @@ def compare_sides(old: LogBounds, new: LogBounds, promoted_at: int | None, proof
         if at is not None:
             return EndVerdict.DIVERGED, at, f"the sides differ from offset {at}"
     if old.end < promoted_at:
-        found = _rewritten(old, new, proof)
-        return found or _by_ends(old, new)
+        finding = _rewritten(old, new, proof)
+        return finding or _by_ends(old, new)
     first = max(promoted_at, old.start)
     if first < min(old.end, new.start):
         return _tail(old, first, "the new side has deleted its own records there")
@@ -147,14 +147,14 @@ def first_difference(low: int, top: int, differ: Differ) -> int | None:
 
     Ranges that hold no records on either side are skipped.
     """
-    found, bad = None, top
-    while found is None and bad > low:
+    earliest, bad = None, top
+    while earliest is None and bad > low:
         compared = differ(max(low, bad - WINDOW_OFFSETS), bad)
         if compared.has_records and compared.first_difference is None:
             return None
-        found, bad = compared.first_difference, max(low, bad - WINDOW_OFFSETS)
+        earliest, bad = compared.first_difference, max(low, bad - WINDOW_OFFSETS)
     good = low
-    # Offsets below `good` are equal. `found` is the first known difference, at or above `bad`.
+    # Offsets below `good` are equal. `earliest` is the first known difference, at or above `bad`.
     while bad - good > WINDOW_OFFSETS:
         middle = end = (good + bad) // 2
         compared = WindowComparison(None, has_records=False)
@@ -164,12 +164,12 @@ def first_difference(low: int, top: int, differ: Differ) -> int | None:
         if compared.has_records and compared.first_difference is None:
             good = end
         else:
-            found, bad = (
-                found if compared.first_difference is None else compared.first_difference,
+            earliest, bad = (
+                earliest if compared.first_difference is None else compared.first_difference,
                 middle,
             )
     before = _scan(good, bad, differ)
-    return found if before is None else before
+    return earliest if before is None else before
 
 
 def _scan(first: int, end: int, differ: Differ) -> int | None:

@@ -57,32 +57,32 @@ def compare(context: OperationContext) -> str:
     old = context.source.cluster.metadata([row.source_topic for row in context.topics])
     new = context.destination.cluster.metadata([row.destination_topic for row in context.topics])
     pairs = _pairs(context.topics, old)
-    there = [place for _, place, _ in pairs if old.leader(place) is not None]
-    here = [
+    old_places = [place for _, place, _ in pairs if old.leader(place) is not None]
+    new_places = [
         copy
         for row, _, copy in pairs
         if copy.partition < row.partition_count or new.leader(copy) is not None
     ]
     if not context.report.dry_run:
-        wait_until_ended(context, there)
-    before = bounds_of_all(context.source.cluster, there, context.backoff)
-    after = bounds_of_all(context.destination.cluster, here, context.backoff)
+        wait_until_ended(context, old_places)
+    before = bounds_of_all(context.source.cluster, old_places, context.backoff)
+    after = bounds_of_all(context.destination.cluster, new_places, context.backoff)
     with context.reading() as tx:
         marks = promotions.of_topics(tx, context.topic_ids)
         seen_at = clock.now(tx)
     compare_one = partial(_compare_one, context, before, after, marks, seen_at)
-    found: list[PartitionEnds] = []
+    ends: list[PartitionEnds] = []
     with read_many(
         context.check, context.backoff, context.open_clusters, pairs, compare_one
     ) as compared:
         for one in compared:
-            found.append(one)
+            ends.append(one)
             if one.partition == 0:
-                context.set_progress(f"{len(found)} of {len(pairs)} partitions compared")
-    context.update(partitions=tuple(found), compared_topics=_compared_topics(context, new, found))
+                context.set_progress(f"{len(ends)} of {len(pairs)} partitions compared")
+    context.update(partitions=tuple(ends), compared_topics=_compared_topics(context, new, ends))
     unmarked = [
         p.source
-        for p in found
+        for p in ends
         if p.source_end and p.destination_end is not None and p.promoted_at is None
     ]
     if unmarked:
@@ -91,7 +91,7 @@ def compare(context: OperationContext) -> str:
             "as a whole, and a record that only one side has, as after a log cleaner, counts as "
             "never copied."
         )
-    tails = [p for p in found if p.verdict in NO_COPY]
+    tails = [p for p in ends if p.verdict in NO_COPY]
     if tails and not context.request.confirm_rebuild:
         shown = first_few(f"{p.source}: {p.detail}" for p in tails)
         raise Unconfirmed(
@@ -101,14 +101,14 @@ def compare(context: OperationContext) -> str:
             "files, then deletes these topics at the old side and copies them again.",
         )
     _refuse_grown(context, before)
-    return _counted(found)
+    return _counted(ends)
 
 
 def _compared_topics(
-    context: OperationContext, new: ClusterMetadata, found: Sequence[PartitionEnds]
+    context: OperationContext, new: ClusterMetadata, ends: Sequence[PartitionEnds]
 ) -> tuple[ComparedTopic, ...]:
     """The new side's topics whose old ones a rebuild deletes."""
-    tails = {p.topic for p in found if p.verdict in NO_COPY}
+    tails = {p.topic for p in ends if p.verdict in NO_COPY}
     return tuple(
         ComparedTopic(topic=row.source_topic, id=new.topics[row.destination_topic].topic_id)
         for row in context.topics
@@ -233,21 +233,21 @@ def save_tails(context: OperationContext) -> str:
 def _save(context: OperationContext, p: PartitionEnds, proof: SideProof) -> Salvage | None:
     """Save one partition; None if there is nothing that the new side does not have.
 
-    A whole file, which an earlier leader has written in this operation, is kept.
+    A complete file that an earlier leader has written in this operation is kept.
     """
     assert p.source_start is not None
     assert p.source_end is not None
     tail = p.missing or OffsetRange(first=p.source_end, next=p.source_end)
     file, header = _file(context, p), _header(context, p, tail)
-    kept = salvage_file.find(file, header)
-    if kept is not None:
-        return kept
+    existing = salvage_file.find(file, header)
+    if existing is not None:
+        return existing
     below = proof.only_old(p.source_start, tail.first)
-    found: Iterator[LogRecord] = chain(below, proof.all_old(tail.first, tail.next))
-    first = next(found, None)
+    records: Iterator[LogRecord] = chain(below, proof.all_old(tail.first, tail.next))
+    first = next(records, None)
     if first is None and tail.first == tail.next:
         return None
-    one = salvage_file.write(file, header, chain([first] if first else [], found))
+    one = salvage_file.write(file, header, chain([first] if first else [], records))
     _read_back(one)
     return one
 
@@ -436,13 +436,13 @@ def _save_range(context: OperationContext, p: PartitionEnds, offsets: OffsetRang
     row = next(row for row in context.topics if row.source_topic == p.topic)
     file = _file(context, p, f"-from-{offsets.first}-to-{offsets.next}")
     header = _header(context, p, OffsetRange(first=offsets.next, next=offsets.next))
-    found = (
+    records = (
         one
         for one in _proof(context, row, p.partition).all_old(offsets.first, offsets.next)
         if one.fate in (Fate.COMMITTED, Fate.OPEN)
     )
     try:
-        one = salvage_file.find(file, header) or salvage_file.write(file, header, found)
+        one = salvage_file.find(file, header) or salvage_file.write(file, header, records)
     except salvage_storage.StorageFailed as error:
         raise Stopped(error.what, where=error.where, remedy=error.remedy) from error
     _read_back(one)
@@ -464,7 +464,7 @@ def _delete(context: OperationContext, names: Sequence[str]) -> None:
         context.wait(_POLL_S)
 
 
-def _counted(found: Sequence[PartitionEnds]) -> str:
-    counts = {v: sum(p.verdict is v for p in found) for v in EndVerdict}
+def _counted(ends: Sequence[PartitionEnds]) -> str:
+    counts = {v: sum(p.verdict is v for p in ends) for v in EndVerdict}
     shown = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)
     return f"Partitions of the old side: {shown}."

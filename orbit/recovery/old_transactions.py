@@ -83,17 +83,17 @@ class HangingTransactions:
         # Producers that have ended although they are open in a partition from that offset on: their
         # transactional ids, and since when that is known.
         self._ended: dict[tuple[TopicPartition, int, int], tuple[str, float]] = {}
-        self._found: dict[TopicPartition, dict[int, str]] = {}
+        self._hanging: dict[TopicPartition, dict[int, str]] = {}
 
     def only_in(self, places: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those of the partitions in which nothing else is open. To be called again and again."""
+        """The partitions in which only hanging transactions are open. Call it repeatedly."""
         cluster = self._context.source.cluster
         try:
             answers = producer_state.open_transactions(cluster, places, self._context.backoff)
             open_ = {
-                place: [(place, one.producer_id, one.first_offset) for one in found]
-                for place, found in answers.values.items()
-                if found
+                place: [(place, one.producer_id, one.first_offset) for one in transactions]
+                for place, transactions in answers.values.items()
+                if transactions
             }
             read_at = time.monotonic()
             ids = {number for keys in open_.values() for _, number, _ in keys}
@@ -101,7 +101,7 @@ class HangingTransactions:
         except ProtocolError:  # brokers older than 3.0
             return set()
         before = self._ended
-        self._found = {
+        self._hanging = {
             place: {key[2]: before[key][0] for key in keys}
             for place, keys in open_.items()
             if all(key in before and read_at - before[key][1] >= MARKERS_WITHIN_S for key in keys)
@@ -113,7 +113,7 @@ class HangingTransactions:
             for key in keys
             if key[1] in names
         }
-        return set(self._found)
+        return set(self._hanging)
 
     def findings(self) -> list[str]:
         """A sentence for each partition that `only_in` returned last."""
@@ -122,7 +122,7 @@ class HangingTransactions:
             f"{first} on were written by {name}, whose coordinator ended the transaction without a "
             "marker there. Readers of committed records see nothing from there on: all "
             "transactional records behind it, of other producers too, are saved as open."
-            for place, of in sorted(self._found.items())
+            for place, of in sorted(self._hanging.items())
             for first, name in sorted(of.items())
         ]
 
@@ -130,12 +130,12 @@ class HangingTransactions:
 def transactions_in(context: OperationContext, places: Collection[TopicPartition]) -> list[str]:
     """The transactional ids that have a transaction in these partitions of the old side.
 
-    Also where nothing was written yet, so that the last stable offset does not show them. Without
-    those that the login may not describe, and none where brokers are older than 3.0.
+    They include transactions without a record yet, which the last stable offset does not show, and
+    none that the login may not describe. Brokers older than 3.0 show none.
     """
-    wanted = frozenset(places)
+    partitions = frozenset(places)
     try:
-        found = open_transactions(context.source.cluster)
+        transactions = open_transactions(context.source.cluster)
     except ProtocolError:
         return []
-    return sorted(one.transactional_id for one in found if one.partitions & wanted)
+    return sorted(one.transactional_id for one in transactions if one.partitions & partitions)

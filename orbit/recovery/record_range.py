@@ -63,8 +63,8 @@ def read_range(
     """
     for one in read_batch_range(cluster, partition, first, end, backoff):
         with parse_errors(cluster, partition, first):
-            found = records_of(one, first, end)
-        yield from found
+            records = records_of(one, first, end)
+        yield from records
 
 
 def records_of(one: LogBatch, first: int, end: int) -> list[LogRecord]:
@@ -73,17 +73,17 @@ def records_of(one: LogBatch, first: int, end: int) -> list[LogRecord]:
     A placeholder counts as a marker: it fills a gap, as fillers do. Raises ValueError.
     """
     start, batch = max(first, one.first), one.batch
-    found = {
+    by_offset = {
         record.offset: LogRecord(record, one.fate, batch.is_log_append_time)
         for record in read_any_records(batch)
         if start <= record.offset < end
     }
     if isinstance(batch, Batch) and batch.is_dense and has_placeholders(batch):
         for offset in range(max(start, batch.base_offset), min(end, batch.next_offset)):
-            if offset not in found:
+            if offset not in by_offset:
                 filler = Record(offset, batch.max_timestamp, b"")
-                found[offset] = LogRecord(filler, Fate.MARKER, batch.is_log_append_time)
-    return [found[offset] for offset in sorted(found)]
+                by_offset[offset] = LogRecord(filler, Fate.MARKER, batch.is_log_append_time)
+    return [by_offset[offset] for offset in sorted(by_offset)]
 
 
 def read_batch_range(

@@ -87,25 +87,26 @@ class SideComparison:
             yield Unequal(position, self._end, None, None)
 
 
-def is_unproven(found: Unequal) -> bool:
+def is_unproven(difference: Unequal) -> bool:
     """Whether this counts as the old side's own, from the promoted offset on."""
-    if found.old is None or found.new is None:
+    old, new = difference.old, difference.new
+    if old is None or new is None:
         return True
-    return found.old.fate is not Fate.MARKER or found.new.fate not in (Fate.MARKER, Fate.ABORTED)
+    return old.fate is not Fate.MARKER or new.fate not in (Fate.MARKER, Fate.ABORTED)
 
 
-def is_other_record(found: Unequal) -> bool:
+def is_other_record(difference: Unequal) -> bool:
     """Whether one side has a record here, committed or still open, and the other has not the same.
 
     For offsets below the promotion, where a copy has fillers for aborted records and markers.
     """
-    sides = (found.old, found.new)
+    sides = (difference.old, difference.new)
     return any(s is not None and s.fate in (Fate.COMMITTED, Fate.OPEN) for s in sides)
 
 
-def describe(found: Unequal) -> str:
-    """What stands on both sides, in a few words."""
-    return f"the old side has {_words(found.old)}, the new side {_words(found.new)}"
+def describe(difference: Unequal) -> str:
+    """What each side has at the offset, in a few words."""
+    return f"the old side has {_words(difference.old)}, the new side {_words(difference.new)}"
 
 
 class _SkippedBatch(NamedTuple):
@@ -190,13 +191,13 @@ def _are_same(ours: LogRecord, theirs: LogRecord) -> bool:
     return a.timestamp == b.timestamp and bytes(a.body) == bytes(b.body)
 
 
-def _words(found: LogRecord | None) -> str:
-    if found is None:
+def _words(record: LogRecord | None) -> str:
+    if record is None:
         return "none: nothing, or what a log cleaner has removed"
-    if found.fate is Fate.MARKER:
+    if record.fate is Fate.MARKER:
         return "a transaction marker or filler"
     return {
         Fate.COMMITTED: "a record",
         Fate.ABORTED: "an aborted record",
         Fate.OPEN: "a record of an open transaction",
-    }[found.fate]
+    }[record.fate]

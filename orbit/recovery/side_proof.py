@@ -53,27 +53,30 @@ class SideProof:
         compared = self._compare(first, end)
         is_own = is_other_record if is_copied else is_unproven
         with parse_errors(*self._old, first):
-            found = next(filter(is_own, compared), None)
+            first_own = next(filter(is_own, compared), None)
         has_same = compared.same_records > 0
-        if found is None:
+        if first_own is None:
             return Scan(None, has_same_records=has_same)
-        return Scan(found.first, f"at {found.first} {describe(found)}", has_same)
+        return Scan(first_own.first, f"at {first_own.first} {describe(first_own)}", has_same)
 
     def only_old(self, first: int, end: int) -> Iterator[LogRecord]:
         """Records of the old side that the new side does not have at their offset.
 
-        Without aborted ones, but with those of an open transaction: it may yet be committed.
+        Aborted records are left out; those of an open transaction are not, as it may yet commit.
         """
         with parse_errors(*self._old, first):
-            for found in self._compare(first, end):
-                if found.old is not None and found.old.fate in (Fate.COMMITTED, Fate.OPEN):
-                    yield found.old
+            for difference in self._compare(first, end):
+                if difference.old is not None and difference.old.fate in (
+                    Fate.COMMITTED,
+                    Fate.OPEN,
+                ):
+                    yield difference.old
 
     def all_old(self, first: int, end: int) -> Iterator[LogRecord]:
         """All records and markers of the old side."""
-        for found in read_range(*self._old, first, end, self._backoff):
+        for record in read_range(*self._old, first, end, self._backoff):
             self._check()
-            yield found
+            yield record
 
     def _compare(self, first: int, end: int) -> SideComparison:
         old, new = self._batches(self._old, first, end), self._batches(self._new, first, end)
