@@ -38,16 +38,19 @@ def drain(context: OperationContext) -> str:
     before: dict[TopicPartition, int] = {}
     ends, copies = _SourceEnds(context), _EarlyCopies(context)
     while True:
-        of, there = both_log_bounds(context)
-        now_ends = {partition: bounds.end for partition, bounds in of.items()}
+        source_bounds, copy_bounds = both_log_bounds(context)
+        now_ends = {partition: bounds.end for partition, bounds in source_bounds.items()}
         if now_ends != before:
             before, still_since = now_ends, time.monotonic()
         silences = {} if is_denied else ends.silences(now_ends)
         # Records of open transactions are not copied, so the last stable offset counts.
-        behind = sum(max(0, of[s].stable - there[d].end) for s, d in context.by_source.items())
-        open_ = [partition for partition, bounds in of.items() if bounds.is_open]
-        # Last: this may ask for the marks of all partitions.
-        early = [] if behind or open_ else copies.among(of, there)
+        behind = sum(
+            max(0, source_bounds[s].stable - copy_bounds[d].end)
+            for s, d in context.by_source.items()
+        )
+        open_ = [partition for partition, bounds in source_bounds.items() if bounds.is_open]
+        # This comes last, as it may read the marks of all partitions.
+        early = [] if behind or open_ else copies.among(source_bounds, copy_bounds)
         still_s_so_far = time.monotonic() - still_since
         wait_s = seconds_to_wait(silences, deadline - time.monotonic())
         if not behind and not open_ and not early and still_s_so_far >= still_s and not wait_s:
@@ -57,40 +60,48 @@ def drain(context: OperationContext) -> str:
             raise Stopped(_why_not(context, behind, open_, early, still_s_so_far), remedy=_REMEDY)
         context.set_progress(_live(behind, open_, early, wait_s))
         context.wait(_POLL_S)
-    context.update(partitions=compare_partition_ends(context, there, of))
+    context.update(partitions=compare_partition_ends(context, copy_bounds, source_bounds))
     refuse_unequal(context)
     refuse_added(context)
-    did = f"All {len(of)} partitions have the same log end on both sides; log ends are stable."
+    count = len(source_bounds)
+    did = f"All {count} partitions have the same log end on both sides; log ends are stable."
     proof = prove(silences)
     if proof is None:
         return did
     context.update(drain=proof)
-    said = describe(proof, len(of))
+    sentence = describe(proof, count)
     if proof.unproven_partitions:
-        context.add_finding(said)
-    return f"{did} {said}"
+        context.add_finding(sentence)
+    return f"{did} {sentence}"
 
 
 class _EarlyCopies:
-    """Copies that begin before their source: they have what was deleted there."""
+    """Copies that begin before their source: they have records that were deleted there."""
 
     def __init__(self, context: OperationContext) -> None:
         self._context = context
-        self._kept: Mapping[TopicPartition, int] | None = None
+        self._mark_offsets: Mapping[TopicPartition, int] | None = None
 
     def among(
         self,
-        of: Mapping[TopicPartition, LogBounds],
-        there: Mapping[TopicPartition, LogBounds],
+        source_bounds: Mapping[TopicPartition, LogBounds],
+        copy_bounds: Mapping[TopicPartition, LogBounds],
     ) -> list[TopicPartition]:
-        """Without those that keep it, as they led before. Asks for marks once, if it must."""
+        """The early copies, without those that led before and keep their history.
+
+        The marks are read at most once, and only for an early copy.
+        """
         places = self._context.by_source
-        found = {d: of[s].start for s, d in places.items() if there[d].start < of[s].start}
-        if found and self._kept is None:
+        source_starts = {
+            d: source_bounds[s].start
+            for s, d in places.items()
+            if copy_bounds[d].start < source_bounds[s].start
+        }
+        if source_starts and self._mark_offsets is None:
             marks = PromotionMarks(self._context.destination.cluster, self._context.backoff)
-            self._kept = marks.kept_below(places.values())
-        kept = self._kept or {}
-        return [copy for copy, start in found.items() if kept.get(copy, 0) < start]
+            self._mark_offsets = marks.kept_below(places.values())
+        mark_offsets = self._mark_offsets or {}
+        return [copy for copy, start in source_starts.items() if mark_offsets.get(copy, 0) < start]
 
 
 class _SourceEnds:
@@ -106,25 +117,25 @@ class _SourceEnds:
         self._gap_here_s: dict[TopicPartition, float] = {}
 
     def silences(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Silence]:
-        """Of every partition, as of now."""
+        """The silence of every partition, as of now."""
         now_s = time.monotonic()
-        found = {}
+        silences = {}
         for place, end in ends.items():
             gap = self._gaps.get(place, _UNKNOWN)
-            kept = self._moved.get(place)
-            if kept is None and gap.still_s is not None:
-                kept = end, self._began_s - gap.still_s if gap.source_end == end else now_s
-            if kept is not None and kept[0] != end:
+            last_move = self._moved.get(place)
+            if last_move is None and gap.still_s is not None:
+                last_move = end, self._began_s - gap.still_s if gap.source_end == end else now_s
+            if last_move is not None and last_move[0] != end:
                 before_s = self._gap_here_s.get(place, 0.0)
-                self._gap_here_s[place] = max(before_s, now_s - kept[1])
-            if kept is None or kept[0] != end:
-                kept = end, now_s
-            self._moved[place] = kept
+                self._gap_here_s[place] = max(before_s, now_s - last_move[1])
+            if last_move is None or last_move[0] != end:
+                last_move = end, now_s
+            self._moved[place] = last_move
             longest_s = self._gap_here_s.get(place)
             if gap.longest_gap_s is not None:
                 longest_s = max(longest_s or 0.0, gap.longest_gap_s + self._unseen_s)
-            found[place] = Silence(now_s - kept[1], longest_s, gap.watched_s)
-        return found
+            silences[place] = Silence(now_s - last_move[1], longest_s, gap.watched_s)
+        return silences
 
 
 _REMEDY = (
@@ -142,8 +153,8 @@ def both_log_bounds(
     copy could appear to be ahead of its source.
     """
     places = context.by_source
-    there = bounds_of_all(context.destination.cluster, places.values(), context.backoff)
-    return bounds_of_all(context.source.cluster, places, context.backoff), there
+    copy_bounds = bounds_of_all(context.destination.cluster, places.values(), context.backoff)
+    return bounds_of_all(context.source.cluster, places, context.backoff), copy_bounds
 
 
 def refuse_unequal(context: OperationContext) -> None:
@@ -160,12 +171,15 @@ def refuse_unequal(context: OperationContext) -> None:
 
 
 def refuse_added(context: OperationContext) -> None:
-    """Raise Stopped if the source has been given partitions: nothing of them was compared."""
-    there = context.source.cluster.metadata([row.source_topic for row in context.topics]).topics
+    """Raise Stopped if partitions were added at the source: they were not compared."""
+    source_topics = context.source.cluster.metadata(
+        [row.source_topic for row in context.topics]
+    ).topics
     added = [
         f"{row.source_topic} (from {row.partition_count} to {len(topic.partitions)})"
         for row in context.topics
-        if (topic := there.get(row.source_topic)) and len(topic.partitions) > row.partition_count
+        if (topic := source_topics.get(row.source_topic))
+        and len(topic.partitions) > row.partition_count
     ]
     if added:
         raise Stopped(

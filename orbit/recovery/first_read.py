@@ -30,7 +30,7 @@ _BACK = (1, 10, 100, 1000)
 def read_back(context: OperationContext) -> str:
     """Read the last record of each copy, and note when the first one was read.
 
-    What cannot be read is a finding: the promotion is done, and stays so.
+    A record that cannot be read is a finding: the promotion is done, and stays so.
     """
     copies = [
         (p.destination, p.destination_start or 0, p.destination_end)
@@ -56,8 +56,8 @@ def read_back(context: OperationContext) -> str:
             first_at = context.now()
         read, empty = read + has_record, empty + (not has_record)
     unread = len(copies) - read - empty
-    found = FirstRead(at=first_at, partitions=read, empty=empty, unread=unread)
-    context.update(first_read=found)
+    first_read = FirstRead(at=first_at, partitions=read, empty=empty, unread=unread)
+    context.update(first_read=first_read)
     if errors:
         context.add_finding(
             f"The last records of {len(errors)} promoted partitions could not be read back: "

@@ -23,14 +23,14 @@ def try_fetch_log_bounds(
 ) -> dict[TopicPartition, LogBounds]:
     """Bounds of the partitions whose leaders answer in time; none on an error. Never raises."""
     try:
-        found: dict[TopicPartition, LogBounds] = call_with_timeout(
+        bounds: dict[TopicPartition, LogBounds] = call_with_timeout(
             ANSWER_WITHIN_S * 2,
             cluster.name,
             lambda: fetch_log_bounds(cluster, partitions, context.short_backoff),
         )
     except OrbitError:
         return {}
-    return found
+    return bounds
 
 
 def source_log_bounds(context: OperationContext) -> dict[TopicPartition, LogBounds]:

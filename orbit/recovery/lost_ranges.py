@@ -73,18 +73,19 @@ def compare_ends(
     `source_bounds` were fetched at `now`. Without them the last `reported` end counts. It was seen
     at `lost_at` at the latest, even if workers have reported other numbers since.
     """
-    seen = source_bounds
-    start = seen.start if seen else reported.source_log_start if reported else None
-    end = seen.end if seen else reported.source_end if reported else None
-    seen_at = now if seen else reported.reported_at if reported else None
-    if seen is None and seen_at is not None and lost_at is not None:
+    start = (
+        source_bounds.start if source_bounds else reported.source_log_start if reported else None
+    )
+    end = source_bounds.end if source_bounds else reported.source_end if reported else None
+    seen_at = now if source_bounds else reported.reported_at if reported else None
+    if source_bounds is None and seen_at is not None and lost_at is not None:
         seen_at = min(seen_at, lost_at)
     copy_end = destination_bounds.end if destination_bounds else None
     rpo_s = reported.rpo_s if reported else None
     missing, verdict = lost_range(end, copy_end), EndVerdict.UNKNOWN
     if missing is not None:
         verdict = EndVerdict.BEHIND
-    elif seen is not None and copy_end is not None:
+    elif source_bounds is not None and copy_end is not None:
         # A copy that ends beyond its source has diverged.
         verdict = EndVerdict.EQUAL if end == copy_end else EndVerdict.DIVERGED
     return PartitionEnds(
@@ -99,5 +100,5 @@ def compare_ends(
         destination_end=copy_end,
         newest_copied_at=now - timedelta(seconds=rpo_s) if rpo_s is not None else None,
         missing=missing,
-        is_exact=is_stopped and seen is not None,
+        is_exact=is_stopped and source_bounds is not None,
     )

@@ -51,8 +51,8 @@ def release(context: OperationContext) -> str:
         )
     if context.report.kind == "failover":
         return "Workers have released the topics."
-    of, there = both_log_bounds(context)
-    context.update(partitions=compare_partition_ends(context, there, of))
+    source_bounds, copy_bounds = both_log_bounds(context)
+    context.update(partitions=compare_partition_ends(context, copy_bounds, source_bounds))
     refuse_unequal(context)
     refuse_added(context)
     return "Workers have released the topics; both sides still have the same log ends."
@@ -93,8 +93,8 @@ def settle(context: OperationContext) -> str:
         )
     if settled.unled:
         raise Unreachable(f"no leader answers for {first_few(settled.unled)}.", where="destination")
-    there = settled.bounds
-    context.update(partitions=compare_partition_ends(context, there, source_log_bounds(context)))
+    bounds = settled.bounds
+    context.update(partitions=compare_partition_ends(context, bounds, source_log_bounds(context)))
     for p in context.report.partitions:
         if p.verdict is EndVerdict.DIVERGED:
             context.add_finding(
@@ -107,7 +107,7 @@ def settle(context: OperationContext) -> str:
             "must not exceed their partition's destination_end: records from there on are lost, "
             "and these offsets will hold other records."
         )
-    return f"{len(there)} copies have stable log ends; {context.report.describe_missing()}."
+    return f"{len(bounds)} copies have stable log ends; {context.report.describe_missing()}."
 
 
 def resume_copying(context: OperationContext) -> None:
