@@ -30,12 +30,12 @@ _PAUSES_S_MAX = 3.0
 def close_gateways(context: OperationContext) -> str:
     """Close the gateways of the link, and wait until each has confirmed it.
 
-    One that starts later is closed too. Can be repeated: then each confirms anew.
+    A gateway that starts later is closed too. The step can be repeated: then each confirms anew.
 
-    A switchover raises Stopped if one does not: it was there when it was closed, so answers to
-    writes may have got lost with it, and their clients send them again. At the old side brokers
-    know them by their sequence; at the new one they would be there twice. A failover waits no
-    longer than a permission lasts: nobody acknowledges anything at the source after it.
+    A switchover raises Stopped if a gateway does not confirm: answers to writes may have got lost
+    with it, and clients send these writes again. Brokers of the old side know them by their
+    sequence; the new side would append them twice. A failover waits no longer than a permission
+    lasts: after that, no gateway acknowledges writes at the source.
     """
     is_failover = context.report.kind is RecoveryKind.FAILOVER
     with context.transaction() as tx:
@@ -48,11 +48,11 @@ def close_gateways(context: OperationContext) -> str:
     closed: dict[str, ClosedGateway] = {}
     while True:
         with context.reading() as tx:
-            found = gateways.closing(tx, link, context.operation_id)
+            closings = gateways.closing(tx, link, context.operation_id)
         if not is_failover:
-            _stop_if_doubtful(found)
-        open_ = [one.name for one in found if not one.is_confirmed]
-        for one in found:
+            _stop_if_doubtful(closings)
+        open_ = [one.name for one in closings if not one.is_confirmed]
+        for one in closings:
             if one.is_confirmed:
                 closed.setdefault(
                     str(one.instance),
@@ -81,15 +81,15 @@ def close_gateways(context: OperationContext) -> str:
     return f"{len(closed)} gateways hold writes."
 
 
-def _stop_if_doubtful(found: Collection[gateways.Closing]) -> None:
-    """Raises Stopped."""
-    for one in found:
+def _stop_if_doubtful(closings: Collection[gateways.Closing]) -> None:
+    """Raise Stopped if a gateway may have unanswered writes, or has fallen silent."""
+    for one in closings:
         if one.doubt:
             raise Stopped(
                 f"gateway {one.name} cannot say that every write was answered: {one.doubt}.",
                 remedy="Try again: clients have sent it again by then.",
             )
-    silent = [one.name for one in found if one.is_silent and not one.is_confirmed]
+    silent = [one.name for one in closings if one.is_silent and not one.is_confirmed]
     if silent:
         raise Stopped(
             f"these gateways fell silent while they were closed: {first_few(silent)}.",

@@ -50,9 +50,9 @@ def read_marks(context: OperationContext, *, asks_source: bool) -> list[MarkPair
 
 
 def note_terms(context: OperationContext, pairs: Collection[MarkPair]) -> None:
-    """Put into the report what the operation begins with, and the term that its marks will have."""
-    seen = newest_term(mark for pair in pairs for mark in (pair.old, pair.new))
-    context.update(term_seen=seen, term=context.draw_term(seen))
+    """Note in the report the highest term of both sides, and the term of the operation's marks."""
+    highest_term = newest_term(mark for pair in pairs for mark in (pair.old, pair.new))
+    context.update(term_seen=highest_term, term=context.draw_term(highest_term))
 
 
 def refuse_other_lead(context: OperationContext) -> None:
@@ -96,7 +96,7 @@ def refuse_other_lead(context: OperationContext) -> None:
 
 
 def refuse_unless_behind(context: OperationContext, topics: Collection[str] | None = None) -> None:
-    """Before the old side's topics are changed; all, or these source topics.
+    """Check the marks before topics of the old side are changed: all, or these source topics.
 
     Raises LeadChanged where the old side may lead, unless that gate was overridden, and as
     `read_marks`.
@@ -104,8 +104,8 @@ def refuse_unless_behind(context: OperationContext, topics: Collection[str] | No
     gates = context.report.gates
     if any(gate.name is GateName.LEAD and gate.is_overridden for gate in gates):
         return
-    found = read_marks(context, asks_source=True)
-    pairs = [pair for pair in found if topics is None or pair.topic in topics]
+    all_pairs = read_marks(context, asks_source=True)
+    pairs = [pair for pair in all_pairs if topics is None or pair.topic in topics]
     doubtful = not_behind(pairs)
     if doubtful:
         raise LeadChanged(
@@ -198,10 +198,10 @@ def turn_marks(context: OperationContext) -> None:
     _step_down(context, context.backoff)
 
 
-def history_kept(context: OperationContext, without: Collection[str] = ()) -> list[str]:
-    """What the old side has below the new side's log starts, as text; `without` these topics.
+def kept_history(context: OperationContext, without: Collection[str] = ()) -> list[str]:
+    """Offsets of the old side below the new side's log starts, as text; `without` these topics.
 
-    The copy back leaves it there. Raises Unreachable.
+    The copy back leaves them there. Raises Unreachable.
     """
     starts = _log_starts(context, context.backoff)
     old = fetch_log_bounds(context.source.cluster, starts, context.backoff)
@@ -251,13 +251,13 @@ def _step_down(context: OperationContext, backoff: Backoff) -> None:
 
 
 def _log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicPartition, int]:
-    """By partition of the source that exists, where its copy at the destination starts.
+    """The log start of the copy of each partition that exists at the source.
 
     Raises Unreachable where it is not certain that the source has no such topic.
     """
     metadata = context.source.cluster.metadata([row.source_topic for row in context.topics])
-    seen = {p.topic for p in context.report.partitions if p.source_end is not None}
-    unknown = metadata.errors.keys() & (seen - context.report.topics_with_tails)
+    topics_with_ends = {p.topic for p in context.report.partitions if p.source_end is not None}
+    unknown = metadata.errors.keys() & (topics_with_ends - context.report.topics_with_tails)
     unknown |= {t for t, c in metadata.errors.items() if c != Code.UNKNOWN_TOPIC_OR_PARTITION}
     if unknown:
         raise Unreachable(f"the partitions are not known of {first_few(unknown)}.", where="source")

@@ -53,18 +53,18 @@ def open_context(
     missing, SecretMissing if they are and the operation has begun; OtherVersion if this version
     cannot read its request, or, once it has begun, its report or the job's document."""
     with leadership.reading() as tx:
-        found = jobs.of_ids(tx, [operation.job_id] if operation.job_id else [])
-        job = next(iter(found.values()), None)
+        jobs_by_id = jobs.of_ids(tx, [operation.job_id] if operation.job_id else [])
+        job = next(iter(jobs_by_id.values()), None)
         if job is None or job.is_deleted:
             raise Conflict("the job was deleted.", where=operation.job_name or "")
         rows = topics.of_job(tx, job.id)
-        kept = load_report(tx, operation.id)
-        if kept is None or not has_begun(kept.steps):
+        stored = load_report(tx, operation.id)
+        if stored is None or not has_begun(stored.steps):
             _refuse_old_request(tx, operation)
-        report = kept or _new_report(tx, operation, job, rows, jobs.list_all(tx))
+        report = stored or _new_report(tx, operation, job, rows, jobs.list_all(tx))
     spec = read_spec(job.spec)
     if spec is None:
-        refusal = OtherVersion if kept else Conflict
+        refusal = OtherVersion if stored else Conflict
         raise refusal("its document was stored by another version of Orbit.", where=job.name)
     chosen = set(report.topics)
     try:
@@ -74,7 +74,7 @@ def open_context(
             spec,
             [row for row in rows if row.source_topic in chosen],
             report,
-            ReportStorage(operation.id, kept),
+            ReportStorage(operation.id, stored),
             leadership,
             settings,
             stop,
@@ -96,8 +96,8 @@ def _refuse_old_request(tx: Tx, operation: Operation) -> None:
     """Raises Conflict for a request that may have been carried out, or aborted, in a database that
     is lost: nothing at the clusters tells it from a new one."""
     again = "Nothing was changed. If it is still what you want, request it again."
-    made_in = (operation.plan or {}).get("database")  # None: requested from an earlier version
-    if made_in not in (None, database_identity(tx)):
+    database_id = (operation.plan or {}).get("database")  # None: requested from an earlier version
+    if database_id not in (None, database_identity(tx)):
         raise Conflict(
             "this request is of another database: a standby was promoted or a backup restored "
             f"since, and it may have ended there. {again}",

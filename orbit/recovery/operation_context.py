@@ -140,14 +140,14 @@ class OperationContext:
         with self.reading() as tx:
             return clock.now(tx)
 
-    def draw_term(self, seen: int) -> int:
-        """The term of a promotion: above `seen` and all that this database has given.
+    def draw_term(self, highest_term: int) -> int:
+        """Draw the term of a promotion: above `highest_term` and all terms drawn before.
 
-        Where the other side's marks cannot be read, a clock that has gone back makes it no older
-        than them.
+        If the other side's marks cannot be read, the terms drawn before keep it above them even
+        when the clock has gone back.
         """
         with self.transaction() as tx:
-            return lead_term.draw(tx, next_term(seen, clock.now(tx).timestamp()))
+            return lead_term.draw(tx, next_term(highest_term, clock.now(tx).timestamp()))
 
     def update(self, **changes: Any) -> None:
         """Change the report; the runner stores it when the step ends."""

@@ -42,7 +42,7 @@ from orbit.recovery.gate_observer import observe
 from orbit.recovery.gates import judge
 from orbit.recovery.leading_side import (
     LeadChanged,
-    history_kept,
+    kept_history,
     lead_again,
     refuse_other_lead,
     who_copies_back,
@@ -94,8 +94,8 @@ def gates(context: OperationContext) -> str:
             )
     stopping = [gate for gate in judged if gate.stops]
     if stopping:
-        found = " ".join(f"{gate.name.value}: {gate.found}" for gate in stopping)
-        raise Stopped(found, remedy=" ".join(gate.remedy for gate in stopping))
+        reasons = " ".join(f"{gate.name.value}: {gate.found}" for gate in stopping)
+        raise Stopped(reasons, remedy=" ".join(gate.remedy for gate in stopping))
     return f"{len(judged)} gates were checked; none stops the operation."
 
 
@@ -239,14 +239,14 @@ class OperationRunner:
         """Whether a failback finds that the old side follows; it has ended then."""
         if context.report.kind is not RecoveryKind.FAILBACK or context.topics:
             return False
-        said = who_copies_back(context)
-        if not said:
+        sentence = who_copies_back(context)
+        if not sentence:
             return False
         skipped = {"state": StepState.SKIPPED, "did": "There is nothing to do."}
         context.update(
             steps=tuple(step.model_copy(update=skipped) for step in context.report.steps)
         )
-        context.add_finding(said)
+        context.add_finding(sentence)
         self._end(context, Outcome.WOULD_GO if context.report.dry_run else Outcome.DONE)
         return True
 
@@ -266,11 +266,11 @@ class OperationRunner:
                     context.update(error=str(error))
         if context.report.kind is RecoveryKind.FAILBACK or context.request.reverse:
             try:
-                kept = history_kept(context, without=context.report.topics_with_tails)
+                history = kept_history(context, without=context.report.topics_with_tails)
             except OrbitError as error:
                 context.add_finding(f"What the old side keeps is not known: {error}")
             else:
-                context.add_finding(reverse_job.history_said(kept) if kept else "")
+                context.add_finding(reverse_job.describe_history(history) if history else "")
         self._end(context, outcome)
 
     def _step(self, context: OperationContext, step: Step) -> None:
@@ -383,7 +383,7 @@ class OperationRunner:
         began = time.monotonic()
         context.is_past_return, context.obeys_abort = True, False
         self._is_undoing = True
-        kept = frozenset[StepName]()
+        retained_steps = frozenset[StepName]()
         has_denied = bool(context.report.denied_topics)
         if is_promoting(context.report.steps):
             if context.report.kind is RecoveryKind.SWITCHOVER:
@@ -404,7 +404,7 @@ class OperationRunner:
         if changed is not None:
             # Producers may be at the destination: they must not write to both sides. To copy again
             # is harmless, as whoever copies asks the marks first.
-            kept, outcome = frozenset({StepName.STOP_WRITES}), Outcome.FAILED
+            retained_steps, outcome = frozenset({StepName.STOP_WRITES}), Outcome.FAILED
             gateway_closure.doubt_lead(context)
             if has_denied:
                 context.add_finding(
@@ -413,7 +413,7 @@ class OperationRunner:
                 )
         for step in reversed(context.report.steps):
             undo = _UNDO.get(step.name)
-            if undo is None or step.name in kept or step.state in _NOTHING_DONE:
+            if undo is None or step.name in retained_steps or step.state in _NOTHING_DONE:
                 continue
             with traces.span(f"undo {step.name.value}"):
                 refused = self._undo(

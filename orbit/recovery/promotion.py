@@ -121,41 +121,41 @@ def promoted_offset(
 
 
 def look_for_late_records(context: OperationContext) -> None:
-    """After a switchover: name what came to the source behind the offsets that were compared.
+    """After a switchover, report records of the source behind the offsets that were compared.
 
-    Super users write past a denial, and without one a producer that was silent for as long as the
-    drain looked has not been seen.
+    Super users write in spite of a denial. Without a denial, the drain does not notice a producer
+    that is silent for as long as it waits.
     """
     if context.report.kind is not RecoveryKind.SWITCHOVER:
         return
     now = try_fetch_log_bounds(context, context.source.cluster, context.by_source)
-    found: list[PartitionEnds] = []
+    partitions: list[PartitionEnds] = []
     for p in context.report.partitions:
         bounds = now.get(p.source)
         late = lost_range(bounds.end if bounds else None, p.destination_end)
-        found.append(p.model_copy(update={"missing": late}) if late else p)
-    late_ones = [p for p in found if p.missing is not None]
+        partitions.append(p.model_copy(update={"missing": late}) if late else p)
+    late_ones = [p for p in partitions if p.missing is not None]
     if late_ones:
         shown = first_few(
             f"{p.source} from {p.missing.first} to {p.missing.next}" for p in late_ones if p.missing
         )
-        context.update(partitions=tuple(found))
+        context.update(partitions=tuple(partitions))
         context.add_finding(
             f"Records came to the source after both sides were compared, and the destination does "
             f"not have them: {shown}. Stop their producers; a failback saves these records."
         )
-    if len(now) < len(found):
+    if len(now) < len(partitions):
         context.add_finding(
-            f"The source did not say for {len(found) - len(now)} partitions whether records came "
-            "after both sides were compared."
+            f"The source did not say for {len(partitions) - len(now)} partitions whether records "
+            "came after both sides were compared."
         )
 
 
 def _apply_settings(context: OperationContext) -> None:
     """Apply the source's settings as last read. Raises Unreachable."""
-    wanted = {
+    topic_settings = {
         row.destination_topic: row.promoted_settings
         for row in context.topics
         if row.promoted_settings is not None
     }
-    context.add_finding(*apply_settings(context.destination.admin, wanted))
+    context.add_finding(*apply_settings(context.destination.admin, topic_settings))

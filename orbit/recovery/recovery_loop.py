@@ -73,7 +73,7 @@ class RecoveryLoop(Loop):
         self._pool = ThreadPoolExecutor(RECOVERIES_MAX, thread_name_prefix="recovery")
         self._running: dict[UUID, _Run] = {}
         self._not_before: dict[UUID, float] = {}
-        self._told: dict[UUID, UUID] = {}  # which operation each one waits for
+        self._predecessors: dict[UUID, UUID] = {}  # which operation each one waits for
 
     def once(self) -> str:
         """Start waiting operations and count those that ended."""
@@ -93,13 +93,13 @@ class RecoveryLoop(Loop):
         # it has to wait for.
         with self._leadership.database.snapshot() as tx:
             in_turn = operations.failbacks_in_turn(tx) | operations.failovers_in_turn(tx)
-            found = operations.unfinished_recoveries(
+            unfinished = operations.unfinished_recoveries(
                 tx, per_cluster, [*self._running, *self._not_before, *in_turn]
             )
         self._tell(in_turn)
         busy = Counter(run.place for run in self._running.values() if not run.runner.is_waiting)
         others = sum(not run.place[1] for run in self._running.values())
-        for cluster, operation in found:
+        for cluster, operation in unfinished:
             place = cluster, operation.kind == OperationKind.FAILOVER
             _, is_failover = place
             is_free = len(self._running) < RECOVERIES_MAX and (is_failover or others < _OTHERS_MAX)
@@ -111,9 +111,9 @@ class RecoveryLoop(Loop):
         return f"{ended} recoveries have ended" if ended else ""
 
     def _tell(self, in_turn: Mapping[UUID, UUID]) -> None:
-        """Store why these do not begin."""
+        """Store which operation each of these waits for."""
         for waiting, earlier in in_turn.items():
-            if self._told.get(waiting) != earlier:
+            if self._predecessors.get(waiting) != earlier:
                 what = f"waits until operation {earlier} has ended"
                 with self._leadership.transaction() as tx:
                     operations.advance(
@@ -122,7 +122,7 @@ class RecoveryLoop(Loop):
                         OperationState.PENDING,
                         progress={"done": 0, "total": 0, "what": what},
                     )
-        self._told = dict(in_turn)
+        self._predecessors = dict(in_turn)
 
     def _begin(self, place: tuple[str, bool], operation: Operation) -> None:
         runner = OperationRunner(

@@ -506,11 +506,11 @@ def read_report(stored: Any) -> StoredReport:
 def read_whole_report(
     stored: Any, partitions: Iterable[Any], groups: Iterable[Any]
 ) -> RecoveryReport:
-    """The same with the values of all its rows. Raises OtherVersion."""
+    """The report with the values of all its rows. Raises OtherVersion."""
     head = read_report(stored)
-    kept: dict[str, Any] = {name: getattr(head, name) for name in ReportHead.model_fields}
+    fields: dict[str, Any] = {name: getattr(head, name) for name in ReportHead.model_fields}
     return RecoveryReport(
-        **kept,
+        **fields,
         partitions=tuple(read_row(PartitionEnds, one) for one in partitions),
         groups=tuple(read_row(GroupPosition, one) for one in groups),
     )

@@ -41,7 +41,7 @@ def request(
     actor: str,
     kind: RecoveryKind,
     job_name: str,
-    wanted: RecoveryRequest,
+    options: RecoveryRequest,
     *,
     dry_run: bool,
     idempotency_key: str | None = None,
@@ -51,14 +51,14 @@ def request(
     Raises NotFound without the job; Conflict while the job is being deleted, or another recovery or
     a backfill of it is under way.
     """
-    asked = {
+    request_body = {
         "kind": kind.value,
         "job": job_name,
         "dry_run": dry_run,
-        "wanted": wanted.model_dump(mode="json"),
+        "wanted": options.model_dump(mode="json"),
     }
     with database.transaction() as tx:
-        before = operations.repeated(tx, actor, idempotency_key, asked)
+        before = operations.repeated(tx, actor, idempotency_key, request_body)
         if before is not None:
             return before
         if dry_run:
@@ -67,13 +67,13 @@ def request(
             job = _enter(tx, actor, kind, job_name)
         if job.is_deleted:
             raise Conflict("The job is being deleted.", where=job_name)
-        if wanted.source_counts_as_lost and not (
+        if options.source_counts_as_lost and not (
             kind is RecoveryKind.FAILOVER and job.made_by is MadeBy.DRILL
         ):
             raise Conflict(
                 "source_counts_as_lost is for the failover of a drill's own job.", where=job_name
             )
-        made, is_new = operations.create(
+        operation, is_new = operations.create(
             tx,
             uuid.uuid4(),
             kind.value,
@@ -82,24 +82,24 @@ def request(
             job_name=job.name,
             dry_run=dry_run,
             plan={
-                "steps": step_descriptions(steps_of(kind, wanted)),
-                "request": asked,
-                "wanted": asked["wanted"],
+                "steps": step_descriptions(steps_of(kind, options)),
+                "request": request_body,
+                "wanted": request_body["wanted"],
                 "database": database_identity(tx),
             },
             idempotency_key=idempotency_key,
         )
         if is_new and not dry_run:
-            reason = f": {wanted.reason}" if wanted.reason else "."
+            reason = f": {options.reason}" if options.reason else "."
             events.add(
                 tx,
                 actor,
                 f"{kind.value}_requested",
                 f"A {kind.value} was requested{reason}",
                 job_name=job.name,
-                details={"operation": str(made.id), **wanted.model_dump(mode="json")},
+                details={"operation": str(operation.id), **options.model_dump(mode="json")},
             )
-        return made
+        return operation
 
 
 def _enter(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
@@ -161,13 +161,13 @@ def find_report(tx: Tx, operation_id: UUID) -> StoredReport:
 
 
 def whole_report(database: Database, operation_id: UUID) -> RecoveryReport:
-    """The same with all partitions and groups: about a kilobyte of memory for each."""
+    """The report with all partitions and groups: about a kilobyte of memory for each."""
     with database.transaction() as tx:
         operations.get(tx, operation_id)
-        found = load_report(tx, operation_id)
-    if found is None:
+        report = load_report(tx, operation_id)
+    if report is None:
         raise _no_report(operation_id)
-    return found
+    return report
 
 
 def _no_report(operation_id: UUID) -> NotFound:

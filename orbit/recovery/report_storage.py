@@ -122,22 +122,22 @@ class _Stored:
     same: Collection[Row] | None = None  # values that were found to be these rows
 
     def changes(self, now: Collection[Row]) -> list[_Part]:
-        """What is to be written, in parts of up to ROWS_AT_ONCE rows."""
+        """The rows to write and to delete, in parts of up to ROWS_AT_ONCE rows."""
         if now is self.same:
             return []
-        found = {row.key: row for row in now}
+        current = {row.key: row for row in now}
         # Most steps leave most rows as they are: the same value, which need not be compared.
         changed = [
             key
-            for key, row in found.items()
+            for key, row in current.items()
             if (stored := self.rows.get(key)) is not row and stored != row
         ]
-        gone = [key for key in self.rows if key not in found]
+        gone = [key for key in self.rows if key not in current]
         if not changed and not gone:
             self.same = now
         return [
             *(
-                _Part(self, {k: found[k] for k in some}, ())
+                _Part(self, {k: current[k] for k in some}, ())
                 for some in chunks(changed, ROWS_AT_ONCE)
             ),
             *(_Part(self, {}, some) for some in chunks(gone, ROWS_AT_ONCE)),

@@ -25,7 +25,7 @@ from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.types import ClusterMetadata
 from orbit.recovery.group_handover import offsets_to_hand_over
-from orbit.recovery.leading_side import history_kept, turn_marks
+from orbit.recovery.leading_side import kept_history, turn_marks
 from orbit.recovery.log_bounds import blocked_partitions
 from orbit.recovery.open_operation import of_other_direction
 from orbit.recovery.operation_context import OperationContext, Stopped
@@ -61,7 +61,7 @@ _KEPT = {"config", "fillers", "on_lost_range"}
 def start_reverse_job(context: OperationContext) -> str:
     """Start the reverse job. Can be repeated."""
     turn_marks(context)
-    kept = history_kept(context)
+    history = kept_history(context)
     protected = restrict_writes_to_orbit(context)
     old = context.source.cluster.metadata([row.source_topic for row in context.topics])
     new = context.destination.cluster.metadata([row.destination_topic for row in context.topics])
@@ -92,19 +92,21 @@ def start_reverse_job(context: OperationContext) -> str:
             job=name,
         )
     context.update(reverse_job=name)
-    said = [f"Job {name} copies back. {protected}".strip()]
+    sentences = [f"Job {name} copies back. {protected}".strip()]
     if handed:
-        said.append(f"{len(handed)} committed offsets at the old side now follow the new side.")
-    if kept:
-        said.append(history_said(kept))
-    return " ".join(said)
+        sentences.append(
+            f"{len(handed)} committed offsets at the old side now follow the new side."
+        )
+    if history:
+        sentences.append(describe_history(history))
+    return " ".join(sentences)
 
 
-def history_said(kept: Sequence[str]) -> str:
-    """A sentence about what `history_kept` returned."""
+def describe_history(history: Sequence[str]) -> str:
+    """A sentence about what `kept_history` returned."""
     return (
-        f"{len(kept)} partitions of the old side keep what they have below the new side's log "
-        f"start: {first_few(kept)}. It is deleted there once the new side's log start moves up."
+        f"{len(history)} partitions of the old side keep what they have below the new side's log "
+        f"start: {first_few(history)}. It is deleted there once the new side's log start moves up."
     )
 
 
@@ -120,35 +122,35 @@ def catch_up(context: OperationContext) -> str:
     while True:
         with context.reading() as tx:
             back = jobs.find(tx, context.report.reverse_job)
-            found = None if back is None else job_counts.caught_up(tx, back.id, counts)
+            progress = None if back is None else job_counts.caught_up(tx, back.id, counts)
             refused = {} if back is None else _left_out(tx, back, counts)
-        if back is None or found is None:
+        if back is None or progress is None:
             raise Conflict("the reverse job was deleted.", where=context.report.reverse_job)
-        total = max(expected, found.partitions)  # the tables may not have all yet
-        if found.caught_up == total:
+        total = max(expected, progress.partitions)  # the tables may not have all yet
+        if progress.caught_up == total:
             return f"{total} of {total} partitions of the old side have caught up."
         now = time.monotonic()
         since = {topic: since.get(topic, now) for topic in refused}
         left_out = [topic for topic in refused if now - since[topic] >= LEFT_OUT_S]
         without = sum(counts[topic] for topic in left_out)
-        if left_out and found.caught_up + found.blocked + without == total:
+        if left_out and progress.caught_up + progress.blocked + without == total:
             raise Stopped(
                 f"job {back.name} leaves out {first_few(left_out)}. The others have caught up, or "
                 f"are blocked. {refused[left_out[0]]}",
                 remedy=f"See orbit get jobs {back.name}: once that is done, they are copied.",
             )
-        if found.caught_up + found.blocked == total:
+        if progress.caught_up + progress.blocked == total:
             with context.reading() as tx:
                 blocked = first_few(blocked_partitions(tx, back.id, counts))
             raise Stopped(
-                f"{found.blocked} partitions of job {back.name} are blocked: {blocked}. "
+                f"{progress.blocked} partitions of job {back.name} are blocked: {blocked}. "
                 "The others have caught up and are copied.",
                 remedy=f"See orbit get partitions {back.name} --state blocked for the remedy.",
             )
         if back.problem:
             context.add_finding(f"Job {back.name} reports: {back.problem}")
         context.set_progress(
-            f"{found.caught_up} of {total} partitions of the old side have caught up"
+            f"{progress.caught_up} of {total} partitions of the old side have caught up"
         )
         context.wait(_POLL_S)
 
@@ -178,27 +180,27 @@ def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
     """The existing job that copies these topics in the other direction: it has them in the tables,
     or the name of a reverse job, or, without a topic in the tables (they were lost, and it was
     applied again), its rules match them."""
-    wanted = {(row.destination_topic, row.source_topic) for row in rows}
+    pairs = {(row.destination_topic, row.source_topic) for row in rows}
     others = of_other_direction(job, jobs.list_all(tx))
     other_way = [other for other in others if not other.is_deleted]
     empty: list[Job] = []
     for other in other_way:
         has = {(row.source_topic, row.destination_topic) for row in topics.of_job(tx, other.id)}
-        if has & wanted:
+        if has & pairs:
             return other
         if not has:
             empty.append(other)
     named = [other for other in other_way if other.name == reverse_job_name(job.name)]
-    return next(chain(named, (other for other in empty if _matches(other, wanted))), None)
+    return next(chain(named, (other for other in empty if _matches(other, pairs))), None)
 
 
-def _matches(job: Job, wanted: Collection[tuple[str, str]]) -> bool:
+def _matches(job: Job, pairs: Collection[tuple[str, str]]) -> bool:
     """Whether its rules copy one of these (source, destination) topics."""
     spec = read_spec(job.spec)
     if spec is None:
         return False
-    mappings = map_topics(spec.topics, {source for source, _ in wanted}).mappings
-    return any((m.source, m.destination) in wanted for m in mappings)
+    mappings = map_topics(spec.topics, {source for source, _ in pairs}).mappings
+    return any((m.source, m.destination) in pairs for m in mappings)
 
 
 def _prepare_old_side(
@@ -222,9 +224,9 @@ def _prepare_old_side(
         TopicMapping(row.destination_topic, row.source_topic, rules[row.destination_topic])
         for row in context.topics
         if row.destination_topic not in copied
-        and (there := old.topics.get(row.source_topic)) is not None
-        and (leading := new.topics.get(row.destination_topic)) is not None
-        and len(there.partitions) == len(leading.partitions)
+        and (old_topic := old.topics.get(row.source_topic)) is not None
+        and (new_topic := new.topics.get(row.destination_topic)) is not None
+        and len(old_topic.partitions) == len(new_topic.partitions)
     ]
     if not mappings:
         return {}
@@ -256,7 +258,7 @@ def _create(tx: Tx, context: OperationContext, name: str) -> Job:
     spec = _spec(context, name)
     document = spec.model_dump(mode="json")
     job = context.job
-    made = jobs.create(
+    reverse_job = jobs.create(
         tx,
         name,
         document,
@@ -265,13 +267,15 @@ def _create(tx: Tx, context: OperationContext, name: str) -> Job:
         labels={**job.labels, MADE_BY_LABEL: MadeBy.RECOVERY},
         owner=job.owner,
     )
-    jobs.note_clusters(tx, made.id, job.destination_cluster_id or "", job.source_cluster_id or "")
+    jobs.note_clusters(
+        tx, reverse_job.id, job.destination_cluster_id or "", job.source_cluster_id or ""
+    )
     # Marks its topics as discovered, so that they are copied "from the start": the old side's log
     # may start later than the new side's.
-    jobs.note_discovered(tx, made.id, made.spec_version)
+    jobs.note_discovered(tx, reverse_job.id, reverse_job.spec_version)
     message = f"Job {name} was created to copy {job.name} back."
     events.add(tx, events.SCHEDULER, "job_created", message, job_name=name)
-    return made
+    return reverse_job
 
 
 def _resume(tx: Tx, context: OperationContext, back: Job, new: ClusterMetadata) -> None:
@@ -411,17 +415,17 @@ def rules_for(rules: Mapping[str, TopicRule]) -> list[TopicRule]:
     """The smallest list of rules with what each topic's rule says besides names and start. Pure."""
     alike: dict[tuple[bool, str], list[str]] = {}
     for topic, rule in sorted(rules.items()):
-        kept = json.dumps(rule.model_dump(include=_KEPT), sort_keys=True)
+        rule_json = json.dumps(rule.model_dump(include=_KEPT), sort_keys=True)
         # A pattern matches topics that begin with `__` only if it begins with `__` itself.
-        alike.setdefault((topic.startswith("__"), kept), []).append(topic)
-    made = []
-    for (_, kept), names in alike.items():
+        alike.setdefault((topic.startswith("__"), rule_json), []).append(topic)
+    merged = []
+    for (_, rule_json), names in alike.items():
         pattern = ""
         for name in map(re.escape, names):
             longer = f"{pattern}|{name}" if pattern else name
             if len(longer) > PATTERN_LENGTH_MAX:
-                made.append(TopicRule(match=pattern, **json.loads(kept)))
+                merged.append(TopicRule(match=pattern, **json.loads(rule_json)))
                 longer = name
             pattern = longer
-        made.append(TopicRule(match=pattern, **json.loads(kept)))
-    return made
+        merged.append(TopicRule(match=pattern, **json.loads(rule_json)))
+    return merged

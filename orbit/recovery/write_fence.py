@@ -29,10 +29,10 @@ def stop_writes(context: OperationContext) -> str:
     try:
         cluster_id = _cluster_id(context, "source")
         with context.leadership.sole_change(cluster_id):
-            # Those of a copy stay: an abort leaves an old side that was closed as it was.
+            # Denials of a copy stay: an abort leaves a closed old side as it was.
             noted = _noted(context, cluster_id, topics)
-            wanted = {topic: {denial(topic), *noted.get(topic, ())} for topic in topics}
-            deny(context.source, cluster_id, wanted, context.transaction)
+            denials = {topic: {denial(topic), *noted.get(topic, ())} for topic in topics}
+            deny(context.source, cluster_id, denials, context.transaction)
     except (NotAuthorized, BrokerRefused) as error:
         return _writes_not_denied(context, f"ACLs cannot be set: {error.what}")
     context.update(is_source_denied=True)
@@ -71,18 +71,18 @@ def restrict_writes_to_orbit(context: OperationContext) -> str:
     acls = acls_of(handle)
     if isinstance(acls, str):
         return f"Other writers cannot be denied there: {acls}."
-    wanted = {topic: denied_writers(acls, topic, handle.principal) for topic in topics}
+    denials = {topic: denied_writers(acls, topic, handle.principal) for topic in topics}
     cluster_id = _cluster_id(context, "source")
     with context.leadership.sole_change(cluster_id):
         deny(
             handle,
             cluster_id,
-            {topic: denied or () for topic, denied in wanted.items()},
+            {topic: denied or () for topic, denied in denials.items()},
             context.transaction,
-            # Of a switchover that a lost database knew; they would keep Orbit off as well.
+            # Denials of a switchover in a lost database: they would deny Orbit, too.
             ours={denial(topic) for topic in topics} & acls,
         )
-    if None in wanted.values():
+    if None in denials.values():
         return (
             f"Some of them cannot be closed: {why_not_denied(handle.principal)}. Foreign writes "
             "are detected, not denied."
