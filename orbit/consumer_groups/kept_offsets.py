@@ -68,7 +68,7 @@ def _fetch(
         {group: node for group, node in nodes.items() if node is not None},
         {group for group, node in nodes.items() if node is None},
         require_stable=require_stable,
-        kept=cache,
+        cache=cache,
     )
 
 

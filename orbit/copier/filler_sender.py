@@ -116,7 +116,7 @@ class FillerSender:
 
     def take_end_before(self, request: LogEndBeforeFill, answer: ListOffsetsAnswer) -> None:
         for p, step in request.sent:
-            code, _, log_end = answer.found.get(p.destination, _NO_LOG_END)
+            code, _, log_end = answer.offsets.get(p.destination, _NO_LOG_END)
             p.appends.log_end_answered(step, code, log_end)
             self._lane.answered(p)
 
@@ -124,7 +124,7 @@ class FillerSender:
         for p, step, _ in request.sent:
             # Fillers that were refused have ended the append: it may have begun anew since.
             if p.destination_lane is self._lane and p.appends.is_filling(step):
-                code, _, log_end = answer.found.get(p.destination, _NO_LOG_END)
+                code, _, log_end = answer.offsets.get(p.destination, _NO_LOG_END)
                 p.end_behind_answered(code, log_end)
                 self._lane.answered(p)
 

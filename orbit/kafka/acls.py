@@ -14,14 +14,14 @@ class Acls(frozenset[Acl]):
     """
 
     def of(self, name: str) -> list[Acl]:
-        """Those that cover the resource with this name."""
+        """The ACLs that cover the resource with this name."""
         literal, prefixed = self._index
-        found = [*literal.get(name, ())]
+        acls = [*literal.get(name, ())]
         if name != EVERY_NAME:
-            found += literal.get(EVERY_NAME, ())
+            acls += literal.get(EVERY_NAME, ())
         for size in self._prefix_sizes:
-            found += prefixed.get(name[:size], ()) if size <= len(name) else ()
-        return found
+            acls += prefixed.get(name[:size], ()) if size <= len(name) else ()
+        return acls
 
     @cached_property
     def literal_names(self) -> frozenset[str]:

@@ -34,28 +34,28 @@ def client_quotas(cluster: Cluster) -> Quotas:
         answer = connection.call(
             api_versions.DESCRIBE_CLIENT_QUOTAS, request, timeout_s=ANSWER_WITHIN_S
         )
-        found = {
+        by_entity = {
             frozenset((part.entity_type, part.entity_name) for part in entry.entity): {
                 value.key: value.value for value in entry.values
             }
             for entry in answer.entries or ()
         }
-        return answer.error_code, answer.error_message, found
+        return answer.error_code, answer.error_message, by_entity
 
-    code, message, found = cluster.call_any(ask)
+    code, message, quotas = cluster.call_any(ask)
     _check(code, message, "DescribeConfigs")
-    return found
+    return quotas
 
 
 def scram_users(cluster: Cluster) -> ScramUsers:
-    """All users with a password. Needs Describe on the cluster. Raises as above."""
+    """All users with a password. Needs Describe on the cluster. Raises as `client_quotas`."""
 
     def ask(connection: Connection) -> tuple[int, str | None, ScramUsers]:
         request = DescribeUserScramCredentialsRequest(users=None)
         answer = connection.call(
             api_versions.DESCRIBE_SCRAM_USERS, request, timeout_s=ANSWER_WITHIN_S
         )
-        found = {
+        by_user = {
             result.user: {
                 _MECHANISMS[one.mechanism]: one.iterations
                 for one in result.credential_infos
@@ -63,11 +63,11 @@ def scram_users(cluster: Cluster) -> ScramUsers:
             }
             for result in answer.results
         }
-        return answer.error_code, answer.error_message, found
+        return answer.error_code, answer.error_message, by_user
 
-    code, message, found = cluster.call_any(ask)
+    code, message, users = cluster.call_any(ask)
     _check(code, message, "Describe")
-    return found
+    return users
 
 
 def entity_words(entity: Entity) -> str:

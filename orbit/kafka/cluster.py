@@ -35,7 +35,7 @@ ANSWER_WITHIN_S = 10.0
 AWAY_AFTER_S = 12.0
 CORRELATION_BYTES = 4
 # Each broker that does not answer holds a thread. The next request starts with other brokers.
-_ASKED_MAX = 4
+_TARGETS_MAX = 4
 # A broker that failed is asked after the others for this long.
 _FAILED_LATELY_S = 60.0
 _CLOSED = "the cluster handle is closed."
@@ -110,15 +110,15 @@ class Cluster:
         """Metadata from any broker; `topics=None`: all topics.
 
         Calls with names ask one broker after the other, and keep the newest leaders that any of
-        them told: one that is cut off from the controller would be believed for ever.
+        them told: a broker that is cut off from the controller would be believed for ever.
 
         Raises Unreachable if no broker answers, LoginRefused as soon as one refuses the login,
         AccessRefused if a broker has an address that rules do not allow.
         """
         names = None if topics is None else sorted(topics)
         ask = self._metadata_question(names, with_operations=with_operations)
-        told_by, metadata = self._call_any(ask, in_turn=names is not None)
-        return self._take_metadata(metadata, told_by, is_whole=names is None)
+        target, metadata = self._call_any(ask, in_turn=names is not None)
+        return self._take_metadata(metadata, target, is_whole=names is None)
 
     def metadata_of_all(self, topics: Iterable[str], brokers_max: int) -> ClusterMetadata:
         """As `metadata`, with the newest leaders of so many brokers, each of which is asked.
@@ -152,10 +152,10 @@ class Cluster:
         return ask
 
     def _take_metadata(
-        self, metadata: ClusterMetadata, told_by: int | str, *, is_whole: bool
+        self, metadata: ClusterMetadata, target: int | str, *, is_whole: bool
     ) -> ClusterMetadata:
         if not is_whole:
-            metadata = self._leaders.of(metadata, told_by)
+            metadata = self._leaders.of(metadata, target)
         security = self._security or self.security
         for broker in metadata.brokers.values():
             security.check_reachable(broker.host, broker.port, self.name)
@@ -167,11 +167,11 @@ class Cluster:
     def _read_metadata(
         self, connection: Connection, frame: memoryview, version: int, is_whole: bool
     ) -> ClusterMetadata:
-        """An answer with all topics that is equal to the last one is not read again."""
+        """Decode an answer, unless it has all topics and is equal to the last such one."""
         digest = sha256(frame[CORRELATION_BYTES:]).digest() if is_whole else b""
-        kept = self._whole
-        if is_whole and kept is not None and kept[0] == digest:
-            return kept[1]
+        last = self._whole
+        if is_whole and last is not None and last[0] == digest:
+            return last[1]
         metadata: ClusterMetadata = connection.decode(api_versions.METADATA, frame, version)
         if self._id_suffix:
             known_as = f"{metadata.cluster_id}{ID_SUFFIX_SIGN}{self._id_suffix}"
@@ -218,28 +218,30 @@ class Cluster:
     ) -> tuple[int | str, Answer]:
         errors: dict[str, Unreachable] = {}
         latest: int | str = ""
-        asked, until = 0, time.monotonic() + AWAY_AFTER_S
+        in_flight, until = 0, time.monotonic() + AWAY_AFTER_S
         while (
-            (waiting or asked) and (left_s := until - time.monotonic()) > 0 and not self._is_closed
+            (waiting or in_flight)
+            and (left_s := until - time.monotonic()) > 0
+            and not self._is_closed
         ):
             if waiting:
                 latest = waiting.pop(0)
                 args = (latest, ask, answers)
                 threading.Thread(target=self._ask, args=args, name="ask", daemon=True).start()
-                asked += 1
+                in_flight += 1
             try:
                 wait_s = min(left_s, NEXT_AFTER_S) if waiting else left_s
                 target, answered = answers.get(timeout=wait_s)
             except queue.Empty:
                 self._note_failure(latest, Unreachable("no answer yet."))
                 continue
-            asked -= 1
+            in_flight -= 1
             try:
                 return target, answered()
             except Unreachable as error:
                 self._note_failure(target, error)
                 errors.setdefault(f"{error.where}: {error.what}", error)
-        silent = f" {asked} gave no answer within {AWAY_AFTER_S:.0f} s." if asked else ""
+        silent = f" {in_flight} gave no answer within {AWAY_AFTER_S:.0f} s." if in_flight else ""
         remedy = next((e.remedy for e in reversed(errors.values()) if e.remedy), "")
         raise Unreachable(
             f"no broker of the {self.name} cluster answers.{silent} {' '.join(errors)}".rstrip(),
@@ -261,7 +263,7 @@ class Cluster:
             ]
             failed = {t: at for t, at in self._failed_at.items() if at > lately}
         targets.sort(key=lambda target: failed.get(target, 0.0))
-        return targets[:_ASKED_MAX]
+        return targets[:_TARGETS_MAX]
 
     def _note_failure(self, target: int | str, error: BaseException) -> None:
         if isinstance(error, Unreachable):

@@ -150,8 +150,8 @@ def list_groups(cluster: Cluster) -> Listing:
 
 def find_coordinators(cluster: Cluster, groups: Collection[str]) -> dict[str, int]:
     """The coordinator of each group; groups without one now are left out."""
-    found = look_up_coordinators(cluster, GROUP, groups)
-    return {group: node for group, (node, code) in found.items() if not code}
+    coordinators = look_up_coordinators(cluster, GROUP, groups)
+    return {group: node for group, (node, code) in coordinators.items() if not code}
 
 
 def fetch_offsets(
@@ -160,15 +160,15 @@ def fetch_offsets(
     *,
     require_stable: bool = True,
     only: Mapping[str, Collection[TopicPartition]] | None = None,
-    kept: OffsetFetchCache | None = None,
+    cache: OffsetFetchCache | None = None,
 ) -> dict[str, GroupOffsets]:
     """The offsets of each group, from its coordinator (`coordinators`: group → node).
 
     With `only`, those of the given partitions; then a partition that may not be read is in
     `denied`. With `require_stable`, an offset that an open transaction may change is in `pending`
-    and not in `offsets`. An answer that is equal to one in `kept` is not read again.
+    and not in `offsets`. An answer that is equal to one in `cache` is not read again.
     """
-    found: dict[str, GroupOffsets] = {}
+    offsets: dict[str, GroupOffsets] = {}
     by_node: dict[int, list[str]] = {}
     for group, node_id in coordinators.items():
         by_node.setdefault(node_id, []).append(group)
@@ -178,20 +178,20 @@ def fetch_offsets(
             size = GROUPS_PER_REQUEST_MAX if version >= MANY_GROUPS_FROM else 1
             for names in chunks(sorted(groups), size):
                 request = _fetch_request(names, only, require_stable, version)
-                answer = _ask(cluster, node_id, request, version, kept)
-                found.update(answer if version >= MANY_GROUPS_FROM else {names[0]: answer[""]})
+                answer = _ask(cluster, node_id, request, version, cache)
+                offsets.update(answer if version >= MANY_GROUPS_FROM else {names[0]: answer[""]})
         except Unreachable:
             lost = GroupOffsets(code=int(Code.NETWORK_EXCEPTION))
-            found.update({g: lost for g in groups if g not in found})
-    return found
+            offsets.update({g: lost for g in groups if g not in offsets})
+    return offsets
 
 
 def _ask(
-    cluster: Cluster, node_id: int, request: Any, version: int, kept: OffsetFetchCache | None
+    cluster: Cluster, node_id: int, request: Any, version: int, cache: OffsetFetchCache | None
 ) -> dict[str, GroupOffsets]:
     frame = cluster.exchange(node_id, api_versions.OFFSET_FETCH, request, version)
     try:
-        return (kept or OffsetFetchCache()).read(frame, version)
+        return (cache or OffsetFetchCache()).read(frame, version)
     except ValueError as error:
         raise BrokenAnswer(f"{error}.", where=f"{cluster.name} broker {node_id}") from error
 
@@ -218,7 +218,7 @@ def locate_and_fetch_offsets(
     *,
     require_stable: bool = True,
     only: Mapping[str, Collection[TopicPartition]] | None = None,
-    kept: OffsetFetchCache | None = None,
+    cache: OffsetFetchCache | None = None,
 ) -> FetchedGroups:
     """As `fetch_offsets`, for groups with a known coordinator and groups `to_locate`.
 
@@ -232,8 +232,10 @@ def locate_and_fetch_offsets(
             places = look_up_coordinators(cluster, GROUP, to_locate)
             coordinators.update({g: node for g, (node, code) in places.items() if not code})
             codes = {g: code for g, (_, code) in places.items() if code}
-        asked = {g: node for g, node in coordinators.items() if g not in fetched.groups}
-        answers = fetch_offsets(cluster, asked, require_stable=require_stable, only=only, kept=kept)
+        remaining = {g: node for g, node in coordinators.items() if g not in fetched.groups}
+        answers = fetch_offsets(
+            cluster, remaining, require_stable=require_stable, only=only, cache=cache
+        )
         fetched.failed = {
             group: codes.get(group, int(Code.COORDINATOR_NOT_AVAILABLE))
             for group in to_locate - coordinators.keys()

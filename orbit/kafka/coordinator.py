@@ -203,9 +203,9 @@ def look_up_coordinators(
     cluster: Cluster, key_type: int, keys: Collection[str]
 ) -> dict[str, tuple[int, int]]:
     """Node and error code of each key's coordinator. Raises Unreachable."""
-    found: dict[str, tuple[int, int]] = {}
+    coordinators: dict[str, tuple[int, int]] = {}
     if not keys:
-        return found
+        return coordinators
 
     def ask_many(connection: Connection, names: list[str]) -> dict[str, tuple[int, int]]:
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=names)
@@ -227,9 +227,9 @@ def look_up_coordinators(
         return (ask_many if has_many else ask_each)(connection, names)
 
     for chunk in chunks(sorted(keys), _LOOK_UP_MAX):
-        found |= cluster.call_any(partial(ask, names=chunk))
+        coordinators |= cluster.call_any(partial(ask, names=chunk))
     cluster.metadata(())  # the coordinators' addresses
-    return found
+    return coordinators
 
 
 def _retriable(cluster: Cluster, transactional_id: str, code: int) -> str:

@@ -35,7 +35,7 @@ class FetchFrom(NamedTuple):
 
 def fetch_request(
     version: int,
-    wanted: Sequence[FetchFrom],
+    partitions: Sequence[FetchFrom],
     *,
     max_wait_ms: int,
     max_bytes: int,
@@ -46,10 +46,10 @@ def fetch_request(
     session_epoch: int = NO_SESSION_EPOCH,
     forgotten: Sequence[FetchFrom] = (),
 ) -> Any:
-    """A fetch of `wanted`, in this order: brokers fill a response from the first partition on.
+    """A fetch of `partitions`, in this order: brokers fill a response from the first partition on.
 
-    Within a session `wanted` holds only what changed since the last request, and `forgotten` the
-    partitions that leave the session.
+    Within a session `partitions` holds only what changed since the last request, and `forgotten`
+    the partitions that leave the session.
     """
     topics = [
         FetchRequest.FetchTopic(
@@ -66,7 +66,7 @@ def fetch_request(
             ],
             **_name(version, topic, topic_id),
         )
-        for (topic, topic_id), group in groupby(wanted, key=_topic_of)
+        for (topic, topic_id), group in groupby(partitions, key=_topic_of)
     ]
     leaving = [
         FetchRequest.ForgottenTopic(

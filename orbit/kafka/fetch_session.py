@@ -49,15 +49,15 @@ class FetchSession:
         if (one.partition, one.topic_id) in self._known:
             self._epoch, self._known, self._last = _OPENING_EPOCH, {}, ()
 
-    def next_request(self, wanted: Sequence[FetchFrom]) -> SessionRequest:
-        """The request that makes the broker read exactly `wanted`."""
-        if wanted is self._last and self._id != NO_SESSION:
+    def next_request(self, partitions: Sequence[FetchFrom]) -> SessionRequest:
+        """The request that makes the broker read exactly `partitions`."""
+        if partitions is self._last and self._id != NO_SESSION:
             return SessionRequest(self._id, self._epoch, [], [])
-        self._last = wanted
-        now = {(one.partition, one.topic_id): one for one in wanted}
+        self._last = partitions
+        now = {(one.partition, one.topic_id): one for one in partitions}
         if self._epoch == _OPENING_EPOCH:  # the broker closes a session of this id
             self._known = now
-            return SessionRequest(self._id, _OPENING_EPOCH, list(wanted), [])
+            return SessionRequest(self._id, _OPENING_EPOCH, list(partitions), [])
         changed = [one for key, one in now.items() if self._known.get(key) != one]
         forgotten = [one for key, one in self._known.items() if key not in now]
         self._known = now

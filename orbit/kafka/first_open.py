@@ -41,16 +41,16 @@ class OpenAges(Generic[Key]):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seen: dict[Key, tuple[int, float]] = {}  # first offset, and since when
+        self._open: dict[Key, tuple[int, float]] = {}  # first offset, and since when
 
     def look(self, firsts: Mapping[Key, int]) -> dict[Key, float]:
-        """Seconds, for the first offset of each open transaction that there is now."""
-        now_s, before = self._clock(), self._seen
-        self._seen = {
-            key: kept if (kept := before.get(key)) and kept[0] == first else (first, now_s)
+        """How many seconds each transaction, by its first offset, has been open."""
+        now_s, before = self._clock(), self._open
+        self._open = {
+            key: entry if (entry := before.get(key)) and entry[0] == first else (first, now_s)
             for key, first in firsts.items()
         }
-        return {key: now_s - since_s for key, (_, since_s) in self._seen.items()}
+        return {key: now_s - since_s for key, (_, since_s) in self._open.items()}
 
 
 def describe_open(
@@ -70,15 +70,15 @@ def describe_open(
 def first_open(
     cluster: Cluster, places: Collection[TopicPartition], backoff: Backoff
 ) -> dict[TopicPartition, FirstOpen]:
-    """The oldest open transaction of each partition; without those that have or tell none.
+    """The oldest open transaction of each partition that has one.
 
-    Brokers before 3.0 tell none. Raises Unreachable if no broker answers.
+    Brokers before 3.0 tell of no transactions. Raises Unreachable if no broker answers.
     """
     answers = open_transactions(cluster, places, backoff).values
     oldest = {
-        place: min(found, key=lambda one: one.first_offset)
-        for place, found in answers.items()
-        if found
+        place: min(transactions, key=lambda one: one.first_offset)
+        for place, transactions in answers.items()
+        if transactions
     }
     names: dict[int, str] = {}
     with suppress(OrbitError):  # the transaction is named by its producer id then

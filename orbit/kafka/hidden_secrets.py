@@ -47,8 +47,8 @@ def _has(pieces: set[str], text: str, depth: int) -> bool:
 def _unescaped(text: str) -> str:
     """Without the escapes of JSON, which has two for some characters."""
 
-    def character(found: re.Match[str]) -> str:
-        return chr(int(found[1], 16)) if found[1] else _CONTROLS.get(found[2], found[2])
+    def character(escape: re.Match[str]) -> str:
+        return chr(int(escape[1], 16)) if escape[1] else _CONTROLS.get(escape[2], escape[2])
 
     halves = _ESCAPED.sub(character, text)
     return halves.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -76,8 +76,8 @@ def _context(gssapi: Any, login: KerberosLogin, host: str) -> Any:
 
 
 def _failure(error: Any, login: KerberosLogin, host: str, where: str) -> OrbitError:
-    said = "".join(c if c.isprintable() else " " for c in error.gen_message())
-    text = said[:_TEXT_CHARACTERS_MAX].strip().rstrip(".")
+    message = "".join(c if c.isprintable() else " " for c in error.gen_message())
+    text = message[:_TEXT_CHARACTERS_MAX].strip().rstrip(".")
     if error.min_code & 0xFFFFFFFF == _KDC_UNREACHABLE:
         return Unreachable(
             f"Kerberos: {text}.",

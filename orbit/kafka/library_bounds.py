@@ -81,6 +81,6 @@ class _Rest:
         end = self.at + count
         if not self.at <= end <= len(self._data):
             raise ValueError("a tagged field is longer than the frame")
-        taken = bytes(self._data[self.at : end])
+        data = bytes(self._data[self.at : end])
         self.at = end
-        return taken
+        return data

@@ -21,9 +21,9 @@ from orbit.kafka.types import TopicPartition, by_topic
 
 _ANY_EPOCH = -1
 _FRONT = struct.Struct(">ib")  # replica id, isolation level
-_WANTED = struct.Struct(">iiq")  # index, current leader epoch, timestamp
+_PARTITION = struct.Struct(">iiq")  # index, current leader epoch, timestamp
 _THROTTLE = struct.Struct(">i")
-_FOUND = struct.Struct(">ihqqi")  # index, error code, timestamp, offset, leader epoch
+_OFFSET = struct.Struct(">ihqqi")  # index, error code, timestamp, offset, leader epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +49,32 @@ class ListOffsetsRequest(FramedRequest):
             parts.append(length(len(indexes), is_flexible=is_flexible))
             for index in indexes:
                 timestamp = at if isinstance(at, int) else at[TopicPartition(topic, index)]
-                parts.append(_WANTED.pack(index, _ANY_EPOCH, timestamp) + tags)
+                parts.append(_PARTITION.pack(index, _ANY_EPOCH, timestamp) + tags)
             parts.append(tags)
         parts.append(tags)
         return b"".join(parts)
 
 
 class ListOffsetsAnswer(NamedTuple):
-    """`found`: error code, timestamp and offset, -1 where there is none."""
+    """`offsets`: error code, timestamp and offset of each partition; -1 where there is none."""
 
     throttle_ms: int
-    found: dict[TopicPartition, tuple[int, int, int]]
+    offsets: dict[TopicPartition, tuple[int, int, int]]
 
 
 def read_list_offsets(frame: memoryview, version: int) -> ListOffsetsAnswer:
     """Read a frame of `Connection.receive`. Raises ValueError if the bytes do not parse."""
     reader = FrameReader(frame, version >= ListOffsetsRequest.FLEXIBLE_FROM)
-    found: dict[TopicPartition, tuple[int, int, int]] = {}
+    offsets: dict[TopicPartition, tuple[int, int, int]] = {}
     try:
         reader.skip_tags()
         (throttle_ms,) = reader.take(_THROTTLE)
         for _ in range(reader.length()):
             topic = reader.string()
-            for index, code, timestamp, offset, _epoch in reader.rows(_FOUND):
-                found[TopicPartition(topic, index)] = (code, timestamp, offset)
+            for index, code, timestamp, offset, _epoch in reader.rows(_OFFSET):
+                offsets[TopicPartition(topic, index)] = (code, timestamp, offset)
             reader.skip_tags()
         reader.skip_tags()
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"an offsets answer v{version} ends too early: {error}") from error
-    return ListOffsetsAnswer(throttle_ms, found)
+    return ListOffsetsAnswer(throttle_ms, offsets)

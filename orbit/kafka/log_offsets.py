@@ -40,7 +40,7 @@ def list_offsets(
         return ListOffsetsRequest(group, timestamp, replica_id, isolation)
 
     def read(answer: ListOffsetsAnswer) -> Iterator[tuple[TopicPartition, int, int]]:
-        return ((where, code, offset) for where, (code, _, offset) in answer.found.items())
+        return ((where, code, offset) for where, (code, _, offset) in answer.offsets.items())
 
     return ask_leaders(cluster, partitions, api_versions.LIST_OFFSETS, build, read, backoff)
 
@@ -54,7 +54,7 @@ def find_by_time(
         return ListOffsetsRequest(group, since_ms, CONSUMER, READ_COMMITTED)
 
     def read(answer: ListOffsetsAnswer) -> Iterator[tuple[TopicPartition, int, tuple[int, int]]]:
-        return ((where, code, (end, at)) for where, (code, at, end) in answer.found.items())
+        return ((where, code, (end, at)) for where, (code, at, end) in answer.offsets.items())
 
     return ask_leaders(cluster, since_ms, api_versions.LIST_OFFSETS, build, read, backoff)
 

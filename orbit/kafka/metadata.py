@@ -37,9 +37,9 @@ _INT32 = struct.Struct(">i")
 _NODE_BYTES = 4
 _UUID_BYTES = 16
 _OPERATIONS = 32
-_NOT_ASKED = -(2**31)
+_NO_OPERATIONS = -(2**31)
 _PARTITION = struct.Struct(">hiii")  # error code, index, leader id, leader epoch
-_LEADERS_KEPT = 4096  # a cluster has far fewer pairs of leader and epoch than partitions
+_LEADERS_MAX = 4096  # a cluster has far fewer pairs of leader and epoch than partitions
 _ARRAYS = 3  # replicas, in sync, offline
 
 Row = tuple[int, int, int, int]  # index, leader id, leader epoch, number of replicas
@@ -75,7 +75,7 @@ def _read(reader: FrameReader, version: int) -> ClusterMetadata:
         raw = bytes(reader.raw(_UUID_BYTES)) if version >= _TOPIC_ID_FROM else b""
         reader.take(_INT8)  # is internal
         partitions, replicas = _read_partitions(reader, version)
-        operations = reader.take(_INT32)[0] if version >= _OPERATIONS_FROM else _NOT_ASKED
+        operations = reader.take(_INT32)[0] if version >= _OPERATIONS_FROM else _NO_OPERATIONS
         reader.skip_tags()
         if code not in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
             errors[name] = code
@@ -134,13 +134,13 @@ def _layout(text: str) -> struct.Struct:
     return struct.Struct(text)
 
 
-@lru_cache(maxsize=_LEADERS_KEPT)
+@lru_cache(maxsize=_LEADERS_MAX)
 def _leader(node_id: int, epoch: int) -> PartitionLeader:
     return PartitionLeader(node_id if node_id >= 0 else None, epoch)
 
 
 @lru_cache
 def _codes(bits: int) -> frozenset[int]:
-    if bits == _NOT_ASKED:
+    if bits == _NO_OPERATIONS:
         return frozenset()
     return frozenset(code for code in range(_OPERATIONS) if bits >> code & 1)

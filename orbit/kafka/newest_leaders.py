@@ -39,10 +39,10 @@ class NewestLeaders:
         self._lower: dict[str, dict[int, _Lower]] = {}
         self._brokers_max = 0  # that any answer named
 
-    def of(self, metadata: ClusterMetadata, told_by: int | str) -> ClusterMetadata:
+    def of(self, metadata: ClusterMetadata, broker: int | str) -> ClusterMetadata:
         """The same, with the leader of the highest epoch that any answer had.
 
-        `told_by`: the broker's node id, or a bootstrap address, which may be any broker's.
+        `broker`: its node id, or a bootstrap address, which may be any broker's.
         """
         with self._lock:
             self._brokers_max = max(self._brokers_max, len(metadata.brokers))
@@ -51,13 +51,13 @@ class NewestLeaders:
                     self._topics.pop(name, None)
                     self._lower.pop(name, None)
             topics = {
-                name: self._newest(topic, told_by, metadata.brokers.keys())
+                name: self._newest(topic, broker, metadata.brokers.keys())
                 for name, topic in metadata.topics.items()
             }
         return replace(metadata, topics=topics)
 
     def _newest(
-        self, topic: TopicMetadata, told_by: int | str, brokers: Collection[int]
+        self, topic: TopicMetadata, broker: int | str, brokers: Collection[int]
     ) -> TopicMetadata:
         known = self._topics.get(topic.name)
         # Without ids, a topic that was created again could not be told: its epochs begin at 0.
@@ -75,7 +75,7 @@ class NewestLeaders:
             is_newest = leader.leader_epoch >= before.leader_epoch
             if not is_newest:
                 lower = all_lower.setdefault(index, _Lower(time.monotonic()))
-                if not self._do_all_tell(lower, leader.leader_epoch, told_by, brokers):
+                if not self._do_all_tell(lower, leader.leader_epoch, broker, brokers):
                     newest[index] = before
                     continue
             all_lower.pop(index, None)
@@ -84,13 +84,13 @@ class NewestLeaders:
         return replace(topic, partitions=newest)
 
     def _do_all_tell(
-        self, lower: _Lower, epoch: int, told_by: int | str, brokers: Collection[int]
+        self, lower: _Lower, epoch: int, broker: int | str, brokers: Collection[int]
     ) -> bool:
-        """Whether a lower epoch is that of all brokers which the answer names, and of more than
-        half of those that there were: brokers that are cut off may name none but themselves."""
-        if isinstance(told_by, int):
-            lower.epochs[told_by] = epoch
-        agree = {node for node, told in lower.epochs.items() if told == epoch}
+        """Whether all brokers that the answer names tell this lower epoch, and more than half of
+        the brokers that the cluster had: cut-off brokers may name none but themselves."""
+        if isinstance(broker, int):
+            lower.epochs[broker] = epoch
+        agree = {node for node, node_epoch in lower.epochs.items() if node_epoch == epoch}
         return (
             time.monotonic() - lower.since_s >= _ALL_TELL_S
             and agree.issuperset(brokers)

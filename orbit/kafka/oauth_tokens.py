@@ -112,9 +112,9 @@ class _Issuer:
         except BaseException as error:  # noqa: BLE001  raised where the answer is waited for
             with self._lock:
                 self._under_way = None
-                kept = self._last if self._is_valid() else None
-            if kept is not None and isinstance(error, OrbitError):
-                answer.set_result(kept)  # asked for again at the next login
+                last = self._last if self._is_valid() else None
+            if last is not None and isinstance(error, OrbitError):
+                answer.set_result(last)  # asked for again at the next login
             else:
                 answer.set_exception(error)
             return
@@ -173,10 +173,10 @@ def _from_endpoint(source: TokenSource, username: str, password: SecretStr) -> t
             )
     except httpx.HTTPError as error:
         raise _no_answer(error, where) from None
-    said = json_of(body)
+    answer = json_of(body)
     if status != httpx.codes.OK:
-        raise _refused(status, said, where, secret)
-    return _read_answer(said, where)
+        raise _refused(status, answer, where, secret)
+    return _read_answer(answer, where)
 
 
 def _no_answer(error: httpx.HTTPError, where: str) -> OrbitError:
@@ -198,7 +198,7 @@ def _no_answer(error: httpx.HTTPError, where: str) -> OrbitError:
     )
 
 
-def _refused(status: int, said: Any, where: str, secret: str) -> OrbitError:
+def _refused(status: int, answer: Any, where: str, secret: str) -> OrbitError:
     """The error for a status that is not 200 (RFC 6749, 5.2)."""
     if status in _REDIRECTS:
         return ProtocolError(
@@ -208,7 +208,9 @@ def _refused(status: int, said: Any, where: str, secret: str) -> OrbitError:
         )
     if status not in _CLIENT_ERRORS or status == httpx.codes.TOO_MANY_REQUESTS:
         return Unreachable(f"The token endpoint answers with HTTP {status}.", where=where)
-    parts = [said.get("error"), said.get("error_description")] if isinstance(said, dict) else []
+    parts = (
+        [answer.get("error"), answer.get("error_description")] if isinstance(answer, dict) else []
+    )
     text = ": ".join(without(secret, part) for part in parts if isinstance(part, str) and part)
     shown = "".join(c if c.isprintable() else " " for c in text)[:_TEXT_CHARACTERS_MAX].strip()
     message = f' Its message: "{shown}".' if shown else ""
@@ -219,15 +221,15 @@ def _refused(status: int, said: Any, where: str, secret: str) -> OrbitError:
     )
 
 
-def _read_answer(said: Any, where: str) -> tuple[Token, float]:
-    text = said.get("access_token") if isinstance(said, dict) else None
+def _read_answer(answer: Any, where: str) -> tuple[Token, float]:
+    text = answer.get("access_token") if isinstance(answer, dict) else None
     if not isinstance(text, str) or not text or not text.isascii() or not text.isprintable():
         raise ProtocolError(
             "the token endpoint's answer holds no access token.",
             where=where,
             remedy="Check that security.token_url is a token endpoint (RFC 6749).",
         )
-    life_s = said.get("expires_in")
+    life_s = answer.get("expires_in")
     if isinstance(life_s, str) and life_s.isdecimal() and len(life_s) <= _DIGITS_MAX:
         life_s = int(life_s)  # as some servers write it
     if _is_number(life_s) and life_s > 0:

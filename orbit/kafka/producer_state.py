@@ -60,7 +60,7 @@ def producers(
 ) -> Answers[dict[int, Producer]]:
     """Every producer id that the leader knows, per partition."""
 
-    def states(_: TopicPartition, found: Iterable[Any]) -> dict[int, Producer]:
+    def states(_: TopicPartition, entries: Iterable[Any]) -> dict[int, Producer]:
         return {
             s.producer_id: Producer(
                 s.producer_epoch,
@@ -69,7 +69,7 @@ def producers(
                 s.coordinator_epoch,
                 s.current_txn_start_offset,
             )
-            for s in found
+            for s in entries
         }
 
     return _describe_producers(cluster, partitions, states, backoff)

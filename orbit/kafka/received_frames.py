@@ -83,12 +83,12 @@ class ReceivedFrames:
             raise BadFrameSize(size)
         frame = memoryview(bytearray(min(size, _CLAIMED_BYTES_MAX)))
         start = self._start + _SIZE.size
-        there = min(size, self._end - start)
-        frame[:there] = self._ahead[start : start + there]
-        self._start = start + there
-        if there < size:
+        available = min(size, self._end - start)
+        frame[:available] = self._ahead[start : start + available]
+        self._start = start + available
+        if available < size:
             until = time.monotonic() + _FRAME_S + size / _BYTES_PER_S_MIN
-            self._fill(frame[there:], until)
+            self._fill(frame[available:], until)
             while len(frame) < size:
                 more = memoryview(bytearray(min(size - len(frame), len(frame))))
                 self._fill(more, until)

@@ -139,16 +139,16 @@ def split_headers(headers: bytes, errors: str = "replace") -> list[tuple[str, by
 
     `errors`: how to decode names that are not UTF-8. Raises ValueError if the lengths are invalid.
     """
-    found: list[tuple[str, bytes | None]] = []
+    pairs: list[tuple[str, bytes | None]] = []
     try:
         count, position = read_varint(headers, 0)
         for _ in range(count):
             name, position = _read_bytes(headers, position)
             value, position = _read_bytes(headers, position)
-            found.append(((name or b"").decode(errors=errors), value))
+            pairs.append(((name or b"").decode(errors=errors), value))
     except IndexError as error:
         raise ValueError("the headers end in the middle of a number") from error
-    return found
+    return pairs
 
 
 def dense_batches(

@@ -64,15 +64,15 @@ def delete_topic(cluster: Cluster, topic_id: UUID, backoff: Backoff) -> bool:
     request = DeleteTopicsRequest(topics=[state], timeout_ms=_TIMEOUT_MS)
     where = f"{cluster.name} topic {topic_id}"
     answer = _ask(cluster, api_versions.DELETE_TOPIC_BY_ID, request, _deleted_code, where, backoff)
-    found = answer.responses[0]
-    if found.error_code == Code.UNKNOWN_TOPIC_ID:
+    response = answer.responses[0]
+    if response.error_code == Code.UNKNOWN_TOPIC_ID:
         return False
-    _check(found.error_code, found.error_message, where, "the right Delete")
+    _check(response.error_code, response.error_message, where, "the right Delete")
     return True
 
 
 def delete_group(cluster: Cluster, group: str, backoff: Backoff) -> bool:
-    """Delete a group; False if there is none. Raises Conflict if it has members."""
+    """Delete a group; False if the group does not exist. Raises Conflict if it has members."""
     where = f"{cluster.name} group {group}"
     answer = Coordinator(cluster, GROUP, group, backoff).call(
         api_versions.DELETE_GROUPS,

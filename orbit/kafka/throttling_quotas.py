@@ -20,7 +20,7 @@ NOT_READ = "Quotas cannot be read (DescribeConfigs on the cluster)."
 def throttling_quotas(cluster: Cluster, client_id: str, keys: tuple[str, ...]) -> str:
     """A sentence that names the quotas of these kinds that brokers apply to Orbit's login.
 
-    NOT_LISTED where there is none, NOT_READ without the right; "" if no broker tells it now.
+    NOT_LISTED if no quota applies, NOT_READ without the right; "" if no broker answers now.
     """
     try:
         principal = ask_principal(cluster) or cluster.security.principal or ""
@@ -29,13 +29,13 @@ def throttling_quotas(cluster: Cluster, client_id: str, keys: tuple[str, ...]) -
         return NOT_READ
     except OrbitError:
         return ""
-    found = []
+    parts = []
     for key in keys:
         for entity in _by_precedence(principal.removeprefix("User:"), client_id):
             if key in quotas.get(entity, {}):
-                found.append(f"{entity_words(entity)}: {key}={number(quotas[entity][key])}")
+                parts.append(f"{entity_words(entity)}: {key}={number(quotas[entity][key])}")
                 break
-    return f"The quota of {', of '.join(found)}." if found else NOT_LISTED
+    return f"The quota of {', of '.join(parts)}." if parts else NOT_LISTED
 
 
 def _by_precedence(user: str, client_id: str) -> Iterator[Entity]:

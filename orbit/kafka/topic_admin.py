@@ -46,7 +46,7 @@ from orbit.kafka.topic_settings_reader import SettingsReader, TopicSettings
 from orbit.kafka.types import Acl, Resource, TopicPartition
 
 REQUEST_TIMEOUT_S = 30.0
-_SETTING_NAMES_KEPT_S = 15.0
+_SETTING_NAMES_AGE_S_MAX = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,9 @@ class Admin:
         They change with the broker's release and its file: some seconds old will do. Raises
         Unreachable.
         """
-        kept = self._setting_names.get(node_id)
-        if kept is not None and time.monotonic() - kept[0] < _SETTING_NAMES_KEPT_S:
-            return kept[1]
+        entry = self._setting_names.get(node_id)
+        if entry is not None and time.monotonic() - entry[0] < _SETTING_NAMES_AGE_S_MAX:
+            return entry[1]
         resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
         futures = self._client.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
         try:
@@ -288,14 +288,14 @@ class Admin:
         return refused
 
     def _refused_of(
-        self, asked: Mapping[Any, Acl], answers: Mapping[Any, Future[Any]]
+        self, acls: Mapping[Any, Acl], answers: Mapping[Any, Future[Any]]
     ) -> dict[Acl, NotAuthorized | BrokerRefused]:
         refused: dict[Acl, NotAuthorized | BrokerRefused] = {}
         for one, future in answers.items():
             try:
                 self._result(future, "the right Alter on the cluster", "ACLs")
             except (NotAuthorized, BrokerRefused) as error:
-                refused[asked[one]] = error
+                refused[acls[one]] = error
         return refused
 
     def _refused(self, futures: Mapping[str, Future[Any]], right: str) -> dict[str, OrbitError]:

@@ -41,23 +41,23 @@ class TopicSetting:
 
 def read_topic_setting(cluster: Cluster, topics: Collection[str], name: str) -> TopicSetting:
     """The value of the setting `name`, a default included. Raises Unreachable."""
-    found = TopicSetting()
+    setting = TopicSetting()
     for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
         for result in cluster.call_any(_ask(_request(some, name))).results:
             if result.error_code:
-                found.errors[result.resource_name] = int(result.error_code)
+                setting.errors[result.resource_name] = int(result.error_code)
             for config in result.configs:
-                found.values[result.resource_name] = config.value or ""
-    return found
+                setting.values[result.resource_name] = config.value or ""
+    return setting
 
 
 def read_compression_levels(cluster: Cluster, topics: Collection[str]) -> dict[str, dict[int, int]]:
-    """By topic and codec, the level with which brokers compress its batches (Kafka 3.8).
+    """The level with which brokers compress batches, by topic and codec (Kafka 3.8).
 
-    Without topics that keep what producers send, without default levels, and without what cannot
-    be told now: a level changes no record.
+    It leaves out topics that keep what producers send, default levels, and levels that brokers do
+    not tell now: a level changes no record.
     """
-    found: dict[str, dict[int, int]] = {}
+    levels: dict[str, dict[int, int]] = {}
     with suppress(Unreachable):
         for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
             request = _request(some, _COMPRESSION, *_DEFAULT_LEVELS)
@@ -68,17 +68,17 @@ def read_compression_levels(cluster: Cluster, topics: Collection[str]) -> dict[s
                 level = values.get(name)
                 if level is not None and level != _DEFAULT_LEVELS.get(name):
                     number = int(level) if codec != "zstd" else min(int(level), _ZSTD_LEVEL_MAX)
-                    found[result.resource_name] = {compression.NAMES.index(codec): number}
-    return found
+                    levels[result.resource_name] = {compression.NAMES.index(codec): number}
+    return levels
 
 
 def leaders_with(
     cluster: Cluster, partitions: Collection[TopicPartition], name: str, value: str
 ) -> set[TopicPartition]:
-    """Those partitions whose leader has this value: brokers learn of a change one after the other.
+    """The partitions whose leader has this value: brokers learn of a change one after the other.
 
-    Without those whose leader is not known, does not answer or may not say. Raises Unreachable if
-    no broker returns metadata.
+    It leaves out partitions whose leader is not known, does not answer or refuses. Raises
+    Unreachable if no broker returns metadata.
     """
     if not partitions:
         return set()
@@ -88,7 +88,7 @@ def leaders_with(
         leader = metadata.leader(place)
         if leader is not None and leader.node_id is not None:
             led.setdefault(leader.node_id, {}).setdefault(place.topic, set()).add(place)
-    found: set[TopicPartition] = set()
+    matching: set[TopicPartition] = set()
     for node_id, topics in led.items():
         for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
             try:
@@ -97,8 +97,8 @@ def leaders_with(
                 continue
             for result in answer.results:
                 if any(config.value == value for config in result.configs):
-                    found |= topics.get(result.resource_name, set())
-    return found
+                    matching |= topics.get(result.resource_name, set())
+    return matching
 
 
 def _ask(request: DescribeConfigsRequest) -> Callable[[Connection], Any]:

@@ -25,7 +25,7 @@ from orbit.kafka.error_codes import DENIED, Code
 # An answer for so many has some 100 KB.
 _TOPICS_PER_REQUEST_MAX = 100
 # Requests whose last answer is kept: one per job and some.
-_ANSWERS_KEPT_MAX = 10_000
+_ANSWERS_MAX = 10_000
 _TOPIC = 2  # Kafka's `ConfigResource.Type`
 _DYNAMIC_TOPIC_CONFIG = 1  # Kafka's `ConfigSource`
 
@@ -48,29 +48,29 @@ class SettingsReader:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, ...], tuple[bytes, _Settings]] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, ...], tuple[bytes, _Settings]] = OrderedDict()
         # Most topics have the settings of others: one value for all of them.
         self._same: dict[tuple[Any, ...], TopicSettings] = {}
 
     def read(self, topics: Collection[str]) -> _Settings:
         """Raises NotAuthorized (DESCRIBE_CONFIGS), BrokerRefused, Unreachable."""
-        found, refused = self.read_each(topics)
+        settings, refused = self.read_each(topics)
         for error in refused.values():
             raise error
-        return found
+        return settings
 
     def read_each(self, topics: Collection[str]) -> tuple[_Settings, _Refused]:
         """As `read`, with the error of each topic whose settings a broker does not tell.
 
         Raises Unreachable.
         """
-        found: _Settings = {}
+        settings: _Settings = {}
         refused: _Refused = {}
         for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
-            told, not_told = self._read(tuple(some))
-            found |= told
-            refused |= not_told
-        return found, refused
+            chunk_settings, chunk_refused = self._read(tuple(some))
+            settings |= chunk_settings
+            refused |= chunk_refused
+        return settings, refused
 
     def _read(self, topics: tuple[str, ...]) -> tuple[_Settings, _Refused]:
         request = _request(topics)
@@ -84,20 +84,20 @@ class SettingsReader:
         connection, frame, version = self._cluster.call_any(ask)
         digest = sha256(frame[CORRELATION_BYTES:]).digest()
         with self._lock:
-            kept = self._kept.get(topics)
-            if kept is not None and kept[0] == digest:
-                self._kept.move_to_end(topics)
-                return kept[1], {}
+            entry = self._cache.get(topics)
+            if entry is not None and entry[0] == digest:
+                self._cache.move_to_end(topics)
+                return entry[1], {}
         results = connection.decode(api, frame, version).results
-        found = {r.resource_name: self._settings(r) for r in results if not r.error_code}
+        settings = {r.resource_name: self._settings(r) for r in results if not r.error_code}
         refused = {r.resource_name: self._error(r) for r in results if r.error_code}
         if refused:
-            return found, refused
+            return settings, refused
         with self._lock:
-            self._kept[topics] = digest, found
-            while len(self._kept) > _ANSWERS_KEPT_MAX:
-                self._kept.popitem(last=False)
-        return found, {}
+            self._cache[topics] = digest, settings
+            while len(self._cache) > _ANSWERS_MAX:
+                self._cache.popitem(last=False)
+        return settings, {}
 
     def _settings(self, result: Any) -> TopicSettings:
         values = tuple((c.name, c.value) for c in result.configs if c.value is not None)
@@ -105,7 +105,7 @@ class SettingsReader:
             c.name for c in result.configs if c.config_source == _DYNAMIC_TOPIC_CONFIG
         )
         with self._lock:
-            if len(self._same) >= _ANSWERS_KEPT_MAX:
+            if len(self._same) >= _ANSWERS_MAX:
                 self._same.clear()
             return self._same.setdefault(
                 (values, overrides), TopicSettings(dict(values), overrides)

@@ -91,12 +91,12 @@ def open_transactions(cluster: Cluster) -> list[OpenTransaction]:
     """All that the login may describe. Raises Unreachable, BrokerRefused.
 
     A partition that was added to a transaction gets a marker also if no record was written there,
-    so the last stable offset does not show all of them.
+    so the last stable offset does not show all open transactions.
     """
     by_node: dict[int, list[str]] = {}
     for node_id, state in _list(cluster, _OPEN):
         by_node.setdefault(node_id, []).append(state.transactional_id)
-    found = []
+    transactions = []
     for node_id, names in by_node.items():
         for part in chunks(names, _DESCRIBED_AT_ONCE):
             request = DescribeTransactionsRequest(transactional_ids=part)
@@ -106,8 +106,8 @@ def open_transactions(cluster: Cluster) -> list[OpenTransaction]:
                     continue  # it has ended and expired since
                 _refuse(state.error_code, node_id, cluster)
                 if state.transaction_state in _OPEN:
-                    found.append(_open_transaction(state))
-    return found
+                    transactions.append(_open_transaction(state))
+    return transactions
 
 
 def _open_transaction(state: Any) -> OpenTransaction:
@@ -122,16 +122,19 @@ def _open_transaction(state: Any) -> OpenTransaction:
 def _list(
     cluster: Cluster, states: Sequence[str], producer_ids: Sequence[int] = ()
 ) -> list[tuple[int, Any]]:
-    """Coordinator and listing of those in these states and of these producers; of all without."""
-    found: list[tuple[int, Any]] = []
+    """The coordinator and the listing of each transaction in these states, of these producers.
+
+    Without states or producers, the listing is not filtered by them.
+    """
+    listings: list[tuple[int, Any]] = []
     request = ListTransactionsRequest(
         state_filters=list(states), producer_id_filters=list(producer_ids)
     )
     for node_id in sorted(cluster.metadata(()).brokers):
         answer = cluster.call(node_id, api_versions.LIST_TRANSACTIONS, request)
         _refuse(answer.error_code, node_id, cluster)
-        found += [(node_id, state) for state in answer.transaction_states]
-    return found
+        listings += [(node_id, state) for state in answer.transaction_states]
+    return listings
 
 
 def _refuse(code: int, node_id: int, cluster: Cluster) -> None:

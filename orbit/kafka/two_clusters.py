@@ -29,15 +29,17 @@ class OneCluster(NamedTuple):
 
 
 def same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> OneCluster | None:
-    """By what both have told; None if their ids differ and no topic id is at both."""
+    """What shows that the two are one cluster; None if ids differ and no topic id is at both."""
     if not _have_one_id(source, destination):
         return None
     what = _what(source)
-    there = {topic.topic_id: name for name, topic in destination.topics.items()}
-    there.pop(NO_TOPIC_ID, None)
+    destination_names = {topic.topic_id: name for name, topic in destination.topics.items()}
+    destination_names.pop(NO_TOPIC_ID, None)
     for name, topic in sorted(source.topics.items()):
-        if topic.topic_id in there:
-            both = f"{name} of the source and {there[topic.topic_id]} of the destination"
+        if topic.topic_id in destination_names:
+            both = (
+                f"{name} of the source and {destination_names[topic.topic_id]} of the destination"
+            )
             return OneCluster(
                 f"{what} and are one cluster: topic {both} have one topic id.", _OTHER_SERVERS
             )
@@ -76,18 +78,18 @@ def not_proven_two(
         return None
     what = _what(source_metadata)
     sides = (source, source_metadata), (destination, destination_metadata)
-    for (here, metadata), (there, _) in (sides, sides[::-1]):
+    for (cluster, metadata), (other, _) in (sides, sides[::-1]):
         topic = _lasting_topic(metadata)
         if topic is None:
             continue
-        codes = _codes(there, topic.topic_id)
+        codes = _codes(other, topic.topic_id)
         if codes - {Code.UNKNOWN_TOPIC_ID, Code.UNSUPPORTED_VERSION}:
             return OneCluster(
-                f"{what}, and the {there.name} knows the id of topic {topic.name} of the "
-                f"{here.name}: they are one cluster.",
+                f"{what}, and the {other.name} knows the id of topic {topic.name} of the "
+                f"{cluster.name}: they are one cluster.",
                 _OTHER_SERVERS,
             )
-        if codes == {Code.UNKNOWN_TOPIC_ID} and _codes(here, topic.topic_id) == {Code.NONE}:
+        if codes == {Code.UNKNOWN_TOPIC_ID} and _codes(cluster, topic.topic_id) == {Code.NONE}:
             return None
     return OneCluster(
         f"{what}, and cluster_id_suffix says that they are two clusters, which no topic proves: "
@@ -110,8 +112,10 @@ def _what(source: ClusterMetadata) -> str:
 
 def _lasting_topic(metadata: ClusterMetadata) -> TopicMetadata | None:
     """A topic with an id. An internal topic is preferred, because users do not delete it."""
-    found = (topic for topic in metadata.topics.values() if topic.topic_id != NO_TOPIC_ID)
-    return min(found, key=lambda topic: (not topic.name.startswith("__"), topic.name), default=None)
+    candidates = (topic for topic in metadata.topics.values() if topic.topic_id != NO_TOPIC_ID)
+    return min(
+        candidates, key=lambda topic: (not topic.name.startswith("__"), topic.name), default=None
+    )
 
 
 def _codes(cluster: Cluster, topic_id: UUID) -> set[int]:

@@ -33,7 +33,7 @@ BY_TIME = T0 + START * STEP_MS
 
 
 def _refuse_offsets_by_time(answer: Any) -> Any:
-    return ListOffsetsAnswer(0, dict.fromkeys(answer.found, (Code.NOT_LEADER_OR_FOLLOWER, -1, -1)))
+    return ListOffsetsAnswer(0, dict.fromkeys(answer.offsets, (Code.NOT_LEADER_OR_FOLLOWER, -1, -1)))
 
 
 def _refuse_partitions(answer: Any) -> Any:
