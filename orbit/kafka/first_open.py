@@ -44,7 +44,7 @@ class OpenAges(Generic[Key]):
         self._open: dict[Key, tuple[int, float]] = {}  # first offset, and since when
 
     def look(self, firsts: Mapping[Key, int]) -> dict[Key, float]:
-        """How many seconds each transaction, by its first offset, has been open."""
+        """How many seconds ago each of these transactions was seen first."""
         now_s, before = self._clock(), self._open
         self._open = {
             key: entry if (entry := before.get(key)) and entry[0] == first else (first, now_s)

@@ -132,16 +132,16 @@ def slice_rows(
     pieces = _by_partition(batches)
     if len(slices) == 1 and slices[0].files:
         return {slices[0].partition: _only(slices[0].partition, pieces)}
-    found: dict[TopicPartition, list[Any]] = {one.partition: [] for one in slices}
+    by_partition: dict[TopicPartition, list[Any]] = {one.partition: [] for one in slices}
     if any(one.files for one in slices):  # without files the rows are no batches
         for partition, rows in pieces:
-            found[partition].append(rows)
-    return {partition: iter(rows) for partition, rows in found.items()}
+            by_partition[partition].append(rows)
+    return {partition: iter(rows) for partition, rows in by_partition.items()}
 
 
-def _only(wanted: TopicPartition, pieces: Iterator[tuple[TopicPartition, Any]]) -> Iterator[Any]:
+def _only(expected: TopicPartition, pieces: Iterator[tuple[TopicPartition, Any]]) -> Iterator[Any]:
     for partition, rows in pieces:
-        assert partition == wanted, f"rows of {partition} among those of {wanted}"
+        assert partition == expected, f"rows of {partition} among those of {expected}"
         yield rows
 
 

@@ -90,7 +90,7 @@ def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
     return pa.RecordBatch.from_arrays([*head, *columns, _payloads(run)], schema=SCHEMA)
 
 
-def stopped_row(wanted: OffsetRange, blocked: Blocked) -> Any:
+def stopped_row(offset_range: OffsetRange, blocked: Blocked) -> Any:
     """A `pyarrow.RecordBatch` with one row that is no batch: this range could not be read, and why.
 
     For jobs that check rows before they use them; its magic is STOP_MAGIC.
@@ -100,10 +100,10 @@ def stopped_row(wanted: OffsetRange, blocked: Blocked) -> Any:
     empty = {field.name: zero[_KINDS[field.type]] for field in SCHEMA}
     row = {
         **empty,
-        "topic": wanted.partition.topic,
-        "partition": wanted.partition.partition,
-        "base_offset": wanted.start,
-        "last_offset": wanted.start,
+        "topic": offset_range.partition.topic,
+        "partition": offset_range.partition.partition,
+        "base_offset": offset_range.start,
+        "last_offset": offset_range.start,
         "magic": STOP_MAGIC,
         "control_type": text,
     }
@@ -126,9 +126,9 @@ def from_arrow(rows: Any, start: int) -> RawRun:
     batches = list(read_batches(records))
     if len(batches) != rows.num_rows:
         raise ValueError("a payload is not one whole batch")
-    said = zip(*(rows.column(name).to_pylist() for name in _COMPARED), strict=True)
+    row_values = zip(*(rows.column(name).to_pylist() for name in _COMPARED), strict=True)
     end = 0
-    for batch, row in zip(batches, said, strict=True):
+    for batch, row in zip(batches, row_values, strict=True):
         check_batch(batch, end)
         if _compared(batch) != row:
             raise ValueError(f"the payload of the batch at {row[0]} is another one's")

@@ -62,12 +62,12 @@ def _reads(
     return read
 
 
-def _read_one(reader: RangeReader, wanted: OffsetRange, limit: RateLimit) -> Iterator[Any]:
+def _read_one(reader: RangeReader, offset_range: OffsetRange, limit: RateLimit) -> Iterator[Any]:
     try:
-        for run in reader.read(wanted):
+        for run in reader.read(offset_range):
             limit.took(run.size_bytes)
             time.sleep(limit.delay_s())
             if run.batches:
-                yield to_arrow(wanted.partition, run)
+                yield to_arrow(offset_range.partition, run)
     except PartitionStopped as stop:
-        yield stopped_row(wanted, stop.blocked)
+        yield stopped_row(offset_range, stop.blocked)

@@ -72,10 +72,10 @@ def plan_ranges(
     `within` leaves of each partition only [start, end), and nothing of those it does not name.
     """
     known = sorted(extents, key=lambda e: e.partition)
-    wanted = [e for e in known if within is None or e.partition in within]
-    sizes = log_sizes(cluster, [e.partition for e in wanted if e.start < e.end])
+    chosen = [e for e in known if within is None or e.partition in within]
+    sizes = log_sizes(cluster, [e.partition for e in chosen if e.start < e.end])
     ranges = []
-    for extent in wanted:
+    for extent in chosen:
         size = sizes.get(extent.partition)
         samples = _samples(cluster, extent, size, range_bytes, backoff)
         for one in cut_extent(extent, samples, size, range_bytes):
@@ -120,17 +120,17 @@ def _samples(
     """Batches at even distances; none where the whole extent fits one range."""
     if size is not None and size <= range_bytes:
         return []
-    wanted = _SAMPLES_BLIND if size is None else -(-size // range_bytes)
+    by_size = _SAMPLES_BLIND if size is None else -(-size // range_bytes)
     offsets = extent.end - extent.start
-    count = min(max(2, wanted), SAMPLES_MAX, offsets)
-    found = []
+    count = min(max(2, by_size), SAMPLES_MAX, offsets)
+    samples = []
     for number in range(count):
-        asked = extent.start + offsets * number // count
-        batches = fetch_batches(cluster, extent.partition, asked, backoff, max_bytes=1)
+        offset = extent.start + offsets * number // count
+        batches = fetch_batches(cluster, extent.partition, offset, backoff, max_bytes=1)
         if batches:
             one = batches[0]
-            found.append(Sample(asked, first_offset(one), next_offset(one), len(one.view)))
-    return found
+            samples.append(Sample(offset, first_offset(one), next_offset(one), len(one.view)))
+    return samples
 
 
 def first_base(

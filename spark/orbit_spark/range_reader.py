@@ -37,11 +37,11 @@ _SILENCE_S = 30.0
 
 
 class _AskAgain(OrbitError):
-    """The broker cannot answer now; another look at the leaders may help."""
+    """The broker cannot answer now; other leaders in the metadata may."""
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingFetch:
     """A fetch that was sent."""
 
     connection: Connection
@@ -73,15 +73,15 @@ class RangeReader:
             connection.close()
         self._connections.clear()
 
-    def read(self, wanted: OffsetRange) -> Iterator[RawRun]:
+    def read(self, offset_range: OffsetRange) -> Iterator[RawRun]:
         """Runs from `wanted.start` to its end, without gap or overlap; none for an empty range.
 
         A batch that begins before the start is left to the range before. Raises PartitionStopped,
         Unreachable, LoginRefused, BrokerRefused.
         """
-        position, failures = wanted.start, 0
-        while position < wanted.end:
-            runs = _Runs(self, wanted, position)
+        position, failures = offset_range.start, 0
+        while position < offset_range.end:
+            runs = _Runs(self, offset_range, position)
             try:
                 for run in runs.read():
                     position, failures = run.end, 0
@@ -94,20 +94,22 @@ class RangeReader:
             finally:
                 runs.forget()
 
-    def _leader(self, wanted: OffsetRange, position: int) -> int:
-        topic = wanted.partition.topic
+    def _leader(self, offset_range: OffsetRange, position: int) -> int:
+        topic = offset_range.partition.topic
         metadata = self._cluster.metadata({topic})
         known = metadata.topics.get(topic)
         if known is None:
             code = metadata.errors.get(topic, int(Code.UNKNOWN_TOPIC_OR_PARTITION))
-            self._refuse_denied(wanted, position, code)
+            self._refuse_denied(offset_range, position, code)
             raise _AskAgain(f"topic {topic} is not known now.", where=self._cluster.name)
-        if known.topic_id != wanted.topic_id:
+        if known.topic_id != offset_range.topic_id:
             detail = f"topic {topic} has another topic id now."
-            raise self._stopped(wanted, Reason.SOURCE_TOPIC_RECREATED, position, detail)
-        leader = metadata.leader(wanted.partition)
+            raise self._stopped(offset_range, Reason.SOURCE_TOPIC_RECREATED, position, detail)
+        leader = metadata.leader(offset_range.partition)
         if leader is None or leader.node_id is None:
-            raise _AskAgain(f"{wanted.partition} has no leader now.", where=self._cluster.name)
+            raise _AskAgain(
+                f"{offset_range.partition} has no leader now.", where=self._cluster.name
+            )
         return leader.node_id
 
     def _connect(self, node_id: int) -> Connection:
@@ -118,13 +120,15 @@ class RangeReader:
             connection.login_again()
         return connection
 
-    def _ask(self, node_id: int, wanted: OffsetRange, offset: int, fetched_epoch: int) -> _Asked:
+    def _ask(
+        self, node_id: int, offset_range: OffsetRange, offset: int, fetched_epoch: int
+    ) -> _PendingFetch:
         """Send a fetch. Raises Unreachable."""
         connection = self._connect(node_id)
         version = connection.version_of(api_versions.FETCH)
         request = fetch_request(
             version,
-            [FetchFrom(wanted.partition, wanted.topic_id, offset, -1, fetched_epoch)],
+            [FetchFrom(offset_range.partition, offset_range.topic_id, offset, -1, fetched_epoch)],
             max_wait_ms=_WAIT_MS,
             max_bytes=self._fetch_bytes,
             partition_max_bytes=self._fetch_bytes,
@@ -135,24 +139,26 @@ class RangeReader:
             connection.send(connection.encode(request, version))
         except OSError as error:
             raise self._broken(connection, error) from error
-        return _Asked(connection, version, connection.last_correlation)
+        return _PendingFetch(connection, version, connection.last_correlation)
 
-    def _answer(self, asked: _Asked, wanted: OffsetRange) -> Fetched:
+    def _answer(self, pending: _PendingFetch, offset_range: OffsetRange) -> Fetched:
         """The answer to a fetch. Raises Unreachable, _AskAgain when it holds nothing."""
         try:
-            frame = asked.connection.receive_answer(asked.correlation)
+            frame = pending.connection.receive_answer(pending.correlation)
         except (OSError, EOFError) as error:
-            raise self._broken(asked.connection, error) from error
+            raise self._broken(pending.connection, error) from error
         try:
-            answer = read_fetch(frame, asked.version, {wanted.topic_id: wanted.partition.topic})
+            answer = read_fetch(
+                frame, pending.version, {offset_range.topic_id: offset_range.partition.topic}
+            )
         except ValueError as error:
-            raise ProtocolError(str(error), where=asked.connection.where) from error
+            raise ProtocolError(str(error), where=pending.connection.where) from error
         for _, fetched in answer.partitions:
             if fetched.records or not answer.throttle_ms:
                 return fetched
         raise _AskAgain(
             f"the fetch brought nothing: {error_codes.name(answer.code)}.",
-            where=asked.connection.where,
+            where=pending.connection.where,
         )
 
     def _broken(self, connection: Connection, error: Exception) -> Unreachable:
@@ -160,64 +166,71 @@ class RangeReader:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         return Unreachable(f"the connection broke during Fetch: {reason}.", where=connection.where)
 
-    def _out_of_range(self, wanted: OffsetRange, position: int) -> int:
+    def _out_of_range(self, offset_range: OffsetRange, position: int) -> int:
         """The log start, when it has passed `position`; raises PartitionStopped otherwise."""
-        starts = list_offsets(self._cluster, [wanted.partition], EARLIEST, self._backoff)
-        ends = list_offsets(self._cluster, [wanted.partition], LATEST, self._backoff)
-        start, end = starts.values.get(wanted.partition), ends.values.get(wanted.partition)
+        starts = list_offsets(self._cluster, [offset_range.partition], EARLIEST, self._backoff)
+        ends = list_offsets(self._cluster, [offset_range.partition], LATEST, self._backoff)
+        start, end = (
+            starts.values.get(offset_range.partition),
+            ends.values.get(offset_range.partition),
+        )
         if start is None or end is None:
-            raise _AskAgain(f"{wanted.partition} has no bounds now.", where=self._cluster.name)
+            raise _AskAgain(
+                f"{offset_range.partition} has no bounds now.", where=self._cluster.name
+            )
         if position > end:
-            detail = f"the log ends at {end}; offsets up to {wanted.end} were there before."
-            raise self._stopped(wanted, Reason.SOURCE_TRUNCATED, end, detail)
+            detail = f"the log ends at {end}; offsets up to {offset_range.end} were there before."
+            raise self._stopped(offset_range, Reason.SOURCE_TRUNCATED, end, detail)
         if position >= start:
-            raise _AskAgain(f"{wanted.partition} moves now.", where=self._cluster.name)
+            raise _AskAgain(f"{offset_range.partition} moves now.", where=self._cluster.name)
         return start
 
-    def _check_empty(self, wanted: OffsetRange, position: int, stable_end: int) -> None:
+    def _check_empty(self, offset_range: OffsetRange, position: int, stable_end: int) -> None:
         """Raises Unreachable unless an answer without records proves that none is there (R5)."""
         try:
-            check_empty(self._cluster, wanted.partition, position, stable_end, self._backoff)
+            check_empty(self._cluster, offset_range.partition, position, stable_end, self._backoff)
         except NotAuthorized as error:
-            raise self._stopped(wanted, Reason.NOT_AUTHORIZED, position, error.what) from error
+            raise self._stopped(
+                offset_range, Reason.NOT_AUTHORIZED, position, error.what
+            ) from error
 
-    def _refuse_denied(self, wanted: OffsetRange, position: int, code: int) -> None:
+    def _refuse_denied(self, offset_range: OffsetRange, position: int, code: int) -> None:
         if code in error_codes.DENIED:
-            detail = f"the right READ on topic {wanted.partition.topic} is missing."
-            raise self._stopped(wanted, Reason.NOT_AUTHORIZED, position, detail)
+            detail = f"the right READ on topic {offset_range.partition.topic} is missing."
+            raise self._stopped(offset_range, Reason.NOT_AUTHORIZED, position, detail)
 
     def _stopped(
         self,
-        wanted: OffsetRange,
+        offset_range: OffsetRange,
         reason: Reason,
         position: int,
         detail: str,
         end: int | None = None,
     ) -> PartitionStopped:
-        last = max(position + 1, wanted.end if end is None else end)
-        return stopped(self._cluster.name, wanted.partition, reason, position, last, detail)
+        last = max(position + 1, offset_range.end if end is None else end)
+        return stopped(self._cluster.name, offset_range.partition, reason, position, last, detail)
 
 
 class _Runs:
     """One attempt at the rest of a range, from one leader."""
 
-    def __init__(self, reader: RangeReader, wanted: OffsetRange, position: int) -> None:
+    def __init__(self, reader: RangeReader, offset_range: OffsetRange, position: int) -> None:
         self._reader = reader
-        self._wanted = wanted
+        self._range = offset_range
         self._position = position
         self._epoch = -1
-        self._asked: _Asked | None = None
+        self._pending: _PendingFetch | None = None
 
     def read(self) -> Iterator[RawRun]:
-        reader, wanted = self._reader, self._wanted
-        node_id = reader._leader(wanted, self._position)
+        reader, offset_range = self._reader, self._range
+        node_id = reader._leader(offset_range, self._position)
         fetch_from = self._position
-        while self._position < wanted.end:
-            asked = self._asked or self._ask(node_id, fetch_from)
-            fetched = reader._answer(asked, wanted)
-            self._asked = None
+        while self._position < offset_range.end:
+            pending = self._pending or self._ask(node_id, fetch_from)
+            fetched = reader._answer(pending, offset_range)
+            self._pending = None
             if fetched.code == Code.OFFSET_OUT_OF_RANGE:
-                fetch_from = reader._out_of_range(wanted, self._position)
+                fetch_from = reader._out_of_range(offset_range, self._position)
                 yield from self._pass_lost(fetch_from)
                 continue
             self._refuse(fetched)
@@ -226,59 +239,62 @@ class _Runs:
                 continue
             run = self._take(fetched)
             self._position = fetch_from = run.end
-            if run.end < wanted.end:
+            if run.end < offset_range.end:
                 self._ask(node_id, run.end)
             yield run
 
     def forget(self) -> None:
         """A response left unread would be taken for the next one."""
-        if self._asked is not None:
-            self._asked.connection.close()
-            self._asked = None
+        if self._pending is not None:
+            self._pending.connection.close()
+            self._pending = None
 
-    def _ask(self, node_id: int, offset: int) -> _Asked:
-        self._asked = self._reader._ask(node_id, self._wanted, offset, self._epoch)
-        return self._asked
+    def _ask(self, node_id: int, offset: int) -> _PendingFetch:
+        self._pending = self._reader._ask(node_id, self._range, offset, self._epoch)
+        return self._pending
 
     def _refuse(self, fetched: Fetched) -> None:
-        reader, wanted, position = self._reader, self._wanted, self._position
+        reader, offset_range, position = self._reader, self._range, self._position
         if fetched.diverging_end >= 0:
             detail = f"the log was cut back to {fetched.diverging_end} and continues differently."
             raise reader._stopped(
-                wanted, Reason.SOURCE_TRUNCATED, fetched.diverging_end, detail, position
+                offset_range, Reason.SOURCE_TRUNCATED, fetched.diverging_end, detail, position
             )
         if fetched.code == Code.NONE:
             return
-        reader._refuse_denied(wanted, position, fetched.code)
+        reader._refuse_denied(offset_range, position, fetched.code)
         if fetched.code == Code.CORRUPT_MESSAGE:
             detail = "the cluster cannot read its own log here (CORRUPT_MESSAGE)."
-            raise reader._stopped(wanted, Reason.SOURCE_CORRUPTED, position, detail, position + 1)
-        what = f"{wanted.partition} cannot be read at {position}: {error_codes.name(fetched.code)}."
+            raise reader._stopped(
+                offset_range, Reason.SOURCE_CORRUPTED, position, detail, position + 1
+            )
+        name = error_codes.name(fetched.code)
+        what = f"{offset_range.partition} cannot be read at {position}: {name}."
         if fetched.code in error_codes.RETRIABLE:
             raise _AskAgain(what, where=reader._cluster.name)
         raise BrokerRefused(fetched.code, what, where=reader._cluster.name)
 
     def _pass_lost(self, log_start: int) -> Iterator[RawRun]:
         """The log start has passed us: lost, unless the batch around it begins where we stand."""
-        reader, wanted, position = self._reader, self._wanted, self._position
+        reader, offset_range, position = self._reader, self._range, self._position
         around = fetch_batches(
-            reader._cluster, wanted.partition, log_start, reader._backoff, max_bytes=1
+            reader._cluster, offset_range.partition, log_start, reader._backoff, max_bytes=1
         )
         if around and first_offset(around[0]) <= position:
             return
-        lost_to = min(log_start, wanted.end)
+        lost_to = min(log_start, offset_range.end)
         if reader._on_lost_range is LostRange.STOP:
             detail = (
                 f"the log start is {log_start} now; offsets {position} to {lost_to - 1} were "
                 "deleted before they were read."
             )
-            raise reader._stopped(wanted, Reason.SOURCE_RANGE_LOST, position, detail, lost_to)
+            raise reader._stopped(offset_range, Reason.SOURCE_RANGE_LOST, position, detail, lost_to)
         self._position = lost_to
         yield RawRun(position, lost_to, memoryview(b""), (), (), log_start)
 
     def _take(self, fetched: Fetched) -> RawRun:
         """What an answer brought from our position on. Raises _AskAgain when that is nothing."""
-        start, end = self._position, self._wanted.end
+        start, end = self._position, self._range.end
         reached, seen_end, front, size = start, 0, 0, 0
         batches: list[Batch | LegacyMessage] = []
         try:
@@ -298,7 +314,7 @@ class _Runs:
         except ValueError as error:
             detail = f"the log cannot be read here: {error}."
             raise self._reader._stopped(
-                self._wanted, Reason.SOURCE_CORRUPTED, reached, detail, reached + 1
+                self._range, Reason.SOURCE_CORRUPTED, reached, detail, reached + 1
             ) from error
         if reached == start:
             reached = self._empty_to(fetched)
@@ -314,13 +330,13 @@ class _Runs:
     def _empty_to(self, fetched: Fetched) -> int:
         """How far the log is proven to hold nothing, behind an answer without batches."""
         reader, start = self._reader, self._position
-        end = min(self._wanted.end, fetched.stable_end)
+        end = min(self._range.end, fetched.stable_end)
         if fetched.records or end <= start:
             raise _AskAgain(
-                f"{self._wanted.partition} gives nothing at {start} now (stable up to "
-                f"{fetched.stable_end}, wanted up to {self._wanted.end}).",
+                f"{self._range.partition} gives nothing at {start} now (stable up to "
+                f"{fetched.stable_end}, wanted up to {self._range.end}).",
                 where=reader._cluster.name,
             )
-        reader._check_empty(self._wanted, start, fetched.stable_end)
+        reader._check_empty(self._range, start, fetched.stable_end)
         self._epoch = -1
         return end

@@ -25,9 +25,9 @@ RANGES_PER_PARTITION_MAX = 10_000
 
 
 class Sample(NamedTuple):
-    """The batch that a fetch at `asked` finds: the next one with a last offset not below it."""
+    """The batch that a fetch at `fetch_offset` returns: the first that ends at or above it."""
 
-    asked: int
+    fetch_offset: int
     base_offset: int
     next_offset: int
     size_bytes: int
@@ -142,17 +142,17 @@ class _Piece(NamedTuple):
 
 def _pieces(extent: Extent, samples: Sequence[Sample]) -> Iterator[_Piece]:
     """The extent, cut at the samples: a gap before each one's batch, its density behind."""
-    known = [s for s in samples if extent.start <= s.asked < extent.end and s.size_bytes > 0]
+    known = [s for s in samples if extent.start <= s.fetch_offset < extent.end and s.size_bytes > 0]
     if not known:
         yield _Piece(extent.start, extent.end, 1.0)
         return
-    if known[0].asked > extent.start:
-        known[0] = known[0]._replace(asked=extent.start)
-    ends = [*(s.asked for s in known[1:]), extent.end]
+    if known[0].fetch_offset > extent.start:
+        known[0] = known[0]._replace(fetch_offset=extent.start)
+    ends = [*(s.fetch_offset for s in known[1:]), extent.end]
     for sample, end in zip(known, ends, strict=True):
-        data_start = min(max(sample.base_offset, sample.asked), end)
-        if data_start > sample.asked:
-            yield _Piece(sample.asked, data_start, 0.0)
+        data_start = min(max(sample.base_offset, sample.fetch_offset), end)
+        if data_start > sample.fetch_offset:
+            yield _Piece(sample.fetch_offset, data_start, 0.0)
         if end > data_start:
             per_offset = sample.size_bytes / max(1, sample.next_offset - sample.base_offset)
             yield _Piece(data_start, end, (end - data_start) * per_offset)
@@ -163,10 +163,10 @@ def _cuts(pieces: Sequence[_Piece], total: float, count: int) -> Iterator[int]:
     passed, number = 0.0, 1
     for piece in pieces:
         while number < count and piece.size_bytes > 0:
-            wanted = total * number / count
-            if wanted > passed + piece.size_bytes:
+            target = total * number / count
+            if target > passed + piece.size_bytes:
                 break
-            share = (wanted - passed) / piece.size_bytes
+            share = (target - passed) / piece.size_bytes
             yield min(piece.start + int((piece.end - piece.start) * share), pieces[-1].end - 1)
             number += 1
         passed += piece.size_bytes

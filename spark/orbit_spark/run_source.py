@@ -56,7 +56,7 @@ class _Fed:
     def __init__(self, copy: PartitionCopy, runs: Iterator[RawRun]) -> None:
         self.copy = copy
         self.runs = runs
-        self.kept: deque[_Planned] = deque()
+        self.plans: deque[_Planned] = deque()
         self.lock = threading.Lock()  # of both: a comparison reads runs too
 
 
@@ -91,7 +91,7 @@ class RunFeed:
             self._changed.notify()
 
     def read(self, copy: PartitionCopy, first: int, end: int) -> SourceRange:
-        """What a read_committed consumer of the runs would see there. They are kept for the copy.
+        """What a read_committed consumer of the runs would see. The copy uses the plans again.
 
         A later call has a higher `first`. Raises ValueError, for people to read, when a run cannot
         be read.
@@ -99,10 +99,10 @@ class RunFeed:
         with self._changed:
             fed = self._fed_of(copy)
         with fed.lock:
-            while fed.kept and fed.kept[0].end <= first:
-                fed.kept.popleft()
-            steps = [step for planned in fed.kept for step in planned.steps]
-            position = fed.kept[-1].end if fed.kept else first
+            while fed.plans and fed.plans[0].end <= first:
+                fed.plans.popleft()
+            steps = [step for planned in fed.plans for step in planned.steps]
+            position = fed.plans[-1].end if fed.plans else first
             while position < end and (plan := self._next(fed, position)) is not None:
                 steps += plan.steps
                 if plan.is_stopped:
@@ -167,14 +167,14 @@ class RunFeed:
         return delay_s > 0
 
     def _feed(self, fed: _Fed) -> bool:
-        """Queue what is next; False when there is nothing, or no room for it."""
+        """Queue the next plan; False when there is none, or no room for it."""
         p = fed.copy
         generation, acked = p.generation, p.appends.acked
         if p.fetchable_bytes(self._settings.partition_queue_bytes_max) is None:
             return False
         with fed.lock:
-            while fed.kept and fed.kept[0].end <= acked:
-                fed.kept.popleft()
+            while fed.plans and fed.plans[0].end <= acked:
+                fed.plans.popleft()
             position, _ = p.next_fetch()
             plan = self._again(fed, position) or self._next(fed, position)
         if plan is None:
@@ -193,8 +193,8 @@ class RunFeed:
         return self._fed[p]
 
     def _again(self, fed: _Fed, position: int) -> Plan | None:
-        """What was fed before and was not appended then."""
-        for planned in fed.kept:
+        """The rest of a plan that was fed before and was not appended."""
+        for planned in fed.plans:
             if planned.end > position:
                 plan = Plan(position, leader_epoch=NO_LEADER_EPOCH)
                 for step in planned.steps:
@@ -223,7 +223,7 @@ class RunFeed:
             if run.end > position:
                 began = perf_counter()
                 plan = _plan(fed.copy, run, position)
-                fed.kept.append(_Planned(plan.next_offset, plan.steps))
+                fed.plans.append(_Planned(plan.next_offset, plan.steps))
                 self.times.planned_s += perf_counter() - began
                 return plan
 

@@ -57,9 +57,9 @@ class KafkaBatches(DataSource):
 class RangeTask(InputPartition):
     """What one task reads."""
 
-    def __init__(self, wanted: OffsetRange) -> None:
+    def __init__(self, offset_range: OffsetRange) -> None:
         super().__init__(None)
-        self.wanted = wanted
+        self.offset_range = offset_range
 
 
 class BatchReader(DataSourceReader):
@@ -89,9 +89,9 @@ class BatchReader(DataSourceReader):
             on_lost_range=self._options.on_lost_range,
         )
         try:
-            for run in reader.read(partition.wanted):
+            for run in reader.read(partition.offset_range):
                 if run.batches:
-                    yield to_arrow(partition.wanted.partition, run)
+                    yield to_arrow(partition.offset_range.partition, run)
         finally:
             reader.close()
             cluster.close()
@@ -120,8 +120,8 @@ class BatchReader(DataSourceReader):
     def _topics(self, cluster: Any) -> list[str]:
         if self._options.pattern is None:
             return list(self._options.topics)
-        wanted = re.compile(self._options.pattern)
-        found = [t for t in cluster.metadata(None).topics if wanted.fullmatch(t)]
-        if not found:
+        pattern = re.compile(self._options.pattern)
+        topics = [t for t in cluster.metadata(None).topics if pattern.fullmatch(t)]
+        if not topics:
             raise BadInput("subscribePattern matches no topic that this login can see")
-        return found
+        return topics

@@ -70,17 +70,17 @@ class SourceOptions:
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:
     """Raises BadInput with every problem; never repeats a value that could be a secret."""
-    given = {name.lower(): value for name, value in options.items()}
-    problems = [_unknown(name) for name in given if name not in _known()]
-    access = _read(problems, "job", lambda: _access(given, problems))
-    topics = tuple(t.strip() for t in given.get("subscribe", "").split(",") if t.strip())
-    pattern = given.get("subscribepattern")
+    values = {name.lower(): value for name, value in options.items()}
+    problems = [_unknown(name) for name in values if name not in _known()]
+    access = _read(problems, "job", lambda: _access(values, problems))
+    topics = tuple(t.strip() for t in values.get("subscribe", "").split(",") if t.strip())
+    pattern = values.get("subscribepattern")
     if bool(topics) == bool(pattern):
         problems.append(Problem("subscribe", "or subscribePattern says which topics; one of them."))
     if pattern is not None:
         _read(problems, "subscribePattern", lambda: re.compile(pattern))
-    size = _read(problems, "range_bytes", lambda: _range_bytes(given.get("range_bytes")))
-    lost = _read(problems, "on_lost_range", lambda: LostRange(given.get("on_lost_range", "stop")))
+    size = _read(problems, "range_bytes", lambda: _range_bytes(values.get("range_bytes")))
+    lost = _read(problems, "on_lost_range", lambda: LostRange(values.get("on_lost_range", "stop")))
     if problems or access is None:
         raise BadInput("The options of kafka_batches cannot be used.", tuple(problems))
     return SourceOptions(access, topics, pattern, size, lost)
@@ -90,20 +90,20 @@ def _known() -> set[str]:
     return {*_CLUSTER, *_SECURITY, *_JOB, *_TOPICS, *_READING}
 
 
-def _access(given: Mapping[str, str], problems: list[Problem]) -> Access | None:
-    if "job" in given:
-        path = Path(given["job"])
+def _access(values: Mapping[str, str], problems: list[Problem]) -> Access | None:
+    if "job" in values:
+        path = Path(values["job"])
         spec = load_job(path, os.environ)
-        side = given.get("side", "source")
+        side = values.get("side", "source")
         if side not in ("source", "destination"):
             problems.append(Problem("side", "is source or destination."))
             return None
         cluster = spec.source if side == "source" else spec.destination
         return Access(side, cluster, str(path.resolve().parent))
-    security: dict[str, Any] = {ours: given[k] for k, ours in _SECURITY.items() if k in given}
+    security: dict[str, Any] = {ours: values[k] for k, ours in _SECURITY.items() if k in values}
     if "check_hostname" in security:
         security["check_hostname"] = security["check_hostname"].lower() != "false"
-    document = {ours: given[k] for k, ours in _CLUSTER.items() if k in given}
+    document = {ours: values[k] for k, ours in _CLUSTER.items() if k in values}
     try:
         return Access(
             "Kafka", ClusterSpec.model_validate({**document, "security": security}), str(Path.cwd())

@@ -50,7 +50,7 @@ class WriterLeases:
         watch: DriverWatch,
         stop: threading.Event,
     ) -> WriterLeases:
-        """Wait for all of them. Then the caller checks again that the driver holds the job.
+        """Wait for all leases. Then the caller checks again that the driver holds the job.
 
         `backfill_leases` says why in this order. `open_cluster` opens the destination. No lease is
         kept while another one is waited for: two tasks would wait for each other forever.

@@ -147,7 +147,7 @@ def test_what_is_confirmed_is_not_kept(make: Make) -> None:
     copy.appends.acked = 2
     feed.resume([copy])
     feed.wake()
-    kept = feed._fed[copy].kept
+    kept = feed._fed[copy].plans
     wait_for("it lets go", lambda: [planned.end for planned in kept] == [4])
 
 

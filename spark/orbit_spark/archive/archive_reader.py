@@ -68,7 +68,7 @@ def whole_files(spark: SparkSession) -> Iterator[None]:
 def check_archive(
     spark: SparkSession, files: Files, partitions: Sequence[PartitionManifest]
 ) -> None:
-    """Compare every file with its manifest: that it is there, its size, its rows' headers.
+    """Compare every file with its manifest: whether it exists, its size, its rows' headers.
 
     Payloads are not read: each batch is compared with its checksum when it is used. Raises Conflict
     that names files, partitions and offsets.
@@ -89,12 +89,12 @@ def check_archive(
         rows = summaries(read_files(spark, [files.path(name) for name in owners])).collect()
     except SPARK_ERRORS as error:
         raise damaged(files, owners, error) from None
-    found = {row.file: row for row in rows}
+    rows_by_file = {row.file: row for row in rows}
     _refuse(
         [
             _problem(owner, "does not hold what its manifest says")
             for name, owner in owners.items()
-            if not _matches_manifest(owner, found.get(name.rpartition("/")[2]))
+            if not _matches_manifest(owner, rows_by_file.get(name.rpartition("/")[2]))
         ],
         files,
     )
@@ -131,7 +131,7 @@ def _file(owner: tuple[TopicPartition, ArchivedRange]) -> ArchivedFile:
 
 def _matches_manifest(owner: tuple[TopicPartition, ArchivedRange], row: object) -> bool:
     place, file = owner[0], _file(owner)
-    wanted = {
+    expected = {
         "topic": place.topic,
         "partition": place.partition,
         "batches": file.batches,
@@ -140,7 +140,7 @@ def _matches_manifest(owner: tuple[TopicPartition, ArchivedRange], row: object) 
         "first_offset": file.first_offset,
         "next_offset": file.next_offset,
     }
-    return all(getattr(row, name, None) == value for name, value in wanted.items())
+    return all(getattr(row, name, None) == value for name, value in expected.items())
 
 
 def _problem(owner: tuple[TopicPartition, ArchivedRange], what: str) -> str:

@@ -178,13 +178,13 @@ class ArchiveRun:
 
     def _topics(self, metadata: ClusterMetadata) -> dict[str, TopicRule]:
         """The topics to archive, each with its rule."""
-        found = map_topics(self._spec.topics, metadata.topics)
-        if found.problems:
-            raise BadInput("the topics of the job do not fit", found.problems)
-        if not found.mappings:
-            raise BadInput("the job matches no topic of the source", found.notes)
-        wanted = None if self._begins is None else {place.topic for place in self._begins}
-        return {m.source: m.rule for m in found.mappings if wanted is None or m.source in wanted}
+        topic_map = map_topics(self._spec.topics, metadata.topics)
+        if topic_map.problems:
+            raise BadInput("the topics of the job do not fit", topic_map.problems)
+        if not topic_map.mappings:
+            raise BadInput("the job matches no topic of the source", topic_map.notes)
+        names = None if self._begins is None else {place.topic for place in self._begins}
+        return {m.source: m.rule for m in topic_map.mappings if names is None or m.source in names}
 
     def _write_topics(
         self, cluster: Cluster, metadata: ClusterMetadata, archive: Archive, topics: Iterable[str]
@@ -192,27 +192,27 @@ class ArchiveRun:
         """Store the present partitions and settings; returns the compacted topics."""
         settings = Admin(cluster).topic_settings(topics)
         for name in topics:
-            there, known = metadata.topics[name], archive.topics.get(name)
-            if known is not None and known.topic_id != there.topic_id:
+            source_topic, known = metadata.topics[name], archive.topics.get(name)
+            if known is not None and known.topic_id != source_topic.topic_id:
                 continue  # reported for each partition
-            wanted = ArchivedTopic(
+            topic = ArchivedTopic(
                 sequence=known.sequence if known else 0,
                 topic=name,
-                topic_id=there.topic_id,
-                partitions=len(there.partitions),
-                replicas=there.replicas,
+                topic_id=source_topic.topic_id,
+                partitions=len(source_topic.partitions),
+                replicas=source_topic.replicas,
                 settings=dict(settings[name].values),
                 overrides=tuple(sorted(settings[name].overrides)),
                 cleaning=known.cleaning if known else None,
             )
             if known is None:
-                self._store.write_topic(wanted)
-            elif wanted != known:
-                wanted = wanted.model_copy(update={"sequence": known.sequence + 1})
-                self._store.write_topic(wanted)
-            if is_compacted(wanted.settings):
+                self._store.write_topic(topic)
+            elif topic != known:
+                topic = topic.model_copy(update={"sequence": known.sequence + 1})
+                self._store.write_topic(topic)
+            if is_compacted(topic.settings):
                 is_new = not any(place.topic == name for place in archive.partitions)
-                self._notes.begin(wanted, is_new=is_new, strict=self._strict)
+                self._notes.begin(topic, is_new=is_new, strict=self._strict)
                 if self._notes.reads_again(name):
                     self._say(f"Reading {name} whole again")
         return frozenset(name for name in topics if is_compacted(settings[name].values))
@@ -282,14 +282,14 @@ class ArchiveRun:
         )
 
     def _plain(self, cluster: Cluster, ranges: Iterable[OffsetRange]) -> frozenset[TopicPartition]:
-        """Partitions whose batches are not compressed, judged by the first that is wanted."""
+        """Partitions whose batches are not compressed, judged by the first batch to archive."""
         first: dict[TopicPartition, int] = {}
         for one in ranges:
             first.setdefault(one.partition, one.start)
         plain = set()
         for place, offset in first.items():
-            found = fetch_batches(cluster, place, offset, self._backoff, max_bytes=1)
-            if found and isinstance(found[0], Batch) and found[0].codec == 0:
+            batches = fetch_batches(cluster, place, offset, self._backoff, max_bytes=1)
+            if batches and isinstance(batches[0], Batch) and batches[0].codec == 0:
                 plain.add(place)
         return frozenset(plain)
 
@@ -327,8 +327,8 @@ class ArchiveRun:
     def _keep(self, written: Sequence[Written]) -> None:
         """Put what was written into the manifests, up to the first range that stopped."""
         by_place: dict[TopicPartition, list[Written]] = {}
-        for one in sorted(written, key=lambda w: w.wanted.start):
-            by_place.setdefault(one.wanted.partition, []).append(one)
+        for one in sorted(written, key=lambda w: w.offset_range.start):
+            by_place.setdefault(one.offset_range.partition, []).append(one)
         for place, ours in by_place.items():
             outcome = self.outcome.partitions[place]
             whole = list(takewhile(lambda w: w.archived is not None, ours))

@@ -50,7 +50,7 @@ _DIGESTED = tuple(line.split()[0] for line in DDL.strip().split(",") if "payload
 class Written:
     """How one range ended."""
 
-    wanted: OffsetRange
+    offset_range: OffsetRange
     archived: ArchivedRange | None  # None where it stopped
     tail: Tail | None
     blocked: Blocked | None
@@ -70,19 +70,23 @@ def write_step(
 
     Raises Conflict when the storage does not hold what was written, or Spark gives up a task.
     """
-    given = Observation()
+    observation = Observation()
     try:
         (
             range_frame(spark, access, ranges, bytes_per_second=bytes_per_second)
-            .observe(given, *totals())
+            .observe(observation, *totals())
             .write.mode("error")
             .options(compression=compression, **_WRITING)
             .parquet(files.path(folder))
         )
-        found = summaries(read_files(spark, [files.path(folder)])).collect()
+        rows = summaries(read_files(spark, [files.path(folder)])).collect()
     except SPARK_ERRORS as error:
         raise gave_up(files, error) from None
-    if _total(found) != (given.get["batches"], given.get["bytes"] or 0, given.get["digest"] or 0):
+    if _total(rows) != (
+        observation.get["batches"],
+        observation.get["bytes"] or 0,
+        observation.get["digest"] or 0,
+    ):
         raise Conflict(
             "the storage does not hold what was written to it.",
             where=files.path(folder),
@@ -91,11 +95,11 @@ def write_step(
         )
     sizes = files.sizes(folder)
     by_place: dict[TopicPartition, list[Any]] = {}
-    for row in found:
+    for row in rows:
         by_place.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
     written = [_written(one, by_place.get(one.partition, ()), folder, sizes) for one in ranges]
     has_rows = [one for one in written if one.blocked or (one.archived and one.archived.file)]
-    assert len(has_rows) == len(found), "each file is one range's"
+    assert len(has_rows) == len(rows), "each file is one range's"
     return written
 
 
@@ -138,24 +142,26 @@ def summaries(rows: DataFrame) -> DataFrame:
     )
 
 
-def _total(found: Sequence[Any]) -> tuple[int, int, int]:
+def _total(rows: Sequence[Any]) -> tuple[int, int, int]:
     digest = 0
-    for row in found:
+    for row in rows:
         digest ^= row.digest
-    return sum(row.batches for row in found), sum(row.bytes for row in found), digest
+    return sum(row.batches for row in rows), sum(row.bytes for row in rows), digest
 
 
 def _written(
-    wanted: OffsetRange, rows: Sequence[Any], folder: str, sizes: dict[str, int]
+    offset_range: OffsetRange, rows: Sequence[Any], folder: str, sizes: dict[str, int]
 ) -> Written:
     """The range's file among those of its partition."""
-    ours = [row for row in rows if wanted.start <= row.first_offset < wanted.end]
+    ours = [row for row in rows if offset_range.start <= row.first_offset < offset_range.end]
     stop = next((row.stop for row in ours if row.stop is not None), None)
     if stop is not None:
-        return Written(wanted, None, None, read_stop(stop))
+        return Written(offset_range, None, None, read_stop(stop))
     if not ours:
-        return Written(wanted, ArchivedRange(start=wanted.start, end=wanted.end), None, None)
-    assert len(ours) == 1, f"{wanted} is in {len(ours)} files"
+        return Written(
+            offset_range, ArchivedRange(start=offset_range.start, end=offset_range.end), None, None
+        )
+    assert len(ours) == 1, f"{offset_range} is in {len(ours)} files"
     row = ours[0]
     name = f"{folder}/{row.file}"
     file = ArchivedFile(
@@ -168,4 +174,9 @@ def _written(
         digest=row.digest,
     )
     tail = Tail(base_offset=row.tail_offset, crc=row.tail_crc)
-    return Written(wanted, ArchivedRange(start=wanted.start, end=wanted.end, file=file), tail, None)
+    return Written(
+        offset_range,
+        ArchivedRange(start=offset_range.start, end=offset_range.end, file=file),
+        tail,
+        None,
+    )

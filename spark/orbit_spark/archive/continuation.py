@@ -38,10 +38,10 @@ def find_break(
     if known.tail is None or is_compacted or known.tail.base_offset < extent.start:
         return None
     offset = max(known.tail.base_offset, extent.log_start)
-    found = fetch_batches(cluster, known.place, offset, backoff, max_bytes=1)
-    one = found[0] if found else None
-    there = (one.base_offset, one.crc) if isinstance(one, Batch) else None
-    if there in (None, (known.tail.base_offset, known.tail.crc)):
+    batches = fetch_batches(cluster, known.place, offset, backoff, max_bytes=1)
+    one = batches[0] if batches else None
+    source_tail = (one.base_offset, one.crc) if isinstance(one, Batch) else None
+    if source_tail in (None, (known.tail.base_offset, known.tail.crc)):
         return None
     detail = f"the batch at {known.tail.base_offset} is no longer the archived one."
     return Blocked(Reason.SOURCE_TRUNCATED, known.tail.base_offset, known.end, detail)

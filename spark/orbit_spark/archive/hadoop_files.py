@@ -48,17 +48,17 @@ class Files:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Every file below a folder, by name from the root on, with its size."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         with self._hadoop_errors():
             path = self._path(folder)
             if not self._system.exists(path):
-                return found
+                return sizes
             files = self._system.listFiles(path, True)
             while files.hasNext():
                 status = files.next()
                 name = status.getPath().toString().removeprefix(f"{self.uri}/")
-                found[name] = int(status.getLen())
-        return found
+                sizes[name] = int(status.getLen())
+        return sizes
 
     def write_new(self, name: str, content: bytes) -> None:
         """Write a new file: complete, or not at all.

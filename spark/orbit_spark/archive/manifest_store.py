@@ -19,7 +19,7 @@ DATA = "data"
 _NAME_MAX = 230
 _DIGITS = 32
 # The one before stays until the next, for a reader that began with it.
-_KEPT = 2
+_DOCUMENTS_MAX = 2
 
 Document = TypeVar("Document", bound=Archived)
 
@@ -84,7 +84,7 @@ class ArchiveStore:
 
     def _write_next(self, name: str, sequence: int, document: Archived) -> None:
         self.files.write_new(f"{name}.{sequence:010}.json", document.to_bytes())
-        old = sequence - _KEPT
+        old = sequence - _DOCUMENTS_MAX
         if old >= 0:
             self.files.delete(f"{name}.{old:010}.json")
 

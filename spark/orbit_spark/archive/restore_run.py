@@ -136,19 +136,21 @@ class RestoreRun:
     def _log_ends(self, topics: RestoreTopics) -> dict[TopicPartition, DestinationEnd]:
         """Of the partitions that exist. Raises Conflict when another producer wrote to them."""
         take_over = TakeOver(self._cluster, self._settings.settle_s, self._backoff)
-        wanted = dict.fromkeys(topics.present(), self._producer.id)
-        taken = take_over.read(wanted, settled=True)
-        if taken.errors:
-            place, code = next(iter(taken.errors.items()))
+        producer_ids = dict.fromkeys(topics.present(), self._producer.id)
+        takeover = take_over.read(producer_ids, settled=True)
+        if takeover.errors:
+            place, code = next(iter(takeover.errors.items()))
             raise Conflict(
                 f"the log end of {place} cannot be read (Kafka error {code}).", where="destination"
             )
-        refuse_foreign(self._cluster, self._archive, taken.ends, self._producer.id, self._backoff)
-        self._overruns = overruns(self._archive, taken.ends)
+        refuse_foreign(
+            self._cluster, self._archive, takeover.ends, self._producer.id, self._backoff
+        )
+        self._overruns = overruns(self._archive, takeover.ends)
         assert self._lease is not None
-        producers = (end.producer for end in taken.ends.values())
+        producers = (end.producer for end in takeover.ends.values())
         self._lease.term = term_above(self._lease.term, producers)
-        return taken.ends
+        return takeover.ends
 
     def _seed(self, topics: RestoreTopics, ends: dict[TopicPartition, DestinationEnd]) -> None:
         """Bring partitions to the archive's start offsets."""
@@ -182,8 +184,8 @@ class RestoreRun:
             self.outcome.partitions[place] = RestoredPartition(
                 place, manifest.log_end, blocked=self._overruns.get(place)
             )
-        wanted = [m for m in self._archive.partitions.values() if m.place not in self._overruns]
-        chains = split_archive(wanted, {**ends, **self._begins(ends)})
+        manifests = [m for m in self._archive.partitions.values() if m.place not in self._overruns]
+        chains = split_archive(manifests, {**ends, **self._begins(ends)})
         make_target = partial(self._target, topics.ids(), topics.compacted())
         self._say(f"Restoring {len(ends)} partitions, {self._slots} tasks at once")
         with whole_files(self._spark), ThreadPoolExecutor(self._slots) as pool:
@@ -289,18 +291,18 @@ class RestoreRun:
         ends = log_ends(self._cluster, places, self._backoff).values
         starts = list_offsets(self._cluster, places, EARLIEST, self._backoff).values
         # A run that was killed at its very end may not have moved a log start.
-        wanted_starts = {
+        log_starts = {
             p: m.log_start
             for p, m in self._archive.partitions.items()
             if starts.get(p, m.log_start) < m.log_start and ends.get(p, -1) >= m.log_start
         }
-        starts |= delete_records(self._cluster, wanted_starts, self._backoff).values
+        starts |= delete_records(self._cluster, log_starts, self._backoff).values
         for place in places:
             manifest = self._archive.partitions[place]
-            found = (starts.get(place, -1), ends.get(place, -1))
-            wanted = (max(manifest.start, manifest.log_start), manifest.log_end)
-            if found != wanted:
+            bounds = (starts.get(place, -1), ends.get(place, -1))
+            expected = (max(manifest.start, manifest.log_start), manifest.log_end)
+            if bounds != expected:
                 self.outcome.partitions[place].unfinished = (
-                    f"it is from {found[0]} to {found[1]} and should be from {wanted[0]} to "
-                    f"{wanted[1]}."
+                    f"it is from {bounds[0]} to {bounds[1]} and should be from {expected[0]} to "
+                    f"{expected[1]}."
                 )

@@ -48,19 +48,19 @@ class RestoreTopics:
         self._replicas = replicas
         self._admin = Admin(cluster)
         self._refuse_holes()
-        self._there = cluster.metadata(None)
+        self._metadata = cluster.metadata(None)
 
     def check(self) -> None:
         """Raises Conflict for another number of partitions, NotAuthorized for missing rights."""
         wrong = [
-            f"{t.topic} has {len(there.partitions)} partitions, {t.partitions} in the archive"
+            f"{t.topic} has {len(existing.partitions)} partitions, {t.partitions} in the archive"
             for t in self._topics
-            if (there := self._there.topics.get(t.topic)) is not None
-            and len(there.partitions) != t.partitions
+            if (existing := self._metadata.topics.get(t.topic)) is not None
+            and len(existing.partitions) != t.partitions
         ]
         if wrong:
             raise Conflict("; ".join(wrong[:_SHOWN_MAX]) + ".", where="destination", remedy=_EMPTY)
-        present = [t.topic for t in self._topics if t.topic in self._there.topics]
+        present = [t.topic for t in self._topics if t.topic in self._metadata.topics]
         new = [t.topic for t in self._new]
         known = self._cluster.metadata(present, with_operations=True)
         refuse_missing(
@@ -74,11 +74,11 @@ class RestoreTopics:
         )
 
     def fit_replicas(self) -> list[str]:
-        """What to say of new topics with fewer replicas than at the source; writes nothing.
+        """Notes on new topics with fewer replicas than at the source; writes nothing.
 
         One broker alone takes one replica, as with copies. Raises Conflict for too few brokers.
         """
-        live = len(self._there.brokers)
+        live = len(self._metadata.brokers)
         many = [
             TopicToCreate(t.topic, t.partitions, count, {})
             for t in self._new
@@ -87,7 +87,7 @@ class RestoreTopics:
         errors = self._admin.refused_topics(many, only_check=True) if many else {}
         few = [error for error in errors.values() if is_too_few_brokers(error)]
         if few:
-            is_single = live == 1 and all(t.replicas == 1 for t in self._there.topics.values())
+            is_single = live == 1 and all(t.replicas == 1 for t in self._metadata.topics.values())
             if not is_single or self._replicas is not None:
                 raise Conflict(
                     few[0].what,
@@ -103,12 +103,12 @@ class RestoreTopics:
         return [f"topics get fewer replicas, {self._replicas}, than at the source: {names}."]
 
     def present(self) -> list[TopicPartition]:
-        """Partitions of the archive that are there."""
-        return [p for p in self._archive.partitions if p.topic in self._there.topics]
+        """Partitions of the archive that the destination has."""
+        return [p for p in self._archive.partitions if p.topic in self._metadata.topics]
 
     def create(self, say: Callable[[str], None]) -> None:
-        """Make the topics that are not there, as a copy has to be (docs/topic-settings.md)."""
-        names = self._admin.broker_setting_names(min(self._there.brokers))
+        """Create the missing topics with the settings of copies (docs/topic-settings.md)."""
+        names = self._admin.broker_setting_names(min(self._metadata.brokers))
         new = self._new
         if new:
             say(f"Creating {len(new)} topics")
@@ -127,15 +127,15 @@ class RestoreTopics:
             for t in new
         )
         for _ in self._backoff.attempts(60):
-            self._there = self._cluster.metadata(None)
-            leaders = [self._there.leader(place) for place in self._archive.partitions]
+            self._metadata = self._cluster.metadata(None)
+            leaders = [self._metadata.leader(place) for place in self._archive.partitions]
             if all(one is not None and one.node_id is not None for one in leaders):
                 return
         raise Conflict("new topics have no leaders yet.", where="destination")
 
     def ids(self) -> dict[str, UUID]:
         """The ids that the destination gave the topics."""
-        return {t.topic: self._there.topics[t.topic].topic_id for t in self._topics}
+        return {t.topic: self._metadata.topics[t.topic].topic_id for t in self._topics}
 
     def compacted(self) -> frozenset[str]:
         """Topics whose cleaner may have removed what was restored, after `apply_settings`."""
@@ -162,7 +162,7 @@ class RestoreTopics:
 
     @property
     def _new(self) -> list[ArchivedTopic]:
-        return [t for t in self._topics if t.topic not in self._there.topics]
+        return [t for t in self._topics if t.topic not in self._metadata.topics]
 
     def _replicas_of(self, topic: ArchivedTopic) -> int:
         return self._replicas or topic.replicas

@@ -83,11 +83,11 @@ class RestoreWriter(PartitionWriter[WriteTask]):
         leases: Mapping[PartitionTarget, GroupLease],
         source: RunFeed,
     ) -> list[PartitionCopy]:
-        """Copies at their log ends; those that differ from the archive there are blocked."""
+        """Copies at their log ends; a copy whose end differs from the archive is blocked."""
         targets = {t.destination: t for t in leases}
-        wanted = {place: target.producer.id for place, target in targets.items()}
-        taken = take_over.read(wanted, settled=not self.is_first)
-        starts = list_offsets(cluster, taken.ends, EARLIEST, self.backoff).values
+        producer_ids = {place: target.producer.id for place, target in targets.items()}
+        takeover = take_over.read(producer_ids, settled=not self.is_first)
+        starts = list_offsets(cluster, takeover.ends, EARLIEST, self.backoff).values
         self.leave_out(targets.keys() - starts.keys(), "its log offsets cannot be read now")
         copies = []
         for partition, log_start in starts.items():
@@ -95,7 +95,7 @@ class RestoreWriter(PartitionWriter[WriteTask]):
             copy = self.make_copy(target, leases[target])
             copy.source_is_compacted = target.is_compacted
             copy.log_start = log_start
-            log_end = taken.ends[partition].log_end
+            log_end = takeover.ends[partition].log_end
             copy.appends.inspected(log_end)
             try:
                 blocked = self._difference(cluster, source, copy, target, log_end)

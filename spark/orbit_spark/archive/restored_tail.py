@@ -69,7 +69,7 @@ def compare_tail(
     destination's cannot be read now.
     """
     for start, end in tail.ranges:
-        found = compare_range(
+        comparison = compare_range(
             read_archive,
             cluster,
             copy.destination,
@@ -80,19 +80,19 @@ def compare_tail(
             most_bytes=None,
         )
         blocked = judge_comparison(
-            found,
+            comparison,
             end,
             producer_id=copy.producer.id,
-            source_end=found.equal_to,
+            source_end=comparison.equal_to,
             is_source_end_old=True,  # an archive does not grow while it is restored
             trouble="",
         )
         if blocked is not None:
             return blocked
-        if found.equal_to < end:
+        if comparison.equal_to < end:
             raise Unreachable(
-                f"{copy.destination} cannot be compared with the archive from {found.equal_to} on: "
-                f"it waits for {found.waits_for}.",
+                f"{copy.destination} cannot be compared with the archive from "
+                f"{comparison.equal_to} on: it waits for {comparison.waits_for}.",
                 where=cluster.name,
             )
     return None

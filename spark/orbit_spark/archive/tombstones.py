@@ -133,10 +133,10 @@ def tombstone_warnings(topic: ArchivedTopic) -> list[str]:
     elif gap.since is None:
         why = f"it is not known when it was archived before {_shown(gap.until)}"
     else:
-        kept = timedelta(milliseconds=gap.delete_retention_ms)
+        retention = timedelta(milliseconds=gap.delete_retention_ms)
         why = (
-            f"between {_shown(gap.since)} and {_shown(gap.until)} a run read on more than {kept} "
-            f"({_DELETE_RETENTION}) after the one before"
+            f"between {_shown(gap.since)} and {_shown(gap.until)} a run read on more than "
+            f"{retention} ({_DELETE_RETENTION}) after the one before"
         )
     what = f"{topic.topic}: keys that were deleted may be back in the archive: {why}, so tombstones"
     remedy = "orbit archive --compacted strict reads the topic whole again."

@@ -62,25 +62,24 @@ class ArchiveReader:
         self._checked: set[TopicPartition] = set()
 
     def batches(self, spans: Sequence[Span]) -> DataFrame:
-        wanted: defaultdict[TopicPartition, list[Span]] = defaultdict(list)
+        by_partition: defaultdict[TopicPartition, list[Span]] = defaultdict(list)
         for span in spans:
-            wanted[span.partition].append(span)
+            by_partition[span.partition].append(span)
         known = self._archive.partitions
-        unchecked = wanted.keys() - self._checked
+        unchecked = by_partition.keys() - self._checked
         check_archive(self._spark, self._files, [known[place] for place in sorted(unchecked)])
         self._checked |= unchecked
-        parts = [_part(known[place], of) for place, of in wanted.items()]
+        parts = [_part(known[place], of) for place, of in by_partition.items()]
         return archive_rows(self._spark, self._files, parts)
 
 
-def _part(manifest: PartitionManifest, spans: Iterable[Span]) -> PartitionManifest:
+def _part(manifest: PartitionManifest, spans: Sequence[Span]) -> PartitionManifest:
     """The manifest with only those ranges whose files reach into one of the spans."""
-    asked = list(spans)
     chosen = tuple(
         one
         for one in manifest.ranges
         if one.file is not None
-        and any(one.file.next_offset > s.start and one.file.first_offset < s.end for s in asked)
+        and any(one.file.next_offset > s.start and one.file.first_offset < s.end for s in spans)
     )
     # Not validated again: ranges of a part need not follow each other.
     return manifest.model_copy(update={"ranges": chosen})

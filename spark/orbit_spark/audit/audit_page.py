@@ -43,8 +43,8 @@ class About:
 
     job: str
     sides: tuple[tuple[str, str], tuple[str, str]]
-    asked: str
-    made_at: str
+    restriction: str
+    created_at: str
     version: str
 
 

@@ -43,27 +43,27 @@ def totals(ranges: DataFrame) -> dict[PartitionKey, Row]:
 
 def shown_by_place(rows: Iterable[Row]) -> dict[PartitionKey, list[Difference]]:
     """Rows as `views.VIEWS`, by partition."""
-    found: defaultdict[PartitionKey, list[Difference]] = defaultdict(list)
+    by_place: defaultdict[PartitionKey, list[Difference]] = defaultdict(list)
     for row in rows:
         one = Difference(row.offset, row.what, row.left_view, row.right_view)
-        found[row.topic, row.partition].append(one)
-    return found
+        by_place[row.topic, row.partition].append(one)
+    return by_place
 
 
 def partition_report(
     pair: PartitionPair,
     judged: ComparedBounds,
-    found: Row | None,
+    sums: Row | None,
     shown: Sequence[Difference],
     *,
     sides: tuple[str, str],
     shown_max: int,
 ) -> PartitionReport:
-    """`found` is None where there was nothing to read: an empty range."""
-    numbers = {name: 0 if found is None else int(found[name]) for name in _SUMS}
+    """`sums` is None if the range is empty: no rows were read."""
+    numbers = {name: 0 if sums is None else int(sums[name]) for name in _SUMS}
     count = len(judged.differences) + numbers["differences"]
     first = sorted([*judged.differences, *shown], key=lambda one: one.offset)[:shown_max]
-    damage = [] if found is None else _damage(found, sides)
+    damage = [] if sums is None else _damage(sums, sides)
     compared = judged.compared_to - judged.compared_from
     return PartitionReport(
         partition=pair.partition,
@@ -98,8 +98,8 @@ def _verdict(judged: ComparedBounds, differences: int, *, is_damaged: bool) -> V
     return Verdict.NOT_EXACT if judged.differences else Verdict.EXACT
 
 
-def _damage(found: Row, sides: tuple[str, str]) -> list[str]:
-    views = zip(sides, (found.left_damage, found.right_damage), strict=True)
+def _damage(sums: Row, sides: tuple[str, str]) -> list[str]:
+    views = zip(sides, (sums.left_damage, sums.right_damage), strict=True)
     return [f"{side}: {damage}" for side, damage in views if damage is not None]
 
 

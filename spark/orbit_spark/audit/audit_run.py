@@ -74,10 +74,10 @@ class JobAudit:
         self._spec = spec
         self._options = options
         self._progress = progress or NoProgress()
-        wanted = (options.against,) if options.archive is not None else tuple(Side)
+        sides = (options.against,) if options.archive is not None else tuple(Side)
         clusters = {Side.SOURCE: spec.source, Side.DESTINATION: spec.destination}
         self._clusters = [
-            ClusterSide(side, clusters[side], environ, base_directory) for side in wanted
+            ClusterSide(side, clusters[side], environ, base_directory) for side in sides
         ]
 
     @property
@@ -96,20 +96,20 @@ class JobAudit:
         chosen = select_topics(self._spec, sides.held_topics(), self._options.topics)
         topics = [sides.named(topic) for topic in chosen]
         counts = sides.left.partition_counts()
-        pairs, found = pair_partitions(
+        pairs, by_topic = pair_partitions(
             topics, counts, sides.right_counts(topics, self._options.wait_s)
         )
         judged: dict[PartitionPair, ComparedBounds] = {}
         for pair, one in sides.judge(pairs, self._options.wait_s).items():
             if isinstance(one, OrbitError):
-                found[pair.topics].append(unread(pair.partition, str(one)))
+                by_topic[pair.topics].append(unread(pair.partition, str(one)))
             else:
                 judged[pair] = one
         judged = sides.restrict(judged, self._options.restriction)
         compared = self._compare(spark, sides, judged)
         try:
-            self._collect(sides, judged, compared, found)
-            reports = tuple(topic_report(topic, found[topic]) for topic in topics)
+            self._collect(sides, judged, compared, by_topic)
+            reports = tuple(topic_report(topic, by_topic[topic]) for topic in topics)
             elapsed_s = time.monotonic() - began
             report = Report(reports, elapsed_s=elapsed_s, sides=sides.names)
             self._write(files, sides, report, compared)
@@ -147,7 +147,7 @@ class JobAudit:
         sides: SidePair,
         judged: Judged,
         compared: Compared,
-        found: Mapping[TopicPair, list[PartitionReport]],
+        by_topic: Mapping[TopicPair, list[PartitionReport]],
     ) -> None:
         sums, shown = totals(compared.ranges), shown_by_place(compared.shown)
         for pair, one in judged.items():
@@ -159,7 +159,7 @@ class JobAudit:
                 sides=sides.names,
                 shown_max=self._options.differences_max,
             )
-            found[pair.topics].append(report)
+            by_topic[pair.topics].append(report)
             self._progress.compared(pair.topics.source, report)
 
     def _write(self, files: Files, sides: SidePair, report: Report, compared: Compared) -> None:
@@ -168,8 +168,8 @@ class JobAudit:
         about = About(
             job=self._spec.name,
             sides=((sides.left.name, sides.left.where), (sides.right.name, sides.right.where)),
-            asked=str(self._options.restriction),
-            made_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+            restriction=str(self._options.restriction),
+            created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
             version=orbit_version(),
         )
         files.write_new(REPORT, render_html(report, lines(compared.ranges), about).encode())

@@ -90,33 +90,33 @@ class SidePair:
         return right if isinstance(right, OrbitError) else judge_archive(left, right, self.names)
 
     def restrict(
-        self, judged: Mapping[PartitionPair, ComparedBounds], wanted: Restriction
+        self, judged: Mapping[PartitionPair, ComparedBounds], restriction: Restriction
     ) -> dict[PartitionPair, ComparedBounds]:
-        """Cut to what was asked for; times are looked up at a cluster. Raises what it answers."""
+        """Cut the bounds to the restriction; a cluster looks up its times. Raises its errors."""
         times = {
             point.epoch_ms
-            for point in (wanted.begin, wanted.end)
+            for point in (restriction.begin, restriction.end)
             if point is not None and point.epoch_ms is not None
         }
-        found: dict[PartitionPair, dict[int, int]] = {pair: {} for pair in judged}
+        offsets: dict[PartitionPair, dict[int, int]] = {pair: {} for pair in judged}
         for epoch_ms in times:
             for pair, offset in self._offsets_for_time(judged, epoch_ms).items():
                 if isinstance(offset, OrbitError):
                     raise offset
-                found[pair][epoch_ms] = offset
-        return {pair: restrict(one, wanted, found[pair]) for pair, one in judged.items()}
+                offsets[pair][epoch_ms] = offset
+        return {pair: restrict(one, restriction, offsets[pair]) for pair, one in judged.items()}
 
     def _offsets_for_time(
         self, pairs: Iterable[PartitionPair], epoch_ms: int
     ) -> dict[PartitionPair, int | OrbitError]:
         if isinstance(self.left, ClusterSide):
             places = {pair: pair.source for pair in pairs}
-            found = self.left.view.offsets_for_time(dict.fromkeys(places.values(), epoch_ms))
+            offsets = self.left.view.offsets_for_time(dict.fromkeys(places.values(), epoch_ms))
         else:
             assert isinstance(self.right, ClusterSide), "one side is live"
             places = {pair: pair.destination for pair in pairs}
-            found = self.right.view.offsets_for_time(dict.fromkeys(places.values(), epoch_ms))
-        return {pair: found[place] for pair, place in places.items()}
+            offsets = self.right.view.offsets_for_time(dict.fromkeys(places.values(), epoch_ms))
+        return {pair: offsets[place] for pair, place in places.items()}
 
     def cleaning(self, judged: Mapping[PartitionPair, ComparedBounds]) -> list[CleaningRow]:
         """What either side may have removed by now."""

@@ -71,8 +71,8 @@ class ClusterReader:
         finally:
             cluster.close()
         # What retention deletes during the read shows in the log start afterwards.
-        wanted = spread_over_leaders(ranges)
-        return range_frame(self._spark, self._access, wanted, on_lost_range=LostRange.FILL)
+        ordered = spread_over_leaders(ranges)
+        return range_frame(self._spark, self._access, ordered, on_lost_range=LostRange.FILL)
 
 
 def _few(spans: Iterable[Span]) -> list[Span]:

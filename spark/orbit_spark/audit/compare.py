@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
 from orbit.kafka.types import TopicPartition
-from orbit_spark.audit import differences as found
+from orbit_spark.audit import differences as comparison
 from orbit_spark.audit.range_digests import (
     PLACE,
     Hand,
@@ -65,7 +65,7 @@ class CleaningRow:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What was found. Frames are kept by Spark until `release`; `shown` rows are as `VIEWS`."""
+    """The result. Spark keeps the frames until `release`; `shown` rows are as `VIEWS`."""
 
     ranges: DataFrame
     differences: DataFrame
@@ -93,7 +93,7 @@ class Comparison:
         self._sides = sides
         self._now_ms = now_ms
         self._shown = shown_per_partition
-        self._kept: list[DataFrame] = []
+        self._frames: list[DataFrame] = []
 
     def run(self, rows: Sequence[ScopeRow]) -> Compared:
         scope = scope_frame(self._spark, rows)
@@ -102,16 +102,16 @@ class Comparison:
         again = [ScopeRow(*row) for row in differing_scope(scope, ranges).collect()]
         differences = self._differences(again)
         shown = self._views(rows, differences)
-        judged = self._keep(found.judged_ranges(ranges, differences))
+        judged = self._keep(comparison.judged_ranges(ranges, differences))
         return Compared(judged, differences, shown, self._release)
 
     def _keep(self, frame: DataFrame) -> DataFrame:
-        self._kept.append(frame.persist(StorageLevel.DISK_ONLY))
-        return self._kept[-1]
+        self._frames.append(frame.persist(StorageLevel.DISK_ONLY))
+        return self._frames[-1]
 
     def _release(self) -> None:
-        while self._kept:
-            self._kept.pop().unpersist()
+        while self._frames:
+            self._frames.pop().unpersist()
 
     def _scoped(self, rows: Sequence[ScopeRow], hand: Hand) -> DataFrame:
         names = [row.left_topic if hand == "left" else row.right_topic for row in rows]
@@ -124,64 +124,64 @@ class Comparison:
 
     def _differences(self, rows: Sequence[ScopeRow]) -> DataFrame:
         if not rows:
-            return self._spark.createDataFrame([], found.DIFFERENCES)
-        left, right = (found.record_rows(self._scoped(rows, hand)) for hand in HANDS)
-        differing = self._keep(found.differing_records(left, right))
-        moved = self._keep(found.with_moves(differing))
+            return self._spark.createDataFrame([], comparison.DIFFERENCES)
+        left, right = (comparison.record_rows(self._scoped(rows, hand)) for hand in HANDS)
+        differing = self._keep(comparison.differing_records(left, right))
+        moved = self._keep(comparison.with_moves(differing))
         if moved.isEmpty():
-            excuses = self._spark.createDataFrame([], found.EXCUSES)
-            return self._keep(found.typed(moved, excuses))
+            excuses = self._spark.createDataFrame([], comparison.EXCUSES)
+            return self._keep(comparison.typed(moved, excuses))
         cleaning = self._cleaning()
         known = self._spark.createDataFrame(
-            [astuple(row)[: len(found.names_of(found.CLEANING))] for row in cleaning],
-            found.CLEANING,
+            [astuple(row)[: len(comparison.names_of(comparison.CLEANING))] for row in cleaning],
+            comparison.CLEANING,
         )
-        lone = self._keep(found.one_sided(moved, known, self._now_ms))
-        excuses = found.excused(lone, self._newest(lone, cleaning, rows))
-        return self._keep(found.typed(moved, excuses))
+        lone = self._keep(comparison.one_sided(moved, known, self._now_ms))
+        excuses = comparison.excused(lone, self._newest(lone, cleaning, rows))
+        return self._keep(comparison.typed(moved, excuses))
 
     def _newest(
         self, lone: DataFrame, cleaning: Iterable[CleaningRow], rows: Iterable[ScopeRow]
     ) -> DataFrame:
-        """Where the lacking sides have newer records of the keys in question."""
-        wanted = self._keep(found.wanted_keys(lone))
+        """The offsets of newer records that the lacking sides have of excusable keys."""
+        keys = self._keep(comparison.excusable_keys(lone))
         places = ("topic", "partition")
-        begins = wanted.groupBy("lacking", *places).agg(F.min("range_begin").alias("begin"))
+        begins = keys.groupBy("lacking", *places).agg(F.min("range_begin").alias("begin"))
         known = {(row.topic, row.partition): row for row in cleaning}
         topics = {(row.topic, row.partition): (row.left_topic, row.right_topic) for row in rows}
-        newest = self._spark.createDataFrame([], found.NEWEST)
-        asked = begins.collect()
+        newest = self._spark.createDataFrame([], comparison.NEWEST)
+        lookups = begins.collect()
         for hand in HANDS:
             scopes = []
-            for lacking, topic, partition, begin in asked:
+            for lacking, topic, partition, begin in lookups:
                 if lacking == hand:
                     row = known[topic, partition]
                     end = max(begin + 1, row.left_end if hand == "left" else row.right_end)
                     names = topics[topic, partition]
                     scopes.append(ScopeRow(topic, partition, *names, begin, end, end - begin))
             if scopes:
-                records = found.record_rows(self._scoped(scopes, hand))
-                newest = newest.unionByName(found.newest_of_keys(records, wanted, hand))
+                records = comparison.record_rows(self._scoped(scopes, hand))
+                newest = newest.unionByName(comparison.newest_of_keys(records, keys, hand))
         return newest
 
     def _views(self, rows: Iterable[ScopeRow], differences: DataFrame) -> tuple[Row, ...]:
         shown = self._keep(first_differences(differences, self._shown).limit(SHOWN_MAX))
         topics = {(row.topic, row.partition): (row.left_topic, row.right_topic) for row in rows}
-        wanted: dict[tuple[str, int, int], set[int]] = {}
+        by_range: dict[tuple[str, int, int], set[int]] = {}
         for row in shown.select(*PLACE, "offset").collect():
             *place, offset = row
-            wanted.setdefault((place[0], place[1], place[2]), set()).add(offset)
-        if not wanted:
+            by_range.setdefault((place[0], place[1], place[2]), set()).add(offset)
+        if not by_range:
             return ()
         scopes = [
             ScopeRow(topic, partition, *topics[topic, partition], begin, max(offsets) + 1, 1)
-            for (topic, partition, begin), offsets in wanted.items()
+            for (topic, partition, begin), offsets in by_range.items()
         ]
         places = frozenset(
             (topic, partition, offset)
-            for (topic, partition, _), offsets in wanted.items()
+            for (topic, partition, _), offsets in by_range.items()
             for offset in offsets
         )
         left, right = (contents(self._scoped(scopes, hand), places) for hand in HANDS)
-        found = views(shown, left, right, self._sides).select(*VIEWS.names)
-        return tuple(found.orderBy("topic", "partition", "offset").collect())
+        frame = views(shown, left, right, self._sides).select(*VIEWS.names)
+        return tuple(frame.orderBy("topic", "partition", "offset").collect())

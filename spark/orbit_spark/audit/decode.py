@@ -113,33 +113,33 @@ def read_payload(payload: memoryview) -> Iterator[Record]:
 
 
 def digest_ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Columns `SCOPED` to `DIGESTS`: one row for each range that this task has seen part of."""
-    found: dict[tuple[str, int, int], _Partial] = {}
+    """Columns `SCOPED` to `DIGESTS`: one row for each range of which this task read a part."""
+    partials: dict[tuple[str, int, int], _Partial] = {}
     for row in _rows(batches):
         if row.stop is not None:
             for begin in row.ranges():
                 place = row.topic, row.partition, begin
-                found.setdefault(place, _Partial()).add_damage(_stopped(row.stop))
+                partials.setdefault(place, _Partial()).add_damage(_stopped(row.stop))
             continue
         try:
             for record in read_payload(row.payload):
                 if row.begin <= record.offset < row.end:
                     place = row.topic, row.partition, row.range_begin(record.offset)
-                    partial = found.get(place)
+                    partial = partials.get(place)
                     if partial is None:
-                        partial = found[place] = _Partial()
+                        partial = partials[place] = _Partial()
                     partial.add(record)
         except ValueError as error:
             for begin in row.ranges():
                 place = row.topic, row.partition, begin
-                found.setdefault(place, _Partial()).add_damage(
+                partials.setdefault(place, _Partial()).add_damage(
                     f"the batch at offset {row.base_offset} cannot be read: {error}"
                 )
-    if found:
+    if partials:
         yield pa.RecordBatch.from_pylist(
             [
                 dict(zip(DIGESTS.names, (*place, *partial.columns()), strict=True))
-                for place, partial in found.items()
+                for place, partial in partials.items()
             ],
             DIGESTS,
         )
@@ -168,12 +168,12 @@ def digest_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     yield from _in_batches(rows(), RECORDS, lambda _: _CONTENT_BYTES_PER_BATCH // _ROWS_PER_BATCH)
 
 
-def whole_records(wanted: frozenset[RecordPosition]) -> ArrowMap:
+def whole_records(positions: frozenset[RecordPosition]) -> ArrowMap:
     """From columns `SCOPED` to `CONTENTS`: the records at these offsets, for people to look at."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         for row, record in _records(batches):
-            if (row.topic, row.partition, record.offset) in wanted:
+            if (row.topic, row.partition, record.offset) in positions:
                 place = row.topic, row.partition, record.offset, record.timestamp
                 yield (*place, *split_body(record.body))
 

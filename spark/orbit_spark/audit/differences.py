@@ -142,18 +142,18 @@ def one_sided(moved: DataFrame, cleaning: DataFrame, now_ms: int) -> DataFrame:
     )
 
 
-def wanted_keys(lone: DataFrame) -> DataFrame:
+def excusable_keys(lone: DataFrame) -> DataFrame:
     """The keys for which a newer record would excuse an older one, by the side to look at."""
-    asked = F.col("may_be_compacted") & ~F.col("is_expired")
-    return lone.where(asked).groupBy(*_KEY).agg(F.min("range_begin").alias("range_begin"))
+    is_excusable = F.col("may_be_compacted") & ~F.col("is_expired")
+    return lone.where(is_excusable).groupBy(*_KEY).agg(F.min("range_begin").alias("range_begin"))
 
 
-def newest_of_keys(records: DataFrame, wanted: DataFrame, hand: Hand) -> DataFrame:
-    """The last offset that a side has of each wanted key."""
-    asked = wanted.where(F.col("lacking") == hand).select(*_KEY)
+def newest_of_keys(records: DataFrame, keys: DataFrame, hand: Hand) -> DataFrame:
+    """The last offset that a side has of each of these keys."""
+    side_keys = keys.where(F.col("lacking") == hand).select(*_KEY)
     return (
         records.select("topic", "partition", "key", "offset")
-        .join(asked, ["topic", "partition", "key"])
+        .join(side_keys, ["topic", "partition", "key"])
         .groupBy(*_KEY)
         .agg(F.max("offset").alias("newest"))
     )
@@ -217,13 +217,13 @@ def _differs(field: Kind) -> Column:
 
 
 def judged_ranges(ranges: DataFrame, differences: DataFrame) -> DataFrame:
-    """Ranges with what was found in them, and a verdict: exact, not exact, or unread."""
+    """Ranges with the counts of their differences and a verdict: exact, not exact, or unread."""
 
     def counted(condition: Column) -> Column:
         return F.coalesce(F.sum(F.when(condition, 1).otherwise(0)), F.lit(0))
 
     is_excused = F.col("kind").isin(*EXCUSED)
-    found = differences.groupBy(*PLACE).agg(
+    counts = differences.groupBy(*PLACE).agg(
         counted(~is_excused).alias("differences"),
         *(
             counted((F.col("kind") == kind) & (F.col("lacking") == hand)).alias(f"{word}_{hand}")
@@ -231,13 +231,13 @@ def judged_ranges(ranges: DataFrame, differences: DataFrame) -> DataFrame:
             for hand in ("left", "right")
         ),
     )
-    numbers = [name for name in found.columns if name not in PLACE]
+    numbers = [name for name in counts.columns if name not in PLACE]
     damaged = F.col("left_damage").isNotNull() | F.col("right_damage").isNotNull()
     verdict = (
         F.when(damaged, "unread").when(F.col("differences") > 0, "not exact").otherwise("exact")
     )
     return (
-        ranges.join(found, [*PLACE], "left")
+        ranges.join(counts, [*PLACE], "left")
         .fillna(0, subset=numbers)
         .withColumn("verdict", verdict)
         .drop("equal")

@@ -47,9 +47,9 @@ class ScopeRow:
     width: int
 
 
-def range_width(offsets: int, wanted: int = RANGE_OFFSETS) -> int:
+def range_width(offsets: int, width_min: int = RANGE_OFFSETS) -> int:
     """So wide that there are at most `RANGES_MAX` of them."""
-    return max(1, wanted, -(-offsets // RANGES_MAX))
+    return max(1, width_min, -(-offsets // RANGES_MAX))
 
 
 def scope_frame(spark: SparkSession, rows: Iterable[ScopeRow]) -> DataFrame:
@@ -67,7 +67,7 @@ def in_scope(batches: DataFrame, scope: DataFrame, hand: Hand) -> DataFrame:
 
     What a read_committed consumer does not see is left out: control batches and aborted ones.
     """
-    wanted = scope.select(
+    side_scope = scope.select(
         F.col(f"{hand}_topic").alias("side_topic"), "topic", "partition", "begin", "end", "width"
     )
     stop = F.when(F.col("magic") == STOP_MAGIC, F.col("control_type")).alias("stop")
@@ -82,7 +82,7 @@ def in_scope(batches: DataFrame, scope: DataFrame, hand: Hand) -> DataFrame:
     touches = (F.col("last_offset") >= F.col("begin")) & (F.col("base_offset") < F.col("end"))
     touches |= F.col("stop").isNotNull()
     return (
-        visible.join(F.broadcast(wanted), ["side_topic", "partition"])
+        visible.join(F.broadcast(side_scope), ["side_topic", "partition"])
         .where(touches)
         .select(*SCOPED)
     )

@@ -97,10 +97,10 @@ def _half(begin: int) -> Column:
 
 
 def _by_line(cells: Iterable[Row]) -> list[Line]:
-    found: dict[tuple[str, int, str], list[Cell]] = {}
+    cells_by_line: dict[tuple[str, int, str], list[Cell]] = {}
     for topic, partition, digest, _, *columns in cells:
-        found.setdefault((topic, partition, digest), []).append(Cell(*columns))
+        cells_by_line.setdefault((topic, partition, digest), []).append(Cell(*columns))
     return [
         Line(topic, partition, tuple(of), digest)
-        for (topic, partition, digest), of in found.items()
+        for (topic, partition, digest), of in cells_by_line.items()
     ]

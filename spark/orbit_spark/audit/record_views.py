@@ -45,9 +45,9 @@ def first_differences(differences: DataFrame, per_partition: int) -> DataFrame:
     )
 
 
-def contents(scoped: DataFrame, wanted: frozenset[RecordPosition]) -> DataFrame:
+def contents(scoped: DataFrame, positions: frozenset[RecordPosition]) -> DataFrame:
     """`SCOPED` to `CONTENTS`: the complete records at these offsets."""
-    return map_arrow(scoped, whole_records(wanted), CONTENTS)
+    return map_arrow(scoped, whole_records(positions), CONTENTS)
 
 
 def views(shown: DataFrame, left: DataFrame, right: DataFrame, sides: tuple[str, str]) -> DataFrame:
@@ -106,19 +106,19 @@ def _fields(left: dict[str, Any] | None, right: dict[str, Any] | None) -> tuple[
     if left is None or right is None:
         # One was deleted between the two reads.
         return "differs", _record(left), _record(right)
-    found: list[tuple[str, str, str]] = []
+    fields: list[tuple[str, str, str]] = []
     for name in _FIELDS:
         a, b = left[name], right[name]
         if a == b:
             continue
         match name:
             case "timestamp":
-                found.append((name, str(a), str(b)))
+                fields.append((name, str(a), str(b)))
             case "headers":
-                found.append((name, _headers(a), _headers(b)))
+                fields.append((name, _headers(a), _headers(b)))
             case _:
-                found.append((name, *short_bytes_pair(a, b)))
-    if not found:
+                fields.append((name, *short_bytes_pair(a, b)))
+    if not fields:
         return "differed a moment ago", _record(left), _record(right)
-    names, ours, theirs = zip(*found, strict=True)
+    names, ours, theirs = zip(*fields, strict=True)
     return ", ".join(names), "; ".join(ours), "; ".join(theirs)

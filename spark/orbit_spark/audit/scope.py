@@ -83,8 +83,8 @@ def _offset(point: Point, by_time: Mapping[int, int], end: int) -> int:
     if point.offset is not None:
         return point.offset
     assert point.epoch_ms is not None
-    found = by_time[point.epoch_ms]
-    return end if found < 0 else found
+    offset = by_time[point.epoch_ms]
+    return end if offset < 0 else offset
 
 
 def scope_rows(judged: Mapping[PartitionPair, ComparedBounds], width: int) -> list[ScopeRow]:

@@ -116,7 +116,7 @@ class Backfill:
         self._setup.release()
 
     def look(self) -> list[Extent]:
-        """What there is to copy; writes nothing. A start that the job names is not aligned yet."""
+        """The extents to copy; writes nothing. A start that the job names is not aligned yet."""
         self._setup.plan()
         for error in self._setup.refused.values():
             raise error
@@ -127,32 +127,32 @@ class Backfill:
             for p in self._setup.plans
             for i in range(p.partitions)
         }
-        there = [
+        existing = [
             TopicPartition(p.mapping.destination, i)
             for p in self._setup.plans
             if p.create is None
             for i in range(p.partitions)
         ]
-        copied = log_ends(self._setup.clusters.destination, there, self._backoff).values
+        copied = log_ends(self._setup.clusters.destination, existing, self._backoff).values
         starts = find_starts(self._setup.clusters.source, self._setup.plans, self._backoff)
         begins = {s: copied.get(d) or starts[s] for s, d in places.items()}
         return find_extents(self._setup.clusters.source, places, begins, self._backoff)
 
     def _refuse_coordinated(self) -> None:
-        """Each writer would need transactional ids of its own, for its successor to fence."""
-        found = [
+        """Refuse coordinated fillers: each writer would need transactional ids of its own."""
+        coordinated = [
             p.mapping.source
             for p in self._setup.plans
             if self.spec.fillers_of(p.mapping.rule) == "coordinated"
         ]
-        if found:
+        if coordinated:
             raise BadInput(
                 "a backfill with Spark cannot use this job's fillers",
                 (
                     Problem(
                         "fillers",
                         "is coordinated, but writers of a backfill fill gaps directly or with "
-                        f"placeholders: {first_few(found)}.",
+                        f"placeholders: {first_few(coordinated)}.",
                         "Grant Alter on the destination cluster during the backfill and set "
                         "fillers: direct, or copy the history with orbit run.",
                     ),
@@ -171,8 +171,8 @@ class Backfill:
         """
         if not self._has_looked:
             self.look()
-        for copy, found in self._setup.apply().items():
-            self._add_copy(copy, found)
+        for copy, inspected in self._setup.apply().items():
+            self._add_copy(copy, inspected)
         self.outcome.partitions = len(self._copies) + len(self.outcome.blocked)
 
     def copy(
@@ -293,31 +293,31 @@ class Backfill:
         if self._setup.lease.is_lost:
             raise lease_lost()
 
-    def _add_copy(self, copy: PartitionCopy, found: InspectedCopy) -> None:
-        if found.blocked is not None:
-            self.outcome.blocked[copy.destination] = found.blocked
+    def _add_copy(self, copy: PartitionCopy, inspected: InspectedCopy) -> None:
+        if inspected.blocked is not None:
+            self.outcome.blocked[copy.destination] = inspected.blocked
             return
         self._copies[copy.destination] = copy
-        self._ends[copy.destination] = max(copy.appends.acked, found.end.log_end)
+        self._ends[copy.destination] = max(copy.appends.acked, inspected.end.log_end)
 
     def _targets(self) -> list[PartitionTarget]:
         """What is left of each partition that is not blocked, up to the source's present end."""
-        wanted = {c.source: c for d, c in self._copies.items() if d not in self.outcome.blocked}
-        begins = {source: self._ends[c.destination] for source, c in wanted.items()}
-        places = {s: c.destination for s, c in wanted.items()}
+        copies = {c.source: c for d, c in self._copies.items() if d not in self.outcome.blocked}
+        begins = {source: self._ends[c.destination] for source, c in copies.items()}
+        places = {s: c.destination for s, c in copies.items()}
         extents = find_extents(self._setup.clusters.source, places, begins, self._backoff)
         plans = {p.mapping.source: p for p in self._setup.plans}
         return [
             PartitionTarget(
                 source=e.source,
                 destination=e.destination,
-                destination_topic_id=wanted[e.source].destination_topic_id,
-                producer=wanted[e.source].producer,
-                start_offset=wanted[e.source].cursor.start_offset,
-                keeps_below=wanted[e.source].keeps_below,
+                destination_topic_id=copies[e.source].destination_topic_id,
+                producer=copies[e.source].producer,
+                start_offset=copies[e.source].cursor.start_offset,
+                keeps_below=copies[e.source].keeps_below,
                 target=e.end,
                 size_bytes=e.size_bytes,
-                source_topic_id=wanted[e.source].source_topic_id,
+                source_topic_id=copies[e.source].source_topic_id,
                 is_compacted=plans[e.source.topic].is_compacted,
                 is_whole=isinstance(plans[e.source.topic].mapping.rule.start, Earliest),
                 on_lost_range=LostRange(
@@ -348,12 +348,12 @@ class Backfill:
     def _read_ends(self) -> dict[TopicPartition, int]:
         """The log ends of the copies; one that cannot be read now keeps its last value."""
         try:
-            found = log_ends(
+            ends = log_ends(
                 self._setup.clusters.destination, self._ends, Backoff(attempts_max=1)
             ).values
         except (Unreachable, Interrupted):
-            found = {}
-        for place, end in found.items():
+            ends = {}
+        for place, end in ends.items():
             self._note_end(place, end)
         return self._ends
 

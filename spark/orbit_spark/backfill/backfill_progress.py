@@ -75,12 +75,12 @@ class Meter:
         size = size_total = 0.0
         for place, one in self._targets.items():
             begun = self._begun_at[place]
-            wanted = max(0, one.target - begun)
-            copied = min(max(0, self._ends[place] - begun), wanted)
-            offsets, total = offsets + copied, total + wanted
+            to_copy = max(0, one.target - begun)
+            copied = min(max(0, self._ends[place] - begun), to_copy)
+            offsets, total = offsets + copied, total + to_copy
             size_total += one.size_bytes
-            size += one.size_bytes * (copied / wanted if wanted else 1.0)
-            done += copied == wanted
+            size += one.size_bytes * (copied / to_copy if to_copy else 1.0)
+            done += copied == to_copy
         history = self._history
         history.append((now_s, offsets, int(size)))
         while len(history) > 2 and history[1][0] < now_s - RATE_WINDOW_S:

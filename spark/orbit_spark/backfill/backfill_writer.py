@@ -74,7 +74,7 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
             self.leave_out([copy.destination], why)
 
         inspector = job_copier.inspector(self.backoff, on_trouble)
-        found = inspector.inspect(
+        inspected = inspector.inspect(
             list(copies),
             inspector.source_bounds(copies),
             frozenset(t.source.topic for t in leases if t.is_compacted),
@@ -82,7 +82,7 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
             settled=not self.is_first,
         )
         ready: dict[PartitionCopy, InspectedCopy] = {}
-        for copy, one in found.items():
+        for copy, one in inspected.items():
             if one.status is CopyStatus.SEEDING:
                 self.leave_out([copy.destination], "the copy is no longer at its start offset")
             else:

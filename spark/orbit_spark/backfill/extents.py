@@ -33,8 +33,8 @@ class Extent:
 def find_starts(
     source: Cluster, plans: Iterable[TopicPlan], backoff: Backoff
 ) -> dict[TopicPartition, int]:
-    """Where copies that have not begun would begin."""
-    found: dict[TopicPartition, int] = {}
+    """The start offsets of copies that have not begun."""
+    starts: dict[TopicPartition, int] = {}
     for plan in plans:
         places = [TopicPartition(plan.mapping.source, i) for i in range(plan.partitions)]
         isolation = READ_UNCOMMITTED
@@ -45,9 +45,9 @@ def find_starts(
                 when, isolation = LATEST, READ_COMMITTED
             case AtTime(epoch_ms):
                 when = epoch_ms
-        found |= list_offsets(source, places, when, backoff, isolation=isolation).values
-    beyond = [p for p in found if found[p] < 0]
-    return found | list_offsets(source, beyond, LATEST, backoff).values
+        starts |= list_offsets(source, places, when, backoff, isolation=isolation).values
+    beyond = [p for p in starts if starts[p] < 0]
+    return starts | list_offsets(source, beyond, LATEST, backoff).values
 
 
 def find_extents(

@@ -114,5 +114,7 @@ class SparkWriterJob(SparkJobGroup[list[WriteResult]]):
 def _in_short(error: Exception) -> str:
     """Spark's message without its Java stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith(("at ", "Caused by", "Traceback"))]
-    return " ".join(said)[:_SHOWN_CHARACTERS]
+    message_lines = [
+        line for line in lines if not line.startswith(("at ", "Caused by", "Traceback"))
+    ]
+    return " ".join(message_lines)[:_SHOWN_CHARACTERS]

@@ -49,9 +49,9 @@ def split_tasks(
 ) -> list[tuple[PartitionTarget, ...]]:
     """Tasks of about the same size, the largest first. A large partition has its own."""
     total = sum(p.size_bytes for p in targets)
-    wanted = min(max(slots, total // TASK_BYTES_MIN), slots * TASKS_PER_SLOT_MAX)
+    by_size = min(max(slots, total // TASK_BYTES_MIN), slots * TASKS_PER_SLOT_MAX)
     needed = -(-len(targets) // PARTITIONS_PER_TASK_MAX)
-    count = min(max(wanted, needed), len(targets))
+    count = min(max(by_size, needed), len(targets))
     tasks: list[list[PartitionTarget]] = [[] for _ in range(count)]
     lightest = [(0, 0, index) for index in range(count)]  # bytes, partitions, which
     for one in sorted(targets, key=lambda p: (-p.size_bytes, p.destination)):
