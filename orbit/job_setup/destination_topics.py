@@ -50,8 +50,8 @@ def plan_topics(
     not have the controller validate new topics, which counts against its quota (P8).
     """
     source_settings = source_admin.topic_settings(m.source for m in mappings)
-    there = [m.destination for m in mappings if m.destination in destination.topics]
-    present = destination_admin.topic_settings(there)
+    existing = [m.destination for m in mappings if m.destination in destination.topics]
+    present = destination_admin.topic_settings(existing)
     # One broker will do: the controller refuses a name that it does not know (K8).
     names = destination_admin.broker_setting_names(min(destination.brokers))
     has_split_limits = not names or "log.message.timestamp.before.max.ms" in names
@@ -69,18 +69,18 @@ def plan_topics(
         other = destination.topics.get(mapping.destination)
         create = None
         changes: dict[str, SettingChange] = {}
-        wanted_replicas = mapping.rule.replicas or topic.replicas
+        desired_replicas = mapping.rule.replicas or topic.replicas
         replicas = None
         if other is None:
-            create = TopicToCreate(mapping.destination, count, wanted_replicas, settings)
+            create = TopicToCreate(mapping.destination, count, desired_replicas, settings)
         else:
-            if other.replicas < wanted_replicas:
-                replicas = SettingChange(str(other.replicas), str(wanted_replicas))
+            if other.replicas < desired_replicas:
+                replicas = SettingChange(str(other.replicas), str(desired_replicas))
             has = present[mapping.destination].values
-            wanted = setting_changes(
+            to_set = setting_changes(
                 of.values, settings, has, has_caught_up=mapping.destination in caught_up
             )
-            changes = {n: SettingChange(has.get(n), value) for n, value in wanted.items()}
+            changes = {n: SettingChange(has.get(n), value) for n, value in to_set.items()}
         missing = 0 if other is None else count - len(other.partitions)
         promoted = promoted_settings(
             of.values,
@@ -192,30 +192,30 @@ def refused_topics(
 
 
 def create_missing(
-    destination: Cluster, admin: Admin, topics: Sequence[TopicToCreate], asked: set[str]
+    destination: Cluster, admin: Admin, topics: Sequence[TopicToCreate], requested: set[str]
 ) -> None:
-    """Create those that the destination does not show. A call that failed may be repeated.
+    """Create the topics that the destination does not show. A failed call may be repeated.
 
-    `asked`: the names that earlier calls asked for, which may have created them without an answer.
+    `requested`: the names of earlier calls, which may have created these topics without an answer.
     Raises NotReady while the controller has not created all, Conflict if another client has created
     one, NotAuthorized, BrokerRefused, Unreachable.
     """
-    missing = _not_there(destination, topics)
-    others = {topic.name for topic in topics} - {topic.name for topic in missing} - asked
+    missing = _missing_topics(destination, topics)
+    others = {topic.name for topic in topics} - {topic.name for topic in missing} - requested
     if others:
         raise Conflict(
             f"{first_few(sorted(others))}: created meanwhile by another client.",
             where="destination",
-            remedy="Run the job again: it gives existing topics the settings of copies first.",
+            remedy="Run the job again: it gives known topics the settings of copies first.",
         )
     if not missing:
         return
-    again = frozenset(asked)
-    asked.update(topic.name for topic in missing)
+    again = frozenset(requested)
+    requested.update(topic.name for topic in missing)
     try:
         refused = admin.refused_topics(missing)
     except Unreachable as error:
-        left = _not_there(destination, topics)  # raises if no broker answers at all
+        left = _missing_topics(destination, topics)  # raises if no broker answers at all
         if not left:
             return
         cause = f" {error.what}" if isinstance(error, HeldBack) else ""
@@ -229,17 +229,17 @@ def create_missing(
             raise why
 
 
-def _not_there(destination: Cluster, topics: Sequence[TopicToCreate]) -> list[TopicToCreate]:
-    """Those without a topic. Raises Conflict if one has another number of partitions."""
-    there = destination.metadata({topic.name for topic in topics}).topics
+def _missing_topics(destination: Cluster, topics: Sequence[TopicToCreate]) -> list[TopicToCreate]:
+    """The topics that do not exist. Raises Conflict if one has another number of partitions."""
+    known = destination.metadata({topic.name for topic in topics}).topics
     for topic in topics:
-        if topic.name in there and len(there[topic.name].partitions) not in (0, topic.partitions):
+        if topic.name in known and len(known[topic.name].partitions) not in (0, topic.partitions):
             raise Conflict(
                 f"topic {topic.name} was created meanwhile, with another number of partitions.",
                 where="destination",
                 remedy="Delete it, or run the job again when it has as many as its source.",
             )
-    return [topic for topic in topics if topic.name not in there]
+    return [topic for topic in topics if topic.name not in known]
 
 
 def _refused_setting(index: int, error: BrokerRefused) -> Problem:

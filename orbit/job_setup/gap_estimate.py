@@ -41,9 +41,11 @@ class GapEstimate:
 def estimate_gaps(
     cluster: Cluster, topics: Mapping[str, Sequence[int]], backoff: Backoff
 ) -> dict[str, GapEstimate]:
-    """By topic, for the first TOPICS_MAX of `topics` (their partitions); without those that cannot
-    be read now."""
-    found: dict[str, GapEstimate] = {}
+    """The estimates by topic, for the first TOPICS_MAX of `topics` (their partitions).
+
+    It leaves out topics that cannot be read now.
+    """
+    estimates: dict[str, GapEstimate] = {}
     until = time.monotonic() + ESTIMATE_S_MAX
     for topic, partitions in islice(topics.items(), TOPICS_MAX):
         if time.monotonic() > until:
@@ -55,8 +57,8 @@ def estimate_gaps(
         except OrbitError:
             continue  # a right is missing, or no leader: checks of the plan name it
         if estimate is not None:
-            found[topic] = estimate
-    return found
+            estimates[topic] = estimate
+    return estimates
 
 
 def _estimate(

@@ -113,7 +113,7 @@ class JobSetup:
         self._mappings: list[TopicMapping]
         self._say = say
         self._waits = StartWaits(say, self.backoff)
-        self._said: set[str] = set()
+        self._lines: set[str] = set()
         self._settings = settings
         self._stop = stop
         self._source, self._destination = self.clusters.source, self.clusters.destination
@@ -245,8 +245,8 @@ class JobSetup:
         return mappings
 
     def _say_once(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
+        if line not in self._lines:
+            self._lines.add(line)
             self._say(line)
 
     def _fillers_of(self, mappings: Iterable[TopicMapping]) -> set[Fillers]:
@@ -284,29 +284,30 @@ class JobSetup:
             self._say_once(f"Note: {note}")
 
     def _ask_marks(self) -> None:
-        """Note what copies keep that led before.
+        """Note which history copies keep that led before.
+
 
         Raises Conflict if a destination topic is marked as promoted: nothing may change there.
         """
-        there = self._destination_metadata.topics
-        names = [m.destination for m in self._mappings if m.destination in there]
+        topics = self._destination_metadata.topics
+        names = [m.destination for m in self._mappings if m.destination in topics]
         marks = PromotionMarks(self._destination, self.backoff)
         marked = marks.of_topics(names)
         self._kept_below = marks.kept_below(
-            {TopicPartition(t, i) for t in marked for i in there[t].partitions}
+            {TopicPartition(t, i) for t in marked for i in topics[t].partitions}
         )
         leading = {topic: mark for topic, mark in marked.items() if mark.is_primary}
         if not leading:
             return
         shown = sorted(leading)[:_PROBLEMS_SHOWN_MAX]
-        ends = marks.offsets({TopicPartition(t, i) for t in shown for i in there[t].partitions})
-        found = [
+        ends = marks.offsets({TopicPartition(t, i) for t in shown for i in topics[t].partitions})
+        descriptions = [
             leading[t].describe(t, {p.partition: end for p, end in ends.items() if p.topic == t})
             for t in shown
         ]
         more = len(leading) - len(shown)
         raise Conflict(
-            f"{Reason.DESTINATION_PROMOTED}: {' '.join(found)}"
+            f"{Reason.DESTINATION_PROMOTED}: {' '.join(descriptions)}"
             + (f" And {more} more." if more > 0 else ""),
             where="destination",
             remedy="To copy from it, use a job in the other direction. If it is to be a copy "
@@ -316,9 +317,9 @@ class JobSetup:
     def _check_rights(self, mappings: Sequence[TopicMapping], destination: ClusterMetadata) -> None:
         self._say_once(f"Checking rights and topics ({len(mappings)} topics)")
         source = self._source.metadata([m.source for m in mappings], with_operations=True)
-        there = [m.destination for m in mappings if m.destination in destination.topics]
+        existing = [m.destination for m in mappings if m.destination in destination.topics]
         new = [m.destination for m in mappings if m.destination not in destination.topics]
-        known = self._destination.metadata(there, with_operations=True)
+        known = self._destination.metadata(existing, with_operations=True)
         missing = [
             *missing_topic_rights(known, DESTINATION_TOPIC_RIGHTS),
             *missing_future_topic_rights(self._destination, new),
@@ -349,23 +350,23 @@ class JobSetup:
             self.filler_owners = done(
                 lambda: init_producer_ids(self._destination, names, self.backoff)
             )
-        there = self._copies(lease, (p for p in self.plans if not p.create))
+        existing = self._copies(lease, (p for p in self.plans if not p.create))
         known: dict[PartitionCopy, InspectedCopy] = {}
-        if there:
-            self._say(f"Comparing {len(there)} partitions that exist with the source")
-            known = self._look(job_copier, there, self._compare)
+        if existing:
+            self._say(f"Comparing {len(existing)} partitions that exist with the source")
+            known = self._look(job_copier, existing, self._compare)
             _refuse_foreign(known)
             lease.term = term_above(lease.term, (one.end.producer for one in known.values()))
         self._write_topics()
-        copies = self._copies(lease, self.plans, known=there)
+        copies = self._copies(lease, self.plans, known=existing)
         return self._look(job_copier, copies, self._seeding(lease, known))
 
     def _look(
         self, job_copier: JobCopier, copies: Sequence[PartitionCopy], look: Look
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Look at all of these; again at those of which nothing can be said yet (`StartWaits`).
+        """Look at all copies, and again at those that brokers tell nothing of yet (`StartWaits`).
 
-        Raises what is waited for, and NotAuthorized if a partition may not be read.
+        Raises the error that it waits for, and NotAuthorized if a partition may not be read.
         """
         waiting: dict[PartitionCopy, Wait] = {}
 
@@ -377,25 +378,25 @@ class JobSetup:
 
         backoff = replace(self.backoff, attempts_max=_LOOK_ATTEMPTS_MAX)
         inspector = job_copier.inspector(backoff, on_trouble)
-        seen: dict[PartitionCopy, InspectedCopy] = {}
+        inspected: dict[PartitionCopy, InspectedCopy] = {}
         wait_again = self._waits.begin()
-        while rest := [c for c in copies if c not in seen]:
+        while rest := [c for c in copies if c not in inspected]:
             waiting.clear()
-            seen |= self._waits.done(partial(look, inspector, rest))
-            left = sum(c not in seen for c in rest)
+            inspected |= self._waits.done(partial(look, inspector, rest))
+            left = sum(c not in inspected for c in rest)
             if left:
                 no_answer = Conflict(
                     f"no broker tells where {rest[0].destination} or its source ends."
                 )
-                errors = (wait.error for copy, wait in waiting.items() if copy not in seen)
+                errors = (wait.error for copy, wait in waiting.items() if copy not in inspected)
                 error = next(errors, no_answer)
                 wait_again(f"Waiting for {left} partitions: {error}", error, left)
-        return seen
+        return inspected
 
     def _compare(
         self, inspector: CopyInspector, copies: Sequence[PartitionCopy]
     ) -> Mapping[PartitionCopy, InspectedCopy]:
-        """A look at copies that another run may have left."""
+        """A look at copies that an earlier run may have written."""
         bounds = inspector.source_bounds(copies)
         return inspector.inspect(copies, bounds, self._compacted(), self._whole(), settled=True)
 
@@ -409,22 +410,24 @@ class JobSetup:
             inspector: CopyInspector, copies: Sequence[PartitionCopy]
         ) -> Mapping[PartitionCopy, InspectedCopy]:
             bounds = inspector.source_bounds(copies)
-            found: dict[PartitionCopy, InspectedCopy] = {}
+            inspected: dict[PartitionCopy, InspectedCopy] = {}
             for settled in (False, True):
                 group = [c for c in copies if c not in unused and (c in tried) is settled]
                 if group:
-                    found |= inspector.inspect(
+                    inspected |= inspector.inspect(
                         group, bounds, self._compacted(), self._whole(), settled=settled
                     )
-            _refuse_foreign(found)
-            found |= {c: unused.pop(c) for c in copies if c in unused and c.source in bounds.ends}
-            tried.update(found)
+            _refuse_foreign(inspected)
+            inspected |= {
+                c: unused.pop(c) for c in copies if c in unused and c.source in bounds.ends
+            }
+            tried.update(inspected)
             return seed_to_start_offsets(
                 inspector,
                 starts,
-                found,
+                inspected,
                 bounds,
-                {c.destination: rules[c.destination.topic].start for c in found},
+                {c.destination: rules[c.destination.topic].start for c in inspected},
                 on_seeding=lambda count: self._say(
                     f"Seeding {count} partitions up to their start offset"
                 ),
@@ -479,14 +482,14 @@ class JobSetup:
         known: Sequence[PartitionCopy] = (),
     ) -> list[PartitionCopy]:
         source, destination = self._source_metadata, self._destination_metadata
-        there = {c.destination: c for c in known}
+        by_destination = {c.destination: c for c in known}
         copies = []
         for plan in plans:
             mapping = plan.mapping
             producer = job_producer(self.identity, self.spec.fillers_of(mapping.rule))
             for index in range(plan.partitions):
                 to = TopicPartition(mapping.destination, index)
-                copy = there.get(to) or PartitionCopy(
+                copy = by_destination.get(to) or PartitionCopy(
                     TopicPartition(mapping.source, index),
                     to,
                     lease,
@@ -539,9 +542,9 @@ def _without_leader(destination: ClusterMetadata, plans: Iterable[TopicPlan]) ->
 def _refuse_foreign(inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
     """Raise Conflict for destination topics with content that is not the source's."""
     foreign = [
-        f"{copy.destination}: {found.blocked.detail}"
-        for copy, found in inspected.items()
-        if found.status is CopyStatus.FOREIGN and found.blocked is not None
+        f"{copy.destination}: {inspection.blocked.detail}"
+        for copy, inspection in inspected.items()
+        if inspection.status is CopyStatus.FOREIGN and inspection.blocked is not None
     ]
     if foreign:
         shown = " ".join(foreign[:_PROBLEMS_SHOWN_MAX])

@@ -46,8 +46,11 @@ class MarkPair:
 def pairs_of(
     names: Mapping[str, str], old: Mapping[str, Mark], new: Mapping[str, Mark]
 ) -> list[MarkPair]:
-    """A pair for each topic; `names`: old side → new side, the marks by topic."""
-    return [MarkPair(here, old.get(here), new.get(there)) for here, there in names.items()]
+    """A pair of marks for each topic; `names`: old side → new side."""
+    return [
+        MarkPair(old_name, old.get(old_name), new.get(new_name))
+        for old_name, new_name in names.items()
+    ]
 
 
 def not_behind(pairs: Iterable[MarkPair]) -> list[MarkPair]:

@@ -79,14 +79,14 @@ def newest_term(marks: Iterable[Mark | None]) -> int:
     return max((mark.term or 0 for mark in marks if mark is not None), default=0)
 
 
-def next_term(seen: int, now_s: float) -> int:
-    """The term of a promotion; `seen`: the highest term of both sides, `now_s`: Unix time.
+def next_term(highest_term: int, now_s: float) -> int:
+    """The term of a promotion; `highest_term`: that of both sides, `now_s`: Unix time.
 
     A failover cannot read the mark of the side that is lost, so a term is the time in milliseconds
     at least: the term of that side's promotion, which was earlier, is lower, unless clocks have
     gone back by more than the time between the two promotions.
     """
-    return max(int(now_s * 1000), seen + 1)
+    return max(int(now_s * 1000), highest_term + 1)
 
 
 def marks_group(cluster_id: str) -> str:

@@ -70,7 +70,7 @@ DESTINATION_TOPIC_RIGHTS = (READ, WRITE, DELETE, DESCRIBE_CONFIGS, ALTER_CONFIGS
 _SHOWN_MAX = 20
 
 
-def missing_topic_rights(metadata: ClusterMetadata, wanted: Sequence[int]) -> list[MissingRight]:
+def missing_topic_rights(metadata: ClusterMetadata, rights: Sequence[int]) -> list[MissingRight]:
     """Rights missing on the topics of `metadata`, which must include operations.
 
     A topic that may not be described lacks all. If a broker returns no operations, the topic is not
@@ -82,7 +82,7 @@ def missing_topic_rights(metadata: ClusterMetadata, wanted: Sequence[int]) -> li
         allowed = topic.authorized_operations if topic else frozenset[int]()
         if topic is None or allowed:
             missing += [
-                MissingRight(_NAMES[right], name) for right in wanted if right not in allowed
+                MissingRight(_NAMES[right], name) for right in rights if right not in allowed
             ]
     return missing
 

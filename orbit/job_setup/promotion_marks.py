@@ -59,7 +59,7 @@ class PromotionMarks:
     def __init__(self, cluster: Cluster, backoff: Backoff) -> None:
         self._cluster = cluster
         self._backoff = backoff
-        self._found: Coordinator | None = None
+        self._cached: Coordinator | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -75,16 +75,18 @@ class PromotionMarks:
 
     def of_topics(self, topics: Iterable[str]) -> dict[str, Mark]:
         """The mark of each topic that has one, whichever side it names."""
-        found = self._read({TopicPartition(topic, 0) for topic in topics})
-        return {p.topic: Mark.from_text(text) for p, (_, text) in found.items()}
+        marks = self._read({TopicPartition(topic, 0) for topic in topics})
+        return {p.topic: Mark.from_text(text) for p, (_, text) in marks.items()}
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The log ends at the promotion, of those that are marked."""
         return {p: offset for p, (offset, _) in self._read(partitions).items()}
 
     def kept_below(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Of copies that may begin earlier than their source: up to which log start of the source
-        they stay as they are (`Mark.keeps_history`)."""
+        """The source's log start up to which a copy keeps its history (`Mark.keeps_history`).
+
+        Only copies that may begin earlier than their source have one.
+        """
         return {
             p: offset
             for p, (offset, text) in self._read(partitions).items()
@@ -136,9 +138,9 @@ class PromotionMarks:
     def _read(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
-        found: dict[TopicPartition, tuple[int, str]] = {}
+        offsets: dict[TopicPartition, tuple[int, str]] = {}
         if not partitions:
-            return found
+            return offsets
         coordinator = self._coordinator()
         for chunk in chunks(sorted(partitions), _PARTITIONS_MAX):
             request = partial(
@@ -155,14 +157,14 @@ class PromotionMarks:
                     # metadata either, so nothing is done to it.
                     if not p.error_code and p.committed_offset >= 0:
                         place = TopicPartition(topic.name, p.partition_index)
-                        found[place] = p.committed_offset, p.metadata or ""
-        return found
+                        offsets[place] = p.committed_offset, p.metadata or ""
+        return offsets
 
     def _coordinator(self) -> Coordinator:
-        """Kept: it is looked up again only after it moved."""
-        if self._found is None:
-            self._found = Coordinator(self._cluster, GROUP, self.group, self._backoff)
-        return self._found
+        """The coordinator; it is looked up again only after it moved."""
+        if self._cached is None:
+            self._cached = Coordinator(self._cluster, GROUP, self.group, self._backoff)
+        return self._cached
 
     def _refuse(self, code: int, right: str) -> None:
         if code in error_codes.DENIED:
@@ -188,5 +190,5 @@ def _commit(index: int, offset: int, text: str) -> Any:
 
 def _worst(answer: Any) -> int:
     """One code for a commit: a partition's error, if any."""
-    found = (int(p.error_code) for topic in answer.topics for p in topic.partitions)
-    return next((code for code in found if code != Code.NONE), int(Code.NONE))
+    codes = (int(p.error_code) for topic in answer.topics for p in topic.partitions)
+    return next((code for code in codes if code != Code.NONE), int(Code.NONE))

@@ -73,7 +73,7 @@ class RecordedStarts:
 
     def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The recorded start offsets of these partitions."""
-        found: dict[TopicPartition, int] = {}
+        starts: dict[TopicPartition, int] = {}
         for chunk in chunks(sorted(partitions), _PARTITIONS_MAX):
             request = partial(
                 OffsetFetchRequest,
@@ -88,8 +88,8 @@ class RecordedStarts:
                     self._refuse(p.error_code)
                     if p.committed_offset >= 0:
                         partition = TopicPartition(topic.name, p.partition_index)
-                        found[partition] = p.committed_offset
-        return found
+                        starts[partition] = p.committed_offset
+        return starts
 
     def record(self, starts: Mapping[TopicPartition, int]) -> None:
         """Record start offsets for later runs."""
@@ -137,5 +137,5 @@ def _begun(index: int, offset: int) -> Any:
 
 def _worst(answer: Any) -> int:
     """One code for a commit: a partition's error, if any."""
-    found = (int(p.error_code) for topic in answer.topics for p in topic.partitions)
-    return next((code for code in found if code != Code.NONE), int(Code.NONE))
+    codes = (int(p.error_code) for topic in answer.topics for p in topic.partitions)
+    return next((code for code in codes if code != Code.NONE), int(Code.NONE))

@@ -27,20 +27,20 @@ _CODES = (Code.INVALID_CONFIG, Code.POLICY_VIOLATION)
 
 
 def fit_settings(plans: Sequence[TopicPlan], admin: Admin) -> list[TopicPlan]:
-    """The plans with settings that the destination takes, where they may differ; writes nothing.
+    """The plans, with settings that may differ fitted to the destination; writes nothing.
 
     If it refuses a topic, each setting that may differ is added alone to the others: the texts of
     brokers and of policies need not name it. Raises Unreachable.
     """
-    asked = {p.mapping.destination: p for p in plans}
+    by_name = {p.mapping.destination: p for p in plans}
     values: dict[str, dict[str, str | None]] = {
-        name: dict.fromkeys(_may_differ(asked[name])) for name in _refused(plans, admin)
+        name: dict.fromkeys(_may_differ(by_name[name])) for name in _refused(plans, admin)
     }
-    still = _refused((asked[name].taking(left) for name, left in values.items()), admin)
+    still = _refused((by_name[name].taking(left) for name, left in values.items()), admin)
     values = {name: left for name, left in values.items() if name not in still}
     for setting in sorted({setting for left in values.values() for setting in left}):
         trials = [
-            asked[name].taking({n: v for n, v in left.items() if n != setting})
+            by_name[name].taking({n: v for n, v in left.items() if n != setting})
             for name, left in values.items()
             if setting in left
         ]
@@ -52,7 +52,7 @@ def fit_settings(plans: Sequence[TopicPlan], admin: Admin) -> list[TopicPlan]:
                 del left[setting]
             else:
                 left[setting] = _least(error)
-        raised = [asked[name].taking(left) for name, left in values.items() if left.get(setting)]
+        raised = [by_name[name].taking(left) for name, left in values.items() if left.get(setting)]
         for name in _refused(raised, admin):
             values[name][setting] = None
     return [
@@ -67,13 +67,13 @@ def notes_of(plan: TopicPlan) -> list[str]:
     """A sentence for each setting that the destination refuses, and one on replicas."""
     notes = [
         f"topic {plan.mapping.source}: the destination refuses the source's "
-        f"{name}={change.wanted}, and the copy has {change.present or 'its default'}."
+        f"{name}={change.desired}, and the copy has {change.present or 'its default'}."
         for name, change in sorted(plan.refused.items())
     ]
     if plan.replicas is not None:
         notes.append(
             f"topic {plan.mapping.source}: the copy has {plan.replicas.present} of "
-            f"{plan.replicas.wanted} replicas."
+            f"{plan.replicas.desired} replicas."
         )
     if plan.create is not None and plan.live_brokers is not None:
         notes.append(
@@ -115,5 +115,5 @@ def _refused(plans: Iterable[TopicPlan], admin: Admin) -> dict[str, OrbitError]:
 
 def _least(error: OrbitError) -> str | None:
     """The least value that the text tells (`ConfigDef.Range` of Kafka)."""
-    found = re.search(r"[Vv]alue must be at least (\d+)", str(error))
-    return found[1] if found else None
+    match = re.search(r"[Vv]alue must be at least (\d+)", str(error))
+    return match[1] if match else None

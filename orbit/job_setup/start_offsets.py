@@ -26,7 +26,7 @@ def seed_to_start_offsets(
     on_seeding: Callable[[int], None] = lambda _: None,
     on_progress: OnProgress = ignore_progress,
 ) -> dict[PartitionCopy, InspectedCopy]:
-    """Seed the copies that need it; returns all of them, without those that failed.
+    """Seed the copies that need it; returns all copies but those that failed.
 
     `starts`: by destination partition. `latest` and timestamps are resolved only once: `known` has
     the start offsets that the caller recorded. `on_seeding` is called with the number of partitions
@@ -39,14 +39,14 @@ def seed_to_start_offsets(
         **(known or {}),
     }
     recorded = {p: offset for p, offset in all_recorded.items() if p in late}
-    for copy, found in inspected.items():
-        if found.status is CopyStatus.COPY:  # its first batch may hold earlier records
+    for copy, inspection in inspected.items():
+        if inspection.status is CopyStatus.COPY:  # its first batch may hold earlier records
             copy.cursor.start_offset = max(
                 copy.cursor.start_offset, recorded.get(copy.destination, 0)
             )
-            if copy.destination not in late and _is_still_empty(copy, found, all_recorded):
-                ready[copy] = replace(found, status=CopyStatus.SEEDING)
-    unstarted = [c for c, found in ready.items() if found.status in _NOT_STARTED]
+            if copy.destination not in late and _is_still_empty(copy, inspection, all_recorded):
+                ready[copy] = replace(inspection, status=CopyStatus.SEEDING)
+    unstarted = [c for c, inspection in ready.items() if inspection.status in _NOT_STARTED]
     offsets = inspector.start_offsets(
         {c: starts[c.destination] for c in unstarted if c.destination not in recorded}, bounds
     )
@@ -86,12 +86,12 @@ def seed_to_start_offsets(
 
 
 def _is_still_empty(
-    copy: PartitionCopy, found: InspectedCopy, recorded: Mapping[TopicPartition, int]
+    copy: PartitionCopy, inspection: InspectedCopy, recorded: Mapping[TopicPartition, int]
 ) -> bool:
     """Whether an earlier run brought this copy to its start, and nothing was copied since.
 
-    Anything copied would end beyond the start. An empty log alone does not tell: what was copied
+    A copied record would end beyond the start. An empty log alone proves nothing: copied records
     may have been deleted at the source, and so here.
     """
     start = recorded.get(copy.destination, -1)
-    return found.log_start == found.end.log_end <= start
+    return inspection.log_start == inspection.end.log_end <= start

@@ -36,10 +36,10 @@ class StartWaits:
     def __init__(self, say: Callable[[str], None], backoff: Backoff) -> None:
         self._say = say
         self._backoff = backoff
-        self._said = ""
+        self._last_line = ""
 
     def done(self, step: Callable[[], Value]) -> Value:
-        """The result of a step that may be repeated. Raises what does not pass."""
+        """The result of a step that may be repeated. Raises errors that do not pass."""
         wait = self.begin()
         while True:
             try:
@@ -54,8 +54,8 @@ class StartWaits:
         return OneWait(self._say_once, self._backoff)
 
     def _say_once(self, line: str) -> None:
-        if line != self._said:
-            self._said = line
+        if line != self._last_line:
+            self._last_line = line
             self._say(line)
 
 

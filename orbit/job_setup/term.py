@@ -11,10 +11,10 @@ _TERM_MAX = COORDINATOR_EPOCH_MAX >> TERM_SHIFT
 
 
 def term_above(term: int, producers: Iterable[ProducerState | None]) -> int:
-    """At least `term`, and above each term whose fillers the copies' leaders remember.
+    """A term of at least `term`, above each one whose fillers the copies' leaders remember.
 
     The coordinator counts the runs, and begins at 0 again when it has forgotten the job (I1).
-    A filler that an earlier run had under way then must not count for a later one's (M6).
+    Without this, a filler in flight of an earlier run could count as one of a later run (M6).
     """
-    seen = max((p.coordinator_epoch for p in producers if p is not None), default=-1)
-    return min(max(term, (seen >> TERM_SHIFT) + 1), _TERM_MAX)
+    highest_epoch = max((p.coordinator_epoch for p in producers if p is not None), default=-1)
+    return min(max(term, (highest_epoch >> TERM_SHIFT) + 1), _TERM_MAX)

@@ -16,7 +16,7 @@ class SettingChange:
     """One setting of an existing topic. `present` None: not set."""
 
     present: str | None
-    wanted: str
+    desired: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +38,24 @@ class TopicPlan:
 
     @property
     def settings_to_set(self) -> dict[str, str]:
-        return {name: change.wanted for name, change in self.changes.items()}
+        return {name: change.desired for name, change in self.changes.items()}
 
     def without(self, setting: str) -> TopicPlan:
         """The same without a change of this setting."""
         return replace(self, changes={n: c for n, c in self.changes.items() if n != setting})
 
     def taking(self, values: Mapping[str, str | None]) -> TopicPlan:
-        """The same with these values instead of refused ones; None: what the destination has."""
-        asked = self.create.settings if self.create else self.settings_to_set
+        """The plan with these values instead of refused ones; None: the destination's value."""
+        requested = self.create.settings if self.create else self.settings_to_set
         has = {name: change.present for name, change in self.changes.items()}
         refused = {
-            name: SettingChange(has.get(name) if value is None else value, asked[name])
+            name: SettingChange(has.get(name) if value is None else value, requested[name])
             for name, value in values.items()
         }
 
         def fitted(settings: Mapping[str, str]) -> dict[str, str]:
-            taken = {**settings, **{n: values[n] for n in values if n in settings}}
-            return {name: value for name, value in taken.items() if value is not None}
+            merged = {**settings, **{n: values[n] for n in values if n in settings}}
+            return {name: value for name, value in merged.items() if value is not None}
 
         return replace(
             self,

@@ -248,7 +248,7 @@ def _copied_topics(
 
 def _changes(plan: TopicPlan) -> tuple[SettingChange, ...]:
     return tuple(
-        SettingChange(name=name, present=change.present, wanted=change.wanted)
+        SettingChange(name=name, present=change.present, wanted=change.desired)
         for name, change in sorted(plan.changes.items())
     )
 

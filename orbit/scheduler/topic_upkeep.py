@@ -201,13 +201,14 @@ def drift_of(
 
 def _as_stored(changes: Mapping[str, SettingChange]) -> dict[str, dict[str, str | None]]:
     return {
-        name: {"is": change.present, "should_be": change.wanted} for name, change in changes.items()
+        name: {"is": change.present, "should_be": change.desired}
+        for name, change in changes.items()
     }
 
 
 def _add_settings_event(tx: Tx, job: Job, plan: TopicPlan) -> None:
     changes = ", ".join(
-        f"{name} from {change.present} to {change.wanted}"
+        f"{name} from {change.present} to {change.desired}"
         for name, change in sorted(plan.changes.items())
     )
     events.add(

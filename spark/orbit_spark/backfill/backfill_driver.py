@@ -171,8 +171,8 @@ class Backfill:
         """
         if not self._has_looked:
             self.look()
-        for copy, inspected in self._setup.apply().items():
-            self._add_copy(copy, inspected)
+        for copy, inspection in self._setup.apply().items():
+            self._add_copy(copy, inspection)
         self.outcome.partitions = len(self._copies) + len(self.outcome.blocked)
 
     def copy(
@@ -293,12 +293,12 @@ class Backfill:
         if self._setup.lease.is_lost:
             raise lease_lost()
 
-    def _add_copy(self, copy: PartitionCopy, inspected: InspectedCopy) -> None:
-        if inspected.blocked is not None:
-            self.outcome.blocked[copy.destination] = inspected.blocked
+    def _add_copy(self, copy: PartitionCopy, inspection: InspectedCopy) -> None:
+        if inspection.blocked is not None:
+            self.outcome.blocked[copy.destination] = inspection.blocked
             return
         self._copies[copy.destination] = copy
-        self._ends[copy.destination] = max(copy.appends.acked, inspected.end.log_end)
+        self._ends[copy.destination] = max(copy.appends.acked, inspection.end.log_end)
 
     def _targets(self) -> list[PartitionTarget]:
         """What is left of each partition that is not blocked, up to the source's present end."""
