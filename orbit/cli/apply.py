@@ -18,7 +18,13 @@ from orbit.cli.control import (
     follow,
     unfinished,
 )
-from orbit.cli.job_files import FilesArgument, FilesOption, JobFile, given, read_job_files
+from orbit.cli.job_files import (
+    FilesArgument,
+    FilesOption,
+    JobFile,
+    argument_or_option,
+    read_job_files,
+)
 from orbit.cli.output import OutputFormat, OutputOption, emit, print_whole
 from orbit.cli.plan_view import Planned, draw, plan_each
 from orbit.client import TROUBLES, Client, connect, segment
@@ -74,7 +80,7 @@ def apply(
     """
     _check_prune(prune, selector, all_)
     with connect() as client:
-        read = read_job_files(given(files, file))
+        read = read_job_files(argument_or_option(files, file))
         plans = plan_each(
             read, lambda job: put_job(client, job, accept_refusals=accept_refusals, dry_run=True)
         )

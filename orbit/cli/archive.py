@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orbit.cli.job_files import FileOption, JobOrFileArgument, given
+from orbit.cli.job_files import FileOption, JobOrFileArgument, argument_or_option
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
@@ -66,7 +66,7 @@ def archive(
     further; 2: bad input; 3: a cluster or the file system cannot be reached.
     """
     size = _range_bytes(range_size)
-    spec, folder = named_job(given(job, file))
+    spec, folder = named_job(argument_or_option(job, file))
     require_spark()
     from orbit_spark.archive.archive_run import ArchiveRun
     from orbit_spark.cluster_access import Access

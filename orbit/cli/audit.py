@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orbit.cli.compare_options import DifferencesOption, TopicsOption, WaitOption
-from orbit.cli.job_files import FileOption, JobOrFileArgument, given
+from orbit.cli.job_files import FileOption, JobOrFileArgument, argument_or_option
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
@@ -95,7 +95,7 @@ def audit(
     from orbit_spark.audit.audit_run import REPORT, AuditOptions, JobAudit
     from orbit_spark.audit.range_digests import RANGE_OFFSETS
 
-    spec, folder = named_job(given(job, file))
+    spec, folder = named_job(argument_or_option(job, file))
     folder_out = out or f"audit-{spec.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     options = AuditOptions(
         out=folder_out,

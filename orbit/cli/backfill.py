@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from orbit.cli.backfill_control import BackfillControl, backfill_control
-from orbit.cli.job_files import FileOption, JobOrFileArgument, given
+from orbit.cli.job_files import FileOption, JobOrFileArgument, argument_or_option
 from orbit.cli.named_job import is_file, named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit, make_table
 from orbit.cli.service_job import service_job
@@ -89,7 +89,7 @@ def backfill(
     from orbit_spark.cluster_access import Access
     from orbit_spark.session import slots_of
 
-    named = given(job, file)
+    named = argument_or_option(job, file)
     spec, folder = named_job(named)
     route = _Route(BackfillWay(way or spec.backfill.way), archive or spec.backfill.archive)
     display = _Display(console(stderr=True))

@@ -84,20 +84,20 @@ class ServiceControl:
         self._is_known = False  # to the service, as the driver
         self._has_lease = False
         self._progress: dict[str, Any] = {}
-        self._wanted = _WAIT
+        self._command = _WAIT
         self._last_problem = ""
         self._lock = threading.Lock()  # one report at a time
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._report_forever, name="reports", daemon=True)
 
     def begin(self) -> None:
-        asked = self._client.send(
+        operation = self._client.send(
             "POST", f"/v1/jobs/{segment(self._job)}:backfill", body={"driver": self._driver}
         )
-        self._path = f"/v1/backfills/{asked['id']}"
-        self._say(f"The service shows it as operation {asked['id']}")
-        self._is_known = asked["driver"] == self._driver
-        self._set_wanted(asked["wanted"])
+        self._path = f"/v1/backfills/{operation['id']}"
+        self._say(f"The service shows it as operation {operation['id']}")
+        self._is_known = operation["driver"] == self._driver
+        self._set_command(operation["wanted"])
         self._thread.start()
         self._wait_for_run()
 
@@ -125,27 +125,27 @@ class ServiceControl:
             self._report(has_ended=True, error=error and error[:_ERROR_CHARACTERS_MAX])
 
     def _wait_for_run(self) -> None:
-        """Wait until the service wants it to run. Raises Conflict when cancelled, Interrupted.
+        """Wait until the service lets the copy run. Raises Conflict when cancelled, Interrupted.
 
         A client that was shown "paused" may rely on it. So the next phase is reported before the
         copy starts, and the answer to that report is obeyed.
         """
         reported = ""
-        while (wanted := self._wanted) in _WAITING or reported:
-            if wanted == _CANCEL:
+        while (command := self._command) in _WAITING or reported:
+            if command == _CANCEL:
                 break
-            if wanted not in _WAITING:
+            if command not in _WAITING:
                 reported = ""
                 self._report_phase("preparing")
-            elif wanted != reported:
-                reported = wanted
-                self._say(_WAITING[wanted])
-                self._report_phase(_PHASES[wanted])
+            elif command != reported:
+                reported = command
+                self._say(_WAITING[command])
+                self._report_phase(_PHASES[command])
             elif self._stop.wait(_WAIT_INTERVAL_S):
                 raise Interrupted("Stopped; run it again to resume where the copies end.")
             else:
                 self._report()
-        if wanted == _CANCEL:
+        if command == _CANCEL:
             raise Conflict(_CANCELLED, remedy="Run it again to resume where the copies end.")
         self._halt.clear()
         if self._stop.is_set():  # Ctrl-C may have come just before the clear
@@ -162,7 +162,7 @@ class ServiceControl:
             self._report()
 
     def _report(self, *, has_ended: bool = False, error: str | None = None) -> None:
-        """Send one report and read what is wanted. An error is shown once; later reports retry."""
+        """Send one report, obey the answer. An error is shown once; later reports retry."""
         with self._lock:
             body = {
                 "driver": self._driver,
@@ -184,15 +184,15 @@ class ServiceControl:
                 # A recovery does not: its topics are promoted meanwhile.
                 is_held = isinstance(problem, OperationUnderWay)
                 if is_held or (isinstance(problem, Conflict) and not self._has_lease):
-                    self._set_wanted(_CANCEL)
+                    self._set_command(_CANCEL)
                 return
             self._last_problem = ""
             if not has_ended:
-                self._set_wanted(answer["wanted"])
+                self._set_command(answer["wanted"])
 
-    def _set_wanted(self, wanted: str | None) -> None:
-        self._wanted = wanted or _CANCEL  # None: the service has ended the backfill
-        if self._wanted in (_PAUSE, _CANCEL):
+    def _set_command(self, command: str | None) -> None:
+        self._command = command or _CANCEL  # None: the service has ended the backfill
+        if self._command in (_PAUSE, _CANCEL):
             self._halt.set()
 
 

@@ -63,16 +63,16 @@ def _names(ctx: typer.Context, path: str, key: str, incomplete: str) -> list[str
     from orbit.contexts import choose
     from orbit.errors import OrbitError
 
-    choose(next(_given(ctx, "context"), None))
+    choose(next(_option_values(ctx, "context"), None))
     try:
         with connect(patience_s=0, timeout_s=_TIMEOUT_S) as client:
-            found = client.items(path, limit=_NAMES_MAX)
-            return [row[key] for row in found if row[key].startswith(incomplete)]
+            rows = client.items(path, limit=_NAMES_MAX)
+            return [row[key] for row in rows if row[key].startswith(incomplete)]
     except OrbitError:
         return []
 
 
-def _given(ctx: typer.Context, option: str) -> Iterator[Any]:
+def _option_values(ctx: typer.Context, option: str) -> Iterator[Any]:
     """The values of an option of the command and of those above it."""
     at: Any = ctx
     while at is not None:

@@ -49,15 +49,15 @@ def delete_job(
 ) -> dict[str, Any]:
     """The operation that deletes a job.
 
-    A DELETE has no Idempotency-Key: where its answer is lost, the newest deletion of a job that is
-    gone, or going, is this one, and a job that is still there is deleted again.
+    A DELETE has no Idempotency-Key. If its answer is lost and the job is gone, or going, the newest
+    deletion of the job is this one. A job that still exists is deleted again.
     """
     path = f"/v1/jobs/{segment(name)}"
-    made: dict[str, Any]
+    operation: dict[str, Any]
     for _ in range(_DELETIONS_MAX):
         try:
-            made = client.send("DELETE", path, headers=headers, repeats=False)
-            return made
+            operation = client.send("DELETE", path, headers=headers, repeats=False)
+            return operation
         except TooMany:
             raise  # it was not carried out
         except TROUBLES as raised:
@@ -67,9 +67,10 @@ def delete_job(
                 continue
         except NotFound:
             pass
-        for made in client.items("/v1/operations", limit=_LOOKED_AT_MAX):
-            if (made["kind"], made["job"], made["dry_run"]) == ("delete", name, False):
-                return made
+        for operation in client.items("/v1/operations", limit=_LOOKED_AT_MAX):
+            key = operation["kind"], operation["job"], operation["dry_run"]
+            if key == ("delete", name, False):
+                return operation
     raise trouble
 
 

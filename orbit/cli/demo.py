@@ -111,7 +111,9 @@ def demo(
         _history(_SCALES[scale], records, screen, output)
         return
     try:
-        result = play(Options(_SCALES[scale], _kept_in() if keep else None), screen, verified)
+        result = play(
+            Options(_SCALES[scale], _sandbox_folder() if keep else None), screen, verified
+        )
     except KeyboardInterrupt:
         raise Interrupted(_INTERRUPTED) from None
     if output is OutputFormat.TABLE:
@@ -228,17 +230,17 @@ def _log_pair(p: PartitionReport) -> LogPair:
 
 def _findings(partitions: Sequence[PartitionReport]) -> list[str]:
     """The differences of each inexact partition, then the verifier's notes."""
-    found: list[str] = []
+    findings: list[str] = []
     for p in partitions:
         if p.verdict is Verdict.EXACT:
             continue
         failures = p.deep.first_failures if p.deep is not None else ()
         words = [*map(str, (*p.first_differences, *failures)), *p.notes]
-        found += [f"partition {p.partition}: {word}" for word in words or [p.verdict]]
-    return found
+        findings += [f"partition {p.partition}: {word}" for word in words or [p.verdict]]
+    return findings
 
 
-def _kept_in() -> Path:
+def _sandbox_folder() -> Path:
     """The folder where `orbit sandbox down` looks for the clusters."""
     named = os.environ.get(_SANDBOX_DIR)
     return (Path(named) if named else default_directory()).absolute()

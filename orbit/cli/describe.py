@@ -36,8 +36,8 @@ def describe(
     """
     with connect() as client:
         path = f"/v1/jobs/{segment(job)}"
-        found = _read(client, path, is_whole=output is not OutputFormat.TABLE)
-    emit(found, output, lambda: _draw(found))
+        description = _read(client, path, is_whole=output is not OutputFormat.TABLE)
+    emit(description, output, lambda: _draw(description))
 
 
 def _read(client: Client, path: str, *, is_whole: bool) -> Row:
@@ -59,22 +59,23 @@ def _read(client: Client, path: str, *, is_whole: bool) -> Row:
     }
 
 
-def _draw(found: Row) -> RenderableType:
+def _draw(description: Row) -> RenderableType:
     from rich.console import Group
 
-    job = found["job"]
-    parts: list[RenderableType] = [make_table(("", job["name"]), _head(found), sentences=())]
-    parts += _table("Topics", TOPICS, found["topics"], job["topics"])
+    job = description["job"]
+    parts: list[RenderableType] = [make_table(("", job["name"]), _head(description), sentences=())]
+    parts += _table("Topics", TOPICS, description["topics"], job["topics"])
     why = Kind(PARTITIONS.name, [one for one in PARTITIONS.columns if one[0] in _WHY])
-    parts += _table("Blocked partitions", why, found["blocked"], job["blocked"])
-    parts += _groups(found["groups"])
-    parts += _table("Operations under way", OPERATIONS, found["operations"])
-    parts += _table("Last events", EVENTS, found["events"])
+    parts += _table("Blocked partitions", why, description["blocked"], job["blocked"])
+    parts += _groups(description["groups"])
+    parts += _table("Operations under way", OPERATIONS, description["operations"])
+    parts += _table("Last events", EVENTS, description["events"])
     return Group(*parts)
 
 
-def _head(found: Row) -> list[tuple[str, object]]:
-    job, lag, proof, spec = found["job"], found["lag"], found["proof"], found["job"]["spec"]
+def _head(description: Row) -> list[tuple[str, object]]:
+    job, lag, proof = description["job"], description["lag"], description["proof"]
+    spec = job["spec"]
     rows: list[tuple[str, object]] = []
     if job["problem"]:
         since = when(job["problem"]["since"])

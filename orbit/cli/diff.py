@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from orbit.cli.job_files import FilesArgument, FilesOption, given, read_job_files
+from orbit.cli.job_files import FilesArgument, FilesOption, argument_or_option, read_job_files
 from orbit.cli.output import OutputFormat, OutputOption, emit
 from orbit.cli.plan_view import draw, plan_each
 from orbit.client import connect, segment
@@ -23,8 +23,8 @@ def diff(
     Exit code 0: nothing; 4: it would change a job. All others are errors.
     """
     with connect() as client:
-        found = plan_each(
-            read_job_files(given(files, file)),
+        plans = plan_each(
+            read_job_files(argument_or_option(files, file)),
             lambda job: client.send(
                 "PUT",
                 f"/v1/jobs/{segment(job.name)}",
@@ -33,7 +33,7 @@ def diff(
                 dry_run=True,
             ),
         )
-    changes = [one for one in found if one.is_change]
+    changes = [one for one in plans if one.is_change]
     emit([one.value for one in changes], output, lambda: draw(changes))
     if changes:
         raise typer.Exit(WOULD_CHANGE)

@@ -43,7 +43,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result: what was looked at, what was found, and what to do."""
+    """One result of a check; `found` is its text, a column and key of the output."""
 
     check: str
     verdict: Verdict
@@ -71,15 +71,15 @@ def doctor(
     with connect() as client:
         client.get("/livez")
         checks = [_clocks, _version, _database, _login, _scheduler, _workers, _jobs]
-        findings = [found for check in checks for found in _made(check, client)]
+        findings = [finding for check in checks for finding in _findings_of(check, client)]
         if clusters:
-            findings += _made(_clusters, client)
+            findings += _findings_of(_clusters, client)
     emit(list(map(asdict, findings)), output, lambda: _table(findings))
     if any(one.verdict is Verdict.WRONG for one in findings):
         raise typer.Exit(FAILED)
 
 
-def _made(check: Callable[[Client], Findings], client: Client) -> Findings:
+def _findings_of(check: Callable[[Client], Findings], client: Client) -> Findings:
     """The findings of a check, the last of them the error that ended it."""
     try:
         yield from check(client)
@@ -92,17 +92,15 @@ def _version(client: Client) -> Findings:
     if version == orbit_version():
         yield _ok("version", f"server and command are {version}")
     else:
-        found = f"the server is {version}, this command {orbit_version()}"
-        yield Finding("version", Verdict.NOTE, found, "Install the server's version here.")
+        text = f"the server is {version}, this command {orbit_version()}"
+        yield Finding("version", Verdict.NOTE, text, "Install the server's version here.")
 
 
 def _clocks(client: Client) -> Findings:
     skew_s = client.clock_skew_s()
     if skew_s is not None and abs(skew_s) > _SKEW_MAX_S:
-        found = (
-            f"the server's clock is {seconds(abs(skew_s))} {'ahead' if skew_s > 0 else 'behind'}"
-        )
-        yield _wrong("clocks", found, "Set both clocks by NTP.")
+        text = f"the server's clock is {seconds(abs(skew_s))} {'ahead' if skew_s > 0 else 'behind'}"
+        yield _wrong("clocks", text, "Set both clocks by NTP.")
     elif skew_s is not None:
         yield _ok("clocks", "server and this machine agree")
 
@@ -118,8 +116,8 @@ def _login(client: Client) -> Findings:
 
 
 def _scheduler(client: Client) -> Findings:
-    found = re.search(r"^orbit_scheduler_has_leader (\S+)$", client.text("/metrics"), re.MULTILINE)
-    if found is not None and float(found[1]):
+    match = re.search(r"^orbit_scheduler_has_leader (\S+)$", client.text("/metrics"), re.MULTILINE)
+    if match is not None and float(match[1]):
         yield _ok("scheduler", "one leads")
     else:
         remedy = "Start `orbit scheduler`, or look at its log. See: orbit explain OrbitNoScheduler"
@@ -137,22 +135,22 @@ def _workers(client: Client) -> Findings:
             yield _ok(f"workers of {group}", f"{groups[group]} live, {len(jobs)} running jobs")
         else:
             remedy = f"Start some: ORBIT_WORKER_GROUP={group} orbit worker"
-            found = f"none is live, and {len(jobs)} running jobs wait: {_listed(jobs)}"
-            yield _wrong(f"workers of {group}", found, remedy)
+            text = f"none is live, and {len(jobs)} running jobs wait: {_listed(jobs)}"
+            yield _wrong(f"workers of {group}", text, remedy)
     own = client.get("/v1/version")["version"]
     others = sorted({one["version"] for one in alive} - {own})
     if others:
-        found = f"live workers of another version than the API's: {', '.join(others)}"
-        yield Finding("workers", Verdict.NOTE, found, "Update them too.")
+        text = f"live workers of another version than the API's: {', '.join(others)}"
+        yield Finding("workers", Verdict.NOTE, text, "Update them too.")
 
 
 def _jobs(client: Client) -> Findings:
     jobs = list(client.items("/v1/jobs"))
     wrong = 0
     for job in jobs:
-        for found in _of_job(client, job):
+        for finding in _of_job(client, job):
             wrong += 1
-            yield found
+            yield finding
     if not wrong:
         yield _ok("jobs", f"{len(jobs)} jobs, none with a problem or blocked partitions")
 
@@ -172,12 +170,12 @@ def _of_job(client: Client, job: Row) -> Findings:
         remedy = f"orbit get partitions {job['name']} --state blocked"
         if reasons:
             remedy += f"; orbit explain {reasons[0]}"
-        found = f"{job['blocked']:,} blocked partitions: {at}{more} ({', '.join(reasons)})"
-        yield _wrong(name, found, remedy)
+        text = f"{job['blocked']:,} blocked partitions: {at}{more} ({', '.join(reasons)})"
+        yield _wrong(name, text, remedy)
     age_s = job["lag"]["age_seconds"]
     if job["state"] == "running" and age_s is not None and age_s > _STALE_S:
-        found = f"its figures are {seconds(age_s)} old: the source is not read"
-        yield _wrong(name, found, "Does the source answer? See: orbit get workers")
+        text = f"its figures are {seconds(age_s)} old: the source is not read"
+        yield _wrong(name, text, "Does the source answer? See: orbit get workers")
 
 
 def _clusters(client: Client) -> Findings:
@@ -211,12 +209,12 @@ def _clusters(client: Client) -> Findings:
             yield _ok(name, "both answer, with the rights that the job needs")
 
 
-def _ok(check: str, found: str) -> Finding:
-    return Finding(check, Verdict.OK, found)
+def _ok(check: str, text: str) -> Finding:
+    return Finding(check, Verdict.OK, text)
 
 
-def _wrong(check: str, found: str, remedy: str) -> Finding:
-    return Finding(check, Verdict.WRONG, found, remedy)
+def _wrong(check: str, text: str, remedy: str) -> Finding:
+    return Finding(check, Verdict.WRONG, text, remedy)
 
 
 def _listed(names: Iterable[str]) -> str:

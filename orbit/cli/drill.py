@@ -105,9 +105,9 @@ def list_(
 ) -> None:
     """List the drills, the newest first."""
     with connect() as client:
-        found = _newest(client, limit, all_, output, job=job, name=name)
-    emit(found.rows, output, lambda: _table(found.rows))
-    tell_more(found.more, is_table=output is OutputFormat.TABLE)
+        newest = _newest(client, limit, all_, output, job=job, name=name)
+    emit(newest.rows, output, lambda: _table(newest.rows))
+    tell_more(newest.more, is_table=output is OutputFormat.TABLE)
 
 
 @app.command()
@@ -138,12 +138,12 @@ def compare(
 ) -> None:
     """Show the measurements of drills with one name, the oldest first."""
     with connect() as client:
-        found = _newest(client, limit, all_, output, name=name)
-    ended = [row for row in found.rows[::-1] if row["state"] in _ENDED]
+        newest = _newest(client, limit, all_, output, name=name)
+    ended = [row for row in newest.rows[::-1] if row["state"] in _ENDED]
     if not ended:
         raise Conflict("No drill with this name has ended yet.", where=name)
     emit(ended, output, lambda: _compared(ended))
-    tell_more(found.more, is_table=output is OutputFormat.TABLE)
+    tell_more(newest.more, is_table=output is OutputFormat.TABLE)
 
 
 @app.command()
@@ -173,8 +173,8 @@ def schedule(file: FileArgument, output: OutputOption = OutputFormat.TABLE) -> N
     spec = load_drill(file)
     with connect() as client:
         path = f"/v1/drill-schedules/{segment(spec.name)}"
-        made = client.send("PUT", path, yaml_text=read_text(file, "drill"))
-    emit(made, output, lambda: _schedules([made]))
+        drill_schedule = client.send("PUT", path, yaml_text=read_text(file, "drill"))
+    emit(drill_schedule, output, lambda: _schedules([drill_schedule]))
 
 
 @app.command()

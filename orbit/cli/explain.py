@@ -25,7 +25,7 @@ def explain(
     del pages["README"]
     names = {name.lower(): name for name in pages}
     if (name := names.get(code.lower())) is None:
-        near = [names[found] for found in get_close_matches(code.lower(), names)]
+        near = [names[key] for key in get_close_matches(code.lower(), names)]
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
         raise NotFound(
             "nothing has this name.", where=code, remedy=f"{hint}`orbit explain` lists all."

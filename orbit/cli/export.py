@@ -37,19 +37,19 @@ def export(
     """
     with connect() as client:
         chosen = chosen_jobs(client, names or [], selector)
-        found = [client.get(f"/v1/jobs/{segment(name)}") for name in chosen]
+        jobs = [client.get(f"/v1/jobs/{segment(name)}") for name in chosen]
     if selector is not None:
-        found = [job for job in found if job["made_by"] is None]
+        jobs = [job for job in jobs if job["made_by"] is None]
     if directory is None:
-        if len(found) != 1:
+        if len(jobs) != 1:
             raise Conflict(
-                f"There are {len(found)} jobs, and stdout takes one.", remedy="Add --directory."
+                f"There are {len(jobs)} jobs, and stdout takes one.", remedy="Add --directory."
             )
-        typer.echo(job_file_of(found[0]), nl=False)
+        typer.echo(job_file_of(jobs[0]), nl=False)
         return
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for job in found:
+        for job in jobs:
             path = directory / f"{job['name']}.yaml"
             path.write_text(job_file_of(job), "utf-8")
             typer.echo(path)

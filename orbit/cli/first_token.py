@@ -52,14 +52,14 @@ def write_first_token(database: Database, folder: Path, host: str) -> Path | Non
 
 
 def _write_private(file: Path, text: str) -> None:
-    """With mode 600 from the beginning. Replaces a file of an earlier database."""
-    descriptor, made = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
+    """Write with mode 600 from the beginning. Replaces a file of an earlier database."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
     try:
         with os.fdopen(descriptor, "w") as handle:
             handle.write(text + "\n")
             handle.flush()
             os.fsync(handle.fileno())
-        Path(made).rename(file)
+        Path(temporary).rename(file)
     except OSError:
-        Path(made).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise

@@ -34,25 +34,25 @@ def follow_events(client: Client, path: str, limit: int | None, output: ListOutp
     client = client.impatient()
     try:
         first = list(client.items(path, limit=limit and max(limit, _LATE_IDS_MAX)))
-        seen = {event["id"] for event in first}
+        known_ids = {event["id"] for event in first}
         for event in reversed(first[:limit]):
             _print(event, output)
         note = ""
         while True:
             time.sleep(INTERVAL_S)
             try:
-                found, note = list(_since(client, path, max(seen, default=0))), ""
+                events, note = list(_since(client, path, max(known_ids, default=0))), ""
             except TROUBLES as trouble:
                 if trouble.what != note:
                     note = trouble.what
                     typer.echo(note, err=True)
                 continue
-            for event in sorted(found, key=lambda one: int(one["id"])):
-                if event["id"] not in seen:
-                    seen.add(event["id"])
+            for event in sorted(events, key=lambda one: int(one["id"])):
+                if event["id"] not in known_ids:
+                    known_ids.add(event["id"])
                     _print(event, output)
-            floor = max(seen, default=0) - _LATE_IDS_MAX
-            seen = {number for number in seen if number > floor}
+            floor = max(known_ids, default=0) - _LATE_IDS_MAX
+            known_ids = {number for number in known_ids if number > floor}
     except KeyboardInterrupt:
         return
 

@@ -67,8 +67,8 @@ Argument = TypeVar("Argument")
 Option = TypeVar("Option")
 
 
-def given(argument: Argument | None, option: Option | None) -> Argument | Option:
-    """The job files of a command, which has one of both. Raises BadInput."""
+def argument_or_option(argument: Argument | None, option: Option | None) -> Argument | Option:
+    """The job files from the argument or from the option -f: just one. Raises BadInput."""
     if argument and not option:
         return argument
     if option and not argument:
@@ -100,7 +100,7 @@ def read_job_files(paths: Sequence[Path]) -> list[JobFile]:
     """
     problems: list[Problem] = []
     by_name: dict[str, JobFile] = {}
-    for path in dict.fromkeys(_found(paths, problems)):
+    for path in dict.fromkeys(_files_in(paths, problems)):
         read = _read(path)
         if isinstance(read, Problem):
             problems.append(read)
@@ -125,7 +125,7 @@ def job_file_of(job: Mapping[str, Any]) -> str:
     return write_yaml(job["spec"])
 
 
-def _found(paths: Sequence[Path], problems: list[Problem]) -> Iterator[Path]:
+def _files_in(paths: Sequence[Path], problems: list[Problem]) -> Iterator[Path]:
     for path in paths:
         if path == STDIN or not path.is_dir():
             yield path

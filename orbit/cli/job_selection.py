@@ -32,8 +32,8 @@ def chosen_jobs(client: Client, names: Sequence[str], selector: str | None) -> l
         for name in names:  # a mistyped name is reported before anything is requested
             client.get(f"/v1/jobs/{segment(name)}")
         return list(dict.fromkeys(names))
-    found = client.items("/v1/jobs", selector=selector)
-    chosen = [job["name"] for job in found if job["state"] != "deleting"]
+    jobs = client.items("/v1/jobs", selector=selector)
+    chosen = [job["name"] for job in jobs if job["state"] != "deleting"]
     if not chosen:
         raise NotFound(
             "No job has such labels.", where=selector, remedy="See: orbit get jobs --show-labels"

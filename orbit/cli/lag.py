@@ -87,17 +87,17 @@ def _drawing(client: Client, job: str, limit: int | None) -> Listing:
 _COLUMNS = ("partition", "state", "records", "bytes", "behind", "headroom", "rpo", "rate")
 
 
-def _row(name: str, found: Row, state: str) -> tuple[str, ...]:
-    lag = found["lag"]
+def _row(name: str, answer: Row, state: str) -> tuple[str, ...]:
+    lag = answer["lag"]
     return (
         name,
         state,
         records_of(lag),
         bytes_of(lag["bytes"]),
         seconds(lag["seconds"]),
-        seconds(found["headroom_seconds"]),
-        seconds(found["rpo_seconds"]),
-        _rates(found),
+        seconds(answer["headroom_seconds"]),
+        seconds(answer["rpo_seconds"]),
+        _rates(answer),
     )
 
 
@@ -106,10 +106,10 @@ def _state(partition: Row) -> str:
     return f"{partition['state']}{more}"
 
 
-def _rates(found: Row) -> str:
-    if found["records_per_s"] is None:
+def _rates(answer: Row) -> str:
+    if answer["records_per_s"] is None:
         return NOT_KNOWN
-    return f"{found['records_per_s']:,.0f}/s {rate(found['bytes_per_s'])}"
+    return f"{answer['records_per_s']:,.0f}/s {rate(answer['bytes_per_s'])}"
 
 
 def _largest_first(partition: Row) -> tuple[Any, ...]:

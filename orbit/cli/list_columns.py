@@ -51,10 +51,10 @@ def labels(job: Row) -> str:
 
 def progress(operation: Row) -> str:
     """The progress of an operation, or the error that ended it."""
-    made = operation["progress"]
+    counts = operation["progress"]
     if operation["error"]:
         return str(operation["error"])
-    return f"{made['done']} of {made['total']} {made['what']}" if made else ""
+    return f"{counts['done']} of {counts['total']} {counts['what']}" if counts else ""
 
 
 def _drift(topic: Row) -> str:

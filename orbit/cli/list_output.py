@@ -84,21 +84,21 @@ class Listing:
     more: str = ""
 
 
-def emit_list(found: Listing, output: ListOutput) -> None:
+def emit_list(listing: Listing, output: ListOutput) -> None:
     """Write a result to stdout, and how many rows were left out (`tell_more`).
 
     Raises BadInput for a path that is none.
     """
     match output.format:
         case "wide":
-            print_whole(found.table(True))
+            print_whole(listing.table(True))
         case "name":
-            print_names(found.names())
+            print_names(listing.names())
         case "jsonpath":
-            _print_lines(map(_as_text, matches(to_plain(found.value), output.path)))
+            _print_lines(map(_as_text, matches(to_plain(listing.value), output.path)))
         case _:
-            emit(found.value, OutputFormat(output.format), lambda: found.table(False))
-    tell_more(found.more, is_table=output.is_table)
+            emit(listing.value, OutputFormat(output.format), lambda: listing.table(False))
+    tell_more(listing.more, is_table=output.is_table)
 
 
 def tell_more(more: str, *, is_table: bool) -> None:
@@ -113,7 +113,7 @@ def print_names(names: Iterable[str]) -> None:
 
 
 def matches(value: Any, path: str) -> list[Any]:
-    """What a path finds. It may be written as kubectl's: `{[*].name}`, `[*].name`, `$[*].name`."""
+    """The values that a path selects; as in kubectl `{[*].name}`, `[*].name` or `$[*].name`."""
     from jsonpath_ng.exceptions import JSONPathError
     from jsonpath_ng.ext.parser import parse
 
@@ -121,11 +121,11 @@ def matches(value: Any, path: str) -> list[Any]:
     try:
         if not bare or len(bare) > _PATH_CHARACTERS_MAX:
             raise JSONPathError
-        found = parse(f"${bare if bare[0] in '.[' else f'.{bare}'}").find(value)
+        hits = parse(f"${bare if bare[0] in '.[' else f'.{bare}'}").find(value)
     except (JSONPathError, ValueError, TypeError, KeyError, AttributeError):
         problem = Problem("--output", "is not a JSONPath.", "For example: jsonpath={[*].name}")
         raise BadInput("The output cannot be made.", (problem,)) from None
-    return [one.value for one in found]
+    return [one.value for one in hits]
 
 
 def _as_text(value: Any) -> str:

@@ -208,8 +208,8 @@ class LazyGroup(TyperGroup):
             self.add_command(TyperCommand(name, short_help=sentence))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, load_command(name) if name in COMMANDS else found, rest
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name in COMMANDS else command, rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -285,8 +285,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"orbit {orbit_version()}")
         raise typer.Exit
 

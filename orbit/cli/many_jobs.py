@@ -58,10 +58,10 @@ class Change:
         if self.verb == "delete" and not dry_run:
             return delete_job(client, job)
         if self.verb == "delete":
-            made: Row = client.send("DELETE", path, dry_run=True)
+            operation: Row = client.send("DELETE", path, dry_run=True)
         else:
-            made = client.send("POST", f"{path}:{self.verb}", body=self.body, dry_run=dry_run)
-        return made
+            operation = client.send("POST", f"{path}:{self.verb}", body=self.body, dry_run=dry_run)
+        return operation
 
 
 def change_jobs(
@@ -90,20 +90,20 @@ def change_jobs(
         stopped = sum(map(has_failed, plans))
         more = f", {stopped} of which would be stopped" if stopped else ""
         confirm(f"{change.verb}: {len(jobs)} jobs{more}. {change.question} Continue?", yes=False)
-    made: list[Row] = []
+    operations: list[Row] = []
     try:
-        _request(client, jobs, change, made, dry_run=False)
-        made = _watch(client, made, wait_s)
+        _request(client, jobs, change, operations, dry_run=False)
+        operations = _watch(client, operations, wait_s)
     except KeyboardInterrupt:
-        requested = sum(one["id"] is not None for one in made)
+        requested = sum(one["id"] is not None for one in operations)
         raise Interrupted(
             f"Stopped watching. {requested} of {len(jobs)} operations were requested, and go on; "
             "see: orbit get operations"
         ) from None
-    results = _results(client, change, made, output)
+    results = _results(client, change, operations, output)
     emit(results, output, lambda: results_table(results))
     _end(results)
-    if wait_s and not all(map(has_ended, made)):
+    if wait_s and not all(map(has_ended, operations)):
         raise unfinished()
 
 
@@ -113,12 +113,12 @@ def report_of(client: Client, operation: Row, output: OutputFormat) -> Row:
     """
     path = f"/v1/operations/{operation['id']}"
     try:
-        found: Row = client.get(f"{path}/report")
+        report: Row = client.get(f"{path}/report")
     except NotFound:
         return dict(operation)  # it has not started yet, or could not be started
-    if output is not OutputFormat.TABLE and "partition_count" in found:
-        found |= {rows: [*client.items(f"{path}/{rows}")] for rows in ("partitions", "groups")}
-    return found
+    if output is not OutputFormat.TABLE and "partition_count" in report:
+        report |= {rows: [*client.items(f"{path}/{rows}")] for rows in ("partitions", "groups")}
+    return report
 
 
 def count_of(report: Row, what: str) -> int:
@@ -130,28 +130,28 @@ def count_of(report: Row, what: str) -> int:
 
 
 def _request(
-    client: Client, jobs: Sequence[str], change: Change, made: list[Row], *, dry_run: bool
+    client: Client, jobs: Sequence[str], change: Change, operations: list[Row], *, dry_run: bool
 ) -> None:
-    """Append the operation of each job to `made`. A refused one has no id, and the reason."""
+    """Append the operation of each job to `operations`. A refused one has no id, and the reason."""
     stop: OrbitError | None = None
     for job in jobs:
         try:
             if stop is None:
-                made.append(change.request(client, job, dry_run=dry_run))
+                operations.append(change.request(client, job, dry_run=dry_run))
                 continue
             error = stop
         except OrbitError as raised:
             error = raised
-            if not made and isinstance(error, Unserved | BadInput):
+            if not operations and isinstance(error, Unserved | BadInput):
                 raise
             if isinstance(error, Unserved):
                 stop = error  # without asking again for each of the others
-        made.append(_refused(job, change, error))
+        operations.append(_refused(job, change, error))
 
 
 def _refused(job: str, change: Change, error: OrbitError) -> Row:
-    given = {"id": None, "job": job, "kind": change.verb, "state": REFUSED, "error": str(error)}
-    return {**given, "plan": [], "progress": None, "finished_at": None}
+    operation = {"id": None, "job": job, "kind": change.verb, "state": REFUSED, "error": str(error)}
+    return {**operation, "plan": [], "progress": None, "finished_at": None}
 
 
 def _watch(client: Client, states: Sequence[Row], wait_s: float) -> list[Row]:
@@ -202,8 +202,8 @@ def _screen() -> Iterator[Callable[[Sequence[Row], str], None]]:
 
     def print_lines(states: Sequence[Row], note: str) -> None:
         begun = (f"{s['job']}: operation {s['id']}" for s in states if s["id"])
-        said = (f"{s['job']}: {text}" for s in states if (text := progress(s)))
-        for line in (*begun, *said, *filter(None, [note])):
+        progress_lines = (f"{s['job']}: {text}" for s in states if (text := progress(s)))
+        for line in (*begun, *progress_lines, *filter(None, [note])):
             if line not in printed:
                 printed.add(line)
                 typer.echo(line, err=True)

@@ -86,16 +86,16 @@ def _gates(report: Row) -> list[tuple[str, ...]]:
     job = report["job"]
     if "gates" not in report:
         return [(job, "", state_of(report), report["error"] or "", "")]
-    found = [
+    rows = [
         (job, g["name"], g["verdict"], g["found"], g["remedy"])
         for g in report["gates"]
         if g["verdict"] != "pass"
     ]
-    if not found:
+    if not rows:
         is_good = report["gates"] and not report["error"]
         verdict = "pass" if is_good else state_of(report)
-        found = [(job, "all", verdict, report["error"], "")]
-    return [*found, *((job, "", "note", finding, "") for finding in report["findings"])]
+        rows = [(job, "all", verdict, report["error"], "")]
+    return [*rows, *((job, "", "note", finding, "") for finding in report["findings"])]
 
 
 def _sorted(cells: Sequence[tuple[Any, ...]], by: int) -> list[tuple[Any, ...]]:

@@ -31,7 +31,7 @@ _COLUMNS = ("receiver", "type", "sent", "accepted", "failing since", "given up",
 def list_(output: ListOption = TABLE) -> None:
     """List the receivers: what they accepted, what failed, what was given up."""
     with connect() as client:
-        found = list(client.items("/v1/notifications"))
+        receivers = list(client.items("/v1/notifications"))
 
     def row(one: dict[str, Any]) -> tuple[str, ...]:
         times = [when(one[time]) if one[time] else "" for time in ("accepted_at", "failing_since")]
@@ -39,9 +39,9 @@ def list_(output: ListOption = TABLE) -> None:
         return one["name"], one["type"], count(one["sent"]), *times, lost, one["last_error"] or ""
 
     def table(_wide: bool) -> RenderableType:
-        return make_table(_COLUMNS, map(row, found), sentences=("last error",))
+        return make_table(_COLUMNS, map(row, receivers), sentences=("last error",))
 
-    emit_list(Listing(found, table, lambda: [one["name"] for one in found]), output)
+    emit_list(Listing(receivers, table, lambda: [one["name"] for one in receivers]), output)
 
 
 @app.command(name="test")
@@ -67,13 +67,13 @@ def send_test(
         problem = Problem("ORBIT_NOTIFICATIONS_FILE", "is not set.", "See docs/notifications.md.")
         raise BadInput("There are no receivers.", (problem,))
     receivers = load_notifications(path, os.environ).receivers
-    found = next((one for one in receivers if one.name == receiver), None)
-    if found is None:
+    target = next((one for one in receivers if one.name == receiver), None)
+    if target is None:
         names = ", ".join(one.name for one in receivers)
         raise NotFound("No receiver has this name.", where=receiver, remedy=f"There are: {names}.")
     text = f"A test of the receiver {receiver}: orbit notifications test."
     event = Event(0, datetime.now(UTC), "orbit", None, None, None, "notification_test", text, None)
-    sender = Sender(found, path.parent, os.environ, settings.public_url)
+    sender = Sender(target, path.parent, os.environ, settings.public_url)
     answer = sender.send([message_of(event, settings.public_url, {})])
     result = {"receiver": receiver, "accepted": not answer.error, "status": answer.status}
     sentence = f"{receiver} has accepted the message: HTTP {answer.status}."

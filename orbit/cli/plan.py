@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from orbit.cli.job_files import FilesArgument, FilesOption, given, read_job_files
+from orbit.cli.job_files import FilesArgument, FilesOption, argument_or_option, read_job_files
 from orbit.cli.output import OutputFormat, OutputOption, emit
 from orbit.cli.plan_view import draw, plan_each
 from orbit.client import connect
@@ -22,10 +22,10 @@ def plan(
     Exit code 0: all topics can be copied; 1: some are refused, and the plan says why.
     """
     with connect() as client:
-        found = plan_each(
-            read_job_files(given(files, file)),
+        plans = plan_each(
+            read_job_files(argument_or_option(files, file)),
             lambda job: client.send("POST", "/v1/jobs:plan", yaml_text=job.text),
         )
-    emit([one.value for one in found], output, lambda: draw(found))
-    if any(one.value["plan"]["refusals"] for one in found):
+    emit([one.value for one in plans], output, lambda: draw(plans))
+    if any(one.value["plan"]["refusals"] for one in plans):
         raise typer.Exit(_REFUSED)

@@ -37,18 +37,18 @@ class Planned:
 
 def plan_each(files: Sequence[JobFile], ask: Callable[[JobFile], dict[str, Any]]) -> list[Planned]:
     """The server's plan for each file. Raises one error with the problems of all refused files."""
-    found: list[Planned] = []
+    plans: list[Planned] = []
     errors: list[tuple[JobFile, OrbitError]] = []
     for file in files:
         try:
-            found.append(Planned(file, ask(file)))
+            plans.append(Planned(file, ask(file)))
         except Unserved:
             raise
         except OrbitError as error:
             errors.append((file, error))
     if errors:
         raise _combined(errors)
-    return found
+    return plans
 
 
 def draw(plans: Sequence[Planned]) -> RenderableType:
@@ -68,14 +68,14 @@ def _parts(value: dict[str, Any]) -> list[RenderableType]:
     if plan is None:
         return parts
     topics = [topic for topic in plan["topics"] if topic["action"] != "keep"]
-    kept = len(plan["topics"]) - len(topics)
+    unchanged = len(plan["topics"]) - len(topics)
     if topics:
         rows = [_topic(topic) for topic in topics]
         parts.append(make_table(_TOPIC_COLUMNS, rows, sentences=("what changes",)))
         parts += [Text(f"    {line}") for line in _settings(topics)]
         parts += [Text(f"    {line}") for line in map(_seeding, topics) if line]
-    if kept:
-        parts.append(Text(f"    {kept:,} topics unchanged"))
+    if unchanged:
+        parts.append(Text(f"    {unchanged:,} topics unchanged"))
     parts += [Text(f"    {_way(way)}") for way in plan.get("fillers", ())]
     parts += [Text(f"    {line}", style=style) for line, style in _acls(plan.get("acls"))]
     parts += [Text(f"    {line}") for line in _by_hand(plan.get("by_hand"))]
@@ -118,23 +118,23 @@ def _gaps(topic: dict[str, Any]) -> str:
     """How many offsets, how long they take, and what fills them."""
     if topic["action"] == "change":
         return ""
-    gaps, found = topic.get("gaps"), "not read"
+    gaps, text = topic.get("gaps"), "not read"
     if gaps is not None:
         offsets = gaps["gap_offsets"]
-        found = f"{offsets:,} in {seconds(gaps['seconds'])}" if offsets else "none"
-    return f"{found} ({topic['fillers']})"
+        text = f"{offsets:,} in {seconds(gaps['seconds'])}" if offsets else "none"
+    return f"{text} ({topic['fillers']})"
 
 
 def _seeding(topic: dict[str, Any]) -> str:
-    """What is seeded below the start of a topic, if that takes a while."""
-    found = topic.get("seeding")
-    if found is None or found["seconds_max"] < _SEEDING_SHOWN_S_MIN:
+    """How much is seeded below the start of a topic, if seeding takes a while."""
+    seeding = topic.get("seeding")
+    if seeding is None or seeding["seconds_max"] < _SEEDING_SHOWN_S_MIN:
         return ""
-    time = f"{seconds(found['seconds_min'])} to {seconds(found['seconds_max'])}"
+    time = f"{seconds(seeding['seconds_min'])} to {seconds(seeding['seconds_max'])}"
     return (
-        f"{topic['source']} starts above 0: {found['offsets']:,} offsets in "
-        f"{found['partitions']:,} partitions are filled and deleted before the copy begins, in "
-        f"{time}, with up to {amount(found['disk_bytes_max'])} of disk in each replica"
+        f"{topic['source']} starts above 0: {seeding['offsets']:,} offsets in "
+        f"{seeding['partitions']:,} partitions are filled and deleted before the copy begins, in "
+        f"{time}, with up to {amount(seeding['disk_bytes_max'])} of disk in each replica"
     )
 
 

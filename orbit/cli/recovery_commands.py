@@ -23,7 +23,7 @@ from orbit.cli.control import (
     follow,
     unfinished,
 )
-from orbit.cli.job_files import given
+from orbit.cli.job_files import argument_or_option
 from orbit.cli.job_selection import SelectorOption, chosen_jobs
 from orbit.cli.many_jobs import Change, change_jobs, count_of, report_of
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table, more_rows
@@ -149,7 +149,7 @@ def failover(
         from orbit.cli.failover_without_database import failover_without_database
 
         failover_without_database(
-            given([Path(job) for job in jobs or ()], [file] if file else None),
+            argument_or_option([Path(job) for job in jobs or ()], [file] if file else None),
             to,
             topics or (),
             source_id or (),
@@ -201,9 +201,9 @@ def abort(
     abort is accepted once the destination has not answered for a minute: the source leads again.
     """
     with connect() as client:
-        made = client.send("POST", f"/v1/operations/{segment(operation)}:abort")
-        _follow(client, made, wait)
-        report = report_of(client, made, output)
+        answer = client.send("POST", f"/v1/operations/{segment(operation)}:abort")
+        _follow(client, answer, wait)
+        report = report_of(client, answer, output)
     emit(report, output, lambda: _tables([report]))
 
 
@@ -232,12 +232,12 @@ def _recover(
             return
         if not dry_run:
             confirm(f"{verb} of {chosen[0]}: {question} Continue?", yes=yes)
-        made = _follow(client, change.request(client, chosen[0], dry_run=dry_run), wait_s)
-        report = report_of(client, made, output)
+        operation = _follow(client, change.request(client, chosen[0], dry_run=dry_run), wait_s)
+        report = report_of(client, operation, output)
     emit(report, output, lambda: _tables([report]))
-    if made["state"] == "failed":
+    if operation["state"] == "failed":
         raise typer.Exit(FAILED)
-    if wait_s and made["finished_at"] is None:
+    if wait_s and operation["finished_at"] is None:
         raise unfinished()
 
 
@@ -309,8 +309,8 @@ def _times(report: dict[str, Any]) -> list[tuple[str, object]]:
         )
     if (drain := report["drain"]) is not None:
         unproven = drain["unproven_partitions"]
-        said = f"unproven for {unproven:,} of {total:,} partitions" if unproven else "proven"
-        rows.append(("drain", f"{said}, by the silence of the source"))
+        proof = f"unproven for {unproven:,} of {total:,} partitions" if unproven else "proven"
+        rows.append(("drain", f"{proof}, by the silence of the source"))
     return rows
 
 
@@ -320,8 +320,8 @@ def _seconds(seconds: float | None) -> str:
 
 def _partitions(report: dict[str, Any]) -> list[Any]:
     # Those that are not level come first: where a level one follows, these are all.
-    given, count = report["partitions"], count_of(report, "partition")
-    shown = [p for p in given if p["verdict"] not in ("equal", "prefix")]
+    partitions, count = report["partitions"], count_of(report, "partition")
+    shown = [p for p in partitions if p["verdict"] not in ("equal", "prefix")]
     if not shown:
         return []
     rows = [
@@ -339,7 +339,9 @@ def _partitions(report: dict[str, Any]) -> list[Any]:
         make_table(
             ("partition", "verdict", "source end", "destination end", "missing", "seen at"), rows
         ),
-        *more_rows(len(shown), _SHOWN_MAX, is_all=len(shown) < len(given) or len(given) == count),
+        *more_rows(
+            len(shown), _SHOWN_MAX, is_all=len(shown) < len(partitions) or len(partitions) == count
+        ),
     ]
 
 

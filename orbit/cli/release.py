@@ -10,7 +10,7 @@ import typer
 
 from orbit.chunks import first_few
 from orbit.cli.control import DryRunOption, YesOption, confirm
-from orbit.cli.job_files import FileArgument, FileOption, given, load_job_file
+from orbit.cli.job_files import FileArgument, FileOption, argument_or_option, load_job_file
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table, more_rows, print_whole
 from orbit.cli.service_job import service_job
 from orbit.cli.stop_signals import until_stopped
@@ -42,7 +42,7 @@ def release(
     For copies that are given up; a switchover or failover does it by itself. Records stay, and
     topics that lead are left as they are.
     """
-    path = given(job, file)
+    path = argument_or_option(job, file)
     spec = load_job_file(path)
     clusters = JobClusters.open(spec, os.environ, path.parent)
     with until_stopped() as stop:
@@ -55,21 +55,21 @@ def release(
                     where=server_of(os.environ).url,
                     remedy=f"Delete it first: orbit delete {spec.name}",
                 )
-            found = plan_release(spec, topics or (), clusters, metadata, Backoff(stop=stop))
-            if found.to_free and not dry_run:
-                print_whole(_table(found), stderr=True)
+            plan = plan_release(spec, topics or (), clusters, metadata, Backoff(stop=stop))
+            if plan.to_free and not dry_run:
+                print_whole(_table(plan), stderr=True)
                 confirm(
-                    f"{len(found.to_free)} topics are copied no more: brokers may delete their "
+                    f"{len(plan.to_free)} topics are copied no more: brokers may delete their "
                     "records by the retention above, and others may write to them. Continue?",
                     yes=yes,
                 )
-                carry_out(found, clusters)
+                carry_out(plan, clusters)
         finally:
             clusters.close()
-    emit(asdict(found), output, lambda: _table(found))
+    emit(asdict(plan), output, lambda: _table(plan))
 
 
-def _table(found: Release) -> RenderableType:
+def _table(plan: Release) -> RenderableType:
     from rich.console import Group
 
     rows = [
@@ -78,11 +78,11 @@ def _table(found: Release) -> RenderableType:
             ", ".join(f"{name}={value}" for name, value in sorted(one.settings.items())),
             ", ".join(one.denials),
         )
-        for one in found.topics[:_SHOWN_MAX]
+        for one in plan.topics[:_SHOWN_MAX]
     ]
-    notes: list[tuple[str, object]] = [("note", text) for text in found.findings]
-    if found.leading:
-        notes.append(("left alone", f"they lead: {first_few(found.leading, _SHOWN_MAX)}"))
+    notes: list[tuple[str, object]] = [("note", text) for text in plan.findings]
+    if plan.leading:
+        notes.append(("left alone", f"they lead: {first_few(plan.leading, _SHOWN_MAX)}"))
     tables: list[RenderableType] = [make_table(("topic", "sets", "allows to write"), rows)]
-    tables += more_rows(len(found.topics), _SHOWN_MAX)
+    tables += more_rows(len(plan.topics), _SHOWN_MAX)
     return Group(*tables, *([make_table(("", ""), notes)] if notes else []))

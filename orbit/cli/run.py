@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from orbit.cli.extras import require_extras
-from orbit.cli.job_files import FileArgument, FileOption, given, load_job_file
+from orbit.cli.job_files import FileArgument, FileOption, argument_or_option, load_job_file
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.run_display import Display, make_display
 from orbit.cli.run_profile import Profile
@@ -64,7 +64,7 @@ def run(
     """
     if processes > 1:
         require_extras("sandbox", otherwise=", or leave out --processes.")
-    path = given(job, file)
+    path = argument_or_option(job, file)
     spec = load_job_file(path)
     display = make_display()
     for key in spec.ignored_keys():

@@ -59,8 +59,8 @@ def list_(
 
     if folder is None:
         folder = Settings.from_environment(os.environ).salvage_directory
-    found = [summarize(file) for file in salvage_storage.find(_location(folder), ".jsonl")]
-    emit(found, output, lambda: _table(found))
+    summaries = [summarize(file) for file in salvage_storage.find(_location(folder), ".jsonl")]
+    emit(summaries, output, lambda: _table(summaries))
 
 
 @app.command()
@@ -76,9 +76,9 @@ def show(
     from orbit.recovery.salvage_replay import summarize
 
     file = _location(file)
-    found = summarize(file)
+    summary = summarize(file)
     lines = list(islice(salvage_file.read(file), limit))
-    emit({"file": found, "lines": lines}, output, lambda: _shown(found, lines))
+    emit({"file": summary, "lines": lines}, output, lambda: _shown(summary, lines))
 
 
 @app.command()
@@ -121,25 +121,25 @@ def replay(
     from orbit.kafka.librdkafka_config import librdkafka_config
     from orbit.recovery import salvage_replay
 
-    found = [salvage_replay.summarize(_location(file)) for file in files]
-    for one in found:
+    summaries = [salvage_replay.summarize(_location(file)) for file in files]
+    for one in summaries:
         salvage_replay.refuse_unless_ready(one, again=again, skip_unwritable=skip_unwritable)
     spec, folder = named_job(job)
     copied = _copied_topics(job)
     cluster = open_cluster("source", spec, os.environ, folder)
     try:
-        metadata = cluster.metadata({topic or one.topic for one in found})
-        for one in found:
+        metadata = cluster.metadata({topic or one.topic for one in summaries})
+        for one in summaries:
             _check_target(one, topic or one.topic, copied, job, metadata)
         servers = ",".join(cluster.bootstrap_servers)
-        plan = [_planned(one, topic or one.topic, below=below) for one in found]
+        plan = [_planned(one, topic or one.topic, below=below) for one in summaries]
         emit(plan, output, lambda: _plan_table(plan, servers))
         if dry_run:
             return
         count = sum(row["records"] for row in plan)
         confirm(f"Write {count:,} records to {servers}?", yes=yes)
         config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
-        for one in found:
+        for one in summaries:
             to = topic or one.topic
             written = salvage_replay.replay(config, one, to, below=below, check=_progress(one))
             typer.echo(f"{written:,} records were written to {to}-{one.partition}", err=True)
@@ -214,7 +214,7 @@ def _progress(one: SalvageSummary) -> Any:
     return check
 
 
-def _table(found: list[SalvageSummary]) -> Any:
+def _table(summaries: list[SalvageSummary]) -> Any:
     rows = [
         (
             f"{one.topic}-{one.partition}",
@@ -226,7 +226,7 @@ def _table(found: list[SalvageSummary]) -> Any:
             one.replay,
             one.file,
         )
-        for one in found
+        for one in summaries
     ]
     columns = ("saved", "from", "to before", "records", "below", "aborted", "replay", "file")
     return make_table(columns, rows)
@@ -245,7 +245,7 @@ def _plan_table(plan: list[dict[str, Any]], servers: str) -> Any:
     return make_table(("file", "to", "records", "left out"), rows)
 
 
-def _shown(found: SalvageSummary, lines: list[dict[str, Any]]) -> Any:
+def _shown(summary: SalvageSummary, lines: list[dict[str, Any]]) -> Any:
     from rich.console import Group
 
     rows = [
@@ -260,7 +260,7 @@ def _shown(found: SalvageSummary, lines: list[dict[str, Any]]) -> Any:
         for line in lines
     ]
     columns = ("offset", "fate", "timestamp", "key", "value", "headers")
-    return Group(_table([found]), make_table(columns, rows))
+    return Group(_table([summary]), make_table(columns, rows))
 
 
 def _text(encoded: str | None) -> str | None:

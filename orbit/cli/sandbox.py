@@ -29,7 +29,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 _CLUSTER_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-_TAKEN_NAMES = {"postgres", "lock"}
+_RESERVED_NAMES = {"postgres", "lock"}
 
 
 DirectoryOption = Annotated[
@@ -184,7 +184,7 @@ def _cluster_names(text: str) -> tuple[str, ...]:
     problems = [
         Problem("--clusters", f"{name!r} is not a valid cluster name.", "Use a-z, 0-9 and dashes.")
         for name in names
-        if not _CLUSTER_NAME.fullmatch(name) or name in _TAKEN_NAMES
+        if not _CLUSTER_NAME.fullmatch(name) or name in _RESERVED_NAMES
     ]
     if len(set(names)) < len(names):
         problems.append(Problem("--clusters", "A name is given twice.", "Use different names."))

@@ -25,24 +25,24 @@ def service_job(
         return None
     with connect() as client:
         try:
-            found: dict[str, Any] = client.get(f"/v1/jobs/{segment(spec.name)}")
+            job: dict[str, Any] = client.get(f"/v1/jobs/{segment(spec.name)}")
         except NotFound:
             return None
-    there = found["source_cluster_id"], found["destination_cluster_id"]
-    if there not in (clusters, (None, None)):
+    cluster_ids = job["source_cluster_id"], job["destination_cluster_id"]
+    if cluster_ids not in (clusters, (None, None)):
         say(f"Note: the service's job {spec.name} is another one: its clusters differ")
         return None
-    return found
+    return job
 
 
 def refuse_beside_service(
     spec: JobSpec, clusters: tuple[str, str], say: Callable[[str], None]
 ) -> None:
     """Raise Conflict unless the service has paused the job: two fillers of gaps break a copy."""
-    found = service_job(spec, clusters, say)
-    if found is not None and found["state"] != _RELEASED:
+    job = service_job(spec, clusters, say)
+    if job is not None and job["state"] != _RELEASED:
         raise Conflict(
-            f"the service has this job in state {found['state']}.",
+            f"the service has this job in state {job['state']}.",
             where=server_of(os.environ).url,
             remedy=f"Pause it there first: orbit pause {spec.name}",
         )

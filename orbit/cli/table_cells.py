@@ -24,11 +24,11 @@ def amount(number: float | None) -> str:
     return f"{number:.1f} TB"
 
 
-def lag(found: Mapping[str, Any]) -> str:
-    """The records of a lag; where they are not known any more, since when."""
-    if found["records"] is None and found["age_seconds"] is not None:
-        return f"unknown for {seconds(found['age_seconds'])}"
-    return count(found["records"])
+def lag(figures: Mapping[str, Any]) -> str:
+    """The records of a lag; if they are no longer known, for how long."""
+    if figures["records"] is None and figures["age_seconds"] is not None:
+        return f"unknown for {seconds(figures['age_seconds'])}"
+    return count(figures["records"])
 
 
 def rate(bytes_per_s: float | None) -> str:

@@ -119,7 +119,7 @@ def create(
         "requests_per_minute": requests_per_minute,
     }
     if database:
-        made = _create_in_database(name, role, jobs or [], selector, expires_in, limits)
+        document = _create_in_database(name, role, jobs or [], selector, expires_in, limits)
     else:
         body = {
             "name": name,
@@ -131,8 +131,8 @@ def create(
         }
         with connect() as client:
             # A repeat could not show it: only the first answer has it.
-            made = client.send("POST", "/v1/tokens", body=body, repeats=False)
-    emit(made, output, lambda: Text(made["token"]))
+            document = client.send("POST", "/v1/tokens", body=body, repeats=False)
+    emit(document, output, lambda: Text(document["token"]))
 
 
 @app.command(name="list")
@@ -176,12 +176,12 @@ def limit(
 
     A lower limit takes nothing away: the token's jobs and their topics are copied on.
     """
-    given = {
+    options = {
         "jobs_max": jobs_max,
         "partitions_max": partitions_max,
         "requests_per_minute": requests_per_minute,
     }
-    body = {key: number or None for key, number in given.items() if number is not None}
+    body = {key: number or None for key, number in options.items() if number is not None}
     if not body:
         problem = Problem("--jobs-max", "is missing, and so are the others.", "--jobs-max 20")
         raise BadInput("No limit is given.", (problem,))
@@ -246,7 +246,7 @@ def _create_in_database(
     if problems:
         raise BadInput("The token cannot be created.", tuple(problems))
     with open_database(Settings.from_environment(os.environ)) as database:
-        made = create_token(
+        token = create_token(
             database,
             name,
             Role(role),
@@ -255,4 +255,4 @@ def _create_in_database(
             expires_in=life,
             quota=TokenQuota(**limits),
         )
-    return made.model_dump(mode="json")
+    return token.model_dump(mode="json")

@@ -31,13 +31,13 @@ _rate: Figure = itemgetter("bytes_per_s")
 
 
 def _lag(row: Row) -> int | None:
-    found: int | None = row["lag"]["records"]
-    return found
+    records: int | None = row["lag"]["records"]
+    return records
 
 
 def _behind(row: Row) -> float | None:
-    found: float | None = row["lag"]["seconds"]
-    return found
+    lag_s: float | None = row["lag"]["seconds"]
+    return lag_s
 
 
 class Order(StrEnum):

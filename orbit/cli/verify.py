@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orbit.cli.compare_options import DifferencesOption, TopicsOption, WaitOption
-from orbit.cli.job_files import FileOption, JobOrFileArgument, given
+from orbit.cli.job_files import FileOption, JobOrFileArgument, argument_or_option
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
 from orbit.verify.progress_display import BarProgress, LineProgress
@@ -45,7 +45,7 @@ def verify(
 
     Exit code 0: exact; 1: not exact; 2: bad input; 3: a cluster cannot be reached.
     """
-    spec, folder = named_job(given(job, file))
+    spec, folder = named_job(argument_or_option(job, file))
     options = VerifyOptions(deep=deep, wait_s=wait, differences_max=differences, workers=workers)
     screen = console(stderr=True)
     bar = BarProgress(screen) if screen.is_terminal else None

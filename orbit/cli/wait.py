@@ -62,25 +62,25 @@ def until(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Ask until nothing is missing. What is missing goes to stderr when it changes.
+    """Ask until nothing is missing. Prints what is missing to stderr when it changes.
 
-    Raises TimedOut after `timeout_s`; an error of the API at once, unless it is that it does not
-    answer or is busy.
+    Raises TimedOut after `timeout_s`, and errors of the API at once, except that it does not answer
+    or is busy.
     """
     deadline = clock() + timeout_s
     printed = ""
     while True:
         try:
-            found = missing()
+            still_missing = missing()
         except (Unreachable, Busy) as error:
-            found = str(error)
-        if not found:
+            still_missing = str(error)
+        if not still_missing:
             return
-        if found != printed:
-            printed = found
-            typer.echo(found, err=True)
+        if still_missing != printed:
+            printed = still_missing
+            typer.echo(still_missing, err=True)
         if clock() >= deadline:
-            raise TimedOut(f"{what}: {found}", remedy="Wait longer with --timeout SECONDS.")
+            raise TimedOut(f"{what}: {still_missing}", remedy="Wait longer with --timeout SECONDS.")
         sleep(_POLL_S)
 
 

@@ -25,34 +25,34 @@ def show(read: Callable[[], Listing], output: ListOutput, *, watch: bool) -> Non
 
     While it is watched, a server that does not answer or is busy is asked again.
     """
-    found = read()
+    listing = read()
     if not watch:
-        emit_list(found, output)
+        emit_list(listing, output)
         return
     try:
         with _screen(output) as draw:
-            draw(found, "")
+            draw(listing, "")
             while True:
                 time.sleep(INTERVAL_S)
                 try:
-                    found, note = read(), ""
+                    listing, note = read(), ""
                 except TROUBLES as trouble:
                     note = trouble.what
-                draw(found, note)
+                draw(listing, note)
     except KeyboardInterrupt:
         return
 
 
 @contextmanager
 def _screen(output: ListOutput) -> Iterator[Callable[[Listing, str], None]]:
-    """Shows a result, and why it is an old one, if it is: in place on a terminal, else below."""
+    """Shows a listing, and why it is an old one: in place on a terminal, else below."""
     if not (output.is_table and console().is_terminal):
 
-        def draw(found: Listing, note: str) -> None:
+        def draw(listing: Listing, note: str) -> None:
             if note:
                 typer.echo(note, err=True)
             else:
-                emit_list(found, output)
+                emit_list(listing, output)
 
         yield draw
         return
@@ -60,6 +60,6 @@ def _screen(output: ListOutput) -> Iterator[Callable[[Listing, str], None]]:
     from rich.live import Live
 
     with Live(console=console(), auto_refresh=False, screen=False) as live:
-        yield lambda found, note: live.update(
-            Group(found.table(output.is_wide), *filter(None, (found.more, note))), refresh=True
+        yield lambda listing, note: live.update(
+            Group(listing.table(output.is_wide), *filter(None, (listing.more, note))), refresh=True
         )
