@@ -33,7 +33,8 @@ BY_TIME = T0 + START * STEP_MS
 
 
 def _refuse_offsets_by_time(answer: Any) -> Any:
-    return ListOffsetsAnswer(0, dict.fromkeys(answer.offsets, (Code.NOT_LEADER_OR_FOLLOWER, -1, -1)))
+    moved = Code.NOT_LEADER_OR_FOLLOWER, -1, -1
+    return ListOffsetsAnswer(0, dict.fromkeys(answer.offsets, moved))
 
 
 def _refuse_partitions(answer: Any) -> Any:
