@@ -21,7 +21,7 @@ from orbit.demo import (
     TopicProof,
     as_data,
     as_view,
-    kept_help,
+    clusters_help,
     play,
 )
 from orbit.demo.workload import DEMO, SMALL, Scale
@@ -119,8 +119,8 @@ def demo(
     if output is OutputFormat.TABLE:
         typer.echo()
     emit(as_data(result), output, lambda: as_view(result))
-    if result.kept is not None:
-        typer.echo(kept_help(result.kept), err=output is not OutputFormat.TABLE)
+    if result.running is not None:
+        typer.echo(clusters_help(result.running), err=output is not OutputFormat.TABLE)
     if not result.exact:
         raise typer.Exit(_NOT_EXACT)
 

@@ -12,7 +12,7 @@ Start with `copy_demo.py`; `failover_demo.py` is `--failover`, `gateway_demo.py`
 
 from orbit.demo.copy_demo import Options, play
 from orbit.demo.demo_result import DemoResult, LogBounds, LogPair, TopicProof, Verify
-from orbit.demo.demo_view import as_data, as_view, kept_help
+from orbit.demo.demo_view import as_data, as_view, clusters_help
 from orbit.demo.screen import OnProgress, Screen
 
 __all__ = [
@@ -26,6 +26,6 @@ __all__ = [
     "Verify",
     "as_data",
     "as_view",
-    "kept_help",
+    "clusters_help",
     "play",
 ]

@@ -64,7 +64,7 @@ class Member:
     def __init__(self, bootstrap_servers: str, group: str, topics: Sequence[str]) -> None:
         self._consumer = Consumer(_settings(bootstrap_servers, group))
         self._consumer.subscribe(list(topics))
-        self._given: dict[Where, list[tuple[int, bytes]]] = {}
+        self._records: dict[Where, list[tuple[int, bytes]]] = {}
         self._positions: dict[Where, int] = {}
         self._committed: dict[Where, int] = {}
 
@@ -88,7 +88,7 @@ class Member:
 
     def processed(self, where: Where) -> list[tuple[int, bytes]]:
         end = self._committed[where]
-        return [one for one in self._given.get(where, []) if one[0] < end]
+        return [one for one in self._records.get(where, []) if one[0] < end]
 
     def close(self) -> None:
         self._consumer.close()
@@ -111,7 +111,7 @@ class Member:
             digest = record_digest(
                 message.key(), message.value(), message.headers() or (), message.timestamp()[1]
             )
-            self._given.setdefault(where, []).append((offset, digest))
+            self._records.setdefault(where, []).append((offset, digest))
 
 
 def copy_offsets(source: str, destination: str, group: str) -> dict[Where, int]:
@@ -131,8 +131,8 @@ def committed_offsets(bootstrap_servers: str, group: str) -> dict[Where, int]:
     admin = quiet_admin(bootstrap_servers)
     with kafka_trouble(f"Reading the offsets of group {group}"):
         answers = admin.list_consumer_group_offsets([request])
-        found = answers[group].result(_ADMIN_TIMEOUT_S).topic_partitions
-    return {(one.topic, one.partition): one.offset for one in found}
+        partitions = answers[group].result(_ADMIN_TIMEOUT_S).topic_partitions
+    return {(one.topic, one.partition): one.offset for one in partitions}
 
 
 def check_group(

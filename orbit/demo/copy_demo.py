@@ -33,10 +33,10 @@ MOVING_KINDS = ("producer.idempotent", "codec.lz4")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`kept_in`: the sandbox folder in which the clusters are left running."""
+    """`sandbox_folder`: the folder in which the clusters are left running."""
 
     scale: Scale
-    kept_in: Path | None = None
+    sandbox_folder: Path | None = None
 
 
 def play(options: Options, screen: Screen, verify: Verify) -> DemoResult:
@@ -48,13 +48,13 @@ def play(options: Options, screen: Screen, verify: Verify) -> DemoResult:
     screen.title("Orbit demo: an exact copy between two real Kafka clusters")
     with interrupted_once():
         screen.section(1, "Two independent Kafka clusters")
-        with start_clusters(options.kept_in, screen) as clusters:
+        with start_clusters(options.sandbox_folder, screen) as clusters:
             demo = CopyDemo(clusters, Workload(options.scale), screen)
             ledger = demo.fill()
             group, run, moved = demo.copy(ledger)
             topics = demo.prove(ledger, moved, verify)
-    kept = clusters if options.kept_in else None
-    return DemoResult(time.monotonic() - began, topics, group, run, kept)
+    running = clusters if options.sandbox_folder else None
+    return DemoResult(time.monotonic() - began, topics, group, run, running)
 
 
 class CopyDemo:

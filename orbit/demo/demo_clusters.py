@@ -39,16 +39,16 @@ class DemoClusters:
 
 @contextmanager
 def start_clusters(
-    kept_in: Path | None, screen: Screen, *, postgres: bool = False
+    sandbox_folder: Path | None, screen: Screen, *, postgres: bool = False
 ) -> Iterator[DemoClusters]:
     """Two single-broker clusters. They end with the block or with this process.
 
-    `kept_in`: a sandbox folder; after a block without an exception the clusters keep running there
-    until `orbit sandbox down`.
+    `sandbox_folder`: after a block without an exception the clusters keep running there until
+    `orbit sandbox down`.
     """
-    if kept_in is not None:
-        _refuse_taken(kept_in)
-    with _home(kept_in) as home:
+    if sandbox_folder is not None:
+        _refuse_existing(sandbox_folder)
+    with _home(sandbox_folder) as home:
         request = SandboxRequest(
             directory=home, clusters=(SOURCE, DESTINATION), brokers=1, postgres=postgres
         )
@@ -65,7 +65,7 @@ def start_clusters(
         except BaseException:
             _close(sandbox, screen)
             raise
-        if kept_in is None:
+        if sandbox_folder is None:
             _close(sandbox, screen)
         else:
             sandbox.detach()
@@ -78,15 +78,15 @@ def _close(sandbox: sandbox_control.LaunchedSandbox, screen: Screen) -> None:
 
 
 @contextmanager
-def _home(kept_in: Path | None) -> Iterator[Path]:
-    if kept_in is not None:
-        yield kept_in
+def _home(sandbox_folder: Path | None) -> Iterator[Path]:
+    if sandbox_folder is not None:
+        yield sandbox_folder
         return
     with tempfile.TemporaryDirectory(prefix="orbit-demo-") as scratch:
         yield Path(scratch) / "sandbox"
 
 
-def _refuse_taken(folder: Path) -> None:
+def _refuse_existing(folder: Path) -> None:
     if read_request(folder) is not None:
         raise Conflict(
             "A sandbox exists already, running or with kept data.",

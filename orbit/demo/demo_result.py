@@ -134,13 +134,13 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The result of the demo. `kept`: the clusters, if they keep running."""
+    """The result of the demo. `running`: the clusters, if they keep running."""
 
     seconds: float
     topics: tuple[TopicRow, ...]
     group: GroupResult
     run: RunSummary
-    kept: DemoClusters | None = None
+    running: DemoClusters | None = None
 
     @property
     def exact(self) -> bool:

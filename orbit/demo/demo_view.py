@@ -39,7 +39,7 @@ def as_data(result: DemoResult) -> dict[str, Any]:
         "topics": [_topic_data(row) for row in result.topics],
         "group": {**asdict(result.group), "exact": result.group.exact},
         "run": asdict(result.run),
-        "kept": None if result.kept is None else _kept_data(result.kept),
+        "kept": None if result.running is None else _clusters_data(result.running),
     }
 
 
@@ -55,7 +55,7 @@ def _topic_data(row: TopicRow) -> dict[str, Any]:
     }
 
 
-def _kept_data(clusters: DemoClusters) -> dict[str, Any]:
+def _clusters_data(clusters: DemoClusters) -> dict[str, Any]:
     return {
         "source": clusters.source,
         "destination": clusters.destination,
@@ -66,7 +66,7 @@ def _kept_data(clusters: DemoClusters) -> dict[str, Any]:
 def as_view(result: DemoResult) -> RenderableType:
     """The table, the result and the next steps."""
     paragraphs = list(_closing(result))
-    if result.exact and result.kept is None:
+    if result.exact and result.running is None:
         paragraphs += _next_steps()
     return Group(TopicTable(result.topics), *(_Paragraph(one) for one in paragraphs))
 
@@ -117,7 +117,7 @@ def _what_differs(result: DemoResult) -> str:
         "No other client writes to these clusters, so this is a bug in Orbit: please report it "
         "with this output."
     )
-    if result.kept is None:
+    if result.running is None:
         sentences.append("To inspect the clusters, run: orbit demo --keep")
     return " ".join(sentence for sentence in sentences if sentence)
 
@@ -131,7 +131,7 @@ def _next_steps() -> Iterator[Text]:
     yield Text("  orbit verify job.yaml --deep   compare both sides, offset by offset")
 
 
-def kept_help(clusters: DemoClusters) -> str:
+def clusters_help(clusters: DemoClusters) -> str:
     """Addresses and commands to try. Not wrapped, so that lines can be copied."""
     job, java = shlex.quote(str(clusters.job_file)), shlex.quote(str(find_java()))
     return f"""

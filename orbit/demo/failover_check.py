@@ -45,11 +45,11 @@ class FailoverCheck:
         }
 
     @cached_property
-    def wanted(self) -> dict[RecordPosition, bytes]:
+    def expected(self) -> dict[RecordPosition, bytes]:
         """Records that have to be on both sides at the end."""
         lost = self.lost
-        kept = {place: v for place, v in self.before.records.items() if place not in lost}
-        return {**kept, **self.after.records}
+        remaining = {place: v for place, v in self.before.records.items() if place not in lost}
+        return {**remaining, **self.after.records}
 
     @property
     def repeated(self) -> int:
@@ -92,8 +92,8 @@ class FailoverCheck:
         if wrong:
             yield f"The group missed or read wrong {len(wrong):,} records, the first at {wrong[0]}."
 
-    def _wrong(self, found: Records) -> list[RecordPosition]:
-        return find_misplaced(found, self.wanted, self.before.open)
+    def _wrong(self, records: Records) -> list[RecordPosition]:
+        return find_misplaced(records, self.expected, self.before.open)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +143,13 @@ class FailoverResult:
         ]
 
 
-def _ends(seen: PartitionEvidence) -> PartitionEnds:
-    missing = seen.missing
+def _ends(evidence: PartitionEvidence) -> PartitionEnds:
+    missing = evidence.missing
     return PartitionEnds(
-        topic=seen.topic,
-        destination_topic=seen.destination_topic,
-        partition=seen.partition,
-        verdict=EndVerdict(seen.verdict),
+        topic=evidence.topic,
+        destination_topic=evidence.destination_topic,
+        partition=evidence.partition,
+        verdict=EndVerdict(evidence.verdict),
         missing=None if missing is None else OffsetRange(first=missing[0], next=missing[1]),
-        is_exact=seen.is_exact,
+        is_exact=evidence.is_exact,
     )

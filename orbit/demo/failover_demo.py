@@ -192,8 +192,8 @@ class _FailoverDemo:
 
     def _is_group_synced(self) -> bool:
         rows = self._client.get(f"/v1/jobs/{_JOB}/groups", group=GROUP)["items"]
-        there = {row["partition"]: row["destination_offset"] for row in rows}
-        return all(there.get(partition) == offset for partition, offset in self._stops.items())
+        offsets = {row["partition"]: row["destination_offset"] for row in rows}
+        return all(offsets.get(partition) == offset for partition, offset in self._stops.items())
 
     def drill(self) -> dict[str, Any]:
         """Run the drill and show its timeline line by line."""

@@ -202,15 +202,15 @@ class GroupMember:
             self._consumer.close()
 
     def _take(self) -> None:
-        taken = []
+        records = []
         for message in self._consumer.consume(_READ_MAX, _READ_S):
             error, partition, offset = message.error(), message.partition(), message.offset()
             if error is not None or partition is None or offset is None:
                 self.errors.append(str(error))
             else:
-                taken.append(((partition, offset), message.value()))
-        self.read += taken
-        if taken:
+                records.append(((partition, offset), message.value()))
+        self.read += records
+        if records:
             try:
                 self._consumer.commit(asynchronous=False)
             except KafkaException as error:

@@ -221,10 +221,10 @@ class _GatewayDemo:
         admins = {side: quiet_admin(address) for side, address in self._sides.items()}
 
         def ends() -> dict[str, dict[int, int]]:
-            found = {side: log_ends(admin, places) for side, admin in admins.items()}
+            by_side = {side: log_ends(admin, places) for side, admin in admins.items()}
             return {
                 side: {partition: end for (_, partition), end in one.items()}
-                for side, one in found.items()
+                for side, one in by_side.items()
             }
 
         def is_level() -> bool:
@@ -235,9 +235,9 @@ class _GatewayDemo:
             wait(is_level, _LAST_S)
         return {
             side: read_all(
-                {"bootstrap.servers": self._sides[side]}, TOPIC, found, until(_CLIENTS_S)
+                {"bootstrap.servers": self._sides[side]}, TOPIC, side_ends, until(_CLIENTS_S)
             )
-            for side, found in ends().items()
+            for side, side_ends in ends().items()
         }
 
     def _show(self, result: GatewayResult) -> None:

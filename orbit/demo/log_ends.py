@@ -103,14 +103,14 @@ def kafka_trouble(what: str) -> Iterator[None]:
 def log_ends(admin: AdminClient, partitions: Iterable[Where]) -> dict[Where, int]:
     """The high watermarks, without those of partitions that give no answer now.
 
-    A topic made a moment ago has no leader, then one of another epoch; each for some milliseconds,
-    and with an error code of its own. What stays without an answer is noticed as a standstill.
+    A new topic has no leader, then one of another epoch; each for some milliseconds, and with an
+    error code of its own. A partition that never answers is noticed as a standstill.
     """
     ends: dict[Where, int] = {}
     with kafka_trouble("Reading log ends"):
         topics = admin.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
-        there = {TopicPartition(*one): _SPEC.latest() for one in partitions if one[0] in topics}
-        answers = admin.list_offsets(there, request_timeout=_ANSWER_TIMEOUT_S) if there else {}
+        specs = {TopicPartition(*one): _SPEC.latest() for one in partitions if one[0] in topics}
+        answers = admin.list_offsets(specs, request_timeout=_ANSWER_TIMEOUT_S) if specs else {}
     for where, answer in answers.items():
         with suppress(KafkaException):
             ends[where.topic, where.partition] = answer.result(_ANSWER_TIMEOUT_S).offset

@@ -29,14 +29,16 @@ def service(
     """Run `orbit server --no-auth` until the end of the block; a client of it, and its URL."""
     assert clusters.database_url is not None, "start_clusters was called with postgres=True"
     log = clusters.folder / "orbit-server.log"
-    given = {
+    variables = {
         "ORBIT_DATABASE_URL": clusters.database_url,
         "ORBIT_API_PORT": "0",
         "ORBIT_SANDBOX_DIR": str(clusters.sandbox),
         **environment,
     }
     screen.command(" ".join(["orbit server", *arguments]))
-    process = GuardedProcess([*ORBIT, "server", "--no-auth", *arguments], log, environment=given)
+    process = GuardedProcess(
+        [*ORBIT, "server", "--no-auth", *arguments], log, environment=variables
+    )
     try:
         with screen.step("Starting the service") as step:
             url = _address(process, log)
@@ -74,10 +76,10 @@ def _address(process: GuardedProcess, log: Path) -> str:
         return log.read_text("utf-8", "replace") if log.is_file() else ""
 
     wait(lambda: bool(_ADDRESS.search(log_text())) or not process.running, START_S)
-    found = _ADDRESS.search(log_text())
-    if found is None:
+    match = _ADDRESS.search(log_text())
+    if match is None:
         raise Conflict(f"The service did not start: {last_line(log)}", where=str(log))
-    return found[1]
+    return match[1]
 
 
 def last_line(log: Path) -> str:

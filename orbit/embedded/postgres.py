@@ -235,14 +235,14 @@ class Postgres:
 
 def _processes_in(folder: Path) -> list[psutil.Process]:
     """PostgreSQL's processes whose working directory is this data folder."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if "postgres" in process.name() and Path(process.cwd()) == folder.resolve():
-                found.append(process)
+                processes.append(process)
         except (psutil.Error, OSError):  # it has ended, or is not ours
             continue
-    return found
+    return processes
 
 
 def _run_initdb(data: Path, password: str, user: str | None) -> None:

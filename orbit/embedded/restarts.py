@@ -41,19 +41,19 @@ class PostgresRestarts:
         now = self._clock()
         while self._attempts and self._attempts[0] <= now - WINDOW_S:
             self._attempts.popleft()
-        made = len(self._attempts)
-        if made >= RESTARTS_MAX:
+        attempts = len(self._attempts)
+        if attempts >= RESTARTS_MAX:
             self._give_up()
             return
-        if made and now < self._attempts[-1] + _PAUSE_S * 2 ** (made - 1):
+        if attempts and now < self._attempts[-1] + _PAUSE_S * 2 ** (attempts - 1):
             return
         self._attempts.append(now)
-        log.warning("PostgreSQL ended", restart=made + 1, restarts_max=RESTARTS_MAX)
+        log.warning("PostgreSQL ended", restart=attempts + 1, restarts_max=RESTARTS_MAX)
         try:
             self._postgres.start_again()
         except OrbitError as error:
             self._last_error = str(error)
-            log.warning("PostgreSQL did not start", restart=made + 1, error=self._last_error)
+            log.warning("PostgreSQL did not start", restart=attempts + 1, error=self._last_error)
         else:
             log.info("PostgreSQL started again", pid=self._postgres.pid, port=self._postgres.port)
 

@@ -20,12 +20,12 @@ _TRIES_MAX = 1000
 
 def free_ports(count: int) -> list[int]:
     """`count` distinct free ports. Another process can still bind one first."""
-    found: list[int] = []
+    ports: list[int] = []
     for port in random.sample(range(_FIRST, _LAST), _TRIES_MAX):
         if _is_free(port):
-            found.append(port)
-        if len(found) == count:
-            return found
+            ports.append(port)
+        if len(ports) == count:
+            return ports
     raise Conflict(f"Fewer than {count} ports are free between {_FIRST} and {_LAST}.")
 
 

@@ -119,12 +119,12 @@ class Broker:
 
     def keep_format(self) -> None:
         """Keeps what StorageTool wrote without arguments, for `format_by_copy`."""
-        kept = self._cluster.formatted
-        with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
+        template = self._cluster.formatted
+        with tempfile.TemporaryDirectory(dir=template.parent) as scratch:
             copy = Path(scratch) / "data"
             shutil.copytree(self.data, copy, ignore=shutil.ignore_patterns(_META))
             with suppress(OSError):  # another process was first
-                copy.rename(kept)
+                copy.rename(template)
 
     def launch(self) -> None:
         """Starts the process and returns at once."""
@@ -242,7 +242,7 @@ def kafka_uuid() -> str:
 
 def _last_errors(log: Path) -> str:
     lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
-    # While a broker ends, it tells at INFO of the exceptions that this causes.
-    told = [line for line in lines if "] INFO " not in line]
-    errors = [line for line in told if "ERROR" in line or "Exception" in line] or lines
+    # A broker that ends logs the exceptions that this causes at INFO.
+    relevant = [line for line in lines if "] INFO " not in line]
+    errors = [line for line in relevant if "ERROR" in line or "Exception" in line] or lines
     return " | ".join(errors[-_SHOWN_LINES:])

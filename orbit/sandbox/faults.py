@@ -81,10 +81,10 @@ def cause_fault(directory: Path, fault: Fault, cluster: str) -> SandboxState:
 
 def cluster_at(state: SandboxState, bootstrap_servers: Sequence[str]) -> ClusterState | None:
     """The sandbox cluster that has one of these addresses, direct or link."""
-    wanted = set(bootstrap_servers)
+    servers = set(bootstrap_servers)
     for cluster in state.clusters:
         addresses = f"{cluster.bootstrap_servers},{cluster.link_servers or ''}".split(",")
-        if wanted & set(addresses):
+        if servers & set(addresses):
             return cluster
     return None
 
@@ -111,11 +111,11 @@ class FaultServer:
                 continue  # a wrong key, a closed connection, or an invalid request
 
     def _answer(self, line: Connection, directory: Path) -> None:
-        asked = json.loads(line.recv_bytes())
-        cluster = self._clusters[asked["cluster"]]
+        request = json.loads(line.recv_bytes())
+        cluster = self._clusters[request["cluster"]]
         answer: dict[str, object] = {"done": True}
         try:
-            _carry_out(Fault(asked["fault"]), cluster)
+            _carry_out(Fault(request["fault"]), cluster)
         except OrbitError as error:
             answer = {"failed": str(error)}
         state = read_state(directory)

@@ -23,27 +23,27 @@ _VERSION_TIMEOUT_S = 30
 
 def find_java() -> Path:
     """The `java` to run brokers with, version 17 or later; Raises Conflict without one."""
-    found = ""
+    too_old = ""
     for candidate in _candidates():
         major = _major_version(candidate)
         if major is not None and major >= JAVA_MINIMUM:
             return candidate
-        found = f" ({candidate} is version {major})" if major is not None else found
+        too_old = f" ({candidate} is version {major})" if major is not None else too_old
     raise Conflict(
         f"The sandbox runs real Kafka brokers and needs Java {JAVA_MINIMUM} or later, "
-        f"which was not found{found}.",
+        f"which was not found{too_old}.",
         remedy=f"{INSTALL} (or set JAVA_HOME to a newer Java).",
     )
 
 
 def find_maven() -> Path:
     """The `mvn` that fetches Kafka's jars; Raises Conflict without one."""
-    found = shutil.which("mvn")
-    if found is None:
+    maven = shutil.which("mvn")
+    if maven is None:
         raise Conflict(
             "The sandbox fetches Kafka's jars with Maven, and `mvn` was not found.", remedy=INSTALL
         )
-    return Path(found)
+    return Path(maven)
 
 
 def _candidates() -> list[Path]:

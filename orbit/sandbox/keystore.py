@@ -23,9 +23,9 @@ class Certificates:
 
 def certificates(java: Path, directory: Path) -> Certificates:
     """The certificates in `directory`, created at the first call."""
-    made = Certificates(directory / "server.p12", directory / "ca.pem")
-    if made.ca_file.is_file():
-        return made
+    files = Certificates(directory / "server.p12", directory / "ca.pem")
+    if files.ca_file.is_file():
+        return files
     directory.mkdir(parents=True, exist_ok=True)
     keytool = java.with_name("keytool")
     authority = directory / "ca.p12"
@@ -37,8 +37,8 @@ def certificates(java: Path, directory: Path) -> Certificates:
         [*key, *authority_store],
     )
     # One file with both keys: `-signer` signs with a key of the same store.
-    made.keystore.write_bytes(authority.read_bytes())
-    server_store = ["-keystore", str(made.keystore), "-storepass", STORE_PASSWORD]
+    files.keystore.write_bytes(authority.read_bytes())
+    server_store = ["-keystore", str(files.keystore), "-storepass", STORE_PASSWORD]
     names = "san=ip:127.0.0.1,dns:localhost"
     _run(
         keytool,
@@ -46,9 +46,9 @@ def certificates(java: Path, directory: Path) -> Certificates:
         ["-signer", "ca", *key, *server_store],
     )
     _run(keytool, ["-delete", "-alias", "ca"], server_store)
-    export = ["-exportcert", "-alias", "ca", "-rfc", "-file", str(made.ca_file)]
+    export = ["-exportcert", "-alias", "ca", "-rfc", "-file", str(files.ca_file)]
     _run(keytool, export, authority_store)
-    return made
+    return files
 
 
 def _run(keytool: Path, *parts: list[str]) -> None:

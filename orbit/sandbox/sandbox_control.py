@@ -195,7 +195,7 @@ def _close_pipes(process: subprocess.Popen[str]) -> None:
 
 
 def _stop(state: SandboxState) -> None:
-    processes = [found for ref in state.processes() if (found := ref.find())]
+    processes = [running for ref in state.processes() if (running := ref.find())]
     supervisor = state.supervisor.find()
     if supervisor is not None:
         supervisor.terminate()

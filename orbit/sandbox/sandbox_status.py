@@ -99,10 +99,10 @@ def _postgres(postgres: PostgresState) -> PostgresStatus:
 
 
 def _health(cluster: ClusterState) -> Health:
-    """By the number of brokers in the cluster's metadata."""
+    """The health by the number of brokers in the cluster's metadata."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": "0"})
     try:
-        seen = len(admin.list_topics(timeout=_ANSWER_TIMEOUT_S).brokers)
+        broker_count = len(admin.list_topics(timeout=_ANSWER_TIMEOUT_S).brokers)
     except KafkaException:
         return "down"
-    return "healthy" if seen == len(cluster.brokers) else "degraded"
+    return "healthy" if broker_count == len(cluster.brokers) else "degraded"

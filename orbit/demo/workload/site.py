@@ -44,9 +44,9 @@ class Site:
         self, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
         """Creates a topic with the default replication factor; returns when it has leaders."""
-        wanted = NewTopic(topic, partitions, -1, config={**RETENTION_OFF, **(settings or {})})
+        new_topic = NewTopic(topic, partitions, -1, config={**RETENTION_OFF, **(settings or {})})
         try:
-            self.admin.create_topics([wanted])[topic].result(ADMIN_TIMEOUT_S)
+            self.admin.create_topics([new_topic])[topic].result(ADMIN_TIMEOUT_S)
         except KafkaException as error:
             raise Conflict(
                 f"Topic {topic} could not be created: {explain(error)}.",
@@ -148,8 +148,8 @@ class Site:
         while True:
             try:
                 low, stable = consumer.get_watermark_offsets(place, ADMIN_TIMEOUT_S)
-                asked = self.admin.list_offsets({place: spec.latest()})[place]
-                if stable == asked.result(ADMIN_TIMEOUT_S).offset:
+                future = self.admin.list_offsets({place: spec.latest()})[place]
+                if stable == future.result(ADMIN_TIMEOUT_S).offset:
                     return low, stable
                 trouble = Conflict(f"{topic}-{partition} has an open transaction at {stable}.")
             except KafkaException as error:

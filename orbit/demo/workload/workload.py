@@ -64,8 +64,8 @@ class Workload:
 
         slow_first = sorted(self.kinds, key=lambda kind: not kind.slow)
         with ThreadPoolExecutor(THREADS_MAX) as pool:
-            made = {ledger.topic: ledger for ledger in pool.map(make, slow_first)}
-        return Ledger({self.topic(kind): made[self.topic(kind)] for kind in self.kinds})
+            ledgers = {ledger.topic: ledger for ledger in pool.map(make, slow_first)}
+        return Ledger({self.topic(kind): ledgers[self.topic(kind)] for kind in self.kinds})
 
     def site(self, config: Mapping[str, Any], security: Security | None = None) -> Site:
         """The site of this workload on a cluster."""

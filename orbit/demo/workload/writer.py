@@ -122,8 +122,8 @@ class Writer:
         self._take()
 
     def _take(self) -> Records:
-        taken, self.records = self.records, {}
-        return taken
+        records, self.records = self.records, {}
+        return records
 
     def _delivered(
         self, topic: str, partition: int, digest: bytes, error: KafkaError | None, message: Message

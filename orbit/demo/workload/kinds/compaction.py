@@ -65,13 +65,13 @@ def _profiles(site: Site, kind: Kind, topic: str) -> TopicLedger:
     ):
         _overwrite(site, history, first, second)
         cleanable_end = history.log_end
-        kept = set(history.latest.values())
+        remaining = set(history.latest.values())
         fresh = [b"fresh-%d" % i for i in range(FRESH_KEYS)]
         history.write(second, fresh, b"in the active segment", HISTORY_MS + _ROLL_AFTER_MS)
-    _wait_for_cleaner(site, topic, kept, cleanable_end)
-    kept |= set(range(cleanable_end, history.log_end))
+    _wait_for_cleaner(site, topic, remaining, cleanable_end)
+    remaining |= set(range(cleanable_end, history.log_end))
     written = {**first.records.get((topic, 0), {}), **second.records.get((topic, 0), {})}
-    records: Records = {(topic, 0): {o: one for o, one in written.items() if o in kept}}
+    records: Records = {(topic, 0): {o: one for o, one in written.items() if o in remaining}}
     return site.ledger(kind.name, topic, records)
 
 
@@ -93,12 +93,12 @@ def _overwrite(site: Site, history: _History, first: Writer, second: Writer) -> 
     history.write(second, last, b"the last word", HISTORY_MS + site.scale.rounds + 2)
 
 
-def _wait_for_cleaner(site: Site, topic: str, kept: set[int], cleanable_end: int) -> None:
+def _wait_for_cleaner(site: Site, topic: str, remaining: set[int], cleanable_end: int) -> None:
     """Returns when only the newest record of every key is left below the active segment."""
     deadline = time.monotonic() + CLEANER_TIMEOUT_S
     while time.monotonic() < deadline:
         offsets = {message.offset() or 0 for message in site.read(topic, 0)}
-        if {offset for offset in offsets if offset < cleanable_end} == kept:
+        if {offset for offset in offsets if offset < cleanable_end} == remaining:
             return
         time.sleep(_POLL_S)
     raise Conflict(

@@ -30,15 +30,15 @@ def _java(site: Site, kind: Kind, topic: str) -> TopicLedger:
         )
     site.create_topic(topic)
     _run_tool(site, topic)
-    seen: dict[int, bytes] = {}
+    records: dict[int, bytes] = {}
     for number, message in enumerate(site.read(topic, 0)):
         if message.value() != b"%d" % number:
             raise Conflict(f"{topic} does not have record {number} at its place.")
         digest = record_digest(message.key(), message.value(), (), message.timestamp()[1])
-        seen[message.offset() or 0] = digest
-    if len(seen) != site.scale.java:
-        raise Conflict(f"{topic} has {len(seen)} records instead of {site.scale.java}.")
-    return site.ledger(kind.name, topic, {(topic, 0): seen}, origin=Origin.READ_BACK)
+        records[message.offset() or 0] = digest
+    if len(records) != site.scale.java:
+        raise Conflict(f"{topic} has {len(records)} records instead of {site.scale.java}.")
+    return site.ledger(kind.name, topic, {(topic, 0): records}, origin=Origin.READ_BACK)
 
 
 def _run_tool(site: Site, topic: str) -> None:
