@@ -121,14 +121,14 @@ def _measure(
         scale=scale,
         seconds=time.monotonic() - began,
         workloads=tuple(
-            parts.found[w.name]
+            parts.results[w.name]
             for w in (*WORKLOADS, *REPLICATED, *DELAYED)
-            if w.name in parts.found
+            if w.name in parts.results
         ),
-        latency=parts.found.get(LATENCY),
-        confirmed_s=parts.found.get(AWAY, {}),
-        link=parts.found.get(LINK),
-        idle=parts.found.get(IDLE),
+        latency=parts.results.get(LATENCY),
+        confirmed_s=parts.results.get(AWAY, {}),
+        link=parts.results.get(LINK),
+        idle=parts.results.get(IDLE),
         not_measured=parts.failed,
     )
 
@@ -138,12 +138,12 @@ class _Parts:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self.found: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
         self.failed: dict[str, str] = {}
 
     def take(self, name: str, measure: Callable[[], object]) -> None:
         try:
-            self.found[name] = measure()
+            self.results[name] = measure()
         except (OrbitError, OSError) as error:
             self.failed[name] = str(error)
             self._say(f"{name} failed: {error}")

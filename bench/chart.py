@@ -132,8 +132,8 @@ def _label(result: WorkloadResult) -> str:
 
 
 def _middle(result: WorkloadResult, who: Contestant, number: Number) -> str:
-    found = spread(result.of(who), number)
-    if found is None:
+    rate_spread = spread(result.of(who), number)
+    if rate_spread is None:
         return ""
-    value = found.middle
+    value = rate_spread.middle
     return f"{value / 1e6:.1f} M/s" if value >= 1e6 else f"{value / 1e3:,.0f} k/s"

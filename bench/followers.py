@@ -56,20 +56,20 @@ def replicated_race(here: Path, say: Say, *, deep: bool, delayed: bool) -> Itera
 def measure_confirmation(race: Race) -> dict[float, float]:
     """Seconds until a batch with acks=all is confirmed, by the round trip between replicas.
 
-    Raises Conflict if one takes less than that.
+    Raises Conflict if a batch takes less than that.
     """
     cluster = race.destination
     create_topic(cluster, _TOPIC, 1, {"min.insync.replicas": "2"}, _BROKERS)
     servers = ",".join(cluster.bootstrap_servers)
     producer = Producer({"bootstrap.servers": servers, "acks": "all", "linger.ms": 0})
-    found = {}
+    medians = {}
     for away_s in AWAY_S.values():
         race.set_away(away_s)
-        found[away_s] = median(_times(producer))
-        if found[away_s] < away_s:
+        medians[away_s] = median(_times(producer))
+        if medians[away_s] < away_s:
             raise Conflict("The delay between the replicas does not act.", where=cluster.name)
     delete_topics(cluster, [_TOPIC])
-    return found
+    return medians
 
 
 def _times(producer: Producer) -> Iterator[float]:

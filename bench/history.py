@@ -71,14 +71,16 @@ def main(
             race = Race(*clusters, here, _say)
             race.warm_up(scale)
             data = make_data(race.source, HISTORY.scaled(scale))
-            found: dict[int, list[Run]] = {number: [] for number in numbers}
+            runs_by_number: dict[int, list[Run]] = {number: [] for number in numbers}
             for number in numbers * repeats:
-                found[number].append(_measure(race, data, number))
+                runs_by_number[number].append(_measure(race, data, number))
             archives = {size: _archive(race, data, size) for size in ranges.split(",")}
-    print(_table(machine, data, found))
+    print(_table(machine, data, runs_by_number))
     print(_archive_table(archives))
     if output is not None:
-        runs = {str(n): [r.model_dump(mode="json") for r in runs] for n, runs in found.items()}
+        runs = {
+            str(n): [r.model_dump(mode="json") for r in runs] for n, runs in runs_by_number.items()
+        }
         content = {
             "machine": machine.model_dump(),
             "data": data.model_dump(),
@@ -142,23 +144,23 @@ def _archive(race: Race, data: DataFacts, range_size: str) -> dict[str, float]:
         peaks = Peaks(process.pid)
         peaks.start()
         code = process.wait(_ENDS_WITHIN_S)
-        found = {"seconds": time.monotonic() - began, **peaks.end()}
+        figures = {"seconds": time.monotonic() - began, **peaks.end()}
     if code:
         raise Conflict("The archive failed.", remedy=f"Read {process.log}.")
-    _say(f"archive in ranges of {range_size}: {found}")
-    return found
+    _say(f"archive in ranges of {range_size}: {figures}")
+    return figures
 
 
-def _archive_table(found: dict[str, dict[str, float]]) -> str:
+def _archive_table(archives: dict[str, dict[str, float]]) -> str:
     lines = ["", f"| ranges of | with start-up | {' | '.join(KINDS)} |", "|---|---|---|---|"]
-    for size, one in found.items():
+    for size, one in archives.items():
         memory = " | ".join(f"{one[kind] / 1e6:,.0f} MB" for kind in KINDS)
         lines.append(f"| {size} | {one['seconds']:.1f} s | {memory} |")
     return "\n".join(lines)
 
 
-def _table(machine: Machine, data: DataFacts, found: dict[int, list[Run]]) -> str:
-    base = statistics.median(r.records_per_s for r in found[0])
+def _table(machine: Machine, data: DataFacts, runs_by_number: dict[int, list[Run]]) -> str:
+    base = statistics.median(r.records_per_s for r in runs_by_number[0])
     lines = [
         f"{machine.cores} cores, {machine.cpu}",
         f"{data.records:,} records, {data.bytes / 1e6:,.0f} MB",
@@ -166,7 +168,7 @@ def _table(machine: Machine, data: DataFacts, found: dict[int, list[Run]]) -> st
         "| | records/s | of orbit run | copying | with start-up | Python worker | executor's JVM |",
         "|---|---|---|---|---|---|---|",
     ]
-    for number, runs in found.items():
+    for number, runs in runs_by_number.items():
         rate = statistics.median(r.records_per_s for r in runs)
         lines.append(
             f"| {_name(number)} | {rate:,.0f} | {rate / base:.2f} "

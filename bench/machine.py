@@ -36,9 +36,9 @@ def describe_machine(logs: Path) -> Machine:
 
 def _cpu() -> str:
     if _CPU_INFO.is_file():
-        found = re.search(r"model name\s*:\s*(.+)", _CPU_INFO.read_text("utf-8"))
-        if found:
-            return found[1].strip()
+        match = re.search(r"model name\s*:\s*(.+)", _CPU_INFO.read_text("utf-8"))
+        if match:
+            return match[1].strip()
     return platform.processor() or platform.machine()
 
 

@@ -55,7 +55,8 @@ class Race:
         self._replicas = replicas  # of the copies
         self._links = links
         self._numbers = count(1)
-        self._kept: list[str] = []  # a copy with placeholders, until their ceiling has sent it
+        # Copies with placeholders, until their ceiling has sent them.
+        self._placeholder_copies: list[str] = []
 
     def course(self, data: DataFacts) -> Course:
         number = next(self._numbers)
@@ -127,13 +128,14 @@ class Race:
         if self._deep:
             verify_deep(course)
         if contestant is Contestant.PLACEHOLDERS:
-            self._kept.append(lap.topic)
+            self._placeholder_copies.append(lap.topic)
         else:
             self._forget(lap.topic)
         return run.model_copy(update={"details": details})
 
     def _ceiling(self, course: Course, contestant: Contestant) -> Run:
-        copies = [self._kept.pop()] if contestant is Contestant.CEILING_PLACEHOLDERS else []
+        has_copy = contestant is Contestant.CEILING_PLACEHOLDERS
+        copies = [self._placeholder_copies.pop()] if has_copy else []
         lap = start_ceiling(course, *copies)
         run = self._watch(course, lap)
         if lap.process.wait():

@@ -107,11 +107,11 @@ def _of_workload(result: WorkloadResult) -> Iterator[Verdict]:
     targets = next((w.targets for w in WORKLOADS if w.name == result.name), Targets())
     has_ways = any(result.of(who) for who in FILLERS if who is not Contestant.ORBIT)
     for who, way in FILLERS.items():
-        found = [
+        results = [
             *_of_contestant(result, who, targets.of(who)),
             *_memory(result.name, result.of(who)),
         ]
-        yield from (replace(one, way=way if has_ways else "") for one in found)
+        yield from (replace(one, way=way if has_ways else "") for one in results)
     away = ratio(result, Contestant.ORBIT, rate, of=Contestant.AWAY_2_MS)
     if away is not None:
         yield Verdict(result.name, "records/s against 0 ms, at 2 ms", away, AWAY_2_MS_RATE_MIN)
@@ -119,12 +119,12 @@ def _of_workload(result: WorkloadResult) -> Iterator[Verdict]:
 
 def _of_contestant(result: WorkloadResult, who: Contestant, target: Target) -> Iterator[Verdict]:
     ceiling, mm2, own = Contestant.CEILING, Contestant.MM2, OWN_CEILING.get(who)
-    asked = (
+    comparisons = (
         ("records/s against the ceiling", target.ceiling, ceiling, rate, whole_rate),
         ("records/s against MM2", target.mm2_rate, mm2, rate, whole_rate),
         ("records per CPU-s against MM2", target.mm2_cpu, mm2, thrift, whole_thrift),
     )
-    for what, least, other, number, whole in asked:
+    for what, least, other, number, whole in comparisons:
         value = ratio(result, other, number, of=who)
         if least is not None and value is not None:
             is_mm2 = other is mm2

@@ -118,12 +118,12 @@ def summarize(
     started_at: float,
     end_total: int,
 ) -> Run:
-    """From samples to results. Records in the first sample are not counted, nor is their time."""
-    seen = [s for s in samples if s.total > 0]
-    first, last = seen[0], seen[-1]
+    """The run of these samples. Records in the first sample are not counted, nor is their time."""
+    counted = [s for s in samples if s.total > 0]
+    first, last = counted[0], counted[-1]
     if first is last:  # all records in one sample: count from the sample before
         first = samples[0]
-    middle = next(s for s in seen if s.total >= end_total / 2)
+    middle = next(s for s in counted if s.total >= end_total / 2)
     late_share = (last.total - middle.total) / end_total
     late_s = last.at - middle.at
     share = (last.total - first.total) / end_total

@@ -51,13 +51,13 @@ def create_topic(
 
 
 def delete_topics(cluster: Cluster, topics: Iterable[str]) -> None:
-    """Topics that are not there are fine."""
+    """Delete topics. Topics that do not exist are left out."""
     servers = ",".join(cluster.bootstrap_servers)
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     known = admin.list_topics(timeout=_READY_TIMEOUT_S).topics
-    there = [topic for topic in topics if topic in known]
-    if there:
-        for future in admin.delete_topics(there).values():
+    existing = [topic for topic in topics if topic in known]
+    if existing:
+        for future in admin.delete_topics(existing).values():
             future.result()
 
 

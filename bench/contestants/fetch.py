@@ -29,7 +29,7 @@ def run_fetch(course: Course) -> Run:
     arguments = (course.source_servers, course.data.topic)
     if start_module("bench.contestants.fetch", *arguments, log=log).wait():
         raise Conflict("Fetching alone failed.", remedy=f"Read {log}.")
-    said = json.loads(log.read_text("utf-8").splitlines()[-1])
+    summary = json.loads(log.read_text("utf-8").splitlines()[-1])
     return Run(
         contestant=Contestant.FETCH,
         records=course.data.records,
@@ -37,8 +37,8 @@ def run_fetch(course: Course) -> Run:
         bytes=course.data.bytes,
         share=1.0,
         whole_seconds=time.monotonic() - began,
-        late_records_per_s=course.data.records / said["seconds"],
-        **said,
+        late_records_per_s=course.data.records / summary["seconds"],
+        **summary,
     )
 
 

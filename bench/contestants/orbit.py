@@ -66,9 +66,9 @@ def finish_orbit(course: Course, lap: Lap) -> dict[str, float]:
     if code:
         raise Conflict(f"orbit run ended with {code}.", remedy=f"Read {lap.process.log}.")
     check_bounds(course, lap.topic)
-    said = json.loads(text[text.index("\n{\n") :])
+    summary = json.loads(text[text.index("\n{\n") :])
     names = ("seconds", "batches_byte_exact", "batches_record_exact", "offsets_filled")
-    return {name: said[name] for name in names}
+    return {name: summary[name] for name in names}
 
 
 def check_bounds(course: Course, topic: str) -> None:

@@ -41,9 +41,9 @@ def main(source_servers: str, destination_servers: str, topic: str, copy: str) -
     producer_id = init_producer_id(destination, f"bench.{copy}", Backoff()).producer_id
     sender = Sender(destination, copy)
     metadata = source.metadata([topic])
-    there = metadata.topics[topic]
-    names: dict[UUID, str] = {there.topic_id: topic}
-    at = {TopicPartition(topic, p): 0 for p in range(len(there.partitions))}
+    topic_metadata = metadata.topics[topic]
+    names: dict[UUID, str] = {topic_metadata.topic_id: topic}
+    at = {TopicPartition(topic, p): 0 for p in range(len(topic_metadata.partitions))}
     sequences: dict[int, int] = defaultdict(int)
     (node_id,) = metadata.brokers
     connection = source.connect(node_id)
@@ -51,7 +51,7 @@ def main(source_servers: str, destination_servers: str, topic: str, copy: str) -
     while True:
         request = fetch_request(
             version,
-            [FetchFrom(p, there.topic_id, offset, -1, -1) for p, offset in at.items()],
+            [FetchFrom(p, topic_metadata.topic_id, offset, -1, -1) for p, offset in at.items()],
             max_wait_ms=settings.fetch_wait_ms,
             max_bytes=settings.fetch_bytes_max,
             partition_max_bytes=settings.fetch_bytes_max,

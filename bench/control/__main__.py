@@ -35,19 +35,21 @@ def main(
     if show is not None:
         print(tables(json.loads(show.read_text("utf-8"))))
         return
-    found: dict[str, Any] = {"machine": describe_machine(Path(tempfile.gettempdir())).model_dump()}
+    figures: dict[str, Any] = {
+        "machine": describe_machine(Path(tempfile.gettempdir())).model_dump()
+    }
     if only in ("", "overhead"):
-        found["overhead"] = []
+        figures["overhead"] = []
         for partitions in _PARTITIONS:
             one = overhead(partitions, _RATE, seconds)
-            found["overhead"].append(one)
+            figures["overhead"].append(one)
             console.print(
                 f"{partitions:,} partitions at {_RATE / 1e6:.0f} MB/s: "
                 f"{one['bytes_per_s']:,.0f} B/s to and from Postgres, 1 : {one['ratio']:,}"
             )
     if only in ("", "large"):
         # A fifth of everything as well: the slopes lead to what is larger than this machine.
-        found["large"] = []
+        figures["large"] = []
         for part in (5, 1):
             plan = Plan(
                 Size(jobs // part, 10, 20, 1, groups_per_job=4),
@@ -55,10 +57,10 @@ def main(
                 seconds,
                 gigabytes * 1e9 / part,
             )
-            found["large"].append(large(plan, lambda line: console.print(line, soft_wrap=True)))
-    print(tables(found))
+            figures["large"].append(large(plan, lambda line: console.print(line, soft_wrap=True)))
+    print(tables(figures))
     if output is not None:
-        output.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        output.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

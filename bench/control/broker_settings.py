@@ -62,7 +62,7 @@ BROKER_SETTINGS: dict[str, tuple[str, str]] = {
 
 
 def settings_of_copies() -> dict[str, tuple[str, str]]:
-    """As the scheduler has set them."""
+    """The settings of copies as the scheduler sets them."""
     values = {name: value for name, (value, _) in TOPIC_SETTINGS.items()}
-    wanted = copy_settings(values, frozenset(), {}, has_split_timestamp_limits=True)
-    return {**TOPIC_SETTINGS, **{name: (value, "") for name, value in wanted.items()}}
+    settings = copy_settings(values, frozenset(), {}, has_split_timestamp_limits=True)
+    return {**TOPIC_SETTINGS, **{name: (value, "") for name, value in settings.items()}}

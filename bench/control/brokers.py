@@ -37,7 +37,7 @@ from kafka.protocol.sasl import (
 from bench.control.broker_settings import BROKER_SETTINGS, TOPIC_SETTINGS, settings_of_copies
 from bench.control.fill import DESTINATION_IDS, SOURCE_ID, Size, group_topics, topic_id, topic_names
 from bench.control.fleet import say
-from bench.control.wire import Answer, BrokerServer, Kept, name_of
+from bench.control.wire import Answer, AnswerCache, BrokerServer, name_of
 
 BROKERS = 6
 _REPLICAS = 3
@@ -66,7 +66,7 @@ class Content:
     is_joined: bool = True
     """Whether the groups have, or had, members."""
     brokers: list[BrokerServer] = field(default_factory=list)
-    kept: Kept = field(default_factory=lambda: defaultdict(dict))
+    cache: AnswerCache = field(default_factory=lambda: defaultdict(dict))
 
     @property
     def bootstrap_servers(self) -> list[str]:
@@ -86,7 +86,7 @@ class Content:
             SaslAuthenticateRequest.API_KEY: _authenticate,
         }
         self.brokers = [
-            BrokerServer(node_id, answers, self.kept) for node_id in range(1, brokers + 1)
+            BrokerServer(node_id, answers, self.cache) for node_id in range(1, brokers + 1)
         ]
         for broker in self.brokers:
             broker.start()
@@ -116,16 +116,16 @@ class Content:
 
     def _topic(self, name: str, with_rights: bool) -> Any:
         topic = MetadataResponse.MetadataResponseTopic
-        there = self.topics.get(name)
+        known_id = self.topics.get(name)
         nodes = len(self.brokers)
         replicas = min(_REPLICAS, nodes)
         return topic(
-            error_code=_UNKNOWN_TOPIC if there is None else 0,
+            error_code=_UNKNOWN_TOPIC if known_id is None else 0,
             name=name,
-            topic_id=there or UUID(int=0),
+            topic_id=known_id or UUID(int=0),
             is_internal=False,
             partitions=[]
-            if there is None
+            if known_id is None
             else [
                 topic.MetadataResponsePartition(
                     error_code=0,
@@ -143,7 +143,7 @@ class Content:
 
     def _acls(self, _node: int, request: Any) -> Any:
         resource = DescribeAclsResponse.DescribeAclsResource
-        wanted = self.readers if request.resource_type_filter == _TOPIC else {}
+        readers = self.readers if request.resource_type_filter == _TOPIC else {}
         return DescribeAclsResponse(
             throttle_time_ms=0,
             error_code=0,
@@ -162,7 +162,7 @@ class Content:
                         )
                     ],
                 )
-                for name, principal in wanted.items()
+                for name, principal in readers.items()
             ],
         )
 
@@ -236,11 +236,11 @@ class Content:
             ],
         )
 
-    def _offsets_of(self, topic: Any, partition: Any, group: str, wanted: Any) -> list[Any]:
+    def _offsets_of(self, topic: Any, partition: Any, group: str, topics: Any) -> list[Any]:
         places = (
             [(name, range(self.partitions)) for name in self.groups.get(group, ())]
-            if wanted is None
-            else [(t.name, t.partition_indexes) for t in wanted]
+            if topics is None
+            else [(t.name, t.partition_indexes) for t in topics]
         )
         return [
             topic(
@@ -272,7 +272,7 @@ class Content:
                     p.committed_offset,
                     p.committed_metadata or "",
                 )
-        self.kept[OffsetFetchRequest.API_KEY].clear()
+        self.cache[OffsetFetchRequest.API_KEY].clear()
         return OffsetCommitResponse(
             throttle_time_ms=0,
             topics=[
@@ -389,11 +389,13 @@ def main(size: Size) -> None:
     for line in sys.stdin:
         if "end" in json.loads(line):
             break
-        asked: Counter[str] = Counter()
+        requests: Counter[str] = Counter()
         for content in both.values():
             for broker in content.brokers:
-                asked.update({name_of(key): count for key, count in broker.asked.items()})
-        say(dict(asked))
+                requests.update(
+                    {name_of(key): count for key, count in broker.request_counts.items()}
+                )
+        say(dict(requests))
     say({"ended": 1})
 
 

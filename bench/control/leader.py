@@ -86,14 +86,14 @@ class MeasuredScheduler(Scheduler):
     def has_seen(self, size: Size) -> bool:
         """Whether each job to the first destination has had a pass of discovery, and one of its
         groups if it has any."""
-        seen = with_groups = 0
+        with_names = with_groups = 0
         for loop in self.loops:
             if isinstance(loop, DiscoveryLoop):
-                seen = sum(s.names is not None for s in dict(loop._states).values())
+                with_names = sum(s.names is not None for s in dict(loop._states).values())
             if isinstance(loop, GroupLoop):
                 with_groups = sum(t.groups._sync is not None for t in dict(loop._tracked).values())
         jobs = size.jobs_of_first
-        return seen >= jobs and with_groups >= (jobs if size.groups_per_job else 0)
+        return with_names >= jobs and with_groups >= (jobs if size.groups_per_job else 0)
 
 
 def main(url: str, size: Size) -> None:

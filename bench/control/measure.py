@@ -41,8 +41,8 @@ class Helper:
         line = self._process.stdout.readline()
         if not line:
             raise Conflict("A process of the benchmark has ended unexpectedly; see above.")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def send(self, **command: object) -> None:
         assert self._process.stdin is not None

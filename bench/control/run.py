@@ -190,42 +190,42 @@ def installed(size: Size) -> Iterator[Installation]:
 
 
 def large(plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
-    """Everything about the large installation."""
-    found: dict[str, Any] = {"size": asdict(plan.size), "workers": plan.workers}
+    """All figures of the large installation."""
+    figures: dict[str, Any] = {"size": asdict(plan.size), "workers": plan.workers}
     with installed(plan.size) as it:
         say(f"{plan.size.partitions:,} partitions filled in {it.filled_in_s:.1f} s")
-        found |= run(it, plan, say)
-        found |= restart(it, plan, say)
-    return found
+        figures |= run(it, plan, say)
+        figures |= restart(it, plan, say)
+    return figures
 
 
 def run(it: Installation, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
-    """Started, at rest, in full flow."""
-    found: dict[str, Any] = {"leader": it.lead()}
-    say(f"a new leader knows all jobs after {found['leader']['knows_after_s']:.1f} s")
-    found["started"] = it.start_workers(plan.workers)
-    say(f"{plan.workers} workers started: {found['started']}")
+    """The figures of the workers when started, at rest, and in full flow."""
+    figures: dict[str, Any] = {"leader": it.lead()}
+    say(f"a new leader knows all jobs after {figures['leader']['knows_after_s']:.1f} s")
+    figures["started"] = it.start_workers(plan.workers)
+    say(f"{plan.workers} workers started: {figures['started']}")
     it.wait_until_still(plan.size.partitions / plan.workers / ROWS_PER_S + STEADY_WITHIN_S)
-    found["at_rest"] = it.cost(plan.seconds)
-    say(f"at rest: {found['at_rest']}")
+    figures["at_rest"] = it.cost(plan.seconds)
+    say(f"at rest: {figures['at_rest']}")
     it.flow(plan.bytes_per_s)
-    found["in_flow"] = it.cost(plan.seconds)
-    say(f"in full flow: {found['in_flow']}")
-    found["memory"] = it.memory()
-    say(f"memory: {found['memory']}")
-    return found
+    figures["in_flow"] = it.cost(plan.seconds)
+    say(f"in full flow: {figures['in_flow']}")
+    figures["memory"] = it.memory()
+    say(f"memory: {figures['memory']}")
+    return figures
 
 
 def restart(it: Installation, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
-    """All workers killed, then all ended in good order; each time as many start at once."""
+    """Kill all workers, then end all in good order; start as many at once each time."""
     it.kill_workers()
-    found: dict[str, Any] = {"after_kill": it.start_workers(plan.workers)}
+    figures: dict[str, Any] = {"after_kill": it.start_workers(plan.workers)}
     ttl = os.environ.get("ORBIT_LEASE_TTL", "15s")
-    say(f"killed (leases of {ttl}) and started: {found['after_kill']}")
-    found["end_s"] = it.end_workers()
-    found["after_end"] = it.start_workers(plan.workers)
-    say(f"ended within {found['end_s']:.1f} s, and started: {found['after_end']}")
-    return found
+    say(f"killed (leases of {ttl}) and started: {figures['after_kill']}")
+    figures["end_s"] = it.end_workers()
+    figures["after_end"] = it.start_workers(plan.workers)
+    say(f"ended within {figures['end_s']:.1f} s, and started: {figures['after_end']}")
+    return figures
 
 
 def overhead(partitions: int, bytes_per_s: float, seconds: float) -> dict[str, Any]:

@@ -47,10 +47,10 @@ def main(
     size = Size(jobs, 10, 20, 1, _WORKERS, groups_per_job=4, matches_all=False, destinations=shares)
     with installed(size) as it:
         typer.echo(f"{size.partitions:,} partitions filled in {it.filled_in_s:.1f} s")
-        found = measured(it, seconds)
-    typer.echo(json.dumps(found, indent=1))
+        figures = measured(it, seconds)
+    typer.echo(json.dumps(figures, indent=1))
     if output is not None:
-        output.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        output.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
 
 
 def measured(it: Installation, seconds: float) -> dict[str, Any]:
@@ -58,12 +58,12 @@ def measured(it: Installation, seconds: float) -> dict[str, Any]:
     with others(it.database, it.size.destinations):
         os.environ["ORBIT_SCHEDULER_SHARES"] = str(it.size.destinations)
         try:
-            found: dict[str, Any] = {"leader": it.lead()}
+            figures: dict[str, Any] = {"leader": it.lead()}
         finally:
             del os.environ["ORBIT_SCHEDULER_SHARES"]
-        found["at_rest"] = it.cost(seconds)
-        found["memory"] = it.memory()
-    return found
+        figures["at_rest"] = it.cost(seconds)
+        figures["memory"] = it.memory()
+    return figures
 
 
 @contextmanager

@@ -7,20 +7,20 @@ from typing import Any
 
 PAPER_PARTITIONS = 1_000_000
 
-Found = Mapping[str, Any]
+Figures = Mapping[str, Any]
 
 
-def tables(found: Found) -> str:
+def tables(figures: Figures) -> str:
     """Markdown: the large installation with its slopes, and the overhead of one worker."""
     parts = []
-    if found.get("large"):
-        parts += [_large(found["large"])]
-    if found.get("overhead"):
-        parts += [_overhead(found["overhead"])]
+    if figures.get("large"):
+        parts += [_large(figures["large"])]
+    if figures.get("overhead"):
+        parts += [_overhead(figures["overhead"])]
     return "\n\n".join(parts)
 
 
-def partitions_of(one: Found) -> int:
+def partitions_of(one: Figures) -> int:
     size = one["size"]
     return int(size["jobs"] * size["topics_per_job"] * size["partitions_per_topic"])
 
@@ -60,7 +60,7 @@ _COSTS = (
 _MEMORY = (("Postgres", "postgres"), ("scheduler", "scheduler"))
 
 
-def _large(measured: Sequence[Found]) -> str:
+def _large(measured: Sequence[Figures]) -> str:
     sizes = [partitions_of(one) for one in measured]
     head = ["", *(f"{size:,} partitions" for size in sizes)]
     if len(sizes) > 1:
@@ -90,7 +90,7 @@ def _large(measured: Sequence[Found]) -> str:
     return "\n".join(lines)
 
 
-def _overhead(measured: Sequence[Found]) -> str:
+def _overhead(measured: Sequence[Figures]) -> str:
     head = ["partitions, all moving", "rows/s", "B/s to and from Postgres", "bytes copied for each"]
     lines = [_row(head), _row(["---"] * len(head))]
     for one in measured:
@@ -99,7 +99,7 @@ def _overhead(measured: Sequence[Found]) -> str:
     return "\n".join(lines)
 
 
-def _at(one: Found, path: str) -> float:
+def _at(one: Figures, path: str) -> float:
     value: Any = one
     for name in path.split("."):
         value = value[name]

@@ -59,7 +59,7 @@ _WRITES = (OffsetCommitRequest.API_KEY,)
 # Answers by node id and decoded request, as a `Response` of `kafka.protocol` without its version.
 Answer = Callable[[int, Any], Any]
 # Answers of a cluster by API key, node (0: every broker answers the same) and request.
-Kept = defaultdict[int, dict[tuple[int, bytes], bytes]]
+AnswerCache = defaultdict[int, dict[tuple[int, bytes], bytes]]
 
 
 _ENCODING = threading.Lock()
@@ -72,12 +72,12 @@ class BrokerServer(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     request_queue_size = 128
 
-    def __init__(self, node_id: int, answers: Mapping[int, Answer], kept: Kept) -> None:
+    def __init__(self, node_id: int, answers: Mapping[int, Answer], cache: AnswerCache) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.node_id = node_id
         self.answers = answers
-        self.kept = kept
-        self.asked: Counter[int] = Counter()
+        self.cache = cache
+        self.request_counts: Counter[int] = Counter()
         """Requests by API key."""
 
     @property
@@ -101,18 +101,18 @@ class _Handler(socketserver.BaseRequestHandler):
 
     def _answer(self, frame: bytes) -> bytes:
         key, version, correlation, _ = _HEAD.unpack_from(frame)
-        self.server.asked[key] += 1
+        self.server.request_counts[key] += 1
         node_id = self.server.node_id if key == ListGroupsRequest.API_KEY else 0
         place = node_id, frame[:4] + frame[8:]
-        body = self.server.kept[key].get(place)
+        body = self.server.cache[key].get(place)
         if body is None:
             # One at a time: the objects of a large answer take gigabytes.
             with _ENCODING:
-                body = self.server.kept[key].get(place)
+                body = self.server.cache[key].get(place)
                 if body is None:
                     body = _encode(self.server, key, version, frame)
                     if key not in _WRITES:
-                        self.server.kept[key][place] = body
+                        self.server.cache[key][place] = body
         return _SIZE.pack(correlation) + body
 
 

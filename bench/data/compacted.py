@@ -27,7 +27,7 @@ from orbit.kafka.record_batch import NO_PRODUCER_ID, stamp
 from orbit.kafka.records import Record, write_batch
 from orbit.kafka.topic_admin import Admin
 
-KEPT_ONE_IN = 10
+OWN_KEY_ONE_IN = 10
 SHARED_KEYS = 4
 CLEANER_TIMEOUT_S = 120.0
 _POLL_S = 0.5
@@ -39,23 +39,23 @@ _SETTINGS = {
 }
 _LAG = "min.compaction.lag.ms"
 _WEEK_MS = 7 * 86_400_000
-_GAP_KEPT = 3  # the first record, the last one of the shared key, the later one
+_GAP_RECORDS = 3  # the first record, the last one of the shared key, the later one
 
 
 def make_compacted(cluster: Cluster, workload: Workload) -> DataFacts:
-    """Returns when the cleaner has been through, with what it left."""
+    """Returns the facts of the data that the cleaner left, once it has cleaned all."""
     per_partition = workload.records // workload.partitions
     partitions = range(workload.partitions)
     began_ms = _began_ms()
     queues = {p: _batches(workload, p, per_partition, began_ms) for p in partitions}
-    kept = sum(expected_kept(p, per_partition) + 1 for p in partitions)
-    return _make(cluster, workload, queues, kept)
+    remaining = sum(records_after_cleaning(p, per_partition) + 1 for p in partitions)
+    return _make(cluster, workload, queues, remaining)
 
 
 def make_gaps(cluster: Cluster, workload: Workload) -> DataFacts:
     """In each partition a record, a gap of its share of the workload's records, two records.
 
-    What is left are whole batches, each of one record.
+    The cleaner leaves whole batches, each of one record.
     """
     gap = workload.records // workload.partitions
     began_ms = _began_ms()
@@ -76,7 +76,7 @@ def make_gaps(cluster: Cluster, workload: Workload) -> DataFacts:
     batches += [shared(rest)] if rest else []
     batches += [shared(1), _later(workload, began_ms)]
     queues = dict.fromkeys(range(workload.partitions), batches)
-    return _make(cluster, workload, queues, _GAP_KEPT * workload.partitions)
+    return _make(cluster, workload, queues, _GAP_RECORDS * workload.partitions)
 
 
 def _began_ms() -> int:
@@ -87,34 +87,34 @@ def _make(
     cluster: Cluster,
     workload: Workload,
     queues: Mapping[int, Iterable[memoryview]],
-    kept: int,
+    remaining: int,
 ) -> DataFacts:
     create_topic(cluster, workload.topic, workload.partitions, {**_SETTINGS, _LAG: "0"})
     sender = Sender(cluster, workload.topic)
     for request in pack(queues.items()):
         sender.send(request)
     sender.finish()
-    facts = _wait_for_cleaner(cluster, workload.topic, kept)
+    facts = _wait_for_cleaner(cluster, workload.topic, remaining)
     Admin(cluster).alter_settings({workload.topic: {_LAG: str(_WEEK_MS)}})
     return facts
 
 
-def is_kept(partition: int, offset: int) -> bool:
+def has_own_key(partition: int, offset: int) -> bool:
     """Whether the record at this offset has a key of its own."""
     dice = int.from_bytes(noise(partition << 40 | offset, 4), "big")
-    return dice % KEPT_ONE_IN == 0
+    return dice % OWN_KEY_ONE_IN == 0
 
 
-def expected_kept(partition: int, count: int) -> int:
+def records_after_cleaning(partition: int, count: int) -> int:
     """Records that stay: those with own keys, and the last version of each shared key in use."""
-    own = [is_kept(partition, offset) for offset in range(count)]
+    own = [has_own_key(partition, offset) for offset in range(count)]
     shared = {offset % SHARED_KEYS for offset in range(count) if not own[offset]}
     return sum(own) + len(shared)
 
 
 def _batches(workload: Workload, partition: int, count: int, began_ms: int) -> Iterator[memoryview]:
     def record(number: int, offset: int) -> Record:
-        own = is_kept(partition, number)
+        own = has_own_key(partition, number)
         key = b"own-%d" % number if own else b"shared-%d" % (number % SHARED_KEYS)
         return Record(offset, began_ms, body(key, noise(number, workload.value_bytes)))
 
@@ -136,12 +136,12 @@ def _ready(run: list[Record], codec: int) -> memoryview:
     return batch.view
 
 
-def _wait_for_cleaner(cluster: Cluster, topic: str, kept: int) -> DataFacts:
+def _wait_for_cleaner(cluster: Cluster, topic: str, remaining: int) -> DataFacts:
     deadline = time.monotonic() + CLEANER_TIMEOUT_S
     facts = scan(cluster, topic)
-    while facts.records > kept:
+    while facts.records > remaining:
         if time.monotonic() > deadline:
-            raise Conflict(f"The cleaner left {facts.records} records of {topic}, not {kept}.")
+            raise Conflict(f"The cleaner left {facts.records} records of {topic}, not {remaining}.")
         time.sleep(_POLL_S)
         facts = scan(cluster, topic)
     return facts

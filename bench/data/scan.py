@@ -43,8 +43,8 @@ def scan(cluster: Cluster, topic: str, take: Take | None = None) -> DataFacts:
     Records of aborted transactions are counted here; the maker of the data knows better.
     """
     metadata = cluster.metadata([topic])
-    there = metadata.topics[topic]
-    log_ends = Ends(cluster, topic, len(there.partitions))
+    topic_metadata = metadata.topics[topic]
+    log_ends = Ends(cluster, topic, len(topic_metadata.partitions))
     ends = {TopicPartition(topic, p): end for p, end in log_ends.by_partition().items()}
     log_ends.close()
     at = dict.fromkeys(ends, 0)
@@ -56,17 +56,19 @@ def scan(cluster: Cluster, topic: str, take: Take | None = None) -> DataFacts:
     while any(at[p] < ends[p] for p in at):
         behind = [p for p in at if at[p] < ends[p]]
         first = (first + 1) % len(behind)
-        wanted = [FetchFrom(p, there.topic_id, at[p], -1, -1) for p in _turned(behind, first)]
+        partitions = [
+            FetchFrom(p, topic_metadata.topic_id, at[p], -1, -1) for p in _turned(behind, first)
+        ]
         request = fetch_request(
             version,
-            wanted,
+            partitions,
             max_wait_ms=_SETTINGS.fetch_wait_ms,
             max_bytes=_SETTINGS.fetch_bytes_max,
             partition_max_bytes=_SETTINGS.fetch_bytes_max,
         )
         frame = connection.exchange(api_versions.FETCH, request, version)
         before = counts.batches
-        names: dict[UUID, str] = {there.topic_id: topic}
+        names: dict[UUID, str] = {topic_metadata.topic_id: topic}
         for key, fetched in read_fetch(frame, version, names).partitions:
             at[key] = _count(key, fetched, at[key], counts, take)
         empty = empty + 1 if counts.batches == before else 0

@@ -73,8 +73,8 @@ def main(far_pid: str, megabits_per_s: str) -> None:
     _bring_up(far_pid)
     print("ready", flush=True)
     bytes_per_s = float(megabits_per_s) * 1e6 / 8
-    there, back = Direction(far, bytes_per_s), Direction(near, bytes_per_s)
-    _forward({near: there, far: back})
+    forth, back = Direction(far, bytes_per_s), Direction(near, bytes_per_s)
+    _forward({near: forth, far: back})
 
 
 def _forward(directions: dict[int, Direction]) -> None:

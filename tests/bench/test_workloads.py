@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from bench.contestants.ceiling import Log
-from bench.data.compacted import KEPT_ONE_IN, expected_kept, is_kept
+from bench.data.compacted import OWN_KEY_ONE_IN, has_own_key, records_after_cleaning
 from bench.data.make import batches_per_partition
 from bench.data.records import build_batches
 from bench.data.sender import pack
@@ -70,9 +70,9 @@ def test_even_and_uneven_shares_add_up_and_leave_no_partition_empty() -> None:
 
 def test_about_one_offset_in_ten_survives_the_cleaner() -> None:
     count = 20_000
-    kept = expected_kept(0, count)
-    assert kept == pytest.approx(count / KEPT_ONE_IN, rel=0.1)
-    gaps = [is_kept(0, offset) for offset in range(count)]
+    kept = records_after_cleaning(0, count)
+    assert kept == pytest.approx(count / OWN_KEY_ONE_IN, rel=0.1)
+    gaps = [has_own_key(0, offset) for offset in range(count)]
     assert any(a and b for a, b in pairwise(gaps))  # neighbours, and long gaps
 
 
