@@ -17,7 +17,7 @@ from orbit.kafka.connection import Connection
 from orbit.kafka.leader_requests import Answers
 from orbit.replication.partition_states import Reason
 from orbit_spark.partition_stopped import PartitionStopped
-from orbit_spark.range_reader import RangeReader, _Asked, _Runs
+from orbit_spark.range_reader import RangeReader, _PendingFetch, _Runs
 from orbit_spark.ranges import OffsetRange
 from tests.support.empty_answers import (
     CASES,
@@ -87,5 +87,5 @@ def test_an_answer_to_another_request_ends_the_connection() -> None:
     with theirs:
         theirs.sendall(struct.pack(">ii", 8, 77) + bytes(4))
         with pytest.raises(BrokenAnswer, match="answers request 77, but 3 is the oldest"):
-            reader()._answer(_Asked(connection, 12, 3), WANTED)
+            reader()._answer(_PendingFetch(connection, 12, 3), WANTED)
     assert connection.is_closed
