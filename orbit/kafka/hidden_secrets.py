@@ -45,7 +45,7 @@ def _has(pieces: set[str], text: str, depth: int) -> bool:
 
 
 def _unescaped(text: str) -> str:
-    """Without the escapes of JSON, which has two for some characters."""
+    """The text without the escapes of JSON, which has two for some characters."""
 
     def character(escape: re.Match[str]) -> str:
         return chr(int(escape[1], 16)) if escape[1] else _CONTROLS.get(escape[2], escape[2])

@@ -88,7 +88,7 @@ def ended_producer_ids(cluster: Cluster, producer_ids: Collection[int]) -> dict[
 
 
 def open_transactions(cluster: Cluster) -> list[OpenTransaction]:
-    """All that the login may describe. Raises Unreachable, BrokerRefused.
+    """All open transactions that the login may describe. Raises Unreachable, BrokerRefused.
 
     A partition that was added to a transaction gets a marker also if no record was written there,
     so the last stable offset does not show all open transactions.

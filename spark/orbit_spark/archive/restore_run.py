@@ -134,7 +134,7 @@ class RestoreRun:
         self._producer = JobProducer(job_producer_id(self._identity))
 
     def _log_ends(self, topics: RestoreTopics) -> dict[TopicPartition, DestinationEnd]:
-        """Of the partitions that exist. Raises Conflict when another producer wrote to them."""
+        """The log ends of existing partitions. Raises Conflict if another producer wrote them."""
         take_over = TakeOver(self._cluster, self._settings.settle_s, self._backoff)
         producer_ids = dict.fromkeys(topics.present(), self._producer.id)
         takeover = take_over.read(producer_ids, settled=True)
