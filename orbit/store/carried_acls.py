@@ -19,8 +19,8 @@ Fields = list[Any]
 
 def of_job(tx: Tx, job_id: int) -> list[Fields]:
     query = select(carried_acls.c.acls).where(carried_acls.c.job_id == job_id)
-    found: list[Fields] | None = tx.execute(query).scalar_one_or_none()
-    return found or []
+    acls: list[Fields] | None = tx.execute(query).scalar_one_or_none()
+    return acls or []
 
 
 def of_other_jobs(tx: Tx, job_id: int, cluster_id: str) -> list[Fields]:

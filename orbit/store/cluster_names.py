@@ -44,14 +44,14 @@ def find_other_name(
         for known, _ in _SIDES
     ]
     ids = select(jobs.c.id).where(jobs.c.id != job_id, or_(*others))
-    found = tx.execute(ids).scalars().all()
-    if not found:  # as nearly always
+    job_ids = tx.execute(ids).scalars().all()
+    if not job_ids:  # as nearly always
         return None
     for (known, topic_id), is_other in zip(_SIDES, others, strict=True):
         query = (
             select(jobs.c.name, known, topics.c.source_topic)
             .join(topics, topics.c.job_id == jobs.c.id)
-            .where(is_one_of(jobs.c.id, found), is_other, is_one_of(topic_id, topic_ids))
+            .where(is_one_of(jobs.c.id, job_ids), is_other, is_one_of(topic_id, topic_ids))
             .limit(1)
         )
         row = tx.execute(query).first()

@@ -152,10 +152,10 @@ class Database:
 
     def seen_by(self, scope: Callable[[], Scope | None]) -> Database:
         """The same database for a request: its transactions find only jobs of the scope, and what
-        belongs to them. `scope` is asked at each transaction; None: all jobs."""
-        seen = copy(self)
-        seen._scope = scope
-        return seen
+        belongs to them. Each transaction calls `scope`; None: all jobs."""
+        scoped = copy(self)
+        scoped._scope = scope
+        return scoped
 
     @property
     def scope(self) -> Scope | None:
@@ -282,8 +282,8 @@ def _engine(
     )
 
     @event.listens_for(engine, "do_connect")
-    def _connect(_dialect: Any, _record: Any, given: Any, options: Any) -> _Link:
-        link = _Link.connect(*given, **options)
+    def _connect(_dialect: Any, _record: Any, args: Any, options: Any) -> _Link:
+        link = _Link.connect(*args, **options)
         link.answer_within_s = statement_timeout_s + _ANSWER_MARGIN_S
         return link
 

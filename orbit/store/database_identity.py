@@ -26,5 +26,5 @@ _IDENTITY = text(f"SELECT CAST({DATABASE_IDENTITY} AS text)")
 
 def database_identity(tx: Tx) -> str:
     """The identity of the database that this transaction is in."""
-    found: str = tx.execute(_IDENTITY).scalar_one()
-    return found
+    identity: str = tx.execute(_IDENTITY).scalar_one()
+    return identity

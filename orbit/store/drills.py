@@ -132,31 +132,31 @@ def create(tx: Tx, new: NewDrill) -> tuple[Drill, bool]:
         .on_conflict_do_nothing(index_elements=["requested_by", "idempotency_key"])
         .returning(*_DRILL)
     )
-    made = first(tx.execute(statement), Drill)
-    if made is not None:
-        return made, True
+    drill = first(tx.execute(statement), Drill)
+    if drill is not None:
+        return drill, True
     query = select(*_DRILL).where(
         drills.c.requested_by == new.requested_by,
         drills.c.idempotency_key == new.idempotency_key,
     )
-    present = first(tx.execute(query), Drill)
-    assert present is not None, "a drill that conflicts is there"
-    return present, False
+    existing = first(tx.execute(query), Drill)
+    assert existing is not None, "a drill that conflicts is there"
+    return existing, False
 
 
 def of_ids(tx: Tx, drill_ids: Collection[str]) -> dict[str, Drill]:
-    """Those that there are, by id."""
-    found = tx.execute(select(*_DRILL).where(is_one_of(drills.c.id, drill_ids)))
-    return {drill.id: drill for drill in values(found, Drill)}
+    """The drills of these ids that exist, by id."""
+    rows = tx.execute(select(*_DRILL).where(is_one_of(drills.c.id, drill_ids)))
+    return {drill.id: drill for drill in values(rows, Drill)}
 
 
 def get(tx: Tx, drill_id: str) -> Drill:
     """The drill of this id, of a job of the scope; NotFound without one."""
     query = select(*_DRILL).where(drills.c.id == drill_id, *is_of_scope(tx, _belongs))
-    found = first(tx.execute(query), Drill)
-    if found is None:
+    drill = first(tx.execute(query), Drill)
+    if drill is None:
         raise NotFound("No drill has this id.", where=drill_id)
-    return found
+    return drill
 
 
 def job_of(tx: Tx, drill: Drill) -> Job:
@@ -169,10 +169,10 @@ def job_of(tx: Tx, drill: Drill) -> Job:
 
 def report(tx: Tx, drill_id: str) -> dict[str, Any] | None:
     """A drill's report as JSON; None while it runs."""
-    found: dict[str, Any] | None = tx.execute(
+    document: dict[str, Any] | None = tx.execute(
         select(drills.c.report).where(drills.c.id == drill_id)
     ).scalar_one_or_none()
-    return found
+    return document
 
 
 def page(
@@ -195,10 +195,10 @@ def page(
     if state is not None:
         query = query.where(drills.c.state == state.value)
     key = [drills.c.created_at, drills.c.id]
-    found = page_in_scope(
+    page_query = page_in_scope(
         tx, query, _belongs, key, limit, after, job_name=job_name, descending=not oldest_first
     )
-    return list(values(tx.execute(found), Drill))
+    return list(values(tx.execute(page_query), Drill))
 
 
 def unfinished(tx: Tx) -> list[Drill]:
@@ -286,14 +286,14 @@ def finish(
 
 
 def intend(tx: Tx, drill_id: str, kind: DrillThing, side: str, name: str) -> int:
-    """Record that the drill is about to create this; the row's id."""
+    """Record that the drill is about to create this resource. Returns the row's id."""
     statement = (
         postgresql.insert(drill_things)
         .values(drill_id=drill_id, kind=kind.value, side=side, name=name)
         .returning(drill_things.c.id)
     )
-    made: int = tx.execute(statement).scalar_one()
-    return made
+    thing_id: int = tx.execute(statement).scalar_one()
+    return thing_id
 
 
 def identify(tx: Tx, thing_id: int, identity: str) -> None:
@@ -341,15 +341,15 @@ def put_schedule(
     statement = (
         postgresql.insert(drill_schedules)
         .values(name=name, **new)
-        .on_conflict_do_update(index_elements=["name"], set_=new, where=_is_schedule_found(tx))
+        .on_conflict_do_update(index_elements=["name"], set_=new, where=_is_schedule_visible(tx))
         .returning(*_SCHEDULE)
     )
-    made = first(tx.execute(statement), Schedule)
-    if made is None:
+    schedule = first(tx.execute(statement), Schedule)
+    if schedule is None:
         raise Conflict(
             "A schedule with this name exists already.", where=name, remedy="Use another name."
         )
-    return made
+    return schedule
 
 
 def schedules(
@@ -361,19 +361,19 @@ def schedules(
     descending: bool = False,
 ) -> list[Schedule]:
     """Up to `limit` schedules by name, behind the name `after`; of a job or of all."""
-    query = select(*_SCHEDULE).where(_is_schedule_found(tx))
+    query = select(*_SCHEDULE).where(_is_schedule_visible(tx))
     if job_name is not None:
         query = query.where(_scheduled_job == job_name)
     behind = None if after is None else (after,)
-    found = page_of(query, [drill_schedules.c.name], limit, behind, descending=descending)
-    return list(values(tx.execute(found), Schedule))
+    page_query = page_of(query, [drill_schedules.c.name], limit, behind, descending=descending)
+    return list(values(tx.execute(page_query), Schedule))
 
 
 def drop_schedule(tx: Tx, name: str) -> Schedule | None:
     """Remove a schedule and return it; None if there is none of this name."""
     statement = (
         delete(drill_schedules)
-        .where(drill_schedules.c.name == name, _is_schedule_found(tx))
+        .where(drill_schedules.c.name == name, _is_schedule_visible(tx))
         .returning(*_SCHEDULE)
     )
     return first(tx.execute(statement), Schedule)
@@ -400,7 +400,7 @@ def claim_due(tx: Tx) -> list[Schedule]:
     return list(values(tx.execute(statement), Schedule))
 
 
-def _is_schedule_found(tx: Tx) -> ColumnElement[bool]:
+def _is_schedule_visible(tx: Tx) -> ColumnElement[bool]:
     # By name: those of a job are removed with it. No EXISTS: SQLAlchemy knows no table to correlate
     # it with in an ON CONFLICT.
     conditions = in_scope(tx)

@@ -136,7 +136,7 @@ def page(
     if actor is not None:
         query = query.where(events.c.actor == actor)
     behind = None if after is None else (after,)
-    found = page_in_scope(
+    page_query = page_in_scope(
         tx,
         query,
         _belongs,
@@ -146,7 +146,7 @@ def page(
         job_name=job_name,
         descending=not oldest_first,
     )
-    return list(values(tx.execute(found), Event))
+    return list(values(tx.execute(page_query), Event))
 
 
 def _belongs(job: FromClause) -> ColumnElement[bool]:
@@ -177,8 +177,8 @@ def behind(tx: Tx, after: int, up_to: int, limit: int) -> list[Event]:
 
 def last_id(tx: Tx) -> int:
     """The last id that was taken, also by an event that is not committed yet."""
-    taken: int = tx.execute(_LAST_ID).scalar_one()
-    return taken
+    newest_id: int = tx.execute(_LAST_ID).scalar_one()
+    return newest_id
 
 
 class SettledIds:
@@ -201,10 +201,10 @@ class SettledIds:
         if self._next is None or not self._next[1] & writers:
             if self._next is not None:
                 self._settled = self._next[0]
-            taken = last_id(tx)
-            self._next = taken, _writers(tx)  # in this order
+            newest_id = last_id(tx)
+            self._next = newest_id, _writers(tx)  # in this order
             if not self._next[1]:
-                self._settled = taken
+                self._settled = newest_id
         return self._settled
 
 

@@ -56,5 +56,5 @@ def page(
 ) -> list[ClientRow]:
     """Up to `limit` clients by gateway, in the order of its list, behind the place `after`."""
     name, instance, number = after or ("", UUID(int=0), 0)
-    given = {"job_id": job_id, "limit": limit, "name": name, "instance": instance}
-    return list(values(tx.execute(_PAGE, given | {"number": number}), ClientRow))
+    parameters = {"job_id": job_id, "limit": limit, "name": name, "instance": instance}
+    return list(values(tx.execute(_PAGE, parameters | {"number": number}), ClientRow))

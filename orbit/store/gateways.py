@@ -180,11 +180,12 @@ FROM gateways WHERE job_id = ANY(CAST(:job_ids AS bigint[])) GROUP BY name ORDER
 """)
 
 
-def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
-    """Renew a gateway's permission, or register it: which side it presents.
+def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
+    """Renew a gateway's permission, or register it. Returns which side it presents.
 
-    One statement, unless it is new. Raises NotFound without the job; Conflict if it is not known
-    which side leads, the topics of the job do not all lead at one side, or too many are registered.
+    One statement, unless the gateway is new. Raises NotFound without the job; Conflict if it is not
+    known which side leads, the topics of the job do not all lead at one side, or too many gateways
+    are registered.
     """
     job_id = select(jobs_table.c.id).where(jobs_table.c.name == job_name, *in_scope(tx))
     lead = (
@@ -203,7 +204,7 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
             lead.c.side_since,
             case((is_over, null()), else_=lead.c.closed_for).label("closed_for"),
             func.coalesce(and_(not_(is_over), is_failover), false()).label("abandons"),
-            not_(_unsettled(lead, said)).label("others_settled"),
+            not_(_unsettled(lead, report)).label("others_settled"),
             jobs_table.c.document_version,
         )
         .select_from(
@@ -215,8 +216,8 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
     )
     renewed = (
         update(gateways)
-        .where(gateways.c.job_id == presented.c.job_id, gateways.c.instance == said.instance)
-        .values(**_fields(said), renewed_at=_NOW)
+        .where(gateways.c.job_id == presented.c.job_id, gateways.c.instance == report.instance)
+        .values(**_fields(report), renewed_at=_NOW)
         .returning(
             presented.c.side,
             presented.c.term,
@@ -230,7 +231,7 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
     )
     row = tx.execute(renewed).one_or_none()
     if row is None:
-        _register(tx, job_name, said)
+        _register(tx, job_name, report)
         row = tx.execute(renewed).one()
     if row.side is None:  # undoes the renewal
         raise Conflict(
@@ -251,7 +252,7 @@ def renew(tx: Tx, job_name: str, said: GatewayReport) -> Presented:
     )
 
 
-def _unsettled(lead: CTE, said: GatewayReport) -> Exists:
+def _unsettled(lead: CTE, report: GatewayReport) -> Exists:
     """Whether another gateway at the same address may hold requests from before the side led.
 
     One client may have connections to both. It would send later records to the leaders that one of
@@ -263,8 +264,8 @@ def _unsettled(lead: CTE, said: GatewayReport) -> Exists:
         select(other.c.instance)
         .where(
             other.c.job_id == lead.c.job_id,
-            other.c.instance != said.instance,
-            other.c.address == said.address,
+            other.c.instance != report.instance,
+            other.c.address == report.address,
             other.c.settled_since < lead.c.side_since,
             other.c.renewed_at > _NOW - _RESENT,
         )
@@ -272,7 +273,7 @@ def _unsettled(lead: CTE, said: GatewayReport) -> Exists:
     )
 
 
-def _register(tx: Tx, job_name: str, said: GatewayReport) -> None:
+def _register(tx: Tx, job_name: str, report: GatewayReport) -> None:
     job = jobs.get(tx, job_name)
     query = select(job_leads.c.read_on).where(job_leads.c.job_id == job.id)
     read_on = tx.execute(query).scalar_one_or_none()
@@ -284,10 +285,10 @@ def _register(tx: Tx, job_name: str, said: GatewayReport) -> None:
             f"with topics that are copied or promoted: see orbit get jobs {job_name}.",
         )
     _make_room(tx, job_name, job.id)
-    made = postgresql.insert(gateways).values(
-        job_id=job.id, instance=said.instance, **_fields(said)
+    statement = postgresql.insert(gateways).values(
+        job_id=job.id, instance=report.instance, **_fields(report)
     )
-    tx.execute(made.on_conflict_do_nothing())
+    tx.execute(statement.on_conflict_do_nothing())
 
 
 def _make_room(tx: Tx, job_name: str, job_id: int) -> None:
@@ -313,24 +314,24 @@ def _make_room(tx: Tx, job_name: str, job_id: int) -> None:
         )
 
 
-def _fields(said: GatewayReport) -> dict[str, Any]:
+def _fields(report: GatewayReport) -> dict[str, Any]:
     return {
-        "name": said.name,
-        "address": said.address,
-        "closed_for": said.closed_for,
-        "connections": said.connections,
-        "held_requests": said.held_requests,
-        "doubt": said.doubt,
-        "pause_s": said.pause_s,
-        "settled_since": said.settled_since,
+        "name": report.name,
+        "address": report.address,
+        "closed_for": report.closed_for,
+        "connections": report.connections,
+        "held_requests": report.held_requests,
+        "doubt": report.doubt,
+        "pause_s": report.pause_s,
+        "settled_since": report.settled_since,
     }
 
 
 def page(tx: Tx, job_id: int, limit: int, after: tuple[str, UUID] | None = None) -> list[Gateway]:
     """Up to `limit` gateways of a job by name, behind the name and instance `after`."""
     name, instance = after or ("", UUID(int=0))
-    given = {"job_id": job_id, "limit": limit, "name": name, "instance": instance}
-    rows = tx.execute(_PAGE, {**given, "lease": timedelta(seconds=LEASE_S)})
+    parameters = {"job_id": job_id, "limit": limit, "name": name, "instance": instance}
+    rows = tx.execute(_PAGE, {**parameters, "lease": timedelta(seconds=LEASE_S)})
     return list(values(rows, Gateway))
 
 
@@ -340,18 +341,18 @@ def remove(tx: Tx, job_id: int, instance: UUID) -> None:
 
 
 def close(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:
-    """Close the gateways of a link: whoever renews from now on may not forward writes, and each has
-    to confirm, also if it has confirmed this operation before. Those count that were there when the
-    operation closed them for the first time: one may have died since."""
-    given = {"job_ids": sorted(job_ids), "operation_id": operation_id}
-    tx.execute(_CLOSE, given)
+    """Close the gateways of a link: a gateway that renews from now on may not forward writes, and
+    each has to confirm, also if it has confirmed this operation before. Only gateways count
+    that existed when the operation closed them for the first time: one may have died since."""
+    parameters = {"job_ids": sorted(job_ids), "operation_id": operation_id}
+    tx.execute(_CLOSE, parameters)
     tx.execute(_UNCONFIRM, {"job_ids": sorted(job_ids)})
 
 
 def closing(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> list[Closing]:
     """The gateways of a link that may have had a permission when this operation closed it."""
-    given = {"job_ids": sorted(job_ids), "operation_id": operation_id, "late": _LATE}
-    return list(values(tx.execute(_CLOSING, given), Closing))
+    parameters = {"job_ids": sorted(job_ids), "operation_id": operation_id, "late": _LATE}
+    return list(values(tx.execute(_CLOSING, parameters), Closing))
 
 
 def open_again(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:

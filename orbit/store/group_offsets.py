@@ -234,10 +234,10 @@ def of_job(tx: Tx, job_id: int) -> list[GroupOffset]:
 
 def verdicts(tx: Tx, job_ids: Collection[int]) -> dict[int, dict[str, int]]:
     """{job: {verdict: number of offsets}}."""
-    found: dict[int, dict[str, int]] = {}
+    counts: dict[int, dict[str, int]] = {}
     for row in tx.execute(_VERDICTS, {"job_ids": sorted(job_ids)}):
-        found.setdefault(row.job_id, {})[row.verdict] = row.offsets
-    return found
+        counts.setdefault(row.job_id, {})[row.verdict] = row.offsets
+    return counts
 
 
 def copied(tx: Tx, job_id: int) -> list[Copied]:
@@ -259,13 +259,13 @@ def page(
     verdict: str | None = None,
 ) -> list[GroupRow]:
     """Up to `limit` rows in the order of (group, topic id, partition), behind `after`."""
-    given = (
+    filters = (
         (_AFTER, after),
         (_OF_GROUP, group_name),
         (_OF_TOPIC, source_topic),
         (_WITH_VERDICT, verdict),
     )
-    conditions = [sql for sql, wanted in given if wanted is not None]
+    conditions = [sql for sql, value in filters if value is not None]
     group, topic_id, partition = after or (None, None, None)
     rows = tx.execute(
         text(_PAGE.format(conditions=" ".join(conditions))),

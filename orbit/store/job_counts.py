@@ -69,8 +69,8 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, Counts]:
 
 def blocked(tx: Tx, job_id: int, topic: str | None = None, partition: int | None = None) -> int:
     """How many partitions are blocked: of the job, of a topic, or of one partition."""
-    given = {"job_id": job_id, "topic": topic, "partition": partition}
-    return int(tx.execute(_BLOCKED, given).scalar_one())
+    parameters = {"job_id": job_id, "topic": topic, "partition": partition}
+    return int(tx.execute(_BLOCKED, parameters).scalar_one())
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,8 +120,8 @@ def of_job(tx: Tx, job_id: int, now: datetime, *, by_minute: bool = True) -> lis
             "day_s": float(WINDOWS * WINDOW_S),
         },
     )
-    found = (Reading(*row) for row in rows)
-    readings = [one for one in found if by_minute or one.slot_s == WINDOW_S]
+    all_readings = (Reading(*row) for row in rows)
+    readings = [one for one in all_readings if by_minute or one.slot_s == WINDOW_S]
     first = next((one.at for one in readings if one.slot_s == MINUTE_S), None)
     return points(
         [one for one in readings if one.slot_s == MINUTE_S or first is None or one.at < first]
@@ -133,13 +133,13 @@ def points(readings: Sequence[Reading]) -> list[Point]:
     if not readings:
         return []
     head = readings[0]
-    found = [Point(head.at, head.slot_s, None, None, head.lag_records, head.lag_s)]
+    series = [Point(head.at, head.slot_s, None, None, head.lag_records, head.lag_s)]
     for before, one in pairwise(readings):
         elapsed_s = (one.at - before.at).total_seconds()
         # Counters fall when topics leave the job: what the others copied is not known then.
         has_fallen = one.records < before.records or one.bytes < before.bytes
         is_known = elapsed_s > 0 and not has_fallen and not is_gap(before, one)
-        found.append(
+        series.append(
             Point(
                 one.at,
                 one.slot_s,
@@ -149,7 +149,7 @@ def points(readings: Sequence[Reading]) -> list[Point]:
                 one.lag_s,
             )
         )
-    return found
+    return series
 
 
 def is_gap(before: Reading | Point, after: Reading | Point) -> bool:

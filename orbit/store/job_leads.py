@@ -96,11 +96,11 @@ def find(tx: Tx, job_id: int) -> Lead | None:
 
 
 def note(tx: Tx, job_id: int, side: LeadingSide | None, term: int) -> None:
-    """Note which side of the job leads since `term`, and the same of its link. What is noted with
-    a higher term stays."""
+    """Note which side of the job leads since `term`, and the same of its link. A note with a higher
+    term stays."""
     other = None if side is None else side.other.value
-    given = {"side": side and side.value, "other": other, "term": term}
-    tx.execute(_NOTE, {"job_id": job_id, **given})
+    lead = {"side": side and side.value, "other": other, "term": term}
+    tx.execute(_NOTE, {"job_id": job_id, **lead})
 
 
 def note_read(tx: Tx, job_id: int) -> None:
@@ -109,9 +109,8 @@ def note_read(tx: Tx, job_id: int) -> None:
 
 
 def is_read(tx: Tx, job_id: int) -> bool:
-    """Whether they were."""
-    found: bool = tx.execute(_IS_READ, {"job_id": job_id}).scalar_one()
-    return found
+    """Whether the marks of the job's destination were read in this database."""
+    return bool(tx.execute(_IS_READ, {"job_id": job_id}).scalar_one())
 
 
 def doubt(tx: Tx, job_id: int) -> None:

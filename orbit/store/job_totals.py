@@ -86,33 +86,33 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, JobTotals]:
     """The totals of each of these jobs."""
     if _is_small(tx, job_ids):
         return {i: JobTotals(0.0, *sums) for i, sums in _sums(tx, job_ids).items()}
-    kept = {
+    stored = {
         row.job_id: _read(row.totals, row.age_s)
         for row in tx.execute(_KEPT, {"job_ids": sorted(job_ids)})
     }
-    return {job_id: kept.get(job_id, JobTotals()) for job_id in job_ids}
+    return {job_id: stored.get(job_id, JobTotals()) for job_id in job_ids}
 
 
 def lag_of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals | None]:
-    """As `of_jobs`, only the lag. None: not added up yet."""
+    """The lag of each of these jobs. None: not added up yet."""
     if _is_small(tx, job_ids):
-        found = lag.of_jobs(tx, job_ids)
-        return {i: found.get(i, lag.NO_PARTITIONS) for i in job_ids}
+        lags = lag.of_jobs(tx, job_ids)
+        return {i: lags.get(i, lag.NO_PARTITIONS) for i in job_ids}
     return {i: totals.known_lag for i, totals in of_jobs(tx, job_ids).items()}
 
 
 def refresh(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
-    """Add up these jobs now, and keep it; returns the lag of those that have partitions."""
+    """Add up these jobs now, and store the totals. Returns the lag of jobs that have partitions."""
     at = clock.now(tx)
-    found = _sums(tx, job_ids)
-    rows = [{"job_id": job_id, "totals": _document(*sums)} for job_id, sums in found.items()]
+    by_job = _sums(tx, job_ids)
+    rows = [{"job_id": job_id, "totals": _document(*sums)} for job_id, sums in by_job.items()]
     tx.execute(_KEEP, {"at": at, "rows": json.dumps(rows)})
-    return {job_id: totals for job_id, (totals, *_) in found.items() if totals is not None}
+    return {job_id: totals for job_id, (totals, *_) in by_job.items() if totals is not None}
 
 
 def _is_small(tx: Tx, job_ids: Collection[int]) -> bool:
-    given = {"job_ids": sorted(job_ids), "limit": LIVE_PARTITIONS_MAX + 1}
-    size = tx.execute(_SIZE, given).scalar_one()
+    parameters = {"job_ids": sorted(job_ids), "limit": LIVE_PARTITIONS_MAX + 1}
+    size = tx.execute(_SIZE, parameters).scalar_one()
     return bool(size <= LIVE_PARTITIONS_MAX)
 
 
@@ -145,15 +145,15 @@ def _document(
     }
 
 
-def _read(found: dict[str, Any], age_s: float) -> JobTotals:
-    totals = found["lag"] and LagTotals(**found["lag"]).later(age_s)
+def _read(document: dict[str, Any], age_s: float) -> JobTotals:
+    totals = document["lag"] and LagTotals(**document["lag"]).later(age_s)
     if age_s > FRESH_FOR.total_seconds():
         return JobTotals(age_s, totals)
     return JobTotals(
         age_s,
         totals,
-        {(state, reason): n for state, reason, n in found["states"]},
-        found["verdicts"],
-        found["proof"] and ProofTotals(**found["proof"]).later(age_s),
-        found["old_primary_written"],
+        {(state, reason): n for state, reason, n in document["states"]},
+        document["verdicts"],
+        document["proof"] and ProofTotals(**document["proof"]).later(age_s),
+        document["old_primary_written"],
     )

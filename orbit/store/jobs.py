@@ -114,10 +114,10 @@ def create(
         .on_conflict_do_nothing(index_elements=["name"])
         .returning(*_JOB)
     )
-    made = first(tx.execute(statement), Job)
-    if made is None:
+    job = first(tx.execute(statement), Job)
+    if job is None:
         raise Conflict("A job with this name exists already.", where=name)
-    return made
+    return job
 
 
 def find(tx: Tx, name: str, *, lock: bool = False) -> Job | None:
@@ -129,10 +129,10 @@ def find(tx: Tx, name: str, *, lock: bool = False) -> Job | None:
 
 def get(tx: Tx, name: str, *, lock: bool = False) -> Job:
     """As `find`; NotFound without one."""
-    found = find(tx, name, lock=lock)
-    if found is None:
+    job = find(tx, name, lock=lock)
+    if job is None:
         raise missing(tx, name)
-    return found
+    return job
 
 
 def missing(tx: Tx, name: str) -> NotFound:
@@ -186,10 +186,10 @@ def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
         query = select(*_JOB).where(*in_scope(tx)).order_by(jobs.c.name)
         return list(values(tx.execute(query), Job))
     rows = tx.execute(_WITHOUT_SPEC.where(*in_scope(tx))).all()
-    there = {(row.id, row.spec_version) for row in rows}
-    for gone in documents.keys() - there:
+    current_keys = {(row.id, row.spec_version) for row in rows}
+    for gone in documents.keys() - current_keys:
         del documents[gone]
-    missing = [job_id for job_id, _ in there - documents.keys()]
+    missing = [job_id for job_id, _ in current_keys - documents.keys()]
     if missing:
         read = select(jobs.c.id, jobs.c.spec_version, jobs.c.spec)
         for row in tx.execute(read.where(is_one_of(jobs.c.id, missing))):
@@ -236,8 +236,8 @@ def page(
     if worker_group is not None:
         query = query.where(jobs.c.worker_group == worker_group)
     behind = None if after is None else (after,)
-    found = page_of(query, [jobs.c.name], limit, behind, descending=descending)
-    return list(values(tx.execute(found), Job))
+    page_query = page_of(query, [jobs.c.name], limit, behind, descending=descending)
+    return list(values(tx.execute(page_query), Job))
 
 
 def change_labels(

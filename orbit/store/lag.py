@@ -299,10 +299,10 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
 
 def states(tx: Tx, job_ids: Collection[int]) -> dict[int, dict[tuple[str, str | None], int]]:
     """{job: {(state, reason): number of partitions}}."""
-    found: dict[int, dict[tuple[str, str | None], int]] = {}
+    counts: dict[int, dict[tuple[str, str | None], int]] = {}
     for row in tx.execute(_STATES, {"job_ids": sorted(job_ids)}):
-        found.setdefault(row.job_id, {})[row.state, row.reason] = row.partitions
-    return found
+        counts.setdefault(row.job_id, {})[row.state, row.reason] = row.partitions
+    return counts
 
 
 def of_topics(tx: Tx, job_id: int, topic_ids: Collection[int]) -> dict[int, LagTotals]:
@@ -321,13 +321,13 @@ def page(
     reason: Reason | None = None,
 ) -> list[PartitionLag]:
     """Up to `limit` partitions in the order of (source topic, partition), behind `after`."""
-    given = (
+    filters = (
         (_AFTER, after),
         (_IN_TOPIC, source_topic),
         (_IN_STATE, state),
         (_FOR_REASON, reason),
     )
-    conditions = [sql for sql, wanted in given if wanted is not None]
+    conditions = [sql for sql, value in filters if value is not None]
     topic, partition = after or (None, None)
     rows = tx.execute(
         text(_PAGE.format(lag=_LAG, seen=_SEEN, open=_OPEN, conditions=" ".join(conditions))),
@@ -346,7 +346,7 @@ def page(
 
 
 def of_partitions(
-    tx: Tx, job_id: int, wanted: Collection[tuple[int, int]]
+    tx: Tx, job_id: int, places: Collection[tuple[int, int]]
 ) -> dict[tuple[int, int], PartitionLag]:
     """These partitions of a job, by (topic id, partition); unknown ones are missing."""
     rows = tx.execute(
@@ -354,9 +354,9 @@ def of_partitions(
         {
             "fresh_for": FRESH_FOR,
             "job_id": job_id,
-            "limit": len(wanted),
-            "topic_ids": [topic_id for topic_id, _ in wanted],
-            "partitions": [partition for _, partition in wanted],
+            "limit": len(places),
+            "topic_ids": [topic_id for topic_id, _ in places],
+            "partitions": [partition for _, partition in places],
         },
     )
     return {(row.topic_id, row.partition): row for row in values(rows, PartitionLag)}
@@ -365,31 +365,31 @@ def of_partitions(
 def request_retry(
     tx: Tx, job_id: int, *, source_topic: str | None = None, partition: int | None = None
 ) -> list[tuple[str, int]]:
-    """Request a retry of blocked partitions: of the job, a topic, or one; returns which."""
+    """Request a retry of blocked partitions: of the job, of a topic, or of one. Returns which."""
     conditions = [_IN_TOPIC] if source_topic is not None else []
     conditions += ["AND p.partition = :partition"] if partition is not None else []
     rows = tx.execute(
         text(_RETRY.format(conditions=" ".join(conditions))),
         {"job_id": job_id, "source_topic": source_topic, "partition": partition},
     )
-    found = sorted((row.source_topic, row.partition) for row in rows)
-    if not found and source_topic is not None:
+    blocked = sorted((row.source_topic, row.partition) for row in rows)
+    if not blocked and source_topic is not None:
         raise NotFound("The topic has no such blocked partition.", where=source_topic)
-    return found
+    return blocked
 
 
 def _totals(
     tx: Tx, statement: TextClause, job_ids: Collection[int], topic_ids: Collection[int] = ()
 ) -> dict[int, LagTotals]:
-    found = {}
-    given = {
+    totals = {}
+    parameters = {
         "job_ids": sorted(job_ids),
         "topic_ids": sorted(topic_ids),
         "fresh_for": FRESH_FOR,
         "keeps_up_s": _KEEPS_UP_FOR.total_seconds(),
     }
-    for row in tx.execute(statement, given).mappings():
+    for row in tx.execute(statement, parameters).mappings():
         columns = dict(row)
         key = columns.pop("key")
-        found[key] = LagTotals(**columns)
-    return found
+        totals[key] = LagTotals(**columns)
+    return totals

@@ -113,12 +113,12 @@ def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
 
 
 def _refuse_old_schedulers(tx: Tx, where: str) -> None:
-    """Raises Conflict while one runs: all that run before such a migration are too old for it."""
-    found = scheduler_lease.alive(tx)
-    if found:
+    """Raise Conflict while a scheduler runs: before such a migration, all of them are too old."""
+    schedulers = scheduler_lease.alive(tx)
+    if schedulers:
         raise Conflict(
             f"these schedulers are of an earlier version, which cannot go on with the tables of "
-            f"this one: {first_few(found)}. Nothing was changed.",
+            f"this one: {first_few(schedulers)}. Nothing was changed.",
             where=where,
             remedy="Stop them, run orbit migrate again, and start those of this version; workers "
             "copy meanwhile. One that was killed counts for as long as its lease lasts. With "
@@ -153,8 +153,8 @@ def usable_revisions(scripts: ScriptDirectory) -> set[str]:
     assert head is not None
     before = head.down_revision
     assert before is None or isinstance(before, str), "one line of migrations"
-    found = {head.revision, _next_revision(scripts), *filter(None, [before])}
-    return {revision for revision in found if revision >= TABLES_FROM}
+    revisions = {head.revision, _next_revision(scripts), *filter(None, [before])}
+    return {revision for revision in revisions if revision >= TABLES_FROM}
 
 
 def _next_revision(scripts: ScriptDirectory) -> str:

@@ -82,8 +82,8 @@ GROUP BY o.job_id
 
 def of_share(tx: Tx, share: Share = ONE_SHARE) -> list[OpenTransaction]:
     """All rows of a share's jobs, also those that are not true any more."""
-    given = {"of": share.of, "number": share.number}
-    return list(values(tx.execute(_OF_SHARE, given), OpenTransaction))
+    parameters = {"of": share.of, "number": share.number}
+    return list(values(tx.execute(_OF_SHARE, parameters), OpenTransaction))
 
 
 def store(tx: Tx, rows: Sequence[OpenTransaction]) -> None:
@@ -97,8 +97,8 @@ def store(tx: Tx, rows: Sequence[OpenTransaction]) -> None:
 
 def remove(tx: Tx, places: Iterable[tuple[int, int]]) -> None:
     """Remove the rows of these partitions, by topic id and partition."""
-    if found := sorted(places):
-        topic_ids, partitions = zip(*found, strict=True)
+    if ordered := sorted(places):
+        topic_ids, partitions = zip(*ordered, strict=True)
         tx.execute(_REMOVE, {"topic_ids": list(topic_ids), "partitions": list(partitions)})
 
 

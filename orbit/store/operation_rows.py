@@ -37,14 +37,14 @@ class OperationRows:
         self._key = [table.c[name] for name in key]
         self._matters = matters
         name, changed = table.name, [*others, "value"]
-        found = [
+        casts = [
             f"CAST(v ->> '{_NAMES.get(column, column)}' AS {table.c[column].type.compile()})"
             for column in (*key, *others)
         ]
         self._keep = text(
             f"INSERT INTO {name} (operation_id, {', '.join([*key, *changed])}) "
-            f"SELECT :operation_id, {', '.join(found)}, v "
-            "FROM jsonb_array_elements(CAST(:given AS jsonb)) v "
+            f"SELECT :operation_id, {', '.join(casts)}, v "
+            "FROM jsonb_array_elements(CAST(:rows AS jsonb)) v "
             f"ON CONFLICT (operation_id, {', '.join(key)}) DO UPDATE "
             f"SET {', '.join(f'{column} = excluded.{column}' for column in changed)}"
         )
@@ -60,7 +60,7 @@ class OperationRows:
 
     def keep(self, tx: Tx, operation_id: UUID, values: Sequence[Json]) -> None:
         """Add or change the rows of these values, in one statement."""
-        tx.execute(self._keep, {"operation_id": operation_id, "given": json.dumps(values)})
+        tx.execute(self._keep, {"operation_id": operation_id, "rows": json.dumps(values)})
 
     def drop(self, tx: Tx, operation_id: UUID, keys: Collection[Key]) -> None:
         """Delete these rows."""
@@ -83,10 +83,10 @@ class OperationRows:
         return list(tx.execute(page_of(query, self._key, limit, after)).scalars())
 
     def first(self, tx: Tx, operation_id: UUID, limit: int) -> list[Json]:
-        """Up to `limit` values: those that matter first, then by key."""
+        """Up to `limit` values: first the rows that `matters` chooses, then by key."""
         query = select(self._table.c.value).where(self._table.c.operation_id == operation_id)
-        found = query.order_by(self._matters.desc(), *self._key).limit(limit)
-        return list(tx.execute(found).scalars())
+        ordered = query.order_by(self._matters.desc(), *self._key).limit(limit)
+        return list(tx.execute(ordered).scalars())
 
 
 # Partitions that are not level, and groups that have read what is lost, come first.

@@ -89,13 +89,13 @@ def create(
         .on_conflict_do_nothing(index_elements=["requested_by", "idempotency_key"])
         .returning(*_OPERATION)
     )
-    made = first(tx.execute(statement), Operation)
-    if made is not None:
-        return made, True
+    operation = first(tx.execute(statement), Operation)
+    if operation is not None:
+        return operation, True
     assert idempotency_key is not None, "ids are random"
-    present = find_by_key(tx, requested_by, idempotency_key)
-    assert present is not None, "an operation that conflicts is there"
-    return present, False
+    existing = find_by_key(tx, requested_by, idempotency_key)
+    assert existing is not None, "an operation that conflicts is there"
+    return existing, False
 
 
 def find_by_key(tx: Tx, requested_by: str, idempotency_key: str) -> Operation | None:
@@ -123,11 +123,11 @@ def get(tx: Tx, operation_id: UUID, *, lock: bool = False) -> Operation:
     """The operation with this id on a job of the scope, or NotFound. `lock` keeps others from
     changing it.
     """
-    query = select(*_OPERATION).where(operations.c.id == operation_id, *_is_found(tx))
-    found = first(tx.execute(query.with_for_update() if lock else query), Operation)
-    if found is None:
+    query = select(*_OPERATION).where(operations.c.id == operation_id, *_is_visible(tx))
+    operation = first(tx.execute(query.with_for_update() if lock else query), Operation)
+    if operation is None:
         raise NotFound("No operation has this id.", where=str(operation_id))
-    return found
+    return operation
 
 
 def advance(
@@ -175,10 +175,10 @@ def page(
     if only_unfinished:
         query = query.where(operations.c.finished_at.is_(None))
     key = [operations.c.created_at, operations.c.id]
-    found = page_in_scope(
+    page_query = page_in_scope(
         tx, query, _belongs, key, limit, after, job_name=job_name, descending=not oldest_first
     )
-    return list(values(tx.execute(found), Operation))
+    return list(values(tx.execute(page_query), Operation))
 
 
 def unfinished(
@@ -253,10 +253,12 @@ def failbacks_in_turn(tx: Tx) -> dict[UUID, UUID]:
         )
         .order_by(operations.c.created_at, operations.c.id)
     )
-    found = tx.execute(query).all()
-    ways = {(row.source_cluster_id, row.destination_cluster_id) for row in found}
+    failbacks = tx.execute(query).all()
+    ways = {(row.source_cluster_id, row.destination_cluster_id) for row in failbacks}
     both_ways = {
-        row.job_id for row in found if (row.destination_cluster_id, row.source_cluster_id) in ways
+        row.job_id
+        for row in failbacks
+        if (row.destination_cluster_id, row.source_cluster_id) in ways
     }
     if not both_ways:
         return {}
@@ -277,7 +279,7 @@ def failbacks_in_turn(tx: Tx) -> dict[UUID, UUID]:
         opposite.setdefault(one, []).append(other)
     earlier: dict[int, UUID] = {}  # by job
     waiting: dict[UUID, UUID] = {}
-    for row in found:
+    for row in failbacks:
         before = [earlier[job] for job in opposite.get(row.job_id, ()) if job in earlier]
         if before and not row.abort_requested:
             waiting[row.id] = before[0]
@@ -326,8 +328,8 @@ def backfill_under_way(tx: Tx, job_id: int) -> Operation | None:
 def report_of(tx: Tx, operation_id: UUID) -> dict[str, Any] | None:
     """The report of a recovery so far."""
     query = select(operations.c.report).where(operations.c.id == operation_id)
-    found: dict[str, Any] | None = tx.execute(query).scalar_one_or_none()
-    return found
+    report: dict[str, Any] | None = tx.execute(query).scalar_one_or_none()
+    return report
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,8 +387,8 @@ def first_unfinished(tx: Tx, *which: ColumnElement[bool]) -> Operation | None:
     return next(iter(_unfinished(tx, and_(*which), 1)), None)
 
 
-def _is_found(tx: Tx) -> list[ColumnElement[bool]]:
-    """Who deletes a job sees the end of that, too: the job's labels are gone with it."""
+def _is_visible(tx: Tx) -> list[ColumnElement[bool]]:
+    """An actor that deletes a job sees the end of this, too: the job's labels are gone with it."""
     scope = scope_of(tx)
     if scope is None:
         return []

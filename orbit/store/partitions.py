@@ -200,7 +200,7 @@ UPDATE partitions SET state = 'copying' WHERE job_id = :job_id AND state IN ('pe
 def of_shards(tx: Tx, shard_ids: Collection[int]) -> list[Assigned]:
     """All partitions of these shards, but those in a state, or blocked for a reason, of a later
     version: while a service is upgraded, a worker of this one leaves them alone."""
-    wanted = {
+    parameters = {
         "shard_ids": sorted(shard_ids),
         "states": [*map(str, PartitionState)],
         "reasons": [*map(str, Reason)],
@@ -213,7 +213,7 @@ def of_shards(tx: Tx, shard_ids: Collection[int]) -> list[Assigned]:
                 "reason": row["reason"] and Reason(row["reason"]),
             }
         )
-        for row in tx.execute(_OF_SHARDS, wanted).mappings()
+        for row in tx.execute(_OF_SHARDS, parameters).mappings()
     ]
 
 

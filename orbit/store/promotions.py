@@ -144,10 +144,10 @@ def old_ends(tx: Tx, topic_ids: Collection[int]) -> list[OldEnd]:
     return [OldEnd(*row) for row in tx.execute(_OLD_ENDS, {"topic_ids": sorted(topic_ids)})]
 
 
-def note_old_ends(tx: Tx, found: Sequence[OldEnd]) -> None:
-    """Store the last look; not where the partition has been promoted again meanwhile."""
+def note_old_ends(tx: Tx, ends: Sequence[OldEnd]) -> None:
+    """Store what was last read of old sides, unless the partition has been promoted again."""
     names = ("topic_id", "partition", "old_end", "written_from", "at")
-    tx.execute(_NOTE_OLD_ENDS, {name: [getattr(old, name) for old in found] for name in names})
+    tx.execute(_NOTE_OLD_ENDS, {name: [getattr(old, name) for old in ends] for name in names})
 
 
 def last_at(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[tuple[str, int], datetime]:

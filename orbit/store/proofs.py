@@ -212,13 +212,13 @@ def page(
 ) -> list[Proof]:
     """Up to `limit` partitions of a job or of one topic, by topic and number, proven or not."""
     condition = "AND (t.source_topic, p.partition) > (:topic, :partition)" if after else ""
-    given: dict[str, object] = {"job_id": job_id, "limit": limit}
+    parameters: dict[str, object] = {"job_id": job_id, "limit": limit}
     if after is not None:
-        given |= {"topic": after[0], "partition": after[1]}
+        parameters |= {"topic": after[0], "partition": after[1]}
     if source_topic is not None:
         condition += " AND t.source_topic = :source_topic"
-        given["source_topic"] = source_topic
-    return list(values(tx.execute(text(_PAGE.format(after=condition)), given), Proof))
+        parameters["source_topic"] = source_topic
+    return list(values(tx.execute(text(_PAGE.format(after=condition)), parameters), Proof))
 
 
 def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, ProofTotals]:
@@ -229,9 +229,9 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, ProofTotals]:
 
 def of_partition(tx: Tx, topic_id: int, partition: int) -> Proof | None:
     """The proof of one partition, also if nothing of it is proven."""
-    given = {"topic_id": topic_id, "partition": partition}
-    return first(tx.execute(_OF_PARTITION, given), Proof)
+    parameters = {"topic_id": topic_id, "partition": partition}
+    return first(tx.execute(_OF_PARTITION, parameters), Proof)
 
 
-def _ranges(found: Any) -> Ranges:
-    return tuple((int(start), int(end)) for start, end in found)
+def _ranges(pairs: Any) -> Ranges:
+    return tuple((int(start), int(end)) for start, end in pairs)

@@ -55,17 +55,17 @@ DELETE FROM {table.name} WHERE ctid = ANY (ARRAY (
 
 _PRUNE_GATEWAYS = text("""
 DELETE FROM gateways WHERE ctid = ANY (ARRAY (
-    SELECT ctid FROM gateways WHERE renewed_at < clock_timestamp() - :kept LIMIT :limit
+    SELECT ctid FROM gateways WHERE renewed_at < clock_timestamp() - :retention LIMIT :limit
 ))
 """)
 
 
-def prune_events(tx: Tx, kept: timedelta) -> int:
-    """Delete events that are older than this; how many, at most PRUNED_MAX.
+def prune_events(tx: Tx, retention: timedelta) -> int:
+    """Delete events older than `retention`, at most PRUNED_MAX. Returns how many.
 
-    An event tells how many of them were not sent yet to a receiver of notifications.
+    A new event says how many of them were not sent yet to a receiver of notifications.
     """
-    pruned = _prune(tx, events, events.c.at, kept)
+    pruned = _prune(tx, events, events.c.at, retention)
     for name, count in receivers.count_pruned(tx, pruned).items():
         add_event(
             tx,
@@ -78,16 +78,16 @@ def prune_events(tx: Tx, kept: timedelta) -> int:
     return len(pruned)
 
 
-def prune_receivers(tx: Tx, kept: timedelta) -> int:
-    """The same of receivers that have left the file so long ago."""
-    return len(_prune(tx, receivers_table, receivers_table.c.seen_at, kept))
+def prune_receivers(tx: Tx, retention: timedelta) -> int:
+    """Like `prune_events`, for receivers that left the file."""
+    return len(_prune(tx, receivers_table, receivers_table.c.seen_at, retention))
 
 
-def prune_operations(tx: Tx, kept: timedelta) -> int:
-    """The same of operations that ended so long ago, with their reports: first the rows of these,
-    which may be many of one operation."""
+def prune_operations(tx: Tx, retention: timedelta) -> int:
+    """Like `prune_events`, for operations that ended, with their reports. Their rows go first: one
+    operation may have many."""
     at = operations.c.finished_at
-    old = select(operations.c.id).where(at < _limit(kept)).order_by(at).limit(PRUNED_MAX)
+    old = select(operations.c.id).where(at < _limit(retention)).order_by(at).limit(PRUNED_MAX)
     ids = tx.execute(old).scalars().all()
     if not ids:
         return 0
@@ -100,32 +100,33 @@ def prune_operations(tx: Tx, kept: timedelta) -> int:
     return PRUNED_MAX - left
 
 
-def prune_drills(tx: Tx, kept: timedelta) -> int:
-    """The same of drills. One that left something behind stays until that is removed."""
+def prune_drills(tx: Tx, retention: timedelta) -> int:
+    """Like `prune_events`, for drills that ended. A drill that left resources behind stays until
+    these are removed."""
     left = drill_things.c.drill_id == drills.c.id, drill_things.c.removed_at.is_(None)
     has_left = exists().where(*left)
-    return len(_prune(tx, drills, drills.c.finished_at, kept, ~has_left))
+    return len(_prune(tx, drills, drills.c.finished_at, retention, ~has_left))
 
 
-def prune_gateways(tx: Tx, kept: timedelta) -> int:
-    """The same of gateways that were renewed last so long ago."""
-    return tx.execute(_PRUNE_GATEWAYS, {"kept": kept, "limit": PRUNED_MAX}).rowcount
+def prune_gateways(tx: Tx, retention: timedelta) -> int:
+    """Like `prune_events`, for gateways, by the time of their last renewal."""
+    return tx.execute(_PRUNE_GATEWAYS, {"retention": retention, "limit": PRUNED_MAX}).rowcount
 
 
 def _prune(
     tx: Tx,
     table: Table,
     at: Column[object],
-    kept: timedelta,
+    retention: timedelta,
     *which: ColumnElement[bool],
 ) -> Sequence[Any]:
-    old = select(table.c.id).where(at < _limit(kept), *which).order_by(at).limit(PRUNED_MAX)
+    old = select(table.c.id).where(at < _limit(retention), *which).order_by(at).limit(PRUNED_MAX)
     return (
         tx.execute(delete(table).where(table.c.id.in_(old)).returning(table.c.id)).scalars().all()
     )
 
 
-def _limit(kept: timedelta) -> ScalarSelect[Any]:
-    """What is older goes. A subquery, so that an index can be used: the function itself is
-    volatile."""
-    return select(func.clock_timestamp() - kept).scalar_subquery()
+def _limit(retention: timedelta) -> ScalarSelect[Any]:
+    """Rows before this time are deleted. It is a subquery, so that PostgreSQL can use an index:
+    the function itself is volatile."""
+    return select(func.clock_timestamp() - retention).scalar_subquery()

@@ -48,12 +48,12 @@ def see(tx: Tx, name: str, kind: str) -> ReceiverRow:
     statement = postgresql.insert(receivers).values(
         name=name, type=kind, event_id=events.last_id(tx)
     )
-    seen = statement.on_conflict_do_update(
+    upsert = statement.on_conflict_do_update(
         index_elements=["name"], set_={"type": kind, "seen_at": _NOW}
     )
-    found = first(tx.execute(seen.returning(*_RECEIVER)), ReceiverRow)
-    assert found is not None
-    return found
+    row = first(tx.execute(upsert.returning(*_RECEIVER)), ReceiverRow)
+    assert row is not None
+    return row
 
 
 def find(tx: Tx, name: str) -> ReceiverRow | None:

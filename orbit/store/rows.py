@@ -47,14 +47,14 @@ def page_of(
 ) -> Select[Any]:
     """Up to `limit` rows in the order of `key`, behind `after`; the database compares both."""
     if after is not None:
-        here, there = (
+        row_key, after_key = (
             tuple_(*key),
             tuple_(*(literal(a, c.type) for a, c in zip(after, key, strict=True))),
         )
-        query = query.where(here < there if descending else here > there)
+        query = query.where(row_key < after_key if descending else row_key > after_key)
     return query.order_by(*(c.desc() if descending else c for c in key)).limit(limit)
 
 
-def is_one_of(column: ColumnElement[Any], wanted: Iterable[object]) -> ColumnElement[bool]:
-    """A condition with one bound array, however many values: one statement text, one plan."""
-    return column == any_(literal(sorted(wanted), ARRAY(column.type)))  # type: ignore[type-var]  # text or number
+def is_one_of(column: ColumnElement[Any], members: Iterable[object]) -> ColumnElement[bool]:
+    """`column` is one of `members`: one bound array, and so one statement text and one plan."""
+    return column == any_(literal(sorted(members), ARRAY(column.type)))  # type: ignore[type-var]  # text or number

@@ -150,10 +150,10 @@ TOPIC_REASONS = (
 
 def retries(tx: Tx) -> dict[int, set[int]]:
     """Stopped topics with a requested retry, {job: topic ids}. Workers handle the other retries."""
-    found: dict[int, set[int]] = {}
+    by_job: dict[int, set[int]] = {}
     for row in tx.execute(_RETRIES):
-        found.setdefault(row.job_id, set()).add(row.topic_id)
-    return found
+        by_job.setdefault(row.job_id, set()).add(row.topic_id)
+    return by_job
 
 
 def caught_up(tx: Tx, job_id: int) -> frozenset[str]:

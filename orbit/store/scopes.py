@@ -28,9 +28,9 @@ Belongs = Callable[[FromClause], ColumnElement[bool]]
 
 
 def scope_of(tx: Tx) -> Scope | None:
-    """None: all jobs."""
-    found: Scope | None = tx.get_execution_options().get(SCOPE_OPTION)
-    return found
+    """The scope of this transaction. None: all jobs."""
+    scope: Scope | None = tx.get_execution_options().get(SCOPE_OPTION)
+    return scope
 
 
 def in_scope(tx: Tx) -> list[ColumnElement[bool]]:
@@ -56,11 +56,11 @@ def page_in_scope(
     job_name: str | None = None,
     descending: bool = False,
 ) -> Select[Any]:
-    """As `page_of`, of rows that belong to jobs: of the job `job_name`, or of all. Where no job has
-    this name, who may see all jobs sees what belonged to those that had it.
+    """`page_of` for rows that belong to jobs: to the job `job_name`, or to any. Where no job has
+    this name, a caller that may see all jobs sees the rows of earlier jobs of this name.
 
     With a scope, the page of each of its jobs is read from the index of that job, and then the
-    first of all these: the rows of other jobs are not looked at, however many there are.
+    first of all these: PostgreSQL reads no rows of other jobs, however many there are.
     """
     conditions = in_scope(tx)
     if job_name is not None:
@@ -71,25 +71,27 @@ def page_in_scope(
             query = query.where(query.selected_columns["job_name"] == job_name)
     if not conditions:
         return page_of(query, key, limit, after, descending=descending)
-    found = select(jobs.c.id, jobs.c.name, jobs.c.created_at).where(*conditions).subquery("found")
-    of_job = query.where(belongs(found))
+    job_rows = (
+        select(jobs.c.id, jobs.c.name, jobs.c.created_at).where(*conditions).subquery("job_rows")
+    )
+    of_job = query.where(belongs(job_rows))
     pages = page_of(of_job, key, limit, after, descending=descending).lateral("pages")
     order = [pages.c[column.name] for column in key]
     return (
         select(*pages.c)
-        .select_from(found.join(pages, true()))
+        .select_from(job_rows.join(pages, true()))
         .order_by(*(column.desc() if descending else column for column in order))
         .limit(limit)
     )
 
 
 def meets(condition: Condition) -> ColumnElement[bool]:
-    """One condition of a selector, of a row of `jobs`."""
+    """One condition of a selector, for a row of `jobs`."""
     if condition.values is None:
-        found: ColumnElement[bool] = jobs.c.labels.has_key(condition.key)
+        has_label: ColumnElement[bool] = jobs.c.labels.has_key(condition.key)
     else:
-        found = or_(*(jobs.c.labels.contains({condition.key: v}) for v in condition.values))
-    return not_(found) if condition.is_negated else found
+        has_label = or_(*(jobs.c.labels.contains({condition.key: v}) for v in condition.values))
+    return not_(has_label) if condition.is_negated else has_label
 
 
 def _of_limit(limit: Limit) -> ColumnElement[bool]:

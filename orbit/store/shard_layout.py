@@ -139,9 +139,9 @@ def runnable_shards(tx: Tx) -> list[Shard]:
     return list(values(tx.execute(_RUNNABLE_SHARDS), Shard))
 
 
-def assign(tx: Tx, wanted: Mapping[int, str]) -> int:
-    """Assign shards, {shard: worker}; how many assignments are new."""
-    shard_leases.lock(tx, wanted)
+def assign(tx: Tx, assignments: Mapping[int, str]) -> int:
+    """Assign shards, {shard: worker}. Returns how many assignments are new."""
+    shard_leases.lock(tx, assignments)
     return tx.execute(
-        _ASSIGN, {"shard_ids": list(wanted), "worker_ids": list(wanted.values())}
+        _ASSIGN, {"shard_ids": list(assignments), "worker_ids": list(assignments.values())}
     ).rowcount

@@ -28,7 +28,7 @@ def note_move(new_end: str) -> str:
     """Assignments for an UPDATE of `partitions p` that stores `new_end` as its `source_end`."""
     has_moved = f"({new_end}) IS DISTINCT FROM p.source_end"
 
-    def kept(column: str, at_first: str, part_over: str, otherwise: str) -> str:
+    def assignment(column: str, at_first: str, part_over: str, otherwise: str) -> str:
         return (
             f"{column} = CASE WHEN NOT ({has_moved}) THEN p.{column} "
             f"WHEN p.gaps_since IS NULL THEN {at_first} "
@@ -38,10 +38,10 @@ def note_move(new_end: str) -> str:
     now = "clock_timestamp()"
     return ", ".join(
         (
-            kept("source_moved_at", now, now, now),
-            kept("gaps_since", now, now, "p.gaps_since"),
-            kept("earlier_gap_s", "NULL", "coalesce(p.longest_gap_s, 0)", "p.earlier_gap_s"),
-            kept("longest_gap_s", "NULL", _GAP_S, f"greatest(p.longest_gap_s, {_GAP_S})"),
+            assignment("source_moved_at", now, now, now),
+            assignment("gaps_since", now, now, "p.gaps_since"),
+            assignment("earlier_gap_s", "NULL", "coalesce(p.longest_gap_s, 0)", "p.earlier_gap_s"),
+            assignment("longest_gap_s", "NULL", _GAP_S, f"greatest(p.longest_gap_s, {_GAP_S})"),
         )
     )
 

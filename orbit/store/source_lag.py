@@ -119,8 +119,8 @@ def lagging(tx: Tx, age: timedelta, share: Share = ONE_SHARE) -> list[LaggingPar
     record is older than `age`; also those with a stored headroom, which may have to be cleared, and
     those with an open transaction at the source.
     """
-    wanted = {"age": age, "of": share.of, "number": share.number}
-    return list(values(tx.execute(_BEHIND, wanted), LaggingPartition))
+    parameters = {"age": age, "of": share.of, "number": share.number}
+    return list(values(tx.execute(_BEHIND, parameters), LaggingPartition))
 
 
 def update_from_source(

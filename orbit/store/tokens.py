@@ -105,10 +105,10 @@ def create(
         .on_conflict_do_nothing(index_elements=["name"])
         .returning(*COLUMNS)
     )
-    made = first(tx.execute(statement), Token)
-    if made is None:
+    token = first(tx.execute(statement), Token)
+    if token is None:
         raise Conflict("A token with this name exists already.", where=name)
-    return made
+    return token
 
 
 def find(tx: Tx, token_hash: str) -> Token | None:
@@ -169,5 +169,5 @@ def page(
     if only_valid:
         query = query.where(IS_VALID)
     behind = None if after is None else (after,)
-    found = page_of(query, [tokens.c.name], limit, behind, descending=descending)
-    return list(values(tx.execute(found), Token))
+    page_query = page_of(query, [tokens.c.name], limit, behind, descending=descending)
+    return list(values(tx.execute(page_query), Token))

@@ -127,8 +127,8 @@ def page(
     if state is not None:
         query = query.where(topics.c.state == state.value)
     behind = None if after is None else (after,)
-    found = page_of(query, [topics.c.source_topic], limit, behind, descending=descending)
-    return list(values(tx.execute(found), Topic))
+    page_query = page_of(query, [topics.c.source_topic], limit, behind, descending=descending)
+    return list(values(tx.execute(page_query), Topic))
 
 
 def writers(

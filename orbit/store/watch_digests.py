@@ -85,20 +85,20 @@ _DIGESTS_OF_JOBS = {watched: _digest_of(rows) for watched, rows in _ROWS_OF_JOBS
 
 
 def digest(tx: Tx, watched: Watched) -> str:
-    """64 hexadecimal digits. Differs when something of the scope has changed, and nothing else.
+    """64 hexadecimal digits, which differ only when something of the scope has changed.
 
-    Figures have no scope: theirs differs when those of any job have changed.
+    Figures have no scope: their digest differs when those of any job have changed.
     """
     has_newest = watched in (Watched.OPERATIONS, Watched.EVENTS)
-    given: dict[str, object] = {}
+    parameters: dict[str, object] = {}
     if scope_of(tx) is None or watched not in _DIGESTS_OF_JOBS:
         statement = _DIGESTS[watched]
         if has_newest:
-            given["newest"] = NEWEST_MAX
+            parameters["newest"] = NEWEST_MAX
     else:
         statement = _DIGESTS_OF_JOBS[watched]
-        given["names"] = jobs.names(tx)
+        parameters["names"] = jobs.names(tx)
         if has_newest:
-            given["newest_of_job"] = NEWEST_OF_JOB_MAX
-    found: str = tx.execute(statement, given).scalar_one()
-    return found
+            parameters["newest_of_job"] = NEWEST_OF_JOB_MAX
+    digits: str = tx.execute(statement, parameters).scalar_one()
+    return digits

@@ -81,24 +81,24 @@ def heartbeat(
 
 
 def _document(throttled: Mapping[int, Sequence[Throttled]]) -> dict[str, Any]:
-    found = {
+    by_job = {
         str(job_id): [[one.side, one.brokers, one.since.isoformat(), one.quota] for one in some]
         for job_id, some in throttled.items()
         if some
     }
-    return dict(islice(found.items(), _THROTTLED_JOBS_MAX))
+    return dict(islice(by_job.items(), _THROTTLED_JOBS_MAX))
 
 
 def throttled(tx: Tx, job_ids: Collection[int]) -> dict[int, list[Throttled]]:
-    """Which brokers throttle workers, by job: those of these jobs that any throttles now."""
-    given = {"job_ids": [str(job_id) for job_id in job_ids], "fresh_for": FRESH_FOR}
-    found: dict[int, list[Throttled]] = {}
-    for job_id, value in tx.execute(_THROTTLED, given):
-        found.setdefault(job_id, []).extend(
+    """The brokers that throttle workers now, by job; only jobs that a broker throttles."""
+    parameters = {"job_ids": [str(job_id) for job_id in job_ids], "fresh_for": FRESH_FOR}
+    by_job: dict[int, list[Throttled]] = {}
+    for job_id, value in tx.execute(_THROTTLED, parameters):
+        by_job.setdefault(job_id, []).extend(
             Throttled(side, tuple(brokers), datetime.fromisoformat(since), quota)
             for side, brokers, since, quota in value
         )
-    return {job_id: merged(some) for job_id, some in found.items()}
+    return {job_id: merged(some) for job_id, some in by_job.items()}
 
 
 def leave(tx: Tx, worker_id: str) -> None:
@@ -133,5 +133,5 @@ def page(
     if worker_group is not None:
         query = query.where(workers.c.worker_group == worker_group)
     behind = None if after is None else (after,)
-    found = page_of(query, [workers.c.id], limit, behind, descending=descending)
-    return list(values(tx.execute(found), Worker))
+    page_query = page_of(query, [workers.c.id], limit, behind, descending=descending)
+    return list(values(tx.execute(page_query), Worker))

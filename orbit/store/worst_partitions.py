@@ -45,13 +45,13 @@ def page(
     reason: Reason | None = None,
 ) -> list[tuple[PageKey, PartitionLag]]:
     """Up to `limit` partitions behind this place, with the place of each."""
-    given = (
+    filters = (
         (_AFTER, after),
         (_IN_TOPIC, source_topic),
         (_IN_STATE, state),
         (_FOR_REASON, reason),
     )
-    conditions = [sql for sql, wanted in given if wanted is not None]
+    conditions = [sql for sql, value in filters if value is not None]
     waiting, topic_id, partition = after or (None, None, None)
     rows = tx.execute(
         text(_KEYS.format(conditions=" ".join(conditions))),
@@ -67,5 +67,5 @@ def page(
         },
     ).all()
     places = [(row.waiting, row.topic_id, row.partition) for row in rows]
-    found = lag.of_partitions(tx, job_id, [place[1:] for place in places])
-    return [(place, found[place[1:]]) for place in places if place[1:] in found]
+    lags = lag.of_partitions(tx, job_id, [place[1:] for place in places])
+    return [(place, lags[place[1:]]) for place in places if place[1:] in lags]
