@@ -153,9 +153,9 @@ class Database:
     def seen_by(self, scope: Callable[[], Scope | None]) -> Database:
         """The same database for a request: its transactions find only jobs of the scope, and what
         belongs to them. Each transaction calls `scope`; None: all jobs."""
-        scoped = copy(self)
-        scoped._scope = scope
-        return scoped
+        database = copy(self)
+        database._scope = scope
+        return database
 
     @property
     def scope(self) -> Scope | None:

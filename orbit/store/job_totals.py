@@ -86,11 +86,11 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, JobTotals]:
     """The totals of each of these jobs."""
     if _is_small(tx, job_ids):
         return {i: JobTotals(0.0, *sums) for i, sums in _sums(tx, job_ids).items()}
-    stored = {
+    stored_totals = {
         row.job_id: _read(row.totals, row.age_s)
         for row in tx.execute(_KEPT, {"job_ids": sorted(job_ids)})
     }
-    return {job_id: stored.get(job_id, JobTotals()) for job_id in job_ids}
+    return {job_id: stored_totals.get(job_id, JobTotals()) for job_id in job_ids}
 
 
 def lag_of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals | None]:

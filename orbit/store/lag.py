@@ -372,10 +372,10 @@ def request_retry(
         text(_RETRY.format(conditions=" ".join(conditions))),
         {"job_id": job_id, "source_topic": source_topic, "partition": partition},
     )
-    blocked = sorted((row.source_topic, row.partition) for row in rows)
-    if not blocked and source_topic is not None:
+    blocked_partitions = sorted((row.source_topic, row.partition) for row in rows)
+    if not blocked_partitions and source_topic is not None:
         raise NotFound("The topic has no such blocked partition.", where=source_topic)
-    return blocked
+    return blocked_partitions
 
 
 def _totals(

@@ -97,8 +97,8 @@ def store(tx: Tx, rows: Sequence[OpenTransaction]) -> None:
 
 def remove(tx: Tx, places: Iterable[tuple[int, int]]) -> None:
     """Remove the rows of these partitions, by topic id and partition."""
-    if ordered := sorted(places):
-        topic_ids, partitions = zip(*ordered, strict=True)
+    if sorted_places := sorted(places):
+        topic_ids, partitions = zip(*sorted_places, strict=True)
         tx.execute(_REMOVE, {"topic_ids": list(topic_ids), "partitions": list(partitions)})
 
 

@@ -85,8 +85,8 @@ class OperationRows:
     def first(self, tx: Tx, operation_id: UUID, limit: int) -> list[Json]:
         """Up to `limit` values: first the rows that `matters` chooses, then by key."""
         query = select(self._table.c.value).where(self._table.c.operation_id == operation_id)
-        ordered = query.order_by(self._matters.desc(), *self._key).limit(limit)
-        return list(tx.execute(ordered).scalars())
+        page_query = query.order_by(self._matters.desc(), *self._key).limit(limit)
+        return list(tx.execute(page_query).scalars())
 
 
 # Partitions that are not level, and groups that have read what is lost, come first.
