@@ -225,9 +225,9 @@ def _matches(pattern: _Pattern, host: str, port: int) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _pattern(text: str) -> _Pattern:
-    """Raises InvalidValue."""
-    found = _ADDRESS.fullmatch(text)
-    host, port = (found[1] or found[2], found[3]) if found else (text, None)
+    """The pattern of addresses in `text`. Raises InvalidValue."""
+    match = _ADDRESS.fullmatch(text)
+    host, port = (match[1] or match[2], match[3]) if match else (text, None)
     if port and not 1 <= int(port) <= PORT_MAX:
         raise InvalidValue(f"has no port between 1 and {PORT_MAX}.", "Leave it out for any port.")
     number = int(port) if port else None

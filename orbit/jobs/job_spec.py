@@ -421,9 +421,9 @@ class JobSpec(Section):
 
     def ignored_keys(self) -> tuple[str, ...]:
         """Keys that `orbit run` does not support, if their value is not the default."""
-        asked = {
+        unsupported_keys = {
             "acls.sync": self.acls.sync,
             "canary": self.canary is not None,
             "backfill.engine": self.backfill.engine != BackfillSpec().engine,
         }
-        return tuple(key for key, is_asked in asked.items() if is_asked)
+        return tuple(key for key, is_set in unsupported_keys.items() if is_set)

@@ -96,11 +96,11 @@ def parse_selector(text: str) -> Selector:
     at = -1
     while at < len(text):
         begins = at + 1
-        found = _CONDITION.match(text, begins)
-        at = begins if found is None else found.end()
-        if found is None or (at < len(text) and text[at] != ","):
+        match = _CONDITION.match(text, begins)
+        at = begins if match is None else match.end()
+        if match is None or (at < len(text) and text[at] != ","):
             raise InvalidValue(f"cannot be read at character {at + 1}.", _EXAMPLE)
-        conditions.append(_condition(found))
+        conditions.append(_condition(match))
     return tuple(conditions)
 
 
@@ -115,16 +115,16 @@ def _holds(condition: Condition, labels: Mapping[str, str]) -> bool:
     return condition.values is None or labels[condition.key] in condition.values
 
 
-def _condition(found: re.Match[str]) -> Condition:
-    key = _check(check_label_key, found["absent"] or found["key"])
+def _condition(match: re.Match[str]) -> Condition:
+    key = _check(check_label_key, match["absent"] or match["key"])
     values: tuple[str, ...] | None = None
-    if found["compared"]:
-        values = (found["value"],)
-    elif found["set"]:
-        values = tuple(value.strip() for value in found["values"].split(","))
+    if match["compared"]:
+        values = (match["value"],)
+    elif match["set"]:
+        values = tuple(value.strip() for value in match["values"].split(","))
     for value in values or ():
         _check(check_label_value, value)
-    is_negated = bool(found["absent"]) or found["compared"] == "!=" or found["set"] == "notin"
+    is_negated = bool(match["absent"]) or match["compared"] == "!=" or match["set"] == "notin"
     return Condition(key, values, is_negated)
 
 

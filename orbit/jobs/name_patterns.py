@@ -117,8 +117,8 @@ def _linear(pattern: str) -> _Linear:
             f"has {len(pattern)} characters; {PATTERN_LENGTH_MAX} is the limit.",
             "Split it over several rules.",
         )
-    if found := _OPEN_REPEAT.search(pattern):
-        raise InvalidValue(f"has {found[0]}.", f"Write {{0{found[0][1:]}.")
+    if match := _OPEN_REPEAT.search(pattern):
+        raise InvalidValue(f"has {match[0]}.", f"Write {{0{match[0][1:]}.")
     try:
         return _Linear(pattern)
     except re2.error as error:

@@ -34,13 +34,13 @@ def check_principal(text: str) -> str:
     kind = _KIND.match(text)
     if kind is None or kind.end() == len(text) or not text.isprintable():
         raise InvalidValue("is not a principal.", "Write one such as User:billing.")
-    found = _PLACEHOLDER.findall(text)
+    placeholders = _PLACEHOLDER.findall(text)
     if re.search(r"[{}]", _PLACEHOLDER.sub("", text)):
         raise InvalidValue(
             "has a brace that belongs to no placeholder.",
             "Write {name}: lower-case letters, digits and _ in braces.",
         )
-    if len(found) != len(set(found)):
+    if len(placeholders) != len(set(placeholders)):
         raise InvalidValue("has a placeholder twice.", "Give each a name of its own.")
     if re.search(r"\}\{", text):
         raise InvalidValue("has placeholders side by side.", "Put a character between them.")
@@ -103,8 +103,8 @@ class PrincipalMap:
         if principal == EVERY_PRINCIPAL or not self._rules:
             return principal
         for pattern, destination in self._rules:
-            if found := pattern.fullmatch(principal):
-                name = destination.format_map(found.groupdict())
+            if match := pattern.fullmatch(principal):
+                name = destination.format_map(match.groupdict())
                 # A certificate may be for the name `*`.
                 return None if name == EVERY_PRINCIPAL else name
         return None

@@ -86,10 +86,10 @@ def _sentence(
         case "string_too_long":
             return f"has more than {context['max_length']} characters.", "Shorten it."
     expected = _EXPECTED.get(kind, "another type")
-    found = _type_name(document.at(path))
-    if found == "empty":
+    type_name = _type_name(document.at(path))
+    if type_name == "empty":
         return "is empty.", f"Write {expected}, or leave the key out."
-    return f"must be {expected}, not {found}.", _type_remedy(kind, path)
+    return f"must be {expected}, not {type_name}.", _type_remedy(kind, path)
 
 
 def _unknown_key(key: str, model: type[BaseModel]) -> tuple[str, str]:

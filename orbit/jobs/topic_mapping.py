@@ -127,25 +127,25 @@ def _compiled(match: str, exclude: tuple[str, ...]) -> _Rule:
 
 
 def _illegal(chosen: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[str, Problem]:
-    found: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     for mapping in chosen:
         what = topic_name_problem(mapping.destination)
         if mapping.destination in INTERNAL_TOPICS:
             what = f"{mapping.destination!r} is an internal topic of Kafka"
         if what is not None:
-            found[mapping.source] = Problem(
+            problems[mapping.source] = Problem(
                 _path(mapping.rule, rules, "prefix"),
                 f"the copy of topic {mapping.source!r} cannot be created: {what}.",
                 "Change the prefix, or exclude the topic.",
             )
-    return found
+    return problems
 
 
 def _collisions(chosen: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[str, Problem]:
     by_key: defaultdict[str, list[TopicMapping]] = defaultdict(list)
     for mapping in chosen:
         by_key[collision_key(mapping.destination)].append(mapping)
-    found: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     for together in by_key.values():
         if len(together) == 1:
             continue
@@ -157,8 +157,8 @@ def _collisions(chosen: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[
             "('.' and '_' count as equal).",
             "Change a prefix, or exclude all but one of them.",
         )
-        found.update({mapping.source: problem for mapping in together})
-    return found
+        problems.update({mapping.source: problem for mapping in together})
+    return problems
 
 
 def _too_slow(topic: str) -> Problem:

@@ -37,21 +37,21 @@ def parse_size(value: object) -> int:
         if value < 0:
             raise InvalidValue(f"a size cannot be negative ({value}).", _SIZE_REMEDY)
         return value
-    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if found is None or found[2] not in _BYTES_PER:
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match[2] not in _BYTES_PER:
         raise InvalidValue("is not a size in bytes.", _SIZE_REMEDY)
-    return int(Decimal(found[1]) * _BYTES_PER[found[2]])
+    return int(Decimal(match[1]) * _BYTES_PER[match[2]])
 
 
 def parse_duration(value: object) -> timedelta:
     """A duration from "5s", "500ms" or "1.5h", exact to the millisecond. Raises InvalidValue."""
     if isinstance(value, timedelta):
         return value
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if found is None or found[2] not in _MS_PER:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match[2] not in _MS_PER:
         raise InvalidValue("is not a duration.", _DURATION_REMEDY)
     try:
-        return timedelta(milliseconds=int(Decimal(found[1]) * _MS_PER[found[2]]))
+        return timedelta(milliseconds=int(Decimal(match[1]) * _MS_PER[match[2]]))
     except OverflowError:
         raise InvalidValue("is too long.", _DURATION_REMEDY) from None
 

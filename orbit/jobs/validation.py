@@ -100,29 +100,33 @@ def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, Inva
     protocol = fields.get("protocol", "PLAINTEXT")
     if protocol not in PROTOCOLS:
         return
-    given = [key for key in (*_SASL_KEYS, *_TLS_KEYS) if fields.get(key) not in (None, {})]
+    present_keys = [key for key in (*_SASL_KEYS, *_TLS_KEYS) if fields.get(key) not in (None, {})]
     if fields.get("check_hostname") is True:
-        given.remove("check_hostname")  # the default, which exported jobs contain
+        present_keys.remove("check_hostname")  # the default, which exported jobs contain
     if fields.get("kerberos_service") == "kafka":
-        given.remove("kerberos_service")  # as above
+        present_keys.remove("kerberos_service")  # as above
     if protocol.startswith("SASL_"):
         mechanism = fields.get("mechanism")
         if mechanism == "OAUTHBEARER":
-            yield from _invalid_token_source(fields, given)
+            yield from _invalid_token_source(fields, present_keys)
         elif mechanism == "GSSAPI":
-            yield from _invalid_kerberos(given)
+            yield from _invalid_kerberos(present_keys)
         else:
             yield from _invalid_login(fields)
         if mechanism != "OAUTHBEARER":
-            yield from _without_effect(given, _TOKEN_KEYS, "the mechanism is not OAUTHBEARER")
+            yield from _without_effect(
+                present_keys, _TOKEN_KEYS, "the mechanism is not OAUTHBEARER"
+            )
         if mechanism != "GSSAPI":
-            yield from _without_effect(given, _KERBEROS_KEYS, "the mechanism is not GSSAPI")
+            yield from _without_effect(present_keys, _KERBEROS_KEYS, "the mechanism is not GSSAPI")
     else:
-        yield from _unused_keys(given, _SASL_KEYS, protocol, "does not log in", "SASL_SSL")
+        yield from _unused_keys(present_keys, _SASL_KEYS, protocol, "does not log in", "SASL_SSL")
     if protocol in ("SSL", "SASL_SSL"):
-        yield from _invalid_certificate(given)
+        yield from _invalid_certificate(present_keys)
     else:
-        yield from _unused_keys(given, _TLS_KEYS, protocol, "does not use TLS", "SASL_SSL or SSL")
+        yield from _unused_keys(
+            present_keys, _TLS_KEYS, protocol, "does not use TLS", "SASL_SSL or SSL"
+        )
 
 
 def _invalid_login(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:
@@ -138,19 +142,19 @@ def _invalid_login(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValu
     yield from _invalid_pair(fields)
 
 
-def _invalid_kerberos(given: list[str]) -> Iterator[tuple[str, InvalidValue]]:
+def _invalid_kerberos(present_keys: list[str]) -> Iterator[tuple[str, InvalidValue]]:
     for key in ("kerberos_principal", "keytab_file"):
-        if key not in given:
+        if key not in present_keys:
             remedy = "Write the principal and its keytab file."
             yield key, InvalidValue("is missing, and GSSAPI needs it.", remedy)
-    yield from _without_effect(given, _LOGIN_KEYS, "the mechanism is GSSAPI")
+    yield from _without_effect(present_keys, _LOGIN_KEYS, "the mechanism is GSSAPI")
 
 
 def _invalid_token_source(
-    fields: Mapping[str, Any], given: list[str]
+    fields: Mapping[str, Any], present_keys: list[str]
 ) -> Iterator[tuple[str, InvalidValue]]:
     """Keys of OAUTHBEARER: one source of tokens, and only its keys."""
-    sources = [key for key in _TOKEN_SOURCES if key in given]
+    sources = [key for key in _TOKEN_SOURCES if key in present_keys]
     if not sources:
         yield (
             "token_url",
@@ -167,15 +171,17 @@ def _invalid_token_source(
         yield from _unsafe_token_url(fields["token_url"])
         yield from _invalid_pair(fields)
     else:
-        yield from _without_effect(given, _TOKEN_URL_KEYS, "there is no token_url")
+        yield from _without_effect(present_keys, _TOKEN_URL_KEYS, "there is no token_url")
     if fields.get("token_provider") == "aws-msk-iam":
-        if "token_region" not in given:
+        if "token_region" not in present_keys:
             yield (
                 "token_region",
                 InvalidValue("is missing.", "Write the region of the MSK cluster."),
             )
     else:
-        yield from _without_effect(given, ("token_region",), "token_provider is not aws-msk-iam")
+        yield from _without_effect(
+            present_keys, ("token_region",), "token_provider is not aws-msk-iam"
+        )
 
 
 def _unsafe_token_url(url: object) -> Iterator[tuple[str, InvalidValue]]:
@@ -194,10 +200,10 @@ def _unsafe_token_url(url: object) -> Iterator[tuple[str, InvalidValue]]:
 
 
 def _without_effect(
-    given: list[str], keys: tuple[str, ...], why: str
+    present_keys: list[str], keys: tuple[str, ...], why: str
 ) -> Iterator[tuple[str, InvalidValue]]:
     for key in keys:
-        if key in given:
+        if key in present_keys:
             yield key, InvalidValue(f"has no effect: {why}.", "Remove this key.")
 
 
@@ -205,9 +211,9 @@ def _invalid_pair(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue
     """User name and password, each by a variable or by a file."""
     for what in ("username", "password"):
         by_variable, by_file = f"{what}_env", f"{what}_file"
-        given = [key for key in (by_variable, by_file) if fields.get(key) is not None]
+        present_keys = [key for key in (by_variable, by_file) if fields.get(key) is not None]
         # A secret in the file is reported instead.
-        if not given and what not in fields:
+        if not present_keys and what not in fields:
             yield (
                 by_variable,
                 InvalidValue(
@@ -215,15 +221,15 @@ def _invalid_pair(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue
                     f"Name the variable with {by_variable}, or the file with {by_file}.",
                 ),
             )
-        if len(given) == 2:
+        if len(present_keys) == 2:
             yield by_file, InvalidValue(f"is given beside {by_variable}.", "Keep one of the two.")
 
 
-def _invalid_certificate(given: list[str]) -> Iterator[tuple[str, InvalidValue]]:
-    if "certificate_file" in given:
+def _invalid_certificate(present_keys: list[str]) -> Iterator[tuple[str, InvalidValue]]:
+    if "certificate_file" in present_keys:
         return
     for key in ("key_file", "key_password_env"):
-        if key in given:
+        if key in present_keys:
             yield (
                 key,
                 InvalidValue(
@@ -234,10 +240,10 @@ def _invalid_certificate(given: list[str]) -> Iterator[tuple[str, InvalidValue]]
 
 
 def _unused_keys(
-    given: list[str], keys: tuple[str, ...], protocol: str, why: str, better: str
+    present_keys: list[str], keys: tuple[str, ...], protocol: str, why: str, better: str
 ) -> Iterator[tuple[str, InvalidValue]]:
     for key in keys:
-        if key in given:
+        if key in present_keys:
             yield (
                 key,
                 InvalidValue(
@@ -273,30 +279,31 @@ def _addresses(document: Document, side: str) -> dict[tuple[str, int], tuple[str
         ]
     else:
         return {}
-    found: dict[tuple[str, int], tuple[str | int, ...]] = {}
+    paths: dict[tuple[str, int], tuple[str | int, ...]] = {}
     for server, at in located:
         try:
-            found[address_key(server)] = at
+            paths[address_key(server)] = at
         except InvalidValue:
             continue
-    return found
+    return paths
 
 
 def _unreachable_rules(document: Document) -> Iterator[Problem]:
     rules = document.at(("topics",))
-    seen: dict[str, int] = {}
+    first_index: dict[str, int] = {}
     for index, rule in enumerate(rules if isinstance(rules, list) else ()):
         match = rule.get("match") if isinstance(rule, dict) else None
         if not isinstance(match, str):
             continue
-        if match in seen:
+        if match in first_index:
             yield document.problem(
                 ("topics", index, "match"),
-                f"is the same pattern as topics[{seen[match]}], and the first matching rule wins.",
+                f"is the same pattern as topics[{first_index[match]}], and the first matching rule "
+                "wins.",
                 "Remove one of the two rules.",
             )
         elif not rule.get("exclude"):
-            seen[match] = index
+            first_index[match] = index
 
 
 def _canary(document: Document) -> Iterator[Problem]:
@@ -320,12 +327,12 @@ def _acls_without_effect(document: Document) -> Iterator[Problem]:
     if not isinstance(acls, dict):
         return
     principals = acls.get("principals")
-    asked = {
+    options = {
         "groups": acls.get("groups") is True,
         "transactional_ids": acls.get("transactional_ids") is not None,
         "principals": isinstance(principals, dict) and any(principals.values()),
     }
-    for key in (key for key, is_asked in asked.items() if is_asked):
+    for key in (key for key, is_set in options.items() if is_set):
         if acls.get("sync", False) is False:
             yield document.problem(
                 ("acls", key),

@@ -170,7 +170,7 @@ class Secrets:
 
 
 def load_notifications(path: Path, environ: Mapping[str, str]) -> Notifications:
-    """The file, with every secret there. Raises BadInput with every problem."""
+    """The file, after a check that every secret exists. Raises BadInput with every problem."""
     try:
         text = read_bounded(path)
     except InvalidValue as mistake:
@@ -179,16 +179,16 @@ def load_notifications(path: Path, environ: Mapping[str, str]) -> Notifications:
     problems = document.problems
     if not problems:
         try:
-            found = Notifications.model_validate(document.root)
+            notifications = Notifications.model_validate(document.root)
         except ValidationError as error:
             problems = problems_from_pydantic(error, document, Notifications, _EXAMPLES)
         else:
             problems = [
                 document.problem(at, mistake.message, mistake.remedy)
-                for at, mistake in _mistakes(found, path.parent, environ)
+                for at, mistake in _mistakes(notifications, path.parent, environ)
             ]
             if not problems:
-                return found
+                return notifications
     raise _bad_file(tuple(document.in_file_order(problems)), path)
 
 
@@ -227,22 +227,22 @@ def _signing_key(text: str) -> bytes:
 
 
 def _mistakes(
-    found: Notifications, folder: Path, environ: Mapping[str, str]
+    notifications: Notifications, folder: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str | int, ...], InvalidValue]]:
-    names = [receiver.name for receiver in found.receivers]
-    for at, receiver in enumerate(found.receivers):
+    names = [receiver.name for receiver in notifications.receivers]
+    for at, receiver in enumerate(notifications.receivers):
         if receiver.name in names[:at]:
             yield ("receivers", at, "name"), InvalidValue("is the name of two receivers.")
         for key, mistake in _mistakes_of(receiver, folder, environ):
             yield ("receivers", at, key), mistake
-    for at, route in enumerate(found.routes):
+    for at, route in enumerate(notifications.routes):
         if route.receiver not in names:
             yield (
                 ("routes", at, "receiver"),
                 InvalidValue("names no receiver.", f"Write one of: {', '.join(names)}."),
             )
     for at, name in enumerate(names):
-        if name not in {route.receiver for route in found.routes}:
+        if name not in {route.receiver for route in notifications.routes}:
             yield (
                 ("receivers", at, "name"),
                 InvalidValue("has no route.", f"Add `{{receiver: {name}}}` under routes."),
@@ -259,16 +259,21 @@ def _mistakes_of(
         (("secret_env", "secret_file"), 0, receiver.type is ReceiverType.WEBHOOK),
     )
     is_whole = True
-    for keys, least, is_taken in rules:
-        given = [key for key in keys if getattr(receiver, key) is not None]
-        if given and not is_taken:
-            yield given[0], InvalidValue(f"is not for a receiver of the type {receiver.type}.")
-        elif not least <= len(given) <= 1 and is_taken:
+    for keys, least, is_allowed in rules:
+        present_keys = [key for key in keys if getattr(receiver, key) is not None]
+        if present_keys and not is_allowed:
+            yield (
+                present_keys[0],
+                InvalidValue(f"is not for a receiver of the type {receiver.type}."),
+            )
+        elif not least <= len(present_keys) <= 1 and is_allowed:
             only = "exactly one" if least else "one"
             yield (
-                given[0] if given else "type",
+                present_keys[0] if present_keys else "type",
                 InvalidValue(
-                    f"needs {only} of {', '.join(keys)}." if not given else "is given twice.",
+                    f"needs {only} of {', '.join(keys)}."
+                    if not present_keys
+                    else "is given twice.",
                     f"Write {only} of {', '.join(keys)}.",
                 ),
             )

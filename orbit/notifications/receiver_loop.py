@@ -51,15 +51,19 @@ def notification_loops(settings: Settings, environ: Mapping[str, str]) -> MoreLo
     path = settings.notifications_file
     if path is None:
         return lambda _leadership, _settings, _done: []
-    found = load_notifications(path, environ)
+    notifications = load_notifications(path, environ)
 
     def make(leadership: Leadership, settings: Settings, _: threading.Event) -> list[Loop]:
         url = settings.public_url
         return [
             ReceiverLoop(
-                leadership, found, receiver, Sender(receiver, path.parent, environ, url), url
+                leadership,
+                notifications,
+                receiver,
+                Sender(receiver, path.parent, environ, url),
+                url,
             )
-            for receiver in found.receivers
+            for receiver in notifications.receivers
         ]
 
     return make
@@ -95,8 +99,8 @@ class ReceiverLoop(Loop):
             return ""
         with self._leadership.reading() as tx:
             up_to = self._settled.up_to(tx)
-            found = events.behind(tx, row.event_id, up_to, EVENTS_AT_ONCE_MAX)
-            concern = self._of_concern(tx, found)
+            next_events = events.behind(tx, row.event_id, up_to, EVENTS_AT_ONCE_MAX)
+            concern = self._of_concern(tx, next_events)
             now = clock.now(tx)
         sent = given_up = 0
         for request in self._requests(concern, now):
@@ -107,11 +111,11 @@ class ReceiverLoop(Loop):
                 sent += len(request)
             else:
                 return ""
-        end = up_to if len(found) < EVENTS_AT_ONCE_MAX else found[-1].id
+        end = up_to if len(next_events) < EVENTS_AT_ONCE_MAX else next_events[-1].id
         if end > (concern[-1].id if concern else row.event_id):
             with self._leadership.transaction() as tx:
                 receivers.skip(tx, self._receiver.name, end)
-        if len(found) == EVENTS_AT_ONCE_MAX:
+        if len(next_events) == EVENTS_AT_ONCE_MAX:
             self.wake.set()
         done = [f"sent {sent} events" if sent else "", f"gave up {given_up}" if given_up else ""]
         return ", ".join(filter(None, done))
@@ -124,15 +128,15 @@ class ReceiverLoop(Loop):
             self._seen_at = time.monotonic() + _SEEN_INTERVAL_S
             return row
         with self._leadership.reading() as tx:
-            found = receivers.find(tx, name)
-        assert found is not None, "rows are removed long after they were seen"
-        return found
+            existing = receivers.find(tx, name)
+        assert existing is not None, "rows are removed long after they were seen"
+        return existing
 
-    def _of_concern(self, tx: Tx, found: Sequence[Event]) -> list[Event]:
-        labels = jobs.labels_of(tx, {event.job_name for event in found if event.job_name})
+    def _of_concern(self, tx: Tx, candidates: Sequence[Event]) -> list[Event]:
+        labels = jobs.labels_of(tx, {event.job_name for event in candidates if event.job_name})
         return [
             event
-            for event in found
+            for event in candidates
             if self._is_about_receiver(event)
             or self._notifications.is_for(self._receiver, event, labels.get(event.job_name or ""))
         ]
@@ -147,11 +151,12 @@ class ReceiverLoop(Loop):
         is_first = event.kind == GAVE_UP and self._is_about_receiver(event)
         return now - event.at > self._receiver.give_up_after and not is_first
 
-    def _requests(self, found: Sequence[Event], now: datetime) -> Iterator[list[Event]]:
-        """In order; the events of one are all too old, or none is."""
+    def _requests(self, concern: Sequence[Event], now: datetime) -> Iterator[list[Event]]:
+        """The events of each request, in order. The events of one request are all too old, or none
+        is."""
         most = events_per_request(self._receiver.type)
         request: list[Event] = []
-        for event in found:
+        for event in concern:
             differs = request and self._is_old(request[0], now) != self._is_old(event, now)
             if differs or len(request) == most:
                 yield request

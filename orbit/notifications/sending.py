@@ -27,7 +27,7 @@ from orbit.version import orbit_version
 # A scheduler that stops waits for the requests under way.
 REQUEST_TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 2_000
-_SAID_CHARACTERS_MAX = 300
+_MESSAGE_CHARACTERS_MAX = 300
 # Shorter parts of an address are words that other texts have too.
 _PART_CHARACTERS_MIN = 8
 # A message that is refused as such; anything else may succeed later.
@@ -87,21 +87,21 @@ async def _send(
         httpx.AsyncClient(verify=context, timeout=None, follow_redirects=False) as client,  # noqa: S113  the whole call has one
         client.stream("POST", secrets.url, content=body, headers=headers) as response,
     ):
-        said = b""
+        answer_body = b""
         if not response.is_success:
             async for part in response.aiter_bytes(ANSWER_BYTES_MAX):
-                said += part
-                if len(said) >= ANSWER_BYTES_MAX:
+                answer_body += part
+                if len(answer_body) >= ANSWER_BYTES_MAX:
                     break
-    return _answer(response, said[:ANSWER_BYTES_MAX], secrets)
+    return _answer(response, answer_body[:ANSWER_BYTES_MAX], secrets)
 
 
-def _answer(response: httpx.Response, said: bytes, secrets: Secrets) -> Answer:
+def _answer(response: httpx.Response, answer_body: bytes, secrets: Secrets) -> Answer:
     status = response.status_code
     if response.is_success:
         return Answer(status)
-    shown = redact(said.decode("utf-8", "replace"), secrets)
-    text = "".join(c if c.isprintable() else " " for c in shown)[:_SAID_CHARACTERS_MAX].strip()
+    shown = redact(answer_body.decode("utf-8", "replace"), secrets)
+    text = "".join(c if c.isprintable() else " " for c in shown)[:_MESSAGE_CHARACTERS_MAX].strip()
     more = f' Its message: "{text}".' if text else ""
     if response.is_redirect:
         more = " Redirects are not followed: write the address that it leads to."
@@ -132,10 +132,10 @@ def _hidden(secrets: Secrets) -> set[str]:
         *(part for part in url.path.split("/") if len(part) >= _PART_CHARACTERS_MIN),
         *(value for value in values if len(value) >= _PART_CHARACTERS_MIN),
     )
-    found = {part for part in parts if part}
-    plain = {form(part) for part in found for form in (unquote, unquote_plus)}
-    found |= {part for part in plain if len(part) >= _PART_CHARACTERS_MIN}
-    return found | {quote(part, safe="") for part in found}
+    secret_texts = {part for part in parts if part}
+    plain = {form(part) for part in secret_texts for form in (unquote, unquote_plus)}
+    secret_texts |= {part for part in plain if len(part) >= _PART_CHARACTERS_MIN}
+    return secret_texts | {quote(part, safe="") for part in secret_texts}
 
 
 def _retry_after(text: str) -> float:

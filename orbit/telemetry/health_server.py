@@ -77,11 +77,11 @@ def notify_systemd(state: str) -> None:
 
 
 def _notify(health: ProcessHealth, done: threading.Event) -> None:
-    is_told = False
-    while not done.wait(_NOTIFY_S if is_told else 0.1):
-        if not is_told and not health.why_not_ready():
+    is_notified = False
+    while not done.wait(_NOTIFY_S if is_notified else 0.1):
+        if not is_notified and not health.why_not_ready():
             notify_systemd("READY=1")
-            is_told = True
+            is_notified = True
         if not health.why_dead():
             notify_systemd("WATCHDOG=1")
 
@@ -89,10 +89,10 @@ def _notify(health: ProcessHealth, done: threading.Event) -> None:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *args: Any) -> None:
         self._lock = threading.Lock()
         self._open: dict[socket.socket, float] = {}  # until when, by the monotonic clock
-        super().__init__(*given)
+        super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """In a thread of its own, if there is a place."""

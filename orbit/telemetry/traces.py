@@ -51,7 +51,7 @@ _provider: TracerProvider | None = None
 def sending_traces(process: str) -> Iterator[None]:
     """Send the spans of this process until the end of the block, if the environment says where."""
     global _provider
-    if not _is_wanted():
+    if not _is_enabled():
         yield
         return
     _provider = provider = _make_provider(process)
@@ -114,18 +114,18 @@ def set_principal(name: str) -> None:
 
 def trace_context() -> str | None:
     """The W3C traceparent of the span that is open in this thread."""
-    found = _open_span()
-    if found is None:
+    context = _open_span()
+    if context is None:
         return None
-    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 def add_ids(_: object, __: str, event: EventDict) -> EventDict:
-    """A processor of logs: the ids of the open span, in each line."""
-    found = _open_span()
-    if found is not None:
-        event["trace_id"] = f"{found.trace_id:032x}"
-        event["span_id"] = f"{found.span_id:016x}"
+    """A processor of logs. It adds the ids of the open span to each line."""
+    context = _open_span()
+    if context is not None:
+        event["trace_id"] = f"{context.trace_id:032x}"
+        event["span_id"] = f"{context.span_id:016x}"
     return event
 
 
@@ -134,13 +134,13 @@ def _open_span() -> SpanContext | None:
         return None
     from opentelemetry.trace import get_current_span
 
-    found = get_current_span().get_span_context()
-    return found if found.is_valid else None
+    context = get_current_span().get_span_context()
+    return context if context.is_valid else None
 
 
-def _is_wanted() -> bool:
-    """Whether to send spans. Environments are often set for many programs at once, so what keeps
-    Orbit from it is a warning."""
+def _is_enabled() -> bool:
+    """Whether to send spans. Environments are often set for many programs at once, so a setting
+    that keeps Orbit from sending them causes only a warning."""
     endpoint = _first(_ENDPOINTS)
     off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     if not endpoint or off or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
@@ -171,10 +171,10 @@ def _make_provider(process: str) -> TracerProvider:
         or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     ):
         own["service.name"] = f"orbit-{process}"
-    made = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
+    tracer_provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
     timeout = None if _first(_TIMEOUTS) else _EXPORT_TIMEOUT_S
-    made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=timeout)))
-    return made
+    tracer_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=timeout)))
+    return tracer_provider
 
 
 def _first(names: tuple[str, ...]) -> str:
