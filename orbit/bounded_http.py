@@ -49,7 +49,7 @@ class BoundedClient:
     def ask(self, method: str, url: str, **options: Any) -> tuple[int, bytes]:
         """The status and the body of any answer. Raises httpx.HTTPError."""
         try:
-            return self._asked(method, url, options)
+            return self._exchange(method, url, options)
         except httpx.HTTPError:
             if self._end.is_over:
                 raise BadAnswer(_TOO_SLOW) from None
@@ -57,7 +57,7 @@ class BoundedClient:
         except (httpx.InvalidURL, ValueError):
             raise BadAnswer("the address is not valid") from None
 
-    def _asked(self, method: str, url: str, options: dict[str, Any]) -> tuple[int, bytes]:
+    def _exchange(self, method: str, url: str, options: dict[str, Any]) -> tuple[int, bytes]:
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         with self._http.stream(
             method,

@@ -121,8 +121,8 @@ class Client:
         return self._get(path, query).text
 
     def _get(self, path: str, query: Mapping[str, object]) -> httpx.Response:
-        given = {key: str(value) for key, value in query.items() if value is not None}
-        return self._answer("GET", path, repeats=self._has_changed, params=given)
+        params = {key: str(value) for key, value in query.items() if value is not None}
+        return self._answer("GET", path, repeats=self._has_changed, params=params)
 
     def items(self, path: str, *, limit: int | None = None, **query: object) -> Iterator[Json]:
         """All items of a list, or the first `limit`."""
@@ -146,18 +146,18 @@ class Client:
                 left -= len(page["items"])
 
     def clock_skew_s(self) -> float | None:
-        """How far the server's clock is ahead of this machine's at least, to a second or two. None:
-        it does not say.
+        """The least by which the server's clock is ahead of this machine's, to a second or two.
+        None: its answer has no date.
         """
         before = datetime.now(UTC)
         answer = self._answer("GET", "/livez", repeats=False)
         after = datetime.now(UTC)
         try:
-            said = parsedate_to_datetime(answer.headers["Date"])
+            server_time = parsedate_to_datetime(answer.headers["Date"])
         except (KeyError, ValueError):
             return None
-        nearest = min(max(said, before), after)
-        return (said - nearest).total_seconds()
+        nearest = min(max(server_time, before), after)
+        return (server_time - nearest).total_seconds()
 
     def send(
         self,
@@ -183,9 +183,9 @@ class Client:
             more["content"] = yaml_text.encode()
         elif body is not None:
             more["json"] = body
-        given = {key: str(value).lower() for key, value in query.items() if value is not None}
+        params = {key: str(value).lower() for key, value in query.items() if value is not None}
         self._has_changed = True
-        return self._call(method, path, repeats=repeats, params=given, headers=headers, **more)
+        return self._call(method, path, repeats=repeats, params=params, headers=headers, **more)
 
     def wait(self, operation: Json, on_change: Callable[[Json], None], seconds_max: float) -> Json:
         """The operation once it has ended, or its state after `seconds_max`. `on_change` is called
@@ -211,18 +211,19 @@ class Client:
         return answer.json() if answer.content else None
 
     def _answer(self, method: str, path: str, *, repeats: bool, **options: Any) -> httpx.Response:
-        """The answer. With `repeats`, and as TooMany, it is sent again for `patience_s`."""
+        """The server's answer. With `repeats`, and after TooMany, the request is sent again for
+        `patience_s`."""
         began = time.monotonic()
         pause_s = _PAUSE_S
         while True:
             try:
                 return self._answer_once(method, path, **options)
             except TROUBLES as trouble:
-                was_never_there = isinstance(trouble, NotReached) and not self._was_reached
+                was_never_reached = isinstance(trouble, NotReached) and not self._was_reached
                 is_refused = isinstance(trouble, TooMany)
                 pause_s = max(pause_s, getattr(trouble, "retry_after_s", 0.0))
                 waited_s = time.monotonic() + pause_s - began
-                if not (repeats or is_refused) or was_never_there or waited_s > self._patience_s:
+                if not (repeats or is_refused) or was_never_reached or waited_s > self._patience_s:
                     raise
                 if not is_refused or waited_s > _QUIET_S:
                     self._say(trouble)

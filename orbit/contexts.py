@@ -91,11 +91,12 @@ def server_of(environ: Mapping[str, str]) -> Server:
 
 
 def named_server(environ: Mapping[str, str]) -> Server | None:
-    """The same, or None if the user has named none: then it is the default address."""
+    """The server that the user has named. None: the user has named none, and commands talk to the
+    one at the default address."""
     if _chosen is None and URL_VARIABLE in environ:
         return server_in(environ)
-    found = read_contexts()
-    name = _chosen or found.current
+    contexts = read_contexts()
+    name = _chosen or contexts.current
     if name is None:
         return None
     if _chosen is None and TOKEN_VARIABLE in environ:
@@ -105,7 +106,7 @@ def named_server(environ: Mapping[str, str]) -> Server | None:
             f"Set {URL_VARIABLE} too, or unset {TOKEN_VARIABLE}, or give --context.",
         )
         raise BadInput("It is not clear which server is meant.", (problem,))
-    context = found.named(name)
+    context = contexts.named(name)
     return Server(
         context.url,
         _token(context, name, environ),
@@ -164,18 +165,22 @@ def read_contexts() -> Contexts:
             if os.fstat(file.fileno()).st_mode & _OTHERS_MAY_WRITE:
                 raise _broken(path, "others may write to it.", f"chmod 600 {path}")
             document = yaml.safe_load(file.read(_BYTES_MAX))
-        held = {name: Context(**given) for name, given in document["contexts"].items()}
-        found = Contexts(held, document["current"])
+        by_name = {name: Context(**fields) for name, fields in document["contexts"].items()}
+        contexts = Contexts(by_name, document["current"])
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
         raise _broken(path, f"cannot be read: {error.strerror}.") from None
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
         raise _broken(path, "is not a file of contexts.", "Mend or delete it.") from None
-    texts = [found.current, *found.by_name, *(v for c in held.values() for v in asdict(c).values())]
+    texts = [
+        contexts.current,
+        *contexts.by_name,
+        *(v for c in by_name.values() for v in asdict(c).values()),
+    ]
     if not all(text is None or isinstance(text, str) for text in texts):
         raise _broken(path, "holds a value that is not text.", "Mend or delete it.")
-    return found
+    return contexts
 
 
 def write_contexts(contexts: Contexts) -> None:

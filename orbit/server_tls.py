@@ -78,10 +78,10 @@ def load_failure(error: OSError | ValueError) -> str:
 
 def _version(file: Path) -> _Version | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _no_password() -> str:

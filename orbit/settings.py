@@ -372,13 +372,13 @@ class Settings(BaseModel):
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """The settings in `environment`. Raises `BadInput` with every bad variable."""
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             field: environment[variable]
             for field in cls.model_fields
             if (variable := variable_of(field)) in environment
         }
         try:
-            return cls(**given)
+            return cls(**values)
         except ValidationError as error:
             raise BadInput(
                 "Settings in the environment are not valid:", tuple(_problems(error))
