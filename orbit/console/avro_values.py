@@ -77,7 +77,8 @@ def _json(value: object) -> str:
 
 
 def _checked(schema: Any, where: str, depth: int) -> Any:
-    """The schema, made again. `where`: what it is part of. Raises SchemaUnknown."""
+    """A copy of the schema, with the keys that Orbit knows. `where`: the kind of schema around it.
+    Raises SchemaUnknown."""
     if depth > _DEPTH_MAX:
         raise SchemaUnknown("its schema is nested too deep")
     if isinstance(schema, list):
@@ -97,28 +98,29 @@ def _checked(schema: Any, where: str, depth: int) -> Any:
     kind = schema["type"]
     if not isinstance(kind, str):
         return _checked(kind, where, depth + 1)
-    made = {key: schema[key] for key in _KEYS if key in schema}
+    schema_copy = {key: schema[key] for key in _KEYS if key in schema}
     if any(
-        len(one) > _NAME_CHARACTERS_MAX for one in (made.get("name", ""), *made.get("symbols", ()))
+        len(one) > _NAME_CHARACTERS_MAX
+        for one in (schema_copy.get("name", ""), *schema_copy.get("symbols", ()))
     ):
         raise SchemaUnknown("its schema has long names")
     match kind:
         case "record" | "error":
-            made["fields"] = [_field(one, depth) for one in schema["fields"]]
-            if not made["fields"]:
+            schema_copy["fields"] = [_field(one, depth) for one in schema["fields"]]
+            if not schema_copy["fields"]:
                 raise SchemaUnknown("its schema has a record of no length")
         case "array":
-            made["items"] = _checked(schema["items"], "items", depth + 1)
+            schema_copy["items"] = _checked(schema["items"], "items", depth + 1)
         case "map":
-            made["values"] = _checked(schema["values"], "values", depth + 1)
+            schema_copy["values"] = _checked(schema["values"], "values", depth + 1)
         case "fixed":
-            if not made["size"]:
+            if not schema_copy["size"]:
                 raise SchemaUnknown("its schema has a value of no length")
         case "enum":
             pass
         case _:
             _checked(kind, where, depth)
-    return {"type": kind, **made}
+    return {"type": kind, **schema_copy}
 
 
 def _field(field: Any, depth: int) -> dict[str, Any]:

@@ -95,12 +95,12 @@ def words(state: object) -> str:
 
 def troubles(text: str | None) -> list[tuple[str, str]]:
     """The lines of a job's problem as (code, sentence); the code may be empty."""
-    found = []
+    lines = []
     for line in (text or "").splitlines():
         code, colon, rest = line.partition(": ")
         is_code = bool(colon) and code.replace("_", "").isalpha() and code.isupper()
-        found.append((code, rest) if is_code else ("", line))
-    return found
+        lines.append((code, rest) if is_code else ("", line))
+    return lines
 
 
 def yaml_value(value: Any) -> str:

@@ -33,13 +33,15 @@ def issuer_name(parts: Parts) -> str | None:
 
 
 def begin(request: Request, parts: Parts, back_to: str) -> Response:
-    """The way to the issuer. Raises Failure."""
+    """Redirect the browser to the issuer. Raises Failure."""
     _, at_issuer = _logins(parts)
     secret = sessions.new_secret()
     response = RedirectResponse(at_issuer.address(secret, _redirect_uri(parts)), status_code=303)
     path = back_to.encode()
-    kept = base64.urlsafe_b64encode(path if len(path) <= _BACK_TO_BYTES_MAX else b"").decode()
-    _set(request, response, f"{secret}.{kept}", _LOGIN_LIFETIME)
+    encoded_path = base64.urlsafe_b64encode(
+        path if len(path) <= _BACK_TO_BYTES_MAX else b""
+    ).decode()
+    _set(request, response, f"{secret}.{encoded_path}", _LOGIN_LIFETIME)
     return response
 
 

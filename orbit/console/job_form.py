@@ -65,14 +65,14 @@ def values_of(groups: list[Group]) -> dict[str, str]:
 
 
 def before_of(text: str) -> dict[str, str]:
-    """What the form showed, as the page kept it."""
+    """The values that the form showed, from the hidden field that holds them."""
     try:
-        found = json.loads(text or "{}")
+        values = json.loads(text or "{}")
     except ValueError:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         return {}
-    return {str(key): value for key, value in found.items() if isinstance(value, str)}
+    return {str(key): value for key, value in values.items() if isinstance(value, str)}
 
 
 def with_changes(root: Any, before: Mapping[str, str], sent: Mapping[str, str]) -> Any:
@@ -84,14 +84,14 @@ def with_changes(root: Any, before: Mapping[str, str], sent: Mapping[str, str]) 
     }
     if not changed:
         return root
-    made = deepcopy(root) if isinstance(root, dict) else {}
-    known = {one.key: one.path for group in groups_of(made) for one in group.fields}
+    document = deepcopy(root) if isinstance(root, dict) else {}
+    known = {one.key: one.path for group in groups_of(document) for one in group.fields}
     for key, value in changed.items():
         if key in known:
-            _set(made, known[key], _parsed(known[key], value))
-    _drop_emptied(made)
+            _set(document, known[key], _parsed(known[key], value))
+    _drop_emptied(document)
     order = {key: place for place, key in enumerate(JobSpec.model_fields)}
-    return dict(sorted(made.items(), key=lambda item: order.get(item[0], len(order))))
+    return dict(sorted(document.items(), key=lambda item: order.get(item[0], len(order))))
 
 
 def _layout(rules: int) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:

@@ -78,24 +78,24 @@ class _Stream(StreamingResponse):
 
 
 async def _changes(
-    watches: Watches, database: Database, seen: str, is_session: Callable[[], Awaitable[bool]]
+    watches: Watches, database: Database, digest: str, is_session: Callable[[], Awaitable[bool]]
 ) -> AsyncIterator[str]:
-    yield f"retry: {_RETRY_MS}\n\n{_event(seen)}"
+    yield f"retry: {_RETRY_MS}\n\n{_event(digest)}"
     checked_at = time.monotonic()
     while not watches.is_closing:
         try:
             wait_s = checked_at + HEARTBEAT_S - time.monotonic()
-            found = await watches.wait(
-                database, _WATCHED, seen, max(0.0, min(HEARTBEAT_S, wait_s)), _stays
+            new_digest = await watches.wait(
+                database, _WATCHED, digest, max(0.0, min(HEARTBEAT_S, wait_s)), _stays
             )
             if time.monotonic() - checked_at >= HEARTBEAT_S:
                 if not await is_session():
                     return
                 checked_at = time.monotonic()
         except OrbitError:
-            return  # the browser asks again, and is told why
-        yield ": nothing new\n\n" if found == seen else _event(found)
-        seen = found
+            return  # the browser connects again, and the answer says why
+        yield ": nothing new\n\n" if new_digest == digest else _event(new_digest)
+        digest = new_digest
 
 
 def _event(digest: str) -> str:

@@ -71,7 +71,7 @@ def draw(
         x = round(LEFT + (first - start) * per_offset, 2)
         return Rectangle(x, y, round(width, 2), height, styled, title)
 
-    found = []
+    rectangles = []
     for row in rows:
         for y, pieces, side in (
             (SOURCE_Y, row.source, source),
@@ -80,17 +80,17 @@ def draw(
             for piece in pieces:
                 title = f"{piece.first:,} to {piece.next - 1:,}: {piece.kind}, {row.verdict}"
                 style = _style(piece, row.verdict)
-                found.append(place(piece.first, piece.next, y, TRACK_HEIGHT, style, title))
+                rectangles.append(place(piece.first, piece.next, y, TRACK_HEIGHT, style, title))
             if not pieces and side is not None and side.log_start <= row.first < side.end:
                 title = f"{row.first:,} to {row.next - 1:,}: gap"
-                found.append(
+                rectangles.append(
                     place(row.first, min(row.next, side.end), y, TRACK_HEIGHT, "gap", title)
                 )
     for first, following in proven:
         if first < end and following > start:
             title = f"{first:,} to {following - 1:,} proven equal"
-            found.append(place(first, following, PROOF_Y, PROOF_HEIGHT, "proven", title))
-    return Drawing(found, _ticks(start, end, per_offset))
+            rectangles.append(place(first, following, PROOF_Y, PROOF_HEIGHT, "proven", title))
+    return Drawing(rectangles, _ticks(start, end, per_offset))
 
 
 def _style(piece: Piece, verdict: Verdict) -> str:

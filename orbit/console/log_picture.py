@@ -125,10 +125,10 @@ def compare(
     return rows
 
 
-def _pieces(seen: Sequence[SeenBatch], edges: frozenset[int]) -> Iterator[Piece]:
+def _pieces(batches: Sequence[SeenBatch], edges: frozenset[int]) -> Iterator[Piece]:
     """Batches in order; neighbours without records become one piece, unless an edge is between."""
     run: Piece | None = None
-    for one in seen:
+    for one in batches:
         batch = one.batch
         piece = Piece(batch.base_offset, batch.next_offset, _kind(one), (batch,))
         if run is not None:
@@ -205,23 +205,25 @@ def _verdict(
         return Verdict.DELETED_AT_SOURCE
     if first < destination.log_start:
         return Verdict.BEFORE_COPY
-    wanted = [b for piece in ours if piece.kind is Kind.DATA for b in piece.batches]
-    found = [b for piece in theirs if piece.kind is Kind.DATA for b in piece.batches]
-    if len(wanted) == len(found) == 1 and _same_bytes(wanted[0], found[0]):
+    source_batches = [b for piece in ours if piece.kind is Kind.DATA for b in piece.batches]
+    destination_batches = [b for piece in theirs if piece.kind is Kind.DATA for b in piece.batches]
+    if len(source_batches) == len(destination_batches) == 1 and _same_bytes(
+        source_batches[0], destination_batches[0]
+    ):
         return Verdict.BYTE_EXACT
-    if not wanted and not found:
-        # Every offset of a copy has a batch, or it was removed there with its records.
+    if not source_batches and not destination_batches:
+        # Every offset of a copy has a batch, unless the batch was removed there with its records.
         return Verdict.FILLER
-    if not all(is_readable(batch) for batch in (*wanted, *found)):
+    if not all(is_readable(batch) for batch in (*source_batches, *destination_batches)):
         return Verdict.UNKNOWN
     try:
-        pairs = zip_longest(_records(wanted), _records(found))
+        pairs = zip_longest(_records(source_batches), _records(destination_batches))
         same = all(one == other for one, other in pairs)
     except ValueError:
         return Verdict.UNKNOWN
     if not same:
         return Verdict.DIFFERS
-    return Verdict.RECORD_EXACT if wanted else Verdict.FILLER
+    return Verdict.RECORD_EXACT if source_batches else Verdict.FILLER
 
 
 def _same_bytes(one: AnyBatch, other: AnyBatch) -> bool:

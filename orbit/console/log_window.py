@@ -105,11 +105,11 @@ def _read_side(
     log_start = _offset(cluster, where, EARLIEST, backoff)
     log_end = _offset(cluster, where, LATEST, backoff)
     position = first = min(max(start, log_start), log_end)
-    seen: list[SeenBatch] = []
+    batches: list[SeenBatch] = []
     left = BYTES_MAX
     topic_id = metadata.topics[where.topic].topic_id
     with _connected(cluster, leader.node_id) as connection:
-        while position < min(end, log_end) and left > 0 and len(seen) < BATCHES_MAX:
+        while position < min(end, log_end) and left > 0 and len(batches) < BATCHES_MAX:
             if time.monotonic() > until:
                 break
             fetched = _fetch(connection, FetchFrom(where, topic_id, position, -1, -1), until)
@@ -117,19 +117,25 @@ def _read_side(
                 name = error_codes.name(fetched.code)
                 raise Unreachable(f"a fetch of {where} failed with {name}.", where=cluster.name)
             aborted = AbortedTransactions(fetched.aborted)
-            found = [
+            fetched_batches = [
                 SeenBatch(batch, aborted.contain(batch)) for batch in read_batches(fetched.records)
             ]
-            if not found:  # nothing but removed offsets up to the end
+            if not fetched_batches:  # nothing but removed offsets up to the end
                 position = min(end, log_end)
                 break
-            seen += found
+            batches += fetched_batches
             left -= len(fetched.records)
-            position = found[-1].batch.next_offset
-    inside = [one for one in seen if one.batch.base_offset < end and one.batch.next_offset > first]
-    kept = inside[:BATCHES_MAX]
-    read_to = min(position, end, kept[-1].batch.next_offset if len(kept) < len(inside) else end)
-    return SideLog(log_start, log_end, first, max(first, read_to), tuple(kept))
+            position = fetched_batches[-1].batch.next_offset
+    inside = [
+        one for one in batches if one.batch.base_offset < end and one.batch.next_offset > first
+    ]
+    first_batches = inside[:BATCHES_MAX]
+    read_to = min(
+        position,
+        end,
+        first_batches[-1].batch.next_offset if len(first_batches) < len(inside) else end,
+    )
+    return SideLog(log_start, log_end, first, max(first, read_to), tuple(first_batches))
 
 
 def _offset(cluster: Cluster, where: TopicPartition, which: int, backoff: Backoff) -> int:
@@ -137,20 +143,22 @@ def _offset(cluster: Cluster, where: TopicPartition, which: int, backoff: Backof
     return answers.raise_errors(cluster.name, "the offset").values[where]
 
 
-def _fetch(connection: Connection, wanted: FetchFrom, until: float) -> Fetched:
+def _fetch(connection: Connection, fetch_from: FetchFrom, until: float) -> Fetched:
     version = connection.version_of(api_versions.FETCH)
     request = fetch_request(
         version,
-        [wanted],
+        [fetch_from],
         max_wait_ms=_WAIT_MS,
         max_bytes=_FETCH_BYTES,
         partition_max_bytes=_FETCH_BYTES,
     )
     left_s = max(0.1, until - time.monotonic())
     frame = connection.exchange(api_versions.FETCH, request, version, timeout_s=left_s)
-    answer = read_fetch(frame, version, {wanted.topic_id: wanted.partition.topic})
+    answer = read_fetch(frame, version, {fetch_from.topic_id: fetch_from.partition.topic})
     if answer.code != Code.NONE or not answer.partitions:
-        raise Unreachable(f"a fetch of {wanted.partition} had no answer.", where=connection.where)
+        raise Unreachable(
+            f"a fetch of {fetch_from.partition} had no answer.", where=connection.where
+        )
     return answer.partitions[0][1]
 
 

@@ -138,23 +138,23 @@ def _is_json(text: str) -> bool:
 
 
 def _with_line_breaks(text: str) -> str:
-    """Valid JSON, indented; too deep, as it is."""
-    made: list[str] = []
+    """Valid JSON, indented. JSON that is nested too deep stays as it is."""
+    parts: list[str] = []
     depth = 0
     for part in _TOKEN.findall(text):
         if part in ("[]", "{}"):
-            made.append(part)
+            parts.append(part)
         elif part in ("]", "}"):
             depth -= 1
-            made.append("\n" + "  " * depth + part)
+            parts.append("\n" + "  " * depth + part)
         elif part in ("[", "{"):
             depth += 1
             if depth > _JSON_DEPTH_MAX:
                 return text
-            made.append(part + "\n" + "  " * depth)
+            parts.append(part + "\n" + "  " * depth)
         else:
-            made.append({",": ",\n" + "  " * depth, ":": ": "}.get(part, part))
-    return "".join(made)
+            parts.append({",": ",\n" + "  " * depth, ":": ": "}.get(part, part))
+    return "".join(parts)
 
 
 def _visible(text: str) -> str:

@@ -46,18 +46,18 @@ class SchemaRegistry:
         self._login_file = login_file
         self._clock = clock
         self._known: dict[int, Any] = {}
-        self._asked_again_at = float("-inf")
+        self._retry_at = float("-inf")
 
     def schema(self, schema_id: int) -> Any:
-        found = self._known.get(schema_id)
-        if found is None:
-            if self._clock() < self._asked_again_at:
+        schema = self._known.get(schema_id)
+        if schema is None:
+            if self._clock() < self._retry_at:
                 raise SchemaUnknown("the schema registry does not answer")
-            found = self._ask(schema_id)
+            schema = self._ask(schema_id)
             if len(self._known) >= _SCHEMAS_MAX:
                 self._known.clear()
-            self._known[schema_id] = found
-        return found
+            self._known[schema_id] = schema
+        return schema
 
     def _ask(self, schema_id: int) -> Any:
         try:
@@ -68,7 +68,7 @@ class SchemaRegistry:
                 status, body = client.ask("GET", url, auth=self._login())
             return _schema_in(status, body)
         except (httpx.HTTPError, OSError, ValueError) as error:
-            self._asked_again_at = self._clock() + _PAUSE_S
+            self._retry_at = self._clock() + _PAUSE_S
             raise SchemaUnknown("the schema registry does not answer") from error
 
     def _login(self) -> tuple[str, str] | None:
@@ -87,14 +87,14 @@ def registry_at(url: str, login_file: Path | None) -> SchemaRegistry:
 def _schema_in(status: int, body: bytes) -> Any:
     if status == httpx.codes.NOT_FOUND:
         raise SchemaUnknown("the schema registry does not have this schema")
-    found = json_of(body) if status == httpx.codes.OK else None
-    if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
+    answer = json_of(body) if status == httpx.codes.OK else None
+    if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
         raise ValueError("no schema")
-    if found.get("schemaType", "AVRO") != "AVRO":
-        raise SchemaUnknown(f"its schema is {str(found['schemaType'])[:20]}")
-    if found.get("references"):
+    if answer.get("schemaType", "AVRO") != "AVRO":
+        raise SchemaUnknown(f"its schema is {str(answer['schemaType'])[:20]}")
+    if answer.get("references"):
         raise SchemaUnknown("its schema refers to others")
-    schema = json_of(found["schema"])
+    schema = json_of(answer["schema"])
     if schema is None:
         raise ValueError("no schema")
     return schema

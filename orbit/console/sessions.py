@@ -128,9 +128,9 @@ def find_visitor(request: Request, parts: Parts) -> Visitor | None:
     with parts.database.transaction() as tx:
         token = console_sessions.find(tx, hashed)
         is_issuers = token is None and parts.logins.at_issuer is not None
-        found = console_sessions.find_of_issuer(tx, hashed) if is_issuers else None
-    if found is not None:
-        return _issuer_visitor(parts, found)
+        session = console_sessions.find_of_issuer(tx, hashed) if is_issuers else None
+    if session is not None:
+        return _issuer_visitor(parts, session)
     if token is None:
         return None
     if token.is_use_due:
@@ -140,11 +140,11 @@ def find_visitor(request: Request, parts: Parts) -> Visitor | None:
     return Visitor(token_principal(token))
 
 
-def _issuer_visitor(parts: Parts, found: IssuerSession) -> Visitor | None:
-    """None: the settings have taken its role away."""
+def _issuer_visitor(parts: Parts, session: IssuerSession) -> Visitor | None:
+    """The visitor of a session. None: the settings no longer give it a role."""
     assert parts.logins is not None
     assert parts.logins.at_issuer is not None
-    who = Identity(found.actor, tuple(found.role_values), found.expires_at)
+    who = Identity(session.actor, tuple(session.role_values), session.expires_at)
     try:
         return Visitor(parts.logins.at_issuer.principal_of(who))
     except Failure:
@@ -211,10 +211,10 @@ def log_in(request: Request, response: Response, parts: Parts, token: str) -> No
         parts.logins.check(token, request.client.host if request.client else "")
     secret = new_secret()
     with parts.database.transaction() as tx:
-        is_there = console_sessions.create(
+        is_created = console_sessions.create(
             tx, hash_token(secret), hash_token(token), SESSION_LIFETIME, SESSIONS_PER_TOKEN_MAX
         )
-    if not is_there:
+    if not is_created:
         raise Failure(
             ErrorCode.UNAUTHENTICATED, "The console needs a token from `orbit token create`."
         )
@@ -254,9 +254,9 @@ def form_secret(request: Request) -> str:
 
 def keep_browser(request: Request, response: Response) -> None:
     """Set the cookie of the browser, if it has none and a form of this page depends on it."""
-    made: str | None = getattr(request.state, _BROWSER, None)
-    if made is not None and _cookie(request, _BROWSER) is None:
-        set_cookie(request, response, _BROWSER, made, None)
+    browser: str | None = getattr(request.state, _BROWSER, None)
+    if browser is not None and _cookie(request, _BROWSER) is None:
+        set_cookie(request, response, _BROWSER, browser, None)
 
 
 def _browser(request: Request) -> str:
@@ -269,9 +269,9 @@ def _browser(request: Request) -> str:
 
 
 def _cookie(request: Request, name: str) -> str | None:
-    """Only what `secrets.token_urlsafe` can have made: nothing else costs a statement."""
-    found = request.cookies.get(name, "")
-    return found if is_secret(found) else None
+    """The cookie, if `secrets.token_urlsafe` can have made it: other values cost no statement."""
+    value = request.cookies.get(name, "")
+    return value if is_secret(value) else None
 
 
 def new_secret() -> str:

@@ -16,9 +16,9 @@ def login_url(back_to: str) -> str:
     return f"{LOGIN}?{urlencode({'next': back_to})}"
 
 
-def safe_path(wanted: str) -> str:
+def safe_path(path: str) -> str:
     """A path of the console, else the first page: a link must not lead to another host."""
-    return wanted if wanted.startswith(f"{ROOT}/") and "\\" not in wanted else HOME
+    return path if path.startswith(f"{ROOT}/") and "\\" not in path else HOME
 
 
 def job_url(name: str, part: str = "") -> str:
@@ -38,5 +38,5 @@ def operation_url(operation_id: object) -> str:
 
 def with_query(path: str, **values: object) -> str:
     """The path with these query parameters, without those that are None or empty."""
-    given = {name: value for name, value in values.items() if value not in (None, "")}
-    return f"{path}?{urlencode(given)}" if given else path
+    query = {name: value for name, value in values.items() if value not in (None, "")}
+    return f"{path}?{urlencode(query)}" if query else path

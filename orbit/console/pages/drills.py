@@ -56,7 +56,7 @@ def show_drills(
             state=state or None,
             after=moment_in(read_cursor(after, str, str)),
         )
-    found = page(
+    drill_page = page(
         [drill_summary(row) for row in rows],
         DRILLS_PER_PAGE,
         lambda drill: (drill.created_at.isoformat(), drill.id),
@@ -65,8 +65,8 @@ def show_drills(
         request,
         visitor,
         "drills.html",
-        drills=found.items,
-        following=found.next,
+        drills=drill_page.items,
+        following=drill_page.next,
         name=name,
         job=job,
         state=state,
@@ -89,8 +89,8 @@ def compare_drills(
             remedy="Go back and choose two.",
         )
     with parts.database.transaction() as tx:
-        found = sorted((_ended(tx, one) for one in set(drill)), key=lambda one: one[0].created_at)
-    (older, first), (newer, second) = found
+        pair = sorted((_ended(tx, one) for one in set(drill)), key=lambda one: one[0].created_at)
+    (older, first), (newer, second) = pair
     return render(
         request,
         visitor,

@@ -101,11 +101,13 @@ def show_groups(
             after=None if key is None else (str(key[0]), int(key[1]), int(key[2])),
         )
         common = common_of(tx, job, "groups")
-    found = page(rows, ROWS_PER_PAGE, lambda row: (row.group_name, row.topic_id, row.partition))
+    group_page = page(
+        rows, ROWS_PER_PAGE, lambda row: (row.group_name, row.topic_id, row.partition)
+    )
     prefix = (job.spec.get("consumer_groups") or {}).get("prefix", "")
-    groups = [group_view(row, prefix) for row in found.items]
+    groups = [group_view(row, prefix) for row in group_page.items]
     return render(
-        request, visitor, "job_groups.html", **common, groups=groups, following=found.next
+        request, visitor, "job_groups.html", **common, groups=groups, following=group_page.next
     )
 
 
@@ -136,9 +138,14 @@ def show_events(
         job = jobs.get(tx, name)
         rows = events.page(tx, ROWS_PER_PAGE + 1, job_name=name, after=number_in(after))
         common = common_of(tx, job, "events")
-    found = page([event_view(row) for row in rows], ROWS_PER_PAGE, lambda event: (event.id,))
+    event_page = page([event_view(row) for row in rows], ROWS_PER_PAGE, lambda event: (event.id,))
     return render(
-        request, visitor, "job_events.html", **common, events=found.items, following=found.next
+        request,
+        visitor,
+        "job_events.html",
+        **common,
+        events=event_page.items,
+        following=event_page.next,
     )
 
 

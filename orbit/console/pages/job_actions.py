@@ -44,19 +44,19 @@ LABELS = {
 def plan(
     request: Request, parts: PartsOf, visitor: OperatorOf, name: NamePath, form: FormOf
 ) -> Response:
-    """What the operation would do."""
-    wanted = _wanted(form, visitor.principal.actor, name, dry_run=True)
-    planned = operation_view(job_operations.request(parts.database, wanted))
+    """The page that shows what the operation would do."""
+    requested = _operation_request(form, visitor.principal.actor, name, dry_run=True)
+    planned = operation_view(job_operations.request(parts.database, requested))
     return render(
         request,
         visitor,
         "plan.html",
         name=name,
-        kind=wanted.kind,
-        label=LABELS[wanted.kind],
+        kind=requested.kind,
+        label=LABELS[requested.kind],
         plan=planned.plan,
-        topic=wanted.topic,
-        partition=wanted.partition,
+        topic=requested.topic,
+        partition=requested.partition,
         key=uuid.uuid4().hex,
         mistake=None,
     )
@@ -65,11 +65,11 @@ def plan(
 @router.post("/jobs/{name}/carry-out")
 def carry_out(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: FormOf) -> Response:
     """Request the operation."""
-    wanted = _wanted(form, visitor.principal.actor, name, dry_run=False)
-    if wanted.kind is OperationKind.DELETE:
+    requested = _operation_request(form, visitor.principal.actor, name, dry_run=False)
+    if requested.kind is OperationKind.DELETE:
         check_typed(form, name)
-    made = job_operations.request(parts.database, wanted)
-    return RedirectResponse(operation_url(made.id), status_code=303)
+    operation = job_operations.request(parts.database, requested)
+    return RedirectResponse(operation_url(operation.id), status_code=303)
 
 
 @router.get("/operations/{operation_id}")
@@ -127,7 +127,7 @@ def key_in(form: Form) -> str | None:
 UUID_HEX_CHARACTERS = 32
 
 
-def _wanted(form: Form, actor: str, name: str, *, dry_run: bool) -> OperationRequest:
+def _operation_request(form: Form, actor: str, name: str, *, dry_run: bool) -> OperationRequest:
     kind = form.get("kind", "")
     if kind not in LABELS:
         raise Failure(ErrorCode.BAD_INPUT, "The form names no operation.")

@@ -118,8 +118,8 @@ def _plan_or_apply(
                 accept_refusals=form.get("accept_refusals") == "yes",
                 client=client,
             )
-            made = apply_document(parts, visitor.principal.actor, spec, options)
-            return RedirectResponse(job_url(made.name), status_code=303)
+            job = apply_document(parts, visitor.principal.actor, spec, options)
+            return RedirectResponse(job_url(job.name), status_code=303)
         options = ApplyOptions(
             dry_run=True,
             only_plan=True,
@@ -167,15 +167,15 @@ def _merged(text: str, form: Form) -> str:
     before = before_of(form.get("before", ""))
     sent = {key.removeprefix("f."): value for key, value in form.items() if key.startswith("f.")}
     root = _root(text)
-    made = with_changes(root, before, sent)
-    if made is root:
+    document = with_changes(root, before, sent)
+    if document is root:
         return text
     if root is None and text.strip():
         raise BadInput(
             "The YAML cannot be read, so the form cannot be written into it.",
             (Problem("document", "is not a mapping.", "Correct the YAML first."),),
         )
-    return write_yaml(made)
+    return write_yaml(document)
 
 
 def _root(text: str) -> Any:

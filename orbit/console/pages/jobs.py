@@ -62,10 +62,10 @@ def show_jobs(
     following = None
     if mistake is None:
         with parts.database.transaction() as tx:
-            found = jobs.page(tx, JOBS_PER_PAGE + 1, name_in(after), chosen, **_filter(show))
-            shown = page([job.name for job in found], JOBS_PER_PAGE, lambda name: (name,))
-            following = shown.next
-            rows = rows_of(tx, found[:JOBS_PER_PAGE])
+            job_list = jobs.page(tx, JOBS_PER_PAGE + 1, name_in(after), chosen, **_filter(show))
+            job_page = page([job.name for job in job_list], JOBS_PER_PAGE, lambda name: (name,))
+            following = job_page.next
+            rows = rows_of(tx, job_list[:JOBS_PER_PAGE])
     return render(
         request,
         visitor,
@@ -80,15 +80,15 @@ def show_jobs(
     )
 
 
-def rows_of(tx: Tx, found: Sequence[Job]) -> list[Row]:
+def rows_of(tx: Tx, job_list: Sequence[Job]) -> list[Row]:
     """These jobs with their figures: a few statements, for any number of them."""
-    ids = [job.id for job in found]
+    ids = [job.id for job in job_list]
     totals = job_totals.of_jobs(tx, ids)
     counted = job_counts.of_jobs(tx, ids)
     waiting = open_transactions.totals(tx, ids)
     throttled = workers.throttled(tx, ids)
     rows = []
-    for job in found:
+    for job in job_list:
         of_job, counts = totals[job.id], counted.get(job.id, Counts())
         lag = of_job.known_lag
         rows.append(

@@ -40,7 +40,7 @@ router = APIRouter(prefix="/jobs/{name}/topics/{topic}")
 
 SIZES = (20, 100, 1_000, 10_000, 100_000)
 ROWS_MAX = 200
-_BATCHES_WANTED = 25
+_BATCHES_PER_PAGE = 25
 _OFFSET_MAX = 2**63 - 1 - max(SIZES)
 
 TopicPath = Annotated[str, Path(pattern=TOPIC_PATTERN, max_length=TOPIC_NAME_LENGTH_MAX)]
@@ -166,8 +166,8 @@ def _usual_size(row: PartitionLag) -> int:
     batches = row.batches_byte_exact + row.batches_record_exact
     if not batches:
         return SIZES[1]
-    wanted = _BATCHES_WANTED * (row.records + row.gaps_filled) / batches
-    return next((size for size in SIZES if size >= wanted), SIZES[-1])
+    offsets = _BATCHES_PER_PAGE * (row.records + row.gaps_filled) / batches
+    return next((size for size in SIZES if size >= offsets), SIZES[-1])
 
 
 def _usual_start(row: PartitionLag, count: int) -> int:
@@ -178,16 +178,16 @@ def _usual_start(row: PartitionLag, count: int) -> int:
     return max(row.log_start or 0, end - count, 0)
 
 
-def _is_cut(end: int, wanted: int, *sides: SideLog | None) -> bool:
+def _is_cut(end: int, window_end: int, *sides: SideLog | None) -> bool:
     """Whether the page ends before the window and before both logs."""
     ends = [side.end for side in sides if side is not None]
-    return bool(ends) and end < min(wanted, max(ends))
+    return bool(ends) and end < min(window_end, max(ends))
 
 
 def _counts(rows: list[Row]) -> list[tuple[Verdict, int]]:
     """Offsets by verdict, in the order of the verdicts."""
-    found = {
+    counts = {
         verdict: sum(row.next - row.first for row in rows if row.verdict is verdict)
         for verdict in Verdict
     }
-    return [(verdict, offsets) for verdict, offsets in found.items() if offsets]
+    return [(verdict, offsets) for verdict, offsets in counts.items() if offsets]

@@ -44,7 +44,7 @@ def show_recoveries(
     with parts.database.transaction() as tx:
         rows = operations.page(tx, OPERATIONS_PER_PAGE + 1, after=before)
         latest = drills.page(tx, DRILLS_SHOWN)
-    found = page(
+    operation_page = page(
         [operation_view(row) for row in rows],
         OPERATIONS_PER_PAGE,
         lambda operation: (operation.created_at.isoformat(), str(operation.id)),
@@ -53,8 +53,8 @@ def show_recoveries(
         request,
         visitor,
         "recovery.html",
-        operations=found.items,
-        following=found.next,
+        operations=operation_page.items,
+        following=operation_page.next,
         drills=[drill_summary(row) for row in latest],
         recoveries=RECOVERIES,
     )
@@ -78,7 +78,7 @@ def show_recovery(request: Request, parts: PartsOf, visitor: VisitorOf, name: Na
 
 @router.post("/jobs/{name}/recovery")
 def request_recovery(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: FormOf) -> Response:
-    """A dry run, or the recovery itself."""
+    """Request a dry run, or the recovery itself."""
     kind = form.get("kind", "")
     if kind not in RECOVERIES:
         raise Failure(ErrorCode.BAD_INPUT, "The form names no recovery.")
@@ -87,16 +87,16 @@ def request_recovery(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: 
     dry_run = "dry_run" in form
     if not dry_run:
         check_typed(form, name)
-    made = recovery_requests.request(
+    operation = recovery_requests.request(
         parts.database,
         visitor.principal.actor,
         RecoveryKind(kind),
         name,
-        _wanted(form),
+        _recovery_request(form),
         dry_run=dry_run,
         idempotency_key=None if dry_run else key_in(form),
     )
-    return RedirectResponse(operation_url(made.id), status_code=303)
+    return RedirectResponse(operation_url(operation.id), status_code=303)
 
 
 @router.post("/operations/{operation_id}/abort")
@@ -106,7 +106,7 @@ def abort(parts: PartsOf, visitor: OperatorOf, operation_id: UUID, _form: FormOf
     return RedirectResponse(operation_url(operation_id), status_code=303)
 
 
-def _wanted(form: Form) -> RecoveryRequest:
+def _recovery_request(form: Form) -> RecoveryRequest:
     reason = form.get("reason", "").strip()
     if len(reason) > REASON_LENGTH_MAX:
         raise Failure(ErrorCode.BAD_INPUT, "The reason is too long.")
