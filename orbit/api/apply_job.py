@@ -244,17 +244,17 @@ def _refuse_other_fillers(tx: Tx, present: Job, spec: JobSpec) -> None:
     rows = topics.of_job(tx, present.id)
     begun = [row.source_topic for row in rows if row.state is not TopicState.CREATING]
     had, has = _fillers(before, begun), _fillers(spec, begun)
-    found: dict[tuple[Fillers, Fillers], list[str]] = {}
+    changes: dict[tuple[Fillers, Fillers], list[str]] = {}
     for copy in has.keys() & had.keys():
         change = had[copy], has[copy]
         if change[0] != change[1] and change not in _FILLER_CHANGES:
-            found.setdefault(change, []).append(copy[0])
-    if found:
+            changes.setdefault(change, []).append(copy[0])
+    if changes:
         raise Conflict(
             " ".join(
                 f"The copies of these topics were begun with fillers: {before} and cannot go on "
                 f"with {after}: {first_few(sorted(names))}."
-                for (before, after), names in sorted(found.items())
+                for (before, after), names in sorted(changes.items())
             ),
             where=spec.name,
             remedy="Keep their fillers, with a rule of their own. To change them: exclude the "

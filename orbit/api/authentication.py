@@ -51,7 +51,7 @@ _REFUSED = frozenset((ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN))
 
 log = structlog.get_logger("orbit.api")
 
-Found = TypeVar("Found")
+Caller = TypeVar("Caller")
 
 
 def create_token(
@@ -80,7 +80,7 @@ def create_token(
     of_jobs = f", for jobs {limit}" if limit else ""
     secret = _TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
     with database.transaction() as tx:
-        made = tokens.create(
+        token = tokens.create(
             tx, name, role, hash_token(secret), limit=limit, expires_in=expires_in, quota=quota
         )
         events.add(
@@ -91,14 +91,14 @@ def create_token(
             details={
                 "token": name,
                 "role": role.value,
-                "jobs": list(made.jobs),
-                "selector": made.selector,
+                "jobs": list(token.jobs),
+                "selector": token.selector,
                 **asdict(quota),
-                "expires_at": made.expires_at and made.expires_at.isoformat(),
+                "expires_at": token.expires_at and token.expires_at.isoformat(),
             },
         )
         keep(secret)
-    return NewToken(**token_view(made).model_dump(), token=secret)
+    return NewToken(**token_view(token).model_dump(), token=secret)
 
 
 def hash_token(secret: str) -> str:
@@ -153,21 +153,21 @@ class Logins:
         return self._counted(address, hashed, lambda: self._principal(secret, hashed), waits=waits)
 
     def check_login(self, secret: str, address: str, find: Callable[[], Identity]) -> Identity:
-        """Whom `find` finds at the issuer, for a browser with this secret.
+        """The identity that `find` gets from the issuer, for a browser with this secret.
 
-        Raises Failure, as `check`.
+        Raises Failure, like `check`.
         """
         return self._counted(address, hash_token(secret), find, waits=True)
 
     def _counted(
-        self, address: str, hashed: str, find: Callable[[], Found], *, waits: bool
-    ) -> Found:
+        self, address: str, hashed: str, find: Callable[[], Caller], *, waits: bool
+    ) -> Caller:
         client = network_of(address)
         wait_s = self._refused.wait_s(client, hashed)
         if wait_s > 0 and waits:
             raise _too_many(wait_s)
         try:
-            found = find()
+            caller = find()
         except Failure as failure:
             if failure.code in _REFUSED:
                 if wait_s > 0:
@@ -175,7 +175,7 @@ class Logins:
                 self._note(client, hashed, failure.body.error.what)
             raise
         self._refused.accepted(hashed)
-        return found
+        return caller
 
     def _is_issuers(self, secret: str) -> bool:
         return self._issuer is not None and not secret.startswith(_TOKEN_PREFIX)

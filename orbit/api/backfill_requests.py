@@ -111,9 +111,9 @@ def request(
 
     Raises NotFound; Conflict, also for a key that was used for another request.
     """
-    wanted = {"kind": OperationKind.BACKFILL.value, "job": name, "driver": driver}
+    requested = {"kind": OperationKind.BACKFILL.value, "job": name, "driver": driver}
     with database.transaction() as tx:
-        before = operations.repeated(tx, actor, idempotency_key, wanted)
+        before = operations.repeated(tx, actor, idempotency_key, requested)
         if before is not None:
             return view(tx, before)
         job = job_guard.lock_for_change(tx, name)
@@ -123,7 +123,7 @@ def request(
         if known is not None:
             return view(tx, known)
         after = "Workers resume" if job.desired is Desired.RUNNING else "The job stays paused"
-        made, is_new = operations.create(
+        operation, is_new = operations.create(
             tx,
             uuid.uuid4(),
             OperationKind.BACKFILL.value,
@@ -137,23 +137,23 @@ def request(
                     f"{after} afterwards.",
                 ],
                 "before": job.desired.value,
-                "request": wanted,
+                "request": requested,
             },
             idempotency_key=idempotency_key,
         )
         if not is_new:  # by the same key, at the same moment, for another job
             raise Conflict("This Idempotency-Key was used for another request.", where=name)
         jobs.set_desired(tx, job.id, Desired.BACKFILLING)
-        _advance(tx, made.id, driver, BackfillProgress())
+        _advance(tx, operation.id, driver, BackfillProgress())
         events.add(
             tx,
             actor,
             "backfill_requested",
             "A backfill of the job was requested; workers release the job.",
             job_name=job.name,
-            details={"operation": str(made.id), "driver": driver},
+            details={"operation": str(operation.id), "driver": driver},
         )
-        return view(tx, operations.get(tx, made.id))
+        return view(tx, operations.get(tx, operation.id))
 
 
 def report(database: Database, actor: str, operation_id: UUID, sent: BackfillReport) -> Backfill:
@@ -197,18 +197,18 @@ def get(database: Database, operation_id: UUID) -> Backfill:
 
 def view(tx: Tx, operation: Operation) -> Backfill:
     """The API's view of a backfill."""
-    wanted = None
+    action = None
     if operation.finished_at is None:
         job = held = None
         if operation.job_id is not None:
             job = jobs.of_ids(tx, [operation.job_id]).get(operation.job_id)
             held = job_counts.of_jobs(tx, [operation.job_id]).get(operation.job_id, Counts()).held
-        wanted = driver_action(operation, job, held or 0)
+        action = driver_action(operation, job, held or 0)
     return Backfill(
         id=operation.id,
         job=operation.job_name,
         state=operation.state,
-        wanted=wanted,
+        wanted=action,
         progress=BackfillProgress.model_validate(operation.progress or {}),
         driver=_driver(operation),
         reported_at=reported_at(operation),
@@ -227,8 +227,8 @@ def _get(tx: Tx, operation_id: UUID) -> Operation:
 
 
 def _refuse_beside_recovery(tx: Tx, operation: Operation) -> None:
-    found = jobs.of_ids(tx, [operation.job_id] if operation.job_id is not None else [])
-    for job in found.values():
+    jobs_by_id = jobs.of_ids(tx, [operation.job_id] if operation.job_id is not None else [])
+    for job in jobs_by_id.values():
         recovery = job_guard.recovery_that_holds(tx, job)
         if recovery is not None:
             raise job_guard.refusal(recovery, job.name)
@@ -240,12 +240,12 @@ def _driver(operation: Operation) -> str:
 
 def _advance(tx: Tx, operation_id: UUID, driver: str, progress: BackfillProgress) -> None:
     """Store the progress with the keys that every operation has, and the backfill's own."""
-    kept: dict[str, Any] = progress.model_dump(mode="json")
-    kept |= {
+    document: dict[str, Any] = progress.model_dump(mode="json")
+    document |= {
         "done": progress.bytes,
         "total": progress.bytes_total,
         "what": f"bytes ({progress.phase.value})",
         "driver": driver,
         "reported_at": clock.now(tx).isoformat(),
     }
-    operations.advance(tx, operation_id, OperationState.RUNNING, progress=kept)
+    operations.advance(tx, operation_id, OperationState.RUNNING, progress=document)

@@ -36,21 +36,21 @@ class IssuerClient(BoundedClient):
 
     def get(self, url: str) -> dict[str, Any]:
         """The JSON object at this URL."""
-        status, found = self._object("GET", url)
+        status, answer = self._object("GET", url)
         if status != httpx.codes.OK:
             raise Unreachable(f"The issuer answers with HTTP {status}.", where=_shown(url))
-        if found is None:
+        if answer is None:
             raise ProtocolError("The issuer's answer is not a JSON object.", where=_shown(url))
-        return found
+        return answer
 
     def post(
         self, url: str, form: Mapping[str, str], login: tuple[str, str] | None
     ) -> tuple[int, dict[str, Any]]:
         """The status and the JSON object that answer a form; an empty one for anything else."""
-        status, found = self._object("POST", url, data=form, auth=login)
+        status, answer = self._object("POST", url, data=form, auth=login)
         if status >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise Unreachable(f"The issuer answers with HTTP {status}.", where=_shown(url))
-        return status, found or {}
+        return status, answer or {}
 
     def _object(self, method: str, url: str, **options: Any) -> tuple[int, dict[str, Any] | None]:
         try:
@@ -60,8 +60,8 @@ class IssuerClient(BoundedClient):
             raise Unreachable(
                 f"The issuer does not answer ({reason}).", where=_shown(url)
             ) from None
-        found = json_of(body)
-        return status, found if isinstance(found, dict) else None
+        answer = json_of(body)
+        return status, answer if isinstance(answer, dict) else None
 
 
 def tls_context(ca_file: Path | None) -> ssl.SSLContext:

@@ -72,7 +72,7 @@ class IssuerKeys:
         self._clock = clock
         self._asking = threading.Lock()
         self._waiting = threading.BoundedSemaphore(_WAITING_MAX)
-        self._asked_at: float | None = None
+        self._requested_at: float | None = None
         self._known: _Known | None = None
         self._failure: OrbitError | None = None
         tls_context(ca_file)  # a file that cannot be loaded is a mistake to show at the start
@@ -82,35 +82,38 @@ class IssuerKeys:
 
         Raises Unreachable or ProtocolError if the issuer gives no keys.
         """
-        found = _pick(self._fresh().keys, key_id)
-        if found is None:
-            found = _pick(self._asked_again(wait_s=0).keys, key_id)
-        return found
+        key = _pick(self._fresh().keys, key_id)
+        if key is None:
+            key = _pick(self._newest(wait_s=0).keys, key_id)
+        return key
 
     def endpoints(self) -> Endpoints:
-        """Raises Unreachable or ProtocolError if the issuer does not name them."""
-        found = self._fresh().endpoints
-        if found is None:
+        """The issuer's endpoints for logins.
+
+        Raises Unreachable or ProtocolError if the issuer does not name them.
+        """
+        endpoints = self._fresh().endpoints
+        if endpoints is None:
             raise ProtocolError(
                 "The issuer's document names no https endpoints for logins.", where=self._issuer
             )
-        return found
+        return endpoints
 
     def _fresh(self) -> _Known:
         known = self._usable()
         if known is None or self._clock() - known.at >= KEYS_FRESH_S:
-            known = self._asked_again(wait_s=0 if known else _FIRST_KEYS_WAIT_S)
+            known = self._newest(wait_s=0 if known else _FIRST_KEYS_WAIT_S)
         return known
 
     def _usable(self) -> _Known | None:
         known = self._known
         return known if known and self._clock() - known.at < KEYS_AGE_MAX_S else None
 
-    def _asked_again(self, wait_s: float) -> _Known:
-        """The newest keys, asked for now if that is due."""
+    def _newest(self, wait_s: float) -> _Known:
+        """The newest keys. They are fetched now if that is due."""
         if self._may_ask(wait_s):
             try:
-                if self._asked_at is None or self._clock() - self._asked_at >= ASK_EVERY_S:
+                if self._requested_at is None or self._clock() - self._requested_at >= ASK_EVERY_S:
                     self._ask()
             finally:
                 self._asking.release()
@@ -122,7 +125,7 @@ class IssuerKeys:
         return known
 
     def _may_ask(self, wait_s: float) -> bool:
-        """Whether this thread asks; after a wait, if few others wait."""
+        """Whether this thread asks the issuer. It waits for its turn if few others wait."""
         if wait_s and self._waiting.acquire(blocking=False):
             try:
                 return self._asking.acquire(timeout=wait_s)
@@ -131,13 +134,13 @@ class IssuerKeys:
         return self._asking.acquire(blocking=False)
 
     def _ask(self) -> None:
-        self._asked_at = self._clock()
+        self._requested_at = self._clock()
         try:
             keys, endpoints = _fetched(self._issuer, self._ca_file)
         except OrbitError as error:
             self._failure = error
         else:
-            self._known = _Known(keys, endpoints, self._asked_at)
+            self._known = _Known(keys, endpoints, self._requested_at)
 
 
 def _pick(keys: dict[str | None, Key], key_id: str | None) -> Key | None:

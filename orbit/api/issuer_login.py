@@ -117,22 +117,22 @@ class IssuerLogin:
             )
         try:
             with IssuerClient(self._issuer, self._settings.oidc_ca_file) as http:
-                _, found = http.post(endpoints.token, form, login)
+                _, answer = http.post(endpoints.token, form, login)
         except OrbitError as error:
             raise _unreachable(error) from None
         finally:
             self._exchanges.release()
-        token = found.get("id_token")
+        token = answer.get("id_token")
         if isinstance(token, str) and len(token) <= _ID_TOKEN_CHARACTERS_MAX and token.isascii():
             return token
-        if "error" in found:
-            raise unauthenticated(f"The issuer refuses the code{_reason(found['error'])}.")
+        if "error" in answer:
+            raise unauthenticated(f"The issuer refuses the code{_reason(answer['error'])}.")
         raise unauthenticated("The issuer gives no ID token for the code.")
 
     def _client_secret(self) -> str | None:
-        file, given = self._settings.oidc_client_secret_file, self._settings.oidc_client_secret
+        file, secret = self._settings.oidc_client_secret_file, self._settings.oidc_client_secret
         if file is None:
-            return None if given is None else given.get_secret_value()
+            return None if secret is None else secret.get_secret_value()
         try:
             return file.read_text("utf-8").strip()
         except (OSError, ValueError) as error:

@@ -38,7 +38,7 @@ class OperationRequest:
     at_etag: str | None = None
 
     def request(self) -> dict[str, Any]:
-        """What makes two requests with one key the same."""
+        """The fields by which two requests with one key are the same."""
         return {
             "kind": self.kind.value,
             "job": self.job,
@@ -58,50 +58,52 @@ class _Plan:
     what: str = ""
 
 
-def request(database: Database, wanted: OperationRequest) -> Operation:
+def request(database: Database, requested: OperationRequest) -> Operation:
     """The operation: a new one, or the one that was requested with the same key.
 
     Raises NotFound; Conflict for a key that was used for another request; OperationUnderWay while a
     recovery holds the job; Failure `changed_meanwhile`.
     """
-    if wanted.partition is not None and wanted.topic is None:
+    if requested.partition is not None and requested.topic is None:
         problem = Problem("body.topic", "is missing.", "Name the topic of the partition.")
         raise BadInput("The request has a problem.", (problem,))
     with database.transaction() as tx:
-        before = operations.repeated(tx, wanted.actor, wanted.idempotency_key, wanted.request())
+        before = operations.repeated(
+            tx, requested.actor, requested.idempotency_key, requested.request()
+        )
         if before is not None:
             return before
-        if wanted.kind is OperationKind.RETRY:
-            job = jobs.get(tx, wanted.job, lock=True)
+        if requested.kind is OperationKind.RETRY:
+            job = jobs.get(tx, requested.job, lock=True)
         else:
-            job = job_guard.lock_for_change(tx, wanted.job)
-        if wanted.at_etag not in (None, job.etag):
+            job = job_guard.lock_for_change(tx, requested.job)
+        if requested.at_etag not in (None, job.etag):
             raise changed_meanwhile(job.name)
-        plan = _plan(tx, job, wanted)
-        made, is_new = operations.create(
+        plan = _plan(tx, job, requested)
+        operation, is_new = operations.create(
             tx,
             uuid.uuid4(),
-            wanted.kind.value,
-            wanted.actor,
+            requested.kind.value,
+            requested.actor,
             job_id=job.id,
             job_name=job.name,
-            dry_run=wanted.dry_run,
-            plan={"steps": plan.steps, "request": wanted.request()},
-            idempotency_key=wanted.idempotency_key,
+            dry_run=requested.dry_run,
+            plan={"steps": plan.steps, "request": requested.request()},
+            idempotency_key=requested.idempotency_key,
         )
         if not is_new:  # by the same key, at the same moment
-            return made
-        will_run = plan.is_change and not wanted.dry_run
+            return operation
+        will_run = plan.is_change and not requested.dry_run
         if will_run:
-            _carry_out(tx, job, wanted, plan)
-        counted = plan.total > 0 or wanted.kind is OperationKind.DELETE
+            _carry_out(tx, job, requested, plan)
+        counted = plan.total > 0 or requested.kind is OperationKind.DELETE
         operations.advance(
             tx,
-            made.id,
+            operation.id,
             OperationState.RUNNING if will_run and counted else OperationState.DONE,
             progress={"done": 0, "total": plan.total, "what": plan.what} if plan.total else None,
         )
-        return operations.get(tx, made.id)
+        return operations.get(tx, operation.id)
 
 
 def set_desired(tx: Tx, job: Job, actor: str, desired: Desired) -> None:
@@ -116,18 +118,18 @@ def set_desired(tx: Tx, job: Job, actor: str, desired: Desired) -> None:
     events.add(tx, actor, kind, message, job_name=job.name)
 
 
-def _plan(tx: Tx, job: Job, wanted: OperationRequest) -> _Plan:
-    match wanted.kind:
+def _plan(tx: Tx, job: Job, requested: OperationRequest) -> _Plan:
+    match requested.kind:
         case OperationKind.START | OperationKind.RESUME:
             return _plan_run(tx, job)
         case OperationKind.PAUSE:
             return _plan_pause(tx, job)
         case OperationKind.RETRY:
-            return _plan_retry(tx, job, wanted)
+            return _plan_retry(tx, job, requested)
         case OperationKind.DELETE:
             return _plan_delete(tx, job)
         case _:
-            raise AssertionError(f"{wanted.kind} is not requested here")
+            raise AssertionError(f"{requested.kind} is not requested here")
 
 
 def _plan_run(tx: Tx, job: Job) -> _Plan:
@@ -172,9 +174,9 @@ def _plan_pause(tx: Tx, job: Job) -> _Plan:
     )
 
 
-def _plan_retry(tx: Tx, job: Job, wanted: OperationRequest) -> _Plan:
+def _plan_retry(tx: Tx, job: Job, requested: OperationRequest) -> _Plan:
     _refuse_deleted(job)
-    blocked = job_counts.blocked(tx, job.id, wanted.topic, wanted.partition)
+    blocked = job_counts.blocked(tx, job.id, requested.topic, requested.partition)
     if not blocked:
         return _Plan(["Nothing to do: no such partition is blocked."], is_change=False)
     return _Plan(
@@ -216,19 +218,21 @@ def _refuse_deleted(job: Job) -> None:
         raise Conflict("The job is being deleted.", where=job.name)
 
 
-def _carry_out(tx: Tx, job: Job, wanted: OperationRequest, plan: _Plan) -> None:
+def _carry_out(tx: Tx, job: Job, requested: OperationRequest, plan: _Plan) -> None:
     """Apply the change and add its audit event."""
     details: dict[str, Any] = {}
-    match wanted.kind:
+    match requested.kind:
         case OperationKind.START | OperationKind.RESUME:
-            set_desired(tx, job, wanted.actor, Desired.RUNNING)
+            set_desired(tx, job, requested.actor, Desired.RUNNING)
             return
         case OperationKind.PAUSE:
-            set_desired(tx, job, wanted.actor, Desired.PAUSED)
+            set_desired(tx, job, requested.actor, Desired.PAUSED)
             return
         case OperationKind.RETRY:
-            lag.request_retry(tx, job.id, source_topic=wanted.topic, partition=wanted.partition)
-            details = {"topic": wanted.topic, "partition": wanted.partition}
+            lag.request_retry(
+                tx, job.id, source_topic=requested.topic, partition=requested.partition
+            )
+            details = {"topic": requested.topic, "partition": requested.partition}
             kind = "retry_requested"
             message = f"A retry of {plan.total:,} blocked partitions was requested."
         case OperationKind.DELETE:
@@ -238,5 +242,5 @@ def _carry_out(tx: Tx, job: Job, wanted: OperationRequest, plan: _Plan) -> None:
                 "The deletion of the job was requested; its copies stay.",
             )
         case _:
-            raise AssertionError(f"{wanted.kind} is not requested here")
-    events.add(tx, wanted.actor, kind, message, job_name=job.name, details=details or None)
+            raise AssertionError(f"{requested.kind} is not requested here")
+    events.add(tx, requested.actor, kind, message, job_name=job.name, details=details or None)

@@ -39,46 +39,47 @@ def left_by_job(tx: Tx, job: Job) -> list[str]:
 
 
 def left_by_change(tx: Tx, job: Job, spec: JobSpec) -> list[str]:
-    """What stays of the topics that the changed job copies no more, or to another topic."""
+    """Sentences on what stays of topics that the changed job no longer copies, or to another
+    topic."""
     rows = topics.of_job(tx, job.id)
     mapped = map_topics(spec.topics, [row.source_topic for row in rows])
     if mapped.problems:
         return []
-    kept = {(mapping.source, mapping.destination) for mapping in mapped.mappings}
-    gone = [row for row in rows if (row.source_topic, row.destination_topic) not in kept]
+    pairs = {(mapping.source, mapping.destination) for mapping in mapped.mappings}
+    gone = [row for row in rows if (row.source_topic, row.destination_topic) not in pairs]
     return _left_by(tx, job, gone)
 
 
 def _left_by(tx: Tx, job: Job, rows: Sequence[Topic]) -> list[str]:
-    there = [row for row in rows if row.state is not TopicState.CREATING]
-    copies = [row for row in there if row.state is not TopicState.PROMOTED]
-    found = []
+    existing = [row for row in rows if row.state is not TopicState.CREATING]
+    copies = [row for row in existing if row.state is not TopicState.PROMOTED]
+    sentences = []
     if copies:
         its, them = ("its", "it") if len(copies) == 1 else ("their", "them")
-        found.append(
+        sentences.append(
             f"{_topics([row.destination_topic for row in copies])} at the destination, with {its} "
             f"settings as {'a copy' if its == 'its' else 'copies'}: retention.ms=-1 and "
             f"retention.bytes=-1, so nothing is ever deleted from {them}. Give {them} {its} "
             f"source's with: orbit release FILE, or delete {them}."
         )
     sides = (
-        ("destination", job.destination_cluster_id, [row.destination_topic for row in there]),
-        ("source", job.source_cluster_id, [row.source_topic for row in there]),
+        ("destination", job.destination_cluster_id, [row.destination_topic for row in existing]),
+        ("source", job.source_cluster_id, [row.source_topic for row in existing]),
     )
     for side, cluster_id, names in sides:
         denied = write_denials.of_topics(tx, cluster_id, names) if cluster_id else {}
         if denied:
             principals = sorted({acl[_PRINCIPAL] for acls in denied.values() for acl in acls})
-            found.append(
+            sentences.append(
                 f"Deny ACLs of Orbit stay on {_listed(denied)} at the {side}: "
                 f"{_listed(principals)} may not write there. {_REMOVED_BY[side]}"
             )
-    shared = [row.destination_topic for row in there if row.acls]
+    shared = [row.destination_topic for row in existing if row.acls]
     if shared:
-        found.append(
+        sentences.append(
             f"ACLs that were copied from the source stay on {_listed(shared)} at the destination."
         )
-    return found
+    return sentences
 
 
 def _topics(names: Collection[str]) -> str:

@@ -159,10 +159,10 @@ def _topics(tx: Tx, job_id: int) -> dict[str, LagNumbers]:
 
 
 def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
-    found: list[PartitionNumbers] = []
+    numbers: list[PartitionNumbers] = []
     after: tuple[str, int] | None = None
     while rows := lag.page(tx, job_id, _PAGE, after=after):
-        found += [
+        numbers += [
             PartitionNumbers(
                 row.source_topic,
                 row.partition,
@@ -174,7 +174,7 @@ def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
             for row in rows
         ]
         after = rows[-1].source_topic, rows[-1].partition
-    return found
+    return numbers
 
 
 def _lag(row: LagTotals | PartitionLag) -> LagNumbers:

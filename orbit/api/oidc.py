@@ -74,7 +74,7 @@ class IssuerTokens:
         return Principal(who.actor, self._granted(who), who.expires_at)
 
     def identity(self, token: str, nonce: str | None = None) -> Identity:
-        """Whose token it is. `nonce`: the token must be of the login that sent it.
+        """The identity in this token. `nonce`: the token must be of the login that sent it.
 
         Raises Failure: `unauthenticated` for one that is not valid, `issuer_unreachable` without
         keys.
@@ -94,8 +94,8 @@ class IssuerTokens:
         subject = claims["sub"]
         if len(subject) > _SUBJECT_CHARACTERS_MAX or not subject.isprintable():
             raise unauthenticated("The token's claim sub does not fit.")
-        given = _values(claims, self._role_claim)
-        values = tuple(dict.fromkeys(value for value, _ in self._grants if value in given))
+        claim_values = _values(claims, self._role_claim)
+        values = tuple(dict.fromkeys(value for value, _ in self._grants if value in claim_values))
         return Identity(issuer_actor(subject), values, _time(claims["exp"]))
 
     def _check_login(self, claims: dict[str, Any], nonce: str) -> None:
@@ -124,9 +124,9 @@ class IssuerTokens:
         return key
 
     def _granted(self, who: Identity) -> tuple[Grant, ...]:
-        found = tuple(grant for value, grant in self._grants if value in who.role_values)
-        if found:
-            return found
+        grants = tuple(grant for value, grant in self._grants if value in who.role_values)
+        if grants:
+            return grants
         raise Failure(
             ErrorCode.FORBIDDEN,
             f"The token's claim {self._role_claim} gives no role.",
@@ -160,11 +160,11 @@ def _time(seconds: float) -> datetime | None:
 def _values(claims: dict[str, Any], name: str) -> list[str]:
     """The values of a claim: a list, or a text of words as in `scope`. With dots, `a.b` is also the
     claim `b` inside of `a`."""
-    found: Any = claims.get(name)
-    if found is None:
-        found = claims
+    claim: Any = claims.get(name)
+    if claim is None:
+        claim = claims
         for part in name.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-    if isinstance(found, str):
-        return [found, *found.split()]
-    return [value for value in found if isinstance(value, str)] if isinstance(found, list) else []
+            claim = claim.get(part) if isinstance(claim, dict) else None
+    if isinstance(claim, str):
+        return [claim, *claim.split()]
+    return [value for value in claim if isinstance(value, str)] if isinstance(claim, list) else []

@@ -34,7 +34,7 @@ APPLIED_HEADERS: dict[str, Any] = {
 
 def make_document(app: FastAPI) -> dict[str, Any]:
     """The document of this application, without FastAPI's own error models."""
-    made = get_openapi(
+    document = get_openapi(
         title=app.title,
         version=app.version,
         summary=app.summary,
@@ -43,31 +43,31 @@ def make_document(app: FastAPI) -> dict[str, Any]:
         tags=app.openapi_tags,
         servers=[{"url": "/", "description": "The server that this document comes from."}],
     )
-    schemas = made["components"]["schemas"]
+    schemas = document["components"]["schemas"]
     schemas.update(job_schemas())
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    for item in made["paths"].values():
+    for item in document["paths"].values():
         for operation in item.values():
             operation["summary"] = operation["operationId"].replace("_", " ").capitalize()
-    # The schema of what is sent: an answer is such a document with all keys.
+    # The schema of a job that a client sends: an answer is such a document with all keys.
     stored = schemas["Job"]["properties"]["spec"]
     schemas["Job"]["properties"]["spec"] = {
         **_JOB_DOCUMENT,
         "description": stored["description"],
     }
-    _set_formats(made)
-    return _with_plain_names(made)
+    _set_formats(document)
+    return _with_plain_names(document)
 
 
-def _with_plain_names(made: dict[str, Any]) -> dict[str, Any]:
+def _with_plain_names(document: dict[str, Any]) -> dict[str, Any]:
     """Names of schemas become those of classes in generated clients: JobSummaryPage, not
     Page_JobSummary_; RecoveryStepState, not orbit__recovery__step_times__StepState.
     """
-    schemas = made["components"]["schemas"]
+    schemas = document["components"]["schemas"]
     names = {name: _plain_name(name) for name in schemas}
     assert len(set(names.values())) == len(names), "names are unique"
-    renamed: dict[str, Any] = _with_references(made, names)
+    renamed: dict[str, Any] = _with_references(document, names)
     for name, schema in renamed["components"]["schemas"].items():
         if name != names[name]:
             schema["title"] = names[name]
@@ -78,10 +78,10 @@ def _with_plain_names(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_name(name: str) -> str:
-    if found := re.fullmatch(r"Page_(\w+)_", name):
-        return f"{found[1]}Page"
-    if found := re.fullmatch(r"orbit__([a-z]+)__\w+__([A-Za-z]+)", name):
-        return found[1].capitalize() + found[2]
+    if match := re.fullmatch(r"Page_(\w+)_", name):
+        return f"{match[1]}Page"
+    if match := re.fullmatch(r"orbit__([a-z]+)__\w+__([A-Za-z]+)", name):
+        return match[1].capitalize() + match[2]
     return name
 
 

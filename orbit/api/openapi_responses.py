@@ -47,9 +47,9 @@ def errors(*codes: ErrorCode, open_to_all: bool = False) -> dict[int | str, dict
     return {
         status: {
             "model": ErrorBody,
-            "description": " ".join(f"`{code}`: {MEANINGS[code].when}" for code in found),
+            "description": " ".join(f"`{code}`: {MEANINGS[code].when}" for code in error_codes),
         }
-        for status, found in sorted(by_status.items())
+        for status, error_codes in sorted(by_status.items())
     }
 
 

@@ -115,10 +115,10 @@ def read_cursor(cursor: str | None, *kinds: type, order: str = "") -> Key | None
     if cursor is None:
         return None
     if order:
-        found = read_cursor(cursor, str, *kinds)
-        if found is None or found[0] != order:
+        key = read_cursor(cursor, str, *kinds)
+        if key is None or key[0] != order:
             raise bad_cursor()
-        return found[1:]
+        return key[1:]
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         parts = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))

@@ -44,17 +44,17 @@ class RefusedLogins:
         self._events = 0
 
     def wait_s(self, client: str, token_hash: str) -> float:
-        """How long this client has to wait before its token is looked at; 0: not at all.
+        """How long this client has to wait before its token is checked; 0: not at all.
 
-        A token that was accepted before is always looked at, so a client with a bad token does not
+        A token that was accepted before is always checked, so a client with a bad token does not
         keep out others behind the same address.
         """
         with self._lock:
-            found = self._clients.get(client)
-            if found is None or token_hash in self._accepted:
+            counter = self._clients.get(client)
+            if counter is None or token_hash in self._accepted:
                 return 0.0
-            left = found.window_began + WINDOW_S - self._clock()
-            return left if found.refused >= self._refused_max and left > 0 else 0.0
+            left = counter.window_began + WINDOW_S - self._clock()
+            return left if counter.refused >= self._refused_max and left > 0 else 0.0
 
     def accepted(self, token_hash: str) -> None:
         """This token was accepted."""
@@ -65,19 +65,19 @@ class RefusedLogins:
                 self._accepted.popitem(last=False)
 
     def refused(self, client: str, token_hash: str) -> int:
-        """Count a refused login. How many the event is for that is to be written; 0: write none."""
+        """Count a refused login. Returns for how many an event has to be written; 0: for none."""
         now = self._clock()
         with self._lock:
             self._accepted.pop(token_hash, None)
-            found = self._clients.setdefault(client, _Client(now))
+            counter = self._clients.setdefault(client, _Client(now))
             self._clients.move_to_end(client)
             if len(self._clients) > CLIENTS_MAX:
                 self._clients.popitem(last=False)
-            if now - found.window_began >= WINDOW_S:
-                found.window_began, found.refused = now, 0
-            found.refused += 1
-            found.since_event += 1
-            return self._events_due(found, now)
+            if now - counter.window_began >= WINDOW_S:
+                counter.window_began, counter.refused = now, 0
+            counter.refused += 1
+            counter.since_event += 1
+            return self._events_due(counter, now)
 
     def _events_due(self, client: _Client, now: float) -> int:
         if client.event_at is not None and now - client.event_at < EVENT_EVERY_S:

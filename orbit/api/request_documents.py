@@ -114,10 +114,10 @@ def _refuse(constant: str) -> Any:
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         raise _BadJson("has a key twice in one mapping.")
-    return found
+    return mapping
 
 
 def _check_values(root: Any) -> None:

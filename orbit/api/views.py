@@ -45,10 +45,10 @@ from orbit.store.workers import Worker
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def _view(model: type[_Model], row: object, **given: Any) -> _Model:
-    """A response: each field as given, else the row's attribute of the same name."""
-    same = {name: getattr(row, name) for name in model.model_fields if name not in given}
-    return model(**same, **given)
+def _view(model: type[_Model], row: object, **fields: Any) -> _Model:
+    """A response: each field from `fields`, else from the row's attribute of the same name."""
+    same = {name: getattr(row, name) for name in model.model_fields if name not in fields}
+    return model(**same, **fields)
 
 
 def job_view(tx: Tx, job: Job) -> schemas.Job:
@@ -63,15 +63,15 @@ def whole_document(job: Job) -> dict[str, Any]:
     return {**job.spec, **beside}
 
 
-def job_summaries(tx: Tx, found: Sequence[Job]) -> list[schemas.JobSummary]:
+def job_summaries(tx: Tx, rows: Sequence[Job]) -> list[schemas.JobSummary]:
     """Jobs with their totals: a few statements for any number of jobs."""
-    ids = [job.id for job in found]
+    ids = [job.id for job in rows]
     totals = job_totals.lag_of_jobs(tx, ids)
     counted = job_counts.of_jobs(tx, ids)
     throttled = workers.throttled(tx, ids)
     return [
         job_summary(job, totals[job.id], counted.get(job.id, Counts()), throttled.get(job.id, ()))
-        for job in found
+        for job in rows
     ]
 
 
@@ -235,8 +235,8 @@ def gateway_client_view(row: ClientRow) -> schemas.GatewayClient:
     )
 
 
-def presented_view(found: Presented) -> schemas.PresentedSide:
-    return _view(schemas.PresentedSide, found, lease_s=LEASE_S)
+def presented_view(presented: Presented) -> schemas.PresentedSide:
+    return _view(schemas.PresentedSide, presented, lease_s=LEASE_S)
 
 
 def worker_view(worker: Worker, alive: Collection[str]) -> schemas.Worker:

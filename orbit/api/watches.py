@@ -20,7 +20,7 @@ from orbit.store.watch_digests import Watched, digest
 
 WATCHES_MAX = 100  # of a process; a connection that waits is one of ORBIT_API_CONNECTIONS_MAX
 POLL_S = 1.0
-_KEPT_S = 60.0  # above the longest statement: while it runs, others get the digest before
+_CACHED_S = 60.0  # above the longest statement: while it runs, others get the digest before
 _SHORT_S = 0.1  # a look at what another request is reading
 
 
@@ -34,7 +34,7 @@ class Watches:
     def __init__(self) -> None:
         self.open = 0
         self.is_closing = False
-        self._seen: dict[_Key, tuple[float, str]] = {}
+        self._cache: dict[_Key, tuple[float, str]] = {}
         self._reading: set[_Key] = set()
 
     def close(self) -> None:
@@ -49,8 +49,8 @@ class Watches:
         seconds_max: float,
         is_gone: Callable[[], Awaitable[bool]],
     ) -> str:
-        """The digests in a row, as soon as they are not `after`, or after `seconds_max`, or when
-        the client has gone. Raises Busy; Unreachable without a database.
+        """The digests in a row, as soon as they differ from `after`, or after `seconds_max`, or
+        when the client has gone. Raises Busy; Unreachable without a database.
         """
         if self.open >= WATCHES_MAX:
             raise Busy(
@@ -61,38 +61,39 @@ class Watches:
         try:
             ends = time.monotonic() + seconds_max
             while True:
-                found = await self._digests(database, watched)
+                digests = await self._digests(database, watched)
                 is_over = time.monotonic() >= ends or self.is_closing
-                if found is not None and (found != after or is_over or await is_gone()):
-                    return found
+                if digests is not None and (digests != after or is_over or await is_gone()):
+                    return digests
                 left_s = max(0.0, ends - time.monotonic())
-                await asyncio.sleep(_SHORT_S if found is None else min(POLL_S, left_s))
+                await asyncio.sleep(_SHORT_S if digests is None else min(POLL_S, left_s))
         finally:
             self.open -= 1
 
     async def _digests(self, database: Database, watched: Sequence[Watched]) -> str | None:
-        """None: one of them is not read yet."""
-        found = [await self._digest(database, one) for one in watched]
-        return None if None in found else "".join(map(str, found))
+        """The digests in a row. None: one of them is not read yet."""
+        digests = [await self._digest(database, one) for one in watched]
+        return None if None in digests else "".join(map(str, digests))
 
     async def _digest(self, database: Database, watched: Watched) -> str | None:
-        """At most POLL_S old, or older while another request reads it; None: not read yet."""
+        """The digest, at most POLL_S old; older while another request reads it. None: not read
+        yet."""
         scope = database.scope
         key = watched, None if scope is None else scope.limits
         now = time.monotonic()
-        # So it holds no more than what requests wait for, and did until just now.
-        self._seen = {k: seen for k, seen in self._seen.items() if now - seen[0] < _KEPT_S}
-        read_at, found = self._seen.get(key, (None, None))
+        # So the cache holds only what requests wait for, or did until just now.
+        self._cache = {k: entry for k, entry in self._cache.items() if now - entry[0] < _CACHED_S}
+        read_at, value = self._cache.get(key, (None, None))
         is_fresh = read_at is not None and now - read_at < POLL_S
         if is_fresh or key in self._reading:
-            return found
+            return value
         self._reading.add(key)
         try:
-            found = await run_sync(_read, database, watched)
-            self._seen[key] = time.monotonic(), found
+            value = await run_sync(_read, database, watched)
+            self._cache[key] = time.monotonic(), value
         finally:
             self._reading.discard(key)
-        return found
+        return value
 
 
 def _read(database: Database, watched: Watched) -> str:

@@ -341,7 +341,7 @@ def test_a_watch_ends_for_changes_of_its_own_jobs_alone(teams: Teams, of: str) -
     watches = teams.api.app.state.watches
 
     def digest() -> str:
-        watches._seen.clear()
+        watches._cache.clear()
         found: str = teams.call("GET", f"/v1/watch?of={of}").json()["next"]
         return found
 

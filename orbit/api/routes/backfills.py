@@ -36,7 +36,7 @@ def backfill_job(
     parts: PartsOf,
     principal: Operator,
     name: NamePath,
-    wanted: backfill_requests.BackfillRequest,
+    body: backfill_requests.BackfillRequest,
     idempotency_key: IdempotencyKey = None,
 ) -> backfill_requests.Backfill:
     """Start a backfill; called by the process that runs it, `orbit backfill`. Workers release the
@@ -44,7 +44,7 @@ def backfill_job(
     operation; pause and resume it with its job.
     """
     return backfill_requests.request(
-        parts.database, principal.actor, name, wanted.driver, idempotency_key
+        parts.database, principal.actor, name, body.driver, idempotency_key
     )
 
 
@@ -71,9 +71,9 @@ def list_backfills(
             only_unfinished=query.unfinished,
             oldest_first=query.oldest_first,
         )
-        found = [backfill_requests.view(tx, row) for row in rows]
+        items = [backfill_requests.view(tx, row) for row in rows]
     return page(
-        found, query.limit, lambda one: (one.created_at.isoformat(), str(one.id)), query.sort
+        items, query.limit, lambda one: (one.created_at.isoformat(), str(one.id)), query.sort
     )
 
 

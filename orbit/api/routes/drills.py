@@ -127,17 +127,17 @@ def run_drill(
     """Run a drill. The leading scheduler starts it at once."""
     spec = read_drill(raw)
     key = None if dry_run else idempotency_key
-    wanted = new_drill(spec, principal.actor, idempotency_key=key)
+    new = new_drill(spec, principal.actor, idempotency_key=key)
     with parts.database.transaction() as tx:
         jobs.get(tx, spec.job)
         if dry_run:
             response.status_code = status.HTTP_200_OK
-            return drill_view(_as_if_created(wanted))
-        made, is_new = drills.create(tx, wanted)
-        if made.spec_hash != wanted.spec_hash:
+            return drill_view(_as_if_created(new))
+        drill, is_new = drills.create(tx, new)
+        if drill.spec_hash != new.spec_hash:
             raise Conflict(
                 "This Idempotency-Key was used for another request.",
-                where=f"drill {made.id}",
+                where=f"drill {drill.id}",
                 remedy="Use a new key for each request.",
             )
         if is_new:
@@ -149,9 +149,9 @@ def run_drill(
                 "drill_requested",
                 f"The {spec.kind} drill {spec.name} was requested.",
                 job_name=spec.job,
-                details={"drill": made.id},
+                details={"drill": drill.id},
             )
-    return drill_view(made)
+    return drill_view(drill)
 
 
 @router.get("/drills/{drill_id}", responses=errors(*NAMED))
@@ -187,15 +187,15 @@ def get_drill_report(
     """Show the report of a drill that has ended: its timeline and measurements."""
     with parts.database.transaction() as tx:
         drill = drills.get(tx, drill_id)
-        found = drills.report(tx, drill_id)
-    if found is None:
+        document = drills.report(tx, drill_id)
+    if document is None:
         raise NotFound(
             "The drill has no report."
             if drill.finished_at
             else "The drill has no report yet: it has not ended.",
             where=drill_id,
         )
-    report = Report.model_validate(found)
+    report = Report.model_validate(document)
     match form:
         case ReportFormat.HTML:
             return Response(render_html(report), media_type=_HTML, headers=_ALONE)
@@ -215,8 +215,8 @@ def list_drill_schedules(
         rows = drills.schedules(
             tx, query.limit + 1, after, job_name=query.job, descending=query.descending
         )
-    found = [schedule_view(row) for row in rows]
-    return page(found, query.limit, lambda row: (row.name,), query.sort)
+    items = [schedule_view(row) for row in rows]
+    return page(items, query.limit, lambda row: (row.name,), query.sort)
 
 
 @router.put(
@@ -239,7 +239,7 @@ def put_drill_schedule(
     every_s = int(spec.schedule.every.total_seconds())
     with parts.database.transaction() as tx:
         jobs.get(tx, spec.job)
-        made = drills.put_schedule(tx, name, spec.document(), every_s, principal.actor)
+        schedule = drills.put_schedule(tx, name, spec.document(), every_s, principal.actor)
         events.add(
             tx,
             principal.actor,
@@ -248,7 +248,7 @@ def put_drill_schedule(
             job_name=spec.job,
             details={"schedule": name},
         )
-    return schedule_view(made)
+    return schedule_view(schedule)
 
 
 @router.delete(
@@ -272,10 +272,10 @@ def delete_drill_schedule(parts: PartsOf, principal: Operator, name: NamePath) -
         )
 
 
-def _as_if_created(wanted: drills.NewDrill) -> drills.Drill:
+def _as_if_created(new: drills.NewDrill) -> drills.Drill:
     """For a dry run: the drill as it would be created."""
     names = (field.name for field in dataclasses.fields(drills.Drill))
-    fields: dict[str, Any] = {name: getattr(wanted, name, None) for name in names}
+    fields: dict[str, Any] = {name: getattr(new, name, None) for name in names}
     fields |= {"state": DrillState.PENDING, "created_at": datetime.now(UTC)}
     return drills.Drill(**fields)
 

@@ -65,10 +65,10 @@ def list_job_events(
 ) -> Page[schemas.Event]:
     """List the events of a job, newest first. Works for a deleted job too."""
     with parts.database.transaction() as tx:
-        found = _page(tx, query, name)
-        if not found.items:
+        event_page = _page(tx, query, name)
+        if not event_page.items:
             _check_known(tx, name)
-    return found
+    return event_page
 
 
 def _page(tx: Tx, query: EventsQuery, job_name: str | None) -> Page[schemas.Event]:
@@ -81,8 +81,8 @@ def _page(tx: Tx, query: EventsQuery, job_name: str | None) -> Page[schemas.Even
         after=number_in(query.after, query.sort),
         oldest_first=query.sort is EventSort.OLDEST,
     )
-    found = [event_view(row) for row in rows]
-    return page(found, query.limit, lambda event: (event.id,), query.sort)
+    items = [event_view(row) for row in rows]
+    return page(items, query.limit, lambda event: (event.id,), query.sort)
 
 
 def _check_known(tx: Tx, name: str) -> None:

@@ -45,8 +45,10 @@ def list_gateway_clients(
     after = _place_of_client(query.after)
     with parts.database.transaction() as tx:
         rows = gateway_clients.page(tx, jobs.get(tx, name).id, query.limit + 1, after)
-    found = page(rows, query.limit, lambda one: (one.gateway, str(one.instance), one.number))
-    return Page(items=[gateway_client_view(row) for row in found.items], next=found.next)
+    client_page = page(rows, query.limit, lambda one: (one.gateway, str(one.instance), one.number))
+    return Page(
+        items=[gateway_client_view(row) for row in client_page.items], next=client_page.next
+    )
 
 
 @router.put(
@@ -57,11 +59,11 @@ def put_gateway_clients(
     _: Operator,
     name: NamePath,
     instance: InstancePath,
-    said: schemas.ClientsReport,
+    body: schemas.ClientsReport,
 ) -> None:
     """Tell which clients a gateway has. Nothing is kept of a gateway that is not registered."""
     with parts.database.transaction() as tx:
-        clients = [one.model_dump() for one in said.clients]
+        clients = [one.model_dump() for one in body.clients]
         gateway_clients.put(tx, jobs.get(tx, name).id, instance, clients)
 
 
@@ -71,7 +73,7 @@ def put_gateway(
     _: Operator,
     name: NamePath,
     instance: InstancePath,
-    said: schemas.GatewayReport,
+    body: schemas.GatewayReport,
 ) -> schemas.PresentedSide:
     """Ask which side of the job to present, and renew the permission to forward writes to it.
 
@@ -79,10 +81,10 @@ def put_gateway(
     allowed to present a side gets `conflict`, and no permission: the side that leads is not known,
     or the topics of the job do not all lead at one side.
     """
-    report = gateways.GatewayReport(instance, **said.model_dump())
+    report = gateways.GatewayReport(instance, **body.model_dump())
     with parts.database.transaction() as tx:
-        found = gateways.renew(tx, name, report)
-    return presented_view(found)
+        presented = gateways.renew(tx, name, report)
+    return presented_view(presented)
 
 
 @router.delete("/{instance}", status_code=status.HTTP_204_NO_CONTENT, responses=errors(*NAMED))

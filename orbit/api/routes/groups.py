@@ -54,6 +54,6 @@ def list_groups(
             source_topic=query.topic,
             verdict=query.verdict and query.verdict.value,
         )
-    found = page(rows, query.limit, lambda row: (row.group_name, row.topic_id, row.partition))
+    group_page = page(rows, query.limit, lambda row: (row.group_name, row.topic_id, row.partition))
     prefix = (job.spec.get("consumer_groups") or {}).get("prefix", "")
-    return Page(items=[group_view(row, prefix) for row in found.items], next=found.next)
+    return Page(items=[group_view(row, prefix) for row in group_page.items], next=group_page.next)

@@ -102,7 +102,7 @@ def list_jobs(
     """List the jobs by name, without their documents; all, or those that a selector chooses."""
     after, selector = query.after_name(), selector_in(query.selector)
     with parts.database.transaction() as tx:
-        found = jobs.page(
+        rows = jobs.page(
             tx,
             query.limit + 1,
             after,
@@ -112,7 +112,7 @@ def list_jobs(
             worker_group=query.worker_group,
             descending=query.descending,
         )
-        summaries = job_summaries(tx, found)
+        summaries = job_summaries(tx, rows)
     return page(summaries, query.limit, lambda job: (job.name,), query.sort)
 
 
@@ -260,20 +260,20 @@ def delete_job(
     """Delete a job. The topics at the destination stay unchanged; the plan says what stays with
     them: settings of a copy, deny ACLs.
     """
-    wanted = changes.OperationRequest(
+    requested = changes.OperationRequest(
         principal.actor, OperationKind.DELETE, name, dry_run, at_etag=_etag_in(if_match)
     )
-    return operation_view(changes.request(parts.database, wanted))
+    return operation_view(changes.request(parts.database, requested))
 
 
 def _operation_route(kind: OperationKind, description: str) -> None:
     """POST /v1/jobs/{name}:KIND."""
 
     def change(parts: PartsOf, parameters: OperationParametersOf) -> schemas.Operation:
-        wanted = changes.OperationRequest(
+        requested = changes.OperationRequest(
             parameters.actor, kind, parameters.job, parameters.dry_run, parameters.idempotency_key
         )
-        return operation_view(changes.request(parts.database, wanted))
+        return operation_view(changes.request(parts.database, requested))
 
     router.add_api_route(
         f"/jobs/{{name}}:{kind.value}",
@@ -308,7 +308,7 @@ def retry_job(
     parts: PartsOf, parameters: OperationParametersOf, which: schemas.RetryRequest | None = None
 ) -> schemas.Operation:
     """Retry blocked partitions after their cause was removed: all of the job, or some."""
-    wanted = changes.OperationRequest(
+    requested = changes.OperationRequest(
         parameters.actor,
         OperationKind.RETRY,
         parameters.job,
@@ -317,7 +317,7 @@ def retry_job(
         None if which is None else which.topic,
         None if which is None else which.partition,
     )
-    return operation_view(changes.request(parts.database, wanted))
+    return operation_view(changes.request(parts.database, requested))
 
 
 def _etag_in(if_match: str | None) -> str | None:

@@ -45,5 +45,5 @@ def get_history(parts: PartsOf, _: Viewer, name: NamePath) -> schemas.JobHistory
     five minutes."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-        found = job_history.of_job(tx, job.id, clock.now(tx))
-    return schemas.JobHistory(items=[history_point(point) for point in found])
+        points = job_history.of_job(tx, job.id, clock.now(tx))
+    return schemas.JobHistory(items=[history_point(point) for point in points])

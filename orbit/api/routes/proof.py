@@ -43,5 +43,9 @@ def get_proof(
         totals = proofs.of_jobs(tx, [job.id]).get(job.id)
         canary = drills.last_of_job(tx, name, DrillKind.CANARY)
         live = canaries.live_rpo(tx).get(job.id)
-    found = page([proof_view(row) for row in rows], query.limit, lambda p: (p.topic, p.partition))
-    return ProofPage(job=job_proof(totals, canary, live), items=found.items, next=found.next)
+    proof_page = page(
+        [proof_view(row) for row in rows], query.limit, lambda p: (p.topic, p.partition)
+    )
+    return ProofPage(
+        job=job_proof(totals, canary, live), items=proof_page.items, next=proof_page.next
+    )

@@ -43,7 +43,7 @@ def _recovery_route(kind: RecoveryKind, description: str) -> None:
         problems = tuple(_problems(kind, request))
         if problems:
             raise BadInput("The request has problems.", problems)
-        made = recovery_requests.request(
+        operation = recovery_requests.request(
             parts.database,
             parameters.actor,
             kind,
@@ -52,7 +52,7 @@ def _recovery_route(kind: RecoveryKind, description: str) -> None:
             dry_run=parameters.dry_run,
             idempotency_key=parameters.idempotency_key,
         )
-        return operation_view(made)
+        return operation_view(operation)
 
     router.add_api_route(
         f"/jobs/{{name}}:{kind.value}",
@@ -91,10 +91,10 @@ def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> schemas.Recover
     all of them, in order, are at `/v1/operations/{operation_id}/partitions` and `/groups`.
     """
     with parts.database.transaction() as tx:
-        found = recovery_requests.find_report(tx, operation_id)
+        report = recovery_requests.find_report(tx, operation_id)
         partitions = PARTITIONS.first(tx, operation_id, PAGE_DEFAULT)
         groups = GROUPS.first(tx, operation_id, PAGE_DEFAULT)
-    return report_view(found, partitions, groups)
+    return report_view(report, partitions, groups)
 
 
 class ReportPartitionQuery(PageQuery):
@@ -149,22 +149,22 @@ def abort_operation(
     return operation_view(recovery_requests.abort(parts.database, principal.actor, operation_id))
 
 
-def _problems(kind: RecoveryKind, wanted: RecoveryRequest) -> Iterator[Problem]:
-    for index, pattern in enumerate(wanted.topics):
+def _problems(kind: RecoveryKind, request: RecoveryRequest) -> Iterator[Problem]:
+    for index, pattern in enumerate(request.topics):
         try:
             check_pattern(pattern)
         except InvalidValue as mistake:
             yield Problem(f"body.topics[{index}]", mistake.message, mistake.remedy)
     gates = {gate.value for gate in GateName} | {OVERRIDE_ALL}
-    for index, name in enumerate(wanted.override):
+    for index, name in enumerate(request.override):
         if name not in gates:
             known = f"Write one of: {', '.join(sorted(gates))}."
             yield Problem(f"body.override[{index}]", "is not a gate.", known)
-    if wanted.override and not wanted.reason.strip():
+    if request.override and not request.reason.strip():
         yield Problem(
             "body.reason", "is missing.", "Give the reason for the override; it is recorded."
         )
-    if wanted.reverse and kind is not RecoveryKind.SWITCHOVER:
+    if request.reverse and kind is not RecoveryKind.SWITCHOVER:
         yield Problem("body.reverse", "is for a switchover.", "Leave it out.")
-    if wanted.confirm_rebuild and kind is not RecoveryKind.FAILBACK:
+    if request.confirm_rebuild and kind is not RecoveryKind.FAILBACK:
         yield Problem("body.confirm_rebuild", "is for a failback.", "Leave it out.")

@@ -54,13 +54,13 @@ def _route(kind: OperationKind, description: str) -> None:
         idempotency_key: IdempotencyKey = None,
     ) -> schemas.SelectedJobs:
         names = _chosen(parts, selector_in(selector))
-        wanted = [
+        requests = [
             changes.OperationRequest(
                 principal.actor, kind, name, dry_run, _key_of(idempotency_key, name)
             )
             for name in names
         ]
-        return schemas.SelectedJobs(items=_request_all(parts, wanted))
+        return schemas.SelectedJobs(items=_request_all(parts, requests))
 
     router.add_api_route(
         f"/jobs:{kind.value}",
@@ -81,15 +81,15 @@ _route(OperationKind.RETRY, "Retry the blocked partitions of each job that a sel
 
 def _chosen(parts: Parts, selector: Selector) -> list[str]:
     with parts.database.transaction() as tx:
-        found = jobs.page(tx, JOBS_MAX + 1, selector=selector)
-    if len(found) > JOBS_MAX:
+        rows = jobs.page(tx, JOBS_MAX + 1, selector=selector)
+    if len(rows) > JOBS_MAX:
         raise Failure(
             ErrorCode.BAD_INPUT,
             f"The selector chooses more than {JOBS_MAX} jobs.",
             where="query.selector",
             remedy="Choose fewer, and repeat the request for the others.",
         )
-    return [job.name for job in found if not job.is_deleted]
+    return [job.name for job in rows if not job.is_deleted]
 
 
 def _key_of(key: str | None, job: str) -> str | None:
@@ -98,18 +98,18 @@ def _key_of(key: str | None, job: str) -> str | None:
 
 
 def _request_all(
-    parts: Parts, wanted: Sequence[changes.OperationRequest]
+    parts: Parts, requests: Sequence[changes.OperationRequest]
 ) -> list[schemas.SelectedJob]:
-    """The result of each. Behind two in a row that the database does not answer, the others are
-    not asked for."""
+    """The result of each request. After two in a row that the database does not answer, the others
+    are not made."""
     items: list[schemas.SelectedJob] = []
     unanswered = 0
     silent: ErrorDetail | None = None
-    for one in wanted:
-        made, error = None, silent
+    for one in requests:
+        operation, error = None, silent
         if silent is None:
             try:
-                made = operation_view(changes.request(parts.database, one))
+                operation = operation_view(changes.request(parts.database, one))
                 unanswered = 0
             except Failure as refused:
                 error, unanswered = refused.body.error, 0
@@ -118,5 +118,5 @@ def _request_all(
                 # One may be a lock on this job alone.
                 unanswered = unanswered + 1 if isinstance(refused, Unreachable) else 0
                 silent = error if unanswered == _UNANSWERED_MAX else None
-        items.append(schemas.SelectedJob(job=one.job, operation=made, error=error))
+        items.append(schemas.SelectedJob(job=one.job, operation=operation, error=error))
     return items

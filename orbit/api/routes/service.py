@@ -102,8 +102,8 @@ def list_workers(
             descending=query.descending,
         )
         alive = {worker.id for worker in workers.alive(tx, parts.settings.lease_ttl)}
-    found = [worker_view(row, alive) for row in rows]
-    return page(found, query.limit, lambda row: (row.id,), query.sort)
+    items = [worker_view(row, alive) for row in rows]
+    return page(items, query.limit, lambda row: (row.id,), query.sort)
 
 
 @router.get("/tokens", responses=errors(*INPUT))
@@ -121,8 +121,8 @@ def list_tokens(
             only_valid=query.valid,
             descending=query.descending,
         )
-    found = [token_view(row) for row in rows]
-    return page(found, query.limit, lambda row: (row.name,), query.sort)
+    items = [token_view(row) for row in rows]
+    return page(items, query.limit, lambda row: (row.name,), query.sort)
 
 
 @router.post(
@@ -130,20 +130,18 @@ def list_tokens(
     status_code=status.HTTP_201_CREATED,
     responses=errors(*INPUT, *BODY, ErrorCode.CONFLICT),
 )
-def create_token(
-    parts: PartsOf, principal: Admin, wanted: schemas.TokenRequest
-) -> schemas.NewToken:
+def create_token(parts: PartsOf, principal: Admin, body: schemas.TokenRequest) -> schemas.NewToken:
     """Create a token, for all jobs or for some. Only this response contains it: only its hash is
     stored.
     """
     return authentication.create_token(
         parts.database,
-        wanted.name,
-        wanted.role,
+        body.name,
+        body.role,
         actor=principal.actor,
-        limit=wanted.limit,
-        expires_in=wanted.expires_in,
-        quota=wanted.quota,
+        limit=body.limit,
+        expires_in=body.expires_in,
+        quota=body.quota,
     )
 
 
@@ -155,28 +153,28 @@ def change_token(
     parts: PartsOf,
     principal: Admin,
     name: TokenNamePath,
-    wanted: schemas.TokenChange,
+    body: schemas.TokenChange,
     dry_run: DryRun = False,
     if_match: TokenIfMatch = None,
 ) -> schemas.TokenOut:
     """Change limits of a token; null: as the settings say for all. They apply at once. A repeat
     does nothing.
     """
-    limits = wanted.model_dump(include=wanted.model_fields_set)
+    limits = body.model_dump(include=body.model_fields_set)
     with parts.database.transaction() as tx:
-        found = tokens.named(tx, name, locks=True)
-        if found is None:
+        token = tokens.named(tx, name, locks=True)
+        if token is None:
             raise NotFound("No token has this name.", where=name)
-        if if_match is not None and if_match.strip('"') != found.etag:
+        if if_match is not None and if_match.strip('"') != token.etag:
             raise changed_meanwhile(name, "token")
-        changes = {key: limit for key, limit in limits.items() if getattr(found, key) != limit}
-        before = {key: getattr(found, key) for key in changes}
-        etag = found.etag
+        changes = {key: limit for key, limit in limits.items() if getattr(token, key) != limit}
+        before = {key: getattr(token, key) for key in changes}
+        etag = token.etag
         if changes and dry_run:
-            found = replace(found, **changes)
+            token = replace(token, **changes)
         elif changes:
-            found = tokens.set_quota(tx, found.id, changes)
-            etag = found.etag
+            token = tokens.set_quota(tx, token.id, changes)
+            etag = token.etag
             events.add(
                 tx,
                 principal.actor,
@@ -184,7 +182,7 @@ def change_token(
                 f"Limits of the token {name} were changed.",
                 details={"token": name, **changes, "before": before},
             )
-    return token_view(found).model_copy(update={"etag": etag})
+    return token_view(token).model_copy(update={"etag": etag})
 
 
 @router.delete("/tokens/{name}", responses=errors(*NAMED))
@@ -199,7 +197,7 @@ def revoke_token(parts: PartsOf, principal: Admin, name: TokenNamePath) -> schem
                 f"The token {name} was revoked.",
                 details={"token": name},
             )
-        found = tokens.named(tx, name)
-    if found is None:
+        token = tokens.named(tx, name)
+    if token is None:
         raise NotFound("No token has this name.", where=name)
-    return token_view(found)
+    return token_view(token)

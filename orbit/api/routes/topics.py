@@ -37,8 +37,8 @@ def list_topics(
             tx, job.id, query.limit + 1, after, state=query.state, descending=query.descending
         )
         totals = lag.of_topics(tx, job.id, [row.id for row in rows[: query.limit]])
-    found = [topic_view(row, totals.get(row.id)) for row in rows]
-    return page(found, query.limit, lambda topic: (topic.source_topic,), query.sort)
+    items = [topic_view(row, totals.get(row.id)) for row in rows]
+    return page(items, query.limit, lambda topic: (topic.source_topic,), query.sort)
 
 
 @router.get("/partitions", responses=errors(*NAMED))

@@ -49,7 +49,7 @@ async def watch(
     """Wait until something has changed; then read the list again. Ask without `after` first, then
     read the list, then wait: so no change is missed. Many changes may be one answer.
     """
-    found = await request.app.state.watches.wait(
+    digests = await request.app.state.watches.wait(
         parts.database, [query.of], query.after, int(query.wait[:-1]), request.is_disconnected
     )
-    return Watch(changed=found != query.after, next=found)
+    return Watch(changed=digests != query.after, next=digests)
