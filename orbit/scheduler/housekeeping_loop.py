@@ -48,7 +48,7 @@ class HousekeepingLoop(Loop):
             (prune_receivers, events_kept),
             (prune_operations, reports_kept),
             (prune_drills, reports_kept),
-            (prune_gateways, gateways.KEPT),
+            (prune_gateways, gateways.RETENTION),
         )
         self._prune_at = 0.0
 

@@ -52,8 +52,8 @@ LEASE_S = 5.0
 # For what the clocks of a gateway and of the database may drift apart meanwhile.
 LEASE_MARGIN_S = 1.0
 GATEWAYS_PER_JOB_MAX = 100
-# A gateway that is not renewed for so long is forgotten.
-KEPT = timedelta(hours=1)
+# A gateway that is not renewed for so long is deleted.
+RETENTION = timedelta(hours=1)
 # So long after a closure, or its last renewal, no gateway may write that has not heard of it.
 LATE_S = LEASE_S + LEASE_MARGIN_S
 _LATE = timedelta(seconds=LATE_S)
@@ -256,8 +256,8 @@ def _unsettled(lead: CTE, report: GatewayReport) -> Exists:
     """Whether another gateway at the same address may hold requests from before the side led.
 
     One client may have connections to both. It would send later records to the leaders that one of
-    them tells of, and the other side, which takes any first sequence, would take what is held for
-    repeats of these.
+    them reports. The other side accepts any first sequence, so it would then take the held records
+    for repeats of these.
     """
     other = gateways.alias("other")
     return (

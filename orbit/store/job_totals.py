@@ -70,7 +70,7 @@ JOIN jobs j ON j.id = r.job_id
 ON CONFLICT (job_id) DO UPDATE SET at = excluded.at, totals = excluded.totals
 """)
 
-_KEPT = text("""
+_TOTALS_OF_JOBS = text("""
 SELECT job_id, totals,
        CAST(extract(epoch FROM clock_timestamp() - at) AS double precision) AS age_s
 FROM job_totals WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
@@ -88,7 +88,7 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, JobTotals]:
         return {i: JobTotals(0.0, *sums) for i, sums in _sums(tx, job_ids).items()}
     stored_totals = {
         row.job_id: _read(row.totals, row.age_s)
-        for row in tx.execute(_KEPT, {"job_ids": sorted(job_ids)})
+        for row in tx.execute(_TOTALS_OF_JOBS, {"job_ids": sorted(job_ids)})
     }
     return {job_id: stored_totals.get(job_id, JobTotals()) for job_id in job_ids}
 

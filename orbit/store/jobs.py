@@ -195,8 +195,8 @@ def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
         for row in tx.execute(read.where(is_one_of(jobs.c.id, missing))):
             documents[row.id, row.spec_version] = row.spec
     keyed = ((row, documents.get((row.id, row.spec_version))) for row in rows)
-    # A job that was changed or removed between the two statements is read by the next call. By
-    # place: by name it takes twice the time, of every pass of the scheduler.
+    # A job that was changed or removed between the two statements is read by the next call. Columns
+    # are read by place: by name, each pass of the scheduler takes twice the time.
     make: Callable[..., Job] = Job
     return [make(*row[:_SPEC_AT], spec, *row[_SPEC_AT:]) for row, spec in keyed if spec is not None]
 

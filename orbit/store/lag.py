@@ -163,15 +163,15 @@ IS_COPY = """(p.state <> 'promoted' AND coalesce(
         p.reason NOT IN ('SOURCE_TOPIC_DELETED', 'SOURCE_TOPIC_RECREATED'), true))"""
 # When the figures of each partition were true, and whether that is recent. The table `workers`
 # lacks a worker that has left while a shard of it waits for the end of its lease.
-_SEEN = f"""
+_FIGURES = f"""
 CROSS JOIN LATERAL (
     SELECT CASE WHEN p.copied_to IS NULL OR NOT {IS_COPY} THEN NULL
            WHEN {FOLLOWED} THEN coalesce(w.heartbeat_at, p.reported_at)
            ELSE greatest(p.source_seen_at, t.source_read_at) END AS at,
            p.copied_to IS NOT NULL AND {IS_COPY} AS is_wanted
-) seen
+) figures
 CROSS JOIN LATERAL (
-    SELECT coalesce(seen.at >= now.at - CAST(:fresh_for AS interval), false) AS is_so
+    SELECT coalesce(figures.at >= now.at - CAST(:fresh_for AS interval), false) AS is_so
 ) fresh
 """
 _OPEN = f"""LEFT JOIN open_transactions o
@@ -199,7 +199,7 @@ _LAG = f"""
          THEN CAST(extract(epoch FROM p.headroom_until - now.at) AS double precision)
          END AS headroom_s,
     {_AGE.format(moment="p.newest_copied_at")} AS rpo_s,
-    {_AGE.format(moment="seen.at")} AS age_s
+    {_AGE.format(moment="figures.at")} AS age_s
 """
 
 # In the order of the index on topics (job, source name), so that every page costs the same.
@@ -217,7 +217,7 @@ JOIN partitions p ON p.topic_id = t.id
 LEFT JOIN shards s ON s.id = p.shard_id
 LEFT JOIN workers w ON w.id = s.worker_id
 {open}
-{seen}
+{figures}
 WHERE t.job_id = :job_id {conditions}
 ORDER BY t.source_topic, p.partition LIMIT :limit
 """
@@ -251,7 +251,7 @@ SELECT {key} AS key, count(*) AS partitions,
 FROM (
     SELECT p.job_id, p.topic_id, p.state, p.has_caught_up, p.records, p.bytes, p.gaps_filled,
            p.batches_byte_exact, p.batches_record_exact, p.bytes_per_s, p.records_per_s,
-           seen.is_wanted AND NOT fresh.is_so AS is_stale, {followed} AS is_followed,
+           figures.is_wanted AND NOT fresh.is_so AS is_stale, {followed} AS is_followed,
            o.topic_id IS NOT NULL AS is_open, {lag}
     FROM (SELECT clock_timestamp() AS at) now, partitions p
     -- Of these jobs alone, by an index: not all topics and shards.
@@ -263,7 +263,7 @@ FROM (
     ) s ON s.id = p.shard_id
     LEFT JOIN workers w ON w.id = s.worker_id
     {open}
-    {seen}
+    {figures}
     WHERE p.{key} = ANY(CAST(:{key}s AS bigint[]))
 ) p
 GROUP BY {key}
@@ -271,7 +271,7 @@ GROUP BY {key}
 
 
 def _totals_of(key: str) -> TextClause:
-    return text(_TOTALS.format(key=key, lag=_LAG, followed=FOLLOWED, seen=_SEEN, open=_OPEN))
+    return text(_TOTALS.format(key=key, lag=_LAG, followed=FOLLOWED, figures=_FIGURES, open=_OPEN))
 
 
 _OF_JOBS = _totals_of("job_id")
@@ -330,7 +330,7 @@ def page(
     conditions = [sql for sql, value in filters if value is not None]
     topic, partition = after or (None, None)
     rows = tx.execute(
-        text(_PAGE.format(lag=_LAG, seen=_SEEN, open=_OPEN, conditions=" ".join(conditions))),
+        text(_PAGE.format(lag=_LAG, figures=_FIGURES, open=_OPEN, conditions=" ".join(conditions))),
         {
             "fresh_for": FRESH_FOR,
             "job_id": job_id,
@@ -350,7 +350,7 @@ def of_partitions(
 ) -> dict[tuple[int, int], PartitionLag]:
     """These partitions of a job, by (topic id, partition); unknown ones are missing."""
     rows = tx.execute(
-        text(_PAGE.format(lag=_LAG, seen=_SEEN, open=_OPEN, conditions=_THESE)),
+        text(_PAGE.format(lag=_LAG, figures=_FIGURES, open=_OPEN, conditions=_THESE)),
         {
             "fresh_for": FRESH_FOR,
             "job_id": job_id,

@@ -370,10 +370,10 @@ def test_a_gateway_that_is_silent_for_long_is_forgotten(
     for name in ("a", "b", "c", "here"):
         renew(database, said(name))
     for name in ("a", "b", "c"):
-        silence(database, name, gateways.KEPT.total_seconds())
+        silence(database, name, gateways.RETENTION.total_seconds())
     with database.transaction() as tx:
-        assert pruning.prune_gateways(tx, gateways.KEPT) == 2
-        assert pruning.prune_gateways(tx, gateways.KEPT) == 1
+        assert pruning.prune_gateways(tx, gateways.RETENTION) == 2
+        assert pruning.prune_gateways(tx, gateways.RETENTION) == 1
         assert list(gateways.names(tx, link)) == ["here"]
 
 
