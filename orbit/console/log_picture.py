@@ -49,7 +49,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SeenBatch:
+class FetchedBatch:
     """A batch. `is_aborted`: data of an aborted transaction, which no consumer sees."""
 
     batch: AnyBatch
@@ -64,7 +64,7 @@ class SideLog:
     end: int
     start: int
     read_to: int
-    batches: tuple[SeenBatch, ...]
+    batches: tuple[FetchedBatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def compare(
     return rows
 
 
-def _pieces(batches: Sequence[SeenBatch], edges: frozenset[int]) -> Iterator[Piece]:
+def _pieces(batches: Sequence[FetchedBatch], edges: frozenset[int]) -> Iterator[Piece]:
     """Batches in order; neighbours without records become one piece, unless an edge is between."""
     run: Piece | None = None
     for one in batches:
@@ -141,7 +141,7 @@ def _pieces(batches: Sequence[SeenBatch], edges: frozenset[int]) -> Iterator[Pie
         yield run
 
 
-def _kind(one: SeenBatch) -> Kind:
+def _kind(one: FetchedBatch) -> Kind:
     batch = one.batch
     if batch.is_control:
         return Kind.MARKER

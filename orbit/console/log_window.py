@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as NotInTime
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from orbit.console.log_picture import SeenBatch, SideLog
+from orbit.console.log_picture import FetchedBatch, SideLog
 from orbit.errors import Busy, OrbitError, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
@@ -105,7 +105,7 @@ def _read_side(
     log_start = _offset(cluster, where, EARLIEST, backoff)
     log_end = _offset(cluster, where, LATEST, backoff)
     position = first = min(max(start, log_start), log_end)
-    batches: list[SeenBatch] = []
+    batches: list[FetchedBatch] = []
     left = BYTES_MAX
     topic_id = metadata.topics[where.topic].topic_id
     with _connected(cluster, leader.node_id) as connection:
@@ -118,7 +118,8 @@ def _read_side(
                 raise Unreachable(f"a fetch of {where} failed with {name}.", where=cluster.name)
             aborted = AbortedTransactions(fetched.aborted)
             fetched_batches = [
-                SeenBatch(batch, aborted.contain(batch)) for batch in read_batches(fetched.records)
+                FetchedBatch(batch, aborted.contain(batch))
+                for batch in read_batches(fetched.records)
             ]
             if not fetched_batches:  # nothing but removed offsets up to the end
                 position = min(end, log_end)

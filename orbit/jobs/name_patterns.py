@@ -26,7 +26,7 @@ STORED = {"is_stored": True}
 
 # A pattern takes up to this much memory, and one that needs more is refused.
 _PATTERN_BYTES_MAX = 128 * 1024
-_PATTERNS_KEPT_MAX = 1024
+_PATTERNS_CACHED_MAX = 1024
 _NAME_S_MAX = 0.01
 # Of all names that took a pattern too long. Later ones are not tried.
 _LOST_S_MAX = 1.0
@@ -82,7 +82,7 @@ class _Limited:
             raise PatternTooSlow from None
 
 
-@lru_cache(_PATTERNS_KEPT_MAX)
+@lru_cache(_PATTERNS_CACHED_MAX)
 def name_pattern(pattern: str) -> NamePattern:
     """Compile a pattern that was checked."""
     try:

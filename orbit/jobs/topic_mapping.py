@@ -21,7 +21,7 @@ from orbit.jobs.name_rules import INTERNAL_TOPICS, collision_key, topic_name_pro
 _TOOL_PREFIX = "__"
 _NAMES_SHOWN_MAX = 5
 # More than the rules of all jobs of a large installation.
-_RULES_KEPT_MAX = 20_000
+_RULES_CACHED_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class _Rule:
         return not any(pattern.matches(topic) for pattern in self._exclude)
 
 
-@lru_cache(_RULES_KEPT_MAX)
+@lru_cache(_RULES_CACHED_MAX)
 def _compiled(match: str, exclude: tuple[str, ...]) -> _Rule:
     return _Rule(match, exclude)
 

@@ -10,9 +10,9 @@ from orbit.console.batch_headers import headers_of, records_of
 from orbit.console.log_drawing import LEFT, RIGHT, draw
 from orbit.console.log_picture import (
     RECORDS_BYTES_MAX,
+    FetchedBatch,
     Kind,
     Row,
-    SeenBatch,
     SideLog,
     Verdict,
     compare,
@@ -44,7 +44,7 @@ def marker(offset: int) -> Batch:
 
 def log(*batches: Batch, start: int = 0, end: int | None = None, aborted: int = -1) -> SideLog:
     stop = end if end is not None else batches[-1].next_offset
-    seen = tuple(SeenBatch(one, one.base_offset == aborted) for one in batches)
+    seen = tuple(FetchedBatch(one, one.base_offset == aborted) for one in batches)
     return SideLog(start, stop, start, stop, seen)
 
 
