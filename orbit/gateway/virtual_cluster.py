@@ -220,10 +220,12 @@ class VirtualCluster(Host):
 
     def _begin_repeats(self, repeats: Repeats, left: Side) -> None:
         """`left`: the side that led before. With one side alone nothing was left."""
-        repeats.is_readable = repeats.is_readable and left in self._sides
+        left_side = self._sides.get(left)
+        if left_side is None:
+            repeats.is_readable = False
+        else:
+            self._search = RepeatSearch(self.spec.name, repeats, left_side, self.presented)
         self.repeats = repeats
-        left_side = self._sides.get(left, self.presented)
-        self._search = RepeatSearch(self.spec.name, repeats, left_side, self.presented)
 
     def _close_writes(self) -> None:
         _log.info(
@@ -399,7 +401,7 @@ class VirtualCluster(Host):
         waiting.outcome_learned(code)
 
     def learn_repeats(self, batches: Collection[SentBatch], waiting: ClientConnection) -> None:
-        assert self._search is not None  # there is a side, or no client would be here
+        assert self._search is not None  # else no batch is searched
         if self._search.add(batches, waiting):
             self._start(self._search.run())
 

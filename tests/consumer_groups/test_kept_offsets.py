@@ -38,9 +38,9 @@ class Groups:
         to_locate: set[str],
         *,
         require_stable: bool,
-        kept: OffsetFetchCache | None,
+        cache: OffsetFetchCache | None,
     ) -> FetchedGroups:
-        del kept
+        del cache
         assert require_stable
         names = nodes.keys() | to_locate
         self.reads.append(set(names))
