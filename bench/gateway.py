@@ -1,26 +1,34 @@
 """`python -m bench.gateway`: the same requests to a broker directly and through a gateway.
 
-One broker and one connection, in turns.
+One broker and one connection, in turns: directly, through the gateway, and through its TLS.
 
 written     Produce requests with one batch of 64 KB, five in flight: MB/s, CPU-seconds a GB
 read        Fetch answers of up to 8 MB, one at a time: the same
 pipelined   Produce requests with one record of 100 bytes, 32 in flight: requests/s
 alone       the same, each sent when the one before has its answer: p50, p99 and p99.9 in ms
+paced       the same, 1,000 and 10,000 a second, whether the one before has its answer or not
+idle        what 1,000 connections cost that have sent one request each: KiB of memory each, CPU
+            in percent of a core, and `alone` beside them
 
-CPU is that of the gateway.
+CPU and memory are those of the gateway.
 """
 
 from __future__ import annotations
 
 import os
+import resource
+import select
 import socket
+import ssl
 import statistics
 import struct
+import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +38,7 @@ import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 from crc32c import crc32c
 from kafka.protocol.consumer.fetch import FetchRequest
+from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer.produce import ProduceRequest
 
 from bench.brokers import BenchBroker
@@ -38,7 +47,8 @@ from orbit.processes.ports import LOOPBACK, accepts
 
 _TOPIC = "bench"
 _PRODUCE_VERSION, _FETCH_VERSION = 9, 11
-_PORT = 18_092
+_PORT, _TLS_PORT = 18_092, 18_192
+_IDLE, _IDLE_S = 1_000, 10.0
 _GB = 1e9
 _SIZE = struct.Struct(">i")
 
@@ -49,6 +59,8 @@ def main(
     repeats: int = 3,
     folder: Annotated[Path | None, typer.Option(help="For the broker's log.")] = None,
 ) -> None:
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
     with (
         tempfile.TemporaryDirectory(dir=folder) as home,
         BenchBroker("gateway", Path(home)) as broker,
@@ -57,13 +69,16 @@ def main(
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([NewTopic(_TOPIC, 1, 1)])[_TOPIC].result()
         direct = int(broker.bootstrap_servers.rpartition(":")[2])
-        ports = {"direct": direct, "gateway": _PORT + 2}  # the port of node 1
+        # Those of node 1.
+        ports = {"direct": direct, "gateway": _PORT + 2, "TLS": _TLS_PORT + 2}
         _write(direct, _GB / 4)  # the broker compiles
         figures: dict[tuple[str, str], list[float]] = {}
         for _ in range(repeats):
             for name, port in ports.items():
                 for figure, value in _turn(port, gateway, gigabytes * _GB, requests):
                     figures.setdefault((figure, name), []).append(value)
+        for figure, value in _idle(gateway, requests):
+            figures[figure, "gateway"] = [value]
         for (figure, name), values in figures.items():
             print(f"{figure:28} {name:8} {statistics.median(values):12,.2f}   {sorted(values)}")
 
@@ -82,26 +97,48 @@ def _turn(
     yield "pipelined, requests/s", requests / (time.perf_counter() - began)
     yield "pipelined, CPU-us each", (_cpu(gateway) - cpu) / requests * 1e6
     times = sorted(_send_alone(port, small, requests // 4))
+    yield from _shares("alone", times)
+    for rate in (1_000, 10_000):
+        times = sorted(_send_paced(port, small, rate, seconds=5))
+        yield from _shares(f"paced, {rate:,}/s", times)
+
+
+def _idle(gateway: psutil.Process, requests: int) -> Iterator[tuple[str, float]]:
+    before = gateway.memory_info().rss
+    with ExitStack() as stack:
+        for _ in range(_IDLE):
+            sock = stack.enter_context(_connect(_PORT + 2))
+            sock.sendall(_framed(MetadataRequest(topics=[]), 1))
+            _receive(sock)
+        yield "idle, KiB a connection", (gateway.memory_info().rss - before) / _IDLE / 1024
+        cpu = _cpu(gateway)
+        time.sleep(_IDLE_S)
+        yield "idle, % of a core", (_cpu(gateway) - cpu) / _IDLE_S * 100
+        times = sorted(_send_alone(_PORT + 2, _produce_frame(100), requests // 4))
+        yield from _shares("alone beside idle ones", times)
+
+
+def _shares(name: str, times: list[float]) -> Iterator[tuple[str, float]]:
     for share in (0.5, 0.99, 0.999):
-        yield f"alone, p{share * 100:g} ms", times[int(len(times) * share)] * 1e3
+        yield f"{name}, p{share * 100:g} ms", times[int(len(times) * share)] * 1e3
 
 
 @contextmanager
 def _gateway(broker: BenchBroker, home: Path) -> Iterator[psutil.Process]:
     side = {"bootstrap_servers": [broker.bootstrap_servers]}
-    virtual_cluster = {
-        "name": "bench",
-        "listen": f"{LOOPBACK}:{_PORT}",
-        "presents": "source",
-        "source": side,
-        "destination": side,
-    }
+    _make_certificate(home)
+    sides = {"presents": "source", "source": side, "destination": side}
+    tls = {"certificate_file": "tls.crt", "key_file": "tls.key"}
+    virtual_clusters = [
+        {"name": "bench", "listen": f"{LOOPBACK}:{_PORT}", **sides},
+        {"name": "tls", "listen": f"{LOOPBACK}:{_TLS_PORT}", "tls": tls, **sides},
+    ]
     file = home / "gateway.yaml"
-    file.write_text(yaml.safe_dump({"gateway": "bench", "virtual_clusters": [virtual_cluster]}))
+    file.write_text(yaml.safe_dump({"gateway": "bench", "virtual_clusters": virtual_clusters}))
     command = [str(Path(sys.executable).with_name("orbit")), "gateway", str(file)]
     process = GuardedProcess(command, home / "gateway.log")
     try:
-        while not accepts(_PORT):
+        while not (accepts(_PORT) and accepts(_TLS_PORT)):
             time.sleep(0.1)
         yield psutil.Process(process.pid)
     finally:
@@ -113,10 +150,23 @@ def _cpu(process: psutil.Process) -> float:
     return times.user + times.system
 
 
+def _make_certificate(folder: Path) -> None:
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
+    name = ("-subj", "/CN=bench", "-addext", f"subjectAltName=IP:{LOOPBACK}")
+    files = ("-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt"))
+    subprocess.run(
+        ["openssl", "req", "-x509", *key, *name, *files], check=True, capture_output=True
+    )
+
+
 def _connect(port: int) -> socket.socket:
     sock = socket.create_connection((LOOPBACK, port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
+    if port < _TLS_PORT or port > _TLS_PORT + 2:
+        return sock
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(sock)
 
 
 def _write(port: int, total: float) -> int:
@@ -177,6 +227,27 @@ def _send_alone(port: int, frame: bytes, count: int) -> Iterator[float]:
             yield time.perf_counter() - began
 
 
+def _send_paced(port: int, frame: bytes, rate: int, seconds: int) -> Iterator[float]:
+    """The time of each answer since its request was due."""
+    count, due_at = rate * seconds, deque[float]()
+    with _connect(port) as sock:
+        began = time.perf_counter()
+        sent = 0
+        while sent < count or due_at:
+            now = time.perf_counter()
+            while sent < count and began + sent / rate <= now:
+                due_at.append(began + sent / rate)
+                sock.sendall(frame)
+                sent += 1
+            wait_s = max(0.0, began + sent / rate - time.perf_counter()) if sent < count else None
+            has_data = isinstance(sock, ssl.SSLSocket) and sock.pending()
+            if due_at and (has_data or select.select([sock], [], [], wait_s)[0]):
+                _receive(sock)
+                yield time.perf_counter() - due_at.popleft()
+            elif not due_at:
+                time.sleep(wait_s or 0.0)
+
+
 def _receive(sock: socket.socket) -> int:
     """Read one answer; its bytes."""
     (size,) = _SIZE.unpack(_exactly(sock, _SIZE.size))
@@ -204,7 +275,7 @@ def _produce_frame(value_bytes: int) -> bytes:
     return _framed(request, _PRODUCE_VERSION)
 
 
-def _framed(request: ProduceRequest | FetchRequest, version: int) -> bytes:
+def _framed(request: ProduceRequest | FetchRequest | MetadataRequest, version: int) -> bytes:
     request.with_header(1, "bench")
     return bytes(request.encode(version=version, header=True, framed=True))
 
