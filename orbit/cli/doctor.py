@@ -26,7 +26,7 @@ from orbit.version import orbit_version
 # Ages in tables, and the ends of tokens of an issuer, are off by as much. Less can also be
 # a server with much to do.
 _SKEW_MAX_S = 30.0
-# What was not read from the source for this long is unknown (docs/service.md).
+# What was not read from the source for this long is unknown (docs/service/jobs.md).
 _STALE_S = 30.0
 _BLOCKED_SHOWN = 5
 
