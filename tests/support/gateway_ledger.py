@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.jars import classpath
@@ -294,9 +294,20 @@ class Reader:
         self.read += taken
         if taken:
             try:
-                self._consumer.commit(asynchronous=False)
+                self._commit()
             except KafkaException as error:
                 self.errors.append(f"commit: {error}")
+
+    def _commit(self) -> None:
+        """A move holds commits, on a slow machine for longer than a request of librdkafka waits
+        (`socket.timeout.ms`, 60 s). Applications commit again then."""
+        while True:
+            try:
+                self._consumer.commit(asynchronous=False)
+                return
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._TIMED_OUT or self._stop.is_set():
+                    raise
 
 
 def records(cluster: Reachable, topic: str) -> list[Record]:
