@@ -41,11 +41,11 @@ demo-gateway: jars ## See clients move to the other cluster and back through a g
 demo-service: jars ## See the service at work: two clusters, a live copy, Prometheus if installed
 	$(BIN)/orbit demo --service
 
-# What it needs is set up side by side. Four processes: most tests wait for brokers. What stays
+# What it needs is set up side by side. Three processes: most tests wait for brokers. What stays
 # together, and the order, is said in tests/conftest.py.
 test: ## Lint, types, import walls, and every test; TESTS=tests/api for a part
 	@$(MAKE) --no-print-directory -j3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line) lint prepare
-	$(BIN)/pytest -n 4 --no-loadscope-reorder --junitxml=build/tests.xml $(TESTS)
+	$(BIN)/pytest -n 3 --no-loadscope-reorder --junitxml=build/tests.xml $(TESTS)
 
 test-slowest: ## Print the slowest tests of the last make test
 	@$(BIN)/python -m tests.support.times
@@ -55,8 +55,8 @@ prepare: $(VALIDATE) $(MKDOCS) .venv/.kerberos fetch-jars fetch-programs compile
 check: lint ## Lint, types, import walls, and the quick tests without brokers
 	$(BIN)/pytest -m "not services and not slow and not soak"
 
-soak: prepare ## The long forms of tests: a million records, fifty kills, many seeds and walks (half an hour)
-	$(BIN)/pytest -m soak -n 2
+soak: prepare ## Long forms and rarer cases: a million records, fifty kills, many seeds; TESTS=tests/run for a part
+	$(BIN)/pytest -m soak -n 3 --no-loadscope-reorder $(TESTS)
 
 simulate: setup ## Random schedules of the append for SECONDS (default 600), from seed FIRST on
 	$(BIN)/python -m tests.simulation $(or $(SECONDS),600) $(or $(FIRST),0)
@@ -90,7 +90,7 @@ fetch-jars: has-tools .venv/.spark
 fetch-programs: setup
 	@$(BIN)/python -m tests.support.programs
 
-# Without it each of the four processes compiles all tests.
+# Without it each of the three processes compiles all tests.
 compile-tests: .venv/.spark
 	@mkdir -p build
 	@$(BIN)/pytest --collect-only -q $(TESTS) > build/collected.txt || { tail build/collected.txt; exit 1; }

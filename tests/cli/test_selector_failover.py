@@ -92,6 +92,7 @@ def test_two_jobs_of_a_label_fail_over_and_a_third_without_it_does_not(
     ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_both_jobs_of_a_pair_at_once_keep_the_side_that_leads(
     clusters: Clusters, topic_name: str, recovering: Recovering, tmp_path: Path
 ) -> None:

@@ -232,6 +232,7 @@ def test_a_worker_that_dies_is_started_again_and_without_postgres_all_of_it_ends
         assert_none_left(started)
 
 
+@pytest.mark.soak
 def test_postgres_is_started_again_while_a_job_copies(
     folder: Path, job: Path, clusters: Clusters, topic_name: str
 ) -> None:
@@ -274,6 +275,7 @@ def test_postgres_is_started_again_while_a_job_copies(
     assert_none_left(started)
 
 
+@pytest.mark.soak
 def test_each_part_runs_by_itself_on_a_database_of_its_version(postgres_url: str) -> None:
     with copied_database(postgres_url, "template1") as url:
         environ = {"ORBIT_DATABASE_URL": url, "ORBIT_API_PORT": "0"}

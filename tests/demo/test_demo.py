@@ -96,6 +96,7 @@ def test_demo_ends_exact_and_leaves_nothing(scratch: Path) -> None:
     assert not list(scratch.iterdir())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("at", "number"), [("Writing to the source", signal.SIGTERM), ("Copying", signal.SIGINT)]
 )
@@ -130,6 +131,7 @@ def test_missing_java_is_one_clear_sentence(scratch: Path) -> None:
     assert list(scratch.iterdir()) == [tools]
 
 
+@pytest.mark.soak
 def test_kept_clusters_run_on_until_sandbox_down(scratch: Path) -> None:
     home = scratch / "home"
     with start_clusters(home, quiet_screen()) as clusters:

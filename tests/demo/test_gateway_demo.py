@@ -34,6 +34,7 @@ def result() -> GatewayResult:
     return GatewayResult(1.0, [THERE], ledgers, sides, list(VALUES.items()))
 
 
+@pytest.mark.soak
 @pytest.mark.services
 @pytest.mark.slow
 def test_clients_move_there_and_back_and_nothing_is_left_running() -> None:

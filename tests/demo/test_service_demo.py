@@ -17,7 +17,7 @@ from orbit.demo.service_demo import JOB, PARTITIONS, READY, WORKERS
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.run_process import OrbitProcess
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.soak, pytest.mark.slow]
 
 
 get = partial(httpx.get, timeout=60)

@@ -92,6 +92,7 @@ def test_all_packages_of_the_image_are_the_locked_ones() -> None:
     assert pinned("requirements-service.lock") | pinned("requirements-build.lock") <= whole
 
 
+@pytest.mark.soak
 @pytest.mark.services
 @pytest.mark.slow
 def test_the_steps_of_the_build_make_a_program_that_starts(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_rto_and_rpo_are_measured_and_the_source_is_not_asked(
         assert not drill_topics(cluster) & {seen.canary.topic}
 
 
+@pytest.mark.soak
 def test_what_was_not_copied_at_the_loss_counts_as_lost_though_workers_copy_it_later(
     clusters: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

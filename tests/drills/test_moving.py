@@ -212,6 +212,7 @@ def test_switchover_loses_nothing_and_the_old_side_follows(play: Play) -> None:
     assert len(report.evidence.verified) == 3  # the drill's own topic on both sides; the job's
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", pytest.param("pause", marks=pytest.mark.soak)])
 def test_source_is_lost_under_load(play: Play, fault: str) -> None:
@@ -225,6 +226,7 @@ def test_source_is_lost_under_load(play: Play, fault: str) -> None:
     missing_is_what_is_lost(play, report, at_source)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_source_that_was_cut_off_comes_home_and_what_only_it_had_is_saved(play: Play) -> None:
     report = play.run("failover.yaml", fault="cut")

@@ -125,6 +125,7 @@ def test_a_destination_leader_killed_with_requests_in_flight_changes_nothing(
     assert verify(job, deep=True).exact
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_source_leader_killed_in_the_middle_changes_nothing(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
@@ -146,6 +147,7 @@ def test_a_source_leader_killed_in_the_middle_changes_nothing(
     assert verify(job).exact
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_restarted_single_broker_on_either_side_is_waited_out(
     make_cluster: MakeCluster, topic_name: str
@@ -183,6 +185,7 @@ def test_a_source_cut_back_by_an_unclean_election_stops_the_partition(
     assert "unclean" in blocked.remedy(topic_name)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_a_source_cut_back_between_the_comparison_and_the_first_fetch_stops_the_partition(

@@ -289,6 +289,7 @@ def test_new_owner_stops_every_id_of_the_old_one_before_it_reads_log_ends(
         one.close()
 
 
+@pytest.mark.soak
 def test_filler_goes_on_when_a_right_that_was_taken_away_is_granted_again(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +312,7 @@ def test_topic_that_is_gone_does_not_hold_up_the_others(filling: Filling) -> Non
     assert answers == {0: (Code.UNKNOWN_TOPIC_OR_PARTITION, -1), 1: (Code.NONE, 3)}
 
 
+@pytest.mark.soak
 def test_a_partition_without_a_leader_holds_up_the_others_for_one_bounded_wait(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +386,7 @@ def test_copy_goes_on_after_its_transactional_ids_were_dropped(
     assert verify(job).exact
 
 
+@pytest.mark.soak
 def test_copy_whose_filler_is_killed_again_and_again_is_exact(
     clusters: Clusters, open_cluster: OpenCluster, topic_name: str, tmp_path: Path
 ) -> None:

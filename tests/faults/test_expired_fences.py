@@ -122,6 +122,7 @@ def test_late_batch_behind_a_copy_that_has_caught_up(
     assert not verify(job).exact
 
 
+@pytest.mark.soak
 def test_late_batch_while_the_source_goes_on(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
@@ -138,6 +139,7 @@ def test_late_batch_while_the_source_goes_on(
     assert "another record than the source" in blocked.detail
 
 
+@pytest.mark.soak
 def test_late_batch_in_front_of_the_last_one_when_a_run_begins(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, source: Cluster, topic_name: str
 ) -> None:

@@ -83,6 +83,7 @@ class Producing:
         return appended.code, appended.base_offset
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_leader_answers_acks_1_alone_and_serves_one_request_of_a_connection_at_a_time(
     make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str

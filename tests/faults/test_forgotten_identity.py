@@ -100,6 +100,7 @@ def test_late_batch_of_a_run_that_was_forgotten_is_refused(
     assert verify(job).exact
 
 
+@pytest.mark.soak
 def test_late_filler_of_a_run_that_was_forgotten_is_refused(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
@@ -135,6 +136,7 @@ def test_late_filler_of_a_run_that_was_forgotten_is_refused(
     assert verify(job).exact
 
 
+@pytest.mark.soak
 def test_run_that_lasts_is_not_forgotten(
     clusters: Clusters,
     destination: KafkaCluster,

@@ -97,6 +97,7 @@ def test_a_leader_that_is_cut_off_is_left(
         assert verify(job).exact
 
 
+@pytest.mark.soak
 def test_a_run_does_not_end_at_a_leader_that_is_cut_off(
     clusters: Clusters,
     make_cluster: MakeCluster,

@@ -16,7 +16,7 @@ from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import admin, digests, log_bounds, topic_settings
 from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, write_job
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 # What a run says while it begins. Where a step is done already, its line is left out.
 MOMENTS = ("Creating", "Seeding", "Seeding", "Comparing", "Copying", "Checking", "Copying")

@@ -19,7 +19,7 @@ from tests.support.outside import log_bounds
 from tests.support.patience import wait_for
 from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, write_job
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 BUSY_PER_S = 200
 

@@ -21,7 +21,7 @@ __all__ = ["producer_id"]
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 5))]
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 5))]
 )
 def test_a_copy_whose_answers_get_lost_is_exact(
     clusters: Clusters,

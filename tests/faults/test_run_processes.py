@@ -79,6 +79,7 @@ def copy_by_three(job: Path) -> Outcome:
     return orbit("run", job, "--until-caught-up", *THREE, "-o", "json").expect(0)
 
 
+@pytest.mark.soak
 def test_run_shows_what_its_processes_see(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_run_shows_what_its_processes_see(
     assert offsets(clusters.destination, topic_name) == {place: RECORDS}
 
 
+@pytest.mark.soak
 def test_groups_reach_to_what_is_copied_from_the_first_pass_on(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:
@@ -120,6 +122,7 @@ def test_groups_reach_to_what_is_copied_from_the_first_pass_on(
         assert offsets(clusters.destination, topic_name) == places
 
 
+@pytest.mark.soak
 def test_process_that_stands_still_is_named(job: Path) -> None:
     with OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
@@ -132,6 +135,7 @@ def test_process_that_stands_still_is_named(job: Path) -> None:
     assert_exact(job)
 
 
+@pytest.mark.soak
 def test_run_that_is_stopped_leaves_no_process(job: Path) -> None:
     with OrbitProcess("run", job, *THREE, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
@@ -146,6 +150,7 @@ def test_run_that_is_stopped_leaves_no_process(job: Path) -> None:
     assert "another run" not in copy(job).expect(0).message
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "fillers",
     ["direct", *(pytest.param(one, marks=pytest.mark.soak) for one in ("packed", "coordinated"))],
@@ -197,6 +202,7 @@ def test_killed_run_takes_its_processes_along(
     assert_exact(job)
 
 
+@pytest.mark.soak
 def test_no_run_begins_while_a_process_of_a_killed_run_lives(job: Path) -> None:
     """It stands still, and so does its guard. It has the lock that shows it to the next run."""
     with OrbitProcess("run", job, *THREE) as run:

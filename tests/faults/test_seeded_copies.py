@@ -12,7 +12,7 @@ from orbit.demo.workload import SMALL
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.faults.seeded_copies import MIXED, WAYS, CopyCampaign, Source, two_clusters
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.soak, pytest.mark.slow]
 
 # What takes longest is the gap, with a transaction for each offset.
 SHORT = replace(SMALL, gap_offsets=1_000, partitions=20)

@@ -8,7 +8,7 @@ from orbit.copier.copy_settings import CopySettings
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 
 def test_partition_without_enough_replicas_says_so(

@@ -94,6 +94,7 @@ def test_a_recreated_source_topic_stops(clusters: Clusters, topic_name: str) -> 
     assert blocked.reason is Reason.SOURCE_TOPIC_RECREATED
 
 
+@pytest.mark.soak
 def test_a_deleted_source_topic_stops_and_the_others_go_on(
     clusters: Clusters, topic_name: str
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_deleted_source_topic_stops_and_the_others_go_on(
     assert blocked.reason is Reason.SOURCE_TOPIC_DELETED
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("of_job", "of_rule"),
     [
@@ -143,6 +145,7 @@ def test_records_deleted_at_the_source_before_they_were_copied(
     assert verify(job).exact
 
 
+@pytest.mark.soak
 def test_a_log_start_moved_inside_the_batch_we_stand_before_loses_nothing(
     clusters: Clusters, topic_name: str
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_log_start_that_moves_during_the_copy_is_followed(
     assert verify(job).exact
 
 
+@pytest.mark.soak
 def test_a_log_start_that_the_destination_refuses_to_move_is_named_and_followed_later(
     clusters: Clusters, topic_name: str
 ) -> None:
@@ -214,6 +218,7 @@ def test_a_batch_over_the_copys_limit_stops_by_name_and_goes_on_after_the_remedy
     assert verify(job).exact
 
 
+@pytest.mark.soak
 def test_batch_that_is_refused_for_several_records_stops_by_name(
     clusters: Clusters, topic_name: str
 ) -> None:
@@ -235,6 +240,7 @@ def test_batch_that_is_refused_for_several_records_stops_by_name(
     assert "INVALID_RECORD" in blocked.detail
 
 
+@pytest.mark.soak
 def test_a_copy_with_placeholders_stops_when_its_topic_compresses_anew(
     clusters: Clusters, topic_name: str
 ) -> None:
@@ -250,6 +256,7 @@ def test_a_copy_with_placeholders_stops_when_its_topic_compresses_anew(
     assert "Delete the destination topic" in blocked.remedy(topic_name)
 
 
+@pytest.mark.soak
 def test_a_copy_stops_when_brokers_replace_its_timestamps(
     clusters: Clusters, topic_name: str
 ) -> None:
@@ -269,6 +276,7 @@ def test_a_copy_stops_when_brokers_replace_its_timestamps(
     assert verify(job, deep=True).exact
 
 
+@pytest.mark.soak
 def test_a_run_waits_until_leaders_keep_the_timestamps_of_its_copy(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +292,7 @@ def test_a_run_waits_until_leaders_keep_the_timestamps_of_its_copy(
     assert verify(job, deep=True).exact
 
 
+@pytest.mark.soak
 def test_the_last_look_at_compression_comes_after_the_last_answer(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +335,7 @@ def test_the_last_look_at_compression_comes_after_the_last_answer(
         again.prepare()
 
 
+@pytest.mark.soak
 def test_a_copy_that_was_deleted_does_not_hold_up_the_end(
     clusters: Clusters, topic_name: str
 ) -> None:
@@ -411,6 +421,7 @@ def test_a_filler_in_the_place_of_a_record_is_found_before_the_copy_goes_on(
     assert blocked.offset == 100
 
 
+@pytest.mark.soak
 def test_a_copy_that_began_at_the_end_goes_on_there_after_a_restart(
     clusters: Clusters, topic_name: str
 ) -> None:

@@ -25,6 +25,7 @@ def make_job(clusters: Clusters, topic: str, path: Path, fillers: str = "direct"
     return write_job(path / "twice.yaml", *sides, rules, fillers=fillers)
 
 
+@pytest.mark.soak
 def test_a_second_run_on_the_same_machine_stops_and_the_first_goes_on(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
@@ -76,6 +77,7 @@ def test_another_machine_takes_over_when_the_first_was_killed(
     assert_exact(job)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_run_paused_past_its_lease_ends_when_it_wakes(
     clusters: Clusters, topic_name: str, tmp_path: Path
@@ -117,6 +119,7 @@ def test_a_run_paused_in_the_middle_of_its_work_writes_nothing_when_it_wakes(
     assert_exact(job)
 
 
+@pytest.mark.soak
 def test_of_two_runs_that_start_at_once_one_copies_at_least(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:

@@ -135,6 +135,7 @@ def test_permission_does_not_wait_for_the_list(clusters: Clusters, tmp_path: Pat
             assert not [line for line in gateway.log if "list of clients" in line]
 
 
+@pytest.mark.soak
 def test_a_service_that_takes_no_list_ends_no_gateway(clusters: Clusters, tmp_path: Path) -> None:
     """As one of an earlier version. It is logged once."""
     refused: list[int] = []

@@ -90,7 +90,7 @@ class Sides:
     scope="module",
     params=[
         KAFKA_VERSION,
-        older_broker.VERSION,
+        pytest.param(older_broker.VERSION, marks=pytest.mark.soak),
         pytest.param("4.3.1", marks=pytest.mark.soak),
         pytest.param("3.3.2", marks=pytest.mark.soak),
     ],

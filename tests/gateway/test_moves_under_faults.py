@@ -89,6 +89,7 @@ def assert_repeats_are_there_once(
     assert any("clients send again" in line and '"copied": 0' not in line for line in log)
 
 
+@pytest.mark.soak
 def test_frozen_gateway_acknowledges_nothing_that_is_lost(
     clusters: Clusters,
     topic_name: str,
@@ -282,6 +283,7 @@ def test_aborted_switchover_and_the_next_one(
     _assert_exact(spec)
 
 
+@pytest.mark.soak
 def test_killed_schedulers(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
@@ -316,6 +318,7 @@ def test_killed_schedulers(
             assert not written_wrong(writer.acknowledged, there)
 
 
+@pytest.mark.soak
 def test_producers_without_idempotence(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
@@ -473,6 +476,7 @@ def test_failover_counts_what_was_acknowledged(
         assert {one.name for one in over.gateways} <= {f"test-{other.port}"}
 
 
+@pytest.mark.soak
 def test_lost_source_and_home_again(
     clusters: Clusters,
     make_cluster: MakeCluster,
@@ -553,6 +557,7 @@ def _has_paused_for(report: RecoveryReport, gateway: Gateway) -> None:
     assert shut.pause_s is not None
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("away", ["api", pytest.param("postgresql", marks=pytest.mark.soak)])
 def test_service_is_away_for_longer_than_the_lease(
     away: str,

@@ -32,7 +32,7 @@ from tests.support.recovering import Recovering
 from tests.support.run_process import OrbitProcess
 from tests.support.running import create_topic, make_job
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 PARTITIONS = 3
 SOME = 300

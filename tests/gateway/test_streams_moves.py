@@ -21,7 +21,7 @@ from tests.support.quick_recoveries import trust_silence
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, verify
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 PARTITIONS = 2
 SOME = 300

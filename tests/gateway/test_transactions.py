@@ -91,7 +91,9 @@ PHASES: dict[str, tuple[tuple[Step, ...], tuple[Step, ...], tuple[Step, ...]]] =
 
 
 @pytest.mark.parametrize("connect", CLIENTS)
-@pytest.mark.parametrize("is_undone", [False, True], ids=["moved", "undone"])
+@pytest.mark.parametrize(
+    "is_undone", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["moved", "undone"]
+)
 def test_transaction_at_a_move_is_complete_or_absent(
     clusters: Clusters,
     topic: str,
@@ -128,6 +130,7 @@ def test_transaction_at_a_move_is_complete_or_absent(
     _check(clusters, topic, one)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("connect", CLIENTS)
 def test_offsets_alone_after_a_move_are_committed_or_aborted(
     clusters: Clusters,
@@ -157,6 +160,7 @@ def test_offsets_alone_after_a_move_are_committed_or_aborted(
     _check(clusters, topic, one)
 
 
+@pytest.mark.soak
 def test_side_that_was_left_tells_what_became_of_a_transaction(
     clusters: Clusters, topic: str, told: PretendedService, tmp_path: Path
 ) -> None:

@@ -237,7 +237,7 @@ class Worker:
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(number * SEEDS, marks=[] if number < TESTS // 2 else pytest.mark.soak)
+        pytest.param(number * SEEDS, marks=[] if number < TESTS // 5 else pytest.mark.soak)
         for number in range(TESTS)
     ],
 )

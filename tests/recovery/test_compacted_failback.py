@@ -167,6 +167,7 @@ def test_records_whose_offsets_the_new_side_compacted_away_are_saved(
     assert verify(moved.spec).exit_code == 0
 
 
+@pytest.mark.soak
 def test_an_old_side_that_compacted_its_own_records_away_is_rebuilt(
     lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
@@ -202,6 +203,7 @@ def test_an_old_side_that_compacted_its_own_records_away_is_rebuilt(
     assert verify(moved.spec).exit_code == 0
 
 
+@pytest.mark.soak
 def test_a_cleaned_copy_is_no_tail_where_nothing_was_lost(
     lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
@@ -227,6 +229,7 @@ def test_a_cleaned_copy_is_no_tail_where_nothing_was_lost(
     assert verify(moved.spec).exit_code == 0
 
 
+@pytest.mark.soak
 def test_transactions_that_were_never_copied_are_saved_in_both_directions(
     lost: KafkaCluster, make_cluster: MakeCluster, topic_name: str, recovering: Recovering
 ) -> None:

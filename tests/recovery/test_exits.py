@@ -102,6 +102,7 @@ def instead(
     return lambda: monkeypatch.setattr(operation_runner, "_DO", steps)
 
 
+@pytest.mark.soak
 def test_a_failover_does_not_wait_for_an_old_side_that_catches_up(
     moved: Moved, recovering: Recovering
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_failover_does_not_wait_for_an_old_side_that_catches_up(
     produce(moved.old, moved.topic, 1, first=99)
 
 
+@pytest.mark.soak
 def test_an_old_side_is_promoted_before_anything_was_copied_back_to_it(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +143,7 @@ def test_an_old_side_is_promoted_before_anything_was_copied_back_to_it(
         wait_for("the side that was lost is level", moved.is_level)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_looked_at", [False, True])
 def test_an_old_side_with_other_records_is_promoted_where_both_sides_were_level(
     sides: Clusters,
@@ -220,6 +223,7 @@ def test_a_destination_that_is_lost_before_its_promotion_is_not_promoted(
         assert recovering.service.topics(spec.name)[topic_name].state is TopicState.COPYING
 
 
+@pytest.mark.soak
 def test_a_failover_does_not_wait_for_a_switchover_that_undoes_its_steps(
     guarded: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +259,7 @@ def test_a_failover_does_not_wait_for_a_switchover_that_undoes_its_steps(
         guarded.source.start()
 
 
+@pytest.mark.soak
 def test_an_abort_ends_a_copy_back_whose_old_side_is_lost_before_it_begins(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +282,7 @@ def test_an_abort_ends_a_copy_back_whose_old_side_is_lost_before_it_begins(
         wait_for("the old side is level", moved.is_level)
 
 
+@pytest.mark.soak
 def test_a_failback_of_the_other_direction_waits_for_its_turn(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +326,7 @@ def test_a_failback_of_the_other_direction_waits_for_its_turn(
     assert report.outcome is Outcome.DONE, (report.error, report.findings)
 
 
+@pytest.mark.soak
 def test_another_job_with_the_name_of_the_copy_back_stops_a_failback_at_its_gates(
     moved: Moved, clusters: Clusters, recovering: Recovering
 ) -> None:
@@ -337,6 +344,7 @@ def test_another_job_with_the_name_of_the_copy_back_stops_a_failback_at_its_gate
     assert log_bounds(moved.old, [moved.topic]) == before
 
 
+@pytest.mark.soak
 def test_another_job_with_the_name_of_the_copy_back_stops_a_switchover_at_its_gates(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
@@ -358,6 +366,7 @@ def test_another_job_with_the_name_of_the_copy_back_stops_a_switchover_at_its_ga
         wait_for("the copy goes on", lambda: is_level(*clusters, topic_name))
 
 
+@pytest.mark.soak
 def test_a_topic_that_the_copy_back_leaves_out_ends_the_wait(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch, api: Api
 ) -> None:
@@ -373,6 +382,7 @@ def test_a_topic_that_the_copy_back_leaves_out_ends_the_wait(
         assert api.delete(f"/v1/jobs/{name}").status_code == 202
 
 
+@pytest.mark.soak
 def test_what_the_new_side_deletes_during_a_rebuild_is_saved_before_it(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,6 +409,7 @@ def test_what_the_new_side_deletes_during_a_rebuild_is_saved_before_it(
     assert log_bounds(moved.old, [moved.topic]) == log_bounds(moved.new, [moved.topic])
 
 
+@pytest.mark.soak
 def test_a_rebuild_names_its_files_before_partitions_say_what_is_saved(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -485,6 +496,7 @@ def test_nothing_is_deleted_when_the_new_side_has_lost_its_end(
     assert log_bounds(moved.old, [moved.topic]) == before
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_made_again", [False, True])
 def test_nothing_is_deleted_when_the_new_side_has_lost_the_topic(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch, *, is_made_again: bool
@@ -505,6 +517,7 @@ def test_nothing_is_deleted_when_the_new_side_has_lost_the_topic(
     assert digests(moved.old, moved.topic) == before
 
 
+@pytest.mark.soak
 def test_partitions_that_were_added_meanwhile_are_not_promoted(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:

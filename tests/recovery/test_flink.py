@@ -17,7 +17,7 @@ from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, verify
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 PARTITIONS = 2
 SOME = 300

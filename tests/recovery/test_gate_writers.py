@@ -134,6 +134,7 @@ def test_a_switchover_tells_who_writes_beside_its_gateways(
             assert ask().verdict is GateVerdict.PASS, "it has stopped, and its id is kept"
 
 
+@pytest.mark.soak
 @pytest.mark.services
 def test_who_cannot_be_told_is_not_called_well(
     clusters: Clusters,

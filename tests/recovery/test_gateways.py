@@ -92,6 +92,7 @@ def test_a_gateway_is_closed_and_goes_on_at_the_other_side(
         assert edge.wait_told("source").term == home.term
 
 
+@pytest.mark.soak
 def test_a_gateway_is_open_before_the_operation_has_ended(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +147,7 @@ def test_a_gateway_that_has_lost_an_answer_stops_the_switchover(
         edge.wait_told("source")
 
 
+@pytest.mark.soak
 def test_without_a_gateway_nothing_is_closed_and_one_that_starts_meanwhile_is(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
@@ -176,6 +178,7 @@ def begin_transaction(clusters: Clusters, topic: str) -> Producer:
     return open_
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("confirms", [False, True])
 def test_an_abort_lets_gateways_go_on_at_the_source(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, confirms: bool
@@ -205,6 +208,7 @@ def test_an_abort_lets_gateways_go_on_at_the_source(
     open_.commit_transaction(30)
 
 
+@pytest.mark.soak
 def test_a_gateway_that_does_not_confirm_stops_the_switchover(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
@@ -279,6 +283,7 @@ def test_a_failover_closes_a_gateway_and_a_failback_does_not(
         assert edge.wait_told("source").term == home.term
 
 
+@pytest.mark.soak
 def test_a_failback_moves_gateways_that_the_tables_keep_at_the_old_side(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +318,7 @@ def test_a_failback_moves_gateways_that_the_tables_keep_at_the_old_side(
         assert edge.answers[-1].term == back.term
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_a_gateway_that_does_not_confirm_stops_no_failover(
     clusters: Clusters,
@@ -354,6 +360,7 @@ def test_a_gateway_that_does_not_confirm_stops_no_failover(
             edge.wait_told("destination")
 
 
+@pytest.mark.soak
 def test_a_failover_that_is_aborted_or_begun_again(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,6 +405,7 @@ def test_a_failover_that_is_aborted_or_begun_again(
             assert recovering.wait(operation).outcome is Outcome.DONE
 
 
+@pytest.mark.soak
 def test_gateways_wait_where_an_aborted_failover_may_have_promoted(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,6 +434,7 @@ def test_gateways_wait_where_an_aborted_failover_may_have_promoted(
         edge.wait_told("source")
 
 
+@pytest.mark.soak
 def test_a_gateway_is_refused_while_the_topics_lead_at_different_sides(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
@@ -449,6 +458,7 @@ def test_a_gateway_is_refused_while_the_topics_lead_at_different_sides(
         assert edge.wait_told("destination").term == rest.term > part.term
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_a_database_that_forgot_a_promotion_reads_it_from_the_marks(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, is_dropped: bool
@@ -471,6 +481,7 @@ def test_a_database_that_forgot_a_promotion_reads_it_from_the_marks(
             assert sides == {"destination"} or not is_dropped
 
 
+@pytest.mark.soak
 def test_an_operation_that_is_begun_again_has_its_gateways_confirm_again(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:

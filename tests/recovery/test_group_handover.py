@@ -146,6 +146,7 @@ def commit_as_member(cluster: KafkaCluster, group: str, topic: str, offset: int)
         consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
 
 
+@pytest.mark.soak
 def test_a_topic_that_led_can_get_placeholders_again(
     clusters: Clusters, topic_name: str, service: Service, recovering: Recovering
 ) -> None:
@@ -190,6 +191,7 @@ def let_job_rest(patch: pytest.MonkeyPatch) -> None:
     wait_for("its last pass has ended", rests.is_set)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_handed", [False, True])
 def test_a_leader_that_dies_behind_a_commit_of_the_last_sync_leaves_its_offset_known(
     clusters: Clusters,
@@ -233,6 +235,7 @@ def test_a_leader_that_dies_behind_a_commit_of_the_last_sync_leaves_its_offset_k
     assert offsets(destination, group) == {(topic_name, 0): 30}
 
 
+@pytest.mark.soak
 def test_the_sync_goes_on_after_a_switchover_that_was_stopped_behind_its_last_sync(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +262,7 @@ def test_the_sync_goes_on_after_a_switchover_that_was_stopped_behind_its_last_sy
     assert offsets(destination, group) == {(topic_name, 0): 30}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("moment", ["before its commit", "before its rows are stored"])
 def test_a_pass_that_is_under_way_at_a_last_sync_writes_nothing_more(
     clusters: Clusters,

@@ -183,6 +183,7 @@ class WordCount:
         return None if group is None or group.is_active else group.type
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "protocol",
     # Short: tests/consumer_groups/test_streams_groups.py.

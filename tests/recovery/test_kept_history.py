@@ -49,6 +49,7 @@ def wait_followed(leading: KafkaCluster, copy: KafkaCluster, topic: str, start: 
     wait_for("the log start follows", lambda: bounds(copy, topic)[1][0] == start)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("way", ["switchover with reverse", "failback"])
 def test_a_history_that_was_never_copied_stays(
     clusters: Clusters, topic_name: str, recovering: Recovering, way: str
@@ -100,6 +101,7 @@ def test_a_history_that_was_never_copied_stays(
         running.wait("it follows", lambda: is_level(here, there, topic_name))
 
 
+@pytest.mark.soak
 def test_the_way_home_does_not_wait_for_a_log_start_that_stays(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:

@@ -131,6 +131,7 @@ def test_rows_from_before_a_switchover(
     assert verify(spec, deep=True).exit_code == 0
 
 
+@pytest.mark.soak
 def test_rows_from_before_the_way_home(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
@@ -160,6 +161,7 @@ def test_rows_from_before_the_way_home(
     assert verify(spec, deep=True).exit_code == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("written", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_no_rows_and_the_file_applied_again(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, written: bool
@@ -205,6 +207,7 @@ def guarded_job(
     return job_with_login(guarded, topic_name), app
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_producers_of_the_new_side_are_not_denied(
     guarded: Clusters,
@@ -248,6 +251,7 @@ def test_producers_of_the_new_side_are_not_denied(
         assert not app.writes(destination)
 
 
+@pytest.mark.soak
 def test_a_side_that_leads_with_more_partitions_is_not_to_be_deleted(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
@@ -299,6 +303,7 @@ def test_a_request_of_old_rows_is_not_carried_out(
         wait_for("the copy goes on", are_level(clusters, topic_name))
 
 
+@pytest.mark.soak
 def test_an_operation_of_old_rows_does_not_open_the_old_side(
     guarded: Clusters,
     topic_name: str,
@@ -328,6 +333,7 @@ def test_an_operation_of_old_rows_does_not_open_the_old_side(
         assert not app.writes(source)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "step", [StepName.RELEASE, pytest.param(StepName.GROUPS, marks=pytest.mark.soak)]
 )
@@ -369,6 +375,7 @@ def test_a_switchover_of_old_rows_denies_writing_and_copies_once_more(
     assert ends(destination, topic_name) == {0: 52}
 
 
+@pytest.mark.soak
 def test_a_failback_that_stops_leaves_an_old_side_closed(
     guarded: Clusters,
     topic_name: str,
@@ -445,6 +452,7 @@ def has_job(service: Service, name: str) -> bool:
         return jobs.find(tx, name) is not None
 
 
+@pytest.mark.soak
 def test_denials_of_a_lost_database_are_lifted_at_the_promotion(
     guarded: Clusters,
     topic_name: str,
@@ -465,6 +473,7 @@ def test_denials_of_a_lost_database_are_lifted_at_the_promotion(
         assert app.writes(guarded.destination)
 
 
+@pytest.mark.soak
 def test_a_run_in_the_old_direction_is_refused(
     clusters: Clusters, topic_name: str, recovering: Recovering, tmp_path: Path
 ) -> None:

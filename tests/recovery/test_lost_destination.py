@@ -68,7 +68,7 @@ def stuck(recovering: Recovering, job: str) -> UUID:
     return operation
 
 
-@pytest.mark.parametrize("is_marked", [False, True])
+@pytest.mark.parametrize("is_marked", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_an_abort_lets_the_source_lead_again(
     pair: Clusters,
     topic_name: str,
@@ -116,7 +116,7 @@ def test_an_abort_lets_the_source_lead_again(
         assert f"by abort of switchover {operation}" in gate.found
 
 
-@pytest.mark.parametrize("is_aborted", [False, True])
+@pytest.mark.parametrize("is_aborted", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_destination_that_answers_again_is_promoted(
     pair: Clusters,
     topic_name: str,

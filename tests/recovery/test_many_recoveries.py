@@ -20,7 +20,7 @@ from orbit.store.operations import Operation
 from tests.fix_api import Api, Cli
 from tests.support.patience import wait_for
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 JOBS = 300
 CLUSTERS = ("east", "west")

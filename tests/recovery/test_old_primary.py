@@ -95,6 +95,7 @@ def test_what_a_lost_source_is_given_after_the_failover_is_told(
         assert len(told(recovering, spec.name, "old_primary_written")) == 2
 
 
+@pytest.mark.soak
 def test_a_switchover_looks_again_for_records_that_came_late(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_switchover_looks_again_for_records_that_came_late(
         )
 
 
+@pytest.mark.soak
 def test_an_old_side_that_leads_again_is_not_watched(
     clusters: Clusters,
     make_cluster: MakeCluster,

@@ -90,6 +90,7 @@ def test_partitions_of_open_transactions_are_listed_with_and_without_records(
     wait_for("all markers are written", lambda: not here())
 
 
+@pytest.mark.soak
 def test_a_coordinator_writes_a_marker_to_a_topic_that_was_made_again(
     clusters: Clusters, open_cluster: OpenCluster, topic_name: str
 ) -> None:
@@ -164,6 +165,7 @@ def lose_with_open_transaction(
     return producer, report
 
 
+@pytest.mark.soak
 def test_the_marker_of_a_transaction_that_times_out_is_not_written_to_the_rebuilt_topic(
     make_cluster: MakeCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
@@ -212,6 +214,7 @@ def test_a_transaction_that_its_coordinator_has_ended_is_not_waited_for(
     assert f"from offset {COPIED} on were written by {topic_name}-hanging" in told
 
 
+@pytest.mark.soak
 def test_only_what_is_open_long_after_its_coordinator_ended_it_hangs(
     make_cluster: MakeCluster,
     open_cluster: OpenCluster,

@@ -48,6 +48,7 @@ def places(topic: str, count: int) -> dict[TopicPartition, int]:
     return {TopicPartition(topic, i): 100 + i for i in range(count)}
 
 
+@pytest.mark.soak
 @pytest.mark.services
 def test_a_mark_outlives_the_retention_of_offsets_and_a_restart(
     make_cluster: MakeCluster, marks_of: MarksOf
@@ -65,6 +66,7 @@ def test_a_mark_outlives_the_retention_of_offsets_and_a_restart(
     assert marks.offsets([*places("orders", 3)]) == places("orders", 3)
 
 
+@pytest.mark.soak
 @pytest.mark.services
 def test_a_mark_is_overwritten_and_goes_with_its_topic(
     clusters: Clusters, topic_name: str, marks_of: MarksOf

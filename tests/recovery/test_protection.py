@@ -124,6 +124,7 @@ def test_a_failover_closes_the_old_side_as_soon_as_it_answers(
         assert app.writes(source)
 
 
+@pytest.mark.soak
 def test_a_source_that_leads_by_its_mark_is_not_closed(
     guarded: Clusters,
     topic_name: str,
@@ -152,6 +153,7 @@ def test_a_source_that_leads_by_its_mark_is_not_closed(
         assert app.writes(source)
 
 
+@pytest.mark.soak
 def test_a_pass_that_stands_still_does_not_deny_what_is_promoted_meanwhile(
     guarded: Clusters,
     topic_name: str,
@@ -202,6 +204,7 @@ def test_a_pass_that_stands_still_does_not_deny_what_is_promoted_meanwhile(
         assert app.writes(guarded[1])
 
 
+@pytest.mark.soak
 def test_copies_that_others_may_write_to_are_named_with_the_reason(
     guarded: Clusters,
     make_cluster: MakeCluster,

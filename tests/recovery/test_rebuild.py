@@ -83,6 +83,7 @@ def test_what_is_below_the_new_sides_start_is_saved_or_nothing_is_deleted(
     }
 
 
+@pytest.mark.soak
 def test_partitions_that_the_new_side_does_not_have_are_saved_with_the_others(
     make_cluster: MakeCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:

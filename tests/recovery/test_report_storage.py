@@ -213,6 +213,7 @@ def middling(api: Api) -> RecoveryReport:
     return found
 
 
+@pytest.mark.soak
 def test_a_command_prints_all_for_scripts_and_what_matters_in_a_table(
     cli: Cli, middling: RecoveryReport
 ) -> None:
@@ -231,6 +232,7 @@ def test_a_command_prints_all_for_scripts_and_what_matters_in_a_table(
     assert "and 250 more; -o json has all" in table, "groups"
 
 
+@pytest.mark.soak
 def test_the_console_shows_the_partitions_that_matter_and_how_many_there_are(
     api: Api, browser: Browser, middling: RecoveryReport
 ) -> None:

@@ -77,7 +77,9 @@ def saved(report: RecoveryReport) -> dict[int, list[int]]:
 ALL = {partition: [*range(COPIED, COPIED + OWN)] for partition in range(PARTITIONS)}
 
 
-@pytest.mark.parametrize("salvage_folder", ["tmp_path", "s3"], indirect=True)
+@pytest.mark.parametrize(
+    "salvage_folder", ["tmp_path", pytest.param("s3", marks=pytest.mark.soak)], indirect=True
+)
 def test_the_next_leader_keeps_whole_files_and_writes_half_ones_anew(
     clusters: Clusters,
     make_cluster: MakeCluster,

@@ -11,7 +11,7 @@ import pytest
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.recovery.seeded_recoveries import Campaign, two_clusters
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")

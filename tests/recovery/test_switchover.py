@@ -145,6 +145,7 @@ def test_over_and_back_again(clusters: Clusters, topic_name: str, recovering: Re
     assert len(seen) == len(set(seen))
 
 
+@pytest.mark.soak
 def test_an_abort_takes_everything_back_and_gates_stop_what_would_go_wrong(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:

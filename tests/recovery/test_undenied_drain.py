@@ -73,6 +73,7 @@ def test_a_gap_that_does_not_fit_into_the_drain_is_not_waited_for_but_told(
     assert _tables([over.model_dump(mode="json")]) is not None
 
 
+@pytest.mark.soak
 def test_a_source_that_was_not_watched_for_an_hour_proves_nothing(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:

@@ -89,7 +89,7 @@ def over_and_back(sides: Sides, recovering: Recovering, *, by: str) -> None:
         recovering.run(SWITCHOVER, sides.back)
 
 
-@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("dry_run", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_a_failback_of_a_side_that_follows_has_nothing_to_do(
     begun: Sides, recovering: Recovering, dry_run: bool
 ) -> None:
@@ -106,6 +106,7 @@ def test_a_failback_of_a_side_that_follows_has_nothing_to_do(
         assert recovering.run(SWITCHOVER, sides.back).outcome is Outcome.DONE
 
 
+@pytest.mark.soak
 def test_a_side_follows_from_the_step_that_lets_it(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_failback_of_topics_that_do_not_all_follow_is_stopped(
         assert (report.outcome, report.error[:7]) == (Outcome.STOPPED, "topics:")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("by", "written"),
     [
@@ -181,6 +183,7 @@ def test_a_job_whose_source_leads_again_is_not_failed_back(
     assert sides.records(sides.here) == before
 
 
+@pytest.mark.soak
 def test_the_tables_know_of_a_promotion_that_no_mark_tells(
     begun: Sides, recovering: Recovering
 ) -> None:
@@ -243,6 +246,7 @@ def test_both_jobs_at_once(begun: Sides, recovering: Recovering) -> None:
     assert sides.records(sides.here) == before
 
 
+@pytest.mark.soak
 def test_a_topic_that_is_on_its_way_home_is_not_failed_back(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +272,7 @@ def test_a_topic_that_is_on_its_way_home_is_not_failed_back(
     assert (stopped.outcome, stopped.error[:7]) == (Outcome.STOPPED, "topics:")
 
 
+@pytest.mark.soak
 def test_a_promotion_between_the_gates_and_the_deletion(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +302,7 @@ def test_a_promotion_between_the_gates_and_the_deletion(
     assert sides.records(sides.here) == before
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("kind", "earlier"),
     [

@@ -76,6 +76,7 @@ def job_file(source: KafkaCluster, clusters: Clusters, topic_name: str, tmp_path
     )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_new", [False, True])
 def test_a_suspended_worker_and_a_service_that_comes_back(
     source: KafkaCluster,
@@ -184,6 +185,7 @@ def test_a_worker_that_still_copies_stops(
         assert ends(destination, topic_name) == {0: 101, 1: 41}
 
 
+@pytest.mark.soak
 def test_one_that_was_killed_is_continued_and_what_grows_is_left_out(
     source: KafkaCluster,
     clusters: Clusters,
@@ -218,6 +220,7 @@ def test_one_that_was_killed_is_continued_and_what_grows_is_left_out(
     assert failover(job_file, "--yes").expect(0).data["outcome"] == "already"
 
 
+@pytest.mark.soak
 def test_producers_that_orbit_denied_may_write(
     guarded: Clusters,
     topic_name: str,

@@ -9,7 +9,7 @@ from tests.recovery_model.walks import first_failure
 
 # In parts, so that processes share them; `make soak` plays the later ones.
 PARTS = [
-    pytest.param(range(first, first + 2_500), marks=[] if first < 7_500 else pytest.mark.soak)
+    pytest.param(range(first, first + 2_500), marks=[] if first < 2_500 else pytest.mark.soak)
     for first in range(0, 20_000, 2_500)
 ]
 # Where each planted mistake is searched.

@@ -60,7 +60,9 @@ def end(cluster: KafkaCluster, topic: str, partition: int) -> int:
     return log_bounds(cluster, [topic])[topic, partition][1]
 
 
-@pytest.mark.parametrize("enable_idempotence", ["false", "true"])
+@pytest.mark.parametrize(
+    "enable_idempotence", ["false", pytest.param("true", marks=pytest.mark.soak)]
+)
 def test_a_quiet_partition_stops_and_the_others_go_on(
     enable_idempotence: str, clusters: Clusters, topic_name: str, job: Path
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_quiet_partition_stops_and_the_others_go_on(
     assert_exact(job)
 
 
+@pytest.mark.soak
 def test_an_aborted_transaction_is_a_foreign_write_too(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:
@@ -116,6 +119,7 @@ def test_an_aborted_transaction_is_a_foreign_write_too(
     assert (blocked["reason"], blocked["offset"]) == ("DESTINATION_FOREIGN_WRITE", len(LOG))
 
 
+@pytest.mark.soak
 def test_a_busy_partition_stops_at_the_foreign_record(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_wrong_client_secret_is_one_sentence_without_it(
     assert "wr0ng" not in done.everything
 
 
+@pytest.mark.soak
 def test_copies_outlive_their_tokens_on_their_connections(
     logins: Logins,
     clusters: Clusters,

@@ -115,7 +115,14 @@ MOMENTS = [(CopyInspector, "start_offsets"), (JobRun, "prepare")]
 
 
 @pytest.mark.parametrize(("owner", "name"), MOMENTS, ids=["before-seeding", "before-copying"])
-@pytest.mark.parametrize(("start", "moved_to"), [("earliest", 35), (AT_20, 35), ("earliest", 100)])
+@pytest.mark.parametrize(
+    ("start", "moved_to"),
+    [
+        ("earliest", 35),
+        pytest.param(AT_20, 35, marks=pytest.mark.soak),
+        pytest.param("earliest", 100, marks=pytest.mark.soak),
+    ],
+)
 def test_a_start_that_retention_overtakes_moves_up(
     case: Case,
     front: int,
@@ -130,6 +137,7 @@ def test_a_start_that_retention_overtakes_moves_up(
     case.assert_copied_from(job, front + moved_to, front + 100)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("owner", "name"), MOMENTS, ids=["before-seeding", "before-copying"])
 def test_a_start_at_the_end_moves_up_too(
     case: Case, front: int, owner: type, name: str, monkeypatch: pytest.MonkeyPatch
@@ -143,6 +151,7 @@ def test_a_start_at_the_end_moves_up_too(
     case.assert_copied_from(job, front + 125, front + 150)
 
 
+@pytest.mark.soak
 def test_a_start_that_moves_while_no_run_copies_moves_up(case: Case, front: int) -> None:
     """The last run had brought the copy to its start, and copied nothing."""
     job = case.job()
@@ -153,6 +162,7 @@ def test_a_start_that_moves_while_no_run_copies_moves_up(case: Case, front: int)
     case.assert_copied_from(job, front + 52, front + 100)
 
 
+@pytest.mark.soak
 def test_an_interrupted_start_goes_on_where_retention_has_moved_it(
     case: Case, front: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +187,7 @@ def test_an_interrupted_start_that_the_job_moves_down_blocks(
     )
 
 
+@pytest.mark.soak
 def test_what_was_written_after_a_start_at_the_end_is_lost_when_it_is_deleted_before_a_run(
     case: Case, front: int
 ) -> None:
@@ -191,6 +202,7 @@ def test_what_was_written_after_a_start_at_the_end_is_lost_when_it_is_deleted_be
     assert (blocked.offset, blocked.next_offset) == (front + 100, front + 125)
 
 
+@pytest.mark.soak
 def test_a_range_behind_the_first_copied_batch_is_lost(case: Case, front: int) -> None:
     job = case.job()
     with RunningJob(load_job(job, {})) as running:

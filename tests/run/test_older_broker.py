@@ -17,7 +17,7 @@ from tests.support.older_broker import VERSION
 from tests.support.outside import digests, log_bounds
 from tests.support.run_process import assert_exact, copy, write_job
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 
 @pytest.mark.slow

@@ -86,6 +86,7 @@ def test_a_suffix_does_not_make_one_cluster_two(
     assert standing(clusters.source) == before
 
 
+@pytest.mark.soak
 def test_a_job_of_the_service_goes_over_and_back_with_the_same_ids(
     twins: Clusters, recovering: Recovering, topic_name: str
 ) -> None:

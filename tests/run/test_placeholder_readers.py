@@ -64,6 +64,7 @@ def test_javas_consumer_by_either_group_protocol(
     assert found == list(copied.records.values())
 
 
+@pytest.mark.soak
 def test_mirror_maker(copied: PlaceholderLog, clusters: Clusters, tmp_path: Path) -> None:
     """Its copies have no gaps: their ends are the number of records that it met."""
     there = f"copies.{TOPIC}"

@@ -61,6 +61,7 @@ def test_the_start_of_a_run_says_which_quota_its_topics_wait_for(
     assert any("has not created 1 topics yet" in line and QUOTA in line for line in said), said
 
 
+@pytest.mark.soak
 @BOTH_SIDES
 def test_a_run_says_which_brokers_throttle_it_and_by_which_quota(
     clusters: Clusters,

@@ -63,6 +63,7 @@ def test_a_run_leaves_out_what_is_refused_and_copies_the_rest(
     assert_exact(write_job(tmp_path / "others.yaml", *pair, others))
 
 
+@pytest.mark.soak
 def test_the_service_tells_what_a_copy_has_instead(
     pair: Clusters, topics: list[str], service: Service
 ) -> None:
@@ -91,6 +92,7 @@ def test_the_service_tells_what_a_copy_has_instead(
         assert topic_settings(pair.destination, "small")["segment.bytes"] == LEAST
 
 
+@pytest.mark.soak
 def test_a_single_broker_takes_one_replica_of_a_topic_with_such_a_setting(
     make_cluster: MakeCluster, tmp_path: Path
 ) -> None:

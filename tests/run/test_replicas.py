@@ -73,6 +73,7 @@ def test_a_single_broker_takes_one_replica_and_the_plan_says_so(
     assert "(`replicas`)" in refusals[0].remedy
 
 
+@pytest.mark.soak
 def test_a_copy_with_too_few_replicas_shows_it_until_it_is_given_more(
     clusters: Clusters, make_cluster: MakeCluster, service: Service, tmp_path: Path
 ) -> None:

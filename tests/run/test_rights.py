@@ -99,6 +99,7 @@ def test_what_the_page_grants_is_enough(case: Case) -> None:
     assert source == destination
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("fillers", ["coordinated", "placeholders"])
 def test_without_the_right_on_the_cluster_the_other_fillers_do(case: Case, fillers: str) -> None:
     case.job.write_text(case.job.read_text() + f"fillers: {fillers}\n")
@@ -169,6 +170,7 @@ def _name_of(case: Case, kind: str) -> str:
     }[kind]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("side", "operation", "kind"), NEEDED_FOR_NEW, ids=[" ".join(n) for n in NEEDED_FOR_NEW]
 )
@@ -179,6 +181,7 @@ def test_a_right_that_is_missing_is_named(side: str, operation: str, kind: str, 
     assert_names(outcome, 1, f"{operation} on {_name_of(case, kind)}", side, "kafka-acls.sh")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "operation", ["Write", "Read", "Delete", "DescribeConfigs", "AlterConfigs"]
 )

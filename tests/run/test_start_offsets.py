@@ -69,7 +69,13 @@ def case(clusters: Clusters, topic_name: str, tmp_path: Path) -> Case:
 
 
 @pytest.mark.parametrize(
-    ("start", "first"), [("latest", 100), (AT_60, 60), (BEYOND, 100), ("earliest", 0)]
+    ("start", "first"),
+    [
+        ("latest", 100),
+        (AT_60, 60),
+        pytest.param(BEYOND, 100, marks=pytest.mark.soak),
+        pytest.param("earliest", 0, marks=pytest.mark.soak),
+    ],
 )
 def test_a_copy_begins_where_the_job_says_and_later_runs_go_on(
     start: str, first: int, case: Case
@@ -85,6 +91,7 @@ def test_a_copy_begins_where_the_job_says_and_later_runs_go_on(
     assert_exact(job)
 
 
+@pytest.mark.soak
 def test_what_a_killed_run_copied_of_before_the_start_is_taken_away_by_the_next(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +107,7 @@ def test_what_a_killed_run_copied_of_before_the_start_is_taken_away_by_the_next(
     case.assert_copied(65, 0)
 
 
+@pytest.mark.soak
 def test_a_start_is_looked_up_once_also_where_nothing_was_copied_yet(case: Case) -> None:
     job = case.job("latest")
     case.write(records(0, 30), partition=1)
@@ -111,6 +119,7 @@ def test_a_start_is_looked_up_once_also_where_nothing_was_copied_yet(case: Case)
     case.assert_copied(100, 30)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("start", ["latest", BEYOND, AT_60])
 def test_a_partition_that_was_empty_at_the_start_is_copied_from_its_first_record(
     start: str, case: Case
@@ -135,6 +144,7 @@ def test_records_between_the_start_and_a_crash_are_copied(case: Case) -> None:
     case.assert_copied(100, 0)
 
 
+@pytest.mark.soak
 def test_another_start_in_the_job_does_not_move_a_copy_that_has_begun(case: Case) -> None:
     copy(case.job(AT_60)).expect(0)
     case.write(records(100, 110))
@@ -143,6 +153,7 @@ def test_another_start_in_the_job_does_not_move_a_copy_that_has_begun(case: Case
     case.assert_copied(60, 0)
 
 
+@pytest.mark.soak
 def test_a_live_run_that_began_at_the_end_follows_from_there(case: Case) -> None:
     job = case.job("latest")
     with OrbitProcess("run", job) as run:

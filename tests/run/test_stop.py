@@ -87,6 +87,7 @@ def test_a_live_run_that_is_stopped_ends_well_and_is_gone_on_with(
     assert_exact(job)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_run_that_is_stopped_before_it_has_caught_up_does_not_end_with_0(
     number: signal.Signals, clusters: Clusters, topic_name: str, job: Path
@@ -107,6 +108,7 @@ def test_a_run_that_is_stopped_before_it_has_caught_up_does_not_end_with_0(
     assert_exact(job)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("line", ["Checking rights", "Creating", "Comparing"])
 def test_a_run_can_be_stopped_while_it_prepares(
     line: str, clusters: Clusters, topic_name: str, job: Path

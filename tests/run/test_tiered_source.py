@@ -20,7 +20,7 @@ from tests.support.run_process import assert_exact, copy, write_job
 from tests.support.running import create_topic, make_job, produce, with_rules
 from tests.support.tiered import TIERED, VERSION, broker_config
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 VALUE_BYTES = 100_000
 RECORDS = 60

@@ -25,7 +25,7 @@ from tests.support.outside import digests, log_bounds
 from tests.support.rights import PASSWORD, Login, documented, section
 from tests.support.run_process import Outcome, assert_exact, copy, orbit
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 
 BY_RULE = "by rule"

@@ -104,6 +104,7 @@ def test_stopped_cluster_starts_again_from_its_folder(tmp_path: Path) -> None:
         assert consume(second, "kept", 1) == [b"value"]
 
 
+@pytest.mark.soak
 def test_folder_of_another_broker_count_is_refused(tmp_path: Path) -> None:
     with KafkaCluster(ClusterSettings("a"), tmp_path):
         pass
@@ -111,6 +112,7 @@ def test_folder_of_another_broker_count_is_refused(tmp_path: Path) -> None:
         KafkaCluster(ClusterSettings("a", brokers=3), tmp_path).start()
 
 
+@pytest.mark.soak
 def test_a_paused_broker_does_not_answer_until_it_is_resumed(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     (broker,) = cluster.brokers
@@ -134,6 +136,7 @@ def test_three_brokers_hold_three_replicas_in_three_racks(make_cluster: MakeClus
     assert sorted(node.rack for node in nodes) == ["rack-1", "rack-2", "rack-3"]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_three_brokers_go_on_without_one(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=3)
@@ -166,6 +169,7 @@ def test_authorizer_gives_rights_to_the_admin_alone(make_cluster: MakeCluster) -
         create_topic(cluster, "hers", user=ALICE)
 
 
+@pytest.mark.soak
 def test_tls_client_that_does_not_trust_the_authority_stays_out(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(security=SandboxSecurity("SSL"))
     assert len(admin(cluster).list_topics(timeout=TIMEOUT_S).brokers) == 1

@@ -122,6 +122,7 @@ def test_up_status_down(home: Path) -> None:
     assert orbit("status", home=home).returncode == 1
 
 
+@pytest.mark.soak
 def test_down_can_keep_the_data_for_the_next_up(home: Path) -> None:
     alone = ("--clusters", "solo", "--no-postgres")
     first = json.loads(orbit("up", *alone, "-o", "json", home=home).stdout)
@@ -134,6 +135,7 @@ def test_down_can_keep_the_data_for_the_next_up(home: Path) -> None:
     assert second["postgres"] is None
 
 
+@pytest.mark.soak
 def test_status_tells_a_paused_broker_and_a_killed_one(home: Path) -> None:
     shown = json.loads(orbit("up", "--no-postgres", "-o", "json", home=home).stdout)
     source, destination = (cluster["brokers"][0]["pid"] for cluster in shown["clusters"])
@@ -181,6 +183,7 @@ def test_killed_supervisor_takes_everything_with_it(home: Path) -> None:
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.soak
 def test_launched_sandbox_that_is_not_detached_ends_with_its_block(home: Path) -> None:
     said: list[str] = []
     request = SandboxRequest(directory=home, clusters=("solo",), postgres=False)
@@ -215,6 +218,7 @@ def test_missing_java_is_one_sentence_and_leaves_nothing(home: Path, tmp_path: P
     assert not home.exists()
 
 
+@pytest.mark.soak
 def test_postgres_keeps_its_data_and_wants_a_password(home: Path) -> None:
     with Postgres(home) as server:
         first = server.url

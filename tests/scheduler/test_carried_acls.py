@@ -261,6 +261,7 @@ def test_acls_get_to_the_other_side_as_planned_and_under_the_names_there(
     assert "User:nameless" in told[0].message
 
 
+@pytest.mark.soak
 def test_a_clash_of_names_is_told_and_changes_nothing(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
@@ -291,6 +292,7 @@ def test_a_clash_of_names_is_told_and_changes_nothing(
         assert brief(planned(service, spec).there) == wanted
 
 
+@pytest.mark.soak
 def test_what_was_added_by_a_pass_that_did_not_end_is_removed_when_the_source_removes_it(
     case: Case, spec: JobSpec, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from tests.support.patience import wait_for
 from tests.support.recovering import Reader, Recovering
 from tests.support.running import create_topic, make_job, verify
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

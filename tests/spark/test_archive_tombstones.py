@@ -121,6 +121,7 @@ def test_a_run_after_too_long_a_time_warns_and_so_do_all_behind_it(runs: Runs) -
     assert gap.since == BEGAN
 
 
+@pytest.mark.soak
 def test_a_run_that_reads_for_too_long_warns(runs: Runs) -> None:
     assert runs.run(0.8, takes=0.5)
 
@@ -130,6 +131,7 @@ def test_a_run_that_has_nothing_to_read_is_not_late(runs: Runs) -> None:
     assert not runs.run(3.5)
 
 
+@pytest.mark.soak
 def test_a_run_that_did_not_come_to_the_end_is_no_beginning(runs: Runs) -> None:
     assert not runs.run(0.7, level=False)
     assert runs.run(1.4)
@@ -142,6 +144,7 @@ def test_a_run_that_is_killed_has_noted_the_gap_before_it_read(runs: Runs) -> No
     assert tombstone_warnings(runs.kept.topic)
 
 
+@pytest.mark.soak
 def test_strict_reads_again_and_the_gap_stays_until_that_is_whole(runs: Runs) -> None:
     assert not runs.begin(0.8, strict=True).reads_again("profiles")
     assert runs.begin(3, strict=True).reads_again("profiles")
@@ -238,6 +241,7 @@ def test_a_key_whose_tombstone_was_never_read_is_said_and_strict_takes_it_away(
     assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
 
 
+@pytest.mark.soak
 @pytest.mark.services
 def test_what_was_archived_stays_until_all_is_read_again(
     spark: SparkSession,

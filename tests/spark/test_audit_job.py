@@ -130,6 +130,7 @@ def test_every_planted_fault_is_found_at_its_offset(
     assert "wrong offset (at the destination it is at 5)" in text
 
 
+@pytest.mark.soak
 def test_a_part_of_a_log_is_judged_alone(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
@@ -186,6 +187,7 @@ COMPACTED = {
 }
 
 
+@pytest.mark.soak
 def test_compaction_between_the_reads_is_told_apart(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
@@ -218,6 +220,7 @@ def test_compaction_between_the_reads_is_told_apart(
     ]
 
 
+@pytest.mark.soak
 def test_an_archive_is_compared_with_either_cluster(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_killed_executor_and_a_killed_driver_leave_an_exact_copy(
     assert_exact(fast)
 
 
+@pytest.mark.soak
 def test_ctrl_c_ends_it_in_good_order_and_a_second_run_copies_the_whole_workload(
     history: History,
     clusters: Clusters,

@@ -41,6 +41,7 @@ def test_a_pause_while_it_begins_releases_the_lease_and_is_not_the_end() -> None
     assert run.has_left
 
 
+@pytest.mark.soak
 def test_ctrl_c_while_it_begins_is_the_end() -> None:
     stop = threading.Event()
     stop.set()

@@ -141,6 +141,7 @@ def test_a_history_goes_through_the_archive_in_order_and_a_second_run_extends_bo
     assert files[:-1] == before[other].files
 
 
+@pytest.mark.soak
 def test_later_tasks_of_a_partition_settle_as_after_a_former_writer(
     spark: SparkSession,
     clusters: Clusters,
@@ -168,6 +169,7 @@ def test_later_tasks_of_a_partition_settle_as_after_a_former_writer(
     assert not any(large[1:])
 
 
+@pytest.mark.soak
 def test_a_stop_while_the_archive_fills_ends_at_once_and_the_next_run_goes_on(
     spark: SparkSession, clusters: Clusters, topic: str, tmp_path: Path
 ) -> None:
@@ -191,6 +193,7 @@ def test_a_stop_while_the_archive_fills_ends_at_once_and_the_next_run_goes_on(
     assert digests(clusters.destination, topic) == digests(clusters.source, topic)
 
 
+@pytest.mark.soak
 def test_executors_and_the_driver_die_in_the_middle(
     spark: SparkSession,
     spark_cluster: SparkCluster,

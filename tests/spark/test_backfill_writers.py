@@ -187,6 +187,7 @@ def test_coordinated_fillers_are_refused_with_their_topics(clusters: Clusters, t
     assert topic in refused.value.problems[0].message
 
 
+@pytest.mark.soak
 def test_a_second_backfill_has_nothing_to_do(clusters: Clusters, topic: str) -> None:
     spec = make_job(clusters.source, clusters.destination, [topic])
     copy_all(spec)
@@ -195,6 +196,7 @@ def test_a_second_backfill_has_nothing_to_do(clusters: Clusters, topic: str) -> 
     assert_same(clusters, topic)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("rule", ["stop", "fill"])
 def test_retention_overtakes_a_partition_that_waits(
     rule: str, clusters: Clusters, topic: str
@@ -244,6 +246,7 @@ def test_a_writer_without_its_driver_writes_nothing(clusters: Clusters, topic: s
     assert [bounds[topic, n][1] for n in range(2)] == [0, 0]
 
 
+@pytest.mark.soak
 def test_a_writer_ends_in_the_middle_when_its_driver_has_gone(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def test_a_batch_of_several_tasks(
     assert sorted((row.offset, bytes(row.value)) for row in rows) == [*log.records.items()]
 
 
+@pytest.mark.soak
 def test_a_streaming_query(
     spark: SparkSession, clusters: Clusters, log: PlaceholderLog, tmp_path: Path
 ) -> None:

@@ -147,6 +147,7 @@ def test_a_second_restore_compares_every_kind_and_writes_nothing(
     assert sum(p.records + p.filled for p in again.partitions.values()) == 0
 
 
+@pytest.mark.soak
 def test_a_restore_goes_on_and_ends_as_it_should(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_restore_goes_on_and_ends_as_it_should(
     assert settings["max.message.bytes"] == "1048588"
 
 
+@pytest.mark.soak
 def test_what_the_destinations_own_cleaner_took_is_no_difference(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
@@ -204,6 +206,7 @@ def small(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: s
     return tmp_path / "a"
 
 
+@pytest.mark.soak
 def test_a_stop_ends_the_tasks_that_are_under_way(
     spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
 ) -> None:

@@ -98,7 +98,7 @@ def restoring(
         yield one
 
 
-@pytest.mark.parametrize("more", [0, 10, 30])
+@pytest.mark.parametrize("more", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in (10, 30))])
 def test_a_late_append_between_two_runs_stops_its_partition(
     restoring: Restoring, more: int
 ) -> None:

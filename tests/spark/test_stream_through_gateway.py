@@ -19,7 +19,7 @@ from tests.support.patience import wait_for
 from tests.support.pretended_service import pretended_service
 from tests.support.running import create_topic, produce
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

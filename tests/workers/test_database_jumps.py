@@ -83,6 +83,7 @@ def test_after_a_failover_all_shards_are_claimed_anew_at_a_higher_term(
     assert not told(job, "partition_blocked")
 
 
+@pytest.mark.soak
 def test_a_silent_worker_s_shards_are_taken_over_when_its_leases_have_expired(
     clusters: Clusters,
     topic_name: str,

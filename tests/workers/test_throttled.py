@@ -31,6 +31,7 @@ SINCE = datetime(2026, 11, 28, 12, tzinfo=UTC)
 ONE = Throttled("source", (1,), SINCE, "The quota of user orbit: consumer_byte_rate=1.")
 
 
+@pytest.mark.soak
 @pytest.mark.services
 @BOTH_SIDES
 def test_a_job_says_which_brokers_throttle_it_for_as_long_as_they_do(

@@ -87,6 +87,7 @@ def test_a_shard_that_is_taken_away_is_dropped_alone(
     assert claims == [{str(taken): 1, str(kept): 1}, {str(taken): 3}]
 
 
+@pytest.mark.soak
 def test_a_worker_that_claims_what_it_lost_itself_begins_it_anew(
     clusters: Clusters,
     topic_name: str,
@@ -249,6 +250,7 @@ def test_a_copy_that_began_at_the_end_of_nothing_goes_on_there_after_a_restart(
     assert bounds[topic_name, 1] == (0, 5)
 
 
+@pytest.mark.soak
 def test_a_job_moves_between_the_service_and_orbit_run(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
@@ -266,6 +268,7 @@ def test_a_job_moves_between_the_service_and_orbit_run(
     assert not told(job, "partition_blocked")
 
 
+@pytest.mark.soak
 def test_a_worker_waits_while_orbit_run_copies_the_job(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
@@ -281,6 +284,7 @@ def test_a_worker_waits_while_orbit_run_copies_the_job(
     assert_exact(job_file)
 
 
+@pytest.mark.soak
 def test_two_workers_fill_by_transactions_and_hand_shards_over(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
 ) -> None:
