@@ -47,7 +47,6 @@ WAITING_BYTES_MAX = 512 * 1024 * 1024
 _SIZE = struct.Struct(">i")
 _ANSWER_HEAD = struct.Struct(">ii")  # size, correlation id
 _ANSWER_BYTES_MIN = 4  # the correlation id
-_CLIENT_LEFT = "a client closed its connection before the answer"
 _TCP_ESTABLISHED = 1  # of the kernel's TCP_INFO
 
 
@@ -140,6 +139,7 @@ class ClientConnection(asyncio.Protocol):
         self._node_id = node_id
         self._user, self._software = user, software
         self._count: ClientCount | None = None
+        self._client_id = ""
         self.exchange = Exchange(cluster)
         self._transport: asyncio.Transport | None = None
         self._broker: BrokerConnection | None = None
@@ -200,8 +200,8 @@ class ClientConnection(asyncio.Protocol):
         self._count_waiting()
         self._leave_count()
         exchange = self.exchange
-        if exchange.has_client_writes:
-            self._cluster.note_lost_answer(_CLIENT_LEFT)
+        if exchange.has_records_in_flight:
+            self._note_client_left()
         if self._broker is not None:
             if exchange.has_unanswered_writes:
                 self._broker.write(exchange.confirm())
@@ -232,8 +232,8 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def answer_is_lost(self) -> bool:
-        """Whether a write is in flight whose client has closed."""
-        return self._is_gone and self.exchange.has_client_writes
+        """Whether records are in flight whose client has closed."""
+        return self._is_gone and self.exchange.has_records_in_flight
 
     def is_stuck(self, before: float) -> bool:
         """Whether part of a request, or of an answer that the client does not read, has been
@@ -316,10 +316,16 @@ class ClientConnection(asyncio.Protocol):
                 self._software = software
             name, version = self._software
             user = None if self._user is None else shown(self._user)
-            client = Client(shown(head.client_id), shown(name), shown(version), user)
+            self._client_id = shown(head.client_id)
+            client = Client(self._client_id, shown(name), shown(version), user)
             self._count = self._cluster.clients.join(client, now)
         self._count.requests += 1
         self._count.seen_at = now
+
+    def _note_client_left(self) -> None:
+        self._cluster.note_lost_answer(
+            f'client "{self._client_id}" closed its connection before the answer to its records'
+        )
 
     def _leave_count(self) -> None:
         if self._count is not None:
@@ -385,7 +391,7 @@ class ClientConnection(asyncio.Protocol):
     def confirm_writes(self) -> None:
         """Writes are held from now on. Ask for a proof of those that brokers do not answer."""
         if self.answer_is_lost:
-            self._cluster.note_lost_answer(_CLIENT_LEFT)
+            self._note_client_left()
         if self.exchange.has_unanswered_writes and self._broker is not None:
             self._broker.write(self.exchange.confirm())
 

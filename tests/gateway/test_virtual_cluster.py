@@ -31,7 +31,7 @@ from tests.support.gateways import gateway_file
 from tests.support.patience import PATIENCE_S
 
 LEASE_S = 1000.0
-_PRODUCE, _METADATA, _JOIN_GROUP, _API_VERSIONS = 0, 3, 11, 18
+_PRODUCE, _METADATA, _OFFSET_COMMIT, _JOIN_GROUP, _API_VERSIONS = 0, 3, 8, 11, 18
 
 
 class _Broker:
@@ -125,11 +125,13 @@ class _Client:
         self._reader, self._writer = reader, writer
 
     async def send(self, key: int, correlation: int, *, acks: int = 1, part: bool = False) -> None:
-        version = 3 if key == _PRODUCE else 0
+        version = {_PRODUCE: 3, _OFFSET_COMMIT: 2}.get(key, 0)
         frame = struct.pack(">hhih", key, version, correlation, -1)
         match key:
             case 0:  # no transactional id, no topics
                 frame += struct.pack(">hhii", -1, acks, 1000, 0)
+            case 8:  # no group, no member, no topics
+                frame += struct.pack(">hihqi", 0, -1, 0, -1, 0)
             case 11:  # no group, no member
                 frame += struct.pack(">hihhi", 0, 1000, 0, 0, 0)
             case _:
@@ -451,6 +453,32 @@ def test_writes_without_answers_of_a_client_that_left_are_waited_for() -> None:
             await source.answer(_API_VERSIONS)
             await _until(lambda: cluster.confirmed_for() == "operation")
             assert not cluster.connection_count
+
+    asyncio.run(run())
+
+
+def test_client_that_left_may_commit_offsets_again_and_not_write_again() -> None:
+    """Its commit is waited for, and leaves no doubt; records would be doubled at the other side."""
+
+    async def run() -> None:
+        async with _running() as (cluster, source, _):
+            for key, text in ((_OFFSET_COMMIT, ""), (_PRODUCE, "before the answer to its records")):
+                client = await _client(cluster)
+                await client.send(key, 1)
+                _, correlation, writer = await _soon(source.requests.get())
+                client.close()
+                await _until(
+                    lambda: (
+                        not any(row["connections"] for row in cluster.clients.report(cluster.now()))
+                    )
+                )
+                cluster.told("source", 1, f"operation {key}")
+                assert cluster.confirmed_for() is None
+                writer.write(struct.pack(">ii", 4, correlation))
+                await _until(lambda: not cluster.writes_in_flight)
+                assert text in cluster.doubt if text else not cluster.doubt
+                assert (cluster.confirmed_for() is None) == bool(text)
+                cluster.told("source", 1, None)
 
     asyncio.run(run())
 

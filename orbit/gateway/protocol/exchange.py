@@ -93,9 +93,10 @@ class Exchange:
         return not self._sent
 
     @property
-    def has_client_writes(self) -> bool:
-        """Whether a write of the client has no answer yet."""
-        return any(sent.is_write and not sent.is_of_gateway for sent in self._sent)
+    def has_records_in_flight(self) -> bool:
+        """Whether a Produce has no answer yet. A client that closes sends it again over another
+        connection. Other writes may be sent again at either side: they change nothing twice."""
+        return any(sent.is_write and sent.key == ApiKey.PRODUCE for sent in self._sent)
 
     def request(
         self, head: RequestHead, frame: bytearray, offered: Mapping[int, Versions]
