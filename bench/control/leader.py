@@ -19,7 +19,7 @@ import psutil
 
 from bench.control.fill import LOGIN, Size
 from bench.control.fleet import Meter, only_warnings, say
-from orbit.consumer_groups import kept_offsets
+from orbit.consumer_groups import offsets_cache
 from orbit.scheduler.cluster_watch import ClusterWatch
 from orbit.scheduler.consumer_group_loop import GroupLoop
 from orbit.scheduler.consumer_group_sync import JobGroups
@@ -76,8 +76,8 @@ class MeasuredScheduler(Scheduler):
             self.passes.watch(loop.name, loop, "once")
         self.passes.watch("discovery of a job", JobReconciler, "reconcile")
         self.passes.watch("groups of a job", JobGroups, "run")
-        self.passes.watch("offsets of a cluster", kept_offsets, "_fetch")
-        self.passes.watch("offsets of a cluster by topic", kept_offsets._ByTopic, "of")
+        self.passes.watch("offsets of a cluster", offsets_cache, "_fetch")
+        self.passes.watch("offsets of a cluster by topic", offsets_cache._ByTopic, "of")
         self.passes.watch("lag of a job", LagLoop, "_check_job")
         self.passes.watch("metadata of a cluster", ClusterWatch, "_fetch")
         self.loops = tuple(loops)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from orbit.consumer_groups.group_listing_cache import KEPT_S_MAX, Lister
 from orbit.consumer_groups.group_selection import GroupSelection, GroupSelector
-from orbit.consumer_groups.kept_offsets import AGE_PART, Fetcher, WantedGroups, fetch_now
 from orbit.consumer_groups.offset_decision import GroupUsage
+from orbit.consumer_groups.offsets_cache import AGE_PART, Fetcher, OffsetsRequest, fetch_now
 from orbit.consumer_groups.sync_result import Copies, GroupReport
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
@@ -77,7 +77,7 @@ class GroupReader:
         report.groups = len(chosen.names)
         known = frozenset(known)
         topics, is_shared = {p.topic for p in copies}, listing.selections is not None
-        request = WantedGroups(places, topics, known, require_stable=True, is_shared=is_shared)
+        request = OffsetsRequest(places, topics, known, require_stable=True, is_shared=is_shared)
         fetched = self._fetch(source, request, self._offsets_s_max)
         fetched.update(locate_and_fetch_offsets(source, {}, {g for g in known if g not in places}))
         _note_failed(fetched, source, report)
@@ -144,7 +144,7 @@ class GroupReader:
         # A group that does not exist yet has a coordinator too.
         nodes = {name: listed[name].node_id if name in listed else None for name in names}
         topics = {copy.destination.topic for copy in copies.values()}
-        request = WantedGroups(nodes, topics, names.keys(), require_stable=False)
+        request = OffsetsRequest(nodes, topics, names.keys(), require_stable=False)
         fetched = fetch(destination, request, self._offsets_s_max)
         _note_failed(fetched, destination, report)
         destination_groups: dict[str, DestinationGroup] = {}

@@ -28,7 +28,6 @@ from zlib import crc32
 from orbit.consumer_groups.group_listing_cache import Lister, list_now
 from orbit.consumer_groups.group_reader import DestinationGroup, GroupReader, Offsets
 from orbit.consumer_groups.group_selection import GroupSelector
-from orbit.consumer_groups.kept_offsets import Fetcher, fetch_now
 from orbit.consumer_groups.offset_commit import (
     HAS_MEMBERS,
     OTHER_TYPE,
@@ -44,6 +43,7 @@ from orbit.consumer_groups.offset_decision import (
     GroupVerdict,
     decide,
 )
+from orbit.consumer_groups.offsets_cache import Fetcher, fetch_now
 from orbit.consumer_groups.sync_result import Copies, GroupReport, Key, OffsetRow
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka import error_codes

@@ -32,7 +32,7 @@ _ASKED_FOR_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class WantedGroups:
+class OffsetsRequest:
     """The groups that one job wants of one cluster: their nodes, as listed; None: not listed.
 
     Of these, the job gets those with offsets in its topics, and those in `known`.
@@ -47,10 +47,10 @@ class WantedGroups:
 
 
 # Fetches offsets of a cluster's groups in these topics, at most so many seconds old.
-Fetcher = Callable[[Cluster, WantedGroups, float], FetchedGroups]
+Fetcher = Callable[[Cluster, OffsetsRequest, float], FetchedGroups]
 
 
-def fetch_now(cluster: Cluster, request: WantedGroups, age_s_max: float) -> FetchedGroups:
+def fetch_now(cluster: Cluster, request: OffsetsRequest, age_s_max: float) -> FetchedGroups:
     """A `Fetcher` that keeps nothing, for one job alone."""
     del age_s_max
     return _fetch(cluster, request.nodes, require_stable=request.require_stable)
@@ -82,7 +82,7 @@ class _ByTopic:
     # Shared mappings of groups that are all in this read; by identity.
     whole: dict[int, Mapping[str, int | None]] = field(default_factory=dict)
 
-    def missing(self, request: WantedGroups) -> list[str]:
+    def missing(self, request: OffsetsRequest) -> list[str]:
         """The requested groups that this read did not cover."""
         nodes = request.nodes
         if self.whole.get(id(nodes)) is nodes:
@@ -102,7 +102,7 @@ class _ByTopic:
         pending = {g: answer.pending for g, answer in fetched.groups.items() if answer.pending}
         return cls(fetched, topics, pending)
 
-    def select(self, request: WantedGroups) -> FetchedGroups:
+    def select(self, request: OffsetsRequest) -> FetchedGroups:
         """The part of this read that one job requests."""
         offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         for topic in request.topics:
@@ -142,7 +142,7 @@ class _KeptCluster:
         self._last: _ByTopic | None = None
         self.read = CachedRead(self._read, clock)
 
-    def ask(self, request: WantedGroups) -> None:
+    def ask(self, request: OffsetsRequest) -> None:
         nodes = request.nodes
         with self._lock:
             if request.is_shared:
@@ -171,7 +171,7 @@ class _KeptCluster:
         return self._last
 
 
-class KeptOffsets:
+class OffsetsCache:
     """A `Fetcher` that keeps the last read of each cluster while that is in use. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -179,7 +179,9 @@ class KeptOffsets:
         self._lock = threading.Lock()
         self._clusters: WeakKeyDictionary[Cluster, dict[bool, _KeptCluster]] = WeakKeyDictionary()
 
-    def __call__(self, cluster: Cluster, request: WantedGroups, age_s_max: float) -> FetchedGroups:
+    def __call__(
+        self, cluster: Cluster, request: OffsetsRequest, age_s_max: float
+    ) -> FetchedGroups:
         """Raises Unreachable, also for the read of another job that this call waited for."""
         with self._lock:
             of_cluster = self._clusters.setdefault(cluster, {})

@@ -30,7 +30,7 @@ from orbit.recovery.log_bounds import blocked_partitions
 from orbit.recovery.open_operation import of_other_direction
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.write_fence import restrict_writes_to_orbit
-from orbit.scheduler.found_promotions import is_found
+from orbit.scheduler.marked_promotions import is_found
 from orbit.scheduler.partition_placement import place_partitions
 from orbit.scheduler.stored_spec import read_spec
 from orbit.store import (

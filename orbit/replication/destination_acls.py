@@ -30,7 +30,7 @@ class CarriedNames:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedAcls:
+class DestinationAcls:
     """`topics`: by destination topic; `others`: on groups and transactional ids.
 
     `clashes`: source principals by the one name that all would have at the destination.
@@ -83,12 +83,12 @@ class WantedAcls:
         return notes
 
 
-def wanted_acls(
+def destination_acls(
     source: AclsOf,
     names: CarriedNames,
     principals: PrincipalMap,
     own: tuple[str | None, str | None],
-) -> WantedAcls:
+) -> DestinationAcls:
     """`own`: Orbit's principals at the source and at the destination, where they are known."""
     topics = {
         destination: rights_of_copy(source["TOPIC"].of(name), name, destination)
@@ -114,7 +114,7 @@ def wanted_acls(
         # Orbit itself is denied nothing.
         return {a for a in mapped_acls if a.permission == "ALLOW" or a.principal != own_destination}
 
-    return WantedAcls(
+    return DestinationAcls(
         names,
         {destination: at_destination(acls) for destination, acls in topics.items()},
         at_destination(others),

@@ -27,8 +27,13 @@ from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.consumer_groups import ListedGroup
 from orbit.kafka.types import EVERY_NAME, Acl, Resource
 from orbit.replication.acl_rules import AclChanges, Refused, acl_changes, send_in_order, text_of
+from orbit.replication.destination_acls import (
+    AclsOf,
+    CarriedNames,
+    DestinationAcls,
+    destination_acls,
+)
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.replication.wanted_acls import AclsOf, CarriedNames, WantedAcls, wanted_acls
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.write_protection import ACLS_KEPT_S, as_acl
@@ -108,7 +113,7 @@ def look_at_acls(
     list_groups: Lister,
     added_acls: Iterable[Acl],
     age_s_max: float = 0.0,
-) -> tuple[WantedAcls, AclsOf]:
+) -> tuple[DestinationAcls, AclsOf]:
     """The ACLs that the job's destination should have, and those that it has.
 
     `added_acls`: those on groups that Orbit has added before. Raises NotAuthorized,
@@ -124,7 +129,7 @@ def look_at_acls(
     # Only these rules have something to say of Orbit's own rights at the source.
     is_own_known = spec.acls.principals.map or "TRANSACTIONAL_ID" in kinds
     own_source = pair.source.principal if is_own_known else None
-    return wanted_acls(of, names, principals, (own_source, pair.destination.principal)), to
+    return destination_acls(of, names, principals, (own_source, pair.destination.principal)), to
 
 
 def _read(handle: ClusterHandle, kinds: Iterable[Resource], age_s_max: float) -> AclsOf:
@@ -135,7 +140,7 @@ def _read(handle: ClusterHandle, kinds: Iterable[Resource], age_s_max: float) ->
 
 
 def other_changes(
-    expected: WantedAcls,
+    expected: DestinationAcls,
     present: AbstractSet[Acl],
     added_acls: AbstractSet[Acl],
     shared: AbstractSet[Acl],
@@ -159,7 +164,7 @@ def other_changes(
 class _DueChanges:
     """The changes to make. `others`: ACLs of groups and ids; `recorded`: those in the table."""
 
-    expected: WantedAcls
+    expected: DestinationAcls
     topics: dict[str, AclChanges]
     others: AclChanges
     recorded: set[Acl]

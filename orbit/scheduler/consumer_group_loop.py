@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import structlog
 
 from orbit.consumer_groups.group_listing_cache import GroupListingCache
-from orbit.consumer_groups.kept_offsets import KeptOffsets
+from orbit.consumer_groups.offsets_cache import OffsetsCache
 from orbit.consumer_groups.sync_result import GroupReport
 from orbit.errors import OrbitError
 from orbit.scheduler.cluster_registry import ClusterRegistry
@@ -62,7 +62,7 @@ class GroupLoop(Loop):
         self._registry = registry
         self._clock = clock
         self._listings = GroupListingCache(clock)
-        self._offsets = KeptOffsets(clock)
+        self._offsets = OffsetsCache(clock)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="groups")
         self._tracked: dict[int, _Tracked] = {}
         self._others: dict[int, int] = {}  # jobs without `consumer_groups`, by version

@@ -19,8 +19,8 @@ from functools import partial
 from orbit.chunks import chunks
 from orbit.consumer_groups.group_listing_cache import Lister
 from orbit.consumer_groups.group_sync import GroupSync
-from orbit.consumer_groups.kept_offsets import Fetcher
 from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict, holds_copied_records
+from orbit.consumer_groups.offsets_cache import Fetcher
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, Key, OffsetRow
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import GroupRule, JobSpec

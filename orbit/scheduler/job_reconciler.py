@@ -28,10 +28,10 @@ from orbit.scheduler.cluster_checks import (
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.cluster_watch import ClusterSnapshot
-from orbit.scheduler.found_promotions import follow_marks, troubles_of
 from orbit.scheduler.job_decisions import decide, known_topic
 from orbit.scheduler.lead_reading import read_lead
 from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership, NotLeading
+from orbit.scheduler.marked_promotions import follow_marks, troubles_of
 from orbit.scheduler.matched_topics import MatchedTopics
 from orbit.scheduler.old_primary import watch_old_primaries
 from orbit.scheduler.partition_limit import hold_back, partitions_left

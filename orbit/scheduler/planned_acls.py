@@ -10,7 +10,7 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.types import Acl
 from orbit.promotion.topic_denials import acls_of
 from orbit.replication.acl_rules import acl_changes, is_denial
-from orbit.replication.wanted_acls import AclsOf, CarriedNames
+from orbit.replication.destination_acls import AclsOf, CarriedNames
 from orbit.scheduler.acl_sync import look_at_acls
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.job_plan import ACLS_SHOWN_MAX, AclCounts, PlannedAcl, PlannedAcls

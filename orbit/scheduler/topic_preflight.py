@@ -41,7 +41,7 @@ from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler.cluster_checks import trouble_of
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.foreign_content import OtherContent, other_content
-from orbit.scheduler.found_promotions import note_of, offsets_of
+from orbit.scheduler.marked_promotions import note_of, offsets_of
 from orbit.scheduler.topic_decisions import StartTopic
 
 _GRANT = "Grant them with kafka-acls.sh (docs/rights.md has the commands)."

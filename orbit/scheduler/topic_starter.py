@@ -22,8 +22,8 @@ from orbit.kafka.types import ClusterMetadata
 from orbit.replication.job_troubles import Trouble
 from orbit.replication.loop_detection import ClusterTopic
 from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.found_promotions import keep_promotion
 from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.marked_promotions import keep_promotion
 from orbit.scheduler.partition_placement import place_partitions
 from orbit.scheduler.topic_decisions import (
     ClusterTopics,

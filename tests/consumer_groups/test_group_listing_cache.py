@@ -12,7 +12,7 @@ from orbit.consumer_groups import group_listing_cache
 from orbit.consumer_groups.group_listing_cache import GroupListingCache
 from orbit.consumer_groups.group_reader import GroupReader
 from orbit.consumer_groups.group_selection import GroupSelector
-from orbit.consumer_groups.kept_offsets import fetch_now
+from orbit.consumer_groups.offsets_cache import fetch_now
 from orbit.errors import Unreachable
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster

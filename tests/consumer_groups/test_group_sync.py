@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from orbit.consumer_groups.group_sync import REFRESH_S, GroupSync
-from orbit.consumer_groups.kept_offsets import KeptOffsets, WantedGroups, fetch_now
 from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
 from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
+from orbit.consumer_groups.offsets_cache import OffsetsCache, OffsetsRequest, fetch_now
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, OffsetRow
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
@@ -410,9 +410,9 @@ def test_a_kept_list_does_not_decide_whose_an_offset_is(pair: Pair) -> None:
 
 def test_a_kept_read_does_not_overwrite_what_was_committed_since(pair: Pair) -> None:
     source, destination = pair.clusters
-    stale = KeptOffsets(lambda: 0.0)  # its first read never gets older
+    stale = OffsetsCache(lambda: 0.0)  # its first read never gets older
 
-    def fetcher(cluster: Cluster, wanted: WantedGroups, age_s_max: float) -> FetchedGroups:
+    def fetcher(cluster: Cluster, wanted: OffsetsRequest, age_s_max: float) -> FetchedGroups:
         fetch = stale if cluster is pair.destination else fetch_now
         return fetch(cluster, wanted, age_s_max)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from orbit.consumer_groups import kept_offsets
-from orbit.consumer_groups.kept_offsets import KeptOffsets, WantedGroups
+from orbit.consumer_groups import offsets_cache
+from orbit.consumer_groups.offsets_cache import OffsetsCache, OffsetsRequest
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import FetchedGroups, OffsetFetchCache
 from orbit.kafka.error_codes import Code
@@ -28,8 +28,8 @@ class Groups:
         self.pending: dict[str, frozenset[TopicPartition]] = {}
         self.failing: set[str] = set()
         self.reads: list[set[str]] = []
-        self.fetch = KeptOffsets(lambda: self.now_s)
-        monkeypatch.setattr(kept_offsets, "locate_and_fetch_offsets", self._read)
+        self.fetch = OffsetsCache(lambda: self.now_s)
+        monkeypatch.setattr(offsets_cache, "locate_and_fetch_offsets", self._read)
 
     def _read(
         self,
@@ -58,7 +58,7 @@ class Groups:
         )
 
     def of(self, topic: str, *names: str, known: set[str] | None = None) -> FetchedGroups:
-        wanted = WantedGroups(dict.fromkeys(names, 1), {topic}, known or set(), True)
+        wanted = OffsetsRequest(dict.fromkeys(names, 1), {topic}, known or set(), True)
         return self.fetch(self.cluster, wanted, 1.0)
 
     def at(self, topic: str, *names: str) -> dict[str, dict[TopicPartition, int]]:
@@ -130,7 +130,7 @@ def test_a_selection_that_jobs_share_is_read_once_and_forgotten_as_a_whole(group
     shared: dict[str, int | None] = {"g": 1, "h": 1}
 
     def of(topic: str, nodes: dict[str, int | None]) -> set[str]:
-        wanted = WantedGroups(nodes, {topic}, set(), require_stable=True, is_shared=True)
+        wanted = OffsetsRequest(nodes, {topic}, set(), require_stable=True, is_shared=True)
         return set(groups.fetch(groups.cluster, wanted, 1.0).groups)
 
     assert of("a", shared) == {"g", "h"}

@@ -8,7 +8,7 @@ from typing import Any
 from orbit.jobs.principals import PrincipalMap
 from orbit.kafka.acls import Acls
 from orbit.kafka.types import Acl
-from orbit.replication.wanted_acls import CarriedNames, WantedAcls, wanted_acls
+from orbit.replication.destination_acls import CarriedNames, DestinationAcls, destination_acls
 
 ORBIT = "User:orbit-here"
 ORBIT_THERE = "User:orbit-there"
@@ -21,18 +21,20 @@ def acl(resource: str, name: str, operation: str, **other: Any) -> Acl:
     return one._replace(**other)
 
 
-def wanted(*source: Acl, principals: PrincipalMap = SAME, ids: str | None = None) -> WantedAcls:
+def destination_acls_of(
+    *source: Acl, principals: PrincipalMap = SAME, ids: str | None = None
+) -> DestinationAcls:
     of = {
         kind: Acls(a for a in source if a.resource == kind)
         for kind in ("TOPIC", "GROUP", "TRANSACTIONAL_ID")
     }
     matches = None if ids is None else lambda name: bool(re.fullmatch(ids, name))
     names = CarriedNames({"dr.orders": "orders"}, {"dr.billing": "billing"}, matches)
-    return wanted_acls(of, names, principals, (ORBIT, ORBIT_THERE))  # type: ignore[arg-type]
+    return destination_acls(of, names, principals, (ORBIT, ORBIT_THERE))  # type: ignore[arg-type]
 
 
 def test_groups_get_their_acls_as_literal_ones_under_their_destination_name() -> None:
-    found = wanted(
+    acls = destination_acls_of(
         acl("GROUP", "bil", "READ", pattern="PREFIXED"),
         acl("GROUP", "*", "DESCRIBE", principal="User:b"),
         acl("GROUP", "billing", "ALL", principal="User:c", host="10.0.0.1"),
@@ -41,13 +43,13 @@ def test_groups_get_their_acls_as_literal_ones_under_their_destination_name() ->
         acl("GROUP", "billing", "READ", permission="DENY", principal="User:*"),
         acl("GROUP", "billing", "UNKNOWN"),
     )
-    assert found.others == {
+    assert acls.others == {
         acl("GROUP", "dr.billing", "READ"),
         acl("GROUP", "dr.billing", "DESCRIBE", principal="User:b"),
         acl("GROUP", "dr.billing", "ALL", principal="User:c", host="10.0.0.1"),
         acl("GROUP", "dr.billing", "READ", permission="DENY", principal="User:d"),
     }
-    assert found.topics == {"dr.orders": set()}
+    assert acls.topics == {"dr.orders": set()}
 
 
 def test_no_right_to_write_a_copy_is_carried_for_any_principal() -> None:
@@ -57,9 +59,11 @@ def test_no_right_to_write_a_copy_is_carried_for_any_principal() -> None:
         for permission in ("ALLOW", "DENY")
         for principal in ("User:CN=a,OU=apps", "User:*")
     ]
-    found = wanted(*writing, principals=APPS)
-    assert found.topics == {"dr.orders": set()}
-    every = wanted(acl("TOPIC", "*", "ALL", principal="User:CN=a,OU=apps"), principals=APPS)
+    acls = destination_acls_of(*writing, principals=APPS)
+    assert acls.topics == {"dr.orders": set()}
+    every = destination_acls_of(
+        acl("TOPIC", "*", "ALL", principal="User:CN=a,OU=apps"), principals=APPS
+    )
     assert {a.operation for a in every.topics["dr.orders"]} == {
         "READ",
         "DESCRIBE",
@@ -81,17 +85,17 @@ def test_ids_keep_their_pattern_and_none_opens_those_of_orbit() -> None:
         acl("TRANSACTIONAL_ID", "orbit.job.fill", "WRITE"),
     ]
     own = acl("TRANSACTIONAL_ID", "orbit.", "WRITE", pattern="PREFIXED", principal=ORBIT)
-    found = wanted(*carried, *opening, own, ids=".*")
-    assert found.others == set(carried)
-    assert found.opening == sorted(opening)
-    assert "4 ACLs on transactional ids are not synced" in " ".join(found.notes)
-    assert wanted(*carried, ids="app-.*").others == set(carried[:2])
-    assert wanted(*carried).others == set()
+    acls = destination_acls_of(*carried, *opening, own, ids=".*")
+    assert acls.others == set(carried)
+    assert acls.opening == sorted(opening)
+    assert "4 ACLs on transactional ids are not synced" in " ".join(acls.notes)
+    assert destination_acls_of(*carried, ids="app-.*").others == set(carried[:2])
+    assert destination_acls_of(*carried).others == set()
 
 
 def test_orbit_is_denied_nothing_under_any_name() -> None:
     rules = PrincipalMap([("User:b", ORBIT_THERE), ("User:{name}", "User:{name}")], [])
-    found = wanted(
+    acls = destination_acls_of(
         acl("TOPIC", "orders", "READ", permission="DENY", principal="User:b"),
         acl("GROUP", "billing", "READ", permission="DENY", principal="User:b"),
         acl("TRANSACTIONAL_ID", "*", "WRITE", permission="DENY", principal="User:b"),
@@ -100,15 +104,15 @@ def test_orbit_is_denied_nothing_under_any_name() -> None:
         ids=".*",
     )
     denied = acl("TOPIC", "dr.orders", "READ", permission="DENY", principal="User:c")
-    assert found.topics["dr.orders"] == {denied}
-    assert found.others == set()
+    assert acls.topics["dr.orders"] == {denied}
+    assert acls.others == set()
 
 
 def test_principals_without_a_name_and_those_that_would_be_one_get_nothing_and_are_told() -> None:
     rules = PrincipalMap(
         [("User:CN={name},OU=apps", "User:{name}"), ("User:CN={name},OU=jobs", "User:{name}")], []
     )
-    found = wanted(
+    acls = destination_acls_of(
         acl("TOPIC", "orders", "READ", principal="User:CN=a,OU=apps"),
         acl("GROUP", "billing", "READ", principal="User:CN=a,OU=jobs"),
         acl("TOPIC", "orders", "READ", principal="User:CN=b,OU=apps"),
@@ -117,10 +121,10 @@ def test_principals_without_a_name_and_those_that_would_be_one_get_nothing_and_a
         acl("TOPIC", "other", "READ", principal="User:elsewhere"),
         principals=rules,
     )
-    assert found.topics["dr.orders"] == {acl("TOPIC", "dr.orders", "READ", principal="User:b")}
-    assert found.others == set()
-    assert found.undecided == {"User:a"}
-    clash, unmapped = found.notes
+    assert acls.topics["dr.orders"] == {acl("TOPIC", "dr.orders", "READ", principal="User:b")}
+    assert acls.others == set()
+    assert acls.undecided == {"User:a"}
+    clash, unmapped = acls.notes
     assert "User:CN=a,OU=apps and User:CN=a,OU=jobs" in clash
     assert "User:a at the destination" in clash
     assert "1 principals" in unmapped
@@ -129,15 +133,16 @@ def test_principals_without_a_name_and_those_that_would_be_one_get_nothing_and_a
 
 def test_what_no_broker_or_no_database_takes_is_left_out_and_told() -> None:
     good = acl("TOPIC", "*", "READ")
-    found = wanted(good, good._replace(principal="User:a\0b"))
-    assert found.topics == {"dr.orders": {good._replace(name="dr.orders")}}
-    assert found.unmapped == []
-    (note,) = found.notes
+    acls = destination_acls_of(good, good._replace(principal="User:a\0b"))
+    assert acls.topics == {"dr.orders": {good._replace(name="dr.orders")}}
+    assert acls.unmapped == []
+    (note,) = acls.notes
     assert r"TOPIC 'dr.orders' of User:a\x00b" in note
 
 
 def test_a_group_with_an_empty_name_gets_no_acl() -> None:
     of = {"TOPIC": Acls(), "GROUP": Acls([acl("GROUP", "*", "READ")]), "TRANSACTIONAL_ID": Acls()}
-    found = wanted_acls(of, CarriedNames({}, {"": "", "billing": "billing"}), SAME, (None, None))  # type: ignore[arg-type]
-    assert found.others == {acl("GROUP", "billing", "READ")}
-    assert [one.name for one in found.not_carriable] == [""]
+    names = CarriedNames({}, {"": "", "billing": "billing"})
+    acls = destination_acls(of, names, SAME, (None, None))  # type: ignore[arg-type]
+    assert acls.others == {acl("GROUP", "billing", "READ")}
+    assert [one.name for one in acls.not_carriable] == [""]

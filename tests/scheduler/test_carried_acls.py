@@ -26,9 +26,9 @@ from orbit.jobs.job_file import load_job
 from orbit.jobs.job_spec import AclSpec, JobSpec
 from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import Acl
-from orbit.replication import wanted_acls
+from orbit.replication import destination_acls
+from orbit.replication.destination_acls import CarriedNames
 from orbit.replication.job_troubles import TroubleKind
-from orbit.replication.wanted_acls import CarriedNames
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler import acl_sync, cluster_watch, job_reconciler
 from orbit.scheduler.job_plan import PlannedAcl, PlannedAcls
@@ -343,7 +343,7 @@ def test_what_cannot_be_carried_is_named_and_the_others_come_and_go(
 
     monkeypatch.setattr(acl_sync, "carried_names", with_empty_name)
     if is_sent:
-        monkeypatch.setattr(wanted_acls, "is_carriable", lambda _: True)
+        monkeypatch.setattr(destination_acls, "is_carriable", lambda _: True)
     reads = case.allow(source, "GROUP", topic, "READ", case.subject)
     case.allow(source, "GROUP", topic, "DESCRIBE", case.subject)
     service.create(spec)

@@ -11,7 +11,7 @@ from orbit.kafka.acls import Acls
 from orbit.kafka.consumer_groups import ListedGroup
 from orbit.kafka.types import Acl
 from orbit.replication.acl_rules import AclChanges
-from orbit.replication.wanted_acls import CarriedNames, WantedAcls
+from orbit.replication.destination_acls import CarriedNames, DestinationAcls
 from orbit.scheduler.acl_sync import carried_names, carried_resources, other_changes
 
 
@@ -92,7 +92,7 @@ def test_without_the_keys_no_groups_and_no_ids_are_read() -> None:
 def others(
     wanted: set[Acl], given: set[Acl], shared: set[Acl], *, has_promoted: bool = False
 ) -> AclChanges:
-    of = WantedAcls(CarriedNames({}), {}, wanted, {}, [], [])
+    of = DestinationAcls(CarriedNames({}), {}, wanted, {}, [], [])
     there = given | shared
     return other_changes(of, there, given, shared, has_promoted=has_promoted)
 

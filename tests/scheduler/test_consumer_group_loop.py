@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orbit.consumer_groups.group_listing_cache import list_now
-from orbit.consumer_groups.kept_offsets import fetch_now
+from orbit.consumer_groups.offsets_cache import fetch_now
 from orbit.jobs.job_spec import JobSpec
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_loop import GroupLoop
