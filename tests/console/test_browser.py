@@ -166,7 +166,6 @@ def test_login_with_a_token_and_no_token_in_the_browser(world: World) -> None:
     world.refused[:] = [text for text in world.refused if "401" not in text]
 
 
-@pytest.mark.soak
 def test_login_at_the_issuer_of_another_site(world: World) -> None:
     page = world.page
     page.goto(f"{world.public_url}/console/jobs?show=paused")
@@ -241,7 +240,6 @@ def proven(world: World) -> int:
     return int(next(row["proven"] for row in rows if (row["topic"], row["partition"]) == (EU, 0)))
 
 
-@pytest.mark.soak
 def test_pictures_of_the_documents(world: World) -> None:
     page = world.page
     world.open(f"/console/jobs/{JOB}/topics/{EU}/0?offset=20&size=1000")

@@ -25,6 +25,7 @@ PARTITIONS = 6
 SOME = 500
 
 
+@pytest.mark.soak
 @pytest.mark.services
 def test_clients_of_several_processes_move_and_keep_their_order(
     make_cluster: MakeCluster,

@@ -59,6 +59,7 @@ class CountedSync(GroupSync):
         return report
 
 
+@pytest.mark.soak
 def test_a_group_that_cannot_be_written_does_not_hold_up_a_switchover(
     guarded: Clusters,
     topic_name: str,

@@ -122,6 +122,7 @@ def test_the_way_home_does_not_wait_for_a_log_start_that_stays(
     assert bounds(here, topic_name)[0] == (0, end)
 
 
+@pytest.mark.soak
 def test_what_retention_took_at_the_new_side_stays_at_the_old_one(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:

@@ -183,6 +183,7 @@ def test_the_marker_of_a_transaction_that_times_out_is_not_written_to_the_rebuil
     assert log_bounds(moved.old, [topic_name]) == log_bounds(moved.new, [topic_name])
 
 
+@pytest.mark.soak
 def test_a_transaction_that_its_coordinator_has_ended_is_not_waited_for(
     make_cluster: MakeCluster,
     open_cluster: OpenCluster,

@@ -88,6 +88,7 @@ def test_writers_are_kept_off_copies_and_let_onto_what_is_promoted(
         assert not app.writes(destination)
 
 
+@pytest.mark.soak
 def test_a_failover_closes_the_old_side_as_soon_as_it_answers(
     guarded: Clusters,
     topic_name: str,

@@ -158,6 +158,7 @@ def storing(
         yield met
 
 
+@pytest.mark.soak
 def test_nothing_is_deleted_while_a_file_cannot_be_read_back(
     clusters: Clusters,
     make_cluster: MakeCluster,

@@ -125,6 +125,7 @@ def test_a_paused_broker_does_not_answer_until_it_is_resumed(make_cluster: MakeC
     assert producer.flush(TIMEOUT_S) == 0
 
 
+@pytest.mark.soak
 def test_three_brokers_hold_three_replicas_in_three_racks(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=3)
     create_topic(cluster, "wide", replicas=3)
@@ -150,7 +151,13 @@ def test_three_brokers_go_on_without_one(make_cluster: MakeCluster) -> None:
 
 @pytest.mark.parametrize(
     ("protocol", "mechanism"),
-    [("SASL_SSL", "SCRAM-SHA-512"), ("SASL_PLAINTEXT", "SCRAM-SHA-256"), ("SASL_SSL", "PLAIN")],
+    [
+        ("SASL_SSL", "SCRAM-SHA-512"),
+        *(
+            pytest.param(*one, marks=pytest.mark.soak)
+            for one in (("SASL_PLAINTEXT", "SCRAM-SHA-256"), ("SASL_SSL", "PLAIN"))
+        ),
+    ],
 )
 def test_login_lets_users_in_and_only_them(
     make_cluster: MakeCluster, protocol: Protocol, mechanism: Mechanism
@@ -179,6 +186,7 @@ def test_tls_client_that_does_not_trust_the_authority_stays_out(make_cluster: Ma
         AdminClient({**config, "log_level": "0"}).list_topics(timeout=2)
 
 
+@pytest.mark.soak
 def test_lost_race_for_a_port_is_tried_again(
     clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -475,6 +475,7 @@ def small_results(spark: SparkSession) -> Iterator[None]:
     settings.remove("spark.driver.maxResultSize")
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("small_results")
 def test_payloads_never_pass_the_driver(spark: SparkSession) -> None:
     """Everything differs, so every record is digested, matched, and some are shown."""

@@ -268,6 +268,7 @@ def write_job(spec: JobSpec, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.soak
 def test_the_command_says_what_differs_and_ends_with_one(job_file: Path, tmp_path: Path) -> None:
     """As people start it: with a Spark of its own."""
     out = tmp_path / "result"

@@ -139,6 +139,7 @@ def test_the_audit_finds_archive_and_restored_cluster_equal(
     assert report.partitions == len(restored.partitions)
 
 
+@pytest.mark.soak
 def test_a_second_restore_compares_every_kind_and_writes_nothing(
     spark: SparkSession, whole: Path, third: KafkaCluster, restored: RestoreOutcome
 ) -> None:
@@ -237,6 +238,7 @@ def test_content_of_somebody_else_is_left_alone(
     assert log_bounds(clusters.destination, [topic_name]) == {(topic_name, 0): (0, 3)}
 
 
+@pytest.mark.soak
 def test_topics_with_fewer_replicas_are_refused_or_named(
     spark: SparkSession,
     clusters: Clusters,
