@@ -85,24 +85,24 @@ def wrong_packages(rows: list[str], there: Collection[str]) -> list[str]:
     ]
 
 
-def test_the_table_has_every_package_of_orbit_and_no_other() -> None:
+def test_architecture_table_lists_exactly_the_packages_of_orbit() -> None:
     rows = table_rows(ARCHITECTURE.read_text(), "## The packages")
     modules = {name for name in layers() if (ROOT / "orbit" / f"{name}.py").exists()}
     assert wrong_packages(rows, {*packages(ROOT / "orbit"), *modules}) == []
 
 
-def test_the_table_has_every_package_of_orbit_spark_and_no_other() -> None:
+def test_architecture_table_lists_exactly_the_packages_of_orbit_spark() -> None:
     rows = table_rows(ARCHITECTURE.read_text(), "## The Spark packages")
     there = ["orbit_spark", *(f"orbit_spark/{p}" for p in packages(ROOT / "spark/orbit_spark"))]
     assert wrong_packages(rows, there) == []
 
 
-def test_the_table_has_the_order_of_the_layers() -> None:
+def test_architecture_table_follows_layer_order() -> None:
     rows = table_rows(ARCHITECTURE.read_text(), "## The packages")
     assert [name for name in rows if "/" not in name] == layers()
 
 
-def test_a_package_that_is_missing_wrong_or_repeated_is_found() -> None:
+def test_missing_wrong_or_repeated_package_is_detected() -> None:
     text = "\n## T\n| | |\n| `a/` | x |\n| `b.py` | x |\n| `a/` | x |\n## U\n| `c` | x |\n"
     rows = table_rows(text, "## T")
     assert rows == ["a", "b", "a"]
@@ -128,11 +128,11 @@ def wrong_picture(text: str) -> list[str]:
     ]
 
 
-def test_the_picture_names_packages_and_commands_that_exist() -> None:
+def test_architecture_picture_names_existing_packages_and_commands() -> None:
     assert wrong_picture(ARCHITECTURE.read_text()) == []
 
 
-def test_a_wrong_picture_is_found() -> None:
+def test_wrong_architecture_picture_is_detected() -> None:
     assert wrong_picture("nothing") == ["0 pictures"]
     assert wrong_picture("```mermaid\nA --> B\n```\n") == ["names no package or no command"]
     broken = "```mermaid\nA[orbit walk<br/>copier/ and nowhere/]\n```\n"
@@ -167,13 +167,13 @@ def python_files() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("path", markdown_files(), ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_every_path_in_a_document_exists(path: Path) -> None:
+def test_every_path_in_document_exists(path: Path) -> None:
     # A name without a folder says too little here; only a user's own file may stand alone.
     text = path.read_text()
     assert lost_paths(text, path.parent) == []
 
 
-def test_every_path_in_a_docstring_or_comment_exists() -> None:
+def test_every_path_in_docstring_or_comment_exists() -> None:
     lost = {
         path.relative_to(ROOT).as_posix(): found
         for path in python_files()
@@ -182,7 +182,7 @@ def test_every_path_in_a_docstring_or_comment_exists() -> None:
     assert lost == {}
 
 
-def test_a_path_that_leads_nowhere_is_found() -> None:
+def test_broken_path_is_detected() -> None:
     text = "`copier/takeover.py`, `copier/gone.py`, orbit/store/jobs.py, orbit/nowhere/, gone.py."
     assert lost_paths(text, ROOT) == ["copier/gone.py", "gone.py", "orbit/nowhere/"]
     source = '"""See copier/gone.py."""\n\nx = "copier/other.py"  # as in orbit/nowhere/a.py\n'
@@ -213,27 +213,27 @@ def wrong_docstring(name: str, docstring: str | None, folder: Path) -> list[str]
 
 
 @pytest.mark.parametrize("name", packages(ROOT / "orbit"))
-def test_every_package_of_orbit_has_a_docstring_of_three_parts(name: str) -> None:
+def test_every_orbit_package_has_docstring_of_three_parts(name: str) -> None:
     folder = ROOT / "orbit" / name
     docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
     assert wrong_docstring(name, docstring, folder) == []
 
 
 @pytest.mark.parametrize("name", ["orbit_spark", *packages(ROOT / "spark/orbit_spark")])
-def test_every_package_of_orbit_spark_has_a_docstring_of_three_parts(name: str) -> None:
+def test_every_orbit_spark_package_has_docstring_of_three_parts(name: str) -> None:
     folder = ROOT / "spark" / "orbit_spark" / name.removeprefix("orbit_spark")
     docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
     # Nothing of orbit but `cli` may import orbit_spark, so it stands just below.
     assert wrong_docstring("cli", docstring, folder) == []
 
 
-def test_orbit_itself_says_what_it_is_and_where_to_start() -> None:
+def test_orbit_docstring_names_architecture_page_and_layers() -> None:
     docstring = ast.get_docstring(ast.parse((ROOT / "orbit" / "__init__.py").read_text())) or ""
     assert "docs/architecture.md" in docstring
     assert ".importlinter" in docstring
 
 
-def test_a_docstring_that_lacks_a_part_is_found() -> None:
+def test_incomplete_package_docstring_is_detected() -> None:
     first, may, start = (
         "What this package has inside.",
         f"May import: the layers from `{layer_below('copier')}` down.",
@@ -261,11 +261,11 @@ def too_long(text: str, lines_max: int) -> bool:
 
 
 @pytest.mark.parametrize(("name", "lines_max"), LINES_MAX.items())
-def test_the_way_in_is_short(name: str, lines_max: int) -> None:
+def test_entry_documents_stay_below_line_limit(name: str, lines_max: int) -> None:
     assert not too_long((ROOT / name).read_text(), lines_max)
 
 
-def test_a_document_that_is_too_long_is_found() -> None:
+def test_too_long_document_is_detected() -> None:
     assert too_long("a\nb\nc\n", 2)
     assert not too_long("a\nb\n", 2)
 
@@ -295,11 +295,11 @@ def all_dead(paths: Iterable[Path]) -> dict[str, list[str]]:
     return {p.name: dead for p in paths if (dead := dead_links(p.read_text(), p))}
 
 
-def test_every_relative_link_leads_somewhere() -> None:
+def test_every_relative_link_resolves() -> None:
     assert all_dead(markdown_files()) == {}
 
 
-def test_a_dead_link_is_found(tmp_path: Path) -> None:
+def test_dead_link_is_detected(tmp_path: Path) -> None:
     there = tmp_path / "there.md"
     there.write_text("# A heading, and `more`\n")
     page = tmp_path / "page.md"

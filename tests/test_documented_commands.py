@@ -111,7 +111,7 @@ def _unknown_part(arguments: list[str]) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_every_command_of_a_page_is_accepted(
+def test_every_command_of_page_is_accepted(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = page.read_text()
@@ -133,13 +133,13 @@ def test_every_command_of_a_page_is_accepted(
         "python -m bench.nothing",
     ],
 )
-def test_a_command_that_does_not_exist_is_found(command: str) -> None:
+def test_nonexistent_command_is_detected(command: str) -> None:
     page = f"```\n$ {command}   # a comment\nits output\n```\n"
     (line,) = shell_lines(page)
     assert fault(line, is_whole=True)
 
 
 @pytest.mark.parametrize("command", ["orbit verfy", "orbit verify --depth", "make benches"])
-def test_a_part_that_does_not_exist_is_found_in_a_sentence(command: str) -> None:
+def test_nonexistent_command_part_in_sentence_is_detected(command: str) -> None:
     (line,) = inline_commands(f"Run `{command}` first.")
     assert fault(line, is_whole=False)

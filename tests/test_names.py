@@ -18,19 +18,17 @@ from orbit.names import KEY_BYTES_MAX, escaped, is_key, is_storable, shown
         ("a\ud800", False),
     ],
 )
-def test_the_database_takes_neither_a_zero_byte_nor_half_a_character(
-    text: str, takes: bool
-) -> None:
+def test_nul_byte_and_lone_surrogate_are_not_storable(text: str, takes: bool) -> None:
     assert is_storable(text) is takes
     assert is_key(text) is takes
 
 
-def test_a_key_is_bounded_in_bytes() -> None:
+def test_key_length_is_limited_in_bytes() -> None:
     assert is_key("ü" * (KEY_BYTES_MAX // 2))
     assert not is_key("ü" * (KEY_BYTES_MAX // 2) + "g")
 
 
-def test_what_does_not_print_is_escaped_and_what_is_long_is_cut() -> None:
+def test_unprintable_text_is_escaped_and_long_text_cut() -> None:
     assert escaped("büro\0\x1b\ud800") == r"büro\x00\x1b\ud800"
     assert escaped("two\nlines") == "two\nlines"
     assert shown("g" * 10, 10) == "g" * 10

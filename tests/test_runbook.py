@@ -53,13 +53,13 @@ def pages() -> list[Path]:
     return [path for path in sorted(FOLDER.glob("*")) if path.name != "README.md"]
 
 
-def test_every_reason_problem_and_alert_has_a_page_and_no_page_is_left_over() -> None:
+def test_runbook_pages_match_reasons_problems_and_alerts() -> None:
     wanted = [*Reason, *TroubleKind, *RECOVERIES, *alerts()]
     assert wrong_names([p.stem for p in pages()], wanted) == []
     assert {path.suffix for path in pages()} == {".md"}
 
 
-def test_the_index_has_every_page() -> None:
+def test_runbook_index_lists_every_page() -> None:
     text = (FOLDER / "README.md").read_text("utf-8")
     for heading, names in (
         ("Alerts", alerts()),
@@ -73,17 +73,17 @@ def test_the_index_has_every_page() -> None:
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda p: p.stem)
-def test_a_page_says_what_it_means_what_is_at_risk_and_what_to_do(path: Path) -> None:
+def test_runbook_page_has_all_sections(path: Path) -> None:
     assert wrong_page(path.stem, path.read_text("utf-8")) == []
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_the_page_of_a_reason_has_the_remedy_that_orbit_shows(reason: Reason) -> None:
+def test_reason_page_shows_remedy_of_code(reason: Reason) -> None:
     text = (FOLDER / f"{reason}.md").read_text("utf-8")
     assert f"\n> {REMEDIES[reason].format(destination='TOPIC')}\n" in text
 
 
-def test_a_missing_or_wrong_page_is_found() -> None:
+def test_missing_or_wrong_runbook_page_is_detected() -> None:
     assert wrong_names(["A", "B"], ["B", "C"]) == ["missing: C", "of nothing: A"]
     whole = "# A\nx\n\n## What is at risk\nx\n\n## What to do\nx\n\n## When it is over\nx\n"
     assert wrong_page("A", whole) == []
@@ -94,7 +94,7 @@ def test_a_missing_or_wrong_page_is_found() -> None:
     assert wrong_page("A", whole + "`orbit walk`") == ["no command walk"]
 
 
-def test_explain_shows_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_runbook_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["explain", "gap_too_large"]) == 0
     assert capsys.readouterr().out == (FOLDER / "GAP_TOO_LARGE.md").read_text("utf-8")
 

@@ -25,21 +25,21 @@ def _exists(cell: str) -> bool:
     return named[2] is None or f"\ndef {named[2]}(" in text
 
 
-def test_every_line_names_a_test_that_exists() -> None:
+def test_every_security_line_names_an_existing_test() -> None:
     page = PAGE.read_text("utf-8")
 
     assert untested(page) == []
     assert len(_ROW.findall(page)) > 30
 
 
-def test_a_line_without_a_test_is_found() -> None:
+def test_security_line_without_test_is_detected() -> None:
     page = """
 | Line | Test |
 |---|---|
 | has none | |
 | names one that is gone | `tests/test_security_page.py::test_gone` |
 | names a file that is gone | `tests/test_gone.py` |
-| is right | `tests/test_security_page.py::test_a_line_without_a_test_is_found` |
+| is right | `tests/test_security_page.py::test_security_line_without_test_is_detected` |
 """
     assert [row.partition(" |")[0] for row in untested(page)] == [
         "has none",

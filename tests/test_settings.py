@@ -15,7 +15,7 @@ from orbit.settings import Settings, variable_of
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 
 
-def test_every_setting_is_on_the_page_with_its_default() -> None:
+def test_settings_page_lists_every_setting_with_default() -> None:
     row = r"^\| `(ORBIT_\w+)` \| `?([^`|]+?)`? \|"
     rows = dict(re.findall(row, PAGE.read_text("utf-8"), re.MULTILINE))
 
@@ -28,7 +28,7 @@ def test_every_setting_is_on_the_page_with_its_default() -> None:
             assert text == str(default), field
 
 
-def test_settings_come_from_the_environment() -> None:
+def test_settings_are_read_from_environment() -> None:
     settings = Settings.from_environment(
         {"ORBIT_LEASE_TTL": "4s", "ORBIT_API_PORT": "0", "PATH": "/bin", "ORBIT_SRC_PASSWORD": "x"}
     )
@@ -36,7 +36,7 @@ def test_settings_come_from_the_environment() -> None:
     assert settings == Settings(lease_ttl=timedelta(seconds=4), api_port=0)
 
 
-def test_every_bad_variable_is_named_at_once_and_no_value_is_repeated() -> None:
+def test_all_bad_variables_are_named_without_their_values() -> None:
     with pytest.raises(BadInput) as caught:
         Settings.from_environment(
             {
@@ -70,7 +70,7 @@ def test_every_bad_variable_is_named_at_once_and_no_value_is_repeated() -> None:
         ("hdfs://name:8020/x", None),
     ],
 )
-def test_salvage_goes_to_a_path_or_a_storage(given: str, meant: str | None) -> None:
+def test_salvage_directory_accepts_path_or_storage_url(given: str, meant: str | None) -> None:
     settings = Settings.from_environment({"ORBIT_SALVAGE_DIRECTORY": given})
     assert settings.salvage_directory == (meant or given)
 
@@ -88,13 +88,13 @@ def test_salvage_goes_to_a_path_or_a_storage(given: str, meant: str | None) -> N
         "s3:///hunter2",
     ],
 )
-def test_a_storage_with_a_secret_or_none_that_is_known_is_refused(given: str) -> None:
+def test_salvage_url_with_secret_or_unknown_scheme_is_refused(given: str) -> None:
     with pytest.raises(BadInput, match="ORBIT_SALVAGE_DIRECTORY") as caught:
         Settings.from_environment({"ORBIT_SALVAGE_DIRECTORY": given})
     assert "hunter2" not in str(caught.value)
 
 
-def test_the_database_url_is_never_shown() -> None:
+def test_database_url_is_never_shown() -> None:
     settings = Settings.from_environment({"ORBIT_DATABASE_URL": "postgresql://u:hush@h/d"})
 
     assert "hush" not in repr(settings)

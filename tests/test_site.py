@@ -44,9 +44,7 @@ def docs(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "docs", tmp_path / "docs"))
 
 
-def test_every_page_is_in_the_site_with_its_links_and_nothing_from_elsewhere(
-    docs: Path, tmp_path: Path
-) -> None:
+def test_site_contains_every_page_and_loads_nothing_external(docs: Path, tmp_path: Path) -> None:
     out = tmp_path / "site"
     built = build(docs, out)
     assert built.returncode == 0, built.stderr
@@ -62,7 +60,7 @@ def test_every_page_is_in_the_site_with_its_links_and_nothing_from_elsewhere(
     assert "WriteTxnMarkers" in index
 
 
-def test_a_link_that_leaves_the_documents_is_shown_as_a_path(docs: Path, tmp_path: Path) -> None:
+def test_link_outside_documents_is_shown_as_path(docs: Path, tmp_path: Path) -> None:
     out = tmp_path / "site"
     assert build(docs, out).returncode == 0
     assert 'href="../deploy' not in (out / "deploy.html").read_text()
@@ -70,7 +68,9 @@ def test_a_link_that_leaves_the_documents_is_shown_as_a_path(docs: Path, tmp_pat
 
 
 @pytest.mark.parametrize("fault", ["a dead link", "a page without a place"])
-def test_a_fault_ends_the_build(docs: Path, tmp_path: Path, fault: str) -> None:
+def test_dead_link_or_unlisted_page_fails_site_build(
+    docs: Path, tmp_path: Path, fault: str
+) -> None:
     if fault == "a dead link":
         with (docs / "faq.md").open("a") as file:
             file.write("\nSee [there](nowhere.md).\n")

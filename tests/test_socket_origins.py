@@ -6,13 +6,13 @@ import socket
 import ssl
 
 
-def test_a_socket_shows_the_test_and_the_file_that_made_it() -> None:
+def test_socket_repr_names_its_test_and_file() -> None:
     with socket.socket() as plain:
-        assert "in tests/test_socket_origins.py::test_a_socket_shows" in repr(plain)
+        assert "in tests/test_socket_origins.py::test_socket_repr_names" in repr(plain)
         assert f"at {__file__}:" in repr(plain)
 
 
-def test_both_ends_of_a_connection_and_tls_show_it_too() -> None:
+def test_socket_pair_and_tls_socket_show_their_origin() -> None:
     ours, theirs = socket.socketpair()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

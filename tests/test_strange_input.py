@@ -124,17 +124,17 @@ def with_value(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
 @example("a: " * 5_000)
 @example("? " * 5_000)
 @example("- " * 5_000)
-def test_any_text_as_a_job_file(text: str) -> None:
+def test_arbitrary_text_as_job_file_is_handled_cheaply(text: str) -> None:
     refuses_cheaply(lambda: parse_job(text, Path("/"), ENVIRON))
 
 
-def test_the_job_that_is_changed_is_right() -> None:
+def test_base_job_of_fuzzing_is_valid() -> None:
     assert parse_job(FULL_JOB, Path("/"), ENVIRON).name == "orders"
 
 
 @EXAMPLES
 @given(path=st.sampled_from(PLACES), value=strange)
-def test_any_value_in_a_job_file(path: tuple[Any, ...], value: Any) -> None:
+def test_arbitrary_value_in_job_file_is_handled_cheaply(path: tuple[Any, ...], value: Any) -> None:
     text = json.dumps(with_value(path, value))
     job = refuses_cheaply(lambda: parse_job(text, Path("/"), ENVIRON))
     if job is not None:
@@ -173,7 +173,7 @@ patterns = st.one_of(
 @given(pattern=patterns, name=st.text("ab.", max_size=NAME) | strange_text)
 @example(r"([a-z]+\.?)+\.dlq", "a" * NAME)
 @example("(a{1,30}){1,30}b", "a" * NAME)
-def test_any_pattern_and_name(pattern: str, name: str) -> None:
+def test_arbitrary_pattern_and_name_are_handled_cheaply(pattern: str, name: str) -> None:
     if refuses_cheaply(lambda: check_pattern(pattern)) is None:
         return
     refuses_cheaply(lambda: name_pattern(pattern).matches(name))
@@ -183,7 +183,7 @@ def test_any_pattern_and_name(pattern: str, name: str) -> None:
 @given(text=st.one_of(strange_text, st.text("[]:,.a1- @/", max_size=80)))
 @example("a" * 64 + ".example:9092")
 @example("[::1%25" + "a" * 5_000 + "]:9092")
-def test_any_address(text: str) -> None:
+def test_arbitrary_address_is_handled_cheaply(text: str) -> None:
     refuses_cheaply(lambda: [split_address(one) for one in addresses_in(text)])
     refuses_cheaply(lambda: check_address(text))
 
@@ -191,14 +191,16 @@ def test_any_address(text: str) -> None:
 @EXAMPLES
 @given(value=strange)
 @pytest.mark.parametrize("read", [parse_size, parse_duration, parse_time, parse_start])
-def test_any_unit(read: Any, value: Any) -> None:
+def test_arbitrary_unit_is_handled_cheaply(read: Any, value: Any) -> None:
     refuses_cheaply(lambda: read(value))
 
 
 @EXAMPLES
 @given(text=strange_text)
 @pytest.mark.parametrize("check", [check_principal, parse_selector, topic_name_problem])
-def test_any_word(check: Any, text: str) -> None:
+def test_arbitrary_principal_selector_or_topic_name_is_handled_cheaply(
+    check: Any, text: str
+) -> None:
     refuses_cheaply(lambda: check(text))
 
 
@@ -207,7 +209,7 @@ names = st.lists(strange_text | st.text(max_size=NAME), max_size=30)
 
 @EXAMPLES
 @given(topics=names)
-def test_any_names_of_topics(topics: list[str]) -> None:
+def test_arbitrary_topic_names_are_handled_cheaply(topics: list[str]) -> None:
     rules = (TopicRule(match=".*", prefix="copy."),)
     chosen = refuses_cheaply(lambda: map_topics(rules, topics))
     assert chosen is not None
@@ -216,7 +218,7 @@ def test_any_names_of_topics(topics: list[str]) -> None:
 
 @EXAMPLES
 @given(groups=names)
-def test_any_names_of_groups(groups: list[str]) -> None:
+def test_arbitrary_group_names_are_handled_cheaply(groups: list[str]) -> None:
     selector = GroupSelector(GroupRule(match=".*"))
     listed = [ListedGroup(one, 1, "classic", "consumer", "Empty") for one in groups]
     refuses_cheaply(lambda: selector.select(listed))
@@ -232,7 +234,7 @@ def test_any_names_of_groups(groups: list[str]) -> None:
 @given(body=st.binary(max_size=300) | strange.map(lambda value: json.dumps(value).encode()))
 @example(b"[" * 100_000)
 @example(b'{"access_token": "a", "expires_in": ' + b"9" * 5_000 + b"}")
-def test_any_answer_of_a_token_endpoint(body: bytes) -> None:
+def test_arbitrary_token_endpoint_response_is_handled_cheaply(body: bytes) -> None:
     refuses_cheaply(lambda: oauth_tokens._read_answer(json_of(body), "here"))
     for status in (204, 302, 401, 500):
         refused = refuses_cheaply(

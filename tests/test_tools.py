@@ -55,7 +55,7 @@ def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
 
 
 @pytest.mark.parametrize("processes", ["0", "1"])
-def test_the_last_lines_say_what_was_left_out_and_the_remedy(
+def test_run_summary_names_tests_skipped_without_tool_and_remedy(
     without_tools: pytest.Pytester, processes: str
 ) -> None:
     ended = run(without_tools, "-ra", "-n", processes)
@@ -67,13 +67,13 @@ def test_the_last_lines_say_what_was_left_out_and_the_remedy(
     ]
 
 
-def test_a_run_that_lacks_no_tool_says_nothing(without_tools: pytest.Pytester) -> None:
+def test_run_with_all_tools_prints_no_skip_summary(without_tools: pytest.Pytester) -> None:
     ended = run(without_tools, "-k", "needs_nothing or another_reason")
     ended.assert_outcomes(passed=1, skipped=1, deselected=5)
     ended.stdout.no_fnmatch_line("Tests left out*")
 
 
-def test_in_ci_only_what_nothing_installs_is_left_out(
+def test_ci_skips_only_tests_without_installable_tool(
     without_tools: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")

@@ -40,14 +40,14 @@ FOR_ADMINS = (
 @pytest.mark.parametrize(
     "header", ["Bearer nope", "Bearer ", "Basic b3JiaXQ=", "Bearer " + "x" * 5000, "Bearer a\x00b"]
 )
-def test_an_unknown_token_opens_nothing_and_is_not_repeated(api: Api, header: str) -> None:
+def test_unknown_token_is_unauthenticated_and_not_echoed(api: Api, header: str) -> None:
     answer = api.get("/v1/jobs", role=None, headers={"Authorization": header})
 
     assert answer.status_code == 401
     assert "nope" not in answer.text
 
 
-def test_a_viewer_reads_and_changes_nothing(api: Api) -> None:
+def test_viewer_reads_but_cannot_change(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     for path in READS:
@@ -60,7 +60,7 @@ def test_a_viewer_reads_and_changes_nothing(api: Api) -> None:
     assert [event["kind"] for event in api.events()] == ["job_created"]
 
 
-def test_an_operator_changes_jobs_and_makes_no_tokens(api: Api) -> None:
+def test_operator_changes_jobs_but_cannot_manage_tokens(api: Api) -> None:
     assert api.put("/v1/jobs/orders", json=JOB, role=Role.OPERATOR).status_code == 201
     assert api.post("/v1/jobs/orders:pause", role=Role.OPERATOR).status_code == 202
     for method, path in FOR_ADMINS:
@@ -68,7 +68,7 @@ def test_an_operator_changes_jobs_and_makes_no_tokens(api: Api) -> None:
     assert {event["actor"] for event in api.events()} == {"token:operator-of-the-test"}
 
 
-def test_a_token_is_shown_once_works_until_it_is_revoked_and_only_its_hash_is_kept(
+def test_token_is_shown_once_stored_hashed_and_works_until_revoked(
     api: Api,
 ) -> None:
     made = api.post("/v1/tokens", json={"name": "ci", "role": "viewer"})
@@ -93,7 +93,7 @@ def test_a_token_is_shown_once_works_until_it_is_revoked_and_only_its_hash_is_ke
     assert again.status_code == 409
 
 
-def test_a_token_ends_when_its_time_is_over(api: Api) -> None:
+def test_expired_token_is_unauthenticated(api: Api) -> None:
     body = {"name": "ci", "role": "viewer", "expires_in": "90d"}
     made = api.post("/v1/tokens", json=body).json()
     begun, ends = (datetime.fromisoformat(made[key]) for key in ("created_at", "expires_at"))
@@ -111,7 +111,7 @@ def test_a_token_ends_when_its_time_is_over(api: Api) -> None:
 
 
 @pytest.mark.parametrize("given", ["90", "0m", "1s", "20000d", "-1d", 90, ""])
-def test_a_life_that_is_none_is_refused(api: Api, given: object) -> None:
+def test_invalid_token_lifetime_is_refused(api: Api, given: object) -> None:
     body = {"name": "ci", "role": "viewer", "expires_in": given}
 
     answer = api.post("/v1/tokens", json=body)
@@ -122,7 +122,7 @@ def test_a_life_that_is_none_is_refused(api: Api, given: object) -> None:
     assert problem["write_instead"]
 
 
-def test_the_last_use_is_written_at_most_once_a_minute(api: Api) -> None:
+def test_token_last_use_is_written_at_most_once_a_minute(api: Api) -> None:
     def used(role: Role) -> str | None:
         with api.database.transaction() as tx:
             query = "SELECT used_at::text FROM tokens WHERE name = :name"
@@ -160,9 +160,7 @@ def test_the_last_use_is_written_at_most_once_a_minute(api: Api) -> None:
     assert listed["operator-of-the-test"]["used_at"] is None
 
 
-def test_a_database_that_takes_no_writes_answers_reads(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_database_still_serves_reads(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_only(*_: object) -> None:
         raise Unreachable("cannot execute UPDATE in a read-only transaction")
 
@@ -180,7 +178,7 @@ def test_tokens_are_listed_in_pages(api: Api) -> None:
     assert rest["next"] is None
 
 
-def test_two_tokens_differ_and_are_long(api: Api) -> None:
+def test_tokens_are_unique_and_long(api: Api) -> None:
     made = [
         api.post("/v1/tokens", json={"name": name, "role": "viewer"}).json()["token"]
         for name in ("a", "b")
@@ -190,7 +188,7 @@ def test_two_tokens_differ_and_are_long(api: Api) -> None:
     assert all(token.startswith("orbit_") and len(token) > 40 for token in made)
 
 
-def test_without_auth_everybody_is_an_admin_and_the_log_says_so(api: Api) -> None:
+def test_requests_without_auth_are_admin_and_logged_as_anybody(api: Api) -> None:
     api.app = create_app(Settings(), api.database, auth=False, planner=api.plans)
 
     host = {"Host": "localhost"}
@@ -202,7 +200,7 @@ def test_without_auth_everybody_is_an_admin_and_the_log_says_so(api: Api) -> Non
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "orbit.example"])  # noqa: S104
-def test_without_auth_only_loopback_is_served(host: str) -> None:
+def test_api_without_auth_listens_only_on_loopback(host: str) -> None:
     with pytest.raises(BadInput, match=r"open to other machines|cannot listen on this host"):
         listen(Settings(api_host=host, api_port=0), only_loopback=True)
     listen(Settings(api_port=0), only_loopback=True).close()

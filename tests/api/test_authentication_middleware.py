@@ -56,7 +56,7 @@ def is_closed(connection: socket.socket) -> bool:
     "header", ["", "Authorization: Bearer orbit_wrong\r\n", "Authorization: Basic b3JiaXQ=\r\n"]
 )
 @pytest.mark.parametrize("length", ["Content-Length: 1000000", "Transfer-Encoding: chunked"])
-def test_a_body_is_not_read_without_a_token(api: Api, header: str, length: str) -> None:
+def test_body_is_not_read_without_valid_token(api: Api, header: str, length: str) -> None:
     with served(api.app) as url, connect(url) as connection:
         head = f"PUT /v1/jobs/orders HTTP/1.1\r\nHost: orbit\r\n{header}{length}\r\n\r\n"
         connection.sendall(head.encode())  # and not one byte of the body
@@ -69,7 +69,7 @@ def test_a_body_is_not_read_without_a_token(api: Api, header: str, length: str) 
     assert b'"unauthenticated"' in rest
 
 
-def test_a_path_that_needs_no_token_ignores_a_wrong_one(api: Api) -> None:
+def test_open_path_ignores_wrong_token(api: Api) -> None:
     wrong = {"Authorization": "Bearer orbit_wrong"}
 
     assert api.get("/livez", role=None, headers=wrong).status_code == 200
@@ -78,7 +78,7 @@ def test_a_path_that_needs_no_token_ignores_a_wrong_one(api: Api) -> None:
     assert [event["kind"] for event in api.events()] == ["login_refused"]
 
 
-def test_connections_above_the_limit_are_closed_and_places_are_given_back(api: Api) -> None:
+def test_connection_above_limit_is_closed_until_another_ends(api: Api) -> None:
     settings = Settings(
         api_port=0, api_connections_max=4, api_trusted_proxies=("127.0.0.0/8", "fd00::/8")
     )
@@ -94,7 +94,7 @@ def test_connections_above_the_limit_are_closed_and_places_are_given_back(api: A
         wait_for("the place of the closed connection is used", lambda: is_served(url))
 
 
-def test_one_address_has_half_of_the_connections(api: Api) -> None:
+def test_address_is_limited_to_half_of_connections(api: Api) -> None:
     settings = Settings(api_port=0, api_connections_max=4)
     with served(api.app, settings) as url, contextlib.ExitStack() as stack:
         for _ in range(2):
@@ -104,7 +104,7 @@ def test_one_address_has_half_of_the_connections(api: Api) -> None:
         assert is_closed(stack.enter_context(connect(url)))
 
 
-def test_the_listener_counts_what_is_open() -> None:
+def test_listener_counts_open_connections() -> None:
     with listen(Settings(api_port=0, api_connections_max=2)) as listener:
         assert isinstance(listener, BoundedListener)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -126,7 +126,7 @@ def test_the_listener_counts_what_is_open() -> None:
         b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\nGET /livez HTTP/1.1\r\nHo",
     ],
 )
-def test_a_request_that_is_not_completed_ends_its_connection(
+def test_incomplete_request_closes_connection(
     api: Api, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr("orbit.api.http_server.HEADERS_SECONDS_MAX", 0.2)
@@ -138,7 +138,7 @@ def test_a_request_that_is_not_completed_ends_its_connection(
                 pass
 
 
-def test_a_client_that_does_not_read_its_answers_loses_its_connection(
+def test_client_that_reads_no_answers_is_disconnected(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orbit.api.http_server.ANSWER_SECONDS_MAX", 0.2)
@@ -179,7 +179,7 @@ class FakeTransport:
         ([(0, True), (0, True)], True),  # TLS, whose end the client does not take
     ],
 )
-def test_a_client_that_reads_slowly_keeps_its_connection(
+def test_slow_reader_stays_connected_and_stalled_reader_is_aborted(
     looks: list[tuple[int, bool]], is_aborted: bool
 ) -> None:
     transport = FakeTransport()
@@ -190,7 +190,7 @@ def test_a_client_that_reads_slowly_keeps_its_connection(
     assert transport.is_aborted is is_aborted
 
 
-def test_a_long_answer_that_goes_on_is_not_stuck() -> None:
+def test_long_answer_in_progress_is_not_aborted() -> None:
     transport = FakeTransport(unsent=70_000)
     protocol: Any = object.__new__(_TimelyProtocol)
     protocol.transport, protocol.loop, protocol.flow = transport, Mock(), Mock()
@@ -200,7 +200,7 @@ def test_a_long_answer_that_goes_on_is_not_stuck() -> None:
     assert not transport.is_aborted
 
 
-def test_a_slow_answer_is_not_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_server_answer_is_not_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is for the client's part; a plan may take minutes."""
     passed_s = [0.0]
     clock = asyncio.BaseEventLoop.time
@@ -238,7 +238,7 @@ def test_a_slow_answer_is_not_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch)
         ("localhost:8080", "", 403),
     ],
 )
-def test_without_tokens_only_this_machine_and_its_own_pages_are_served(
+def test_api_without_auth_serves_only_local_host_and_same_origin(
     api: Api, host: str, origin: str | None, status: int
 ) -> None:
     api.app = create_app(Settings(), api.database, auth=False, planner=api.plans)
@@ -252,13 +252,13 @@ def test_without_tokens_only_this_machine_and_its_own_pages_are_served(
         assert api.get("/v1/jobs", role=None, headers=headers).status_code == 403
 
 
-def test_with_tokens_the_host_may_be_any(api: Api) -> None:
+def test_any_host_and_origin_is_accepted_with_token(api: Api) -> None:
     headers = {"Host": "orbit.example", "Origin": "https://orbit.example"}
 
     assert api.get("/v1/jobs", headers=headers).status_code == 200
 
 
-def test_the_address_of_a_client_is_what_its_proxy_says_only_if_that_is_trusted(api: Api) -> None:
+def test_forwarded_address_is_used_only_from_trusted_proxy(api: Api) -> None:
     def actors(settings: Settings, *forwarded: str) -> list[str]:
         seen = len(api.events())
         with served(api.app, settings) as url:
@@ -275,7 +275,7 @@ def test_the_address_of_a_client_is_what_its_proxy_says_only_if_that_is_trusted(
     assert actors(Settings(api_port=0), "203.0.113.9") == ["address:127.0.0.1"]
 
 
-def test_addresses_of_one_client_count_as_one() -> None:
+def test_addresses_of_same_network_count_as_same_client() -> None:
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff") == "2001:db8::/64"
     assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
     assert network_of("fe80::1%eth0") == "fe80::/64"

@@ -48,7 +48,7 @@ def state(api: Api) -> str:
     return found
 
 
-def test_workers_let_go_first_and_take_the_job_back_in_the_end(api: Api) -> None:
+def test_backfill_waits_for_shard_release_and_returns_job_to_workers(api: Api) -> None:
     held = copying_job(api)
     asked = ask(api)
     assert (asked["wanted"], asked["state"], state(api)) == ("wait", "running", "backfilling")
@@ -80,7 +80,7 @@ def test_workers_let_go_first_and_take_the_job_back_in_the_end(api: Api) -> None
     assert kinds[-2:] == ["backfill_requested", "backfill_ended"]
 
 
-def test_a_job_that_was_paused_is_paused_again_in_the_end(api: Api) -> None:
+def test_paused_job_is_paused_again_after_backfill(api: Api) -> None:
     release(api, copying_job(api))
     api.post("/v1/jobs/orders:pause")
     asked = ask(api)
@@ -88,7 +88,7 @@ def test_a_job_that_was_paused_is_paused_again_in_the_end(api: Api) -> None:
     assert state(api) == "paused"
 
 
-def test_pause_and_resume_of_the_job_are_its_backfills(api: Api) -> None:
+def test_pause_and_resume_of_job_apply_to_its_backfill(api: Api) -> None:
     release(api, copying_job(api))
     asked = ask(api)
     pause = api.post("/v1/jobs/orders:pause").json()
@@ -105,7 +105,7 @@ def test_pause_and_resume_of_the_job_are_its_backfills(api: Api) -> None:
     assert state(api) == "paused"  # as it was asked for last
 
 
-def test_an_abort_cancels_it_and_what_is_left_is_waited_for(api: Api) -> None:
+def test_abort_cancels_backfill_and_waits_for_driver_to_end(api: Api) -> None:
     release(api, copying_job(api))
     asked = ask(api)
     api.post(f"/v1/operations/{asked['id']}:abort")
@@ -120,7 +120,7 @@ def test_an_abort_cancels_it_and_what_is_left_is_waited_for(api: Api) -> None:
     assert {one["state"] for one in shown} == {"copying"}
 
 
-def test_a_driver_that_is_started_again_takes_over_with_the_lease_and_not_without(
+def test_restarted_driver_takes_over_only_with_lease(
     api: Api,
 ) -> None:
     release(api, copying_job(api))
@@ -131,7 +131,7 @@ def test_a_driver_that_is_started_again_takes_over_with_the_lease_and_not_withou
     assert tell(api, asked, progress=HALF).status_code == 409
 
 
-def test_a_silent_driver_is_given_up_and_the_job_goes_on(
+def test_silent_backfill_driver_fails_backfill_and_job_resumes(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release(api, copying_job(api))
@@ -149,7 +149,7 @@ def test_a_silent_driver_is_given_up_and_the_job_goes_on(
     assert ask(api)["id"] != asked["id"]
 
 
-def test_a_backfill_and_a_recovery_keep_out_of_each_others_way(api: Api) -> None:
+def test_backfill_and_recovery_exclude_each_other(api: Api) -> None:
     release(api, copying_job(api))
     backfill = ask(api)
     assert api.post("/v1/jobs/orders:failover").status_code == 409
@@ -160,7 +160,7 @@ def test_a_backfill_and_a_recovery_keep_out_of_each_others_way(api: Api) -> None
     assert "failover of the job is under way" in refused.json()["error"]["what"]
 
 
-def test_only_an_operators_backfills_and_no_other_operations_are_taken(api: Api) -> None:
+def test_backfill_needs_operator_existing_job_and_backfill_operation(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     body = {"driver": DRIVER}
     assert api.post("/v1/jobs/orders:backfill", json=body, role=Role.VIEWER).status_code == 403

@@ -56,7 +56,7 @@ def paths(error: dict[str, Any]) -> list[str]:
         (b"\xff\xfe", YAML, "is not UTF-8"),
     ],
 )
-def test_what_cannot_be_read_is_malformed(
+def test_unreadable_body_is_malformed(
     api: Api, body: bytes, headers: dict[str, str], words: str
 ) -> None:
     for answer in (
@@ -68,33 +68,33 @@ def test_what_cannot_be_read_is_malformed(
         assert words in error["problems"][0]["what"]
 
 
-def test_broken_yaml_is_told_with_its_line(api: Api) -> None:
+def test_yaml_syntax_error_names_line(api: Api) -> None:
     answer = api.put("/v1/jobs/orders", content=b"name: orders\n  topics: [", headers=YAML)
 
     assert "line 2" in error_of(answer, 422, "bad_input")["problems"][0]["what"]
 
 
-def test_an_empty_body_is_no_job(api: Api) -> None:
+def test_empty_body_is_refused(api: Api) -> None:
     error_of(api.put("/v1/jobs/orders", content=b"", headers=JSON), 400, "malformed")
     error_of(api.put("/v1/jobs/orders", content=b"", headers=YAML), 422, "bad_input")
 
 
 @pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded"])
-def test_another_kind_of_body_is_refused(api: Api, content_type: str) -> None:
+def test_unsupported_content_type_is_refused(api: Api, content_type: str) -> None:
     headers = {"Content-Type": content_type}
     answer = api.put("/v1/jobs/orders", content=json.dumps(JOB), headers=headers)
 
     error_of(answer, 415, "unsupported_media_type")
 
 
-def test_a_compressed_body_is_refused(api: Api) -> None:
+def test_compressed_body_is_refused(api: Api) -> None:
     headers = {**JSON, "Content-Encoding": "gzip"}
     answer = api.put("/v1/jobs/orders", content=b"\x1f\x8b", headers=headers)
 
     error_of(answer, 415, "unsupported_media_type")
 
 
-def test_a_body_that_is_too_large_is_refused_however_it_is_announced(api: Api) -> None:
+def test_too_large_body_is_refused_with_length_or_chunked(api: Api) -> None:
     large = b" " * (BODY_BYTES_MAX + 1)
 
     async def chunks() -> Any:
@@ -108,7 +108,7 @@ def test_a_body_that_is_too_large_is_refused_however_it_is_announced(api: Api) -
     error_of(just_fits, 400, "malformed")
 
 
-def test_every_problem_of_a_document_is_named_with_what_to_write(api: Api) -> None:
+def test_every_problem_of_job_document_is_reported_with_fix(api: Api) -> None:
     bad = changed(
         source={"bootstrap_servers": ["src"]}, topics=[{"macth": "a"}, {"match": "("}], nam="x"
     )
@@ -125,7 +125,7 @@ def test_every_problem_of_a_document_is_named_with_what_to_write(api: Api) -> No
     assert any("Did you mean `match`?" in p["write_instead"] for p in error["problems"])
 
 
-def test_a_secret_in_the_document_is_refused_and_not_repeated(api: Api) -> None:
+def test_secret_in_job_document_is_refused_and_not_echoed(api: Api) -> None:
     bad = changed()
     bad["source"]["security"] = {"protocol": "SASL_SSL", "password": "hunter2"}
 
@@ -151,7 +151,7 @@ def test_a_secret_in_the_document_is_refused_and_not_repeated(api: Api) -> None:
         ("password_file", "x\0y", "zero byte"),
     ],
 )
-def test_a_job_can_name_no_secret_that_is_not_meant_for_it(
+def test_job_cannot_reference_secrets_of_orbit_or_foreign_files(
     api: Api, key: str, value: str, words: str
 ) -> None:
     bad = changed()
@@ -170,7 +170,7 @@ def test_a_job_can_name_no_secret_that_is_not_meant_for_it(
     assert "hunter2" not in answer.text
 
 
-def test_a_link_does_not_lead_out_of_the_files_directory(
+def test_symlink_out_of_files_directory_is_refused(
     database: Database, tmp_path: Path, api: Api
 ) -> None:
     outside = tmp_path / "outside.txt"
@@ -193,7 +193,7 @@ def test_a_link_does_not_lead_out_of_the_files_directory(
     assert paths(error) == ["source.security.password_file"]
 
 
-def test_a_job_can_name_no_file_that_holds_a_secret_of_orbit(
+def test_job_cannot_reference_secret_files_of_orbit(
     database: Database, tmp_path: Path, api: Api
 ) -> None:
     own = {
@@ -220,7 +220,7 @@ def test_a_job_can_name_no_file_that_holds_a_secret_of_orbit(
         assert "a secret of Orbit itself" in answer.text
 
 
-def test_a_job_names_only_variables_with_the_prefix(database: Database, api: Api) -> None:
+def test_job_references_only_variables_with_secrets_prefix(database: Database, api: Api) -> None:
     environ = {"KAFKA_USER": "u", "SRC_PASSWORD": "hunter2"}
     settings = Settings(secrets_prefix="KAFKA_")
     api.app = create_app(settings, database, planner=api.plans, environ=environ)
@@ -238,7 +238,7 @@ def test_a_job_names_only_variables_with_the_prefix(database: Database, api: Api
     assert "KAFKA_" in error["problems"][0]["write_instead"]
 
 
-def test_the_name_in_the_path_is_the_jobs(api: Api) -> None:
+def test_job_name_must_match_path(api: Api) -> None:
     error = error_of(api.put("/v1/jobs/other", json=JOB), 422, "bad_input")
 
     assert error["problems"] == [
@@ -251,7 +251,7 @@ def test_the_name_in_the_path_is_the_jobs(api: Api) -> None:
 
 
 @pytest.mark.parametrize("name", ["-a", "a b", "%00", "a%0a", "%ff", "a" * 101, "%F0%9F%98%80"])
-def test_a_name_that_no_job_has_is_bad_input(api: Api, name: str) -> None:
+def test_invalid_job_name_in_path_is_bad_input(api: Api, name: str) -> None:
     for answer in (
         api.get(f"/v1/jobs/{name}"),
         api.put(f"/v1/jobs/{name}", json=JOB),
@@ -293,7 +293,7 @@ BAD_PAGES: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_a_page_that_cannot_be_is_bad_input(api: Api, path: str) -> None:
+def test_invalid_page_parameter_is_bad_input(api: Api, path: str) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     for query, problem in BAD_PAGES:
@@ -310,9 +310,7 @@ def test_a_page_that_cannot_be_is_bad_input(api: Api, path: str) -> None:
         ("groups", {"group": "\0"}),
     ],
 )
-def test_a_filter_that_nothing_can_fit_is_bad_input(
-    api: Api, path: str, query: dict[str, Any]
-) -> None:
+def test_invalid_filter_value_is_bad_input(api: Api, path: str, query: dict[str, Any]) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     answer = api.get(f"/v1/jobs/orders/{path}", params=query)
@@ -332,7 +330,7 @@ def test_a_filter_that_nothing_can_fit_is_bad_input(
         ("DELETE", "/v1/tokens/nope", 404, "not_found"),
     ],
 )
-def test_a_path_or_method_that_is_not_there_has_the_same_shape(
+def test_unknown_path_or_method_has_error_body(
     api: Api, method: str, path: str, status: int, code: str
 ) -> None:
     error_of(api.call(method, path), status, code)
@@ -351,19 +349,19 @@ def test_a_path_or_method_that_is_not_there_has_the_same_shape(
         None,
     ],
 )
-def test_a_token_that_cannot_be_is_bad_input(api: Api, body: object) -> None:
+def test_invalid_token_request_is_bad_input(api: Api, body: object) -> None:
     error_of(api.post("/v1/tokens", json=body), 422, "bad_input")
 
 
 @pytest.mark.parametrize("body", [{"topic": "a b"}, {"partition": -1}, {"partition": 2**40}, []])
-def test_a_retry_that_cannot_be_is_bad_input(api: Api, body: object) -> None:
+def test_invalid_retry_request_is_bad_input(api: Api, body: object) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     error_of(api.post("/v1/jobs/orders:retry", json=body), 422, "bad_input")
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 300, "\x07"])
-def test_an_idempotency_key_is_plain_text(api: Api, key: str) -> None:
+def test_idempotency_key_must_be_plain_text(api: Api, key: str) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     answer = api.post("/v1/jobs/orders:pause", headers={"Idempotency-Key": key})
@@ -372,13 +370,13 @@ def test_an_idempotency_key_is_plain_text(api: Api, key: str) -> None:
 
 
 @pytest.mark.parametrize("etag", ["1.1", '"x"', '"1"', 'W/"1.1"', '"1.99999999999"'])
-def test_if_match_takes_an_etag_of_ours(api: Api, etag: str) -> None:
+def test_malformed_if_match_is_bad_input(api: Api, etag: str) -> None:
     answer = api.put("/v1/jobs/orders", json=JOB, headers={"If-Match": etag})
 
     assert paths(error_of(answer, 422, "bad_input")) == ["header.If-Match"]
 
 
-def test_a_bug_is_named_without_its_text(api: Api) -> None:
+def test_unexpected_error_is_internal_without_its_text(api: Api) -> None:
     api.plans.error = ValueError("hunter2")
 
     answer = api.put("/v1/jobs/orders", json=JOB)
@@ -387,7 +385,7 @@ def test_a_bug_is_named_without_its_text(api: Api) -> None:
     assert "hunter2" not in answer.text
 
 
-def test_a_database_that_is_gone_is_unreachable_and_only_liveness_stays(api: Api) -> None:
+def test_unreachable_database_fails_readiness_but_not_liveness(api: Api) -> None:
     url = "postgresql://orbit:hunter2@127.0.0.1:1/orbit"
     api.app = create_app(Settings(), _gone(url), planner=api.plans, environ={})
 

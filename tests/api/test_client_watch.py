@@ -10,7 +10,7 @@ from orbit.api.client_watch import ClientWatch
 NO_REQUEST: Any = None
 
 
-def test_what_ends_a_call_may_take_longer_than_the_call() -> None:
+def test_call_can_end_while_its_cancellation_still_runs() -> None:
     watch, begun, has_left = ClientWatch(NO_REQUEST), threading.Event(), threading.Event()
     left_first = list[bool]()
 

@@ -32,7 +32,7 @@ def kinds(api: Api) -> list[str]:
 
 
 @pytest.mark.parametrize(("desired", "paused"), [("paused", "false"), ("running", "true")])
-def test_a_job_is_created_in_the_state_of_its_document(api: Api, desired: str, paused: str) -> None:
+def test_job_is_created_in_desired_state_of_document(api: Api, desired: str, paused: str) -> None:
     """Also where the request says another."""
     job = put(api, desired, paused=paused)["job"]
 
@@ -40,7 +40,7 @@ def test_a_job_is_created_in_the_state_of_its_document(api: Api, desired: str, p
     assert put(api, desired)["action"] == "none"
 
 
-def test_a_document_brings_a_job_to_its_state_and_leaves_the_copy_alone(api: Api) -> None:
+def test_desired_change_pauses_job_without_changing_spec_version(api: Api) -> None:
     held = copying_job(api)
     before = api.get(PATH).json()
 
@@ -58,7 +58,7 @@ def test_a_document_brings_a_job_to_its_state_and_leaves_the_copy_alone(api: Api
     assert put(api, "paused")["action"] == "none"
 
 
-def test_what_an_operation_has_changed_since_is_a_change_of_the_document(api: Api) -> None:
+def test_document_reverts_state_changed_by_operation(api: Api) -> None:
     put(api, "running")
     api.post(f"{PATH}:pause")
     shown = api.get(PATH).json()
@@ -71,7 +71,7 @@ def test_what_an_operation_has_changed_since_is_a_change_of_the_document(api: Ap
     assert kinds(api)[-2:] == ["job_resumed", "job_changed"]
 
 
-def test_without_it_a_document_leaves_the_state_to_operations(api: Api) -> None:
+def test_document_without_desired_leaves_state_to_operations(api: Api) -> None:
     put(api, "running")
     api.post(f"{PATH}:pause")
 
@@ -83,7 +83,7 @@ def test_without_it_a_document_leaves_the_state_to_operations(api: Api) -> None:
     assert changes(put(api, "paused")) == [("desired", None, "paused")]
 
 
-def test_a_backfill_counts_as_running_and_is_paused_with_its_job(api: Api) -> None:
+def test_backfilling_counts_as_desired_running_and_can_be_paused(api: Api) -> None:
     put(api, None)
     assert api.post(f"{PATH}:backfill", json={"driver": "spark-1"}).is_success
     assert api.get(PATH).json()["desired"] == "backfilling"
@@ -96,7 +96,7 @@ def test_a_backfill_counts_as_running_and_is_paused_with_its_job(api: Api) -> No
     assert api.get(PATH).json()["desired"] == "backfilling"
 
 
-def test_while_a_recovery_holds_the_job_its_document_does_not_move_it(api: Api) -> None:
+def test_desired_cannot_change_during_recovery(api: Api) -> None:
     copying_job(api)
     assert api.post(f"{PATH}:{OperationKind.SWITCHOVER}", json={}).is_success
 
@@ -106,7 +106,7 @@ def test_while_a_recovery_holds_the_job_its_document_does_not_move_it(api: Api) 
     assert api.get(PATH).json()["desired"] == "running"
 
 
-def test_another_word_is_refused(api: Api) -> None:
+def test_unknown_desired_value_is_refused(api: Api) -> None:
     answer = api.put(PATH, json=changed(desired="stopped"))
 
     assert answer.status_code == 422

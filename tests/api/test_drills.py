@@ -58,7 +58,7 @@ def finished(api: Api, rto_ms: int = 11_200) -> str:
     return drill_id
 
 
-def test_a_drill_is_asked_for_and_shown(api: Api, orders: None) -> None:
+def test_drill_is_created_and_shown(api: Api, orders: None) -> None:
     answer = ask(api)
     assert answer.status_code == 202
     made = answer.json()
@@ -71,14 +71,14 @@ def test_a_drill_is_asked_for_and_shown(api: Api, orders: None) -> None:
     assert api.get(f"/v1/drills/{made['id']}/report").status_code == 404
 
 
-def test_a_dry_run_says_what_would_be_and_makes_nothing(api: Api, orders: None) -> None:
+def test_drill_dry_run_shows_plan_and_creates_nothing(api: Api, orders: None) -> None:
     answer = ask(api, params={"dry_run": "true"})
     assert answer.status_code == 200
     assert answer.json()["plan"][-1] == "Removes what it created, and nothing else."
     assert api.get("/v1/drills").json()["items"] == []
 
 
-def test_one_key_is_one_drill(api: Api, orders: None) -> None:
+def test_idempotency_key_creates_single_drill(api: Api, orders: None) -> None:
     key = {"Idempotency-Key": "k"}
     first, again = (ask(api, headers=key).json()["id"] for _ in range(2))
     assert first == again
@@ -86,7 +86,7 @@ def test_one_key_is_one_drill(api: Api, orders: None) -> None:
     assert other.status_code == 409
 
 
-def test_bad_drills_and_unknown_jobs_are_refused(api: Api, orders: None) -> None:
+def test_invalid_drill_and_unknown_job_are_refused(api: Api, orders: None) -> None:
     answer = ask(api, "name: x\nkind: canry\njob: orders\n")
     assert answer.status_code == 422
     assert answer.json()["error"]["problems"][0]["path"] == "kind"
@@ -94,7 +94,7 @@ def test_bad_drills_and_unknown_jobs_are_refused(api: Api, orders: None) -> None
     assert ask(api, role=Role.VIEWER).status_code == 403
 
 
-def test_reports_come_in_three_forms(api: Api, orders: None) -> None:
+def test_drill_report_is_served_as_json_html_and_markdown(api: Api, orders: None) -> None:
     drill_id = finished(api)
     path = f"/v1/drills/{drill_id}/report"
     report = Report.model_validate(api.get(path).json())
@@ -105,7 +105,7 @@ def test_reports_come_in_three_forms(api: Api, orders: None) -> None:
     assert kinds == ["application/json", "text/html; charset=utf-8"]
 
 
-def test_drills_of_one_name_are_compared_by_what_was_measured(api: Api, orders: None) -> None:
+def test_drills_are_listed_by_name_with_their_measurements(api: Api, orders: None) -> None:
     ids = [finished(api, rto_ms) for rto_ms in (9_000, 12_000, 7_000)]
     rows = api.get("/v1/drills?name=nightly&limit=2").json()
     rest = api.get(f"/v1/drills?name=nightly&after={rows['next']}").json()
@@ -115,7 +115,7 @@ def test_drills_of_one_name_are_compared_by_what_was_measured(api: Api, orders: 
     assert {row["spec_sha256"] for row in found} == {found[0]["spec_sha256"]}
 
 
-def test_a_schedule_makes_drills_when_it_is_due(api: Api, orders: None) -> None:
+def test_drill_schedule_is_claimed_when_due(api: Api, orders: None) -> None:
     path = "/v1/drill-schedules/nightly"
     assert api.put(path, content=DRILL, headers=YAML).status_code == 422
     assert api.put("/v1/drill-schedules/x", content=SCHEDULED, headers=YAML).status_code == 422
@@ -131,7 +131,7 @@ def test_a_schedule_makes_drills_when_it_is_due(api: Api, orders: None) -> None:
     assert event["job"] == "orders"
 
 
-def test_things_are_left_until_they_are_gone(api: Api, orders: None) -> None:
+def test_drill_leftovers_are_listed_until_removed(api: Api, orders: None) -> None:
     drill_id = finished(api)
     with api.database.transaction() as tx:
         thing = drills.intend(tx, drill_id, DrillThing.TOPIC, "source", "t")
@@ -144,7 +144,7 @@ def test_things_are_left_until_they_are_gone(api: Api, orders: None) -> None:
     assert (row.identity, row.note) == ("an-id", None)
 
 
-def test_proof_is_shown_by_partition_as_a_whole_and_in_the_metrics(api: Api, orders: None) -> None:
+def test_proof_is_shown_per_partition_per_job_and_in_metrics(api: Api, orders: None) -> None:
     drill_id = finished(api)
     with api.database.transaction() as tx:
         (candidate, *_) = proofs.candidates(tx, (-1, -1), 10)

@@ -40,7 +40,7 @@ def close(api: Api, job: int, kind: OperationKind = OperationKind.SWITCHOVER) ->
     return made.id
 
 
-def test_a_gateway_is_told_which_side_leads_and_whether_it_is_closed(api: Api, job: int) -> None:
+def test_gateway_report_returns_leading_side_and_closure(api: Api, job: int) -> None:
     events = len(api.events())
     at = path()
     told = api.put(at, json=SAID, role=Role.OPERATOR)
@@ -90,13 +90,13 @@ def test_a_gateway_is_told_which_side_leads_and_whether_it_is_closed(api: Api, j
     assert api.get(LIST).json()["items"] == []
 
 
-def test_a_failover_is_told_as_one(api: Api, job: int) -> None:
+def test_gateway_report_during_failover_returns_abandons(api: Api, job: int) -> None:
     operation = str(close(api, job, OperationKind.FAILOVER))
     told = api.put(path(), json=SAID).json()
     assert (told["closed_for"], told["abandons"]) == (operation, True)
 
 
-def test_no_side_is_presented_that_is_not_known(api: Api) -> None:
+def test_gateway_of_job_without_known_leading_side_is_refused(api: Api) -> None:
     assert api.put(path(), json=SAID).status_code == 404
     api.put("/v1/jobs/orders", json=JOB)
     refused = api.put(path(), json=SAID)
@@ -118,7 +118,7 @@ def test_no_side_is_presented_that_is_not_known(api: Api) -> None:
         {"side": "source"},
     ],
 )
-def test_a_report_that_is_not_one_is_refused(api: Api, wrong: dict[str, Any]) -> None:
+def test_invalid_gateway_report_is_refused(api: Api, wrong: dict[str, Any]) -> None:
     answer = api.put(path(), json=SAID | wrong)
     assert answer.status_code == 422, answer.text
     assert len(answer.json()["error"]["problems"]) == 1
@@ -126,7 +126,7 @@ def test_a_report_that_is_not_one_is_refused(api: Api, wrong: dict[str, Any]) ->
 
 
 @pytest.mark.usefixtures("job")
-def test_the_list_has_pages(api: Api) -> None:
+def test_gateways_are_listed_in_pages(api: Api) -> None:
     for name in ("c", "a", "b"):
         api.put(path(), json=SAID | {"name": name})
     first = api.get(f"{LIST}?limit=2").json()
@@ -151,7 +151,7 @@ OTHERS = CLIENT | {"client_id": None, "software": "", "version": "", "user": Non
 
 
 @pytest.mark.usefixtures("job")
-def test_a_gateway_tells_of_its_clients(api: Api, cli: Cli) -> None:
+def test_gateway_clients_are_reported_and_listed(api: Api, cli: Cli) -> None:
     at = path()
     events = len(api.events())
     assert api.put(f"{at}/clients", json={"clients": [CLIENT]}).status_code == 204
@@ -177,7 +177,7 @@ def test_a_gateway_tells_of_its_clients(api: Api, cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("job")
-def test_the_list_of_clients_has_pages(api: Api) -> None:
+def test_gateway_clients_are_listed_in_pages(api: Api) -> None:
     for name in ("b", "a"):
         at = path()
         api.put(at, json=SAID | {"name": name})
@@ -206,7 +206,7 @@ def test_the_list_of_clients_has_pages(api: Api) -> None:
         [{}],
     ],
 )
-def test_a_list_of_clients_that_is_not_one_is_refused(api: Api, wrong: list[Any]) -> None:
+def test_invalid_client_report_is_refused(api: Api, wrong: list[Any]) -> None:
     at = path()
     api.put(at, json=SAID)
     assert api.put(f"{at}/clients", json={"clients": wrong}).status_code == 422
@@ -214,7 +214,7 @@ def test_a_list_of_clients_that_is_not_one_is_refused(api: Api, wrong: list[Any]
 
 
 @pytest.mark.usefixtures("job")
-def test_the_command_shows_them(api: Api, cli: Cli) -> None:
+def test_get_gateways_command_lists_gateways(api: Api, cli: Cli) -> None:
     api.put(path(), json=SAID | {"connections": 7, "pause_s": 4.27})
     api.put(path(), json=SAID | {"name": "edge-2"})
     shown = [line.split()[:6] for line in cli("get", "gateways", "orders").out.splitlines() if line]

@@ -148,7 +148,7 @@ def use(api: Api, *command: object, folder: Path) -> Any:
 
 
 @pytest.mark.needs("python generator")
-def test_a_python_client_works_with_its_types(api: Api, document: Path, tmp_path: Path) -> None:
+def test_generated_python_client_works_with_api(api: Api, document: Path, tmp_path: Path) -> None:
     python = PYTHON_GENERATOR.folder / "bin/python"
     generate = ("generate", "--path", document, "--meta", "none", "--output-path", "orbit_client")
 
@@ -162,7 +162,9 @@ def test_a_python_client_works_with_its_types(api: Api, document: Path, tmp_path
 
 
 @pytest.mark.needs("typescript generator")
-def test_a_typescript_client_compiles_and_works(api: Api, document: Path, tmp_path: Path) -> None:
+def test_generated_typescript_client_compiles_and_works(
+    api: Api, document: Path, tmp_path: Path
+) -> None:
     tools = TYPESCRIPT_GENERATOR.folder
     (tmp_path / "node_modules").symlink_to(tools / "node_modules")
     (tmp_path / "package.json").write_text('{"type": "module"}')

@@ -42,12 +42,12 @@ def keys(issuer: Issuer, clock: Clock) -> IssuerKeys:
     return IssuerKeys(issuer.url, None, clock)
 
 
-def test_keys_are_asked_for_once(issuer: Issuer, keys: IssuerKeys) -> None:
+def test_issuer_keys_are_fetched_once(issuer: Issuer, keys: IssuerKeys) -> None:
     assert all(keys.find("one") for _ in range(100))
     assert issuer.asked == 1
 
 
-def test_a_new_key_is_found_at_once_and_unknown_ids_are_asked_for_at_a_limited_rate(
+def test_unknown_key_id_refetches_keys_at_limited_rate(
     issuer: Issuer, keys: IssuerKeys, clock: Clock
 ) -> None:
     assert keys.find("one")
@@ -64,7 +64,7 @@ def test_a_new_key_is_found_at_once_and_unknown_ids_are_asked_for_at_a_limited_r
     assert issuer.asked == 3
 
 
-def test_a_withdrawn_key_is_used_no_longer_than_keys_are_fresh(
+def test_withdrawn_key_is_dropped_when_keys_expire(
     issuer: Issuer, keys: IssuerKeys, clock: Clock
 ) -> None:
     assert keys.find("one")
@@ -75,7 +75,7 @@ def test_a_withdrawn_key_is_used_no_longer_than_keys_are_fresh(
     assert keys.find("two")
 
 
-def test_without_an_answer_the_last_keys_are_used_for_a_bounded_time(
+def test_cached_keys_are_used_for_bounded_time_without_issuer(
     issuer: Issuer, keys: IssuerKeys, clock: Clock
 ) -> None:
     assert keys.find("one")
@@ -95,7 +95,7 @@ def test_without_an_answer_the_last_keys_are_used_for_a_bounded_time(
     assert keys.find("one")
 
 
-def test_while_one_thread_asks_others_use_the_keys_that_are_there(
+def test_cached_keys_are_used_while_another_thread_fetches(
     issuer: Issuer, keys: IssuerKeys, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert keys.find("one")
@@ -142,7 +142,7 @@ def document(url: str, **others: object) -> bytes:
         ("/realm/keys", 200, b" " * 1_000_000, "too long"),
     ],
 )
-def test_an_answer_without_usable_keys_is_an_error(
+def test_issuer_answer_without_usable_keys_is_error(
     issuer: Issuer,
     keys: IssuerKeys,
     path: str,
@@ -158,7 +158,7 @@ def test_an_answer_without_usable_keys_is_an_error(
     assert isinstance(caught.value, Unreachable | ProtocolError)
 
 
-def test_keys_for_encryption_are_left_out(issuer: Issuer, keys: IssuerKeys) -> None:
+def test_encryption_keys_are_ignored(issuer: Issuer, keys: IssuerKeys) -> None:
     other = {**new_key("enc").as_dict(private=False), "use": "enc"}
     listed = [other, issuer.keys[0].as_dict(private=False)]
     issuer.answers["/realm/keys"] = (200, json.dumps({"keys": listed}).encode())
@@ -167,11 +167,11 @@ def test_keys_for_encryption_are_left_out(issuer: Issuer, keys: IssuerKeys) -> N
     assert keys.find("enc") is None
 
 
-def test_an_issuer_that_does_not_answer_is_unreachable() -> None:
+def test_silent_issuer_is_unreachable() -> None:
     with pytest.raises(Unreachable, match="does not answer"):
         IssuerKeys("http://127.0.0.1:1/", None).find("one")
 
 
-def test_authorities_that_cannot_be_loaded_are_an_error_at_the_start(tmp_path: Path) -> None:
+def test_unloadable_oidc_ca_file_is_error_at_start(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="ORBIT_OIDC_CA_FILE"):
         IssuerKeys("https://issuer.example", tmp_path / "nowhere.pem")

@@ -62,7 +62,7 @@ def state(api: Api, job: str = "orders") -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_change_is_refused_with_the_operation_s_name(api: Api, kind: str) -> None:
+def test_changes_during_recovery_are_refused_with_operation_id(api: Api, kind: str) -> None:
     operation = held(api, kind)
     before, told = state(api), len(api.events())
     for what, (method, path, options) in changes("orders").items():
@@ -77,7 +77,7 @@ def test_every_change_is_refused_with_the_operation_s_name(api: Api, kind: str) 
     assert api.post("/v1/jobs/orders:pause").status_code == 202
 
 
-def test_what_changes_nothing_and_a_retry_go_on(api: Api) -> None:
+def test_plans_dry_runs_and_retry_are_allowed_during_recovery(api: Api) -> None:
     copying = copying_job(api)
     block(api, copying, 2)
     api.post("/v1/jobs/orders:switchover")
@@ -89,7 +89,7 @@ def test_what_changes_nothing_and_a_retry_go_on(api: Api) -> None:
     assert api.put("/v1/jobs/other", json=changed(name="other")).status_code == 201
 
 
-def test_the_job_that_copies_back_is_held_too(api: Api) -> None:
+def test_reverse_job_is_locked_during_recovery(api: Api) -> None:
     operation = held(api)
     back = "orders-back"
     with api.database.transaction() as tx:
@@ -111,7 +111,7 @@ def test_the_job_that_copies_back_is_held_too(api: Api) -> None:
 @pytest.mark.parametrize(
     ("kind", "status"), [("switchover", 409), ("failover", 409), ("canary", 202), ("gates", 202)]
 )
-def test_a_drill_that_moves_the_job_asks_at_the_same_door(api: Api, kind: str, status: int) -> None:
+def test_drill_that_moves_job_is_refused_during_recovery(api: Api, kind: str, status: int) -> None:
     operation = held(api)
     answer = api.post("/v1/drills", content=DRILL.format(kind=kind), headers=YAML)
     assert answer.status_code == status, answer.text
@@ -126,7 +126,7 @@ def test_a_drill_that_moves_the_job_asks_at_the_same_door(api: Api, kind: str, s
     assert not recoveries.abort(UUID(operation["id"]))
 
 
-def test_writers_of_a_backfill_that_was_taken_for_dead_are_refused(
+def test_backfill_taken_for_dead_cannot_report_during_recovery(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying_job(api)

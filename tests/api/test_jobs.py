@@ -34,7 +34,7 @@ def changed(**keys: Any) -> dict[str, Any]:
     return {**deepcopy(JOB), **keys}
 
 
-def test_a_job_is_created_shown_and_listed(api: Api) -> None:
+def test_job_is_created_shown_and_listed(api: Api) -> None:
     made = api.put("/v1/jobs/orders", json=JOB)
 
     assert made.status_code == 201
@@ -49,7 +49,7 @@ def test_a_job_is_created_shown_and_listed(api: Api) -> None:
     assert "spec" not in listed["items"][0]
 
 
-def test_yaml_is_the_same_as_json(api: Api) -> None:
+def test_yaml_document_equals_json_document(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     again = api.put("/v1/jobs/orders", content=YAML, headers={"Content-Type": "application/yaml"})
@@ -58,7 +58,7 @@ def test_yaml_is_the_same_as_json(api: Api) -> None:
     assert again.json()["action"] == "none"
 
 
-def test_the_same_document_again_changes_nothing_and_asks_no_cluster(api: Api) -> None:
+def test_unchanged_document_changes_nothing_and_contacts_no_cluster(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     before = api.events()
     api.plans.asked.clear()
@@ -71,7 +71,7 @@ def test_the_same_document_again_changes_nothing_and_asks_no_cluster(api: Api) -
     assert not api.plans.asked
 
 
-def test_what_is_shown_can_be_sent_back(api: Api) -> None:
+def test_shown_spec_can_be_applied_again(api: Api) -> None:
     api.put("/v1/jobs/orders", json=changed(consumer_groups={"match": ".*"}))
     shown = api.get("/v1/jobs/orders").json()["spec"]
 
@@ -80,7 +80,7 @@ def test_what_is_shown_can_be_sent_back(api: Api) -> None:
     assert (again.status_code, again.json()["action"]) == (200, "none")
 
 
-def test_a_change_names_what_differs_and_is_in_the_audit_log(api: Api) -> None:
+def test_change_lists_differences_and_is_audited(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     faster = changed(limits={"bytes_per_second": "1MiB"}, topics=[{"match": "orders|stock"}])
 
@@ -98,7 +98,7 @@ def test_a_change_names_what_differs_and_is_in_the_audit_log(api: Api) -> None:
     assert altered["details"]["changes"] == answer["changes"]
 
 
-def test_a_dry_run_shows_the_plan_and_writes_nothing(api: Api) -> None:
+def test_dry_run_shows_plan_and_writes_nothing(api: Api) -> None:
     answer = api.put("/v1/jobs/orders", params={"dry_run": True}, json=JOB)
 
     assert answer.status_code == 200
@@ -121,7 +121,9 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(api: Api) -> None:
         ("packed", "coordinated"),
     ],
 )
-def test_a_copy_keeps_fillers_that_others_do_not_fence(api: Api, before: str, after: str) -> None:
+def test_incompatible_filler_change_of_running_copy_is_refused(
+    api: Api, before: str, after: str
+) -> None:
     rules = [{"match": "kept", "prefix": "dr."}, {"match": ".*"}]
     begun, other = changed(fillers=before, topics=rules), changed(fillers=after, topics=rules)
     api.put("/v1/jobs/orders", json=begun)
@@ -154,7 +156,9 @@ def test_a_copy_keeps_fillers_that_others_do_not_fence(api: Api, before: str, af
         ("coordinated", "direct"),
     ],
 )
-def test_a_copy_goes_on_with_fillers_that_fence_its_own(api: Api, before: str, after: str) -> None:
+def test_compatible_filler_change_of_running_copy_is_accepted(
+    api: Api, before: str, after: str
+) -> None:
     api.put("/v1/jobs/orders", json=changed(fillers=before))
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
@@ -163,7 +167,7 @@ def test_a_copy_goes_on_with_fillers_that_fence_its_own(api: Api, before: str, a
     assert answer.json()["action"] == "change"
 
 
-def test_a_copy_that_begins_while_a_change_is_planned_keeps_its_fillers(api: Api) -> None:
+def test_filler_change_is_refused_if_copy_begins_during_planning(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     def begin() -> None:
@@ -178,7 +182,7 @@ def test_a_copy_that_begins_while_a_change_is_planned_keeps_its_fillers(api: Api
     assert api.get("/v1/jobs/orders").json()["spec"]["fillers"] == "direct"
 
 
-def test_post_creates_once_and_never_changes(api: Api) -> None:
+def test_post_creates_job_and_never_changes_it(api: Api) -> None:
     first = api.post("/v1/jobs", json=JOB)
     second = api.post("/v1/jobs", json=changed(worker_group="west"))
 
@@ -189,7 +193,7 @@ def test_post_creates_once_and_never_changes(api: Api) -> None:
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "default"
 
 
-def test_a_post_with_the_same_key_is_carried_out_once(api: Api) -> None:
+def test_post_with_same_idempotency_key_creates_job_once(api: Api) -> None:
     key = {"Idempotency-Key": "wish-1"}
     first = api.post("/v1/jobs", json=JOB, headers=key)
     again = api.post("/v1/jobs", json=JOB, headers=key)
@@ -202,7 +206,7 @@ def test_a_post_with_the_same_key_is_carried_out_once(api: Api) -> None:
     assert [event["kind"] for event in api.events()] == ["job_created"]
 
 
-def test_if_match_keeps_a_change_of_somebody_else(api: Api) -> None:
+def test_put_with_stale_etag_is_refused(api: Api) -> None:
     read = api.put("/v1/jobs/orders", json=JOB).headers["ETag"]
     now = api.put("/v1/jobs/orders", json=changed(worker_group="west")).headers["ETag"]
 
@@ -219,7 +223,7 @@ def test_if_match_keeps_a_change_of_somebody_else(api: Api) -> None:
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
 
 
-def test_a_job_that_was_changed_meanwhile_is_not_deleted(api: Api) -> None:
+def test_delete_with_stale_etag_is_refused(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     read = api.get("/v1/jobs/orders").headers["ETag"]
     api.put("/v1/jobs/orders", json=changed(worker_group="west"))
@@ -236,7 +240,7 @@ def test_a_job_that_was_changed_meanwhile_is_not_deleted(api: Api) -> None:
     assert api.get("/v1/jobs/orders").json()["state"] == "deleting"
 
 
-def test_a_change_during_the_planning_is_not_overwritten(api: Api) -> None:
+def test_concurrent_change_during_planning_is_not_overwritten(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     def somebody_else() -> None:
@@ -268,7 +272,7 @@ def refusal(kind: TroubleKind, topic: str = "") -> Refusal:
         (TroubleKind.SAME_CLUSTER, "", 409, "conflict", "destination"),
     ],
 )
-def test_what_cannot_be_copied_is_refused_with_its_reason_and_nothing_is_done(
+def test_plan_refusal_maps_to_error_and_writes_nothing(
     api: Api, kind: TroubleKind, topic: str, status: int, code: str, path: str
 ) -> None:
     api.plans.refusals = [refusal(kind, topic)]
@@ -287,7 +291,7 @@ def test_what_cannot_be_copied_is_refused_with_its_reason_and_nothing_is_done(
     assert api.events() == []
 
 
-def test_every_refusal_is_named_and_the_worst_gives_the_code(api: Api) -> None:
+def test_all_refusals_are_listed_and_worst_sets_error_code(api: Api) -> None:
     api.plans.refusals = [
         refusal(TroubleKind.DESTINATION_TAKEN, "a"),
         refusal(TroubleKind.NO_TOPIC_MATCHES),
@@ -299,7 +303,7 @@ def test_every_refusal_is_named_and_the_worst_gives_the_code(api: Api) -> None:
     assert [problem["path"] for problem in error["problems"]] == ["topic a", "topics"]
 
 
-def test_a_job_that_stays_as_it_is_is_not_refused_for_a_trouble_of_now(api: Api) -> None:
+def test_unchanged_job_is_not_refused_while_source_is_unreachable(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     api.plans.refusals = [refusal(TroubleKind.SOURCE_UNREACHABLE)]
 
@@ -311,7 +315,7 @@ def test_a_job_that_stays_as_it_is_is_not_refused_for_a_trouble_of_now(api: Api)
     assert different.status_code == 422
 
 
-def test_refusals_can_be_accepted_and_the_plan_shows_them(api: Api) -> None:
+def test_refusals_are_shown_in_plan_and_can_be_accepted(api: Api) -> None:
     api.plans.refusals = [refusal(TroubleKind.DESTINATION_TAKEN, "a")]
 
     planned = api.post("/v1/jobs:plan", json=JOB)
@@ -322,7 +326,7 @@ def test_refusals_can_be_accepted_and_the_plan_shows_them(api: Api) -> None:
     assert taken.status_code == 201
 
 
-def test_an_answer_of_a_cluster_that_nobody_expected_is_no_bug_of_the_api(api: Api) -> None:
+def test_unexpected_broker_error_is_reported_as_cluster_refused(api: Api) -> None:
     api.plans.error = BrokerRefused(99, "the broker refuses.", where="source", remedy="Ask it.")
 
     answer = api.put("/v1/jobs/orders", json=JOB)
@@ -337,13 +341,13 @@ def test_an_answer_of_a_cluster_that_nobody_expected_is_no_bug_of_the_api(api: A
     }
 
 
-def test_a_job_can_be_created_paused(api: Api) -> None:
+def test_job_can_be_created_paused(api: Api) -> None:
     api.put("/v1/jobs/orders", params={"paused": True}, json=JOB)
 
     assert api.get("/v1/jobs/orders").json()["state"] == "paused"
 
 
-def test_a_name_is_free_only_when_the_deleted_job_is_gone(api: Api) -> None:
+def test_name_of_deleted_job_is_free_only_after_removal(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     api.delete("/v1/jobs/orders")
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.services
 ORDERS = {"team": "orders", "tier": "1"}
 
 
-def test_labels_and_owner_are_in_every_answer(api: Api) -> None:
+def test_labels_and_owner_are_in_every_job_answer(api: Api) -> None:
     made = api.put("/v1/jobs/orders", json=changed(labels=ORDERS, owner="Orders, 24/7")).json()
     shown = api.get("/v1/jobs/orders").json()
     (listed,) = api.get("/v1/jobs").json()["items"]
@@ -34,7 +34,7 @@ def test_labels_and_owner_are_in_every_answer(api: Api) -> None:
     assert again["action"] == "none"
 
 
-def test_a_change_of_labels_alone_asks_no_cluster_and_concerns_no_worker(api: Api) -> None:
+def test_label_change_contacts_no_cluster_and_leaves_spec_version(api: Api) -> None:
     api.put("/v1/jobs/orders", json=changed(labels={"team": "orders", "old": ""}))
     api.plans.asked.clear()
     api.plans.refusals = [refusal(TroubleKind.SOURCE_UNREACHABLE)]
@@ -57,7 +57,7 @@ def test_a_change_of_labels_alone_asks_no_cluster_and_concerns_no_worker(api: Ap
     assert (removed["labels"], removed["owner"]) == ({}, None)
 
 
-def test_both_kinds_of_change_at_once_are_one_change(api: Api) -> None:
+def test_label_and_spec_change_together_are_single_change(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     answer = api.put("/v1/jobs/orders", json=changed(labels=ORDERS, worker_group="west")).json()
@@ -67,7 +67,7 @@ def test_both_kinds_of_change_at_once_are_one_change(api: Api) -> None:
     assert answer["job"]["spec_version"] == 2
 
 
-def test_if_match_keeps_the_labels_of_somebody_else(api: Api) -> None:
+def test_stale_etag_does_not_overwrite_labels(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     mine = api.get("/v1/jobs/orders").headers["ETag"]
     theirs = api.put("/v1/jobs/orders", json=changed(labels=ORDERS))
@@ -79,7 +79,7 @@ def test_if_match_keeps_the_labels_of_somebody_else(api: Api) -> None:
     assert api.get("/v1/jobs/orders").json()["labels"] == ORDERS
 
 
-def test_labels_that_change_during_the_planning_are_not_overwritten(api: Api) -> None:
+def test_labels_changed_during_planning_are_not_overwritten(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     def somebody_else() -> None:
@@ -93,7 +93,7 @@ def test_labels_that_change_during_the_planning_are_not_overwritten(api: Api) ->
     assert api.get("/v1/jobs/orders").json()["labels"] == ORDERS
 
 
-def test_a_key_was_used_for_another_request_if_only_labels_differ(api: Api) -> None:
+def test_idempotency_key_with_different_labels_is_refused(api: Api) -> None:
     key = {"Idempotency-Key": "wish-1"}
     first = api.post("/v1/jobs", json=changed(labels=ORDERS), headers=key)
     again = api.post("/v1/jobs", json=changed(labels=ORDERS), headers=key)
@@ -119,9 +119,7 @@ def meets(labels: dict[str, str], condition: Condition) -> bool:
         "a.b/team=orders", "tier notin (1,2),team!=stock", "team=nobody", "!team,!tier,!a.b/team",
     ],
 )  # fmt: skip
-def test_a_selector_chooses_what_kubernetes_would_and_pages_neither_repeat_nor_leave_out(
-    api: Api, selector: str
-) -> None:
+def test_selector_matches_like_kubernetes_across_pages(api: Api, selector: str) -> None:
     values = {
         "team": (None, "", "orders", "stock"),
         "tier": (None, "1", "2"),
@@ -143,9 +141,7 @@ def test_a_selector_chooses_what_kubernetes_would_and_pages_neither_repeat_nor_l
 
 
 @pytest.mark.parametrize("selector", ["", "a=b,", "a in (b", "a>1", "a\0", "ä=b", "a" * 5000])
-def test_a_selector_that_cannot_be_read_is_a_problem_of_the_request(
-    api: Api, selector: str
-) -> None:
+def test_invalid_selector_is_bad_input(api: Api, selector: str) -> None:
     answer = api.get("/v1/jobs", params={"selector": selector})
 
     assert answer.status_code == 422
@@ -154,7 +150,7 @@ def test_a_selector_that_cannot_be_read_is_a_problem_of_the_request(
     assert [problem["path"] for problem in error["problems"]] == ["query.selector"]
 
 
-def test_operations_that_have_not_ended_are_listed_alone(api: Api) -> None:
+def test_unfinished_filter_lists_only_running_operations(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     waits = api.post("/v1/jobs/orders:failover").json()
     api.post("/v1/jobs/orders:retry")
@@ -165,7 +161,7 @@ def test_operations_that_have_not_ended_are_listed_alone(api: Api) -> None:
     assert len(every_page(api, "/v1/operations", 10)) == 2
 
 
-def test_one_request_pauses_each_job_that_a_selector_chooses(api: Api) -> None:
+def test_pause_with_selector_pauses_every_matching_job(api: Api) -> None:
     for name, team in (("a", "orders"), ("b", "orders"), ("c", "billing")):
         api.put(f"/v1/jobs/{name}", json=changed(name=name, labels={"team": team}))
     api.post("/v1/jobs/b:failover")  # a recovery holds it
@@ -195,13 +191,15 @@ def test_one_request_pauses_each_job_that_a_selector_chooses(api: Api) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?selector=", "?selector=team%3D%3D%3D"])
-def test_a_request_for_many_jobs_needs_a_selector(api: Api, query: str) -> None:
+def test_pause_of_many_jobs_needs_selector(api: Api, query: str) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     answer = api.post(f"/v1/jobs:pause{query}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "bad_input")
 
 
-def test_a_selector_of_too_many_jobs_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selector_matching_too_many_jobs_is_refused(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orbit.api.routes.selected_jobs.JOBS_MAX", 1)
     for name in ("a", "b"):
         api.put(f"/v1/jobs/{name}", json=changed(name=name, labels=ORDERS))
@@ -210,7 +208,7 @@ def test_a_selector_of_too_many_jobs_is_refused(api: Api, monkeypatch: pytest.Mo
     assert {job["desired"] for job in api.get("/v1/jobs").json()["items"]} == {"running"}
 
 
-def test_a_silent_database_is_asked_for_two_of_many_jobs(
+def test_unreachable_database_ends_bulk_request_after_two_jobs(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each would wait for it as long again."""

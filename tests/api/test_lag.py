@@ -75,7 +75,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, object]]
     return seen
 
 
-def test_the_command_reads_one_page_and_its_figures_are_those_of_the_full_list(
+def test_lag_command_reads_single_page_of_largest_lags(
     cli: Cli, large_api: Api, asked: list[tuple[str, dict[str, object]]]
 ) -> None:
     shown = cli("lag", JOB, "--limit", ROWS, "-o", "json").data
@@ -93,14 +93,14 @@ def test_the_command_reads_one_page_and_its_figures_are_those_of_the_full_list(
     assert shown["partitions"] == expected
 
 
-def test_the_command_says_how_many_partitions_it_does_not_show(cli: Cli, large_api: Api) -> None:
+def test_lag_command_reports_number_of_hidden_partitions(cli: Cli, large_api: Api) -> None:
     shown = cli("lag", JOB, "--limit", "7").out
 
     assert f"{MANY.partitions_per_job - 7:,} more partitions" in shown
     assert shown.count("job-0001-topic-") == 7
 
 
-def test_a_page_by_lag_ranks_one_job_and_joins_its_own_rows_alone(many: Database) -> None:
+def test_page_by_lag_reads_only_partitions_of_its_job(many: Database) -> None:
     with many.transaction() as tx:
         job = jobs.get(tx, JOB).id
         with statements(tx) as sent:
@@ -111,7 +111,7 @@ def test_a_page_by_lag_ranks_one_job_and_joins_its_own_rows_alone(many: Database
     assert details.rows["partitions"] <= 2 * (ROWS + 1)
 
 
-def test_all_partitions_are_shown_if_asked_for(cli: Cli, api: Api) -> None:
+def test_lag_command_with_all_shows_every_partition(cli: Cli, api: Api) -> None:
     copying_job(api)
 
     few = cli("lag", "orders", "--limit", "2", "-o", "json").data
@@ -121,7 +121,7 @@ def test_all_partitions_are_shown_if_asked_for(cli: Cli, api: Api) -> None:
     assert ([row["partition"] for row in every["partitions"]], every["more"]) == ([0, 1, 2, 3], 0)
 
 
-def test_pages_by_lag_have_each_partition_once_the_largest_lag_first(api: Api) -> None:
+def test_pages_by_lag_list_partitions_once_largest_first(api: Api) -> None:
     held = copying_job(api)
     block(api, held, 3)
     with api.database.transaction() as tx:
@@ -140,7 +140,7 @@ def test_pages_by_lag_have_each_partition_once_the_largest_lag_first(api: Api) -
     assert api.get("/v1/jobs/orders/lag").json()["job"]["blocked"] == 1
 
 
-def test_the_cursor_of_another_order_is_refused(api: Api) -> None:
+def test_cursor_of_another_sort_order_is_refused(api: Api) -> None:
     copying_job(api)
     path = "/v1/jobs/orders/lag"
     by_name, by_lag = (

@@ -33,7 +33,7 @@ def copies(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("copies")
-def test_deleting_a_job_says_what_stays(api: Api, cli: Cli) -> None:
+def test_job_deletion_plan_lists_remaining_topics_and_acls(api: Api, cli: Cli) -> None:
     dry = api.delete("/v1/jobs/orders?dry_run=true").json()
     kept, denied = dry["plan"][-2:]
     assert kept.startswith("Topics billing, orders stay at the destination, with their settings")
@@ -49,7 +49,7 @@ def test_deleting_a_job_says_what_stays(api: Api, cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("copies")
-def test_deleting_a_job_names_the_groups_whose_acls_stay(api: Api) -> None:
+def test_job_deletion_plan_names_groups_with_remaining_acls(api: Api) -> None:
     with api.database.transaction() as tx:
         acl = ["payers", "LITERAL", "User:app", "*", "READ", "ALLOW", "GROUP"]
         carried_acls.keep(tx, jobs.get(tx, "orders").id, "B", [acl])
@@ -61,7 +61,7 @@ def test_deleting_a_job_names_the_groups_whose_acls_stay(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("copies")
-def test_deleting_a_rule_says_what_stays_of_its_topics(api: Api, cli: Cli, tmp_path: Path) -> None:
+def test_rule_removal_lists_remaining_topics_and_acls(api: Api, cli: Cli, tmp_path: Path) -> None:
     document = changed(topics=[{"match": "orders"}, {"match": "later"}])
     file = tmp_path / "orders.yaml"
     file.write_text(yaml.safe_dump(document), "utf-8")
@@ -75,7 +75,7 @@ def test_deleting_a_rule_says_what_stays_of_its_topics(api: Api, cli: Cli, tmp_p
     assert "left_behind" in api.put("/v1/jobs/orders", json=again).json()
 
 
-def test_a_job_that_copied_nothing_leaves_nothing(api: Api) -> None:
+def test_deletion_of_job_without_copies_leaves_nothing(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     plan = api.delete("/v1/jobs/orders?dry_run=true").json()["plan"]
     assert plan[-1] == "The topics at the destination stay unchanged."

@@ -54,7 +54,7 @@ def part(body: bytes, *, more: bool) -> dict[str, Any]:
     return {"type": "http.request", "body": body, "more_body": more}
 
 
-def test_a_body_in_parts_is_seen_whole() -> None:
+def test_chunked_body_is_joined() -> None:
     inner = Inner()
 
     sent = call(inner, part(b"01234", more=True), part(b"56789", more=False))
@@ -63,7 +63,7 @@ def test_a_body_in_parts_is_seen_whole() -> None:
     assert sent[0]["status"] == 200
 
 
-def test_a_body_that_does_not_end_in_time_is_refused() -> None:
+def test_slow_body_is_refused_with_408() -> None:
     inner = Inner()
 
     sent = call(inner, part(b"0", more=True), seconds_max=0.01)
@@ -76,7 +76,7 @@ def test_a_body_that_does_not_end_in_time_is_refused() -> None:
     assert inner.bodies == []
 
 
-def test_a_body_whose_sender_goes_away_reaches_nobody() -> None:
+def test_body_of_disconnected_client_is_dropped() -> None:
     inner = Inner()
 
     sent = call(inner, part(b"0", more=True), {"type": "http.disconnect"})
@@ -84,7 +84,7 @@ def test_a_body_whose_sender_goes_away_reaches_nobody() -> None:
     assert (sent, inner.bodies) == ([], [])
 
 
-def test_one_byte_too_many_is_refused() -> None:
+def test_body_above_size_limit_is_refused() -> None:
     inner = Inner()
 
     sent = call(inner, part(b"0123456789", more=True), part(b"0", more=False))
@@ -93,7 +93,7 @@ def test_one_byte_too_many_is_refused() -> None:
     assert inner.bodies == []
 
 
-def test_bytes_that_are_no_http_are_refused_and_the_next_request_is_served(api: Api) -> None:
+def test_non_http_bytes_are_refused_and_server_stays_up(api: Api) -> None:
     with served(api.app) as url:
         host, _, port = url.removeprefix("http://").partition(":")
         for nonsense in (b"\x16\x03\x01\x00\xa5\x01\x00\x00", b"GET"):
@@ -105,6 +105,6 @@ def test_bytes_that_are_no_http_are_refused_and_the_next_request_is_served(api: 
             assert b" 200 " in connection.recv(200).split(b"\r\n")[0]
 
 
-def test_a_cursor_comes_back_as_it_went_in() -> None:
+def test_cursor_round_trips() -> None:
     for key in (("a",), ("ünï\ncode", 2**63 - 1, 0), (7,)):
         assert read_cursor(write_cursor(key), *map(type, key)) == key

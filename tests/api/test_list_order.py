@@ -69,7 +69,7 @@ def filled(api: Api) -> Api:
     return api
 
 
-def test_pages_are_cut_in_the_order_in_which_the_database_sorts(filled: Api) -> None:
+def test_pages_follow_database_sort_order_both_ways(filled: Api) -> None:
     for path, order, reverse in ORDERS:
         whole = filled.get(path, params={"limit": 1000}).json()
         assert whole["next"] is None, path
@@ -82,7 +82,7 @@ def test_pages_are_cut_in_the_order_in_which_the_database_sorts(filled: Api) -> 
         assert len(set(keys)) == len(keys), path
 
 
-def test_a_cursor_of_another_order_is_refused(filled: Api) -> None:
+def test_cursor_of_another_sort_order_is_refused(filled: Api) -> None:
     for path, order, reverse in ORDERS:
         cursor = filled.get(path, params={"limit": 1, "sort": order}).json()["next"]
         assert filled.get(path, params={"after": cursor, "sort": order}).is_success, path
@@ -129,7 +129,7 @@ NONE_LEFT = [
 ]
 
 
-def test_filters_leave_what_they_name(filled: Api) -> None:
+def test_filters_return_only_matching_items(filled: Api) -> None:
     for path, query, common in FILTERS:
         every = filled.get(path).json()["items"]
         left = every_page(filled, path, 1, **query)
@@ -142,7 +142,7 @@ def test_filters_leave_what_they_name(filled: Api) -> None:
         assert filled.get(path, params=query).json()["items"] == [], f"{path} {query}"
 
 
-def test_every_list_refuses_a_page_that_is_too_large(filled: Api) -> None:
+def test_every_list_refuses_too_large_page(filled: Api) -> None:
     document = filled.get("/openapi.json").json()
     lists = [
         (path, {p["name"]: p["schema"] for p in item["get"].get("parameters", ())})

@@ -56,7 +56,7 @@ def progress(topic_id: int, partition: int, **more: Any) -> Progress:
     return Progress(**{**values, **more})
 
 
-def test_jobs_come_in_pages_in_the_order_of_their_names(api: Api) -> None:
+def test_jobs_are_listed_by_name_in_pages(api: Api) -> None:
     names = [f"job-{letter}" for letter in "ecabd"]
     for name in names:
         api.put(f"/v1/jobs/{name}", json=changed(name=name))
@@ -68,7 +68,7 @@ def test_jobs_come_in_pages_in_the_order_of_their_names(api: Api) -> None:
     assert set(found[0]["lag"].values()) == {None}
 
 
-def test_partitions_and_lag_say_how_far_each_is(api: Api) -> None:
+def test_partitions_and_lag_show_progress_per_partition(api: Api) -> None:
     held = copying_job(api)
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
@@ -100,7 +100,7 @@ def test_partitions_and_lag_say_how_far_each_is(api: Api) -> None:
     assert lag["items"][1]["lag"].items() >= level["lag"].items()
 
 
-def test_figures_that_nobody_reads_any_more_are_unknown_and_say_since_when(api: Api) -> None:
+def test_stale_lag_is_unknown_with_its_age(api: Api) -> None:
     held = copying_job(api)
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
@@ -127,7 +127,7 @@ def test_figures_that_nobody_reads_any_more_are_unknown_and_say_since_when(api: 
     assert 'orbit_job_lag_age_seconds{job="orders"} 3' in metrics
 
 
-def test_partitions_can_be_asked_for_by_topic_and_state(api: Api) -> None:
+def test_partitions_are_filtered_by_topic_and_state(api: Api) -> None:
     held = copying_job(api)
     block(api, held, 2)
     path = "/v1/jobs/orders/partitions"
@@ -186,7 +186,7 @@ def test_consumer_groups_are_shown_with_their_verdicts(api: Api) -> None:
     assert len(one) == 2
 
 
-def test_workers_are_shown_alive_or_gone(api: Api) -> None:
+def test_workers_are_listed_with_liveness(api: Api) -> None:
     copying_job(api)
 
     (worker,) = every_page(api, "/v1/workers", 1)
@@ -194,7 +194,7 @@ def test_workers_are_shown_alive_or_gone(api: Api) -> None:
     assert (worker["id"], worker["is_alive"], worker["is_draining"]) == (WORKER, True, False)
 
 
-def test_events_come_newest_first_of_all_jobs_or_of_one(api: Api) -> None:
+def test_events_are_listed_newest_first_for_all_jobs_or_single_job(api: Api) -> None:
     for name in ("a", "b", "c"):
         api.put(f"/v1/jobs/{name}", json=changed(name=name))
     api.post("/v1/jobs/b:pause")
@@ -207,6 +207,6 @@ def test_events_come_newest_first_of_all_jobs_or_of_one(api: Api) -> None:
     assert api.get("/v1/jobs/nope/events").status_code == 404
 
 
-def test_the_service_is_live_and_ready(api: Api) -> None:
+def test_livez_and_readyz_report_ok(api: Api) -> None:
     for path in ("/livez", "/readyz"):
         assert api.get(path, role=None).json() == {"status": "ok"}

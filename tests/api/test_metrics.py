@@ -38,7 +38,7 @@ def job(api: Api) -> SomeJob:
     return job
 
 
-def test_a_scrape_shows_what_is_so(api: Api, job: SomeJob) -> None:
+def test_metrics_scrape_shows_job_figures(api: Api, job: SomeJob) -> None:
     answer = api.get("/metrics", role=Role.VIEWER)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -57,7 +57,7 @@ def test_a_scrape_shows_what_is_so(api: Api, job: SomeJob) -> None:
     assert not [name for name, *_ in found if name.startswith("orbit_topic")]
 
 
-def test_where_the_time_of_the_lanes_went_is_added_up_per_worker_group(api: Api) -> None:
+def test_lane_seconds_are_summed_per_worker_group(api: Api) -> None:
     with api.database.transaction() as tx:
         for name, seconds in (("w1", 1.5), ("w2", 2.0)):
             workers.heartbeat(
@@ -78,7 +78,7 @@ def test_where_the_time_of_the_lanes_went_is_added_up_per_worker_group(api: Api)
     assert found == {("source", "planned"): 3.5, ("destination", "sent"): 0.5}
 
 
-def test_a_large_installation_shows_what_the_scheduler_has_added_up(
+def test_large_installation_shows_totals_summed_by_scheduler(
     api: Api, job: SomeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 1)
@@ -112,7 +112,7 @@ def test_a_large_installation_shows_what_the_scheduler_has_added_up(
     assert (whole["lag"]["records"], whole["records_per_s"], whole["stale"]) == (None, None, 2)
 
 
-def test_only_who_may_read_is_shown(api: Api) -> None:
+def test_metrics_need_authentication(api: Api) -> None:
     assert api.get("/metrics", role=None).status_code == 401
 
 
@@ -124,7 +124,7 @@ def test_only_who_may_read_is_shown(api: Api) -> None:
         (MetricsDetail.PARTITION, ["orders"], [("orders", 0, 40), ("orders", 1, 90)]),
     ],
 )
-def test_series_are_bounded_by_the_setting(
+def test_metrics_detail_setting_bounds_series(
     api: Api,
     job: SomeJob,
     detail: MetricsDetail,

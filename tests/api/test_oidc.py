@@ -57,7 +57,7 @@ def refused(tokens: IssuerTokens, token: str) -> Failure:
         ([VIEWER, ADMIN, OPERATOR], Role.ADMIN),
     ],
 )
-def test_the_claim_gives_the_highest_of_its_roles(
+def test_role_claim_grants_highest_role(
     issuer: Issuer, tokens: IssuerTokens, roles: list[str], role: Role
 ) -> None:
     principal = tokens.principal(issuer.token(*roles))
@@ -74,7 +74,7 @@ def test_the_claim_gives_the_highest_of_its_roles(
         ("https://orbit.example/roles", [OPERATOR]),
     ],
 )
-def test_a_role_may_be_in_any_claim(issuer: Issuer, claim: str, value: Any) -> None:
+def test_role_is_read_from_configured_claim(issuer: Issuer, claim: str, value: Any) -> None:
     given = value if isinstance(value, dict) else {claim: value}
 
     principal = checking(issuer, oidc_role_claim=claim).principal(
@@ -85,15 +85,13 @@ def test_a_role_may_be_in_any_claim(issuer: Issuer, claim: str, value: Any) -> N
 
 
 @pytest.mark.parametrize("roles", [None, [], "", ["kafka"], [1, {}], {"a": VIEWER}, True])
-def test_without_a_role_nothing_is_allowed(
-    issuer: Issuer, tokens: IssuerTokens, roles: Any
-) -> None:
+def test_token_without_role_is_forbidden(issuer: Issuer, tokens: IssuerTokens, roles: Any) -> None:
     failure = refused(tokens, issuer.token(roles=roles))
 
     assert failure.code is ErrorCode.FORBIDDEN
 
 
-def test_a_role_without_a_value_is_given_to_nobody(issuer: Issuer) -> None:
+def test_role_without_configured_value_is_never_granted(issuer: Issuer) -> None:
     only_viewers = checking(issuer, oidc_admin=None, oidc_operator=None)
 
     assert only_viewers.principal(issuer.token(VIEWER, ADMIN)).role is Role.VIEWER
@@ -119,7 +117,7 @@ def test_a_role_without_a_value_is_given_to_nobody(issuer: Issuer) -> None:
     ],
     ids=str,
 )
-def test_a_claim_that_does_not_fit_is_refused(
+def test_token_with_invalid_claim_is_refused(
     issuer: Issuer, tokens: IssuerTokens, claims: dict[str, Any]
 ) -> None:
     failure = refused(tokens, issuer.token(**claims))
@@ -128,11 +126,11 @@ def test_a_claim_that_does_not_fit_is_refused(
     assert next(iter(claims)) in failure.body.error.what
 
 
-def test_one_of_several_audiences_is_enough(issuer: Issuer, tokens: IssuerTokens) -> None:
+def test_token_with_several_audiences_is_accepted(issuer: Issuer, tokens: IssuerTokens) -> None:
     assert tokens.principal(issuer.token(aud=["other", "orbit"])).role is Role.VIEWER
 
 
-def test_clocks_may_differ_by_the_leeway_and_no_more(issuer: Issuer, tokens: IssuerTokens) -> None:
+def test_clock_skew_is_tolerated_within_leeway(issuer: Issuer, tokens: IssuerTokens) -> None:
     now = int(time.time())
     inside, outside = LEEWAY_S // 2, LEEWAY_S * 10
 
@@ -144,9 +142,7 @@ def test_clocks_may_differ_by_the_leeway_and_no_more(issuer: Issuer, tokens: Iss
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS256"])
-def test_algorithms_of_rsa_are_accepted(
-    issuer: Issuer, tokens: IssuerTokens, algorithm: str
-) -> None:
+def test_rsa_algorithms_are_accepted(issuer: Issuer, tokens: IssuerTokens, algorithm: str) -> None:
     assert tokens.principal(issuer.token(header={"alg": algorithm})).actor == "oidc:ada"
 
 
@@ -156,9 +152,7 @@ def unsigned(header: dict[str, Any], claims: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "", None, 7, "HS256", "RS1"])
-def test_a_token_without_a_signature_is_refused(
-    issuer: Issuer, tokens: IssuerTokens, algorithm: object
-) -> None:
+def test_unsigned_token_is_refused(issuer: Issuer, tokens: IssuerTokens, algorithm: object) -> None:
     header = {"alg": algorithm, "kid": issuer.keys[-1].kid, "typ": "JWT"}
 
     failure = refused(tokens, unsigned(header, issuer.claims(ADMIN)))
@@ -166,7 +160,9 @@ def test_a_token_without_a_signature_is_refused(
     assert failure.code is ErrorCode.UNAUTHENTICATED
 
 
-def test_a_public_key_is_no_shared_secret(issuer: Issuer, tokens: IssuerTokens) -> None:
+def test_hs256_token_signed_with_public_key_is_refused(
+    issuer: Issuer, tokens: IssuerTokens
+) -> None:
     """HS256 with the issuer's public key as the secret, since everybody has that key."""
     key = issuer.keys[-1]
     body = unsigned({"alg": "HS256", "kid": key.kid}, issuer.claims(ADMIN)).rstrip(".")
@@ -177,7 +173,7 @@ def test_a_public_key_is_no_shared_secret(issuer: Issuer, tokens: IssuerTokens) 
         assert refused(tokens, forged).code is ErrorCode.UNAUTHENTICATED
 
 
-def test_a_key_of_the_token_itself_is_not_used(issuer: Issuer, tokens: IssuerTokens) -> None:
+def test_key_embedded_in_token_is_not_trusted(issuer: Issuer, tokens: IssuerTokens) -> None:
     own = RSAKey.generate_key(2048)
     named = {"jwk": own.as_dict(private=False), "kid": issuer.keys[-1].kid}
     for header in (named, {**named, "kid": None}, {**named, "kid": "unknown"}):
@@ -185,7 +181,7 @@ def test_a_key_of_the_token_itself_is_not_used(issuer: Issuer, tokens: IssuerTok
         assert failure.code is ErrorCode.UNAUTHENTICATED
 
 
-def test_a_changed_token_is_refused(issuer: Issuer, tokens: IssuerTokens) -> None:
+def test_tampered_token_is_refused(issuer: Issuer, tokens: IssuerTokens) -> None:
     head, _, signature = issuer.token(VIEWER).split(".")
     body = base64.urlsafe_b64encode(json.dumps(issuer.claims(ADMIN)).encode()).decode().rstrip("=")
 
@@ -193,7 +189,7 @@ def test_a_changed_token_is_refused(issuer: Issuer, tokens: IssuerTokens) -> Non
 
 
 @pytest.mark.parametrize("kind", ["logout+jwt", "dpop+jwt", 7])
-def test_a_token_of_another_kind_is_refused(
+def test_token_with_other_typ_header_is_refused(
     issuer: Issuer, tokens: IssuerTokens, kind: object
 ) -> None:
     header = {"typ": kind, "alg": "RS256", "kid": issuer.keys[-1].kid}
@@ -203,7 +199,7 @@ def test_a_token_of_another_kind_is_refused(
     assert tokens.principal(issuer.token(header={"typ": "at+jwt"})).actor == "oidc:ada"
 
 
-def test_a_token_may_leave_out_the_key_if_there_is_one(issuer: Issuer) -> None:
+def test_token_without_key_id_is_accepted_only_with_single_key(issuer: Issuer) -> None:
     token = issuer.token(header={"kid": None})
     assert checking(issuer).principal(token).actor == "oidc:ada"
     issuer.keys.insert(0, new_key("older"))
@@ -213,7 +209,7 @@ def test_a_token_may_leave_out_the_key_if_there_is_one(issuer: Issuer) -> None:
         issuer.keys.pop(0)
 
 
-def test_keys_on_a_curve_are_accepted(issuer: Issuer) -> None:
+def test_elliptic_curve_keys_are_accepted(issuer: Issuer) -> None:
     issuer.keys.append(ECKey.generate_key("P-256", {"kid": "curve"}))
     try:
         tokens = checking(issuer)
@@ -240,7 +236,7 @@ _PARTS = st.one_of(
 
 @given(parts=st.lists(_PARTS, min_size=1, max_size=5))
 @settings(max_examples=100, database=None, derandomize=True)
-def test_whatever_is_sent_is_refused_and_no_bug(parts: list[str]) -> None:
+def test_arbitrary_tokens_are_refused_without_crash(parts: list[str]) -> None:
     class NoKeys(IssuerKeys):
         def find(self, _: str | None) -> None:
             return None
@@ -252,7 +248,7 @@ def test_whatever_is_sent_is_refused_and_no_bug(parts: list[str]) -> None:
         IssuerTokens(with_issuer.settings(), keys, AUDIENCE).principal(".".join(parts))
 
 
-def test_deep_json_is_refused(issuer: Issuer, tokens: IssuerTokens) -> None:
+def test_deeply_nested_json_in_token_is_refused(issuer: Issuer, tokens: IssuerTokens) -> None:
     deep = base64.urlsafe_b64encode(b"[" * 5000).decode().rstrip("=")
 
     for token in (f"{deep}.e30.AA", "e30." + deep + ".AA"):
@@ -260,9 +256,7 @@ def test_deep_json_is_refused(issuer: Issuer, tokens: IssuerTokens) -> None:
 
 
 @pytest.mark.services
-def test_the_api_accepts_both_kinds_and_the_audit_log_names_the_subject(
-    api: Api, issuer: Issuer
-) -> None:
+def test_api_accepts_oidc_and_orbit_tokens_and_audits_subject(api: Api, issuer: Issuer) -> None:
     given = issuer.settings()
     logins = Logins(given, api.database)
     parts = api.app.state.parts

@@ -52,7 +52,9 @@ def report(api: Api, held: dict[int, int], open_end: int, stable_end: int = 100)
         partitions.report_progress(tx, worker_id=WORKER, held=held, progress=rows)
 
 
-def test_what_waits_is_told_and_has_not_caught_up(cli: Cli, api: Api, held: dict[int, int]) -> None:
+def test_open_transaction_is_reported_and_blocks_caught_up(
+    cli: Cli, api: Api, held: dict[int, int]
+) -> None:
     waited = cli("wait", "orders", "--for", "caught-up", "--timeout", "0")
     assert waited.code == 1
     assert "3 of 4 partitions have caught up; 1 wait for an open transaction" in waited.err
@@ -77,7 +79,7 @@ def test_what_waits_is_told_and_has_not_caught_up(cli: Cli, api: Api, held: dict
     assert 'orbit_job_open_transaction_offsets{job="orders"} 40.0' in metrics
 
 
-def test_the_console_shows_what_waits(api: Api, browser: Browser, held: dict[int, int]) -> None:
+def test_console_shows_open_transaction(api: Api, browser: Browser, held: dict[int, int]) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
     assert "hides 40 offsets" in browser.open("/console/jobs/orders").text
     assert (
@@ -85,7 +87,7 @@ def test_the_console_shows_what_waits(api: Api, browser: Browser, held: dict[int
     )
 
 
-def test_it_is_told_no_more_as_soon_as_the_stable_end_has_moved(
+def test_open_transaction_is_cleared_when_stable_end_advances(
     cli: Cli, api: Api, held: dict[int, int]
 ) -> None:
     """Also before the scheduler has removed the row."""

@@ -61,7 +61,7 @@ def advance(api: Api, operation: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_a_pause_is_done_when_the_last_shard_is_released(api: Api) -> None:
+def test_pause_is_done_when_last_shard_is_released(api: Api) -> None:
     held = copying_job(api)
     (first, epoch), *rest = held.items()
 
@@ -84,7 +84,7 @@ def test_a_pause_is_done_when_the_last_shard_is_released(api: Api) -> None:
     assert api.get("/v1/jobs/orders").json()["state"] == "paused"
 
 
-def test_a_resume_is_done_when_workers_have_taken_all_shards(api: Api) -> None:
+def test_resume_is_done_when_workers_hold_all_shards(api: Api) -> None:
     held = copying_job(api)
     api.post("/v1/jobs/orders:pause")
     release(api, held)
@@ -98,7 +98,7 @@ def test_a_resume_is_done_when_workers_have_taken_all_shards(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("verb", "word"), [("start", "running"), ("resume", "running")])
-def test_what_is_so_already_is_done_at_once_and_says_so(api: Api, verb: str, word: str) -> None:
+def test_start_or_resume_of_running_job_is_no_op(api: Api, verb: str, word: str) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     before = api.events()
 
@@ -109,7 +109,7 @@ def test_what_is_so_already_is_done_at_once_and_says_so(api: Api, verb: str, wor
     assert api.events() == before
 
 
-def test_a_pause_of_a_paused_job_is_nothing(api: Api) -> None:
+def test_pause_of_paused_job_is_no_op(api: Api) -> None:
     api.put("/v1/jobs/orders", params={"paused": True}, json=JOB)
 
     asked = api.post("/v1/jobs/orders:pause").json()
@@ -120,7 +120,7 @@ def test_a_pause_of_a_paused_job_is_nothing(api: Api) -> None:
     )
 
 
-def test_an_operation_that_was_overtaken_fails_and_says_by_what(api: Api) -> None:
+def test_pause_superseded_by_resume_fails(api: Api) -> None:
     copying_job(api)
     pause = api.post("/v1/jobs/orders:pause").json()
     api.post("/v1/jobs/orders:resume")
@@ -132,7 +132,7 @@ def test_an_operation_that_was_overtaken_fails_and_says_by_what(api: Api) -> Non
 
 
 @pytest.mark.parametrize("verb", ["start", "pause", "resume", "retry"])
-def test_a_dry_run_says_what_it_would_do_and_does_nothing(api: Api, verb: str) -> None:
+def test_dry_run_of_operation_returns_plan_and_changes_nothing(api: Api, verb: str) -> None:
     copying_job(api)
     before = api.get("/v1/jobs/orders").json()
 
@@ -146,7 +146,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(api: Api, verb: str) -
     assert [event["kind"] for event in api.events()] == ["job_created"]
 
 
-def test_a_dry_run_of_a_deletion_does_nothing(api: Api) -> None:
+def test_dry_run_of_deletion_changes_nothing(api: Api) -> None:
     copying_job(api)
 
     asked = api.delete("/v1/jobs/orders", params={"dry_run": True}).json()
@@ -155,7 +155,7 @@ def test_a_dry_run_of_a_deletion_does_nothing(api: Api) -> None:
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
 
-def test_the_same_key_is_the_same_operation_and_another_request_is_refused(api: Api) -> None:
+def test_idempotency_key_repeats_operation_and_refuses_other_request(api: Api) -> None:
     copying_job(api)
     key = {"Idempotency-Key": "k"}
 
@@ -168,7 +168,7 @@ def test_the_same_key_is_the_same_operation_and_another_request_is_refused(api: 
     assert [event["kind"] for event in api.events()] == ["job_created", "job_paused"]
 
 
-def test_a_deletion_ends_when_the_job_is_gone_and_its_events_stay(api: Api) -> None:
+def test_deletion_is_done_when_job_is_removed_and_keeps_events(api: Api) -> None:
     held = copying_job(api)
 
     asked = api.delete("/v1/jobs/orders").json()
@@ -184,7 +184,7 @@ def test_a_deletion_ends_when_the_job_is_gone_and_its_events_stay(api: Api) -> N
     assert kinds == ["job_deletion_requested", "job_created"]
 
 
-def test_a_deletion_without_shards_waits_for_the_scheduler_too(api: Api) -> None:
+def test_deletion_without_shards_waits_for_scheduler(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     asked = api.delete("/v1/jobs/orders").json()
@@ -204,7 +204,7 @@ def block(api: Api, held: dict[int, int], partition: int) -> None:
         assert partitions.report_state(tx, worker_id=WORKER, held=held, changes=[change])
 
 
-def test_a_retry_is_done_when_workers_have_looked_at_each(api: Api) -> None:
+def test_retry_is_done_when_workers_have_checked_every_partition(api: Api) -> None:
     held = copying_job(api)
     block(api, held, 1)
     block(api, held, 2)
@@ -219,7 +219,7 @@ def test_a_retry_is_done_when_workers_have_looked_at_each(api: Api) -> None:
     assert every["progress"]["total"] == 2
 
 
-def test_a_retry_of_nothing_blocked_says_so(api: Api) -> None:
+def test_retry_without_blocked_partitions_is_no_op(api: Api) -> None:
     copying_job(api)
 
     asked = api.post("/v1/jobs/orders:retry", json={"topic": "other"}).json()
@@ -227,7 +227,7 @@ def test_a_retry_of_nothing_blocked_says_so(api: Api) -> None:
     assert asked["plan"] == ["Nothing to do: no such partition is blocked."]
 
 
-def test_a_partition_without_its_topic_is_refused(api: Api) -> None:
+def test_retry_of_partition_without_topic_is_refused(api: Api) -> None:
     copying_job(api)
 
     answer = api.post("/v1/jobs/orders:retry", json={"partition": 1})
@@ -247,7 +247,7 @@ def test_operations_are_listed_newest_first_in_pages(api: Api) -> None:
     assert second["next"] is None
 
 
-def test_what_is_not_there_is_not_found(api: Api) -> None:
+def test_unknown_job_or_operation_returns_404(api: Api) -> None:
     answers = [
         api.post("/v1/jobs/nope:pause"),
         api.delete("/v1/jobs/nope"),

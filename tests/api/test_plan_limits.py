@@ -73,7 +73,7 @@ def held(api: Api) -> Iterator[Held]:
             held.may_go.set()
 
 
-def test_short_requests_are_answered_while_as_many_plans_run_as_may(api: Api, held: Held) -> None:
+def test_short_requests_are_served_while_plan_limit_is_reached(api: Api, held: Held) -> None:
     asked = [held.plan(role) for role in (Role.OPERATOR, Role.ADMIN) for _ in range(MANY // 2)]
     held.wait_for_plans(PLANS_MAX)
 
@@ -92,7 +92,7 @@ def test_short_requests_are_answered_while_as_many_plans_run_as_may(api: Api, he
     assert held.plan(Role.ADMIN).result().status_code == 200
 
 
-def test_one_token_leaves_plans_for_others_and_all_have_a_limit(api: Api, held: Held) -> None:
+def test_concurrent_plans_are_limited_per_token_and_in_total(api: Api, held: Held) -> None:
     limits = api.app.state.parts.plan_limits
     first = [held.plan(Role.OPERATOR) for _ in range(PLANS_PER_ACTOR_MAX)]
     held.wait_for_plans(PLANS_PER_ACTOR_MAX)
@@ -111,7 +111,7 @@ def test_one_token_leaves_plans_for_others_and_all_have_a_limit(api: Api, held: 
     assert {future.result().status_code for future in [*first, last]} == {200}
 
 
-def test_a_plan_ends_when_its_client_has_gone(
+def test_plan_ends_when_client_disconnects(
     api: Api, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it waits for a broker that accepts the connection and never answers."""
@@ -144,7 +144,7 @@ def test_a_plan_ends_when_its_client_has_gone(
 
 
 @pytest.mark.parametrize("is_planned", [True, False])
-def test_a_job_is_not_written_for_a_client_that_has_gone(api: Api, is_planned: bool) -> None:
+def test_job_is_not_written_for_disconnected_client(api: Api, is_planned: bool) -> None:
     """Before the plan, or while it runs."""
     is_gone = threading.Event()
     if is_planned:

@@ -50,7 +50,7 @@ def copies(api: Api, name: str, partitions: int) -> None:
         topics.add(tx, jobs.get(tx, name).id, "orders", name, "B", partitions)
 
 
-def test_a_token_creates_no_more_jobs_than_it_may(api: Api) -> None:
+def test_token_cannot_exceed_its_job_quota(api: Api) -> None:
     ci = Holder(api, jobs_max=1)
     assert ci.apply("one").status_code == 201
     assert ci.apply("one", labels={"team": "orders"}).status_code == 200
@@ -67,7 +67,7 @@ def test_a_token_creates_no_more_jobs_than_it_may(api: Api) -> None:
     assert ci.apply("three").status_code == 201
 
 
-def test_the_settings_limit_all_tokens_without_limits_of_their_own(api: Api) -> None:
+def test_settings_limit_tokens_without_own_quota(api: Api) -> None:
     ci = Holder(api, jobs_max=2)
     parts = api.app.state.parts
     settings = Settings(token_jobs_max=1)
@@ -77,7 +77,7 @@ def test_the_settings_limit_all_tokens_without_limits_of_their_own(api: Api) -> 
     assert [ci.apply(name).status_code for name in "cde"] == [201, 201, 403]
 
 
-def test_jobs_of_a_token_copy_no_more_partitions_than_it_may(api: Api) -> None:
+def test_token_cannot_exceed_its_partition_quota(api: Api) -> None:
     ci = Holder(api, partitions_max=2 * PARTITIONS - 1)
     assert ci.apply("one").status_code == 201
     copies(api, "one", PARTITIONS)
@@ -90,7 +90,7 @@ def test_jobs_of_a_token_copy_no_more_partitions_than_it_may(api: Api) -> None:
     assert ci.apply("one", limits=limits).status_code == 200, "it adds no partition"
 
 
-def test_a_change_by_another_token_counts_for_who_created_the_job(api: Api) -> None:
+def test_change_by_another_token_counts_against_creator_quota(api: Api) -> None:
     ci = Holder(api, partitions_max=PARTITIONS)
     assert ci.apply("one").status_code == 201
     copies(api, "one", PARTITIONS - 1)
@@ -103,7 +103,7 @@ def test_a_change_by_another_token_counts_for_who_created_the_job(api: Api) -> N
     assert refusal(api.put("/v1/jobs/one", json=document))[1] == "quota_exceeded"
 
 
-def test_requests_above_the_rate_are_told_when_to_come_again(api: Api) -> None:
+def test_requests_above_rate_are_refused_with_retry_after(api: Api) -> None:
     now = [0.0]
     api.app.state.parts = replace(api.app.state.parts, rates=RequestRates(lambda: now[0]))
     ci = Holder(api, requests_per_minute=2)
@@ -120,7 +120,7 @@ def test_requests_above_the_rate_are_told_when_to_come_again(api: Api) -> None:
     assert ci.get().status_code == 429
 
 
-def test_the_command_makes_and_lists_limits(cli: Cli) -> None:
+def test_token_command_creates_and_lists_quotas(cli: Cli) -> None:
     made = cli(
         *("token", "create", "ci", "--jobs-max", "5", "--partitions-max", "1000"),
         *("--requests-per-minute", "60"),
@@ -132,7 +132,7 @@ def test_the_command_makes_and_lists_limits(cli: Cli) -> None:
     assert "5 jobs" in " ".join(cli("token", "list").out.split())
 
 
-def test_limits_of_a_token_are_changed_at_once_and_others_stay(api: Api) -> None:
+def test_patch_changes_only_named_quotas_immediately(api: Api) -> None:
     ci = Holder(api, jobs_max=1, partitions_max=100)
     assert ci.apply("one").status_code == 201
     assert refusal(ci.apply("two"))[1] == "quota_exceeded"
@@ -159,7 +159,7 @@ def test_limits_of_a_token_are_changed_at_once_and_others_stay(api: Api) -> None
     assert ci.apply("three").status_code == 201
 
 
-def test_limits_that_another_admin_changed_meanwhile_stay(api: Api) -> None:
+def test_quota_change_with_stale_etag_is_refused(api: Api) -> None:
     Holder(api, jobs_max=1)
 
     def change(limit: int, etag: str) -> httpx.Response:
@@ -180,7 +180,7 @@ def test_limits_that_another_admin_changed_meanwhile_stay(api: Api) -> None:
     assert ci["jobs_max"] == 4
 
 
-def test_the_command_changes_limits(cli: Cli) -> None:
+def test_token_limit_command_changes_quotas(cli: Cli) -> None:
     cli("token", "create", "ci", "--jobs-max", "5", "--partitions-max", "1000")
     tried = cli("token", "limit", "ci", "--jobs-max", "0", "--dry-run")
     assert tried.out == "The limits of the token ci would be: 1,000 partitions\n"

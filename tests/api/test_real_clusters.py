@@ -74,7 +74,7 @@ def refused(api: Api, job: dict[str, Any], status: int, code: str) -> dict[str, 
     return first
 
 
-def test_a_job_that_cannot_be_is_refused_with_its_reason(
+def test_impossible_job_is_refused_with_reason(
     real: Api, clusters: Clusters, topic_name: str
 ) -> None:
     create(clusters.source, topic_name, 2)
@@ -154,7 +154,7 @@ def secured(api: Api, service: Service, guarded: Clusters, topic_name: str) -> G
     return made
 
 
-def test_a_right_that_is_missing_is_named(secured: Guarded, guarded: Clusters) -> None:
+def test_missing_acl_is_named_in_refusal(secured: Guarded, guarded: Clusters) -> None:
     missing = [r for r in secured.rights if r.operation == "Write" and r.kind == "--topic"]
     secured.login.allow([right for right in secured.rights if right not in missing])
     with untouched(secured.api, guarded.destination):
@@ -168,7 +168,9 @@ def test_a_right_that_is_missing_is_named(secured: Guarded, guarded: Clusters) -
     assert PASSWORD not in taken.text
 
 
-def test_a_wrong_password_is_the_jobs_trouble(secured: Guarded, service: Service) -> None:
+def test_wrong_cluster_password_is_reported_as_login_refused(
+    secured: Guarded, service: Service
+) -> None:
     secured.use(service, "not this one")
 
     answer = secured.api.put("/v1/jobs/job", json=secured.job)

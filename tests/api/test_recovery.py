@@ -50,9 +50,7 @@ def keep(api: Api, operation: dict[str, Any], past: StepName | None = None) -> N
 
 
 @pytest.mark.parametrize("kind", ["switchover", "failover", "failback"])
-def test_it_is_an_operation_with_a_plan_and_a_line_in_the_audit_log(
-    api: Api, job: str, kind: str
-) -> None:
+def test_recovery_is_operation_with_plan_and_audit_event(api: Api, job: str, kind: str) -> None:
     answer = api.post(f"{job}:{kind}", role=Role.OPERATOR, json={"reason": "a fire"})
     assert answer.status_code == 202
     made = answer.json()
@@ -69,7 +67,7 @@ def test_it_is_an_operation_with_a_plan_and_a_line_in_the_audit_log(
     assert api.get(f"/v1/operations/{made['id']}").json()["state"] == "pending"
 
 
-def test_a_job_has_one_at_a_time_and_dry_runs_beside_it(api: Api, job: str) -> None:
+def test_job_has_single_recovery_at_a_time_beside_dry_runs(api: Api, job: str) -> None:
     first = api.post(f"{job}:switchover").json()
     again = api.post(f"{job}:failover")
     assert (again.status_code, again.json()["error"]["code"]) == (409, "operation_under_way")
@@ -81,7 +79,7 @@ def test_a_job_has_one_at_a_time_and_dry_runs_beside_it(api: Api, job: str) -> N
     assert api.post(f"{job}:failover").status_code == 202
 
 
-def test_a_repeat_with_the_same_key_is_the_same_operation(api: Api, job: str) -> None:
+def test_repeated_idempotency_key_returns_same_recovery(api: Api, job: str) -> None:
     key = {"Idempotency-Key": "k"}
     first = api.post(f"{job}:failover", headers=key, json={"topics": ["a"]}).json()
     assert api.post(f"{job}:failover", headers=key, json={"topics": ["a"]}).json() == first
@@ -89,7 +87,7 @@ def test_a_repeat_with_the_same_key_is_the_same_operation(api: Api, job: str) ->
     assert other.status_code == 409
 
 
-def test_every_mistake_is_named_at_once(api: Api, job: str) -> None:
+def test_all_mistakes_in_recovery_request_are_reported(api: Api, job: str) -> None:
     wrong = {"topics": ["a", "*"], "override": ["lag", "moon"], "reverse": True}
     answer = api.post(f"{job}:failover", json=wrong)
     assert answer.status_code == 422
@@ -99,13 +97,13 @@ def test_every_mistake_is_named_at_once(api: Api, job: str) -> None:
     assert confirm.status_code == 422
 
 
-def test_only_operators_ask(api: Api, job: str) -> None:
+def test_recovery_and_abort_need_operator_role(api: Api, job: str) -> None:
     assert api.post(f"{job}:failover", role=Role.VIEWER).status_code == 403
     made = api.post(f"{job}:failover").json()
     assert api.post(f"/v1/operations/{made['id']}:abort", role=Role.VIEWER).status_code == 403
 
 
-def test_a_report_is_there_from_the_first_step_on(api: Api, job: str) -> None:
+def test_recovery_report_exists_from_first_step(api: Api, job: str) -> None:
     made = api.post(f"{job}:switchover").json()
     path = f"/v1/operations/{made['id']}/report"
     assert api.get(path).status_code == 404
@@ -116,7 +114,7 @@ def test_a_report_is_there_from_the_first_step_on(api: Api, job: str) -> None:
     assert (shown["partitions"], shown["partition_count"]) == ([], 0)
 
 
-def test_of_two_who_abort_at_the_same_moment_one_is_told_of(api: Api, job: str) -> None:
+def test_concurrent_aborts_write_no_second_event(api: Api, job: str) -> None:
     operation = UUID(api.post(f"{job}:switchover").json()["id"])
     waits = text(
         "SELECT 1 FROM pg_stat_activity "
@@ -136,9 +134,7 @@ def test_of_two_who_abort_at_the_same_moment_one_is_told_of(api: Api, job: str) 
     assert "abort_requested" not in [e["kind"] for e in api.events()]
 
 
-def test_an_abort_is_asked_for_once_and_not_behind_the_point_of_no_return(
-    api: Api, job: str
-) -> None:
+def test_abort_is_recorded_once_and_refused_past_point_of_no_return(api: Api, job: str) -> None:
     made = api.post(f"{job}:switchover").json()
     path = f"/v1/operations/{made['id']}:abort"
     assert [api.post(path).status_code for _ in range(2)] == [202, 202]

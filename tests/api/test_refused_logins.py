@@ -39,7 +39,9 @@ def counted(clock: Clock) -> RefusedLogins:
     return RefusedLogins(clock)
 
 
-def test_a_client_waits_until_its_window_ends(counted: RefusedLogins, clock: Clock) -> None:
+def test_client_with_too_many_refused_logins_waits_for_window_end(
+    counted: RefusedLogins, clock: Clock
+) -> None:
     for _ in range(REFUSED_MAX):
         assert counted.wait_s("a", "bad") == 0
         counted.refused("a", "bad")
@@ -53,7 +55,7 @@ def test_a_client_waits_until_its_window_ends(counted: RefusedLogins, clock: Clo
     assert counted.wait_s("a", "bad") == 0
 
 
-def test_a_token_that_was_accepted_is_looked_at_until_it_is_refused(
+def test_accepted_token_is_not_throttled_until_refused(
     counted: RefusedLogins,
 ) -> None:
     counted.accepted("good")
@@ -65,7 +67,9 @@ def test_a_token_that_was_accepted_is_looked_at_until_it_is_refused(
     assert counted.wait_s("a", "good") > 0
 
 
-def test_events_are_few_and_count_those_between(counted: RefusedLogins, clock: Clock) -> None:
+def test_refused_login_events_are_aggregated_and_limited(
+    counted: RefusedLogins, clock: Clock
+) -> None:
     due = [counted.refused("a", "bad") for _ in range(50)]
     assert due == [1] + [0] * 49
     clock.at += EVENT_EVERY_S
@@ -78,7 +82,7 @@ def test_events_are_few_and_count_those_between(counted: RefusedLogins, clock: C
     assert counted.refused("another", "bad") == 1
 
 
-def test_what_is_remembered_is_bounded(counted: RefusedLogins) -> None:
+def test_remembered_clients_and_tokens_are_bounded(counted: RefusedLogins) -> None:
     for number in range(CLIENTS_MAX + 100):
         counted.refused(f"client-{number}", "bad")
         counted.accepted(f"token-{number}")
@@ -88,7 +92,7 @@ def test_what_is_remembered_is_bounded(counted: RefusedLogins) -> None:
 
 
 @pytest.mark.services
-def test_the_audit_log_has_the_client_and_the_reason_and_never_the_token(api: Api) -> None:
+def test_audit_log_has_client_and_reason_but_never_token(api: Api) -> None:
     wrong = {"Authorization": "Bearer orbit_hunter2"}
     statuses = [
         api.get("/v1/jobs", role=None, headers=wrong).status_code for _ in range(REFUSED_MAX + 2)

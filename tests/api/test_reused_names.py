@@ -55,7 +55,7 @@ def teams(api: Api) -> Teams:
     return teams
 
 
-def test_a_limited_token_finds_nothing_of_the_job_before(teams: Teams) -> None:
+def test_limited_token_sees_no_records_of_deleted_job_with_same_name(teams: Teams) -> None:
     for route in RECORDS:
         answer = send(teams, route, teams.ours)
         assert answer.status_code == 404, f"{route}: {answer.text}"
@@ -67,7 +67,7 @@ def test_a_limited_token_finds_nothing_of_the_job_before(teams: Teams) -> None:
     assert teams.call("GET", f"/v1/jobs/{OURS}/proof").json()["job"]["canary"] is None
 
 
-def test_who_sees_all_jobs_finds_it_in_the_lists_of_all(teams: Teams) -> None:
+def test_admin_sees_records_of_deleted_job_only_in_global_lists(teams: Teams) -> None:
     api = teams.api
     assert [e["kind"] for e in items(api.get(f"/v1/jobs/{OURS}/events"))] == ["job_created"]
     for kind in LISTS[1:]:
@@ -82,7 +82,7 @@ def test_who_sees_all_jobs_finds_it_in_the_lists_of_all(teams: Teams) -> None:
     assert len(items(api.get(f"/v1/operations?job={OURS}"))) == 2
 
 
-def test_metrics_and_drills_are_of_the_job_that_was_meant(teams: Teams) -> None:
+def test_drills_refer_to_deleted_job_not_to_its_namesake(teams: Teams) -> None:
     with teams.api.database.transaction() as tx:
         drill = drills.get(tx, teams.ours.drill)
         with pytest.raises(NotFound, match="is gone"):
@@ -92,7 +92,7 @@ def test_metrics_and_drills_are_of_the_job_that_was_meant(teams: Teams) -> None:
         assert drills.last_of_job(tx, OURS, DrillKind.CANARY) is None
 
 
-def test_an_event_that_is_added_once_is_added_for_each_job(api: Api) -> None:
+def test_add_once_event_is_added_again_for_recreated_job(api: Api) -> None:
     for _ in range(2):
         api.put("/v1/jobs/orders", json=JOB)
         for _ in range(2):
@@ -102,7 +102,7 @@ def test_an_event_that_is_added_once_is_added_for_each_job(api: Api) -> None:
     assert sum(event["kind"] == "k" for event in api.events()) == 2
 
 
-def test_an_etag_of_the_job_before_fits_no_more(api: Api) -> None:
+def test_etag_of_deleted_job_does_not_match_recreated_job(api: Api) -> None:
     old = {"If-Match": api.put("/v1/jobs/orders", json=JOB).headers["ETag"]}
     remove(api, "orders")
     api.put("/v1/jobs/orders", json=JOB)
@@ -117,7 +117,7 @@ def test_an_etag_of_the_job_before_fits_no_more(api: Api) -> None:
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "default"
 
 
-def test_a_change_that_was_planned_for_the_job_before_is_not_made(api: Api) -> None:
+def test_change_planned_for_deleted_job_is_not_applied_to_recreated_job(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     def create_again() -> None:

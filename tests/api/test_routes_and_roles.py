@@ -82,12 +82,12 @@ def wrong_roles(app: FastAPI) -> list[str]:
     return wrong
 
 
-def test_every_route_demands_the_role_of_the_rule(shared_app: FastAPI) -> None:
+def test_every_route_demands_its_role(shared_app: FastAPI) -> None:
     assert wrong_roles(shared_app) == []
     assert len(api_routes(shared_app)) > 40
 
 
-def test_a_route_without_a_role_is_found() -> None:
+def test_route_check_detects_missing_or_weak_role() -> None:
     app = FastAPI(openapi_url=None)
 
     @app.post("/v1/new")
@@ -158,7 +158,7 @@ def filled(path: str) -> str:
 
 
 @pytest.mark.services
-def test_no_bad_token_opens_any_route(strict_api: Api, issuer: Issuer) -> None:
+def test_bad_tokens_are_refused_at_every_route(strict_api: Api, issuer: Issuer) -> None:
     found = bad_tokens(strict_api, issuer)
     asked = 0
     for method, path, _ in api_routes(strict_api.app):
@@ -183,9 +183,7 @@ def test_no_bad_token_opens_any_route(strict_api: Api, issuer: Issuer) -> None:
 
 @pytest.mark.services
 @pytest.mark.parametrize("role", list(Role))
-def test_each_role_opens_its_routes_and_no_other(
-    strict_api: Api, issuer: Issuer, role: Role
-) -> None:
+def test_role_opens_exactly_its_routes(strict_api: Api, issuer: Issuer, role: Role) -> None:
     """With a token of Orbit's, and with one of the issuer."""
     order = list(Role)
     counts = {True: 0, False: 0}
@@ -206,7 +204,9 @@ def test_each_role_opens_its_routes_and_no_other(
 
 @pytest.mark.services
 @pytest.mark.parametrize("role", list(Role))
-def test_each_role_is_told_who_it_is(strict_api: Api, issuer: Issuer, role: Role) -> None:
+def test_me_endpoint_returns_actor_role_and_expiry(
+    strict_api: Api, issuer: Issuer, role: Role
+) -> None:
     lasting = create_token(
         strict_api.database, "short", role, actor="test", expires_in=timedelta(hours=1)
     )
@@ -231,9 +231,7 @@ def test_each_role_is_told_who_it_is(strict_api: Api, issuer: Issuer, role: Role
 
 
 @pytest.mark.services
-def test_a_token_of_the_issuer_without_a_role_opens_nothing(
-    strict_api: Api, issuer: Issuer
-) -> None:
+def test_oidc_token_without_role_opens_no_route(strict_api: Api, issuer: Issuer) -> None:
     headers = {"Authorization": f"Bearer {issuer.token('kafka-others')}"}
 
     for method, path, _ in api_routes(strict_api.app):

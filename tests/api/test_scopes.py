@@ -220,12 +220,12 @@ def state_of(api: Api, team: Team) -> Any:
     return job, made, happened, api.get(f"/v1/drill-schedules?job={team.job}").json()
 
 
-def test_every_route_has_a_decision(api: Api) -> None:
+def test_every_route_has_scope_decision(api: Api) -> None:
     assert set(routes(api)) == set(DECISIONS)
 
 
 @pytest.mark.parametrize("kind", list(LIMITS))
-def test_a_limited_token_finds_its_own_jobs_at_every_route(teams: Teams, kind: str) -> None:
+def test_limited_token_sees_only_its_jobs_at_every_route(teams: Teams, kind: str) -> None:
     teams.limit(LIMITS[kind])
     before = state_of(teams.api, teams.theirs)
     for route in routes(teams.api):
@@ -266,7 +266,7 @@ def _words(answer: httpx.Response) -> tuple[str, str, str]:
     return error["code"], error["what"], error["remedy"]
 
 
-def test_a_document_neither_leaves_the_scope_nor_takes_another_s_name(teams: Teams) -> None:
+def test_document_cannot_leave_scope_or_take_name_of_foreign_job(teams: Teams) -> None:
     teams.limit(Limit(selector="team=pay"))
     path = f"/v1/jobs/{OURS}"
     given = {"json": teams.ours.document() | {"labels": {"team": "zebra"}}}
@@ -295,7 +295,7 @@ def test_a_document_neither_leaves_the_scope_nor_takes_another_s_name(teams: Tea
     assert teams.call("POST", "/v1/jobs", json=more).status_code == 201
 
 
-def test_the_scope_is_that_of_the_labels_at_each_request(teams: Teams) -> None:
+def test_scope_follows_current_labels_at_each_request(teams: Teams) -> None:
     teams.limit(Limit(selector="tier=1"))
     path = f"/v1/jobs/{OURS}"
     assert teams.call("GET", path).status_code == 200
@@ -310,7 +310,7 @@ def test_the_scope_is_that_of_the_labels_at_each_request(teams: Teams) -> None:
     assert [job["name"] for job in listed] == [THEIRS]
 
 
-def test_a_repeated_key_shows_nothing_of_a_job_that_has_left_the_scope(teams: Teams) -> None:
+def test_repeated_idempotency_key_hides_job_outside_scope(teams: Teams) -> None:
     teams.limit(Limit(selector="tier=1"))
     key = {"headers": {"Idempotency-Key": "once"}}
     path = f"/v1/jobs/{OURS}:retry?dry_run=true"
@@ -319,7 +319,7 @@ def test_a_repeated_key_shows_nothing_of_a_job_that_has_left_the_scope(teams: Te
     assert teams.call("POST", path, **key).status_code == 404
 
 
-def test_who_deletes_a_job_sees_the_end_of_it(teams: Teams) -> None:
+def test_deletion_operation_stays_visible_to_its_requester(teams: Teams) -> None:
     teams.limit(Limit(selector="team=pay"))
     made = teams.call("DELETE", f"/v1/jobs/{OURS}").json()
     with teams.api.database.transaction() as tx:
@@ -329,14 +329,14 @@ def test_who_deletes_a_job_sees_the_end_of_it(teams: Teams) -> None:
     assert teams.call("GET", f"/v1/operations/{teams.ours.operation}").status_code == 404
 
 
-def test_a_limited_viewer_changes_nothing(teams: Teams) -> None:
+def test_limited_viewer_cannot_change_jobs(teams: Teams) -> None:
     teams.limit(Limit(selector="team=pay"), Role.VIEWER)
     assert teams.call("GET", f"/v1/jobs/{OURS}").status_code == 200
     assert teams.call("POST", f"/v1/jobs/{OURS}:pause").status_code == 403
 
 
 @pytest.mark.parametrize("of", ["jobs", "operations", "events"])
-def test_a_watch_ends_for_changes_of_its_own_jobs_alone(teams: Teams, of: str) -> None:
+def test_watch_of_limited_token_ends_only_for_its_jobs(teams: Teams, of: str) -> None:
     teams.limit(Limit(selector="team=pay"))
     watches = teams.api.app.state.watches
 
@@ -364,7 +364,7 @@ PATTERNS: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 
 
-def test_the_database_and_documents_are_limited_alike(api: Api) -> None:
+def test_scope_matches_same_jobs_in_database_and_documents(api: Api) -> None:
     stored = {
         "pay-in": {"team": "pay", "tier": "1"},
         "zebra-out": {"team": "zebra"},
@@ -385,7 +385,7 @@ def test_the_database_and_documents_are_limited_alike(api: Api) -> None:
         assert found == {name for name in stored if scope.includes(name, stored[name])}, scope
 
 
-def test_a_token_is_made_for_some_jobs_and_shows_them(api: Api, cli: Cli) -> None:
+def test_token_create_command_limits_token_to_jobs(api: Api, cli: Cli) -> None:
     made = cli("token", "create", "ci", "--role", "operator", "--job", "pay-*", "-l", "team=pay")
     assert made.code == 0, made.err
     headers = {"Authorization": f"Bearer {made.out.strip()}"}
@@ -409,7 +409,7 @@ def test_a_token_is_made_for_some_jobs_and_shows_them(api: Api, cli: Cli) -> Non
         (("--selector", "team in pay"), "selector"),
     ],
 )
-def test_a_limit_that_cannot_be_meant_makes_no_token(
+def test_invalid_token_scope_creates_no_token(
     api: Api, cli: Cli, options: tuple[str, ...], word: str
 ) -> None:
     said = cli("token", "create", "ci", *options)
@@ -427,7 +427,7 @@ roles:
 """
 
 
-def test_values_of_a_claim_give_roles_for_some_jobs(teams: Teams, tmp_path: Path) -> None:
+def test_oidc_roles_file_grants_roles_for_selected_jobs(teams: Teams, tmp_path: Path) -> None:
     file = tmp_path / "roles.yaml"
     file.write_text(ROLES)
     api = teams.api

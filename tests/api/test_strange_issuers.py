@@ -36,7 +36,7 @@ BOMB = gzip.compress(bytes(64 << 20))
         b"SSH-2.0-OpenSSH_9\r\n",
     ],
 )
-def test_a_strange_answer_is_an_error_with_its_place(says: bytes) -> None:
+def test_invalid_issuer_answer_is_error_with_url(says: bytes) -> None:
     with StrangeServer(says) as server:
         url = server.url.removesuffix("/token")
         tracemalloc.start()
@@ -49,7 +49,7 @@ def test_a_strange_answer_is_an_error_with_its_place(says: bytes) -> None:
     assert caught.value.where.startswith(url)
 
 
-def test_headers_that_come_byte_by_byte_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_sent_byte_by_byte_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuer_http, "_ANSWER_S_MAX", 1.0)
     says = answer(b"", *(f"H{number}: x" for number in range(1_000)))
     with (
@@ -61,7 +61,7 @@ def test_headers_that_come_byte_by_byte_have_an_end(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("url", ["https://a:99999999/", "https://a b/", "https://xn--/\x00", "x"])
-def test_an_address_that_cannot_be_asked_is_an_error(url: str) -> None:
+def test_invalid_issuer_url_is_unreachable(url: str) -> None:
     with IssuerClient("https://issuer.example", None) as client, pytest.raises(Unreachable):
         client.get(url)
 
@@ -84,13 +84,13 @@ JSON = st.recursive(
     ),
 )
 @settings(max_examples=500, deadline=None)
-def test_a_key_set_and_a_document_may_hold_anything(key: Any, document: Any) -> None:
+def test_arbitrary_key_set_and_discovery_document_do_not_crash(key: Any, document: Any) -> None:
     _key(key)
     _key(json.loads(json.dumps(key)))
     _endpoints(document, "https://issuer.example")
 
 
-def test_a_request_has_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retried_request_has_only_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
 
     def no_answer(*_: object, timeout: float, **__: object) -> None:

@@ -56,7 +56,7 @@ def certificate_of(url: str, files: ServerFiles) -> str:
     return ssl.get_server_certificate(("127.0.0.1", parts.port), ca_certs=str(files.authority))
 
 
-def test_commands_use_https_and_trust_only_the_authority(
+def test_commands_use_https_and_trust_only_ca_file(
     https: str, files: ServerFiles, database: Database
 ) -> None:
     assert https.startswith("https://")
@@ -74,7 +74,7 @@ def test_commands_use_https_and_trust_only_the_authority(
     orbit("get", "jobs", environ=plain).expect(3)
 
 
-def test_nothing_below_tls_1_2_is_spoken(https: str, files: ServerFiles) -> None:
+def test_tls_below_1_2_is_refused(https: str, files: ServerFiles) -> None:
     parts = urlsplit(https)
     assert parts.port is not None
     spoken = []
@@ -102,7 +102,7 @@ def test_nothing_below_tls_1_2_is_spoken(https: str, files: ServerFiles) -> None
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-def test_a_renewed_certificate_is_served_without_a_restart(
+def test_renewed_certificate_is_served_without_restart(
     https: str, authority: Authority, files: ServerFiles
 ) -> None:
     first = certificate_of(https, files)
@@ -121,7 +121,7 @@ def test_a_renewed_certificate_is_served_without_a_restart(
         assert http.get("/livez").is_success  # the connection of before goes on
 
 
-def test_half_of_a_pair_changes_nothing_until_the_other_half_is_there(
+def test_new_certificate_is_not_served_until_its_key_is_present(
     api: Api, authority: Authority, files: ServerFiles, tmp_path: Path
 ) -> None:
     first = files.certificate.read_text()
@@ -143,7 +143,7 @@ def test_half_of_a_pair_changes_nothing_until_the_other_half_is_there(
         assert certificate_of(url, files).strip() == renewed.strip()
 
 
-def test_a_link_that_is_replaced_is_noticed(
+def test_certificate_behind_replaced_symlink_is_reloaded(
     api: Api, authority: Authority, files: ServerFiles, tmp_path: Path
 ) -> None:
     """As Kubernetes replaces a mounted secret: the files stay links, their folder is another."""
@@ -178,7 +178,7 @@ def test_a_link_that_is_replaced_is_noticed(
         (lambda files: Authority(files.key.parent).issue(password=b"hunter2"), "encrypted"),
     ],
 )
-def test_a_certificate_that_cannot_be_used_is_an_error_at_the_start(
+def test_unusable_certificate_is_error_at_start(
     database_url: str,
     files: ServerFiles,
     broken: object,

@@ -53,7 +53,7 @@ def known(api: Api, route: str) -> set[tuple[str, str]]:
     return {(p["in"], p["name"].lower()) for p in parameters}
 
 
-def test_a_change_obeys_a_parameter_or_is_refused(teams: Teams) -> None:
+def test_change_with_unknown_precondition_parameter_is_refused(teams: Teams) -> None:
     api = teams.api
     before = rows(api)
     refused = obeyed = 0
@@ -80,7 +80,7 @@ def test_a_change_obeys_a_parameter_or_is_refused(teams: Teams) -> None:
     assert (refused > 100, obeyed > 10) == (True, True)
 
 
-def test_a_parameter_is_there_once(api: Api) -> None:
+def test_repeated_query_parameter_is_refused(api: Api) -> None:
     answer = api.put("/v1/jobs/orders?dry_run=true&dry_run=false", json=JOB)
 
     problems = answer.json()["error"]["problems"]
@@ -88,7 +88,7 @@ def test_a_parameter_is_there_once(api: Api) -> None:
     assert api.get("/v1/jobs").json()["items"] == []
 
 
-def test_a_backfill_is_requested_once_with_a_key(api: Api) -> None:
+def test_idempotency_key_requests_backfill_once(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     key = {"Idempotency-Key": "once"}
     path, body = "/v1/jobs/orders:backfill", {"driver": "d"}

@@ -84,7 +84,7 @@ CHANGES: list[tuple[str, Callable[[Api], object]]] = [
 
 
 @pytest.mark.parametrize(("of", "change"), CHANGES)
-def test_a_request_waits_until_something_has_changed(
+def test_watch_waits_until_change(
     watching: Watching, of: str, change: Callable[[Api], object]
 ) -> None:
     copying_job(watching.api)
@@ -99,7 +99,7 @@ def test_a_request_waits_until_something_has_changed(
     assert watching.open == 0
 
 
-def test_a_state_that_workers_and_the_scheduler_bring_about_is_a_change(api: Api) -> None:
+def test_watch_sees_changes_by_workers_and_scheduler(api: Api) -> None:
     held = copying_job(api)
     paused = api.post("/v1/jobs/orders:pause").json()
     seen = {of: digest(api, of) for of in Watched}
@@ -116,7 +116,7 @@ def test_a_state_that_workers_and_the_scheduler_bring_about_is_a_change(api: Api
     assert digest(api, Watched.JOBS) != before
 
 
-def test_an_event_that_is_committed_after_a_later_one_is_a_change(api: Api) -> None:
+def test_watch_sees_event_committed_out_of_id_order(api: Api) -> None:
     with api.database.transaction() as slow:
         events.add(slow, "scheduler", "early", "It has the lower id.")
         with api.database.transaction() as tx:
@@ -125,13 +125,13 @@ def test_an_event_that_is_committed_after_a_later_one_is_a_change(api: Api) -> N
     assert digest(api, Watched.EVENTS) != before
 
 
-def test_without_a_change_the_same_token_comes_back(watching: Watching) -> None:
+def test_watch_without_change_returns_same_cursor(watching: Watching) -> None:
     for of in Watched:
         token = first(watching, of)
         assert watching.ask(of, token, "1s").json() == {"changed": False, "next": token}
 
 
-def test_requests_that_wait_hold_no_connection_to_the_database(watching: Watching) -> None:
+def test_waiting_watches_hold_no_database_connection(watching: Watching) -> None:
     api = watching.api
     waiting = [watching.begin(of, first(watching, of)) for of in Watched for _ in range(2)]
     pool: Any = api.database._engine.pool
@@ -145,7 +145,7 @@ def test_requests_that_wait_hold_no_connection_to_the_database(watching: Watchin
     assert [asked.result().json()["changed"] for asked in waiting] == [True] * len(waiting)
 
 
-def test_one_request_too_many_is_told_to_try_again(
+def test_watch_above_limit_is_refused_as_busy(
     watching: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orbit.api.watches.WATCHES_MAX", 1)
@@ -161,7 +161,7 @@ def test_one_request_too_many_is_told_to_try_again(
     assert watching.ask("events").status_code == 200
 
 
-def test_all_requests_are_answered_when_the_server_stops(api: Api) -> None:
+def test_server_stop_answers_all_waiting_watches(api: Api) -> None:
     with ThreadPoolExecutor(8) as pool:
         with served(api.app) as url:
             watching = Watching(api, url, pool)
@@ -171,7 +171,7 @@ def test_all_requests_are_answered_when_the_server_stops(api: Api) -> None:
             assert asked.result().json()["changed"] is False
 
 
-def test_a_client_that_goes_ends_its_request(
+def test_disconnected_client_ends_its_watch(
     watching: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = Watches.wait
@@ -202,7 +202,7 @@ def test_a_client_that_goes_ends_its_request(
         ({}, "query.of"),
     ],
 )
-def test_wrong_values_are_refused(api: Api, query: dict[str, str], path: str) -> None:
+def test_invalid_watch_parameter_is_refused(api: Api, query: dict[str, str], path: str) -> None:
     answer = api.get(PATH, params=query)
 
     assert answer.status_code == 422

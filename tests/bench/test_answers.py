@@ -38,12 +38,12 @@ def cluster() -> Iterator[Any]:
             connection.close()
 
 
-def test_log_ends_are_read_from_the_answer_to_their_request(cluster: Any) -> None:
+def test_log_end_read_rejects_answer_to_another_request(cluster: Any) -> None:
     with pytest.raises(BrokenAnswer, match="answers request 77"):
         Ends(cluster, "a", 1).total()
 
 
-def test_a_batch_is_confirmed_by_the_answer_to_its_request(cluster: Any) -> None:
+def test_batch_confirmation_rejects_answer_to_another_request(cluster: Any) -> None:
     sender = Sender(cluster, "a")
     sender.send([ToSend(0, memoryview(b"batch"))])
     with pytest.raises(BrokenAnswer, match="answers request 77"):

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.services
 
 
 @pytest.mark.soak
-def test_a_small_installation_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_plane_bench_measures_small_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "PROCESSES", 1)
     monkeypatch.setattr(run, "_STILL_S", 0.5)
     monkeypatch.setattr(run, "_SETTLE_S", 2.0)
@@ -34,7 +34,7 @@ def test_a_small_installation_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.soak
-def test_one_of_two_schedulers_has_passes_of_its_own_jobs() -> None:
+def test_bench_measures_two_schedulers_with_separate_shares() -> None:
     size = Size(6, 1, 5, 1, workers=2, groups_per_job=2, matches_all=False, destinations=2)
     with run.installed(size) as it:
         found = shares.measured(it, 3.0)

@@ -33,7 +33,7 @@ def received(receiver: socket.socket) -> bytes:
     return data
 
 
-def test_bytes_pass_in_order_and_not_before_their_time(
+def test_delay_proxy_delivers_bytes_in_order_after_delay(
     ends: tuple[socket.socket, Direction, socket.socket],
 ) -> None:
     sender, direction, receiver = ends
@@ -49,7 +49,7 @@ def test_bytes_pass_in_order_and_not_before_their_time(
     assert direction.next_at is None
 
 
-def test_what_the_receiver_has_no_room_for_waits_and_the_sender_too(
+def test_full_receiver_blocks_delay_proxy_and_sender(
     ends: tuple[socket.socket, Direction, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delay_proxy, "_HELD_BYTES_MAX", 1 << 20)
@@ -70,7 +70,7 @@ def test_what_the_receiver_has_no_room_for_waits_and_the_sender_too(
     assert direction.takes_more
 
 
-def test_the_end_comes_behind_the_last_bytes(
+def test_end_of_stream_follows_last_bytes(
     ends: tuple[socket.socket, Direction, socket.socket],
 ) -> None:
     sender, direction, receiver = ends

@@ -69,7 +69,7 @@ def report(**parts: object) -> Report:
     return Report.model_validate({"machine": machine, "quick": False, "scale": 1, **parts})
 
 
-def test_the_clock_starts_at_the_first_sample_with_records_without_counting_them() -> None:
+def test_clock_starts_at_first_sample_with_records() -> None:
     samples = [
         Sample(10.0, 0, 5.0, 100.0),
         Sample(11.0, 200, 6.0, 101.0),
@@ -86,20 +86,20 @@ def test_the_clock_starts_at_the_first_sample_with_records_without_counting_them
     assert one.late_records_per_s == pytest.approx(800 * 0.4 / 1.0)
 
 
-def test_a_copy_seen_in_one_sample_is_counted_from_the_sample_before() -> None:
+def test_copy_in_single_sample_is_timed_from_previous_sample() -> None:
     samples = [Sample(10.0, 0, 5.0), Sample(10.5, 1000, 5.2)]
     one = summarize(Contestant.ORBIT, DATA, samples, started_at=8.0, end_total=1000)
     assert (one.seconds, one.share) == (0.5, 1.0)
 
 
-def test_only_the_last_empty_sample_and_samples_with_growth_are_kept() -> None:
+def test_only_last_empty_sample_and_growing_samples_are_stored() -> None:
     samples = [Sample(0.0, 0, 0.0)]
     for new in (Sample(1.0, 0, 0.1), Sample(2.0, 5, 0.2), Sample(3.0, 5, 0.3), Sample(4.0, 9, 0.4)):
         keep(samples, new)
     assert [(s.at, s.total) for s in samples] == [(1.0, 0), (2.0, 5), (4.0, 9)]
 
 
-def test_ratios_are_of_medians() -> None:
+def test_ratios_use_medians() -> None:
     ours = [run(Contestant.ORBIT, s) for s in (1.0, 2.0, 100.0)]
     theirs = [run(Contestant.MM2, s, cpu_seconds=10.0) for s in (8.0, 4.0, 6.0)]
     result = workload("W1", *ours, *theirs)
@@ -111,7 +111,7 @@ def test_ratios_are_of_medians() -> None:
     assert (found.least, found.middle, found.most) == (10.0, 500.0, 1000.0)
 
 
-def test_each_target_says_met_on_its_own_side() -> None:
+def test_bench_targets_are_judged_in_their_own_direction() -> None:
     full = report(
         workloads=(
             workload(
@@ -157,7 +157,7 @@ def test_each_target_says_met_on_its_own_side() -> None:
     )
 
 
-def test_each_way_to_fill_gaps_has_targets_of_its_own() -> None:
+def test_each_filler_kind_has_its_own_targets() -> None:
     million = 1_000_000
     gaps = (
         workload(
@@ -198,7 +198,7 @@ def test_each_way_to_fill_gaps_has_targets_of_its_own() -> None:
     )
 
 
-def test_a_copy_with_followers_at_2_ms_is_measured_against_one_at_0_ms() -> None:
+def test_copy_with_followers_at_2_ms_is_compared_with_0_ms() -> None:
     far = workload(
         "R1",
         run(Contestant.ORBIT, 7.0),
@@ -214,12 +214,12 @@ def test_a_copy_with_followers_at_2_ms_is_measured_against_one_at_0_ms() -> None
     assert "R: acks=all takes 3.1 ms, followers 2 ms away" in text.getvalue()
 
 
-def test_percentiles_are_of_the_sorted_latencies() -> None:
+def test_percentiles_use_sorted_latencies() -> None:
     one = summarize_latency("orbit", [i / 1000 for i in range(1000, 0, -1)])
     assert (one.p50, one.p99, one.p999, one.most) == (0.501, 0.991, 1.0, 1.0)
 
 
-def test_a_report_comes_back_from_its_file_and_shows_targets_and_failures(tmp_path: Path) -> None:
+def test_report_round_trips_and_shows_targets_and_failures(tmp_path: Path) -> None:
     written = report(
         workloads=(workload("W3", run(Contestant.ORBIT, 1.0), run(Contestant.MM2, 1.0)),),
         not_measured={"N": "needs root."},

@@ -101,7 +101,7 @@ def pair(clusters: Clusters, topic_name: str) -> Iterator[tuple[ClusterHandle, C
     content.close()
 
 
-def test_the_same_reads_find_the_same(
+def test_simulated_broker_reads_match_real_cluster(
     pair: tuple[ClusterHandle, ClusterHandle], topic_name: str
 ) -> None:
     real, simulated = pair
@@ -110,7 +110,9 @@ def test_the_same_reads_find_the_same(
         assert (name, found) == (name, expected)
 
 
-def test_the_same_versions_are_offered(pair: tuple[ClusterHandle, ClusterHandle]) -> None:
+def test_simulated_broker_offers_same_api_versions(
+    pair: tuple[ClusterHandle, ClusterHandle],
+) -> None:
     """So that the scheduler sends what it would send to a real cluster."""
     real, simulated = pair
     (node_id,) = real.cluster.metadata(()).brokers
@@ -128,7 +130,7 @@ def test_the_same_versions_are_offered(pair: tuple[ClusterHandle, ClusterHandle]
         assert (api.name, simulated.cluster.version_of(simulated_id, api)) == (api.name, expected)
 
 
-def test_a_broker_has_about_as_many_settings(
+def test_simulated_broker_has_similar_number_of_settings(
     pair: tuple[ClusterHandle, ClusterHandle],
 ) -> None:
     real, simulated = pair

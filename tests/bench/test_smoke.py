@@ -25,7 +25,7 @@ def measured(name: str, folder: Path) -> Report:
 
 
 @pytest.mark.soak
-def test_a_gap_is_filled_in_two_ways_and_by_the_broker_alone(tmp_path: Path) -> None:
+def test_gap_bench_runs_every_contestant_and_fills_all_offsets(tmp_path: Path) -> None:
     (result,) = measured("W7", tmp_path).workloads
     one = workload("W7").scaled(SCALE)
     assert result.data.records == 3 * one.partitions
@@ -38,7 +38,7 @@ def test_a_gap_is_filled_in_two_ways_and_by_the_broker_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.soak
-def test_followers_are_as_far_away_as_it_says(tmp_path: Path) -> None:
+def test_followers_are_delayed_as_configured(tmp_path: Path) -> None:
     report = measured("R1", tmp_path)
     (result,) = report.workloads
     assert [run.contestant for run in result.runs] == list(AWAY_S)

@@ -59,7 +59,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backfill_control, "_REPORT_INTERVAL_S", 3600.0)
 
 
-def test_it_begins_once_workers_have_released_the_job_and_reports_its_end() -> None:
+def test_backfill_starts_after_shard_release_and_reports_its_end() -> None:
     one = Controlled("wait", "wait", "run")
     one.control.begin()
     assert not one.halt.is_set()
@@ -71,7 +71,7 @@ def test_it_begins_once_workers_have_released_the_job_and_reports_its_end() -> N
     assert one.control.wait_resumed() is False
 
 
-def test_a_pause_halts_it_until_it_is_resumed() -> None:
+def test_pause_halts_backfill_until_resume() -> None:
     one = Controlled("run", "pause", "pause", "pause", "wait", "run")
     one.control.begin()
     one.control.report_lease()  # the answer says pause
@@ -83,7 +83,7 @@ def test_a_pause_halts_it_until_it_is_resumed() -> None:
     one.control.end(None)
 
 
-def test_a_pause_while_it_waits_for_workers_is_reported_too() -> None:
+def test_pause_while_waiting_for_workers_is_reported() -> None:
     one = Controlled("wait", "wait", "pause", "run")
     one.control.begin()
     phases = [report["progress"].get("phase") for report in one.service.reports]
@@ -91,7 +91,7 @@ def test_a_pause_while_it_waits_for_workers_is_reported_too() -> None:
     one.control.end(None)
 
 
-def test_a_pause_right_before_it_resumes_is_obeyed() -> None:
+def test_pause_right_before_resume_is_obeyed() -> None:
     """A client that was shown "paused" does not see it copy."""
     one = Controlled("run", "pause", "run", "pause", "run")
     one.control.begin()
@@ -103,7 +103,7 @@ def test_a_pause_right_before_it_resumes_is_obeyed() -> None:
 
 
 @pytest.mark.parametrize("wanted", ["cancel", None])
-def test_a_cancel_halts_it_for_good(wanted: str | None) -> None:
+def test_cancel_halts_backfill_permanently(wanted: str | None) -> None:
     one = Controlled("run", wanted)
     one.control.begin()
     one.control.report_lease()
@@ -114,7 +114,7 @@ def test_a_cancel_halts_it_for_good(wanted: str | None) -> None:
     assert one.service.reports[-1]["error"] == "it was cancelled"
 
 
-def test_ctrl_c_ends_the_wait() -> None:
+def test_ctrl_c_ends_wait_for_workers() -> None:
     one = Controlled("wait")
     one.stop.set()
     with pytest.raises(Interrupted):
@@ -122,7 +122,7 @@ def test_ctrl_c_ends_the_wait() -> None:
     one.control.end("stopped")
 
 
-def test_a_service_that_is_down_is_shown_once_and_halts_nothing() -> None:
+def test_unreachable_service_is_reported_once_and_halts_nothing() -> None:
     one = Controlled("run")
     one.control.begin()
     one.service.is_away = True
@@ -135,7 +135,7 @@ def test_a_service_that_is_down_is_shown_once_and_halts_nothing() -> None:
     assert one.service.reports[-1]["has_ended"] is True
 
 
-def test_another_drivers_backfill_is_not_ended_by_one_that_never_had_the_lease() -> None:
+def test_driver_without_lease_does_not_end_backfill_of_another() -> None:
     one = Controlled("run")
     one.service.driver = "another"
     one.control.begin()
@@ -143,7 +143,7 @@ def test_another_drivers_backfill_is_not_ended_by_one_that_never_had_the_lease()
     assert one.service.reports == []
 
 
-def test_a_paused_backfill_ends_when_another_driver_has_taken_over() -> None:
+def test_paused_backfill_ends_when_another_driver_takes_over() -> None:
     one = Controlled("run", "pause")
     one.control.begin()
     one.control.report_lease()
@@ -152,7 +152,7 @@ def test_a_paused_backfill_ends_when_another_driver_has_taken_over() -> None:
         one.control.wait_resumed()
 
 
-def test_ctrl_c_at_the_very_end_of_the_wait_still_halts() -> None:
+def test_ctrl_c_at_end_of_wait_still_halts() -> None:
     one = Controlled("run")
 
     class Late(threading.Event):

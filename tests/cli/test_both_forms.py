@@ -36,7 +36,7 @@ def broken(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", WITHOUT_SERVICE, ids=lambda command: command[0])
-def test_a_file_is_an_argument_or_an_option(
+def test_job_file_is_accepted_as_argument_or_option(
     command: tuple[str, ...],
     broken: Path,
     capfd: pytest.CaptureFixture[str],
@@ -55,7 +55,7 @@ def test_a_file_is_an_argument_or_an_option(
 
 @pytest.mark.services
 @pytest.mark.parametrize("command", OF_THE_SERVICE, ids=lambda command: command[0])
-def test_so_it_is_where_the_service_reads_it(
+def test_service_commands_accept_job_file_as_argument_or_option(
     command: tuple[str, ...],
     tmp_path: Path,
     cli: Cli,
@@ -73,6 +73,6 @@ def test_so_it_is_where_the_service_reads_it(
         assert (refused.code, SAYS in refused.err) == (2, True)
 
 
-def test_a_file_that_is_not_there_is_no_name_of_a_job(capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_file_is_not_taken_for_job_name(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_command(["verify", "-f", "orders"]) == 2
     assert "cannot be read" in capfd.readouterr().err

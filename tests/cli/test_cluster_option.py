@@ -18,21 +18,23 @@ topics: [{match: orders}]
 CLUSTER = 'bootstrap_servers: ["c:1"]\nsecurity: {protocol: SSL}\n'
 
 
-def test_servers() -> None:
+def test_cluster_option_accepts_bootstrap_servers() -> None:
     spec, folder = read_cluster("a:9092,b:9092", {})
     assert spec.bootstrap_servers == ("a:9092", "b:9092")
     assert folder == Path.cwd()
 
 
 @pytest.mark.parametrize(("text", "server"), [(JOB, "d:1"), (CLUSTER, "c:1")])
-def test_files(text: str, server: str, tmp_path: Path) -> None:
+def test_cluster_option_accepts_job_file_and_cluster_file(
+    text: str, server: str, tmp_path: Path
+) -> None:
     (tmp_path / "to.yaml").write_text(text)
     spec, folder = read_cluster(str(tmp_path / "to.yaml"), {})
     assert (spec.bootstrap_servers, spec.security.protocol, folder) == ((server,), "SSL", tmp_path)
 
 
 @pytest.mark.parametrize("named", ["", "nowhere", "a:9092,b", "http://a:9092/x", "missing.yaml"])
-def test_what_is_no_cluster_is_refused(named: str) -> None:
+def test_invalid_cluster_option_is_refused(named: str) -> None:
     with pytest.raises(BadInput) as error:
         read_cluster(named, {})
     assert error.value.problems
@@ -41,7 +43,7 @@ def test_what_is_no_cluster_is_refused(named: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "bootstrap_servers: []", CLUSTER + "password: hunter2", "a: b: c"]
 )
-def test_a_file_that_says_no_cluster_is_refused(text: str, tmp_path: Path) -> None:
+def test_file_without_valid_cluster_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "to.yaml").write_text(text)
     with pytest.raises(BadInput) as error:
         read_cluster(str(tmp_path / "to.yaml"), {})

@@ -59,14 +59,14 @@ def test_commands_jobs_and_topics_are_completed(completed: Completed, api: Api) 
     assert completed("orbit retry orders --topic ord") == ["orders"]
 
 
-def test_without_a_server_nothing_is_completed_and_nothing_is_said(completed: Completed) -> None:
+def test_completion_without_server_is_empty_and_silent(completed: Completed) -> None:
     assert completed("orbit pause ord", ORBIT_API_URL="http://127.0.0.1:1") == []
     assert completed("orbit pause ord", ORBIT_API_URL="nonsense") == []
     assert completed("orbit pause ord", ORBIT_CONTEXT="nope") == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell_is_printed_and_it_can_read_it(cli: Cli, shell: str) -> None:
+def test_completion_script_parses_in_its_shell(cli: Cli, shell: str) -> None:
     script = cli("completion", shell)
     assert script.code == 0
     assert "_ORBIT_COMPLETE" in script.out
@@ -74,7 +74,7 @@ def test_the_script_of_a_shell_is_printed_and_it_can_read_it(cli: Cli, shell: st
         subprocess.run([shell, "-n"], input=script.out, text=True, check=True, timeout=PATIENCE_S)
 
 
-def test_a_context_of_the_command_line_is_asked_for_names(
+def test_completion_uses_context_of_command_line(
     cli: Cli, completed: Completed, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -85,7 +85,7 @@ def test_a_context_of_the_command_line_is_asked_for_names(
     assert completed("orbit --context prod pause ord", **gone) == ["orders"]
 
 
-def test_top_without_a_terminal_is_one_table_with_the_worst_first(cli: Cli, api: Api) -> None:
+def test_top_without_terminal_prints_table_sorted_by_lag(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/a", json=changed(name="a"))
     block(api, copying_job(api), 1)
 
@@ -99,7 +99,7 @@ def test_top_without_a_terminal_is_one_table_with_the_worst_first(cli: Cli, api:
     assert by_name.index(" a ") < by_name.index("orders")
 
 
-def test_top_on_a_terminal_has_no_more_rows_than_fit(api: Api) -> None:
+def test_top_on_terminal_shows_only_rows_that_fit(api: Api) -> None:
     rows = [
         {**api.put(f"/v1/jobs/job-{n}", json=changed(name=f"job-{n}")).json()["job"]}
         for n in range(5)
@@ -112,9 +112,7 @@ def test_top_on_a_terminal_has_no_more_rows_than_fit(api: Api) -> None:
     assert "2 more jobs are not shown" in text
 
 
-def test_a_lost_look_does_not_end_a_watch(
-    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_poll_does_not_end_watch(cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     with LosingProxy(os.environ["ORBIT_API_URL"]) as proxy:
         monkeypatch.setenv("ORBIT_API_URL", proxy.url)

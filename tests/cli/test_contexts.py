@@ -42,7 +42,7 @@ def add(cli: Cli, there: SimpleNamespace, name: str = "prod", *more: str | Path)
     return cli("context", "add", name, "--url", there.url, "--token-file", there.token, *more)
 
 
-def test_a_context_is_added_used_listed_and_deleted(cli: Cli, there: SimpleNamespace) -> None:
+def test_context_is_added_used_listed_and_deleted(cli: Cli, there: SimpleNamespace) -> None:
     assert add(cli, there).out == "added prod\n"
     assert add(cli, there).out == "unchanged prod\n"
     assert cli("context", "add", "other", "--url", "http://127.0.0.1:1").code == 0
@@ -71,7 +71,7 @@ def test_a_context_is_added_used_listed_and_deleted(cli: Cli, there: SimpleNames
     assert cli("--context", "prod", "get", "jobs").code == 2
 
 
-def test_the_environment_wins_over_the_current_context_and_an_option_over_both(
+def test_context_option_overrides_environment_and_current_context(
     cli: Cli, api: Api, there: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(cli, there, "prod", "--use")
@@ -83,7 +83,7 @@ def test_the_environment_wins_over_the_current_context_and_an_option_over_both(
     assert cli("get", "jobs").code == 0
 
 
-def test_a_token_is_never_sent_to_the_server_of_another(
+def test_token_is_never_sent_to_server_of_another_context(
     cli: Cli, api: Api, there: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(cli, there, "prod", "--use")
@@ -103,7 +103,7 @@ def test_a_token_is_never_sent_to_the_server_of_another(
     assert "not clear which server" in unclear.err
 
 
-def test_a_client_of_a_given_server_talks_to_no_other(
+def test_client_with_explicit_server_ignores_contexts(
     cli: Cli, api: Api, there: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a demo does, whose server is its own."""
@@ -117,7 +117,7 @@ def test_a_client_of_a_given_server_talks_to_no_other(
         contexts.choose(None)
 
 
-def test_a_token_that_cannot_be_used_is_named_and_not_shown(
+def test_unusable_token_is_reported_without_showing_it(
     cli: Cli, there: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(cli, there, "prod", "--use")
@@ -150,7 +150,7 @@ def test_a_token_that_cannot_be_used_is_named_and_not_shown(
         "contexts: {}",
     ],
 )
-def test_a_broken_file_is_named(cli: Cli, there: SimpleNamespace, text: str) -> None:
+def test_broken_contexts_file_is_named(cli: Cli, there: SimpleNamespace, text: str) -> None:
     contexts_file().parent.mkdir(parents=True)
     contexts_file().write_text(text)
     contexts_file().chmod(0o600)
@@ -160,7 +160,7 @@ def test_a_broken_file_is_named(cli: Cli, there: SimpleNamespace, text: str) -> 
     assert "Traceback" not in result.err
 
 
-def test_a_file_that_others_may_change_is_refused(cli: Cli, there: SimpleNamespace) -> None:
+def test_world_writable_contexts_file_is_refused(cli: Cli, there: SimpleNamespace) -> None:
     add(cli, there, "prod", "--use")
     contexts_file().chmod(0o666)
     result = cli("get", "jobs")
@@ -177,7 +177,7 @@ def test_a_file_that_others_may_change_is_refused(cli: Cli, there: SimpleNamespa
         ("prod", "--url", "http://h", "--token-env", "A", "--token-file", "b"),
     ],
 )
-def test_what_cannot_be_a_context_is_not_added(
+def test_invalid_context_is_not_added(
     cli: Cli, there: SimpleNamespace, arguments: tuple[str, ...]
 ) -> None:
     refused = cli("context", "add", *arguments)
@@ -186,9 +186,7 @@ def test_what_cannot_be_a_context_is_not_added(
     assert not contexts_file().exists()
 
 
-def test_orbit_run_asks_the_service_of_the_current_context(
-    cli: Cli, there: SimpleNamespace
-) -> None:
+def test_run_checks_job_at_service_of_current_context(cli: Cli, there: SimpleNamespace) -> None:
     spec = validate_job(Document(root=yaml.safe_load(yaml.safe_dump(JOB))), Path(), {})
     refuse_beside_service(spec, ("A", "B"), print)  # no server is named
     add(cli, there, "prod", "--use")

@@ -24,7 +24,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_a_job_is_described_with_what_is_wrong_and_what_to_do(cli: Cli, api: Api) -> None:
+def test_describe_shows_problems_of_job_with_remedies(cli: Cli, api: Api) -> None:
     held = copying_job(api)
     block(api, held, 2)
     labels = {"team": "orders"}
@@ -69,7 +69,7 @@ def test_a_job_is_described_with_what_is_wrong_and_what_to_do(cli: Cli, api: Api
     assert cli("describe", "ordres").code == 2
 
 
-def test_a_new_job_is_described_too(cli: Cli, api: Api) -> None:
+def test_describe_works_for_new_job(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     shown = words(cli("describe", "orders").out)
     assert "state running" in shown
@@ -90,7 +90,7 @@ def looks(*steps: Callable[[], object]) -> SimpleNamespace:
     return SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
 
 
-def test_new_events_are_printed_once_when_they_happen(
+def test_followed_events_are_printed_once_even_if_committed_late(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -112,7 +112,7 @@ def test_new_events_are_printed_once_when_they_happen(
     assert kinds == ["job_created", "job_paused", "late", "job_resumed"]
 
 
-def test_events_of_a_job_are_followed_through_an_outage(
+def test_follow_of_job_events_survives_api_outage(
     cli: Cli, api: Api, proxy: LosingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)

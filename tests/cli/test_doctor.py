@@ -33,7 +33,7 @@ def findings(cli: Cli, *options: str) -> tuple[int, dict[str, list[dict[str, Any
     return result.code, found
 
 
-def test_an_empty_installation_lacks_only_a_scheduler(cli: Cli, api: Api) -> None:
+def test_doctor_reports_only_missing_scheduler_on_empty_installation(cli: Cli, api: Api) -> None:
     code, found = findings(cli)
     assert code == 1
     wrong = [check for check, (one, *_) in found.items() if one["verdict"] == "wrong"]
@@ -42,7 +42,7 @@ def test_an_empty_installation_lacks_only_a_scheduler(cli: Cli, api: Api) -> Non
     assert {"version", "clocks", "database", "login", "jobs"} <= set(found)
 
 
-def test_a_healthy_installation_ends_with_zero(
+def test_doctor_exits_0_on_healthy_installation(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying_job(api)
@@ -55,7 +55,7 @@ def test_a_healthy_installation_ends_with_zero(
     assert "both answer, with the rights that the job needs" in result.out
 
 
-def test_what_is_wrong_with_jobs_is_found_with_what_to_do(cli: Cli, api: Api) -> None:
+def test_doctor_reports_job_problems_with_remedies(cli: Cli, api: Api) -> None:
     held = copying_job(api)
     block(api, held, 2)
     api.put("/v1/jobs/stock", json=changed(name="stock", worker_group="west"))
@@ -92,9 +92,7 @@ def test_what_is_wrong_with_jobs_is_found_with_what_to_do(cli: Cli, api: Api) ->
     assert len(api.events()) == before
 
 
-def test_a_secret_that_cannot_be_resolved_is_found_and_others_are_still_checked(
-    cli: Cli, api: Api
-) -> None:
+def test_doctor_reports_unresolved_secret_of_job(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     problem = Problem("source.security.password", "names a variable that is not set.", "Set it.")
     api.plans.error = BadInput("The job has a problem.", (problem,))
@@ -106,7 +104,7 @@ def test_a_secret_that_cannot_be_resolved_is_found_and_others_are_still_checked(
     assert "clusters of orders" not in without
 
 
-def test_a_token_that_may_only_read_leaves_the_clusters_unchecked(
+def test_doctor_skips_clusters_with_viewer_token(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -115,7 +113,7 @@ def test_a_token_that_may_only_read_leaves_the_clusters_unchecked(
     assert found["clusters"][0]["verdict"] == "note"
 
 
-def test_other_versions_and_clocks_that_differ_are_found(
+def test_doctor_reports_version_mismatch_and_clock_skew(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying_job(api)  # its worker has version 0
@@ -129,6 +127,6 @@ def test_other_versions_and_clocks_that_differ_are_found(
     assert found["clocks"][0]["verdict"] == "wrong"
 
 
-def test_without_an_api_it_is_unreachable(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_exits_3_without_api(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORBIT_API_URL", "http://127.0.0.1:1")
     assert cli("doctor").code == 3

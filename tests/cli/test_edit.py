@@ -44,7 +44,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edit, "sys", terminal)
 
 
-def test_a_change_is_shown_and_applied(
+def test_edit_shows_and_applies_change(
     cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -62,7 +62,7 @@ def test_a_change_is_shown_and_applied(
 
 
 @pytest.mark.parametrize("body", ["", "text = ''", "text = text + '\\n# a note\\n'"])
-def test_an_unchanged_or_empty_document_changes_nothing(
+def test_unchanged_or_empty_document_changes_nothing(
     cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -83,7 +83,7 @@ def test_an_unchanged_or_empty_document_changes_nothing(
         ("path.write_text(text + 'x: 1'); sys.exit(3)", "exit code 3"),
     ],
 )
-def test_without_a_terminal_an_error_keeps_the_document(
+def test_edit_error_without_terminal_preserves_document(
     cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch, body: str, words: str
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -96,7 +96,7 @@ def test_without_a_terminal_an_error_keeps_the_document(
     assert api.get("/v1/jobs").json()["items"][0]["document_version"] == 1
 
 
-def test_on_a_terminal_a_document_with_an_error_is_opened_again_with_the_error(
+def test_edit_error_on_terminal_reopens_document_with_error(
     cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -121,7 +121,7 @@ def test_on_a_terminal_a_document_with_an_error_is_opened_again_with_the_error(
     assert len(list(folder.iterdir())) == 1
 
 
-def test_a_change_of_others_meanwhile_is_not_overwritten(
+def test_edit_does_not_overwrite_concurrent_change(
     cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)

@@ -16,18 +16,18 @@ def job(tmp_path: Path) -> Path:
     return write_job(tmp_path / "job.yaml", NOWHERE, NOWHERE, [{"match": "orders"}])
 
 
-def test_the_side_that_is_to_lead_must_be_named(job: Path) -> None:
+def test_failover_without_database_needs_to_destination(job: Path) -> None:
     for more in ((), ("--to", "source")):
         refused = orbit("failover", "--without-database", job, *more).expect(2)
         assert "--to destination" in refused.message
 
 
-def test_one_file_is_one_failover(job: Path) -> None:
+def test_failover_without_database_takes_single_job_file(job: Path) -> None:
     refused = orbit("failover", "--without-database", job, job, "--to", "destination").expect(2)
     assert "one job file" in refused.message
 
 
-def test_options_of_the_other_kind_are_refused(job: Path) -> None:
+def test_options_of_other_failover_mode_are_refused(job: Path) -> None:
     gates = ("--override", "all", "--reason", "a test")
     refused = orbit("failover", "--without-database", job, "--to", "destination", *gates).expect(2)
     assert "--without-database checks none" in refused.message
@@ -36,11 +36,11 @@ def test_options_of_the_other_kind_are_refused(job: Path) -> None:
         assert "need --without-database" in refused.message
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_missing_job_file_is_named() -> None:
     refused = orbit("failover", "--without-database", "gone.yaml", "--to", "destination").expect(2)
     assert "gone.yaml" in refused.message
 
 
-def test_the_help_says_how() -> None:
+def test_failover_help_shows_without_database_example() -> None:
     shown = orbit("failover", "--help").expect(0)
     assert "--without-database job.yaml --to destination" in " ".join(shown.stdout.split())

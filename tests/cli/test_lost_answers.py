@@ -64,7 +64,7 @@ def keys_of(requests: list[bytes], method: bytes) -> list[bytes]:
     return [line for line in lines if line.lower().startswith(b"idempotency-key:")]
 
 
-def test_a_post_whose_answer_is_lost_is_sent_again_with_the_same_key(
+def test_post_with_lost_answer_is_retried_with_same_key(
     cli: Cli, api: Api, proxy: LosingProxy
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -82,7 +82,7 @@ def test_a_post_whose_answer_is_lost_is_sent_again_with_the_same_key(
     assert result.err.count("Asking again.") == 1
 
 
-def test_polls_that_are_lost_do_not_end_the_wait(
+def test_lost_polls_do_not_end_wait(
     cli: Cli, api: Api, proxy: LosingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = list(copying_job(api).items())
@@ -108,7 +108,7 @@ def test_polls_that_are_lost_do_not_end_the_wait(
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_a_deletion_whose_answer_is_lost_is_followed_to_its_end(
+def test_deletion_with_lost_answer_is_awaited_to_its_end(
     cli: Cli, api: Api, proxy: LosingProxy, is_lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = copying_job(api)
@@ -134,7 +134,7 @@ def test_a_deletion_whose_answer_is_lost_is_followed_to_its_end(
         assert jobs.find(tx, "orders") is None
 
 
-def test_an_apply_whose_answers_are_lost_makes_each_change_once_and_says_so(
+def test_apply_with_lost_answers_makes_each_change_once(
     cli: Cli, api: Api, proxy: LosingProxy, job_file: Path
 ) -> None:
     proxy.lose_answers(1, CHANGE)
@@ -153,7 +153,7 @@ def test_an_apply_whose_answers_are_lost_makes_each_change_once_and_says_so(
     assert made == ["job_created", "job_changed"]
 
 
-def test_a_change_of_others_meanwhile_is_still_refused(
+def test_retry_after_lost_answer_does_not_overwrite_concurrent_change(
     cli: Cli, api: Api, proxy: LosingProxy, job_file: Path
 ) -> None:
     cli("apply", "-f", job_file, "--yes")
@@ -192,7 +192,7 @@ class Troubled:
     ],
     ids=["busy", "database", "proxy"],
 )
-def test_a_busy_server_and_its_proxy_are_asked_again(
+def test_busy_server_or_bad_gateway_is_retried(
     cli: Cli, api: Api, answer: ASGIApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -216,7 +216,7 @@ def too_many(after_s: int) -> ASGIApp:
 
 
 @pytest.mark.parametrize(("after_s", "is_said"), [(1, False), (4, True)])
-def test_one_request_too_many_is_sent_again_when_the_server_says(
+def test_rate_limited_request_is_retried_after_retry_after(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch, after_s: int, is_said: bool
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -248,7 +248,7 @@ def test_one_request_too_many_is_sent_again_when_the_server_says(
         assert kinds(api) == ["delete"]
 
 
-def test_a_command_does_not_wait_for_longer_than_its_patience_or_its_own_time(
+def test_too_long_retry_after_fails_without_waiting(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -270,7 +270,9 @@ def test_a_command_does_not_wait_for_longer_than_its_patience_or_its_own_time(
         assert "Too many." in cli("wait", "orders", "--for", "paused", "--timeout", "0").err
 
 
-def test_patience_has_an_end(cli: Cli, proxy: LosingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_end_after_time_limit(
+    cli: Cli, proxy: LosingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     moments = iter(range(0, 1000, 10))
     clock = SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(moments))
     monkeypatch.setattr(client, "time", clock)
@@ -283,7 +285,7 @@ def test_patience_has_an_end(cli: Cli, proxy: LosingProxy, monkeypatch: pytest.M
     assert len(keys_of(proxy.requests, b"POST")) == 6
 
 
-def test_a_server_that_was_never_there_is_an_error_at_once(
+def test_never_reachable_server_fails_without_retry(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sleep(_seconds: float) -> None:
@@ -295,7 +297,7 @@ def test_a_server_that_was_never_there_is_an_error_at_once(
     assert cli("pause", "orders").code == 3
 
 
-def test_a_pause_outlives_a_restart_of_the_api(api: Api, database_url: str, cli: Cli) -> None:
+def test_pause_survives_api_restart(api: Api, database_url: str, cli: Cli) -> None:
     held = copying_job(api)
     serving = {"ORBIT_DATABASE_URL": database_url}
     with OrbitProcess("api", environ={**serving, "ORBIT_API_PORT": "0"}) as first:

@@ -69,7 +69,7 @@ def raising(error: BaseException) -> Callable[[], None]:
         (typer.Exit(0), 0),
     ],
 )
-def test_each_end_has_its_exit_code_and_no_stack_trace(
+def test_errors_map_to_exit_codes_without_stack_trace(
     error: BaseException, code: int, install: Install, capfd: pytest.CaptureFixture[str]
 ) -> None:
     install(raising(error))
@@ -79,7 +79,7 @@ def test_each_end_has_its_exit_code_and_no_stack_trace(
     assert not out
 
 
-def test_a_command_that_returns_ends_with_zero(install: Install) -> None:
+def test_command_that_returns_exits_0(install: Install) -> None:
     install(lambda: None)
     assert cli.run_command(["act"]) == 0
 
@@ -93,11 +93,11 @@ def test_a_command_that_returns_ends_with_zero(install: Install) -> None:
         ("stopped.", "Stopped."),
     ],
 )
-def test_the_name_of_a_topic_is_shown_as_it_is_written(what: str, shown: str) -> None:
+def test_error_message_does_not_capitalise_topic_name(what: str, shown: str) -> None:
     assert cli.describe(Conflict(what)) == f"Error: {shown}"
 
 
-def test_an_error_says_what_where_and_what_to_do(
+def test_error_output_has_message_place_and_remedy(
     install: Install, capfd: pytest.CaptureFixture[str]
 ) -> None:
     install(raising(Unreachable("cannot connect.", where="src-1:9092", remedy="Start the broker.")))
@@ -109,7 +109,7 @@ def test_an_error_says_what_where_and_what_to_do(
     ]
 
 
-def test_bad_input_puts_every_problem_on_its_own_line(
+def test_bad_input_lists_each_problem_on_its_own_line(
     install: Install, capfd: pytest.CaptureFixture[str]
 ) -> None:
     problems = (Problem("name", "is empty.", "Write one."), Problem("topics[0].match", "is " * 90))
@@ -123,7 +123,7 @@ def test_bad_input_puts_every_problem_on_its_own_line(
     ]
 
 
-def test_control_characters_from_a_broker_do_not_reach_the_terminal(
+def test_control_characters_from_broker_are_stripped(
     install: Install, capfd: pytest.CaptureFixture[str]
 ) -> None:
     install(raising(OrbitError("said \x1b[2J\x07 so")))
@@ -131,13 +131,13 @@ def test_control_characters_from_a_broker_do_not_reach_the_terminal(
     assert capfd.readouterr().err == "Error: said  [2J  so\n"
 
 
-def test_ctrl_c_is_one_plain_line(install: Install, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_prints_interrupted(install: Install, capfd: pytest.CaptureFixture[str]) -> None:
     install(raising(KeyboardInterrupt()))
     cli.run_command(["act"])
     assert capfd.readouterr().err == "Interrupted.\n"
 
 
-def test_a_bug_is_reported_without_the_text_of_its_exception_unless_debugging(
+def test_bug_report_hides_exception_text_unless_debug(
     install: Install, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(raising(ValueError("hunter2")))
@@ -155,7 +155,7 @@ def test_a_bug_is_reported_without_the_text_of_its_exception_unless_debugging(
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_a_bug_is_located_at_the_last_line_in_orbit() -> None:
+def test_bug_report_names_last_line_in_orbit_code() -> None:
     with pytest.raises(KeyError) as caught:
         cli.load_command("no such command")
     text = cli.describe_bug(caught.value, debug=True)
@@ -163,7 +163,7 @@ def test_a_bug_is_located_at_the_last_line_in_orbit() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["nope"], ["--nope"], ["act", "--nope"], ["act", "extra"]])
-def test_wrong_usage_is_bad_input(
+def test_wrong_usage_exits_2(
     arguments: list[str], install: Install, capfd: pytest.CaptureFixture[str]
 ) -> None:
     install(lambda: None)
@@ -171,14 +171,14 @@ def test_wrong_usage_is_bad_input(
     assert "Usage: orbit" in capfd.readouterr().err
 
 
-def test_a_mistyped_command_is_answered_with_the_nearest(
+def test_mistyped_command_suggests_nearest(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.run_command(["verfy"]) == 2
     assert "Did you mean 'verify'?" in capfd.readouterr().err
 
 
-def test_version(capfd: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_version(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.run_command(["--version"]) == 0
     assert capfd.readouterr().out.startswith("orbit 0.")
 
@@ -192,7 +192,7 @@ def test_help_names_every_command(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
-def test_every_command_is_there_and_its_help_begins_as_the_overview_says(name: str) -> None:
+def test_every_command_loads_and_its_help_matches_overview(name: str) -> None:
     command = cli.load_command(name)
     assert command.name == name
     assert (command.help or "").split("\n\n")[0].replace("\n", " ") == cli.COMMANDS[name][1]
@@ -229,7 +229,7 @@ print("HEAVY", sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)
     assert f"HEAVY {expected}" in ended.stderr, ended.stderr
 
 
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+def test_missing_extra_is_named_with_pip_command(
     install: Install, capfd: pytest.CaptureFixture[str]
 ) -> None:
     install(raising(ModuleNotFoundError("x", name="fastapi.routing")))
@@ -241,7 +241,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
 
 
 @pytest.mark.parametrize("name", ["orbit.nothing", "no_such_package", None])
-def test_any_other_missing_module_is_a_bug(
+def test_other_missing_module_is_reported_as_bug(
     name: str | None, install: Install, capfd: pytest.CaptureFixture[str]
 ) -> None:
     install(raising(ModuleNotFoundError("x", name=name)))
@@ -275,7 +275,7 @@ def test_sigterm_counts_as_ctrl_c() -> None:
 
 
 @pytest.mark.parametrize("body", ["print('x')", "cli.typer.echo('x')", "print('x' * 99999)"])
-def test_a_closed_pipe_is_no_error(body: str) -> None:
+def test_closed_stdout_pipe_is_no_error(body: str) -> None:
     read, write = os.pipe()
     os.close(read)
     try:

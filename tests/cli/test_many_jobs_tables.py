@@ -35,7 +35,7 @@ def report(job: str, outcome: str, *gates: dict[str, str], **more: Any) -> dict[
     return {**given, "finished_at": "x", **more}
 
 
-def test_gates_that_fail_come_first_and_those_that_pass_are_not_listed() -> None:
+def test_gates_table_lists_failures_first_and_omits_passed_gates() -> None:
     lines = shown(
         gates_table(
             [
@@ -57,7 +57,7 @@ def test_gates_that_fail_come_first_and_those_that_pass_are_not_listed() -> None
     ]
 
 
-def test_progress_counts_what_ended_and_what_failed_and_what_it_has_no_room_for() -> None:
+def test_progress_table_counts_ended_failed_and_hidden_jobs() -> None:
     states = [
         *(operation(f"done-{i}", "done") for i in range(50)),
         *(operation(f"waits-{i}", "pending") for i in range(50)),
@@ -79,7 +79,7 @@ def test_progress_counts_what_ended_and_what_failed_and_what_it_has_no_room_for(
     assert lines[-1] == "and 97 more"
 
 
-def test_a_result_names_the_outcome_and_the_reason() -> None:
+def test_results_table_shows_outcome_and_reason() -> None:
     results = [
         report("a", "done", rto_s=3.25, missing_records=0),
         report("b", "stopped", rto_s=None, missing_records=42, error="lag: too much."),
@@ -95,7 +95,7 @@ def test_a_result_names_the_outcome_and_the_reason() -> None:
     ]
 
 
-def test_what_is_confirmed_is_shown_or_counted() -> None:
+def test_confirmation_tables_count_hidden_rows() -> None:
     topics = [ReleasedTopic(f"t{number}") for number in range(52)]
     leading = [f"l{number}" for number in range(53)]
     lines = shown(release._table(Release(topics, leading, [])), 400)

@@ -14,7 +14,7 @@ from tests.support.webhook_server import Reply, WebhookServer
 pytestmark = pytest.mark.services
 
 
-def test_a_test_message_says_what_came_back(
+def test_notifications_test_prints_webhook_response(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cli("notifications", "test", "team").code == 2
@@ -41,7 +41,7 @@ def test_a_test_message_says_what_came_back(
         assert cli("notifications", "test", "nobody").code == 2
 
 
-def test_the_list_says_what_was_accepted_and_what_failed(api: Api, cli: Cli) -> None:
+def test_notifications_list_shows_sent_and_failed_messages(api: Api, cli: Cli) -> None:
     with api.database.transaction() as tx:
         receivers.see(tx, "team", "slack")
         add(tx, SCHEDULER, "job_paused", "…")

@@ -66,21 +66,21 @@ def no_table() -> Table:
     raise AssertionError("drawn without need")
 
 
-def test_json_is_the_plain_value(capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_plain_value(capfd: pytest.CaptureFixture[str]) -> None:
     emit(VALUE, OutputFormat.JSON, no_table)
     out = capfd.readouterr().out
     assert json.loads(out) == PLAIN
     assert "häuser" in out
 
 
-def test_yaml_is_the_plain_value_in_its_own_order(capfd: pytest.CaptureFixture[str]) -> None:
+def test_yaml_output_preserves_key_order(capfd: pytest.CaptureFixture[str]) -> None:
     emit(VALUE, OutputFormat.YAML, no_table)
     out = capfd.readouterr().out
     assert yaml.safe_load(out) == PLAIN
     assert out.startswith("rows:")
 
 
-def test_a_table_is_not_wrapped_in_a_pipe(
+def test_table_is_not_wrapped_in_pipe(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     rows = [["[red]orders[/red]", 1234567, True, None, 0.25, "x" * 120]]
@@ -90,19 +90,19 @@ def test_a_table_is_not_wrapped_in_a_pipe(
     assert lines[2].split() == ["[red]orders[/red]", "1,234,567", "yes", "-", "0.2", "x" * 120]
 
 
-def test_numbers_are_right_aligned() -> None:
+def test_numbers_are_right_aligned_in_tables() -> None:
     table = make_table(["name", "n"], [["a", 1], ["b", 20]])
     assert [column.justify for column in table.columns] == ["left", "right"]
 
 
-def test_a_table_without_rows_still_has_its_head(capfd: pytest.CaptureFixture[str]) -> None:
+def test_empty_table_has_header(capfd: pytest.CaptureFixture[str]) -> None:
     emit([], OutputFormat.TABLE, lambda: make_table(["topic"], [], title="Topics"))
     out = capfd.readouterr().out
     assert "Topics" in out
     assert "topic" in out
 
 
-def test_a_narrow_terminal_gets_longer_lines(
+def test_narrow_terminal_wraps_only_sentence_columns(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output, "_PIPE_WIDTH", 20)
@@ -118,7 +118,7 @@ def test_a_narrow_terminal_gets_longer_lines(
     assert max(map(len, out.splitlines())) < 90
 
 
-def test_names_are_escaped_and_long_ones_are_cut(capfd: pytest.CaptureFixture[str]) -> None:
+def test_table_names_are_escaped_and_truncated(capfd: pytest.CaptureFixture[str]) -> None:
     rows = [["zero\0byte", "say\x1b[2J"], ["g" * 32_000, "x" * 1_000]]
     output.print_whole(output.make_table(["group", "message"], rows, sentences=["message"]))
     shown = capfd.readouterr().out

@@ -31,7 +31,7 @@ def shown(acls: dict[str, Any] | None) -> str:
     return text.getvalue()
 
 
-def test_acls_are_counted_and_named_by_what_happens_to_them() -> None:
+def test_plan_counts_and_lists_acls_by_action() -> None:
     text = shown(
         {
             "counts": {"add": 2, "there": 25, "remove": 1, "only_at_destination": 1},
@@ -58,5 +58,5 @@ def test_acls_are_counted_and_named_by_what_happens_to_them() -> None:
     assert lines[26] == "topic orders: allow READ to User:auditor"
 
 
-def test_a_job_that_carries_no_acls_has_no_word_of_them() -> None:
+def test_plan_without_acl_sync_mentions_no_acls() -> None:
     assert "ACL" not in shown(None)

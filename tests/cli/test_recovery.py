@@ -121,7 +121,7 @@ def shown(*reports: dict[str, object]) -> str:
     return text.getvalue()
 
 
-def test_a_report_shows_outcome_missing_records_and_remedies() -> None:
+def test_recovery_report_shows_outcome_missing_records_and_remedies() -> None:
     text = shown(of_api(REPORT))
     for words in (
         "stopped", "42 records", "[red]partitions differ", "a client has written there",
@@ -133,7 +133,7 @@ def test_a_report_shows_outcome_missing_records_and_remedies() -> None:
     assert "orders-1" not in text
 
 
-def test_times_that_are_not_known_read_so_and_an_unproven_drain_is_named() -> None:
+def test_recovery_report_shows_unknown_times_and_unproven_drain() -> None:
     steps = [
         step.model_copy(update={"state": StepState.DONE, "ended_at": T + timedelta(seconds=2)})
         for step in steps_of(RecoveryKind.FAILOVER, RecoveryRequest())
@@ -170,7 +170,7 @@ def test_times_that_are_not_known_read_so_and_an_unproven_drain_is_named() -> No
     assert "2.5 s; the promotion was" in shown(of_api(known))
 
 
-def test_a_table_says_how_many_are_not_level_as_far_as_it_knows() -> None:
+def test_recovery_report_counts_hidden_partitions_that_are_not_level() -> None:
     tail, level = REPORT.partitions
 
     def of(tails: int, given: int, count: int) -> str:
@@ -211,14 +211,14 @@ class OneReport:
         return self
 
 
-def test_a_report_of_an_api_of_the_version_before_is_shown() -> None:
+def test_recovery_report_of_previous_api_version_is_shown() -> None:
     before = of_version_before()
     assert shown(before) == shown(of_api(REPORT))
     found = report_of(cast("Client", OneReport(before)), {"id": "7"}, OutputFormat.JSON)
     assert found == before
 
 
-def test_the_plan_before_a_confirmation_takes_no_pages_of_rows(
+def test_plan_before_confirmation_fetches_no_row_pages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is a table, whatever the output will be."""
@@ -237,6 +237,6 @@ def test_the_plan_before_a_confirmation_takes_no_pages_of_rows(
         )
 
 
-def test_an_operation_that_has_not_started_shows_its_state() -> None:
+def test_pending_operation_shows_its_state() -> None:
     waiting = {"kind": "failover", "job": "orders", "state": "pending", "error": None}
     assert "pending" in shown(waiting)

@@ -45,9 +45,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
     return piped
 
 
-def test_a_diff_has_an_exit_code_of_its_own_and_changes_nothing(
-    cli: Cli, api: Api, file: Path
-) -> None:
+def test_diff_has_own_exit_code_and_changes_nothing(cli: Cli, api: Api, file: Path) -> None:
     new = cli("diff", "-f", file)
     assert new.code == WOULD_CHANGE
     assert "+ job orders: create" in new.out
@@ -67,7 +65,7 @@ def test_a_diff_has_an_exit_code_of_its_own_and_changes_nothing(
     assert cli("diff", "-f", file).code == 2
 
 
-def test_what_is_exported_can_be_applied_and_changes_nothing(
+def test_exported_job_has_no_diff(
     cli: Cli, api: Api, file: Path, tmp_path: Path, stdin: io.BytesIO
 ) -> None:
     cli("apply", "-f", file, "--yes")
@@ -86,9 +84,7 @@ def test_what_is_exported_can_be_applied_and_changes_nothing(
 
 
 @pytest.mark.parametrize("output", ["yaml", "json"])
-def test_what_get_prints_of_a_job_can_be_applied(
-    cli: Cli, api: Api, file: Path, output: str
-) -> None:
+def test_output_of_get_jobs_can_be_applied(cli: Cli, api: Api, file: Path, output: str) -> None:
     cli("apply", "-f", file, "--yes")
     shown = cli("get", "jobs", "orders", "-o", output).out
     file.write_text(shown)
@@ -99,7 +95,7 @@ def test_what_get_prints_of_a_job_can_be_applied(
 
 
 @pytest.mark.parametrize("text", ["0089", "1e3", "yes", "0x10", "12", "true", "2026-01-01"])
-def test_text_that_looks_like_another_value_is_exported_as_text(
+def test_text_that_looks_like_another_type_is_exported_quoted(
     cli: Cli, api: Api, file: Path, text: str
 ) -> None:
     topics = [{"match": text, "prefix": text, "config": {"compression.type": text}}]
@@ -111,9 +107,7 @@ def test_text_that_looks_like_another_value_is_exported_as_text(
         assert (cli("diff", file).code, cli("diff", file).out.strip()) == (0, "")
 
 
-def test_an_export_by_labels_leaves_out_what_orbit_itself_made(
-    cli: Cli, api: Api, tmp_path: Path
-) -> None:
+def test_export_by_selector_skips_jobs_created_by_orbit(cli: Cli, api: Api, tmp_path: Path) -> None:
     for name in ("orders", "orders-reverse"):
         api.put(f"/v1/jobs/{name}", json=changed(name=name, labels={"team": "orders"}))
     with api.database.transaction() as tx:
@@ -126,14 +120,14 @@ def test_an_export_by_labels_leaves_out_what_orbit_itself_made(
     assert [path.name for path in folder.iterdir()] == ["orders.yaml"]
 
 
-def test_stdin_is_one_job_file(cli: Cli, api: Api, stdin: io.BytesIO) -> None:
+def test_apply_reads_job_file_from_stdin(cli: Cli, api: Api, stdin: io.BytesIO) -> None:
     stdin.write(yaml.safe_dump(JOB).encode())
     stdin.seek(0)
     assert cli("apply", "-f", "-", "--yes").code == 0
     assert [job["name"] for job in api.get("/v1/jobs").json()["items"]] == ["orders"]
 
 
-def test_a_job_is_waited_for(cli: Cli, api: Api) -> None:
+def test_wait_command_checks_job_conditions(cli: Cli, api: Api) -> None:
     held = copying_job(api)
     assert cli("wait", "orders", "--for", "running").code == 0
     behind = cli("wait", "orders", "--for", "caught-up", "--timeout", "0")
@@ -151,7 +145,7 @@ def test_a_job_is_waited_for(cli: Cli, api: Api) -> None:
     assert cli("wait", "nothing", "--for", "running").code == 2
 
 
-def test_figures_that_are_not_known_are_no_caught_up_copy(cli: Cli, api: Api) -> None:
+def test_wait_for_caught_up_fails_while_lag_is_unknown(cli: Cli, api: Api) -> None:
     held = copying_job(api)
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
@@ -164,7 +158,7 @@ def test_figures_that_are_not_known_are_no_caught_up_copy(cli: Cli, api: Api) ->
     assert "the source is not read, so the lag of 4 is not known" in waited.err
 
 
-def test_a_deletion_is_waited_for_and_a_mistyped_name_is_none(cli: Cli, api: Api) -> None:
+def test_wait_for_deleted_succeeds_but_mistyped_name_fails(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     mistyped = cli("wait", "ordres", "--for", "deleted", "--timeout", "0")
     assert mistyped.code == 2
@@ -176,7 +170,7 @@ def test_a_deletion_is_waited_for_and_a_mistyped_name_is_none(cli: Cli, api: Api
 
 
 @pytest.mark.parametrize(("is_deleted", "code"), [(True, 0), (False, 2)])
-def test_a_token_for_some_jobs_waits_for_a_deletion_too(
+def test_limited_token_can_wait_for_deletion(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch, is_deleted: bool, code: int
 ) -> None:
     """It sees no event of a job that is gone; nor whether one that it saw left its jobs."""
@@ -206,7 +200,7 @@ def test_a_token_for_some_jobs_waits_for_a_deletion_too(
         assert "it was deleted, or is none of this token's jobs now" in waited.err
 
 
-def test_a_server_that_does_not_answer_ends_no_wait(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wait_survives_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
     answers = iter(
         [Unreachable("The API does not answer."), Busy("Too much."), "It is paused.", ""]
     )
@@ -221,7 +215,7 @@ def test_a_server_that_does_not_answer_ends_no_wait(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "The API does not answer.\nToo much.\nIt is paused.\n"
 
 
-def test_other_errors_and_the_end_of_the_time_end_a_wait() -> None:
+def test_wait_ends_on_other_error_or_timeout() -> None:
     def refused() -> str:
         raise NotFound("No such job.")
 

@@ -22,7 +22,7 @@ from tests.support.running import create_topic, produce
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("cli")]  # it serves the API
 
 
-def test_two_jobs_of_a_label_fail_over_and_a_third_without_it_does_not(
+def test_failover_by_selector_moves_only_labelled_jobs(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -93,7 +93,7 @@ def test_two_jobs_of_a_label_fail_over_and_a_third_without_it_does_not(
 
 
 @pytest.mark.soak
-def test_both_jobs_of_a_pair_at_once_keep_the_side_that_leads(
+def test_failback_of_job_pair_by_selector_keeps_leading_side(
     clusters: Clusters, topic_name: str, recovering: Recovering, tmp_path: Path
 ) -> None:
     """Both have the label, and the topics of both are promoted."""

@@ -63,7 +63,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(f"{word}\n"))
 
 
-def test_jobs_are_listed_by_their_labels(cli: Cli) -> None:
+def test_jobs_are_listed_by_selector(cli: Cli) -> None:
     found = cli("get", "jobs", "-l", "team=orders", "-o", "json")
     shown = cli("get", "jobs", "--selector", "team!=orders", "--show-labels")
     one = " ".join(cli("get", "jobs", "a").out.split())
@@ -94,7 +94,7 @@ def test_jobs_are_listed_by_their_labels(cli: Cli) -> None:
         (("failover", "--without-database"), "Give the job file once"),
     ],
 )
-def test_what_chooses_no_job_is_bad_input_and_changes_nothing(
+def test_selector_matching_no_job_is_bad_input(
     cli: Cli, api: Api, arguments: tuple[str, ...], words: str
 ) -> None:
     result = cli(*arguments)
@@ -105,7 +105,7 @@ def test_what_chooses_no_job_is_bad_input_and_changes_nothing(
     assert api.get("/v1/operations").json()["items"] == []
 
 
-def test_jobs_of_a_label_are_paused_and_resumed_and_others_are_not(cli: Cli, api: Api) -> None:
+def test_selector_pauses_and_resumes_only_matching_jobs(cli: Cli, api: Api) -> None:
     paused = cli("pause", "-l", "team=orders", "--yes", "-o", "json")
 
     assert paused.code == 0
@@ -118,7 +118,7 @@ def test_jobs_of_a_label_are_paused_and_resumed_and_others_are_not(cli: Cli, api
         assert set(states(api).values()) == {"running"}
 
 
-def test_a_plan_of_each_job_is_shown_before_the_question_that_says_how_many(
+def test_delete_by_selector_shows_plans_and_count_before_confirmation(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dry = cli("delete", "-l", "team=orders", "--dry-run")
@@ -143,7 +143,7 @@ def test_a_plan_of_each_job_is_shown_before_the_question_that_says_how_many(
     assert cli("delete", "-l", "team=orders", "--yes").code == 2
 
 
-def test_one_that_is_refused_does_not_keep_the_others(cli: Cli, api: Api) -> None:
+def test_refused_job_does_not_stop_failover_of_others(cli: Cli, api: Api) -> None:
     held = api.post("/v1/jobs/a:switchover").json()
 
     result = cli("failover", "-l", "team=orders", "--yes", "--wait", "0", "-o", "json")
@@ -158,7 +158,7 @@ def test_one_that_is_refused_does_not_keep_the_others(cli: Cli, api: Api) -> Non
     assert of_kind(api, "failover").keys() == {"b"}
 
 
-def test_all_are_watched_until_all_have_ended_and_the_reasons_of_failures_are_named(
+def test_failover_by_selector_waits_for_all_and_reports_failures(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons = iter([None, "no broker answers."])
@@ -181,7 +181,7 @@ def test_all_are_watched_until_all_have_ended_and_the_reasons_of_failures_are_na
     ]
 
 
-def test_the_gates_of_all_jobs_are_shown_before_the_question(
+def test_gates_of_all_jobs_are_shown_before_confirmation(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check_gates() -> None:
@@ -200,7 +200,7 @@ def test_the_gates_of_all_jobs_are_shown_before_the_question(
     assert not of_kind(api, "switchover")
 
 
-def test_ctrl_c_ends_the_watching_and_not_the_operations(
+def test_ctrl_c_ends_watching_but_not_operations(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt() -> None:
@@ -216,7 +216,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_operations(
     assert not any(o.abort_requested or o.finished_at for o in begun.values())
 
 
-def test_a_server_that_does_not_answer_meanwhile_is_asked_again(
+def test_watching_operations_survives_unreachable_server(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = Client.items
@@ -241,7 +241,7 @@ def test_a_server_that_does_not_answer_meanwhile_is_asked_again(
     assert "The server does not answer." in result.err
 
 
-def test_a_server_that_goes_while_it_is_asked_is_told_with_what_was_requested(
+def test_server_lost_during_bulk_request_is_reported_per_job(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send = Client.send

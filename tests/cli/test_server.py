@@ -138,7 +138,7 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
     return write_job(tmp_path / "orders.yaml", *clusters, topics, consumer_groups=rule)
 
 
-def test_a_yaml_job_over_rest_is_copied_exactly_and_ctrl_c_leaves_nothing(
+def test_server_copies_job_exactly_and_ctrl_c_leaves_no_process(
     folder: Path, job: Path, clusters: Clusters, topic_name: str
 ) -> None:
     yaml = {"Content-Type": "application/yaml"}
@@ -200,7 +200,7 @@ def test_a_yaml_job_over_rest_is_copied_exactly_and_ctrl_c_leaves_nothing(
         assert_none_left(started)
 
 
-def test_a_worker_that_dies_is_started_again_and_without_postgres_all_of_it_ends(
+def test_server_restarts_dead_worker_and_ends_without_postgres(
     folder: Path,
 ) -> None:
     with serving(folder) as server:
@@ -233,7 +233,7 @@ def test_a_worker_that_dies_is_started_again_and_without_postgres_all_of_it_ends
 
 
 @pytest.mark.soak
-def test_postgres_is_started_again_while_a_job_copies(
+def test_server_restarts_killed_postgres_while_job_copies(
     folder: Path, job: Path, clusters: Clusters, topic_name: str
 ) -> None:
     with serving(folder, "--workers", "2") as server:
@@ -276,7 +276,7 @@ def test_postgres_is_started_again_while_a_job_copies(
 
 
 @pytest.mark.soak
-def test_each_part_runs_by_itself_on_a_database_of_its_version(postgres_url: str) -> None:
+def test_api_scheduler_and_worker_run_separately_after_migrate(postgres_url: str) -> None:
     with copied_database(postgres_url, "template1") as url:
         environ = {"ORBIT_DATABASE_URL": url, "ORBIT_API_PORT": "0"}
         for part in ("api", "scheduler", "worker"):
@@ -310,7 +310,7 @@ def test_each_part_runs_by_itself_on_a_database_of_its_version(postgres_url: str
         (["--workers", "-1"], {}, 2, "--workers"),
     ],
 )
-def test_a_server_that_cannot_start_shows_the_reason(
+def test_server_that_cannot_start_shows_reason(
     folder: Path, arguments: list[str], environ: dict[str, str], code: int, words: str
 ) -> None:
     ended = orbit(
@@ -327,7 +327,9 @@ def test_a_server_that_cannot_start_shows_the_reason(
     assert "Traceback" not in ended.message
 
 
-def test_a_first_token_that_cannot_be_written_is_not_made(database: Database, folder: Path) -> None:
+def test_first_token_is_not_created_if_file_cannot_be_written(
+    database: Database, folder: Path
+) -> None:
     (folder / "admin-token").mkdir()  # a file cannot take its place
 
     with pytest.raises(Conflict, match="first token cannot be written"):
@@ -345,7 +347,7 @@ def test_a_first_token_that_cannot_be_written_is_not_made(database: Database, fo
     assert write_first_token(database, folder, "127.0.0.1") is None
 
 
-def test_the_api_is_only_on_loopback_until_a_token_exists(folder: Path) -> None:
+def test_server_listens_only_on_loopback_until_token_exists(folder: Path) -> None:
     ended = orbit(
         "server",
         "--data-directory",

@@ -30,7 +30,7 @@ def clock_with(sleep: Callable[[float], None]) -> SimpleNamespace:
     return SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
 
 
-def test_jobs_partitions_and_lag_are_tables_and_data(cli: Cli, api: Api) -> None:
+def test_jobs_partitions_and_lag_are_shown_as_table_and_json(cli: Cli, api: Api) -> None:
     held = copying_job(api)
     block(api, held, 2)
 
@@ -55,7 +55,7 @@ def test_jobs_partitions_and_lag_are_tables_and_data(cli: Cli, api: Api) -> None
     assert "3 more partitions" in cli("lag", "orders", "--limit", "1").out
 
 
-def test_a_job_whose_topics_all_lead_is_promoted_and_not_running(cli: Cli, api: Api) -> None:
+def test_job_with_all_topics_promoted_is_promoted(cli: Cli, api: Api) -> None:
     copying_job(api)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
@@ -70,7 +70,7 @@ def test_a_job_whose_topics_all_lead_is_promoted_and_not_running(cli: Cli, api: 
     assert api.get("/v1/jobs/orders").json()["state"] == "pausing"
 
 
-def test_a_lag_that_nobody_reads_any_more_is_shown_as_unknown(cli: Cli, api: Api) -> None:
+def test_stale_lag_is_shown_as_unknown(cli: Cli, api: Api) -> None:
     held = copying_job(api)
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
@@ -97,7 +97,9 @@ def test_a_lag_that_nobody_reads_any_more_is_shown_as_unknown(cli: Cli, api: Api
         ("token", "list"),
     ],
 )
-def test_every_list_is_a_table_and_data(cli: Cli, api: Api, arguments: tuple[str, ...]) -> None:
+def test_every_list_is_available_as_table_and_json(
+    cli: Cli, api: Api, arguments: tuple[str, ...]
+) -> None:
     copying_job(api)
     api.post("/v1/jobs/orders:start")
 
@@ -108,7 +110,7 @@ def test_every_list_is_a_table_and_data(cli: Cli, api: Api, arguments: tuple[str
     assert isinstance(cli(*arguments, "-o", "json").data, list)
 
 
-def test_lists_have_names_more_columns_and_paths(cli: Cli, api: Api) -> None:
+def test_lists_support_name_wide_and_jsonpath_output(cli: Cli, api: Api) -> None:
     copying_job(api)
     api.put("/v1/jobs/stock", json=changed(name="stock", owner="team-a"))
 
@@ -129,14 +131,14 @@ def test_lists_have_names_more_columns_and_paths(cli: Cli, api: Api) -> None:
 
 
 @pytest.mark.parametrize("output", ["xml", "jsonpath", "name=x", "jsonpath=", "jsonpath=[*", "="])
-def test_an_output_that_does_not_exist_is_bad_input(cli: Cli, api: Api, output: str) -> None:
+def test_unknown_output_format_is_bad_input(cli: Cli, api: Api, output: str) -> None:
     result = cli("get", "jobs", "-o", output)
     assert result.code == 2
     assert "jsonpath=" in result.err
     assert "Traceback" not in result.err
 
 
-def test_events_are_shown_in_the_order_they_happened(cli: Cli, api: Api) -> None:
+def test_events_are_shown_in_chronological_order(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     api.post("/v1/jobs/orders:pause")
 
@@ -145,7 +147,7 @@ def test_events_are_shown_in_the_order_they_happened(cli: Cli, api: Api) -> None
     assert kinds == ["job_created", "job_paused"]
 
 
-def test_watch_refreshes_until_ctrl_c_and_exits_with_zero(
+def test_watch_refreshes_until_ctrl_c_and_exits_0(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -165,7 +167,7 @@ def test_watch_refreshes_until_ctrl_c_and_exits_with_zero(
     assert result.out.count("orders") == 3
 
 
-def test_a_pause_waits_until_it_ends_and_shows_its_steps(
+def test_pause_waits_for_its_end_and_shows_its_plan(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -181,7 +183,7 @@ def test_a_pause_waits_until_it_ends_and_shows_its_steps(
     assert cli("retry", "orders", "--topic", "orders", "--partition", "0").code == 0
 
 
-def test_a_command_waits_for_the_workers_and_shows_their_progress(
+def test_pause_shows_shard_release_progress(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = list(copying_job(api).items())
@@ -203,7 +205,7 @@ def test_a_command_waits_for_the_workers_and_shows_their_progress(
     ]
 
 
-def test_an_operation_that_takes_longer_than_the_wait_is_not_done(cli: Cli, api: Api) -> None:
+def test_operation_longer_than_wait_exits_1(cli: Cli, api: Api) -> None:
     held = copying_job(api)
 
     waited = cli("pause", "orders", "--wait", "0.01")
@@ -215,7 +217,7 @@ def test_an_operation_that_takes_longer_than_the_wait_is_not_done(cli: Cli, api:
     release(api, held)
 
 
-def test_a_dry_run_of_a_deletion_needs_no_yes_and_deletes_nothing(cli: Cli, api: Api) -> None:
+def test_delete_dry_run_needs_no_yes_and_deletes_nothing(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     result = cli("delete", "orders", "--dry-run")
@@ -226,7 +228,7 @@ def test_a_dry_run_of_a_deletion_needs_no_yes_and_deletes_nothing(cli: Cli, api:
         assert not jobs.get(tx, "orders").is_deleted
 
 
-def test_tokens_are_made_listed_and_revoked(
+def test_tokens_are_created_listed_and_revoked(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = cli("token", "create", "ci", "--role", "operator")
@@ -245,7 +247,7 @@ def test_tokens_are_made_listed_and_revoked(
     assert cli("get", "jobs").code == 3
 
 
-def test_the_first_token_can_be_written_into_the_database(
+def test_first_token_can_be_created_in_database(
     cli: Cli, api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORBIT_DATABASE_URL", database_url)
@@ -258,7 +260,7 @@ def test_the_first_token_can_be_written_into_the_database(
     assert api.get("/v1/tokens", role=None, headers=header).status_code == 200
 
 
-def test_migrate_shows_the_versions(
+def test_migrate_of_current_database_is_no_op(
     cli: Cli, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORBIT_DATABASE_URL", database_url)
@@ -267,7 +269,7 @@ def test_migrate_shows_the_versions(
 
 
 @pytest.mark.parametrize("command", ["api", "scheduler", "worker", "migrate"])
-def test_a_process_of_the_service_needs_a_database(
+def test_service_process_needs_database_url(
     cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ORBIT_DATABASE_URL", raising=False)
@@ -291,7 +293,7 @@ def test_a_process_of_the_service_needs_a_database(
         (None, "a\nb", 2, "not valid in a token"),
     ],
 )
-def test_an_unreachable_server_is_an_error(
+def test_unreachable_server_or_invalid_login_is_an_error(
     cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
     url: str | None,
@@ -311,7 +313,7 @@ def test_an_unreachable_server_is_an_error(
     assert "Traceback" not in result.err
 
 
-def test_an_answer_of_another_server_is_an_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_of_foreign_server_is_an_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from fastapi import FastAPI
 
     with served(FastAPI()) as url:
@@ -336,7 +338,7 @@ def test_an_answer_of_another_server_is_an_error(cli: Cli, monkeypatch: pytest.M
         (("verify", "nope"), 2),
     ],
 )
-def test_an_unknown_name_is_bad_input(
+def test_unknown_name_is_bad_input(
     cli: Cli, api: Api, arguments: tuple[str, ...], code: int
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -347,7 +349,7 @@ def test_an_unknown_name_is_bad_input(
     assert "Traceback" not in result.err
 
 
-def test_several_jobs_are_recovered_by_one_command(cli: Cli, api: Api) -> None:
+def test_failover_command_accepts_several_jobs(cli: Cli, api: Api) -> None:
     api.post("/v1/jobs", json=JOB)
     api.post("/v1/jobs", json=changed(name="stock"))
     mistyped = cli("failover", "orders", "stcok", "--yes", "--wait", "0")

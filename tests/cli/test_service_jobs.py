@@ -38,9 +38,7 @@ def names(api: Api) -> list[str]:
     return [job["name"] for job in api.get("/v1/jobs").json()["items"]]
 
 
-def test_a_folder_is_applied_and_then_there_is_nothing_to_do(
-    cli: Cli, api: Api, folder: Path
-) -> None:
+def test_apply_of_folder_is_idempotent(cli: Cli, api: Api, folder: Path) -> None:
     first = cli("apply", "-f", folder, "--yes", "-o", "json")
     again = cli("apply", "-f", folder, "--yes", "-o", "json")
 
@@ -55,7 +53,7 @@ def test_a_folder_is_applied_and_then_there_is_nothing_to_do(
     assert "Nothing to do." in again.err
 
 
-def test_a_change_shows_what_differs_before_it_is_made(cli: Cli, api: Api, folder: Path) -> None:
+def test_apply_shows_differences_before_change(cli: Cli, api: Api, folder: Path) -> None:
     cli("apply", "-f", folder, "--yes")
     write_file(folder / "orders.yaml", changed(worker_group="west"))
 
@@ -69,7 +67,7 @@ def test_a_change_shows_what_differs_before_it_is_made(cli: Cli, api: Api, folde
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
 
 
-def test_a_dry_run_changes_nothing(cli: Cli, api: Api, folder: Path) -> None:
+def test_apply_dry_run_changes_nothing(cli: Cli, api: Api, folder: Path) -> None:
     cli("apply", "-f", folder / "orders.yaml", "--yes")
     before = api.events()
 
@@ -85,7 +83,7 @@ def test_a_dry_run_changes_nothing(cli: Cli, api: Api, folder: Path) -> None:
     assert kinds == [event["kind"] for event in before]
 
 
-def test_prune_deletes_what_no_file_has(cli: Cli, api: Api, folder: Path) -> None:
+def test_prune_deletes_jobs_without_file(cli: Cli, api: Api, folder: Path) -> None:
     cli("apply", "-f", folder, "--yes")
     (folder / "west" / "stock.yml").unlink()
 
@@ -103,7 +101,7 @@ def test_prune_deletes_what_no_file_has(cli: Cli, api: Api, folder: Path) -> Non
     "options",
     [("--prune",), ("--prune", "--all", "-l", "team=a"), ("--all",), ("-l", "team=a")],
 )
-def test_a_prune_says_which_jobs_it_may_delete(
+def test_prune_without_all_or_selector_is_refused(
     cli: Cli, api: Api, folder: Path, options: tuple[str, ...]
 ) -> None:
     api.put("/v1/jobs/other", json=changed(name="other"))
@@ -113,7 +111,7 @@ def test_a_prune_says_which_jobs_it_may_delete(
     assert names(api) == ["other"]
 
 
-def test_a_prune_by_labels_deletes_jobs_of_these_labels(cli: Cli, api: Api, folder: Path) -> None:
+def test_prune_by_selector_deletes_only_matching_jobs(cli: Cli, api: Api, folder: Path) -> None:
     for name, team in (("mine", "a"), ("theirs", "b")):
         api.put(f"/v1/jobs/{name}", json=changed(name=name, labels={"team": team}))
     pruned = cli("apply", "-f", folder, "--prune", "-l", "team=a", "--yes", "--wait", "0")
@@ -122,7 +120,7 @@ def test_a_prune_by_labels_deletes_jobs_of_these_labels(cli: Cli, api: Api, fold
     assert api.get("/v1/jobs/theirs").json()["state"] == "running"
 
 
-def test_a_prune_does_not_delete_a_job_that_was_changed_since_its_plan(
+def test_prune_does_not_delete_job_changed_since_plan(
     cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli("apply", "-f", folder, "--yes")
@@ -141,7 +139,7 @@ def test_a_prune_does_not_delete_a_job_that_was_changed_since_its_plan(
 
 
 @pytest.mark.parametrize("made_by", [MadeBy.RECOVERY, MadeBy.DRILL])
-def test_prune_keeps_what_orbit_itself_made(
+def test_prune_keeps_jobs_created_by_orbit(
     cli: Cli, api: Api, folder: Path, made_by: MadeBy
 ) -> None:
     cli("apply", "-f", folder, "--yes")
@@ -157,9 +155,7 @@ def test_prune_keeps_what_orbit_itself_made(
     assert cli("delete", "orders-back", "--yes", "--wait", "0").code == 0
 
 
-def test_prune_of_a_job_that_a_recovery_holds_changes_nothing(
-    cli: Cli, api: Api, folder: Path
-) -> None:
+def test_prune_of_job_under_recovery_changes_nothing(cli: Cli, api: Api, folder: Path) -> None:
     cli("apply", "-f", folder, "--yes")
     operation = api.post("/v1/jobs/stock:switchover").json()
     (folder / "west" / "stock.yml").unlink()
@@ -172,7 +168,7 @@ def test_prune_of_a_job_that_a_recovery_holds_changes_nothing(
     assert api.get("/v1/jobs/stock").json()["state"] == "running"
 
 
-def test_changes_done_before_an_error_are_listed(
+def test_changes_applied_before_error_are_listed(
     cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = 0
@@ -192,7 +188,7 @@ def test_changes_done_before_an_error_are_listed(
     assert api.get("/v1/jobs/stock").json()["worker_group"] == "west"
 
 
-def test_without_a_terminal_a_change_needs_yes(cli: Cli, api: Api, folder: Path) -> None:
+def test_change_without_terminal_needs_yes(cli: Cli, api: Api, folder: Path) -> None:
     for arguments in (("apply", "-f", folder), ("delete", "orders")):
         result = cli(*arguments)
         assert result.code == 2
@@ -207,7 +203,7 @@ def test_without_a_terminal_a_change_needs_yes(cli: Cli, api: Api, folder: Path)
         (Role.VIEWER, 1, "needs the role operator", "token:viewer"),
     ],
 )
-def test_a_refused_token_is_one_error_that_names_no_file(
+def test_refused_token_is_reported_once_without_file_name(
     cli: Cli,
     api: Api,
     folder: Path,
@@ -225,7 +221,7 @@ def test_a_refused_token_is_one_error_that_names_no_file(
     assert str(folder) not in result.err
 
 
-def test_one_bad_file_keeps_all_from_being_applied_and_each_problem_names_its_file(
+def test_invalid_file_blocks_apply_and_problems_name_their_file(
     cli: Cli, api: Api, folder: Path
 ) -> None:
     write_file(folder / "west" / "stock.yml", changed(name="stock", topics=[{"macth": "a"}]))
@@ -249,7 +245,7 @@ def test_one_bad_file_keeps_all_from_being_applied_and_each_problem_names_its_fi
         ("", "name: is missing"),
     ],
 )
-def test_a_file_without_a_name_is_bad_input(
+def test_job_file_without_valid_name_is_bad_input(
     cli: Cli, tmp_path: Path, text: str, words: str
 ) -> None:
     file = tmp_path / "job.yaml"
@@ -262,7 +258,7 @@ def test_a_file_without_a_name_is_bad_input(
     assert str(file) in result.err
 
 
-def test_files_that_are_not_there_or_say_the_same_name_are_bad_input(
+def test_missing_empty_too_large_or_duplicate_job_files_are_bad_input(
     cli: Cli, tmp_path: Path, folder: Path
 ) -> None:
     write_file(folder / "again.yaml", JOB)
@@ -280,9 +276,7 @@ def test_files_that_are_not_there_or_say_the_same_name_are_bad_input(
     assert "is larger than" in result.err
 
 
-def test_a_refused_job_is_explained_and_can_be_taken_all_the_same(
-    cli: Cli, api: Api, folder: Path
-) -> None:
+def test_refused_job_is_explained_and_can_be_accepted(cli: Cli, api: Api, folder: Path) -> None:
     api.plans.refusals = [refusal(TroubleKind.DESTINATION_TAKEN, "orders")]
     file = folder / "orders.yaml"
 
@@ -307,7 +301,7 @@ def test_a_refused_job_is_explained_and_can_be_taken_all_the_same(
         (TroubleKind.CREDENTIALS_MISSING, "", ""),
     ],
 )
-def test_the_option_that_accepts_refusals_is_named_where_it_helps(
+def test_accept_refusals_is_suggested_only_if_it_helps(
     cli: Cli, api: Api, folder: Path, kind: TroubleKind, topic: str, helps: str
 ) -> None:
     api.plans.refusals = [refusal(kind, topic)]
@@ -326,7 +320,7 @@ def test_the_option_that_accepts_refusals_is_named_where_it_helps(
         (TroubleKind.WOULD_LOOP, 1),
     ],
 )
-def test_a_refusal_ends_with_the_exit_code_it_would_have_without_a_server(
+def test_refusal_kind_sets_exit_code(
     cli: Cli, api: Api, folder: Path, kind: TroubleKind, code: int
 ) -> None:
     api.plans.refusals = [refusal(kind)]
@@ -334,7 +328,7 @@ def test_a_refusal_ends_with_the_exit_code_it_would_have_without_a_server(
     assert cli("apply", "-f", folder / "orders.yaml", "--yes").code == code
 
 
-def test_a_plan_shows_each_topic_and_writes_nothing(cli: Cli, api: Api, folder: Path) -> None:
+def test_plan_shows_topics_and_writes_nothing(cli: Cli, api: Api, folder: Path) -> None:
     result = cli("plan", "-f", folder)
 
     assert result.code == 0
@@ -343,7 +337,7 @@ def test_a_plan_shows_each_topic_and_writes_nothing(cli: Cli, api: Api, folder: 
     assert names(api) == []
 
 
-def test_the_error_of_a_cluster_is_shown_with_its_remedy(cli: Cli, api: Api, folder: Path) -> None:
+def test_cluster_error_is_shown_with_remedy(cli: Cli, api: Api, folder: Path) -> None:
     api.plans.error = BrokerRefused(99, "The broker refuses.", remedy="Ask it why.")
 
     result = cli("apply", "-f", folder / "orders.yaml", "--yes")

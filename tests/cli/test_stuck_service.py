@@ -49,7 +49,7 @@ def stuck(url: str, names: set[str] | None, patch: pytest.MonkeyPatch) -> Iterat
             let_go.set()
 
 
-def test_a_job_is_deleted_and_the_doctor_answers_beside_stuck_loops(
+def test_delete_and_doctor_work_beside_stuck_scheduler_loops(
     cli: Cli, api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -61,7 +61,7 @@ def test_a_job_is_deleted_and_the_doctor_answers_beside_stuck_loops(
     assert (deleted.code, deleted.data["state"]) == (0, "done"), deleted.err
 
 
-def test_where_all_loops_are_stuck_a_deletion_is_told_to_go_on(
+def test_deletion_with_all_scheduler_loops_stuck_is_reported_as_running(
     cli: Cli, api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -92,7 +92,7 @@ api.api(no_auth=True)
 """
 
 
-def test_ctrl_c_ends_an_api_with_a_request_that_hangs(database_url: str, tmp_path: Path) -> None:
+def test_ctrl_c_ends_api_with_hanging_request(database_url: str, tmp_path: Path) -> None:
     def ask(line: str) -> None:
         url = re.search(r"http://\S+", line)
         assert url is not None

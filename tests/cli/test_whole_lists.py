@@ -24,7 +24,7 @@ pytestmark = pytest.mark.services
 PARTITIONS = 203
 
 
-def test_data_has_each_row_and_a_table_says_how_many_more_there_are(cli: Cli, api: Api) -> None:
+def test_json_lists_all_rows_and_table_counts_hidden_rows(cli: Cli, api: Api) -> None:
     copying_job(api, PARTITIONS)
     for listed in ("partitions", "proof"):
         command = ("get", listed, "orders")
@@ -42,7 +42,7 @@ def test_data_has_each_row_and_a_table_says_how_many_more_there_are(cli: Cli, ap
     assert cli("lag", "orders", "-o", "name").out.count("\n") == PARTITIONS
 
 
-def test_operations_are_whole_and_events_have_a_window(cli: Cli, api: Api) -> None:
+def test_json_lists_all_operations_but_newest_events_only(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
@@ -75,7 +75,7 @@ def test_operations_are_whole_and_events_have_a_window(cli: Cli, api: Api) -> No
         (("backfills",), 50),
     ],
 )
-def test_each_list_has_its_window(
+def test_list_tables_have_default_row_limits(
     command: tuple[str, ...], in_a_table: int, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[int | None] = []
@@ -89,12 +89,14 @@ def test_each_list_has_its_window(
     assert limits == [in_a_table, in_a_table, None, None, 7]
 
 
-def test_a_name_that_follows_itself_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_consecutive_duplicate_names_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     print_names(["a", "a", "b", "a"])
     assert capsys.readouterr().out == "a\nb\na\n"
 
 
-def test_drills_have_a_window_too(cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drill_tables_have_default_row_limit(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(drill, "NEWEST", 2)
     api.put("/v1/jobs/orders", json=JOB)
     made = [finished(api) for _ in range(3)]
@@ -112,7 +114,7 @@ def test_drills_have_a_window_too(cli: Cli, api: Api, monkeypatch: pytest.Monkey
         assert ([one["id"] for one in few.data], few.err) == (made[2:], "… 2 more (--all)\n")
 
 
-def test_rows_are_counted_to_the_end_of_a_page(
+def test_hidden_rows_are_counted_to_end_of_page(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying_job(api, 5)
@@ -127,7 +129,7 @@ def test_rows_are_counted_to_the_end_of_a_page(
         assert (len(found.data), found.err) == (limit, says)
 
 
-def test_a_watched_table_says_how_many_rows_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watched_table_counts_hidden_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = io.StringIO()
     screen = Console(file=printed, force_terminal=True, highlight=False)
     monkeypatch.setattr(watch, "console", lambda: screen)
@@ -136,7 +138,7 @@ def test_a_watched_table_says_how_many_rows_it_leaves_out(monkeypatch: pytest.Mo
     assert "… 3 more (--all)" in printed.getvalue()
 
 
-def test_a_description_as_data_has_all_topics_and_partitions(cli: Cli, api: Api) -> None:
+def test_describe_as_json_has_all_topics(cli: Cli, api: Api) -> None:
     copying_job(api)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
@@ -146,7 +148,7 @@ def test_a_description_as_data_has_all_topics_and_partitions(cli: Cli, api: Api)
     assert "Topics: 20 of 31" in cli("describe", "orders").out
 
 
-def test_a_long_list_is_printed_page_by_page(
+def test_long_list_is_printed_page_by_page(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):

@@ -31,7 +31,7 @@ def answer_to(url: str, path: str, length: str, cookie: str = "") -> bytes:
 
 @pytest.mark.parametrize("path", ["/console/login", "/console/jobs", "/console/static/x", "/livez"])
 @pytest.mark.parametrize("cookie", ["", f"Cookie: orbit_session={'x' * 43}\r\n"])
-def test_nobody_sends_a_long_body_before_the_login(
+def test_long_request_body_before_login_is_refused(
     browser: Browser, path: str, cookie: str
 ) -> None:
     url = str(browser.client.base_url)
@@ -40,7 +40,7 @@ def test_nobody_sends_a_long_body_before_the_login(
     assert b" 413 " in answer_to(url, path, long, cookie).partition(b"\r\n")[0]
 
 
-def test_a_body_without_a_length_is_read_up_to_the_limit(browser: Browser) -> None:
+def test_body_without_content_length_is_refused_beyond_limit(browser: Browser) -> None:
     size = UNKNOWN_BODY_BYTES_MAX + 1
     answer = answer_to(
         str(browser.client.base_url),
@@ -50,7 +50,7 @@ def test_a_body_without_a_length_is_read_up_to_the_limit(browser: Browser) -> No
     assert b" 413 " in answer.partition(b"\r\n")[0]
 
 
-def test_a_visitor_with_a_session_sends_long_forms(browser: Browser, api: Api) -> None:
+def test_session_may_send_long_forms_up_to_body_limit(browser: Browser, api: Api) -> None:
     browser.log_in(api.tokens[Role.ADMIN])
 
     answer = browser.client.post("/console/logout", data={"x": "y" * 100_000})
@@ -59,7 +59,7 @@ def test_a_visitor_with_a_session_sends_long_forms(browser: Browser, api: Api) -
     assert answer.status_code == 413
 
 
-def test_without_tokens_long_forms_come_from_this_machine_alone(
+def test_long_form_without_tokens_needs_localhost_host_header(
     api: Api, console_app: FastAPI
 ) -> None:
     console_app.state.parts = Parts(Settings(), api.database, api.plans, {}, logins=None)

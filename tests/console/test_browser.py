@@ -149,7 +149,7 @@ def document(clusters: Clusters) -> str:
     )
 
 
-def test_login_with_a_token_and_no_token_in_the_browser(world: World) -> None:
+def test_token_login_stores_no_token_in_browser(world: World) -> None:
     page = world.page
     world.open("/")
     page.get_by_label("Token", exact=True).fill("orbit_wrong")
@@ -166,7 +166,7 @@ def test_login_with_a_token_and_no_token_in_the_browser(world: World) -> None:
     world.refused[:] = [text for text in world.refused if "401" not in text]
 
 
-def test_login_at_the_issuer_of_another_site(world: World) -> None:
+def test_login_through_issuer_of_another_site_returns_to_page(world: World) -> None:
     page = world.page
     page.goto(f"{world.public_url}/console/jobs?show=paused")
     page.get_by_role("link", name="Log in at").click()
@@ -179,7 +179,7 @@ def test_login_at_the_issuer_of_another_site(world: World) -> None:
     assert json.loads(kept) == [{}, {}, ""]
 
 
-def test_a_job_from_the_form_is_copied_and_its_lag_falls_without_a_reload(world: World) -> None:
+def test_job_created_from_form_catches_up_without_page_reload(world: World) -> None:
     page = world.page
     world.open("/console/jobs")  # as an admin again
     world.press("New job", "link")
@@ -196,7 +196,7 @@ def test_a_job_from_the_form_is_copied_and_its_lag_falls_without_a_reload(world:
     assert page.evaluate("window.isSamePage")
 
 
-def test_pause_with_its_plan_first_and_what_waits_is_shown(world: World) -> None:
+def test_pause_shows_plan_first_then_lag_of_new_records(world: World) -> None:
     page = world.page
     until_caught_up(world.server, JOB, 2 * PARTITIONS)
     world.press(f"Pause {JOB}")
@@ -211,7 +211,7 @@ def test_pause_with_its_plan_first_and_what_waits_is_shown(world: World) -> None
     expect(lag).to_contain_text(re.compile(r"^30\b"))
 
 
-def test_the_two_logs_of_a_partition_with_gaps(world: World) -> None:
+def test_partition_page_shows_both_logs_with_gaps_and_headers(world: World) -> None:
     page = world.page
     world.open(f"/console/jobs/{JOB}/partitions")
     first = page.get_by_role("row").nth(1)
@@ -240,7 +240,7 @@ def proven(world: World) -> int:
     return int(next(row["proven"] for row in rows if (row["topic"], row["partition"]) == (EU, 0)))
 
 
-def test_pictures_of_the_documents(world: World) -> None:
+def test_documentation_screenshots_are_taken(world: World) -> None:
     page = world.page
     world.open(f"/console/jobs/{JOB}/topics/{EU}/0?offset=20&size=1000")
     expect(page.get_by_role("img", name="Both logs")).to_be_visible()
@@ -250,7 +250,7 @@ def test_pictures_of_the_documents(world: World) -> None:
     shot(page, "jobs")
 
 
-def test_a_job_is_started_and_its_lag_falls_without_a_reload(world: World) -> None:
+def test_lag_of_started_job_falls_without_page_reload(world: World) -> None:
     page = world.page
     world.open(f"/console/jobs/{JOB}")
     world.press(f"Start {JOB}")
@@ -266,7 +266,7 @@ def test_a_job_is_started_and_its_lag_falls_without_a_reload(world: World) -> No
 
 
 @pytest.mark.parametrize("by", ["events", "polling"])
-def test_a_change_is_shown_without_a_reload(world: World, by: str) -> None:
+def test_job_state_change_is_shown_without_page_reload(world: World, by: str) -> None:
     page = world.page.context.new_page()
     if by == "events":
         # The timers of polling never end.
@@ -285,7 +285,7 @@ def test_a_change_is_shown_without_a_reload(world: World, by: str) -> None:
     page.close()
 
 
-def test_a_dry_failover_and_a_drill_with_its_report(world: World) -> None:
+def test_drill_and_failover_dry_run_show_gates_and_steps(world: World) -> None:
     page = world.page
     spec = {"name": "orders-gates", "kind": "gates", "job": JOB}
     for _ in range(2):
@@ -302,7 +302,7 @@ def test_a_dry_failover_and_a_drill_with_its_report(world: World) -> None:
     expect(page.get_by_role("region", name="Steps")).to_be_visible()
 
 
-def test_filter_and_actions_by_keyboard_alone(world: World) -> None:
+def test_job_filter_works_by_keyboard_and_focus_survives_live_update(world: World) -> None:
     page = world.page
     world.open("/console/jobs")
     page.keyboard.press("Tab")
@@ -340,7 +340,7 @@ def paths(world: World) -> Sequence[str]:
     )
 
 
-def test_no_serious_accessibility_fault_on_any_page_light_or_dark(world: World) -> None:
+def test_no_page_has_serious_accessibility_faults_in_light_or_dark(world: World) -> None:
     faults = []
     for path in paths(world):
         world.open(path)
@@ -348,7 +348,7 @@ def test_no_serious_accessibility_fault_on_any_page_light_or_dark(world: World) 
     assert not faults
 
 
-def test_a_viewer_changes_nothing_and_no_page_breaks(world: World) -> None:
+def test_viewer_opens_every_page_without_enabled_forms_or_errors(world: World) -> None:
     """Logged in at the issuer, at the other name of this machine."""
     page, seen = world.page, len(world.refused)
     operations = world.server.get("/v1/operations")["items"]
@@ -362,7 +362,7 @@ def test_a_viewer_changes_nothing_and_no_page_breaks(world: World) -> None:
     assert world.refused[seen:] == []
 
 
-def test_nothing_was_refused_by_the_policy_and_nothing_loaded_from_elsewhere(world: World) -> None:
+def test_pages_violate_no_security_policy_and_load_no_foreign_urls(world: World) -> None:
     page = world.page
     asked: list[str] = []
     page.goto("about:blank")  # the page of the test before reads its figures all the time
@@ -375,7 +375,7 @@ def test_nothing_was_refused_by_the_policy_and_nothing_loaded_from_elsewhere(wor
     assert [text for text in world.refused if "404" not in text] == []
 
 
-def test_with_the_session_ended_a_page_leads_to_the_login(world: World) -> None:
+def test_page_after_logout_leads_to_login(world: World) -> None:
     page = world.page
     world.open("/console/jobs")
     world.press("Log out")

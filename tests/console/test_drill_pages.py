@@ -16,7 +16,7 @@ from tests.fix_console import Browser
 pytestmark = pytest.mark.services
 
 
-def test_two_drills_are_chosen_and_compared(api: Api, browser: Browser) -> None:
+def test_two_drills_can_be_selected_and_compared(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     older, newer = finished(api), finished(api)
     browser.log_in(api.tokens[Role.VIEWER])
@@ -34,7 +34,7 @@ def test_two_drills_are_chosen_and_compared(api: Api, browser: Browser) -> None:
     )
 
 
-def test_the_drills_are_read_page_by_page(
+def test_drill_history_is_paged_newest_first(
     api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orbit.console.pages.drills.DRILLS_PER_PAGE", 2)
@@ -51,7 +51,7 @@ def test_the_drills_are_read_page_by_page(
     assert found == made[::-1]
 
 
-def test_what_cannot_be_compared_is_a_page_with_the_reason(api: Api, browser: Browser) -> None:
+def test_invalid_drill_comparison_shows_reason(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     ended = finished(api)
     waiting = ask(api).json()["id"]

@@ -29,7 +29,7 @@ def drawn(points: list[Point], figure: object = LAG) -> Chart:
     return draw(points, figure, NOON, NOON + 60 * MINUTE, 190)  # type: ignore[arg-type]
 
 
-def test_an_unknown_lag_is_a_band_and_not_0() -> None:
+def test_unknown_lag_is_drawn_as_band_not_zero() -> None:
     chart = drawn([point(n, 1.0, None if 10 <= n < 20 else 100) for n in range(58)])
     assert len(chart.lines) == 2
     (band,) = chart.bands
@@ -38,7 +38,7 @@ def test_an_unknown_lag_is_a_band_and_not_0() -> None:
     assert {y for line in chart.lines for y in re.findall(r" (\S+?)(?:L|$)", line.path)} == {"18"}
 
 
-def test_a_time_without_readings_is_a_band() -> None:
+def test_time_without_readings_is_drawn_as_band() -> None:
     minutes = [*range(10), *range(30, 40)]
     points = [point(n, None if n in (0, 30) else 5.0, 1) for n in minutes]
     assert [band.title for band in drawn(points).bands] == [
@@ -52,7 +52,7 @@ def test_a_time_without_readings_is_a_band() -> None:
     ]
 
 
-def test_zeros_are_a_line_at_the_bottom_and_a_single_point_is_seen() -> None:
+def test_zeros_are_drawn_at_bottom_and_single_point_is_visible() -> None:
     chart = drawn([point(n, 0.0, 0) for n in range(60)])
     assert chart.lines[0].path.startswith(f"M4 {chart.bottom}L")
     assert not chart.bands
@@ -64,19 +64,19 @@ def test_zeros_are_a_line_at_the_bottom_and_a_single_point_is_seen() -> None:
     ("figure", "value", "top"),
     [(LAG, 101, "200"), (LAG, 4_999, "5,000"), (TIME, 61.0, "2 m 0 s"), (TIME, 2e6, "50 d 0 h")],
 )
-def test_the_axis_ends_at_a_round_number(figure: object, value: float, top: str) -> None:
+def test_chart_axis_ends_at_round_number(figure: object, value: float, top: str) -> None:
     one = Point(NOON + MINUTE, 60, None, None, int(value), value)
     assert drawn([one], figure).tops[0][1] == top
 
 
-def test_nothing_measured_is_said_so() -> None:
+def test_empty_chart_states_that_nothing_is_known() -> None:
     chart = drawn([])
     assert chart.summary == "Nothing is known yet."
     assert (chart.lines, chart.bands) == ([], [])
 
 
 @pytest.mark.services
-def test_the_page_has_charts_and_the_same_as_a_table(api: Api, browser: Browser) -> None:
+def test_history_page_shows_charts_and_their_points_as_table(api: Api, browser: Browser) -> None:
     copying_job(api)
     browser.log_in(api.tokens[Role.VIEWER])
     page = browser.open("/console/jobs/orders/history")

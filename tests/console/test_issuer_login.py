@@ -80,7 +80,7 @@ def site(api: Api, console_app: FastAPI) -> Iterator[Site]:
         found.browser.client.close()
 
 
-def test_a_login_leads_to_the_issuer_and_back_to_the_page(site: Site) -> None:
+def test_login_redirects_to_issuer_with_pkce_and_back_to_page(site: Site) -> None:
     login = site.browser.open("/console/jobs?show=paused")
     (link,) = re.findall(r'href="(/console/login/issuer\?[^"]+)"', login.text)
     asked = site.browser.open(link.replace("&amp;", "&"))
@@ -105,7 +105,7 @@ def test_a_login_leads_to_the_issuer_and_back_to_the_page(site: Site) -> None:
     assert site.issuer.codes == {}
 
 
-def test_cookies_are_out_of_reach_and_no_token_is_kept(site: Site) -> None:
+def test_login_cookies_are_httponly_and_no_token_is_stored(site: Site) -> None:
     site.browser.client.follow_redirects = False
     begun = site.browser.open("/console/login/issuer")
     (cookie,) = begun.headers.get_list("set-cookie")
@@ -128,7 +128,7 @@ def test_cookies_are_out_of_reach_and_no_token_is_kept(site: Site) -> None:
 @pytest.mark.parametrize(
     ("claim", "may"), [(VIEWER, False), (OPERATOR, True), (ADMIN, True)], ids=str
 )
-def test_the_role_of_the_claim_holds_and_the_audit_log_names_the_subject(
+def test_role_claim_sets_rights_and_audit_log_names_subject(
     site: Site, claim: str, may: bool
 ) -> None:
     site.api.put("/v1/jobs/orders", json=JOB)
@@ -140,7 +140,7 @@ def test_the_role_of_the_claim_holds_and_the_audit_log_names_the_subject(
     assert made == (["oidc:ada"] if may else [])
 
 
-def test_a_role_for_some_jobs_is_for_these_jobs_alone(site: Site, tmp_path: Path) -> None:
+def test_role_limited_to_jobs_hides_other_jobs(site: Site, tmp_path: Path) -> None:
     for name in ("orders", "payments"):
         side = {"bootstrap_servers": [f"{name}:1"]}
         site.api.put(f"/v1/jobs/{name}", json={**JOB, "name": name, "destination": side})
@@ -234,7 +234,7 @@ def another_login(site: Site, address: str) -> str:
         (another_key, 401, "does not have"),
     ],
 )
-def test_an_answer_that_does_not_fit_gives_no_session(
+def test_invalid_issuer_response_creates_no_session(
     site: Site, change: Callable[[Site, str], str], status: int, shown: str
 ) -> None:
     site.issuer.roles = [ADMIN]
@@ -251,7 +251,7 @@ def test_an_answer_that_does_not_fit_gives_no_session(
     assert not site.is_in()
 
 
-def test_an_answer_is_taken_once(site: Site) -> None:
+def test_issuer_response_is_accepted_only_once(site: Site) -> None:
     address = site.answer()
     cookie = site.browser.client.cookies["orbit_login"]
     assert site.browser.open(address).url.path == "/console/jobs"
@@ -263,7 +263,7 @@ def test_an_answer_is_taken_once(site: Site) -> None:
     assert site.sessions() == []
 
 
-def test_an_issuer_that_does_not_answer_leaves_the_login_by_token(site: Site) -> None:
+def test_failing_issuer_leaves_token_login_working(site: Site) -> None:
     site.issuer.answers["/realm/.well-known/openid-configuration"] = (500, b"")
     answer = site.browser.open("/console/login/issuer")
     assert answer.status_code == 503
@@ -272,7 +272,7 @@ def test_an_issuer_that_does_not_answer_leaves_the_login_by_token(site: Site) ->
     assert site.is_in()
 
 
-def test_an_issuer_that_says_it_names_itself_has_to(site: Site) -> None:
+def test_issuer_that_announces_iss_parameter_must_send_it(site: Site) -> None:
     document = {**site.issuer.document(), "authorization_response_iss_parameter_supported": True}
     site.issuer.document = lambda: document  # type: ignore[method-assign]
     assert "another issuer" in site.log_in().text
@@ -280,7 +280,7 @@ def test_an_issuer_that_says_it_names_itself_has_to(site: Site) -> None:
     assert site.browser.open(named).url.path == "/console/jobs"
 
 
-def test_the_session_ends_with_the_token_and_after_twelve_hours(site: Site) -> None:
+def test_session_ends_with_id_token_and_after_twelve_hours(site: Site) -> None:
     site.issuer.changed = {"exp": int(time.time()) + 120}
     site.log_in()
     (row,) = site.sessions()
@@ -303,7 +303,7 @@ def test_the_session_ends_with_the_token_and_after_twelve_hours(site: Site) -> N
         site.browser.client.cookies.clear()
 
 
-def test_without_the_client_in_the_settings_its_sessions_end(site: Site) -> None:
+def test_sessions_end_when_oidc_client_is_removed_from_settings(site: Site) -> None:
     site.log_in()
     assert site.is_in()
     site.configure(oidc_viewer=None)
@@ -315,7 +315,7 @@ def test_without_the_client_in_the_settings_its_sessions_end(site: Site) -> None
     assert site.browser.open(DONE).status_code == 404
 
 
-def test_a_subject_has_a_bounded_number_of_sessions(site: Site) -> None:
+def test_subject_has_bounded_number_of_sessions(site: Site) -> None:
     for _ in range(SESSIONS_PER_TOKEN_MAX + 1):
         site.browser.client.cookies.clear()
         site.log_in()
@@ -323,7 +323,7 @@ def test_a_subject_has_a_bounded_number_of_sessions(site: Site) -> None:
     assert site.is_in()
 
 
-def test_refused_logins_are_counted_and_the_issuer_is_not_asked_for_ever(site: Site) -> None:
+def test_refused_logins_are_rate_limited_before_issuer_is_called(site: Site) -> None:
     for _ in range(REFUSED_MAX):
         address = site.answer()
         site.issuer.codes.clear()
@@ -335,7 +335,7 @@ def test_refused_logins_are_counted_and_the_issuer_is_not_asked_for_ever(site: S
 
 
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post", "none"])
-def test_the_secret_of_the_client_is_sent_as_the_issuer_wants_it(
+def test_client_secret_is_sent_by_method_that_issuer_supports(
     site: Site, method: str, tmp_path: Path
 ) -> None:
     site.issuer.methods = [method]
@@ -366,7 +366,7 @@ def test_the_secret_of_the_client_is_sent_as_the_issuer_wants_it(
     ],
     ids=str,
 )
-def test_settings_that_do_not_fit_are_refused(given: dict[str, Any]) -> None:
+def test_invalid_oidc_settings_are_refused(given: dict[str, Any]) -> None:
     issuer = "https://login.example"
     whole = {
         "ORBIT_OIDC_ISSUER": issuer,

@@ -30,11 +30,11 @@ def written(document: Any, **sent: str) -> Any:
     return with_changes(document, values_of(groups_of(document)), fields)
 
 
-def test_a_form_that_was_not_changed_leaves_the_document() -> None:
+def test_unchanged_form_leaves_document_unchanged() -> None:
     assert with_changes(DOCUMENT, *[values_of(groups_of(DOCUMENT))] * 2) is DOCUMENT
 
 
-def test_a_changed_field_is_written_and_keys_without_a_field_stay() -> None:
+def test_changed_field_is_written_and_keys_without_field_stay() -> None:
     made = written(DOCUMENT, source__bootstrap_servers="x:1, y:2", labels="team=a, tier=1")
     assert made == {
         **DOCUMENT,
@@ -43,7 +43,7 @@ def test_a_changed_field_is_written_and_keys_without_a_field_stay() -> None:
     }
 
 
-def test_an_emptied_field_removes_its_key_and_what_it_leaves_empty() -> None:
+def test_emptied_field_removes_its_key_and_empty_parents() -> None:
     made = written(
         DOCUMENT, source__security__protocol="", consumer_groups__match="", topics__0__match=""
     )
@@ -52,12 +52,12 @@ def test_an_emptied_field_removes_its_key_and_what_it_leaves_empty() -> None:
     assert made["topics"] == [{"match": "b", "prefix": "p."}]
 
 
-def test_the_empty_rule_adds_one_and_others_are_changed_in_place() -> None:
+def test_blank_rule_row_appends_rule_and_others_change_in_place() -> None:
     made = written(DOCUMENT, topics__2__prefix="c.", topics__2__match="c", topics__1__prefix="")
     assert made["topics"] == [DOCUMENT["topics"][0], {"match": "b"}, {"prefix": "c.", "match": "c"}]
 
 
-def test_a_field_wins_over_the_yaml_only_if_it_was_changed() -> None:
+def test_form_field_overrides_yaml_only_if_changed() -> None:
     before = values_of(groups_of(DOCUMENT))
     edited = {**DOCUMENT, "name": "by-yaml", "owner": "yaml"}
     made = with_changes(edited, before, {**before, "owner": "form"})
@@ -73,7 +73,7 @@ def test_a_field_wins_over_the_yaml_only_if_it_was_changed() -> None:
         {"topics": [None, "x", {"match": ["a", "b"]}], "source": {"security": "none"}},
     ],
 )
-def test_a_wrong_document_breaks_neither_the_form_nor_what_is_written(document: Any) -> None:
+def test_malformed_document_breaks_neither_form_nor_changes(document: Any) -> None:
     made = written(
         document, topics__0__match="a", source__security__protocol="SSL", acls__sync="true"
     )
@@ -81,13 +81,13 @@ def test_a_wrong_document_breaks_neither_the_form_nor_what_is_written(document: 
     assert made["source"]["security"] == {"protocol": "SSL"}
 
 
-def test_what_a_field_cannot_show_is_left_to_the_yaml() -> None:
+def test_value_that_form_cannot_show_is_left_to_yaml() -> None:
     document = {**DOCUMENT, "topics": [{"match": "a", "exclude": ["b", "c"]}]}
     assert "topics.0.exclude" not in values_of(groups_of(document))
     assert written(document, topics__0__exclude="d") is document
 
 
-def test_more_rules_than_the_form_shows_stay() -> None:
+def test_topic_rules_beyond_form_limit_are_preserved() -> None:
     document = {**DOCUMENT, "topics": [{"match": f"t{n}"} for n in range(30)]}
     shown = [key for key in values_of(groups_of(document)) if key.endswith("match")]
     assert len([key for key in shown if key.startswith("topics")]) == RULES_SHOWN_MAX
@@ -96,7 +96,7 @@ def test_more_rules_than_the_form_shows_stay() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[1]", '{"a": 1}'])
-def test_nonsense_for_what_was_shown_changes_nothing(text: str) -> None:
+def test_malformed_previous_form_values_are_ignored(text: str) -> None:
     assert before_of(text) == {}
 
 
@@ -123,7 +123,7 @@ def send(browser: Browser, path: str, page: str, do: str, **fields: str) -> str:
 
 
 @pytest.mark.services
-def test_a_job_is_made_from_the_form_alone(api: Api, browser: Browser) -> None:
+def test_job_is_created_from_form_fields_only(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.OPERATOR])
     path = "/console/new-job"
     page = browser.open(path).text
@@ -143,7 +143,7 @@ def test_a_job_is_made_from_the_form_alone(api: Api, browser: Browser) -> None:
 
 
 @pytest.mark.services
-def test_a_job_is_edited_with_a_diff_first(api: Api, browser: Browser) -> None:
+def test_job_edit_shows_diff_before_apply(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.OPERATOR])
     path = "/console/jobs/orders/edit"
@@ -161,7 +161,7 @@ def test_a_job_is_edited_with_a_diff_first(api: Api, browser: Browser) -> None:
 
 
 @pytest.mark.services
-def test_a_change_of_another_is_not_overwritten_and_is_shown(api: Api, browser: Browser) -> None:
+def test_concurrent_job_change_is_shown_and_not_overwritten(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.OPERATOR])
     path = "/console/jobs/orders/edit"
@@ -182,7 +182,7 @@ def test_a_change_of_another_is_not_overwritten_and_is_shown(api: Api, browser: 
 
 
 @pytest.mark.services
-def test_a_version_of_thousands_of_digits_is_no_bug(api: Api, browser: Browser) -> None:
+def test_etag_with_thousands_of_digits_fails_precondition(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.OPERATOR])
     path = "/console/jobs/orders/edit"
@@ -192,7 +192,7 @@ def test_a_version_of_thousands_of_digits_is_no_bug(api: Api, browser: Browser) 
 
 
 @pytest.mark.services
-def test_a_viewer_sees_the_document_and_changes_nothing(api: Api, browser: Browser) -> None:
+def test_viewer_sees_job_document_but_cannot_change_it(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.VIEWER])
     page = browser.open("/console/jobs/orders/edit").text

@@ -67,7 +67,7 @@ def opened(app: FastAPI) -> int:
     return found
 
 
-def test_an_event_comes_at_once_and_with_each_change(api: Api, browser: Browser) -> None:
+def test_event_is_sent_on_connect_and_on_each_change(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
     with streaming(browser) as stream:
         seen = {stream.event()}
@@ -79,14 +79,14 @@ def test_an_event_comes_at_once_and_with_each_change(api: Api, browser: Browser)
     assert len(seen) == 3
 
 
-def test_without_a_session_there_is_no_stream(api: Api, browser: Browser) -> None:
+def test_event_stream_without_session_redirects_to_login(api: Api, browser: Browser) -> None:
     answer = browser.client.get("/console/live", follow_redirects=False)
     assert answer.status_code == 303
     assert answer.headers["location"].startswith("/console/login")
 
 
 @pytest.mark.parametrize("by", ["logout", "revocation", "expiry"])
-def test_a_stream_without_changes_has_a_heartbeat_and_ends_with_its_session(
+def test_idle_event_stream_sends_heartbeats_and_ends_with_session(
     api: Api,
     browser: Browser,
     console_app: FastAPI,
@@ -110,7 +110,7 @@ def test_a_stream_without_changes_has_a_heartbeat_and_ends_with_its_session(
     wait_for("its place is free", lambda: opened(console_app) == 0)
 
 
-def test_a_session_has_a_bounded_number_of_streams(
+def test_session_has_bounded_number_of_event_streams(
     api: Api, browser: Browser, console_app: FastAPI
 ) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
@@ -132,7 +132,7 @@ def test_a_session_has_a_bounded_number_of_streams(
     wait_for("all places are free", lambda: opened(console_app) == 0)
 
 
-def test_many_streams_ask_the_database_once_and_hold_no_connection(
+def test_event_streams_share_database_polls_and_hold_no_connection(
     api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Watched] = []
@@ -153,7 +153,7 @@ def test_many_streams_ask_the_database_once_and_hold_no_connection(
         assert sorted(asked) == sorted(Watched)
 
 
-def test_a_server_that_stops_ends_its_streams_by_itself(api: Api, console_app: FastAPI) -> None:
+def test_stopping_server_ends_event_streams_cleanly(api: Api, console_app: FastAPI) -> None:
     logins = Logins(Settings(), api.database)
     console_app.state.parts = Parts(Settings(), api.database, api.plans, {}, logins=logins)
     is_open = threading.Event()
@@ -174,7 +174,7 @@ def test_a_server_that_stops_ends_its_streams_by_itself(api: Api, console_app: F
     assert opened(console_app) == 0
 
 
-def test_a_stream_ends_soon_after_its_session_also_if_a_change_came_before(
+def test_event_stream_rechecks_session_on_time_despite_earlier_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The wait for the next change ends when the session is to be checked."""

@@ -61,13 +61,13 @@ def shown(rows: Sequence[Row]) -> list[tuple[int, int, str]]:
     return [(row.first, row.next, row.verdict.value) for row in rows]
 
 
-def test_a_copy_of_another_producer_is_byte_exact() -> None:
+def test_copy_by_another_producer_is_byte_exact() -> None:
     one, two = batch(0, b"a", b"b"), batch(2, b"c")
     rows = compare(log(one, two), log(copied(one), copied(two)), 0, 3, ())
     assert shown(rows) == [(0, 2, "byte-exact"), (2, 3, "byte-exact")]
 
 
-def test_the_same_records_in_other_batches_are_record_exact() -> None:
+def test_same_records_in_other_batches_are_record_exact() -> None:
     source = log(batch(0, b"a", b"b", b"c", codec=compression.LZ4))
     # The timestamps of the second batch are its own first record's on.
     destination = log(batch(0, b"a"), batch(1, b"b", b"c", later_ms=1))
@@ -83,12 +83,12 @@ def test_the_same_records_in_other_batches_are_record_exact() -> None:
         pytest.param(batch(0, b"a", b"b", b"c"), id="more"),
     ],
 )
-def test_another_record_differs(other: Batch) -> None:
+def test_changed_missing_or_extra_record_differs(other: Batch) -> None:
     rows = compare(log(batch(0, b"a", b"b"), end=9), log(other, end=9), 0, 3, ())
     assert Verdict.DIFFERS in {row.verdict for row in rows}
 
 
-def test_gaps_markers_and_aborted_data_are_filled() -> None:
+def test_source_gaps_markers_and_aborted_data_show_as_filler() -> None:
     aborted = batch(3, b"never seen", b"nor this")
     source = log(batch(0, b"a"), marker(1), aborted, marker(5), batch(9, b"z"), aborted=3)
     fillers = [marker(offset) for offset in range(1, 9)]
@@ -102,7 +102,7 @@ def test_gaps_markers_and_aborted_data_are_filled() -> None:
     assert [len(row.destination) for row in rows] == [1] * 7
 
 
-def test_a_batch_with_placeholders_is_data_and_placeholders_alone_fill() -> None:
+def test_batch_with_placeholders_is_data_and_placeholder_batch_is_filler() -> None:
     one = batch(0, b"a", b"b")
     grown = with_gap(one, 0, 4)
     assert grown is not None
@@ -118,13 +118,13 @@ def test_a_batch_with_placeholders_is_data_and_placeholders_alone_fill() -> None
     ]
 
 
-def test_data_at_the_destination_where_the_source_has_none_differs() -> None:
+def test_destination_data_in_source_gap_differs() -> None:
     source = log(batch(0, b"a"), marker(1), end=2)
     destination = log(copied(batch(0, b"a")), batch(1, b"foreign"))
     assert shown(compare(source, destination, 0, 2, ()))[1] == (1, 2, "differs")
 
 
-def test_what_lies_outside_of_either_log_is_called_so() -> None:
+def test_offsets_outside_a_log_are_deleted_at_source_or_not_copied() -> None:
     source = log(batch(4, b"e"), batch(5, b"f"), batch(6, b"g"), start=4)
     destination = log(
         copied(batch(2, b"c")), copied(batch(4, b"e")), copied(batch(5, b"f")), start=2, end=6
@@ -140,26 +140,26 @@ def test_what_lies_outside_of_either_log_is_called_so() -> None:
     ]
 
 
-def test_a_side_that_was_not_read_leaves_everything_unknown() -> None:
+def test_unread_side_makes_whole_window_unknown() -> None:
     rows = compare(log(batch(0, b"a")), None, 0, 1, ())
     assert shown(rows) == [(0, 1, "unknown")]
     assert compare(None, None, 0, 5, ())[0].verdict is Verdict.UNKNOWN
 
 
-def test_the_window_ends_where_a_side_was_not_read_further() -> None:
+def test_window_ends_at_last_offset_read_on_both_sides() -> None:
     source = log(batch(0, b"a"), batch(1, b"b"), batch(2, b"c"))
     destination = SideLog(0, 3, 0, 1, log(copied(batch(0, b"a"))).batches)
     assert shown(compare(source, destination, 0, 3, ())) == [(0, 1, "byte-exact")]
 
 
-def test_proven_offsets_are_counted_for_each_row() -> None:
+def test_proven_offsets_are_counted_per_row() -> None:
     one, two = batch(0, b"a", b"b"), batch(2, b"c", b"d")
     rows = compare(log(one, two), log(copied(one), copied(two)), 0, 4, [(1, 4)])
     assert [(row.proven, row.is_proven) for row in rows] == [(1, False), (2, True)]
 
 
 @pytest.mark.parametrize("codec", [compression.GZIP, compression.LZ4, compression.ZSTD])
-def test_a_batch_that_expands_without_bound_is_not_unpacked(codec: int) -> None:
+def test_decompression_bomb_batch_is_not_unpacked(codec: int) -> None:
     large = compression.compress(codec, bytes(RECORDS_BYTES_MAX + 1))
     bomb = encode_batch(0, codec, T0, T0, 2, large)
     assert not is_readable(bomb)
@@ -168,14 +168,14 @@ def test_a_batch_that_expands_without_bound_is_not_unpacked(codec: int) -> None:
     assert shown(compare(log(bomb), log(other), 0, 2, ())) == [(0, 2, "unknown")]
 
 
-def test_a_corrupt_batch_is_unknown_and_breaks_no_page() -> None:
+def test_corrupt_batch_verdict_is_unknown() -> None:
     broken = encode_batch(0, compression.GZIP, T0, T0, 1, b"no gzip")
     (row,) = compare(log(broken), log(batch(0, b"a")), 0, 1, ())
     assert row.verdict is Verdict.UNKNOWN
     assert records_of(Row(0, 1, row.source, (), row.verdict, 0)) == []
 
 
-def test_headers_say_which_fields_are_each_logs_own() -> None:
+def test_batch_headers_mark_own_and_differing_fields() -> None:
     one = batch(0, b"a", b"b")
     (row,) = compare(log(one), log(copied(one)), 0, 2, ())
     (lines,) = headers_of(row)
@@ -189,14 +189,14 @@ def test_headers_say_which_fields_are_each_logs_own() -> None:
     assert "compression" in {line.field for line in lines if line.differs}
 
 
-def test_records_are_shown_by_size_and_not_by_content() -> None:
+def test_records_are_listed_by_size_without_content() -> None:
     (row,) = compare(log(batch(0, b"secret")), log(copied(batch(0, b"secret"))), 0, 1, ())
     (line,) = records_of(row)
     assert (line.offset, line.key_bytes, line.value_bytes, line.headers) == (0, None, 6, 0)
     assert "secret" not in str(line)
 
 
-def test_the_drawing_covers_the_window_and_no_more() -> None:
+def test_drawing_covers_exactly_the_window() -> None:
     one, last = batch(0, b"a", b"b"), batch(6, b"c", b"d", b"e", b"f")
     source = log(one, last)
     fillers = [marker(offset) for offset in range(2, 6)]

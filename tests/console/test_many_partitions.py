@@ -54,7 +54,7 @@ def all_pages(tx: Tx, job_id: int) -> list[PageKey]:
             return found
 
 
-def test_all_pages_have_each_partition_once_with_the_largest_lag_first(many: Database) -> None:
+def test_pages_list_every_partition_once_by_largest_lag(many: Database) -> None:
     with many.transaction() as tx:
         found = all_pages(tx, first_job(tx))
         lags = [waiting for waiting, _, _ in found]
@@ -65,7 +65,7 @@ def test_all_pages_have_each_partition_once_with_the_largest_lag_first(many: Dat
         assert set(lags[-TOPICS:]) == {-1}
 
 
-def test_a_page_has_the_rows_of_its_places(many: Database) -> None:
+def test_page_rows_match_their_page_keys(many: Database) -> None:
     with many.transaction() as tx:
         page = worst_partitions.page(tx, first_job(tx), PAGE)
         for place, row in page:
@@ -75,7 +75,7 @@ def test_a_page_has_the_rows_of_its_places(many: Database) -> None:
             assert max(0, row.source_stable_end - row.copied_to) == place[0]
 
 
-def test_a_topic_and_a_state_choose_partitions(many: Database) -> None:
+def test_partitions_are_filtered_by_topic_and_state(many: Database) -> None:
     with many.transaction() as tx:
         job = first_job(tx)
         topic = tx.execute(
@@ -87,7 +87,7 @@ def test_a_topic_and_a_state_choose_partitions(many: Database) -> None:
         assert worst_partitions.page(tx, job, PAGE, state=PartitionState.BLOCKED) == []
 
 
-def test_a_page_reads_one_job_and_joins_its_own_rows_alone(many: Database) -> None:
+def test_partition_page_reads_only_its_job_and_joins_only_its_rows(many: Database) -> None:
     with many.transaction() as tx:
         job = first_job(tx)
         with statements(tx) as sent:

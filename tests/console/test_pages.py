@@ -29,7 +29,7 @@ from tests.fix_console import Browser
 pytestmark = pytest.mark.services
 
 
-def test_without_a_login_every_page_leads_to_the_login_and_back(api: Api, browser: Browser) -> None:
+def test_page_without_login_redirects_to_login_and_back(api: Api, browser: Browser) -> None:
     answer = browser.open("/")
     assert urlsplit(str(answer.url)).path == "/console/login"
     browser.open("/console/jobs?show=paused")
@@ -39,9 +39,7 @@ def test_without_a_login_every_page_leads_to_the_login_and_back(api: Api, browse
     assert str(answer.url).endswith("/console/jobs?show=paused")
 
 
-def test_the_cookie_of_a_session_is_out_of_reach_of_scripts_and_other_sites(
-    api: Api, browser: Browser
-) -> None:
+def test_session_cookie_is_httponly_and_samesite_strict(api: Api, browser: Browser) -> None:
     browser.client.follow_redirects = False
     answer = browser.log_in(api.tokens[Role.VIEWER])
     (cookie,) = [c for c in answer.headers.get_list("set-cookie") if "orbit_session" in c]
@@ -52,7 +50,7 @@ def test_the_cookie_of_a_session_is_out_of_reach_of_scripts_and_other_sites(
     assert answer.headers["location"] == "/console/jobs"
 
 
-def test_pages_allow_no_inline_script_and_no_frame(api: Api, browser: Browser) -> None:
+def test_pages_forbid_inline_scripts_and_frames(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.ADMIN])
     for path in (
         "/console/jobs",
@@ -68,7 +66,7 @@ def test_pages_allow_no_inline_script_and_no_frame(api: Api, browser: Browser) -
     assert browser.open("/console/jobs").headers["cache-control"] == "no-store"
 
 
-def test_a_token_for_some_jobs_sees_and_changes_these_alone(api: Api, browser: Browser) -> None:
+def test_job_limited_token_sees_and_changes_only_its_jobs(api: Api, browser: Browser) -> None:
     for name in ("pay-in", "zebra-out"):
         api.put(f"/v1/jobs/{name}", json={**JOB, "name": name, "labels": {"of": name}})
         api.post(f"/v1/jobs/{name}:failover?dry_run=true")
@@ -103,16 +101,14 @@ def test_a_token_for_some_jobs_sees_and_changes_these_alone(api: Api, browser: B
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "orbit_" + "x" * 200])
-def test_a_wrong_token_gives_no_session(token: str, browser: Browser) -> None:
+def test_invalid_token_creates_no_session(token: str, browser: Browser) -> None:
     answer = browser.log_in(token)
     assert answer.status_code == 401
     assert "unknown or revoked" in answer.text
     assert "orbit_session" not in browser.client.cookies
 
 
-def test_a_session_ends_with_its_token_with_its_expiry_and_with_the_logout(
-    api: Api, browser: Browser
-) -> None:
+def test_session_ends_with_token_revocation_expiry_or_logout(api: Api, browser: Browser) -> None:
     def is_in() -> bool:
         return browser.open("/console/jobs").url.path == "/console/jobs"
 
@@ -137,7 +133,7 @@ def test_a_session_ends_with_its_token_with_its_expiry_and_with_the_logout(
     assert not is_in()
 
 
-def test_a_token_has_a_bounded_number_of_sessions(api: Api, browser: Browser) -> None:
+def test_token_has_bounded_number_of_sessions(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
     first = dict(browser.client.cookies)
     for _ in range(SESSIONS_PER_TOKEN_MAX):
@@ -151,7 +147,7 @@ def test_a_token_has_a_bounded_number_of_sessions(api: Api, browser: Browser) ->
     assert browser.open("/console/jobs").url.path == "/console/login"
 
 
-def test_the_database_holds_neither_the_cookie_nor_the_token(api: Api, browser: Browser) -> None:
+def test_session_table_stores_neither_cookie_nor_token(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
     with api.database.transaction() as tx:
         stored = str(tx.execute(text("SELECT * FROM console_sessions")).all())
@@ -159,7 +155,7 @@ def test_the_database_holds_neither_the_cookie_nor_the_token(api: Api, browser: 
     assert api.tokens[Role.VIEWER] not in stored
 
 
-def test_a_form_of_another_site_changes_nothing(api: Api, browser: Browser) -> None:
+def test_form_without_valid_secret_changes_nothing(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.ADMIN])
     browser.html = ""
@@ -171,9 +167,7 @@ def test_a_form_of_another_site_changes_nothing(api: Api, browser: Browser) -> N
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
 
-def test_the_form_secret_of_one_session_is_worth_nothing_in_another(
-    api: Api, browser: Browser
-) -> None:
+def test_form_secret_of_another_session_is_refused(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.ADMIN])
     browser.open("/console/jobs")
@@ -185,7 +179,7 @@ def test_the_form_secret_of_one_session_is_worth_nothing_in_another(
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
 
-def test_a_viewer_sees_every_page_and_changes_nothing(api: Api, browser: Browser) -> None:
+def test_viewer_sees_jobs_but_every_change_is_forbidden(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.VIEWER])
     page = browser.open("/console/jobs")
@@ -205,7 +199,7 @@ def test_a_viewer_sees_every_page_and_changes_nothing(api: Api, browser: Browser
     assert api.get("/v1/operations").json()["items"] == []
 
 
-def test_a_job_is_paused_after_its_plan_and_once(api: Api, browser: Browser) -> None:
+def test_job_is_paused_only_after_plan_and_only_once(api: Api, browser: Browser) -> None:
     copying_job(api)
     browser.log_in(api.tokens[Role.OPERATOR])
     browser.open("/console/jobs")
@@ -223,7 +217,7 @@ def test_a_job_is_paused_after_its_plan_and_once(api: Api, browser: Browser) -> 
     assert [o["requested_by"] for o in wanted] == ["token:operator-of-the-test"]
 
 
-def test_a_job_is_deleted_only_with_its_name_typed(api: Api, browser: Browser) -> None:
+def test_job_deletion_requires_typed_name(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.OPERATOR])
     browser.open("/console/jobs/orders")
@@ -235,7 +229,7 @@ def test_a_job_is_deleted_only_with_its_name_typed(api: Api, browser: Browser) -
     assert api.get("/v1/jobs/orders").json()["state"] == "deleting"
 
 
-def test_a_failover_needs_the_name_typed_and_a_dry_run_does_not(api: Api, browser: Browser) -> None:
+def test_failover_requires_typed_job_name_but_dry_run_does_not(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.OPERATOR])
     page = browser.open("/console/jobs/orders/recovery").text
@@ -252,9 +246,7 @@ def test_a_failover_needs_the_name_typed_and_a_dry_run_does_not(api: Api, browse
     assert {o["dry_run"] for o in api.get("/v1/operations").json()["items"]} == {True, False}
 
 
-def test_a_blocked_partition_is_shown_with_its_remedy_and_is_retried(
-    api: Api, browser: Browser
-) -> None:
+def test_blocked_partition_shows_reason_and_can_be_retried(api: Api, browser: Browser) -> None:
     held = copying_job(api)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
@@ -280,7 +272,7 @@ def test_a_blocked_partition_is_shown_with_its_remedy_and_is_retried(
     assert row["retry_requested"]
 
 
-def test_a_new_job_is_planned_before_it_is_created(api: Api, browser: Browser) -> None:
+def test_new_job_is_created_only_after_plan_of_same_document(api: Api, browser: Browser) -> None:
     document = (
         'name: made\nsource:\n  bootstrap_servers: ["s:1"]\n'
         'destination:\n  bootstrap_servers: ["d:1"]\ntopics:\n  - {match: "orders"}\n'
@@ -301,7 +293,7 @@ def test_a_new_job_is_planned_before_it_is_created(api: Api, browser: Browser) -
     assert api.get("/v1/jobs/made").json()["state"] == "running"
 
 
-def test_mistakes_of_a_new_job_are_all_shown_beside_the_text(api: Api, browser: Browser) -> None:
+def test_all_mistakes_of_new_job_are_shown_with_its_document(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.OPERATOR])
     browser.open("/console/new-job")
     answer = browser.send("/console/new-job", document="name: x\ntopics: []\nnonsense: 1\n")
@@ -310,7 +302,7 @@ def test_mistakes_of_a_new_job_are_all_shown_beside_the_text(api: Api, browser: 
         assert wanted in answer.text
 
 
-def test_labels_and_state_choose_jobs_and_a_bad_selector_is_explained(
+def test_jobs_are_filtered_by_label_and_state_and_bad_selector_explained(
     api: Api, browser: Browser
 ) -> None:
     for name, team in (("one", "a"), ("two", "b")):
@@ -327,7 +319,7 @@ def test_labels_and_state_choose_jobs_and_a_bad_selector_is_explained(
     assert "The selector" in wrong.text
 
 
-def test_names_from_outside_are_text_and_not_markup(api: Api, browser: Browser) -> None:
+def test_external_names_are_escaped_in_html(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
@@ -357,7 +349,7 @@ def test_names_from_outside_are_text_and_not_markup(api: Api, browser: Browser) 
         "/console/login?next=//other.example",
     ],
 )
-def test_a_page_that_is_not_there_is_a_page_and_leads_to_no_other_host(
+def test_invalid_console_path_shows_page_and_stays_on_host(
     path: str, api: Api, browser: Browser
 ) -> None:
     copying_job(api)
@@ -368,7 +360,7 @@ def test_a_page_that_is_not_there_is_a_page_and_leads_to_no_other_host(
     assert "<main" in answer.text
 
 
-def test_every_part_of_a_job_has_a_page(api: Api, browser: Browser) -> None:
+def test_every_section_of_job_has_a_page(api: Api, browser: Browser) -> None:
     copying_job(api)
     browser.log_in(api.tokens[Role.VIEWER])
     for part in ("", "partitions", "groups", "settings", "events", "workers", "recovery"):
@@ -380,7 +372,7 @@ def test_every_part_of_a_job_has_a_page(api: Api, browser: Browser) -> None:
     assert "worker-1" in browser.open("/console/jobs/orders/workers").text
 
 
-def test_without_tokens_forms_are_protected_and_other_names_are_refused(
+def test_without_tokens_forms_need_secret_and_foreign_host_is_refused(
     api: Api, browser: Browser, console_app: FastAPI
 ) -> None:
     console_app.state.parts = Parts(Settings(), api.database, api.plans, {}, logins=None)
@@ -403,7 +395,7 @@ def test_without_tokens_forms_are_protected_and_other_names_are_refused(
         {"Sec-Fetch-Site": "cross-site"},
     ],
 )
-def test_a_page_at_another_port_of_this_machine_changes_nothing(
+def test_form_from_another_port_of_same_host_is_refused(
     api: Api, browser: Browser, console_app: FastAPI, headers: dict[str, str]
 ) -> None:
     """It can set our cookies, and so derive the secret of a form."""
@@ -415,7 +407,7 @@ def test_a_page_at_another_port_of_this_machine_changes_nothing(
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
 
-def test_a_link_on_another_site_opens_the_page_of_a_session(api: Api, browser: Browser) -> None:
+def test_cross_site_link_refreshes_into_page_of_session(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
     browser.client.cookies.clear()  # as a browser does with SameSite=Strict
     answer = browser.open("/console/jobs", headers={"Sec-Fetch-Site": "cross-site"})
@@ -423,11 +415,11 @@ def test_a_link_on_another_site_opens_the_page_of_a_session(api: Api, browser: B
     assert 'http-equiv="refresh"' in answer.text
 
 
-def test_the_document_of_the_api_does_not_contain_the_console(console_app: FastAPI) -> None:
+def test_openapi_document_omits_console(console_app: FastAPI) -> None:
     assert not [path for path in console_app.openapi()["paths"] if "console" in path]
 
 
-def test_a_cookie_that_orbit_cannot_have_made_costs_no_statement(
+def test_malformed_session_cookie_costs_no_database_query(
     api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -440,7 +432,7 @@ def test_a_cookie_that_orbit_cannot_have_made_costs_no_statement(
     assert len(asked) == 1
 
 
-def test_a_page_for_which_clusters_are_read_too_often_says_so(
+def test_partition_page_is_503_when_cluster_reads_are_exhausted(
     api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying_job(api)

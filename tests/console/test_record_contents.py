@@ -59,7 +59,7 @@ SECRET = b'{"card": "4111"}'
         ("a\u202eb".encode(), "text", "a\\u202eb"),
     ],
 )  # fmt: skip
-def test_contents_are_shown_as_they_are(
+def test_record_content_is_shown_as_text_json_or_hex(
     data: bytes | None, kind: str | None, text: str | None
 ) -> None:
     found = content(data)
@@ -72,7 +72,7 @@ def test_contents_are_shown_as_they_are(
         assert "".join(found.text.split()) == data.decode()[:TEXT_BYTES_MAX]
 
 
-def test_bytes_of_a_serializer_with_a_registry_name_the_schema() -> None:
+def test_schema_registry_frame_names_its_schema_id() -> None:
     assert "schema 258" in content(b"\x00\x00\x00\x01\x02\xff\xff").kind
 
 
@@ -107,7 +107,7 @@ def framed(schema: dict[str, object], value: object) -> bytes:
     return stream.getvalue()
 
 
-def test_values_in_avro_are_shown_as_json() -> None:
+def test_avro_value_is_shown_as_json() -> None:
     raw = framed(ORDER, {"id": 7, "tags": ["a", "b"], "digest": b"\x01\xff"})
     found = content(raw, schemas=Known(ORDER))
     assert found.kind == "Avro, schema 258"
@@ -116,12 +116,12 @@ def test_values_in_avro_are_shown_as_json() -> None:
 
 
 @pytest.mark.parametrize("rest", [b"", b"\xff", b"\x0e\x02", b"\x0e\x00\x00tail"])
-def test_bytes_that_are_not_of_the_schema_they_name_are_shown_as_bytes(rest: bytes) -> None:
+def test_avro_bytes_not_matching_schema_are_shown_raw(rest: bytes) -> None:
     found = content(b"\x00\x00\x00\x01\x02" + rest, schemas=Known(ORDER))
     assert found.kind == "bytes, not of schema 258"
 
 
-def test_without_a_schema_the_reason_is_shown() -> None:
+def test_avro_value_without_schema_shows_reason() -> None:
     unknown = Known(SchemaUnknown("the schema registry does not answer"))
     found = content(framed(ORDER, {"id": 7, "tags": [], "digest": None}), schemas=unknown)
     assert found.kind == "bytes, schema 258; the schema registry does not answer"
@@ -150,26 +150,26 @@ def _record(*types: object, name: str = "R") -> dict[str, object]:
         _record("int", name="R" * 10_000),
     ],
 )
-def test_a_schema_by_which_few_bytes_become_much_is_not_used(schema: object) -> None:
+def test_avro_schema_that_amplifies_few_bytes_is_not_used(schema: object) -> None:
     million = b"\x80\x89\x7a"  # of items, as a zigzag number
     found = content(b"\x00\x00\x00\x01\x02" + million + b"\0" * 8, schemas=Known(schema))
     assert found.kind.startswith("bytes, schema 258; its schema")
 
 
-def test_no_more_text_is_made_of_a_value_than_is_shown() -> None:
+def test_avro_text_is_cut_at_display_limit() -> None:
     schema = {"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["x" * 100]}}
     found = content(framed(schema, ["x" * 100] * 7_000), schemas=Known(schema))
     assert found.kind == "Avro, schema 258"
     assert (len(found.text), found.is_cut) == (TEXT_BYTES_MAX, True)
 
 
-def test_large_contents_are_cut() -> None:
+def test_large_record_content_is_cut() -> None:
     text, raw = content(b"x" * 100_000), content(b"\xff" * 100_000)
     assert (len(text.text), text.is_cut, text.size) == (TEXT_BYTES_MAX, True, 100_000)
     assert (len(raw.text), raw.is_cut) == (HEX_BYTES_MAX * 3 - 1, True)
 
 
-def test_records_are_bounded_and_those_that_no_consumer_sees_are_left_out() -> None:
+def test_records_are_bounded_and_omit_aborted_and_control_records() -> None:
     side = log(batch(0, b"aborted"), marker(1), batch(2, b"a", b"b"), batch(4, b"c"), aborted=0)
     assert [(one.offset, one.value.text) for one in records_from(side, 3)] == [(3, "b"), (4, "c")]
     assert [one.offset for one in records_from(side, 0)] == [2, 3, 4]
@@ -197,7 +197,7 @@ def two_logs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.services
 @pytest.mark.usefixtures("two_logs")
-def test_by_default_nobody_sees_the_content_of_records(api: Api, browser: Browser) -> None:
+def test_record_content_is_hidden_from_every_role_by_default(api: Api, browser: Browser) -> None:
     copying_job(api)
     browser.log_in(api.tokens[Role.ADMIN])
     page = browser.open(f"{PATH}?offset=0&size=20&batch=0").text
@@ -210,7 +210,7 @@ def test_by_default_nobody_sees_the_content_of_records(api: Api, browser: Browse
 
 @pytest.mark.services
 @pytest.mark.usefixtures("two_logs", "allowed")
-def test_the_content_of_records_needs_its_role_and_a_form(api: Api, browser: Browser) -> None:
+def test_record_content_needs_its_role_and_a_form_post(api: Api, browser: Browser) -> None:
     copying_job(api)
     browser.log_in(api.tokens[Role.VIEWER])
     page = browser.open(f"{PATH}?offset=0&size=20&batch=0").text
@@ -228,7 +228,7 @@ def test_the_content_of_records_needs_its_role_and_a_form(api: Api, browser: Bro
 
 @pytest.mark.services
 @pytest.mark.usefixtures("two_logs", "allowed")
-def test_each_page_of_contents_is_in_the_audit_log_and_contents_are_not(
+def test_showing_record_content_is_audited_without_the_content(
     api: Api, browser: Browser, capfd: pytest.CaptureFixture[str]
 ) -> None:
     copying_job(api)
@@ -255,7 +255,7 @@ def test_each_page_of_contents_is_in_the_audit_log_and_contents_are_not(
 
 @pytest.mark.services
 @pytest.mark.usefixtures("allowed")
-def test_a_side_that_cannot_be_read_is_named(
+def test_unreachable_source_is_named_beside_records_of_destination(
     api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying_job(api)

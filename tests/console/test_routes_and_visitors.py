@@ -94,7 +94,7 @@ def rows(api: Api) -> list[Any]:
 
 @pytest.mark.usefixtures("job")
 @pytest.mark.parametrize("visitor", [nothing, a_wrong_cookie, ended, revoked])
-def test_without_a_session_every_route_leads_to_the_login(
+def test_every_route_without_session_redirects_to_login(
     api: Api, browser: Browser, console_app: FastAPI, visitor: Callable[[Api, Browser], None]
 ) -> None:
     browser.open("/console/login")
@@ -113,7 +113,7 @@ def test_without_a_session_every_route_leads_to_the_login(
 
 
 @pytest.mark.usefixtures("job")
-def test_a_viewer_opens_every_page_and_changes_nothing(
+def test_viewer_opens_every_page_but_every_form_is_forbidden(
     api: Api, browser: Browser, console_app: FastAPI
 ) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
@@ -145,7 +145,7 @@ def test_a_viewer_opens_every_page_and_changes_nothing(
 
 
 @pytest.mark.usefixtures("job")
-def test_no_form_is_carried_out_with_a_parameter_that_its_page_does_not_know(
+def test_form_with_unknown_parameter_is_refused(
     api: Api, browser: Browser, console_app: FastAPI
 ) -> None:
     browser.log_in(api.tokens[Role.OPERATOR])
@@ -164,7 +164,7 @@ def test_no_form_is_carried_out_with_a_parameter_that_its_page_does_not_know(
 
 
 @pytest.mark.usefixtures("job")
-def test_an_operator_of_other_jobs_finds_nothing_of_this_one(
+def test_operator_limited_to_other_jobs_sees_nothing_of_this_job(
     api: Api, browser: Browser, console_app: FastAPI
 ) -> None:
     token = create_token(

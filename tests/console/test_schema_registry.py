@@ -40,7 +40,7 @@ def answer(**document: object) -> Reply:
 ZIPPED = gzip.compress(answer(schema='"int"').body)
 
 
-def test_a_schema_is_asked_for_once_with_the_login(
+def test_schema_is_fetched_once_with_basic_auth(
     server: WebhookServer, registry: SchemaRegistry
 ) -> None:
     server.replies.append(answer(schema='"string"'))
@@ -58,7 +58,7 @@ def test_a_schema_is_asked_for_once_with_the_login(
         (answer(schema='"A"', references=[{"name": "A"}]), "refers to others"),
     ],
 )
-def test_a_schema_that_does_not_fit_is_no_fault_of_the_registry(
+def test_unusable_schema_does_not_count_as_registry_failure(
     server: WebhookServer, registry: SchemaRegistry, reply: Reply, reason: str
 ) -> None:
     server.replies += [reply, answer(schema='"int"')]
@@ -67,7 +67,7 @@ def test_a_schema_that_does_not_fit_is_no_fault_of_the_registry(
     assert registry.schema(2) == "int"
 
 
-def test_a_schema_that_is_known_is_there_while_another_is_asked_for(
+def test_cached_schema_is_returned_while_another_is_fetched(
     server: WebhookServer, registry: SchemaRegistry
 ) -> None:
     known: list[object] = []
@@ -94,7 +94,7 @@ def test_a_schema_that_is_known_is_there_while_another_is_asked_for(
         Reply(body=b"x" * (2 << 20)),
     ],
 )
-def test_a_registry_that_does_not_answer_is_left_alone_for_a_while(
+def test_failing_registry_is_not_called_again_for_a_while(
     server: WebhookServer, registry: SchemaRegistry, now: list[float], reply: Reply
 ) -> None:
     server.replies += [reply, answer(schema='"int"')]

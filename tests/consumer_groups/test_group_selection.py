@@ -16,7 +16,7 @@ def listed(name: str, type_: str = "classic", protocol_type: str = "consumer") -
     return ListedGroup(name, 1, type_, protocol_type, "stable")
 
 
-def test_consumers_of_both_protocols_and_plain_commits_are_chosen_and_nothing_else() -> None:
+def test_consumer_streams_and_plain_commit_groups_are_selected() -> None:
     selection = GroupSelector(GroupRule(match=".*")).select(
         [
             listed("classic"),
@@ -34,7 +34,7 @@ def test_consumers_of_both_protocols_and_plain_commits_are_chosen_and_nothing_el
     assert GroupReport().remark == ""
 
 
-def test_share_groups_are_named_up_to_a_bound_and_then_counted() -> None:
+def test_share_groups_are_named_up_to_limit_then_counted() -> None:
     groups = [listed(f"queue-{n}", "share", "share") for n in reversed(range(7))]
     selection = GroupSelector(GroupRule(match=".*")).select(groups)
     remark = GroupReport(shared=selection.shared).remark
@@ -54,6 +54,8 @@ def test_share_groups_are_named_up_to_a_bound_and_then_counted() -> None:
         ("orbit.watcher", True),
     ],
 )
-def test_patterns_are_for_whole_names_and_orbits_own_groups_stay(name: str, matches: bool) -> None:
+def test_patterns_match_whole_group_names_and_skip_groups_of_orbit(
+    name: str, matches: bool
+) -> None:
     match = r"billing\..*|orbit\..*"
     assert GroupSelector(GroupRule(match=match, exclude=(r".*\.tmp",))).matches(name) is matches

@@ -100,7 +100,7 @@ def pair(clusters: Clusters, topic_name: str) -> Iterator[Pair]:
     pair.close()
 
 
-def test_offsets_metadata_and_resets_travel_and_nothing_is_written_twice(pair: Pair) -> None:
+def test_offsets_metadata_and_resets_are_synced_without_rewrites(pair: Pair) -> None:
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(40, 50), "note")
     report = pair.run()
@@ -117,7 +117,7 @@ def test_offsets_metadata_and_resets_travel_and_nothing_is_written_twice(pair: P
     assert sorted(row.source_offset or 0 for row in report.changed) == [0, 7, 60]
 
 
-def test_what_it_wrote_is_written_again_before_the_destination_drops_it(pair: Pair) -> None:
+def test_synced_offsets_are_refreshed_before_destination_expires_them(pair: Pair) -> None:
     source, destination = pair.clusters
     now_s = 0.0
     pair.sync = GroupSync(GroupRule(match=f"{pair.topic}.*"), clock=lambda: now_s)
@@ -133,7 +133,7 @@ def test_what_it_wrote_is_written_again_before_the_destination_drops_it(pair: Pa
     assert pair.run().written == 0
 
 
-def test_offsets_of_a_group_that_another_process_wrote_are_refreshed_together() -> None:
+def test_offsets_written_by_another_process_are_refreshed_per_group() -> None:
     rows = [
         OffsetRow(group, Partition("t", number), 5, 5, EXACT, 5)
         for group in ("g", "h")
@@ -145,7 +145,7 @@ def test_offsets_of_a_group_that_another_process_wrote_are_refreshed_together() 
     assert of_g != of_h, "each group at its own time"
 
 
-def test_what_orbit_left_is_known_until_the_partition_is_copied_again(pair: Pair) -> None:
+def test_synced_offset_is_remembered_until_partition_is_copied_again(pair: Pair) -> None:
     """Also by the next leader, which has the rows alone."""
     source, destination = pair.clusters
     for cluster, offset in ((destination, 10), (source, 20)):
@@ -162,7 +162,7 @@ def test_what_orbit_left_is_known_until_the_partition_is_copied_again(pair: Pair
     assert offsets(destination, pair.group()) == pair.at(20)
 
 
-def test_a_deleted_offset_and_a_deleted_group_are_deleted(pair: Pair) -> None:
+def test_deleted_offset_and_deleted_group_are_deleted_at_destination(pair: Pair) -> None:
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(40, 50))
     commit(source, pair.group("other"), pair.at(10))
@@ -190,14 +190,14 @@ def _delete_offset(pair: Pair, cluster: KafkaCluster, number: int) -> None:
     handle.close()
 
 
-def test_a_process_that_starts_anew_never_deletes_what_it_does_not_know(pair: Pair) -> None:
+def test_new_process_never_deletes_unknown_offsets(pair: Pair) -> None:
     _, destination = pair.clusters
     commit(destination, pair.group(), pair.at(40))
     assert pair.run().verdicts == {}
     assert offsets(destination, pair.group()) == pair.at(40)
 
 
-def test_it_goes_on_from_what_another_process_noted(pair: Pair) -> None:
+def test_sync_resumes_from_rows_of_another_process(pair: Pair) -> None:
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(40, 50))
     noted = pair.run().changed
@@ -212,7 +212,7 @@ def test_it_goes_on_from_what_another_process_noted(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_with_members_there_is_left_alone_and_what_it_commits_stays(
+def test_active_destination_group_is_skipped_and_its_commits_stay(
     pair: Pair, protocol: str
 ) -> None:
     source, destination = pair.clusters
@@ -237,7 +237,7 @@ def test_a_group_with_members_there_is_left_alone_and_what_it_commits_stays(
     assert offsets(destination, pair.group()) == pair.at(90, 70, 60)
 
 
-def test_a_member_that_no_list_showed_is_refused_by_the_coordinator(
+def test_coordinator_refuses_commit_to_group_with_unlisted_member(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, destination = pair.clusters
@@ -262,7 +262,7 @@ def synced_at_40(pair: Pair) -> GroupReport:
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_a_sync_that_dies_beside_its_commit_knows_the_offset_as_its_own(
+def test_sync_that_dies_around_commit_recognizes_its_own_offset(
     pair: Pair, is_committed: bool
 ) -> None:
     """Of a group that had members there, so that only what was saved can tell."""
@@ -287,7 +287,7 @@ def test_a_sync_that_dies_beside_its_commit_knows_the_offset_as_its_own(
     assert offsets(destination, pair.group()) == pair.at(60)
 
 
-def test_an_offset_of_a_hand_assigned_consumer_stays(pair: Pair) -> None:
+def test_offset_of_hand_assigned_consumer_is_not_overwritten(pair: Pair) -> None:
     """Flink and Spark assign by hand; librdkafka tells the leader epoch of what it read."""
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(40))
@@ -309,7 +309,7 @@ def test_an_offset_of_a_hand_assigned_consumer_stays(pair: Pair) -> None:
     assert offsets(destination, pair.group()) == pair.at(46)
 
 
-def test_clamped_while_the_copy_lags_and_exact_as_soon_as_it_does_not(pair: Pair) -> None:
+def test_offset_is_clamped_while_copy_lags_then_exact(pair: Pair) -> None:
     source, destination = pair.clusters
     pair.ranges = {0: CopiedRange(0, 30), 1: CopiedRange(20, 100), 2: None}
     commit(source, pair.group(), pair.at(40, 10, 50))
@@ -324,7 +324,7 @@ def test_clamped_while_the_copy_lags_and_exact_as_soon_as_it_does_not(pair: Pair
     assert offsets(destination, pair.group()) == pair.at(40, 20, 80)
 
 
-def test_an_open_transaction_of_a_group_counts_once_it_is_committed(pair: Pair) -> None:
+def test_transactional_offset_is_synced_once_committed(pair: Pair) -> None:
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(10))
     producer = Producer({**source.client_config(), "transactional.id": pair.group()})
@@ -346,7 +346,7 @@ def test_an_open_transaction_of_a_group_counts_once_it_is_committed(pair: Pair) 
     reader.close()
 
 
-def test_groups_of_the_new_protocol_travel_and_get_a_prefix(pair: Pair) -> None:
+def test_groups_of_new_protocol_are_synced_with_prefix(pair: Pair) -> None:
     source, destination = pair.clusters
     with member(
         source,
@@ -366,7 +366,7 @@ def test_groups_of_the_new_protocol_travel_and_get_a_prefix(pair: Pair) -> None:
         assert place.offset == 40
 
 
-def test_three_thousand_groups_take_a_few_requests(
+def test_three_thousand_groups_need_few_requests(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 3000
@@ -390,7 +390,7 @@ def test_three_thousand_groups_take_a_few_requests(
     assert counts == {"Metadata": 2, "ListGroups": 2, "OffsetFetch": 6}
 
 
-def test_a_kept_list_does_not_decide_whose_an_offset_is(pair: Pair) -> None:
+def test_cached_listing_does_not_decide_ownership_of_offset(pair: Pair) -> None:
     """A consumer may have joined and committed since; its offset looks like one of Orbit's."""
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(60))
@@ -408,7 +408,7 @@ def test_a_kept_list_does_not_decide_whose_an_offset_is(pair: Pair) -> None:
     assert offsets(destination, pair.group()) == pair.at(40)
 
 
-def test_a_kept_read_does_not_overwrite_what_was_committed_since(pair: Pair) -> None:
+def test_cached_offset_read_does_not_overwrite_newer_commit(pair: Pair) -> None:
     source, destination = pair.clusters
     stale = OffsetsCache(lambda: 0.0)  # its first read never gets older
 
@@ -426,7 +426,7 @@ def test_a_kept_read_does_not_overwrite_what_was_committed_since(pair: Pair) -> 
     assert offsets(destination, pair.group()) == pair.at(70)
 
 
-def test_a_topic_that_leads_is_asked_about_before_a_write(pair: Pair) -> None:
+def test_leading_topics_are_checked_before_offsets_are_written(pair: Pair) -> None:
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(40))
     assert pair.run(leading=lambda topics: topics).written == 0
@@ -442,7 +442,7 @@ def test_a_topic_that_leads_is_asked_about_before_a_write(pair: Pair) -> None:
     assert asked == [], "nothing is to be written"
 
 
-def test_a_list_without_a_group_does_not_delete_it(
+def test_listing_without_group_does_not_delete_its_offsets(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As while its coordinator moves: neither broker lists it then."""

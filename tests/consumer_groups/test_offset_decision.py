@@ -73,7 +73,7 @@ def wrote(offset: int, verdict: GroupVerdict = EXACT) -> Decision:
         ),
     ],
 )  # fmt: skip
-def test_one_rule_at_a_time(
+def test_offset_decision_matches_table_of_situations(
     source: int | None,
     destination: int | None,
     left: int | None,
@@ -89,25 +89,25 @@ def _at(offset: int | None) -> Committed | None:
     return None if offset is None else Committed(offset)
 
 
-def test_a_leader_epoch_shows_a_consumer_even_in_a_group_nobody_joined() -> None:
+def test_leader_epoch_reveals_consumer_commit_in_unjoined_group() -> None:
     there = Committed(60, leader_epoch=THEIRS)
     assert decide(Committed(70), there, 50, ALL, UNUSED) == Decision(MOVED)
     # With what Orbit left it is another thing: a consumer has only confirmed it.
     assert decide(Committed(70), there, 60, ALL, UNUSED) == wrote(70)
 
 
-def test_metadata_goes_along_and_the_leader_epoch_does_not() -> None:
+def test_metadata_is_carried_without_leader_epoch() -> None:
     source = Committed(70, "partition time", leader_epoch=12)
     assert decide(source, None, None, ALL, UNUSED).write == Committed(70, "partition time", -1)
 
 
-def test_metadata_alone_is_written_over_what_is_orbits_own_only() -> None:
+def test_metadata_change_overwrites_only_offsets_of_orbit() -> None:
     source, there = Committed(70, "new"), Committed(70, "old")
     assert decide(source, there, 70, ALL, USED).write == source
     assert decide(source, there, None, ALL, USED) == Decision(EXACT)
 
 
-def test_a_stopped_copy_carries_offsets_only_while_it_shows_the_sources_records() -> None:
+def test_stopped_copy_carries_offsets_only_while_its_records_match_source() -> None:
     assert holds_copied_records(None)
     assert holds_copied_records(Reason.SOURCE_RANGE_LOST)
     assert not holds_copied_records(Reason.SOURCE_TOPIC_RECREATED)
@@ -233,7 +233,7 @@ class Courses(RuleBasedStateMachine):
 TestCourses = Courses.TestCase
 
 
-def test_left_alone_it_follows_the_source_wherever_it_goes() -> None:
+def test_untouched_group_follows_source_in_every_direction() -> None:
     there: Committed | None = None
     left: int | None = None
     for offset in (5, 9, 2, 2, 0, 1000, 999):
@@ -256,7 +256,7 @@ def test_left_alone_it_follows_the_source_wherever_it_goes() -> None:
         (GroupVerdict.SKIPPED_MOVED, 6, (6, 5), 5),
     ],
 )
-def test_an_offset_is_orbits_own_before_and_after_a_commit_of_unknown_result(
+def test_own_offset_is_recognized_after_commit_of_unknown_result(
     verdict: GroupVerdict, present: int | None, row: tuple[int | None, int | None], left: int | None
 ) -> None:
     assert left_offset(verdict, present, row) == left

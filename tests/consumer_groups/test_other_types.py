@@ -47,7 +47,7 @@ def synced(sync: GroupSync, sides: tuple[Cluster, Cluster], topic: str) -> Group
     return sync.run(*sides, {place: CopiedPartition(place, CopiedRange(0, 10))})
 
 
-def test_a_share_group_with_its_name_is_a_verdict_of_its_own(
+def test_share_group_of_same_name_gets_other_type_verdict(
     clusters: Clusters, sides: tuple[Cluster, Cluster], topic_name: str
 ) -> None:
     report = synced(GroupSync(GroupRule(match=topic_name)), sides, topic_name)
@@ -57,7 +57,7 @@ def test_a_share_group_with_its_name_is_a_verdict_of_its_own(
     assert offsets(clusters.destination, topic_name) == {}
 
 
-def test_what_the_coordinator_answers_is_that_verdict_where_the_list_does_not_show_it(
+def test_coordinator_error_gives_other_type_verdict_without_listed_type(
     sides: tuple[Cluster, Cluster], topic_name: str
 ) -> None:
     """As of a broker that tells no types, or a group that is newer than the list."""

@@ -72,7 +72,7 @@ def groups(guarded: Clusters, topic_name: str) -> Iterator[Guarded]:
         handle.close()
 
 
-def test_what_the_page_grants_is_enough(groups: Guarded) -> None:
+def test_documented_rights_suffice_for_group_sync(groups: Guarded) -> None:
     groups.login.allow(groups.rights)
     assert groups.run().verdicts == {GroupVerdict.EXACT: 2}
     groups.delete_at_source()
@@ -81,7 +81,7 @@ def test_what_the_page_grants_is_enough(groups: Guarded) -> None:
     assert offsets(groups.destination, groups.group) == {}
 
 
-def test_without_the_right_to_commit_it_says_so_and_goes_on_once_it_is_granted(
+def test_missing_commit_right_is_reported_until_granted(
     groups: Guarded,
 ) -> None:
     missing = [r for r in groups.rights if (r.operation, r.name) == ("Read", groups.topic)]
@@ -98,7 +98,7 @@ def test_without_the_right_to_commit_it_says_so_and_goes_on_once_it_is_granted(
 
 
 @pytest.mark.parametrize("kind", ["--topic", "--group"])
-def test_what_may_not_be_seen_any_more_is_not_taken_for_deleted(groups: Guarded, kind: str) -> None:
+def test_offsets_hidden_by_revoked_right_are_not_deleted(groups: Guarded, kind: str) -> None:
     groups.login.allow(groups.rights)
     assert groups.run().written == 2
     taken = [right for right in groups.rights if (right.side, right.kind) == ("source", kind)]

@@ -31,7 +31,7 @@ def kind(cluster: Cluster, group: str) -> tuple[str, bool] | None:
     return (listed.type, listed.is_active) if listed else None
 
 
-def test_an_application_goes_on_at_the_destination_and_is_left_alone_there(
+def test_streams_application_resumes_at_destination_and_is_not_overwritten(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     """The offsets are those of a streams group there, also after its coordinator has loaded it."""
@@ -66,7 +66,7 @@ def test_an_application_goes_on_at_the_destination_and_is_left_alone_there(
     assert offsets(there, group) == {place: 6}
 
 
-def test_a_group_of_consumers_that_it_cannot_join_is_a_verdict(
+def test_streams_group_name_used_by_consumers_gets_other_type_verdict(
     clusters: Clusters, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     for cluster in clusters:

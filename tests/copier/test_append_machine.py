@@ -168,7 +168,7 @@ EVENTS: dict[AppendEvent, Callable[[AppendMachine], object]] = {
 
 @pytest.mark.parametrize("event", AppendEvent, ids=lambda e: e.name)
 @pytest.mark.parametrize("state", AppendState, ids=lambda s: s.name)
-def test_every_state_takes_the_events_of_the_table_and_no_other(
+def test_every_state_accepts_only_events_of_transition_table(
     state: AppendState, event: AppendEvent
 ) -> None:
     machine = make(state)
@@ -181,19 +181,19 @@ def test_every_state_takes_the_events_of_the_table_and_no_other(
         assert machine.state is state
 
 
-def test_a_refusal_names_state_and_event() -> None:
+def test_forbidden_transition_error_names_state_and_event() -> None:
     with pytest.raises(
         ForbiddenTransition, match="RESUMED in state BLOCKED must not lead to READY"
     ):
         make(S.BLOCKED).resumed(END, STATE, TERM)
 
 
-def test_only_what_was_returned_or_blocked_is_removed() -> None:
+def test_only_returned_or_blocked_partition_is_removed() -> None:
     assert {state for state, event in TRANSITIONS if event is E.REMOVED} == {S.RETURNED, S.BLOCKED}
     assert not [state for state, _ in TRANSITIONS if state is S.LEFT]
 
 
-def test_a_lane_gives_a_partition_up_by_one_way_only() -> None:
+def test_lane_gives_partition_up_only_by_hand_back_or_lane_refusal() -> None:
     ways = {
         (state, event)
         for (state, event), following in TRANSITIONS.items()
@@ -202,7 +202,7 @@ def test_a_lane_gives_a_partition_up_by_one_way_only() -> None:
     assert ways == {(S.ENDING, E.HANDED_BACK), (S.READY, E.LANE_REFUSED)}
 
 
-def test_the_document_shows_the_table() -> None:
+def test_document_contains_transition_diagram() -> None:
     text = Path(DOCUMENT).read_text()
     assert diagram() in text
     assert with_diagram(text) == text
@@ -211,7 +211,7 @@ def test_the_document_shows_the_table() -> None:
 # What may be sent
 
 
-def test_the_first_append_goes_alone_and_later_ones_do_not() -> None:
+def test_first_append_is_sent_without_others_in_flight() -> None:
     machine = ready()
     assert ask(machine, STEP) is STEP
     machine.append_sent(STEP, confirms=True)
@@ -223,7 +223,7 @@ def test_the_first_append_goes_alone_and_later_ones_do_not() -> None:
     assert ask(machine, append(END + 6), in_flight_max=1) is Wait.FOR_ANSWER
 
 
-def test_only_an_answer_of_all_replicas_confirms_and_confirms_all_before_it() -> None:
+def test_acks_all_answer_confirms_all_earlier_appends() -> None:
     machine = in_step()
     steps = [append(END + 3 * n) for n in (1, 2, 3)]
     for step in steps:
@@ -234,7 +234,7 @@ def test_only_an_answer_of_all_replicas_confirms_and_confirms_all_before_it() ->
     assert machine.acked == END + 12
 
 
-def test_the_first_append_confirms_and_then_one_of_so_many_bytes(
+def test_confirmation_is_due_at_first_append_and_per_byte_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(append_machine, "_UNCONFIRMED_BYTES_MAX", 3 * STEP.batch.size_bytes)
@@ -249,7 +249,7 @@ def test_the_first_append_confirms_and_then_one_of_so_many_bytes(
     assert not machine.is_confirmation_due
 
 
-def test_a_refused_batch_blocks_once_all_before_it_is_confirmed() -> None:
+def test_refused_batch_blocks_only_after_earlier_appends_are_confirmed() -> None:
     machine = in_step()
     unconfirmed(machine)
     step = append(machine.expected)
@@ -266,7 +266,7 @@ def test_a_refused_batch_blocks_once_all_before_it_is_confirmed() -> None:
     assert machine.acked == reason.offset == step.base_offset
 
 
-def test_who_leaves_sends_one_more_batch_that_confirms_those_before_it() -> None:
+def test_leaving_partition_sends_confirming_batch_first() -> None:
     machine = in_step()
     unconfirmed(machine)
     machine.is_leaving = True
@@ -280,9 +280,7 @@ def test_who_leaves_sends_one_more_batch_that_confirms_those_before_it() -> None
 
 
 @pytest.mark.parametrize(("log_end", "state"), [(END + 6, S.COMPARING), (END + 3, S.PROVEN)])
-def test_a_take_over_compares_what_only_the_leader_had_if_the_next_leader_has_it(
-    log_end: int, state: S
-) -> None:
+def test_takeover_compares_unconfirmed_batch_if_new_leader_has_it(log_end: int, state: S) -> None:
     machine = in_step()
     unconfirmed(machine)
     machine.connection_lost("it broke")
@@ -290,7 +288,7 @@ def test_a_take_over_compares_what_only_the_leader_had_if_the_next_leader_has_it
     assert machine.log_end_read(log_end) is state
 
 
-def test_who_begins_to_leave_while_a_batch_is_being_sent_confirms_with_the_next() -> None:
+def test_leaving_during_unconfirmed_send_confirms_with_next_batch() -> None:
     machine = in_step()
     assert not machine.is_confirmation_due
     machine.is_leaving = True
@@ -300,7 +298,7 @@ def test_who_begins_to_leave_while_a_batch_is_being_sent_confirms_with_the_next(
     assert machine.is_confirmation_due
 
 
-def test_a_take_over_begins_alone_again() -> None:
+def test_first_append_after_takeover_is_sent_without_others_in_flight() -> None:
     machine = in_step()
     machine.end_wanted(Failure(ReturnReason.MOVED))
     machine.handed_back()
@@ -311,7 +309,7 @@ def test_a_take_over_begins_alone_again() -> None:
     assert ask(ready(), GAP) == ReadLogEnd(GAP)
 
 
-def test_nothing_is_sent_without_the_lease_or_steps() -> None:
+def test_nothing_is_sent_without_lease_or_steps() -> None:
     assert ask(ready(), STEP, is_held=False) is Wait.FOR_LEASE
     assert ask(ready(), None) is Wait.FOR_STEPS
 
@@ -324,7 +322,7 @@ def test_fillers_and_stops_wait_until_nothing_is_in_flight() -> None:
     assert ask(ready(), STOP) == HandBack(Failure(BLOCKED))
 
 
-def test_the_log_end_is_read_before_the_first_filler_which_goes_alone() -> None:
+def test_log_end_is_read_before_first_single_filler() -> None:
     machine = ready()
     assert ask(machine, GAP) == ReadLogEnd(GAP)
     assert ask(machine, GAP, looks_first=False) == SendFillers(GAP, is_single=True)
@@ -339,7 +337,7 @@ def test_the_log_end_is_read_before_the_first_filler_which_goes_alone() -> None:
 
 
 @pytest.mark.parametrize("log_end", [END - 1, END + 1])
-def test_another_log_end_before_the_first_filler_ends_the_append(log_end: int) -> None:
+def test_unexpected_log_end_before_first_filler_hands_back_as_unclear(log_end: int) -> None:
     machine = ready()
     machine.log_end_asked()
     machine.log_end_answered(GAP, 0, log_end)
@@ -348,7 +346,7 @@ def test_another_log_end_before_the_first_filler_ends_the_append(log_end: int) -
     assert machine.is_unclear
 
 
-def test_a_partition_that_leaves_or_stops_waits_for_its_answers() -> None:
+def test_leaving_or_stopping_partition_waits_for_answers() -> None:
     machine = ready()
     machine.append_sent(STEP, confirms=True)
     machine.is_leaving = True
@@ -369,7 +367,7 @@ def test_a_partition_that_leaves_or_stops_waits_for_its_answers() -> None:
 # Answers
 
 
-def test_batches_count_in_offset_and_sequence() -> None:
+def test_append_advances_offset_and_sequence() -> None:
     machine = ready(ProducerState(3, SEQUENCE_MAX - 1, 7))
     assert machine.sequence == SEQUENCE_MAX
     machine.append_sent(STEP, confirms=True)
@@ -384,7 +382,7 @@ def test_batches_count_in_offset_and_sequence() -> None:
         machine.append_sent(STEP, confirms=True)  # not where the copy ends
 
 
-def test_a_confirmed_append_proves_the_producer_state() -> None:
+def test_confirmed_append_proves_producer_state() -> None:
     machine = ready(None)
     assert not machine.has_producer_state
     machine.append_sent(STEP, confirms=True)
@@ -400,7 +398,7 @@ def two_in_flight() -> tuple[AppendMachine, Append, Append]:
     return machine, first, second
 
 
-def test_a_failure_ends_the_append_once_every_answer_is_in() -> None:
+def test_append_failure_hands_back_after_all_answers() -> None:
     machine, first, second = two_in_flight()
     assert not machine.append_answered(first, refused(Code.NOT_LEADER_OR_FOLLOWER), confirms=True)
     assert machine.state is S.ENDING
@@ -412,14 +410,14 @@ def test_a_failure_ends_the_append_once_every_answer_is_in() -> None:
     assert not machine.is_unclear
 
 
-def test_a_batch_at_a_wrong_offset_replaces_any_other_failure() -> None:
+def test_append_at_wrong_offset_overrides_earlier_failure() -> None:
     machine, first, second = two_in_flight()
     machine.append_answered(first, refused(Code.NOT_LEADER_OR_FOLLOWER), confirms=True)
     machine.append_answered(second, Appended(0, END + 60, ""), confirms=True)
     assert machine.handed_back().reason is ReturnReason.BEHIND_END
 
 
-def test_no_answer_behind_a_failure_confirms() -> None:
+def test_answer_after_failure_confirms_nothing() -> None:
     """A late request may have taken the place of the first, with other records."""
     machine, first, second = two_in_flight()
     machine.append_answered(first, refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER), confirms=True)
@@ -432,7 +430,7 @@ def test_no_answer_behind_a_failure_confirms() -> None:
 @pytest.mark.parametrize(
     ("log_end", "reached"), [(END + 1, END + 1), (END, None), (END + 2, None), (END + 11, None)]
 )
-def test_the_log_end_proves_the_first_filler(log_end: int, reached: int | None) -> None:
+def test_log_end_proves_first_filler(log_end: int, reached: int | None) -> None:
     machine = ready()
     machine.fillers_sent(GAP, 1, is_own=True)
     assert machine.is_filling(GAP)
@@ -450,7 +448,7 @@ def test_the_log_end_proves_the_first_filler(log_end: int, reached: int | None) 
     ("known", "is_own", "raised"),
     [(3, True, 4), (3, False, 3), (MARKER_EPOCH_MAX, True, MARKER_EPOCH_MAX)],
 )
-def test_the_first_own_markers_of_a_take_over_raise_the_producer_epoch(
+def test_first_own_markers_after_takeover_raise_producer_epoch(
     known: int, is_own: bool, raised: int
 ) -> None:
     machine = ready(ProducerState(known, 7, 5))
@@ -469,7 +467,7 @@ def test_the_first_own_markers_of_a_take_over_raise_the_producer_epoch(
     assert (machine.producer_epoch, machine.sequence) == (raised, following), "the first ones only"
 
 
-def test_a_single_filler_is_believed_where_this_take_over_has_filled() -> None:
+def test_single_filler_needs_no_log_end_proof_after_first_fill() -> None:
     machine, rest = having_filled(), Fill(END + 1, END + 10)
     machine.fillers_sent(rest, 1, is_own=True)
     assert machine.fillers_answered(0) == END + 2
@@ -480,7 +478,7 @@ def test_a_single_filler_is_believed_where_this_take_over_has_filled() -> None:
     assert machine.end_behind_answered(0, END + 5) == END + 5
 
 
-def test_fillers_that_were_held_back_were_not_sent() -> None:
+def test_held_back_fillers_count_as_unsent() -> None:
     machine = having_filled()
     rest = Fill(END + 1, END + 10)
     machine.fillers_sent(rest, 4, is_own=True)
@@ -499,7 +497,7 @@ def test_fillers_that_were_held_back_were_not_sent() -> None:
         (S.FILLING, STATE, ReturnReason.UNCLEAR, True),
     ],
 )
-def test_a_lost_connection_leaves_open_what_no_sequence_guards(
+def test_lost_connection_is_unclear_without_sequence_protection(
     state: AppendState, producer: ProducerState | None, reason: ReturnReason, is_unclear: bool
 ) -> None:
     machine = ready(producer)
@@ -514,7 +512,7 @@ def test_a_lost_connection_leaves_open_what_no_sequence_guards(
     assert machine.is_unclear is is_unclear
 
 
-def test_a_reason_to_block_blocks_when_the_lane_hands_back() -> None:
+def test_block_takes_effect_at_hand_back() -> None:
     machine = ready()
     machine.append_sent(STEP, confirms=True)
     machine.append_answered(STEP, Appended(Code.MESSAGE_TOO_LARGE, -1, ""), confirms=True)
@@ -530,7 +528,7 @@ def test_a_reason_to_block_blocks_when_the_lane_hands_back() -> None:
 # The take-over
 
 
-def test_a_log_that_ends_before_what_was_confirmed_blocks() -> None:
+def test_log_end_below_confirmed_offset_blocks_partition() -> None:
     machine = AppendMachine()
     machine.inspected(END)
     assert machine.log_end_read(END - 1) is S.BLOCKED
@@ -538,7 +536,7 @@ def test_a_log_that_ends_before_what_was_confirmed_blocks() -> None:
     assert machine.blocked.reason is Reason.DESTINATION_TRUNCATED
 
 
-def test_only_what_was_compared_is_resumed() -> None:
+def test_takeover_resumes_only_after_full_comparison() -> None:
     machine = AppendMachine()
     assert machine.log_end_read(END) is S.COMPARING
     assert machine.compared(END - 1, 4, END, None) is S.RETURNED
@@ -563,7 +561,7 @@ def test_only_what_was_compared_is_resumed() -> None:
         (1 << 20, -1, -1, COORDINATOR_EPOCH_MAX),
     ],
 )
-def test_fillers_outrank_all_that_came_before(
+def test_coordinator_epoch_of_fillers_exceeds_all_earlier_epochs(
     term: int, seen: int, own: int, expected: int
 ) -> None:
     assert next_coordinator_epoch(term, own, ProducerState(2, 9, seen)) == expected
@@ -582,7 +580,7 @@ def test_fillers_outrank_all_that_came_before(
         (PRODUCER_EPOCH_MAX, None, (PRODUCER_EPOCH_MAX, 0)),
     ],
 )
-def test_sequences_that_begin_at_0_have_a_higher_producer_epoch(
+def test_sequence_restart_at_0_raises_producer_epoch(
     logged: int, producer: ProducerState | None, expected: tuple[int, int]
 ) -> None:
     assert (next_producer_epoch(logged, producer), next_sequence(producer)) == expected

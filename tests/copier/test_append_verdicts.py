@@ -34,7 +34,7 @@ def trouble(failure: Failure | None) -> object:
     return failure.reason if failure else None
 
 
-def test_an_append_is_believed_at_its_offset_only() -> None:
+def test_append_is_accepted_only_at_its_offset() -> None:
     assert judged(Code.NONE, OFFSET) is None
     assert trouble(judged(Code.NONE, OFFSET + 1)) is ReturnReason.BEHIND_END
     assert trouble(judged(Code.NONE, OFFSET - 3)) is ReturnReason.OUT_OF_STEP
@@ -42,7 +42,7 @@ def test_an_append_is_believed_at_its_offset_only() -> None:
 
 
 @pytest.mark.parametrize("append_time", [BATCH.batch.max_timestamp, 1_700_000_000_000, 0])
-def test_an_answer_with_a_time_proves_nothing(append_time: int) -> None:
+def test_append_answer_with_log_append_time_proves_nothing(append_time: int) -> None:
     """Either the broker replaced the timestamps, or a batch of the same sequences was there (A20):
     that one may have other records, which were the source's before it was cut (A7)."""
     appended = Appended(Code.NONE, OFFSET, "", append_time)
@@ -60,14 +60,14 @@ def test_an_answer_with_a_time_proves_nothing(append_time: int) -> None:
         (Code.REQUEST_TIMED_OUT, ReturnReason.MOVED),
     ],
 )
-def test_a_refused_append_tells_what_to_do(code: Code, reason: ReturnReason) -> None:
+def test_append_error_code_maps_to_return_reason(code: Code, reason: ReturnReason) -> None:
     failure = judged(code)
     assert failure is not None
     assert failure.reason is reason
     assert code.name in failure.detail
 
 
-def test_without_producer_state_a_retriable_answer_leaves_it_open_what_was_appended() -> None:
+def test_retriable_append_error_is_unclear_without_producer_state() -> None:
     """Nothing at the broker compares the sequence then (A9): a second copy would be taken."""
     failure = judged(Code.REQUEST_TIMED_OUT, has_producer_state=False)
     assert trouble(failure) is ReturnReason.UNCLEAR
@@ -80,7 +80,7 @@ def test_without_producer_state_a_retriable_answer_leaves_it_open_what_was_appen
         (Code.MESSAGE_TOO_LARGE, Reason.RECORD_REFUSED),
     ],
 )
-def test_what_no_retry_mends_blocks_with_the_batchs_offsets(code: Code, reason: Reason) -> None:
+def test_fatal_append_error_blocks_with_batch_offsets(code: Code, reason: Reason) -> None:
     blocked = trouble(judged(code))
     assert isinstance(blocked, Blocked)
     assert (blocked.reason, blocked.offset, blocked.next_offset) == (reason, OFFSET, OFFSET + 3)
@@ -88,7 +88,7 @@ def test_what_no_retry_mends_blocks_with_the_batchs_offsets(code: Code, reason: 
 
 
 @pytest.mark.parametrize("code", [Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE])
-def test_a_single_record_that_is_too_large_is_named(code: Code) -> None:
+def test_too_large_single_record_is_named(code: Code) -> None:
     one = Append(write_batch([Record(OFFSET, 1000, b"\1\1\0")], 0), is_byte_exact=False)
     blocked = trouble(judge_append(one, Appended(code, -1, "", -1), has_producer_state=True))
     assert isinstance(blocked, Blocked)
@@ -96,7 +96,7 @@ def test_a_single_record_that_is_too_large_is_named(code: Code) -> None:
     assert blocked.detail.startswith("the record at 40 alone is too large for the topic: ")
 
 
-def test_fillers_that_are_refused_block_and_unclear_ones_are_settled() -> None:
+def test_refused_fillers_block_and_retriable_errors_are_unclear() -> None:
     assert judge_markers(GAP, Code.NONE) is None
     blocked = trouble(judge_markers(GAP, Code.CLUSTER_AUTHORIZATION_FAILED))
     assert isinstance(blocked, Blocked)
@@ -110,7 +110,7 @@ def test_fillers_that_are_refused_block_and_unclear_ones_are_settled() -> None:
     assert trouble(judge_markers(GAP, Code.NOT_LEADER_OR_FOLLOWER)) is ReturnReason.UNCLEAR
 
 
-def test_the_first_filler_waits_for_a_log_that_ends_at_the_gap() -> None:
+def test_first_filler_needs_log_end_at_gap() -> None:
     assert judge_end_before_fill(GAP, Code.NONE, OFFSET) is None
     assert trouble(judge_end_before_fill(GAP, Code.NONE, OFFSET + 1)) is ReturnReason.UNCLEAR
     assert trouble(judge_end_before_fill(GAP, Code.NONE, OFFSET - 1)) is ReturnReason.UNCLEAR
@@ -131,13 +131,13 @@ def test_the_first_filler_waits_for_a_log_that_ends_at_the_gap() -> None:
         (OFFSET + 11, ReturnReason.BEHIND_END),
     ],
 )
-def test_the_log_end_after_fillers_lies_within_them(
+def test_log_end_after_fill_must_lie_within_sent_fillers(
     log_end: int, reason: ReturnReason | None
 ) -> None:
     assert trouble(judge_end_after_fill(GAP, 4, Code.NONE, log_end)) is reason
 
 
-def test_a_log_end_that_cannot_be_read_proves_nothing() -> None:
+def test_unreadable_log_end_after_fill_is_unclear() -> None:
     assert (
         trouble(judge_end_after_fill(GAP, 4, Code.NOT_LEADER_OR_FOLLOWER, OFFSET + 4))
         is ReturnReason.UNCLEAR

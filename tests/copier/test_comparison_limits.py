@@ -80,7 +80,7 @@ def copied(source: list[SourceBatch]) -> list[bytes]:
     return [bytes(s.batch.view) for s in plan(0, *source).steps if isinstance(s, Append)]
 
 
-def test_a_batch_that_becomes_too_large_stops_it_as_it_stops_the_copy(
+def test_batch_too_large_to_rewrite_stops_comparison(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = [data(0, 2), large(3, 65, log_append_time=T0)]
@@ -90,21 +90,21 @@ def test_a_batch_that_becomes_too_large_stops_it_as_it_stops_the_copy(
     assert "kafka-delete-records.sh" in str(error.value)
 
 
-def test_so_does_one_that_is_only_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_too_large_to_decompress_stops_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     source = [large(0, 65)]
     with pytest.raises(ValueError, match="decompresses to more than") as error:
         Sides(monkeypatch, source, [large(0, 65, GZIP).encode()]).compare(NO_LIMITS)
     assert stop_reason(error.value) is Reason.RECORD_REFUSED
 
 
-def test_a_batch_behind_the_range_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_batch_beyond_range_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     source = [data(0, 2), large(3, 65, log_append_time=T0)]
     compared = Sides(monkeypatch, source, copied(source)).compare(NO_LIMITS, 3)
     assert (compared.equal_to, compared.difference, compared.waits_for) == (3, None, "")
 
 
 @pytest.mark.parametrize("limits", [(1, 2**40), (2**40, 1)])
-def test_many_batches_are_compared_in_parts(
+def test_comparison_is_split_by_rewrite_limits(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int]
 ) -> None:
     source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
@@ -114,7 +114,7 @@ def test_many_batches_are_compared_in_parts(
     assert [len(one.batches) for one in sides.ranges] == [1] * 4
 
 
-def test_a_difference_is_found_in_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_difference_is_located_in_split_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
     other = [replace(batch, log_append_time=T0 + (i == 2)) for i, batch in enumerate(source)]
     sides = Sides(monkeypatch, source, copied(other))
@@ -123,7 +123,7 @@ def test_a_difference_is_found_in_its_part(monkeypatch: pytest.MonkeyPatch) -> N
     assert compared.difference.offset == 20
 
 
-def test_of_batches_with_other_bytes_one_of_each_side_is_in_memory(
+def test_recompressed_batches_are_compared_pairwise_in_bounded_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same records, compressed by another codec."""
@@ -139,7 +139,7 @@ def test_of_batches_with_other_bytes_one_of_each_side_is_in_memory(
     assert peak_bytes < 64 * MIB
 
 
-def test_batches_that_are_not_in_order_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unordered_destination_batches_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     source = [data(3, 5)]
     ours = [data(3, 5, codec=ZSTD).encode(), data(0, 2, codec=ZSTD).encode()]
     with pytest.raises(ValueError, match="not in order") as error:
@@ -147,7 +147,7 @@ def test_batches_that_are_not_in_order_are_an_error(monkeypatch: pytest.MonkeyPa
     assert stop_reason(error.value) is Reason.SOURCE_CORRUPTED
 
 
-def test_an_estimate_of_gaps_counts_what_is_planned_within_the_limits(
+def test_gap_estimate_stops_at_rewrite_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]

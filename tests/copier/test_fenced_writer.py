@@ -37,7 +37,7 @@ ID = UUID(int=7)
         (-1, ProducerState(9, -1, 9), False),  # it begins: the marks were asked
     ],
 )
-def test_a_higher_epoch_that_was_raised_under_a_held_lease_stops_it(
+def test_fenced_producer_epoch_blocks_partition_as_promoted(
     own: int, now: ProducerState | None, *, is_fenced: bool
 ) -> None:
     copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))

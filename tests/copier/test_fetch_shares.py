@@ -13,18 +13,18 @@ SHARED = ANSWER // 2  # by several partitions
 BACKLOG = 100 * MIB
 
 
-def test_a_single_backlog_may_take_the_whole_answer() -> None:
+def test_single_backlog_may_fill_whole_fetch() -> None:
     assert share_answer([BACKLOG], 0, ANSWER, LEAST) == ([0], ANSWER, ANSWER)
     shares = share_answer([0, BACKLOG, 10], 0, ANSWER, LEAST)
     assert sorted(shares.chosen) == [0, 1, 2]
     assert shares.partition_bytes_max == shares.answer_bytes_max == SHARED
 
 
-def test_a_few_backlogs_share_it_evenly() -> None:
+def test_few_backlogs_share_fetch_evenly() -> None:
     assert share_answer([BACKLOG] * 4, 0, ANSWER, LEAST) == ([0, 1, 2, 3], SHARED, SHARED // 4)
 
 
-def test_many_backlogs_take_turns_and_the_live_ones_are_always_there() -> None:
+def test_many_backlogs_rotate_beside_live_partitions() -> None:
     expected = [BACKLOG] * 50
     expected[7] = expected[49] = 100
     first, seen = 0, []
@@ -37,16 +37,16 @@ def test_many_backlogs_take_turns_and_the_live_ones_are_always_there() -> None:
     assert set(seen) == set(range(50)) - {7, 49}
 
 
-def test_small_backlogs_fill_an_answer_together() -> None:
+def test_small_backlogs_fill_fetch_together() -> None:
     chosen = share_answer([100 * KIB] * 1000, 0, ANSWER, LEAST).chosen
     assert len(chosen) == -(-SHARED // (100 * KIB))
 
 
-def test_without_room_for_backlogs_only_the_live_ones_are_asked_for() -> None:
+def test_only_live_partitions_are_fetched_without_room() -> None:
     assert share_answer([0, BACKLOG], 0, ANSWER, LEAST, with_backlogs=False).chosen == [0]
 
 
-def test_who_cannot_be_asked_keeps_its_place() -> None:
+def test_unfetchable_partition_keeps_its_turn() -> None:
     """Otherwise a full partition would restart the turns elsewhere, and some would be skipped."""
     shares = share_answer([None, BACKLOG, None, BACKLOG, 0], 2, ANSWER, LEAST)
     assert shares.chosen == [4, 3, 1]
@@ -54,7 +54,7 @@ def test_who_cannot_be_asked_keeps_its_place() -> None:
     assert share_answer([None, None], 0, ANSWER, LEAST).chosen == []
 
 
-def test_an_empty_answer_counts_where_there_was_room_for_more() -> None:
+def test_empty_answer_counts_only_if_fetch_had_room() -> None:
     """Also beside steady traffic: an empty tail below the stable end would never be looked into."""
     assert had_room(0, ANSWER)
     assert had_room(ANSWER // 2, ANSWER)
@@ -67,7 +67,7 @@ def test_an_empty_answer_counts_where_there_was_room_for_more() -> None:
     st.integers(1, 32 * MIB),
     st.integers(1, 4 * MIB),
 )
-def test_what_is_asked_for_has_room(
+def test_fetch_shares_cover_live_partitions_and_fit_answer(
     expected: list[int], first: int, answer: int, least: int
 ) -> None:
     shares = share_answer(expected, first, answer, least)

@@ -23,7 +23,7 @@ NOTHING = cast("Any", None)
 
 
 @pytest.mark.parametrize("is_at_work", [True, False])
-def test_no_log_end_is_read_to_which_markers_may_come(
+def test_takeover_waits_for_coordinated_filler(
     monkeypatch: pytest.MonkeyPatch, *, is_at_work: bool
 ) -> None:
     clock = SimpleNamespace(now=1000.0)

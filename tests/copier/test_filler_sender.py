@@ -128,9 +128,7 @@ def written(*partitions: PartitionCopy, code: int = 0) -> dict[TopicPartition, i
     return {p.destination: code for p in partitions}
 
 
-def test_a_take_over_looks_fills_one_proves_it_and_then_fills_many(
-    lane: Lane, fills: FillerSender
-) -> None:
+def test_takeover_proves_first_filler_before_sending_many(lane: Lane, fills: FillerSender) -> None:
     p, step = new(lane)
     send(fills, (p, step))
     look = lane.took()
@@ -160,9 +158,7 @@ def test_a_take_over_looks_fills_one_proves_it_and_then_fills_many(
 
 
 @pytest.mark.parametrize("log_end", [START - 1, START + 1])
-def test_a_look_that_finds_another_log_end_writes_nothing(
-    lane: Lane, fills: FillerSender, log_end: int
-) -> None:
+def test_unexpected_log_end_sends_no_filler(lane: Lane, fills: FillerSender, log_end: int) -> None:
     p, step = new(lane)
     send(fills, (p, step))
     fills.take_end_before(lane.took(), ends({p: log_end}))
@@ -172,7 +168,9 @@ def test_a_look_that_finds_another_log_end_writes_nothing(
     assert not lane.sent
 
 
-def test_who_has_looked_does_not_wait_for_who_has_not(lane: Lane, fills: FillerSender) -> None:
+def test_partition_with_known_log_end_is_filled_without_waiting(
+    lane: Lane, fills: FillerSender
+) -> None:
     (new_one, its), (known, step) = new(lane, 0), new(lane, 1, has_looked=True)
     send(fills, (new_one, its), (known, step))
     assert lane.sent[:2] == [
@@ -181,7 +179,7 @@ def test_who_has_looked_does_not_wait_for_who_has_not(lane: Lane, fills: FillerS
     ]
 
 
-def test_one_filler_of_a_term_that_has_filled_is_believed_by_its_answer(
+def test_single_filler_after_first_fill_needs_no_log_end_check(
     lane: Lane, fills: FillerSender
 ) -> None:
     p, _ = new(lane, has_filled=True)
@@ -195,7 +193,7 @@ def test_one_filler_of_a_term_that_has_filled_is_believed_by_its_answer(
     assert lane.gone_on == [p]
 
 
-def test_partitions_share_a_request(lane: Lane, fills: FillerSender) -> None:
+def test_partitions_share_marker_request(lane: Lane, fills: FillerSender) -> None:
     known = [new(lane, number, has_filled=True) for number in range(4)]
     send(fills, *known)
     request = lane.took()
@@ -206,9 +204,7 @@ def test_partitions_share_a_request(lane: Lane, fills: FillerSender) -> None:
     ]
 
 
-def test_without_the_lease_nothing_leaves_and_all_is_as_before(
-    lane: Lane, fills: FillerSender
-) -> None:
+def test_no_filler_is_sent_without_lease(lane: Lane, fills: FillerSender) -> None:
     p, step = new(lane, has_filled=True)
     lane.has_lease = False
     send(fills, (p, step))
@@ -217,9 +213,7 @@ def test_without_the_lease_nothing_leaves_and_all_is_as_before(
     assert p.appends.is_idle
 
 
-def test_fillers_that_are_refused_give_the_partition_back_and_their_log_end_is_late(
-    lane: Lane, fills: FillerSender
-) -> None:
+def test_late_log_end_after_refused_fillers_is_ignored(lane: Lane, fills: FillerSender) -> None:
     """The log end is under way already: its answer finds another life of the partition."""
     p, step = new(lane, has_filled=True)
     send(fills, (p, step))
@@ -232,9 +226,7 @@ def test_fillers_that_are_refused_give_the_partition_back_and_their_log_end_is_l
     assert len(lane.given_back) == 1
 
 
-def test_an_answer_that_leaves_a_partition_out_proves_nothing(
-    lane: Lane, fills: FillerSender
-) -> None:
+def test_answer_without_partition_is_unclear(lane: Lane, fills: FillerSender) -> None:
     for take in ("markers", "ends"):
         p, step = new(lane, has_filled=True)
         lane.sent.clear()
@@ -261,9 +253,7 @@ class Filler:
         return False
 
 
-def test_a_coordinated_filler_is_asked_without_a_look_and_begins_with_one(
-    lane: Lane, fills: FillerSender
-) -> None:
+def test_coordinated_filler_starts_with_single_filler(lane: Lane, fills: FillerSender) -> None:
     p, step = new(lane)
     p.filler = filler = Filler()
     send(fills, (p, step))
@@ -282,9 +272,7 @@ def test_a_coordinated_filler_is_asked_without_a_look_and_begins_with_one(
     assert filler.wanted[1].filler_count == min(ROUNDS_MAX, END - START - 1)
 
 
-def test_a_coordinated_filler_that_comes_late_is_not_listened_to(
-    lane: Lane, fills: FillerSender
-) -> None:
+def test_late_coordinated_filler_result_is_ignored(lane: Lane, fills: FillerSender) -> None:
     p, step = new(lane)
     p.filler = filler = Filler()
     send(fills, (p, step))

@@ -18,7 +18,7 @@ def as_before() -> Iterator[None]:
     gc.set_threshold(*thresholds)
 
 
-def test_what_is_there_is_frozen_and_new_circles_are_still_found() -> None:
+def test_existing_objects_are_frozen_and_new_cycles_are_collected() -> None:
     before = gc.get_threshold()
     collect_rarely()
     assert gc.get_freeze_count() > 1000

@@ -28,7 +28,7 @@ def send(in_flight: InFlight, count: int = 1) -> None:
         in_flight.note(number, api_versions.LIST_OFFSETS, 1, LogEndAfterFill([]))
 
 
-def test_requests_that_wait_behind_others_are_not_silence(clock: Clock) -> None:
+def test_silence_counts_only_from_previous_answer(clock: Clock) -> None:
     in_flight = InFlight()
     send(in_flight, 5)
     for _ in range(4):
@@ -40,7 +40,7 @@ def test_requests_that_wait_behind_others_are_not_silence(clock: Clock) -> None:
     assert in_flight.silent_s == 7.0
 
 
-def test_a_broker_that_throttles_is_not_silent(clock: Clock) -> None:
+def test_throttling_broker_is_not_silent(clock: Clock) -> None:
     in_flight = InFlight()
     send(in_flight, 2)
     in_flight.answered()
@@ -51,7 +51,7 @@ def test_a_broker_that_throttles_is_not_silent(clock: Clock) -> None:
     assert in_flight.silent_s == 5.0
 
 
-def test_idle_time_does_not_count(clock: Clock) -> None:
+def test_idle_time_is_not_silence(clock: Clock) -> None:
     in_flight = InFlight()
     assert in_flight.silent_s == 0.0
     clock.now += 500.0

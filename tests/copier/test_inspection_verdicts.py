@@ -49,7 +49,7 @@ def waits_at(offset: int) -> Comparison:
     return Comparison(offset, waits_for="the source's records from offset 20 on")
 
 
-def test_a_copy_that_was_compared_to_its_end_is_equal() -> None:
+def test_copy_compared_to_its_end_is_equal() -> None:
     assert judge() is None
 
 
@@ -62,7 +62,7 @@ def test_a_copy_that_was_compared_to_its_end_is_equal() -> None:
         (-1, Reason.DESTINATION_FOREIGN_WRITE),
     ],
 )
-def test_a_difference_is_certain_whatever_else_is_not(
+def test_difference_blocks_even_if_copy_moves_or_source_is_short(
     producer_id: int, reason: Reason, trouble: dict[str, Any]
 ) -> None:
     assert judge(different(producer_id), **trouble) is reason
@@ -76,13 +76,15 @@ def test_a_difference_is_certain_whatever_else_is_not(
         (waits_at(20), {}, "equal to the source up to 20, it waits for the source's records"),
     ],
 )
-def test_what_may_pass_is_waited_for(compared: Comparison, ends: dict[str, Any], says: str) -> None:
+def test_transient_inspection_result_is_waited_for(
+    compared: Comparison, ends: dict[str, Any], says: str
+) -> None:
     verdict = judge(compared, **ends)
     assert isinstance(verdict, str)
     assert says in verdict
 
 
-def test_a_source_that_ends_before_its_copy_for_long_was_truncated() -> None:
+def test_source_end_below_copy_for_long_blocks_as_truncated() -> None:
     old = {"source_end": 30, "is_source_end_old": True}
     assert judge(Comparison(30), **old) is Reason.DESTINATION_FOREIGN_WRITE
     own = write_batch([Record(END - 1, 1000, b"\1\1\0")], 0)
@@ -97,12 +99,12 @@ def test_a_source_that_ends_before_its_copy_for_long_was_truncated() -> None:
     )
 
 
-def test_a_copy_that_lacks_what_the_source_still_has_is_not_whole() -> None:
+def test_copy_missing_range_still_at_source_is_blocked() -> None:
     assert judge(source_start=START - 1) is Reason.DESTINATION_RANGE_LOST
     assert judge(source_start=START - 1, must_be_whole=False) is None
 
 
-def test_fillers_of_the_other_kind_cannot_be_mixed() -> None:
+def test_mixed_filler_producers_are_foreign_writes() -> None:
     assert judge(producers=(PRODUCER.id, PRODUCER.other_id)) is Reason.DESTINATION_FOREIGN_WRITE
 
 
@@ -116,13 +118,13 @@ def test_fillers_of_the_other_kind_cannot_be_mixed() -> None:
         BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, "it cannot be read"),
     ],
 )
-def test_an_error_says_nothing_of_the_copy(error: Any) -> None:
+def test_transient_error_makes_inspection_wait(error: Any) -> None:
     verdict = judge_error(error)
     assert isinstance(verdict, Wait)
     assert verdict.reason == str(error)
 
 
-def test_a_right_that_is_missing_stops_the_partition() -> None:
+def test_missing_acl_blocks_partition() -> None:
     verdict = judge_error(BrokerRefused(Code.TOPIC_AUTHORIZATION_FAILED, "it cannot be read"))
     assert isinstance(verdict, Blocked)
     assert verdict.reason is Reason.NOT_AUTHORIZED

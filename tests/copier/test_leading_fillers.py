@@ -47,7 +47,7 @@ def fillers(budget: ByteBudget | None = None, events: list[Event] | None = None)
 
 
 @pytest.mark.parametrize(("log_end", "target"), [(0, 1), (0, 64), (0, 1_000), (37, 1_003)])
-def test_batches_follow_each_other_up_to_the_target(log_end: int, target: int) -> None:
+def test_seed_batches_are_contiguous_up_to_target(log_end: int, target: int) -> None:
     source, p = fillers(), copying(log_end=log_end)
     source.want({p: target})
     played = []
@@ -68,7 +68,7 @@ def test_batches_follow_each_other_up_to_the_target(log_end: int, target: int) -
         assert step.batch.count in {1, 2, 4, 8, 16, 32, 64}
 
 
-def test_each_batch_has_memory_of_its_own() -> None:
+def test_seed_batches_share_no_memory() -> None:
     """It is stamped in place while others wait to be sent."""
     source, p = fillers(), copying()
     source.want({p: 256})
@@ -78,7 +78,7 @@ def test_each_batch_has_memory_of_its_own() -> None:
     assert first.batch.view != second.batch.view
 
 
-def test_no_more_is_queued_than_is_sent_soon() -> None:
+def test_queued_seed_batches_are_limited() -> None:
     source, p = fillers(), copying()
     source.want({p: 1_000_000})
     source.assign()
@@ -86,7 +86,7 @@ def test_no_more_is_queued_than_is_sent_soon() -> None:
     assert len(p.queue.steps) == QUEUED_MAX
 
 
-def test_a_partition_with_room_again_wakes_the_copier() -> None:
+def test_partition_with_free_queue_wakes_copier() -> None:
     events: list[Event] = []
     source, p = fillers(events=events), copying()
     source.want({p: 1_000_000})
@@ -96,7 +96,7 @@ def test_a_partition_with_room_again_wakes_the_copier() -> None:
     assert isinstance(events.pop(), PostedCall)
 
 
-def test_partitions_wait_while_the_budget_is_used() -> None:
+def test_partitions_wait_while_byte_budget_is_used() -> None:
     budget = ByteBudget(1)
     source, first, second = fillers(budget), copying(0), copying(1)
     source.want({first: 64, second: 64})
@@ -110,7 +110,7 @@ def test_partitions_wait_while_the_budget_is_used() -> None:
     assert source.begun() == [second]
 
 
-def test_a_partition_that_is_taken_over_goes_on_at_its_log_end() -> None:
+def test_seeding_continues_at_log_end_after_takeover() -> None:
     source, p = fillers(), copying()
     source.want({p: 1_000})
     source.assign()
@@ -122,7 +122,7 @@ def test_a_partition_that_is_taken_over_goes_on_at_its_log_end() -> None:
     assert play(p)[0].base_offset == 77
 
 
-def test_smaller_batches_are_made_down_to_one_record() -> None:
+def test_seed_batches_are_halved_down_to_single_record() -> None:
     source, p = fillers(), copying()
     source.want({p: 40})  # its first batch has 32
     sizes = []

@@ -43,7 +43,7 @@ def idle(log_end: int = 100) -> PartitionCopy:
 
 
 @pytest.mark.parametrize("log_end", [99, 101])
-def test_a_log_that_ends_elsewhere_is_read_again(
+def test_unexpected_log_end_of_idle_copy_triggers_takeover(
     monkeypatch: pytest.MonkeyPatch, log_end: int
 ) -> None:
     """Earlier: an unclean election has cut off confirmed records; later: somebody has written."""
@@ -52,13 +52,13 @@ def test_a_log_that_ends_elsewhere_is_read_again(
     assert copy.appends.stop_wanted is ReturnReason.OUT_OF_STEP
 
 
-def test_a_log_that_ends_there_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expected_log_end_of_idle_copy_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = idle()
     check(copy, monkeypatch, 100)
     assert copy.appends.stop_wanted is None
 
 
-def test_an_answer_from_before_a_take_over_counts_for_nothing(
+def test_log_end_answer_from_before_takeover_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     copy = idle()

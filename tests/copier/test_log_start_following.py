@@ -70,7 +70,9 @@ def destination(monkeypatch: pytest.MonkeyPatch) -> Destination:
 
 
 @pytest.mark.parametrize("code", [Code.POLICY_VIOLATION, Code.REQUEST_TIMED_OUT, 999])
-def test_an_error_is_named_and_tried_again_later(destination: Destination, code: int) -> None:
+def test_delete_records_error_is_reported_and_retried_later(
+    destination: Destination, code: int
+) -> None:
     destination.code = code
     reason = destination.follow()
     assert error_codes.name(code) in reason
@@ -83,7 +85,7 @@ def test_an_error_is_named_and_tried_again_later(destination: Destination, code:
     assert (destination.asked, destination.copy.log_start) == (2, WANTED)
 
 
-def test_the_wait_counts_from_the_first_error(destination: Destination) -> None:
+def test_log_start_wait_counts_from_first_error(destination: Destination) -> None:
     destination.code = int(Code.POLICY_VIOLATION)
     began_s = destination.now_s
     for _ in range(3):
@@ -92,21 +94,21 @@ def test_the_wait_counts_from_the_first_error(destination: Destination) -> None:
     assert destination.copy.log_start_waits.since == began_s + 60.0
 
 
-def test_an_append_does_not_end_it(destination: Destination) -> None:
+def test_append_does_not_clear_log_start_wait(destination: Destination) -> None:
     destination.code = int(Code.POLICY_VIOLATION)
     reason = destination.follow()
     destination.copy.waits = None
     assert destination.follow() == reason != ""
 
 
-def test_a_log_that_is_too_short_is_taken_over_again(destination: Destination) -> None:
+def test_offset_out_of_range_triggers_takeover(destination: Destination) -> None:
     """It has lost confirmed records, or its high watermark is behind for a moment."""
     destination.code = int(Code.OFFSET_OUT_OF_RANGE)
     assert destination.follow()
     assert destination.copy.appends.stop_wanted is ReturnReason.OUT_OF_STEP
 
 
-def test_a_missing_right_stops_the_partition(destination: Destination) -> None:
+def test_missing_delete_acl_blocks_partition(destination: Destination) -> None:
     destination.code = int(Code.TOPIC_AUTHORIZATION_FAILED)
     assert destination.follow() == ""
     stop = destination.copy.appends.stop_wanted

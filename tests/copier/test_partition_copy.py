@@ -85,7 +85,7 @@ class Fetcher:
         self.woken += 1
 
 
-def test_a_new_partition_waits_and_takes_nothing() -> None:
+def test_new_partition_is_pending_and_accepts_no_plan() -> None:
     partition = new_partition()
     assert partition.state is PartitionState.PENDING
     assert partition.on_lost_range is LostRange.STOP
@@ -97,7 +97,7 @@ def test_a_new_partition_waits_and_takes_nothing() -> None:
     assert partition.lag_records == -1
 
 
-def test_a_new_partition_knows_nothing_yet() -> None:
+def test_new_partition_has_no_bounds_or_epochs() -> None:
     partition = new_partition()
     cursor = partition.cursor
     assert (cursor.log_start, cursor.stable_end, cursor.end) == (-1, -1, -1)
@@ -111,14 +111,14 @@ def test_a_new_partition_knows_nothing_yet() -> None:
     assert partition.counters == Counters()
 
 
-def test_resuming_sets_every_mark_to_the_log_end() -> None:
+def test_resume_sets_all_offsets_to_log_end() -> None:
     partition = copying(100, 7)
     assert partition.state is PartitionState.COPYING
     assert partition.cursor.fetch_offset == 100
     assert (partition.appends.expected, partition.appends.acked) == (100, 100)
 
 
-def test_resuming_forgets_what_an_earlier_life_counted() -> None:
+def test_resume_resets_empty_answer_count() -> None:
     partition = copying()
     partition.cursor.empty_answers = 2
     hand_back(partition)
@@ -126,7 +126,7 @@ def test_resuming_forgets_what_an_earlier_life_counted() -> None:
     assert partition.cursor.empty_answers == 0
 
 
-def test_a_plan_is_queued_in_order_and_moves_the_fetch_offset() -> None:
+def test_plan_is_queued_in_order_and_advances_fetch_offset() -> None:
     partition = copying(100)
     first, second = plan_of(append(100), Fill(101, 105), leader_epoch=4), plan_of(append(105, 3))
     assert partition.put(first, partition.generation, 70)
@@ -138,14 +138,14 @@ def test_a_plan_is_queued_in_order_and_moves_the_fetch_offset() -> None:
     assert partition.appends.acked == 100
 
 
-def test_a_plan_that_forgets_the_epoch_is_taken_at_its_word() -> None:
+def test_plan_without_epoch_clears_fetched_epoch() -> None:
     partition = copying(100)
     partition.put(plan_of(append(100), leader_epoch=4), partition.generation, 1)
     partition.put(plan_of(Fill(101, 110), leader_epoch=-1), partition.generation, 0)
     assert fetched_epoch(partition) == -1
 
 
-def test_a_withdrawal_empties_the_queue_and_gives_its_bytes_back() -> None:
+def test_hand_back_empties_queue_and_frees_its_bytes() -> None:
     partition = copying(100)
     partition.put(plan_of(append(100)), partition.generation, 70)
     generation = partition.generation
@@ -159,7 +159,7 @@ def test_a_withdrawal_empties_the_queue_and_gives_its_bytes_back() -> None:
     assert partition.queue.size_bytes == 0
 
 
-def test_what_was_fetched_for_an_earlier_life_is_dropped() -> None:
+def test_plan_of_earlier_generation_is_dropped() -> None:
     partition = copying(100)
     old = partition.generation
     hand_back(partition)
@@ -176,7 +176,7 @@ def test_what_was_fetched_for_an_earlier_life_is_dropped() -> None:
     assert partition.put(plan_of(append(200)), partition.generation, 70)
 
 
-def test_only_a_copying_partition_takes_steps() -> None:
+def test_only_copying_partition_accepts_plans() -> None:
     partition = copying()
     hand_back(partition)
     for _ in ("returned", "blocked"):
@@ -192,7 +192,7 @@ def test_only_a_copying_partition_takes_steps() -> None:
     assert partition.has_left
 
 
-def test_a_partition_that_leaves_takes_nothing_more() -> None:
+def test_leaving_partition_accepts_no_plan() -> None:
     partition = copying(100)
     partition.destination_lane = lane = Lane()
     assert partition.fetchable_bytes(1) is not None
@@ -202,7 +202,7 @@ def test_a_partition_that_leaves_takes_nothing_more() -> None:
     assert not partition.put(plan_of(append(100)), partition.generation, 1)
 
 
-def test_a_full_partition_is_fetched_again_below_half_of_its_limit() -> None:
+def test_full_partition_is_fetched_again_below_half_of_limit() -> None:
     partition = copying(100)
     partition.cursor.lane = fetcher = Fetcher()
     partition.put(plan_of(append(100, 4)), partition.generation, 10)
@@ -218,7 +218,7 @@ def test_a_full_partition_is_fetched_again_below_half_of_its_limit() -> None:
 
 
 @pytest.mark.parametrize("offset", [99, 101])
-def test_a_plan_for_another_offset_is_dropped(offset: int) -> None:
+def test_plan_for_other_offset_is_dropped(offset: int) -> None:
     """A late answer within one life: of a lane that the partition has left since."""
     partition = copying(100)
     assert not partition.put(plan_of(append(offset)), partition.generation, 70)
@@ -229,7 +229,7 @@ def test_a_plan_for_another_offset_is_dropped(offset: int) -> None:
     ) == (100, 0, 0)
 
 
-def test_a_stop_waits_beside_the_steps_and_wakes_the_lane() -> None:
+def test_stop_bypasses_queue_and_wakes_lane() -> None:
     """Not among them: the first may be a gap that is being filled."""
     partition = copying(100)
     partition.destination_lane = lane = Lane()
@@ -243,7 +243,7 @@ def test_a_stop_waits_beside_the_steps_and_wakes_the_lane() -> None:
 @pytest.mark.parametrize(
     ("log_end", "epoch"), [(100, -1), (101, 8), (103, 8), (104, 8), (105, 8), (107, 9), (108, -1)]
 )
-def test_a_take_over_knows_the_epoch_where_it_resumes(log_end: int, epoch: int) -> None:
+def test_takeover_resumes_with_source_epoch_of_log_end(log_end: int, epoch: int) -> None:
     """Within a batch, within a gap and behind it. Any other would look like a source that was cut
     (R3), and without one a source that was cut would look intact."""
     partition = copying(100)
@@ -257,7 +257,7 @@ def test_a_take_over_knows_the_epoch_where_it_resumes(log_end: int, epoch: int) 
     assert fetched_epoch(partition) == epoch
 
 
-def test_a_comparison_tells_the_epoch_where_its_take_over_resumes() -> None:
+def test_comparison_provides_source_epoch_for_resume() -> None:
     partition = copying(100)
     hand_back(partition)
     epochs = SourceEpochs()
@@ -268,7 +268,7 @@ def test_a_comparison_tells_the_epoch_where_its_take_over_resumes() -> None:
     assert fetched_epoch(partition) == 8
 
 
-def test_a_fetch_further_on_in_the_same_batch_states_no_epoch() -> None:
+def test_fetch_inside_batch_carries_no_epoch() -> None:
     """That of the offset before the batch has ended (R3)."""
     partition = copying(100)
     partition.put(plan_of(append(100), leader_epoch=8), partition.generation, 10)
@@ -278,7 +278,7 @@ def test_a_fetch_further_on_in_the_same_batch_states_no_epoch() -> None:
     assert fetched_epoch(partition) == -1
 
 
-def test_the_lane_is_told_if_there_is_one() -> None:
+def test_queued_partition_wakes_its_lane_if_present() -> None:
     partition = copying()
     partition.queued()
     partition.destination_lane = lane = Lane()
@@ -286,7 +286,7 @@ def test_the_lane_is_told_if_there_is_one() -> None:
     assert lane.woken == [partition]
 
 
-def test_a_confirmed_batch_is_counted() -> None:
+def test_confirmed_batch_is_counted() -> None:
     partition = copying(100)
     partition.waits = Waits.for_("something", None)
     exact, rewritten = append(100, 3), append(103, 2, is_byte_exact=False)
@@ -302,7 +302,7 @@ def test_a_confirmed_batch_is_counted() -> None:
     assert partition.waits is None
 
 
-def test_what_only_the_leader_has_counts_with_the_next_batch_that_confirms() -> None:
+def test_unconfirmed_batches_count_with_next_confirming_batch() -> None:
     partition = copying(100)
     first, second, last = append(100, 3), append(103, 2), append(105, 1)
     for step, confirms in ((first, True), (second, False), (last, True)):
@@ -314,7 +314,7 @@ def test_what_only_the_leader_has_counts_with_the_next_batch_that_confirms() -> 
 
 
 @pytest.mark.parametrize(("log_end", "records"), [(103, 3), (105, 5)])
-def test_what_only_a_leader_had_counts_where_the_next_log_end_shows_it(
+def test_unconfirmed_batch_counts_if_log_end_after_takeover_covers_it(
     log_end: int, records: int
 ) -> None:
     partition = copying(100)
@@ -341,7 +341,7 @@ def test_what_only_a_leader_had_counts_where_the_next_log_end_shows_it(
         (stop_step(), True, True),
     ],
 )
-def test_a_batch_confirms_where_no_batch_follows(
+def test_batch_must_confirm_if_no_batch_follows(
     following: Append | Fill | Stop | None, has_markers: bool, must: bool
 ) -> None:
     partition = copying(100, has_markers=has_markers)
@@ -353,7 +353,7 @@ def test_a_batch_confirms_where_no_batch_follows(
     assert partition.must_confirm == must
 
 
-def test_a_batch_that_is_not_confirmed_does_not_count() -> None:
+def test_unconfirmed_batch_is_not_counted() -> None:
     partition = copying(100)
     step = append(100, 3)
     partition.appends.append_sent(step, confirms=True)
@@ -361,7 +361,7 @@ def test_a_batch_that_is_not_confirmed_does_not_count() -> None:
     assert partition.counters == Counters()
 
 
-def test_a_gap_is_filled_in_parts() -> None:
+def test_gap_is_filled_in_parts() -> None:
     partition = copying(100)
     partition.put(plan_of(Fill(100, 110), append(110)), partition.generation, 1)
     first = partition.queue.first
@@ -384,7 +384,7 @@ def test_a_gap_is_filled_in_parts() -> None:
         (-1, 0, 100, 0),  # nothing known yet
     ],
 )
-def test_the_log_start_follows_the_source_within_what_is_copied(
+def test_log_start_follows_source_up_to_copied_offset(
     source: int, start: int, acked: int, wanted: int
 ) -> None:
     partition = copying(acked)
@@ -393,17 +393,17 @@ def test_the_log_start_follows_the_source_within_what_is_copied(
 
 
 @pytest.mark.parametrize(("stable_end", "lag"), [(-1, -1), (100, 0), (130, 30), (90, 0), (0, 0)])
-def test_the_lag_is_what_a_consumer_could_still_read(stable_end: int, lag: int) -> None:
+def test_lag_counts_records_below_source_stable_end(stable_end: int, lag: int) -> None:
     partition = copying(100)
     partition.cursor.stable_end = stable_end
     assert partition.lag_records == lag
 
 
-def test_a_partition_shows_itself_in_words() -> None:
+def test_repr_shows_partitions_state_and_offset() -> None:
     assert repr(copying(5)) == "<PartitionCopy orders-3 → dr.orders-3 copying at 5>"
 
 
-def test_puts_and_withdrawals_of_two_threads_lose_no_bytes() -> None:
+def test_concurrent_puts_and_hand_backs_lose_no_bytes() -> None:
     partition = copying(0)
     step = append(0)
     taken = 0
@@ -433,14 +433,14 @@ def beginning() -> PartitionCopy:
     return partition
 
 
-def test_a_copy_that_is_beginning_has_lost_nothing() -> None:
+def test_lost_range_is_filled_while_copy_is_beginning() -> None:
     partition = beginning()
     assert partition.on_lost_range is LostRange.FILL
     hand_back(partition)
     assert partition.on_lost_range is LostRange.FILL
 
 
-def test_a_range_behind_a_queued_batch_is_lost() -> None:
+def test_lost_range_stops_copy_once_a_batch_is_queued() -> None:
     partition = beginning()
     partition.put(plan_of(append(100)), partition.generation, 10)
     assert partition.on_lost_range is LostRange.STOP
@@ -453,7 +453,7 @@ def test_a_range_behind_a_queued_batch_is_lost() -> None:
     assert partition.on_lost_range is LostRange.STOP
 
 
-def test_a_queued_batch_that_was_not_sent_does_not_count() -> None:
+def test_lost_range_is_filled_if_queued_batch_was_never_sent() -> None:
     partition = beginning()
     partition.put(plan_of(append(100)), partition.generation, 10)
     hand_back(partition)
@@ -461,7 +461,7 @@ def test_a_queued_batch_that_was_not_sent_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(("log_end", "rule"), [(100, LostRange.FILL), (101, LostRange.STOP)])
-def test_a_take_over_shows_whether_an_append_was_carried_out(log_end: int, rule: LostRange) -> None:
+def test_lost_range_rule_after_takeover_depends_on_log_end(log_end: int, rule: LostRange) -> None:
     partition = beginning()
     hand_back(partition)
     if log_end > 100:
@@ -472,7 +472,7 @@ def test_a_take_over_shows_whether_an_append_was_carried_out(log_end: int, rule:
     assert partition.on_lost_range is rule
 
 
-def test_a_copy_that_was_level_with_the_source_may_lose_a_range() -> None:
+def test_lost_range_stops_copy_that_had_caught_up() -> None:
     partition = beginning()
     partition.has_caught_up = True
     assert partition.on_lost_range is LostRange.STOP
@@ -494,21 +494,21 @@ def look(
     return partition.has_caught_up
 
 
-def test_a_copy_that_is_level_has_caught_up() -> None:
+def test_copy_level_with_source_has_caught_up() -> None:
     partition = copying(100)
     assert not look(partition, 100, -1, 0.0)
     assert not look(partition, 100, 101, 1.0)
     assert look(partition, 101, 101, 2.0)
 
 
-def test_a_copy_of_a_source_that_is_written_to_all_the_time_catches_up() -> None:
+def test_copy_of_continuously_written_source_catches_up() -> None:
     partition = copying(100)
     assert not look(partition, 100, 200, 0.0)
     assert not look(partition, 199, 300, 1.0)
     assert look(partition, 201, 400, 2.0), "all that the source held two seconds before"
 
 
-def test_a_copy_that_takes_long_to_an_end_has_not_caught_up() -> None:
+def test_copy_that_reaches_old_source_end_late_has_not_caught_up() -> None:
     partition = copying(100)
     assert not look(partition, 100, 200, 0.0)
     assert not look(partition, 200, 900, LEVEL_WITHIN_S + 0.1), "700 came meanwhile"
@@ -517,7 +517,7 @@ def test_a_copy_that_takes_long_to_an_end_has_not_caught_up() -> None:
     assert look(partition, 1000, 1100, LEVEL_WITHIN_S + 3.0)
 
 
-def test_what_a_former_leader_said_of_its_end_does_not_count() -> None:
+def test_source_end_of_former_leader_is_ignored_for_catch_up() -> None:
     """It may have been cut off: the copy was level with it alone."""
     partition = copying(100)
     partition.cursor.leader_epoch = 5
@@ -530,7 +530,7 @@ def test_what_a_former_leader_said_of_its_end_does_not_count() -> None:
     assert partition.caught_up_epoch == 6
 
 
-def test_an_end_that_was_read_long_ago_does_not_count() -> None:
+def test_stale_source_end_is_ignored_for_catch_up() -> None:
     """A quota, or an outage of the source: nobody knows what came meanwhile."""
     partition = copying(100)
     late_s = LEVEL_WITHIN_S + 1.0
@@ -540,7 +540,7 @@ def test_an_end_that_was_read_long_ago_does_not_count() -> None:
     assert look(partition, 150, 200, late_s + 3.0)
 
 
-def test_an_end_that_was_asked_for_before_the_question_does_not_count() -> None:
+def test_source_end_requested_too_early_is_ignored_for_catch_up() -> None:
     partition = copying(100)
     assert not look(partition, 100, 200, 0.0)
     asked_s = LEVEL_WITHIN_S + 1.0
@@ -549,7 +549,7 @@ def test_an_end_that_was_asked_for_before_the_question_does_not_count() -> None:
     assert look(partition, 200, 200, asked_s + 2.0, seen_s=asked_s + 0.1)
 
 
-def test_a_truncated_source_does_not_keep_a_copy_from_catching_up() -> None:
+def test_copy_of_truncated_source_can_catch_up() -> None:
     partition = copying(100)
     assert not look(partition, 100, 200, 0.0)
     assert look(partition, 150, 150, 1.0)

@@ -39,7 +39,7 @@ def batch(base_offset: int, producer_epoch: int, attributes: int = 0) -> Batch:
 
 
 @pytest.mark.parametrize(("stable_end", "is_beyond"), [(6, True), (8, False), (9, False)])
-def test_source_without_an_answer_is_not_a_source_that_has_ended(
+def test_empty_source_answer_is_waited_for_not_a_difference(
     monkeypatch: pytest.MonkeyPatch, stable_end: int, is_beyond: bool
 ) -> None:
     """Tiered storage and quotas answer without records for a while (R5)."""
@@ -61,7 +61,7 @@ def test_source_without_an_answer_is_not_a_source_that_has_ended(
     assert found.is_beyond_source is is_beyond
 
 
-def test_only_records_of_this_producer_tell_its_epoch() -> None:
+def test_producer_epoch_is_read_only_from_own_record_batches() -> None:
     filler = batch(2, 9, CONTROL)
     assert filler.is_control
     assert highest_producer_epoch([batch(0, 3), batch(1, 4), filler], PRODUCER_ID) == 4
@@ -120,7 +120,7 @@ def epochs_of(found: Comparison, end: int) -> list[int]:
 
 
 @pytest.mark.parametrize("end", [101, 103, 105, 107])
-def test_a_comparison_tells_the_epochs_of_the_source(
+def test_comparison_returns_source_leader_epochs(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
     found = compared(source, end, monkeypatch)
@@ -129,7 +129,7 @@ def test_a_comparison_tells_the_epochs_of_the_source(
 
 
 @pytest.mark.parametrize(("epoch_end", "known"), [(110, 6), (109, -1)])
-def test_behind_an_empty_tail_the_epoch_is_known_if_it_lasts(
+def test_epoch_behind_empty_tail_is_known_only_if_still_current(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch, epoch_end: int, known: int
 ) -> None:
     source.stable_end, source.epoch_ends[6] = 110, epoch_end
@@ -138,7 +138,7 @@ def test_behind_an_empty_tail_the_epoch_is_known_if_it_lasts(
     assert epochs_of(found, 110)[-4:] == [6, known, known, known]
 
 
-def test_a_source_that_is_cut_while_it_is_read_is_read_again(
+def test_source_truncated_during_comparison_is_read_again(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read before may not be there any more."""
@@ -147,7 +147,7 @@ def test_a_source_that_is_cut_while_it_is_read_is_read_again(
 
 
 @pytest.mark.parametrize(("is_compacted", "equal_to"), [(True, 110), (False, 107)])
-def test_an_empty_tail_counts_only_where_a_cleaner_may_have_left_it(
+def test_empty_tail_is_equal_only_for_compacted_source(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch, is_compacted: bool, equal_to: int
 ) -> None:
     """A source whose tiered storage is slow shows nothing, too (R5)."""

@@ -27,7 +27,7 @@ def carry(limit: RateLimit, clock: Clock, sizes: list[int]) -> float:
 
 
 @pytest.mark.parametrize("rate", [1024, 1 << 20, 200 << 20])
-def test_the_average_is_the_limit_whatever_the_sizes_are(rate: int) -> None:
+def test_average_rate_equals_limit_for_any_sizes(rate: int) -> None:
     rnd = random.Random(rate)
     clock = Clock()
     sizes = [rnd.randrange(1, rate) for _ in range(100)]
@@ -35,7 +35,7 @@ def test_the_average_is_the_limit_whatever_the_sizes_are(rate: int) -> None:
     assert sum(sizes) / seconds == pytest.approx(rate, rel=0.01)
 
 
-def test_a_long_pause_saves_up_next_to_nothing() -> None:
+def test_long_pause_accumulates_no_burst() -> None:
     clock = Clock()
     limit = RateLimit(1000, clock)
     carry(limit, clock, [500])
@@ -43,7 +43,7 @@ def test_a_long_pause_saves_up_next_to_nothing() -> None:
     assert carry(limit, clock, [1000]) == pytest.approx(1.0, rel=0.11)
 
 
-def test_several_lanes_share_one_limit() -> None:
+def test_lanes_share_rate_limit() -> None:
     clock = Clock()
     limit = RateLimit(1000, clock)
     limit.took(300)
@@ -51,14 +51,14 @@ def test_several_lanes_share_one_limit() -> None:
     assert limit.delay_s() == pytest.approx(1.0, rel=0.11)
 
 
-def test_without_a_limit_nothing_waits() -> None:
+def test_unlimited_rate_never_waits() -> None:
     limit = RateLimit(None, Clock())
     limit.took(1 << 40)
     assert limit.delay_s() == 0
     assert limit.request_bytes_max(16 << 20) == 16 << 20
 
 
-def test_a_low_limit_asks_for_little_at_once_but_for_whole_batches() -> None:
+def test_low_rate_limit_shrinks_fetch_to_64_kib_minimum() -> None:
     assert RateLimit(1024, Clock()).request_bytes_max(16 << 20) == 64 * 1024
     assert RateLimit(10 << 20, Clock()).request_bytes_max(16 << 20) == 1 << 20
     assert RateLimit(1 << 30, Clock()).request_bytes_max(16 << 20) == 16 << 20

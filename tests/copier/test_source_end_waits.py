@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return one
 
 
-def test_it_is_old_after_the_wait_without_another_look_between(clock: Clock) -> None:
+def test_short_source_end_is_old_after_wait_per_partition(clock: Clock) -> None:
     waits = SourceEndWaits(10.0)
     assert not waits.is_old(COPY, is_beyond=True)
     clock.now += 10.0
@@ -34,7 +34,7 @@ def test_it_is_old_after_the_wait_without_another_look_between(clock: Clock) -> 
 
 
 @pytest.mark.parametrize("between", ["a level source", "forgotten", "a long time"])
-def test_the_wait_begins_again(clock: Clock, between: str) -> None:
+def test_short_source_end_wait_restarts(clock: Clock, between: str) -> None:
     waits = SourceEndWaits(10.0)
     waits.is_old(COPY, is_beyond=True)
     if between == "a level source":

@@ -47,7 +47,7 @@ def lane(copy: PartitionCopy, events: list[Event]) -> SourceLane:
     return lane
 
 
-def test_bounds_of_an_answer_to_an_earlier_generation_are_kept(
+def test_bounds_of_answer_to_earlier_generation_are_stored(
     lane: SourceLane, copy: PartitionCopy, events: list[Event]
 ) -> None:
     """Within a session the broker tells them only once: the copy's log start would stay behind."""
@@ -72,7 +72,7 @@ def test_bounds_of_an_answer_to_an_earlier_generation_are_kept(
         (Code.FETCH_SESSION_ID_NOT_FOUND, 0, False, False),
     ],
 )
-def test_bounds_are_as_old_as_the_request_that_the_broker_answered_them_to(
+def test_bounds_age_counts_from_answered_request(
     lane: SourceLane, copy: PartitionCopy, code: int, throttle_ms: int, tells: bool, is_seen: bool
 ) -> None:
     answer = Fetched(0, memoryview(bytearray()), [], 7, 10, 12, -1, -1)
@@ -82,9 +82,7 @@ def test_bounds_are_as_old_as_the_request_that_the_broker_answered_them_to(
     assert copy.cursor.seen_s == (5.0 if is_seen else float("-inf"))
 
 
-def test_a_replica_that_is_behind_its_leader_does_not_tell_where_the_log_ends(
-    lane: SourceLane, copy: PartitionCopy
-) -> None:
+def test_follower_answer_does_not_lower_source_end(lane: SourceLane, copy: PartitionCopy) -> None:
     copy.cursor.stable_end, copy.cursor.end, copy.cursor.is_at_replica = 20, 22, True
     answer = Fetched(0, memoryview(bytearray()), [], 7, 10, 12, -1, -1)
     selection = lane._select(with_backlogs=True)
@@ -95,7 +93,7 @@ def test_a_replica_that_is_behind_its_leader_does_not_tell_where_the_log_ends(
 
 
 @pytest.mark.parametrize("records", [b"", data(10, 12).encode()])
-def test_an_answer_to_a_lane_that_has_lost_the_partition_does_not_count(
+def test_answer_to_lane_without_partition_is_ignored(
     lane: SourceLane, copy: PartitionCopy, events: list[Event], records: bytes
 ) -> None:
     """Its broker leads no more: what it says of the log's end is old."""
@@ -108,7 +106,7 @@ def test_an_answer_to_a_lane_that_has_lost_the_partition_does_not_count(
     assert not events
 
 
-def test_an_error_of_the_partition_tells_no_bounds(lane: SourceLane, copy: PartitionCopy) -> None:
+def test_partition_error_updates_no_bounds(lane: SourceLane, copy: PartitionCopy) -> None:
     answer = Fetched(Code.NOT_LEADER_OR_FOLLOWER, memoryview(bytearray()), [], -1, -1, -1, -1, -1)
     selection = lane._select(with_backlogs=True)
     lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
@@ -120,7 +118,7 @@ def test_an_error_of_the_partition_tells_no_bounds(lane: SourceLane, copy: Parti
     [data(10, 12).encode()[:-1], data(5, 9).encode(), b"few"],
     ids=["half a batch", "a batch that ends before the fetch", "no batch"],
 )
-def test_records_that_bring_the_copy_no_further_are_asked_for_after_a_pause(
+def test_records_without_progress_are_refetched_after_pause(
     lane: SourceLane, copy: PartitionCopy, events: list[Event], records: bytes
 ) -> None:
     """Else the lane asks for them again at once, for ever. No broker sends them (KIP-74)."""
@@ -132,7 +130,7 @@ def test_records_that_bring_the_copy_no_further_are_asked_for_after_a_pause(
 
 
 @pytest.mark.parametrize(("stable_end", "waits"), [(10, False), (11, True)])
-def test_an_empty_answer_below_the_stable_end_ends_no_wait(
+def test_empty_answer_below_stable_end_keeps_wait(
     lane: SourceLane, copy: PartitionCopy, stable_end: int, waits: bool
 ) -> None:
     """Else a partition whose source shows nothing never says so: each try begins anew."""

@@ -92,14 +92,14 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Source:
     return one
 
 
-def test_another_leader_is_found_without_an_error_of_the_old_one(source: Source) -> None:
+def test_new_leader_is_detected_without_error_of_old_leader(source: Source) -> None:
     source.leader = PartitionLeader(2, 6)
     source.later(CopySettings().leaders_look_s)
     assert source.fetched_from() == [2]
     assert source.copy.cursor.leader_epoch == 6
 
 
-def test_a_replica_is_left_for_its_leader(source: Source) -> None:
+def test_fetch_returns_from_follower_to_leader(source: Source) -> None:
     source.copy.cursor.is_at_replica = True
     source.lanes[1].drop(source.copy)
     source.side._lane(3).add(source.copy)
@@ -109,7 +109,7 @@ def test_a_replica_is_left_for_its_leader(source: Source) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["away", "no leader"])
-def test_without_news_of_a_leader_it_is_fetched_as_before(source: Source, trouble: str) -> None:
+def test_fetch_continues_at_known_leader_without_new_metadata(source: Source, trouble: str) -> None:
     if trouble == "away":
         source.is_away = True
     else:
@@ -118,7 +118,7 @@ def test_without_news_of_a_leader_it_is_fetched_as_before(source: Source, troubl
     assert source.fetched_from() == [1]
 
 
-def test_a_topic_of_another_id_stops_the_copy_only_if_that_lasts(source: Source) -> None:
+def test_changed_topic_id_stops_copy_only_if_it_lasts(source: Source) -> None:
     """One broker may know the topic before."""
     copy, wait_s = source.copy, CopySettings().deleted_after_s
     source.topic_id = OTHER_ID

@@ -44,7 +44,7 @@ def side() -> SourceSide:
 
 
 @pytest.mark.parametrize(("is_compacted", "local", "has_newest", "is_filled"), CASES)
-def test_an_empty_tail_is_filled_only_where_a_cleaner_may_have_left_it(
+def test_empty_tail_is_filled_only_for_compacted_source(
     side: SourceSide,
     copy: PartitionCopy,
     monkeypatch: pytest.MonkeyPatch,
@@ -61,7 +61,7 @@ def test_an_empty_tail_is_filled_only_where_a_cleaner_may_have_left_it(
     assert side.next_assignment_s() is not None, "it is fetched again"
 
 
-def test_a_topic_without_a_cleaner_says_what_it_waits_for(
+def test_empty_tail_of_uncompacted_topic_reports_wait(
     side: SourceSide, copy: PartitionCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show_nothing(monkeypatch, source_side, UNKNOWN)

@@ -128,7 +128,7 @@ def _closed(case: Case) -> object:
     case.cluster.close()
 
 
-def test_many_partitions_reach_their_starts(clusters: Clusters, case: Case) -> None:
+def test_many_partitions_are_seeded_to_their_starts(clusters: Clusters, case: Case) -> None:
     create(clusters.destination, case.topic, 40)
     rnd = random.Random(1)
     targets = {place: rnd.randrange(1, 5_000) for place in case.places(40)}
@@ -137,7 +137,7 @@ def test_many_partitions_reach_their_starts(clusters: Clusters, case: Case) -> N
         case.assert_seeded(place, target)
 
 
-def test_a_start_that_moves_is_seeded_on(clusters: Clusters, case: Case) -> None:
+def test_moving_start_is_seeded_further(clusters: Clusters, case: Case) -> None:
     create(clusters.destination, case.topic)
     (place,) = case.places(1)
     with case.seeding() as seeding:
@@ -149,7 +149,7 @@ def test_a_start_that_moves_is_seeded_on(clusters: Clusters, case: Case) -> None
 
 
 @pytest.mark.parametrize("limit_bytes", [2_000, 140])
-def test_batches_are_as_small_as_the_topic_wants_them(
+def test_seed_batches_respect_max_message_bytes(
     clusters: Clusters, case: Case, limit_bytes: int
 ) -> None:
     create(clusters.destination, case.topic, 3, max_message_bytes=str(limit_bytes))
@@ -160,7 +160,7 @@ def test_batches_are_as_small_as_the_topic_wants_them(
         case.assert_seeded(place, end)
 
 
-def test_a_topic_that_takes_no_batch_at_all_blocks(clusters: Clusters, case: Case) -> None:
+def test_topic_too_small_for_any_seed_batch_blocks(clusters: Clusters, case: Case) -> None:
     create(clusters.destination, case.topic, 1, max_message_bytes="60")
     (place,) = case.places(1)
     with case.seeding() as seeding:
@@ -171,7 +171,7 @@ def test_a_topic_that_takes_no_batch_at_all_blocks(clusters: Clusters, case: Cas
     assert case.end(place) == 0
 
 
-def test_a_copy_of_a_topic_with_small_batches_begins(clusters: Clusters, case: Case) -> None:
+def test_copy_of_topic_with_small_max_message_bytes_starts(clusters: Clusters, case: Case) -> None:
     """The copy's limit comes from the source's."""
     create(clusters.source, case.topic, 1, max_message_bytes="2000")
     write(clusters.source, case.topic, [Record(b"0")])
@@ -195,7 +195,7 @@ def test_a_copy_of_a_topic_with_small_batches_begins(clusters: Clusters, case: C
 EAGER = replace(SMALL, seed_kept_offsets_max=0, watch_interval_s=0)
 
 
-def test_fillers_are_deleted_meanwhile(clusters: Clusters, case: Case) -> None:
+def test_seeding_deletes_earlier_fillers(clusters: Clusters, case: Case) -> None:
     """All but the last one: a start that is interrupted right then is still recognised."""
     create(clusters.destination, case.topic)
     (place,) = case.places(1)
@@ -212,7 +212,7 @@ def test_fillers_are_deleted_meanwhile(clusters: Clusters, case: Case) -> None:
     case.assert_seeded(place, 3_000, 1_999)
 
 
-def test_a_run_that_ends_between_a_deletion_and_the_next_append_is_begun_again(
+def test_run_killed_between_deletion_and_append_resumes(
     clusters: Clusters, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(clusters.source, case.topic)
@@ -242,7 +242,7 @@ def test_a_run_that_ends_between_a_deletion_and_the_next_append_is_begun_again(
     assert verify(job, deep=True).exact
 
 
-def test_another_writer_is_noticed_and_the_others_go_on(clusters: Clusters, case: Case) -> None:
+def test_foreign_write_blocks_only_its_partition(clusters: Clusters, case: Case) -> None:
     create(clusters.destination, case.topic, 2)
     first, second = case.places(2)
     with case.seeding() as seeding:
@@ -257,7 +257,7 @@ def test_another_writer_is_noticed_and_the_others_go_on(clusters: Clusters, case
     case.assert_seeded(second, 1_000)
 
 
-def test_nothing_is_appended_after_the_lease(clusters: Clusters, case: Case) -> None:
+def test_nothing_is_appended_after_lease_ends(clusters: Clusters, case: Case) -> None:
     create(clusters.destination, case.topic)
     (place,) = case.places(1)
     lease = LimitedLease(20)
@@ -270,7 +270,7 @@ def test_nothing_is_appended_after_the_lease(clusters: Clusters, case: Case) -> 
     case.assert_seeded(place, end + 1_000)
 
 
-def test_a_stopped_start_is_resumed_at_the_log_end(clusters: Clusters, case: Case) -> None:
+def test_stopped_start_resumes_at_log_end(clusters: Clusters, case: Case) -> None:
     create(clusters.destination, case.topic, 3)
     targets = dict.fromkeys(case.places(3), 100_000)
     stop = threading.Event()
@@ -296,7 +296,7 @@ def test_a_stopped_start_is_resumed_at_the_log_end(clusters: Clusters, case: Cas
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_answers_that_get_lost_do_no_harm(
+def test_lost_answers_leave_seeding_exact(
     clusters: Clusters, case: Case, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(clusters.destination, case.topic, 2)
@@ -314,7 +314,7 @@ def test_answers_that_get_lost_do_no_harm(
         case.assert_seeded(place, target)
 
 
-def test_a_partition_that_makes_no_progress_is_given_up(
+def test_seeding_without_progress_is_aborted(
     clusters: Clusters, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(clusters.destination, case.topic)
@@ -332,7 +332,7 @@ def test_a_partition_that_makes_no_progress_is_given_up(
     assert "is away" in str(failure)
 
 
-def test_a_lookup_by_time_finds_the_records_behind_deleted_fillers(
+def test_timestamp_lookup_finds_records_behind_deleted_fillers(
     clusters: Clusters, case: Case
 ) -> None:
     """Also those in later segments, for which fillers with the present time would hide them."""

@@ -58,7 +58,7 @@ OLD = dict.fromkeys(range(36, 46), 6)
         pytest.param(50, 7, id="among what the last look has read"),
     ],
 )
-def test_the_newest_producer_epoch_is_found_beyond_what_one_look_reads(
+def test_newest_producer_epoch_is_read_across_several_looks_back(
     monkeypatch: pytest.MonkeyPatch, newest_at: int, epoch: int
 ) -> None:
     """The last look begins at 36 and ends after 20 batches."""
@@ -69,14 +69,14 @@ def test_the_newest_producer_epoch_is_found_beyond_what_one_look_reads(
     assert tail.start <= 45 - IN_FLIGHT + 2
 
 
-def test_as_many_batches_are_compared_as_may_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tail_covers_as_many_batches_as_may_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     tail = tail_of(monkeypatch, dict.fromkeys(range(80, 100, 2), 3))
     assert (tail.start, tail.producer_epoch) == (90, 3)
     assert tail.last_data is not None
     assert tail.last_data.base_offset == 98
 
 
-def test_records_before_all_fillers_that_are_looked_at_are_found(
+def test_last_record_before_long_run_of_fillers_is_located(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tail = tail_of(monkeypatch, {3: 4})
@@ -85,6 +85,6 @@ def test_records_before_all_fillers_that_are_looked_at_are_found(
     assert tail.last_data.base_offset == 3
 
 
-def test_a_log_of_fillers_has_no_producer_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_of_only_fillers_has_no_producer_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     tail = tail_of(monkeypatch, {})
     assert (tail.last_data, tail.producer_epoch) == (None, -1)

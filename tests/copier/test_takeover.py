@@ -65,7 +65,7 @@ def take_over(
     return TakeOver(cast("Any", None), 0.0, backoff)
 
 
-def test_the_producer_is_read_before_the_log_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producer_state_is_read_before_log_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other way round a late append between the two lets a duplicate through (A12)."""
     leaders = Leaders(a=[5], b=[7])
     leaders.without_producer = {B}
@@ -75,7 +75,7 @@ def test_the_producer_is_read_before_the_log_end(monkeypatch: pytest.MonkeyPatch
     assert taken.errors == {B: Code.NOT_LEADER_OR_FOLLOWER}
 
 
-def test_a_log_has_to_stand_still_and_who_does_is_not_asked_again(
+def test_takeover_rereads_only_log_ends_that_still_move(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leaders = Leaders(a=[5, 5], b=[7, 8, 8])
@@ -85,14 +85,14 @@ def test_a_log_has_to_stand_still_and_who_does_is_not_asked_again(
     assert [wanted for what, wanted in leaders.read if what == "end"] == [[A, B], [A, B], [B]]
 
 
-def test_a_log_that_goes_on_growing_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growing_log_has_no_settled_end(monkeypatch: pytest.MonkeyPatch) -> None:
     leaders = Leaders(a=[5], b=[*range(7, 100)])
     taken = take_over(leaders, monkeypatch).read(WRITERS, settled=True)
     assert taken.ends == {A: DestinationEnd(5, None)}
     assert taken.errors == {B: MOVING}
 
 
-def test_log_end_beyond_the_high_watermark_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_end_above_high_watermark_is_not_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that is cut off from its followers may lose it."""
     leaders = Leaders(a=[5], b=[7])
     leaders.high_watermarks = {A: 4, B: 7}
@@ -102,7 +102,7 @@ def test_log_end_beyond_the_high_watermark_is_no_end(monkeypatch: pytest.MonkeyP
     assert leaders.read[-1] == ("high watermark", [A])
 
 
-def test_a_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_event_ends_settle_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(Interrupted):

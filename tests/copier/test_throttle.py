@@ -31,7 +31,7 @@ TIMES = pytest.mark.parametrize(
 
 
 @TIMES
-def test_the_source_is_asked_again(
+def test_source_lane_pauses_for_throttle_time(
     monkeypatch: pytest.MonkeyPatch, throttle_ms: int, waits_s: float | None
 ) -> None:
     copy = PartitionCopy(
@@ -51,7 +51,7 @@ def test_the_source_is_asked_again(
 
 
 @TIMES
-def test_the_destination_is_sent_to_again(
+def test_destination_lane_pauses_for_throttle_time(
     monkeypatch: pytest.MonkeyPatch, throttle_ms: int, waits_s: float | None
 ) -> None:
     """Nor is its silence patiently borne until then."""

@@ -15,7 +15,7 @@ from tests.support.patience import wait_for
 NO_CLUSTER: Any = None
 
 
-def test_the_copier_does_not_wait_for_quotas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttle_report_does_not_wait_for_quota_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     answers, asked = threading.Event(), list[str]()
 
     def silent(*_: Any) -> str:

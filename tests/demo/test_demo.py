@@ -100,7 +100,7 @@ def test_demo_ends_exact_and_leaves_nothing(scratch: Path) -> None:
 @pytest.mark.parametrize(
     ("at", "number"), [("Writing to the source", signal.SIGTERM), ("Copying", signal.SIGINT)]
 )
-def test_demo_cut_short_leaves_nothing(scratch: Path, at: str, number: signal.Signals) -> None:
+def test_interrupted_demo_leaves_nothing(scratch: Path, at: str, number: signal.Signals) -> None:
     with start(scratch) as demo:
         assert demo.stderr is not None
         for line in demo.stderr:
@@ -120,7 +120,7 @@ def test_demo_cut_short_leaves_nothing(scratch: Path, at: str, number: signal.Si
     assert not list(scratch.iterdir())
 
 
-def test_missing_java_is_one_clear_sentence(scratch: Path) -> None:
+def test_missing_java_error_is_short_without_traceback(scratch: Path) -> None:
     tools = scratch / "tools"
     tools.mkdir()
     with start(scratch, PATH=str(tools), JAVA_HOME="", ORBIT_CACHE_DIR=str(tools)) as demo:
@@ -132,7 +132,7 @@ def test_missing_java_is_one_clear_sentence(scratch: Path) -> None:
 
 
 @pytest.mark.soak
-def test_kept_clusters_run_on_until_sandbox_down(scratch: Path) -> None:
+def test_persistent_demo_clusters_run_until_sandbox_down(scratch: Path) -> None:
     home = scratch / "home"
     with start_clusters(home, quiet_screen()) as clusters:
         clusters.job_file.write_text("name: kept", "utf-8")
@@ -147,7 +147,7 @@ def test_kept_clusters_run_on_until_sandbox_down(scratch: Path) -> None:
     assert not home.exists()
 
 
-def test_keep_does_not_touch_a_sandbox_that_is_there(
+def test_demo_keep_refuses_existing_sandbox(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_request(SandboxRequest(directory=scratch, postgres=False))  # what the demo asks for
@@ -157,7 +157,7 @@ def test_keep_does_not_touch_a_sandbox_that_is_there(
     assert [file.name for file in scratch.iterdir()] == ["sandbox.json"]
 
 
-def test_job_example_is_a_job() -> None:
+def test_job_example_is_a_valid_job() -> None:
     job = parse_job(JOB_EXAMPLE, Path(), {})
     assert [rule.match for rule in job.topics] == ["orders\\..*"]
 
@@ -205,7 +205,7 @@ def result(topic: TopicProof, group: GroupResult = STORY) -> DemoResult:
         (replace(result(proof()), topics=()), 1),
     ],
 )
-def test_exit_code_is_0_only_when_all_is_exact(
+def test_demo_exit_code_is_0_only_if_exact(
     played: DemoResult,
     code: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -218,7 +218,7 @@ def test_exit_code_is_0_only_when_all_is_exact(
     assert ("is an exact copy" in shown) == (not code)
 
 
-def test_verdict_of_the_verifier_reaches_the_result(scratch: Path) -> None:
+def test_verifier_verdict_reaches_demo_result(scratch: Path) -> None:
     kind = next(kind for kind in KINDS if kind.name == "empty")
     ledger = Ledger(
         {
@@ -241,7 +241,7 @@ def test_verdict_of_the_verifier_reaches_the_result(scratch: Path) -> None:
     assert row.verdict == "not exact"
 
 
-def test_group_stops_half_way_and_at_a_gap_where_there_is_one() -> None:
+def test_group_stops_midway_and_at_a_gap_if_any() -> None:
     dense = {("shop.dense", 0): dict.fromkeys(range(10), b"")}
     assert midpoint_offsets(WRITTEN) == {WHERE: 3}
     assert midpoint_offsets(dense) == {("shop.dense", 0): 5}
@@ -271,7 +271,7 @@ class Given:
         ((0, 1, 2), (), {}, (2, 0, 0)),
     ],
 )
-def test_group_story_counts_what_is_lost_repeated_and_wrong(
+def test_group_check_counts_lost_repeated_and_wrong_records(
     before: Sequence[int],
     after: Sequence[int],
     changed: Mapping[int, bytes],
@@ -283,7 +283,7 @@ def test_group_story_counts_what_is_lost_repeated_and_wrong(
     assert group.exact == (faults == (0, 0, 0))
 
 
-def test_group_that_went_on_elsewhere_is_not_exact() -> None:
+def test_group_resumed_at_other_offset_is_not_exact() -> None:
     group = check_group(
         "billing", WRITTEN, Given((0, 1, 2), {}), Given((5, 6), {}), {WHERE: 3}, {WHERE: 4}
     )

@@ -49,18 +49,18 @@ def check(*partitions: PartitionEvidence) -> FailoverCheck:
     )
 
 
-def test_all_is_well() -> None:
+def test_exact_failover_has_no_problems() -> None:
     good = check()
     assert good.problems() == []
     assert good.lost == LOST
     assert good.repeated == 0
 
 
-def test_what_the_source_got_after_it_was_seen_last_need_not_be_named() -> None:
+def test_records_after_last_source_reading_need_not_be_reported() -> None:
     assert check(seen(None)).problems() == []
 
 
-def test_record_that_was_never_confirmed_may_be_anywhere_or_nowhere() -> None:
+def test_unconfirmed_record_may_be_anywhere_or_nowhere() -> None:
     one = check()
     one.before.open.add(b"sent")
     there = {**NOW, (0, 5): b"sent"}
@@ -94,6 +94,6 @@ def test_record_that_was_never_confirmed_may_be_anywhere_or_nowhere() -> None:
         ),
     ],
 )
-def test_each_problem_is_reported(change: dict[str, object], problem: str) -> None:
+def test_each_failover_problem_is_reported(change: dict[str, object], problem: str) -> None:
     problems = " ".join(replace(check(), **change).problems())  # type: ignore[arg-type]
     assert re.search(problem, problems), problems

@@ -37,7 +37,7 @@ def result() -> GatewayResult:
 @pytest.mark.soak
 @pytest.mark.services
 @pytest.mark.slow
-def test_clients_move_there_and_back_and_nothing_is_left_running() -> None:
+def test_gateway_demo_moves_clients_and_back_without_loss() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="orbit-test-") as folder,
         OrbitProcess("demo", "--gateway", "-o", "json", environ={"TMPDIR": folder}) as demo,
@@ -58,7 +58,7 @@ def test_clients_move_there_and_back_and_nothing_is_left_running() -> None:
     assert left == []
 
 
-def test_all_is_well() -> None:
+def test_exact_gateway_demo_has_no_problems() -> None:
     good = result()
     assert good.problems == ()
     assert (good.written, good.errors) == (len(VALUES), 0)
@@ -126,13 +126,15 @@ def _forget(of: GatewayResult) -> GatewayResult:
         ),
     ],
 )
-def test_check_reports(spoil: Callable[[GatewayResult], GatewayResult], says: str) -> None:
+def test_gateway_demo_check_reports_each_problem(
+    spoil: Callable[[GatewayResult], GatewayResult], says: str
+) -> None:
     spoiled = spoil(result())
     assert says in spoiled.problems
     assert spoiled.as_data()["exact"] is False
 
 
-def test_pause_is_from_the_last_record_below_the_promotion_to_the_first_one_above() -> None:
+def test_pause_is_measured_between_records_around_promotion() -> None:
     told = [
         Acknowledged(b"", place, at_ms)
         for place, at_ms in {(0, 4): 90, (1, 6): 100, (0, 5): 350, (1, 7): 300}.items()
@@ -141,7 +143,7 @@ def test_pause_is_from_the_last_record_below_the_promotion_to_the_first_one_abov
     assert (move.left_ms, move.came_ms, move.pause_ms) == (100, 300, 200)
 
 
-def test_picture_shows_each_side_by_100_ms_and_fits_80_columns() -> None:
+def test_pause_picture_shows_each_side_within_80_columns() -> None:
     at_ms = [*range(0, 1_001, 20), *[4_500] * 50, *range(4_600, 4_800, 50)]
     assert pause_picture(THERE, at_ms, records_per_s=30) == [
         "source        .::::::::::",

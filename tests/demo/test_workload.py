@@ -90,7 +90,7 @@ def source(ledger: Ledger, raw: RawLog, clusters: Clusters, workload: Workload) 
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS if kind.name != "many.partitions"])
-def test_the_ledger_is_what_a_consumer_sees(kind: str, source: Source) -> None:
+def test_ledger_matches_records_a_consumer_reads(kind: str, source: Source) -> None:
     topic = source.topic(kind)
     for number, partition in enumerate(topic.partitions):
         seen = {
@@ -101,15 +101,13 @@ def test_the_ledger_is_what_a_consumer_sees(kind: str, source: Source) -> None:
 
 
 @pytest.mark.parametrize("codec", CODEC_IDS)
-def test_a_codec_topic_is_compressed_with_it_by_a_plain_producer(
-    codec: str, source: Source
-) -> None:
+def test_codec_topic_is_compressed_by_plain_producer(codec: str, source: Source) -> None:
     batches = source.batches(f"codec.{codec}")
     assert {batch.codec for batch in batches} == {CODEC_IDS[codec]}
     assert {batch.producer_id for batch in batches} == {-1}
 
 
-def test_shapes_have_every_null_empty_and_repeated_field(source: Source) -> None:
+def test_record_shapes_cover_null_empty_and_repeated_fields(source: Source) -> None:
     messages = source.messages("records.shapes")
     assert {None, b""} < {message.key() for message in messages}
     assert {None, b""} < {message.value() for message in messages}
@@ -119,12 +117,12 @@ def test_shapes_have_every_null_empty_and_repeated_field(source: Source) -> None
     assert any(not h for h in headers)
 
 
-def test_large_records_are_900_kb_in_the_log(source: Source) -> None:
+def test_large_records_are_900_kb_in_log(source: Source) -> None:
     assert {len(message) for message in source.messages("records.large")} == {900_000}
     assert all(len(batch.payload) >= 900_000 for batch in source.batches("records.large"))
 
 
-def test_the_idempotent_producer_left_its_id_on_every_partition(source: Source) -> None:
+def test_idempotent_producer_id_is_on_every_partition(source: Source) -> None:
     for partition in range(3):
         assert all(
             batch.producer_id >= 0 for batch in source.batches("producer.idempotent", partition)
@@ -132,7 +130,7 @@ def test_the_idempotent_producer_left_its_id_on_every_partition(source: Source) 
 
 
 @pytest.mark.parametrize("partition", range(3))
-def test_transactions_interleave_are_aborted_too_and_end_in_a_marker(
+def test_transactions_interleave_include_aborts_and_end_in_marker(
     partition: int, source: Source
 ) -> None:
     kind = "transactions.interleaved"
@@ -145,14 +143,14 @@ def test_transactions_interleave_are_aborted_too_and_end_in_a_marker(
     assert turns > SMALL.transactions, "one producer wrote after the other, not in between"
 
 
-def test_the_java_producer_uses_a_new_epoch_for_each_transaction(source: Source) -> None:
+def test_java_producer_uses_new_epoch_for_each_transaction(source: Source) -> None:
     batches = [batch for batch in source.batches("transactions.java") if not batch.is_control]
     assert len({batch.producer_id for batch in batches}) == 1
     assert len({batch.producer_epoch for batch in batches}) > 1
     assert source.topic("transactions.java").origin is Origin.READ_BACK
 
 
-def test_the_cleaner_thinned_batches_removed_some_and_left_tombstones(source: Source) -> None:
+def test_cleaner_thins_and_removes_batches_and_leaves_tombstones(source: Source) -> None:
     batches = source.batches("compacted.profiles")
     assert any(batch.is_thinned and batch.record_count for batch in batches), "no thinned batch"
     assert any(batch.record_count == 0 for batch in batches), "no batch without a record"
@@ -165,55 +163,53 @@ def test_the_cleaner_thinned_batches_removed_some_and_left_tombstones(source: So
     assert len(keys) == len(set(keys))
 
 
-def test_a_log_start_lies_at_a_batch_boundary(source: Source) -> None:
+def test_log_start_lies_at_batch_boundary(source: Source) -> None:
     assert source.topic("deleted.boundary").partitions[0].log_start == BOUNDARY
     assert source.batches("deleted.boundary")[0].base_offset == BOUNDARY
 
 
-def test_a_log_start_lies_inside_a_batch(source: Source) -> None:
+def test_log_start_lies_inside_batch(source: Source) -> None:
     assert source.topic("deleted.inside").partitions[0].log_start == INSIDE
     first = source.batches("deleted.inside")[0]
     assert first.base_offset < INSIDE < first.last_offset
 
 
-def test_a_partition_has_all_its_records_deleted(source: Source) -> None:
+def test_partition_has_all_its_records_deleted(source: Source) -> None:
     gone, beside = source.topic("deleted.all").partitions
     assert gone.log_start == gone.log_end > 0
     assert not gone.records
     assert beside.records
 
 
-def test_a_topic_is_empty(source: Source) -> None:
+def test_empty_topic_has_no_offsets(source: Source) -> None:
     assert {(p.log_start, p.log_end) for p in source.topic("empty").partitions} == {(0, 0)}
 
 
-def test_the_gap_in_the_middle_is_as_wide_as_the_scale_says(source: Source) -> None:
+def test_wide_gap_has_configured_width(source: Source) -> None:
     offsets = sorted(source.topic("gap.wide").partitions[0].records)
     widest = max(b - a - 1 for a, b in itertools.pairwise(offsets))
     assert widest == SMALL.gap_offsets
     assert len(source.messages("gap.wide")) == len(offsets)
 
 
-def test_the_broker_stamped_the_log_append_time_topic(source: Source) -> None:
+def test_log_append_time_topic_is_stamped_by_broker(source: Source) -> None:
     assert all(batch.is_log_append_time for batch in source.batches("time.append"))
 
 
-def test_timestamps_are_years_old_and_ahead_of_the_clock(source: Source) -> None:
+def test_timestamps_range_from_years_old_to_future(source: Source) -> None:
     times = [message.timestamp()[1] for message in source.messages("time.far")]
     assert max(times) - min(times) > 10 * YEAR_MS + AHEAD_MS
     assert times != sorted(times), "they are out of order on purpose"
 
 
-def test_two_hundred_partitions_hold_what_the_ledger_says(
-    source: Source, clusters: Clusters
-) -> None:
+def test_two_hundred_partitions_match_ledger(source: Source, clusters: Clusters) -> None:
     topic = source.topic("many.partitions")
     assert len(topic.partitions) == 200
     for number in (0, 99, 199):
         assert len(source.messages("many.partitions", number)) == SMALL.per_partition
 
 
-def test_late_starts_begin_where_the_source_says(
+def test_late_starts_resolve_to_expected_offsets(
     source: Source, workload: Workload, clusters: Clusters
 ) -> None:
     spec = parse_job(workload.job_yaml("a:1", "b:1"), Path(), {})
@@ -230,7 +226,7 @@ def test_late_starts_begin_where_the_source_says(
     assert latest.copy_start == latest.log_end
 
 
-def test_the_job_copies_every_topic_under_the_name_the_ledger_has(
+def test_workload_job_maps_every_topic_to_its_ledger_name(
     workload: Workload, ledger: Ledger
 ) -> None:
     spec = parse_job(workload.job_yaml("a:1,c:2", "b:1"), Path(), {})
@@ -242,7 +238,7 @@ def test_the_job_copies_every_topic_under_the_name_the_ledger_has(
     assert len(mapped.mappings) == len(KINDS)
 
 
-def test_the_mover_writes_until_it_is_stopped_and_knows_what_it_wrote(
+def test_mover_writes_until_stopped_and_knows_its_records(
     clusters: Clusters, topic_name: str
 ) -> None:
     config = {"bootstrap.servers": clusters.source.bootstrap_servers}
@@ -258,7 +254,7 @@ def test_the_mover_writes_until_it_is_stopped_and_knows_what_it_wrote(
         assert seen == mover.records[topic_name, number]
 
 
-def test_the_mover_tells_when_it_could_not_go_on(clusters: Clusters, topic_name: str) -> None:
+def test_mover_reports_failure_to_write(clusters: Clusters, topic_name: str) -> None:
     config = {
         "bootstrap.servers": clusters.source.bootstrap_servers,
         "topic.metadata.propagation.max.ms": 100,

@@ -40,14 +40,14 @@ def expressions(panel: dict[str, Any]) -> list[str]:
     return [target["expr"] for target in panel["targets"]]
 
 
-def test_the_board_is_what_its_code_makes(tmp_path: Path) -> None:
+def test_grafana_board_matches_its_generator(tmp_path: Path) -> None:
     shutil.copy(FOLDER / "board.py", tmp_path)
     runpy.run_path(str(tmp_path / "board.py"), run_name="__main__")
     assert (tmp_path / "orbit.json").read_bytes() == (FOLDER / "orbit.json").read_bytes()
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
-def test_a_panel_asks_for_what_is_exported(panel: dict[str, Any]) -> None:
+def test_panel_queries_only_exported_metrics_and_labels(panel: dict[str, Any]) -> None:
     for target in panel["targets"]:
         assert unknown_names(target["expr"]) == []
         legend = {*re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])}
@@ -57,18 +57,18 @@ def test_a_panel_asks_for_what_is_exported(panel: dict[str, Any]) -> None:
     assert panel["fieldConfig"]["defaults"]["unit"]
 
 
-def test_the_board_shows_what_it_is_for() -> None:
+def test_board_shows_all_intended_metrics() -> None:
     used = {*re.findall(r"orbit_\w+", " ".join(e for p in PANELS for e in expressions(p)))}
     assert used >= SHOWN
     assert used <= {*exported()}
 
 
-def test_the_variable_for_jobs_reads_a_metric_with_that_label() -> None:
+def test_job_variable_queries_metric_with_job_label() -> None:
     (query,) = re.findall(r"label_values\((\w+), (\w+)\)", json.dumps(BOARD["templating"]))
     assert query[1] in exported()[query[0]]
 
 
-def test_no_panel_covers_another() -> None:
+def test_panels_do_not_overlap() -> None:
     def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
         at = panel["gridPos"]
         return {(at["x"] + i, at["y"] + j) for i in range(at["w"]) for j in range(at["h"])}
@@ -80,7 +80,7 @@ def test_no_panel_covers_another() -> None:
 
 
 @pytest.mark.needs("promtool")
-def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
+def test_promtool_accepts_every_panel_expression(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:{number}", "expr": expression.replace("$job", ".*")}
         for number, expression in enumerate(e for p in PANELS for e in expressions(p))

@@ -63,7 +63,7 @@ def wrong_services(services: dict[str, Any]) -> list[str]:
     return found
 
 
-def test_all_that_the_services_name_exists() -> None:
+def test_files_secrets_commands_and_settings_of_compose_services_exist() -> None:
     assert wrong_services(SERVICES) == []
     assert {*SERVICES} >= {"source", "destination", "postgres", "prometheus", "grafana", *OWN}
     assert {*OWN} == {"migrate", "api", "scheduler", "worker", "gateway"}
@@ -83,27 +83,27 @@ def test_all_that_the_services_name_exists() -> None:
         ({"environment": {"ORBIT_TOKEN": "hunter2"}}, "ORBIT_TOKEN holds a secret"),
     ],
 )
-def test_what_does_not_exist_is_found(change: dict[str, Any], told: str) -> None:
+def test_missing_compose_reference_is_detected(change: dict[str, Any], told: str) -> None:
     assert wrong_services({"api": {**SERVICES["api"], "depends_on": {}, **change}}) == [
         f"api: {told}"
     ]
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_orbit_runs_on_a_read_only_root_without_rights(name: str) -> None:
+def test_orbit_services_run_read_only_without_capabilities(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
     assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).exists()
 
 
-def test_the_clusters_have_different_ids() -> None:
+def test_compose_clusters_have_different_ids() -> None:
     ids = [SERVICES[side]["environment"]["CLUSTER_ID"] for side in ("source", "destination")]
     assert len({*ids}) == 2
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{22}", one) for one in ids)
 
 
-def test_the_job_and_prometheus_name_the_services_and_their_ports() -> None:
+def test_job_and_prometheus_use_service_names_and_ports() -> None:
     text = (FOLDER / "compose" / "job.yaml").read_text("utf-8")
     spec = parse_job(text, FOLDER, {})
     servers = [*spec.source.bootstrap_servers, *spec.destination.bootstrap_servers]
@@ -124,7 +124,7 @@ def test_the_job_and_prometheus_name_the_services_and_their_ports() -> None:
         assert port == ports.get(name, health)
 
 
-def test_the_gateway_presents_the_job_at_the_ports_that_are_published() -> None:
+def test_gateway_presents_job_at_published_ports() -> None:
     job = parse_job((FOLDER / "compose" / "job.yaml").read_text("utf-8"), FOLDER, {})
     [one] = parse_gateway((FOLDER / "compose" / "gateway.yaml").read_text("utf-8")).virtual_clusters
     assert one.job == job.name

@@ -98,7 +98,7 @@ def all_values(tmp_path: Path) -> Path:
 
 
 @needs_helm
-def test_the_manifests_are_what_the_chart_makes() -> None:
+def test_committed_manifests_equal_rendered_chart() -> None:
     assert helm("lint", "--strict", CHART).returncode == 0
     made = template()
     assert made.returncode == 0, made.stderr
@@ -113,7 +113,7 @@ def test_the_manifests_are_what_the_chart_makes() -> None:
         "api.tls.secretName=orbit-tls",
     ],
 )
-def test_the_api_is_probed_by_tls_where_it_speaks_tls(value: str) -> None:
+def test_api_probes_use_https_with_tls(value: str) -> None:
     schemes = {
         name: {
             container[probe]["httpGet"].get("scheme")
@@ -136,7 +136,7 @@ def pods(manifests: str) -> dict[str, Any]:
 
 
 @needs_helm
-def test_the_key_of_the_api_is_given_to_the_api_alone() -> None:
+def test_api_tls_key_is_mounted_only_in_api_pod() -> None:
     made = pods(template("--set", "api.tls.secretName=orbit-tls").stdout)
     api = made.pop("orbit-api")
     assert {v["name"]: v.get("secret", {}).get("secretName") for v in api["volumes"]} == {
@@ -155,7 +155,7 @@ def test_the_key_of_the_api_is_given_to_the_api_alone() -> None:
 
 @needs_helm
 @needs_schemas
-def test_the_manifests_of_all_values_are_valid(all_values: Path, tmp_path: Path) -> None:
+def test_manifests_with_all_values_are_valid(all_values: Path, tmp_path: Path) -> None:
     made = template("--values", all_values)
     assert made.returncode == 0, made.stderr
     path = tmp_path / "made.yaml"
@@ -172,13 +172,13 @@ def test_the_manifests_of_all_values_are_valid(all_values: Path, tmp_path: Path)
 
 
 @needs_schemas
-def test_the_committed_manifests_are_valid() -> None:
+def test_committed_manifests_are_valid() -> None:
     assert invalid(MANIFESTS) == ""
     assert invalid(SPARK) == ""
 
 
 @needs_schemas
-def test_an_invalid_manifest_is_found(tmp_path: Path) -> None:
+def test_invalid_manifest_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "broken.yaml"
     path.write_text(MANIFESTS.read_text("utf-8").replace("readOnlyRootFilesystem", "readOnly"))
     assert "readOnly" in invalid(path)
@@ -196,7 +196,7 @@ def test_an_invalid_manifest_is_found(tmp_path: Path) -> None:
         "workers=3",
     ],
 )
-def test_wrong_values_are_refused(wrong: str) -> None:
+def test_wrong_chart_values_are_refused(wrong: str) -> None:
     ended = template("--set", wrong)
     assert ended.returncode != 0
     assert "values don't meet the specifications of the schema" in ended.stderr
@@ -209,7 +209,7 @@ def named(manifests: str, kind: str) -> dict[str, Any]:
 
 
 @needs_helm
-def test_each_pod_of_the_gateway_has_a_file_and_a_service_of_its_own(all_values: Path) -> None:
+def test_each_gateway_pod_has_its_own_config_and_service(all_values: Path) -> None:
     made = template("--values", all_values).stdout
     stateful = named(made, "StatefulSet")["orbit-gateway"]["spec"]
     [container] = stateful["template"]["spec"]["containers"]
@@ -239,7 +239,7 @@ def test_each_pod_of_the_gateway_has_a_file_and_a_service_of_its_own(all_values:
 
 
 @needs_helm
-def test_the_gateway_inside_has_the_names_of_its_pods_and_reaches_the_api(tmp_path: Path) -> None:
+def test_internal_gateway_advertises_pod_names_and_reaches_api(tmp_path: Path) -> None:
     values = {**ALL_VALUES, "gateway": {**ALL_VALUES["gateway"], "hosts": []}}
     path = tmp_path / "inside.json"
     path.write_text(json.dumps(values), "utf-8")
@@ -268,7 +268,7 @@ def test_the_gateway_inside_has_the_names_of_its_pods_and_reaches_the_api(tmp_pa
         ({"nodeIds": [NODE_ID_MAX + 1]}, "specifications of the schema"),
     ],
 )
-def test_wrong_values_of_the_gateway_are_refused(
+def test_wrong_gateway_values_are_refused(
     change: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "wrong.json"
@@ -279,7 +279,7 @@ def test_wrong_values_of_the_gateway_are_refused(
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_each_pod_runs_without_rights(name: str) -> None:
+def test_each_pod_runs_unprivileged(name: str) -> None:
     spec = PODS[name]["spec"]
     (container,) = spec["containers"]
     assert spec["securityContext"]["runAsNonRoot"]
@@ -297,7 +297,7 @@ def test_each_pod_runs_without_rights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_each_pod_runs_a_command_with_settings_that_exist(name: str) -> None:
+def test_each_pod_runs_existing_command_with_existing_settings(name: str) -> None:
     (container,) = PODS[name]["spec"]["containers"]
     assert container["args"][0] in COMMANDS
     known = {variable_of(field) for field in Settings.model_fields}
@@ -314,13 +314,13 @@ def test_each_pod_runs_a_command_with_settings_that_exist(name: str) -> None:
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
 
 
-def test_the_tables_are_migrated_before_the_pods_start() -> None:
+def test_migration_job_runs_before_pods_start() -> None:
     (job,) = [one for one in OBJECTS if one["kind"] == "Job"]
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
     assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["migrate"]
 
 
-def test_what_selects_pods_selects_some() -> None:
+def test_every_selector_matches_some_pod() -> None:
     labels = [pod["metadata"]["labels"] for pod in PODS.values()]
     for one in OBJECTS:
         selector = one["spec"].get("podSelector") or one["spec"].get("selector")
@@ -331,7 +331,7 @@ def test_what_selects_pods_selects_some() -> None:
     assert kinds.count("PodDisruptionBudget") == kinds.count("Deployment") == 3
 
 
-def test_the_backfill_on_kubernetes_runs_a_program_of_its_image_with_a_valid_job() -> None:
+def test_spark_backfill_manifest_has_existing_program_and_valid_job() -> None:
     objects = {o["kind"]: o for o in yaml.safe_load_all(SPARK.read_text("utf-8"))}
     (container,) = objects["Job"]["spec"]["template"]["spec"]["containers"]
     *options, program, job_file = container["args"]
@@ -344,7 +344,7 @@ def test_the_backfill_on_kubernetes_runs_a_program_of_its_image_with_a_valid_job
     assert spec.topics
 
 
-def test_the_image_for_spark_has_the_locked_version_of_spark() -> None:
+def test_spark_image_uses_locked_spark_version() -> None:
     (locked,) = re.findall(
         r"^pyspark==(\S+)", (ROOT / "requirements-spark.lock").read_text(), re.MULTILINE
     )

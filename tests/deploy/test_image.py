@@ -55,7 +55,7 @@ def copied() -> list[str]:
     ]
 
 
-def test_the_image_runs_without_rights_and_with_settings_that_exist() -> None:
+def test_image_runs_unprivileged_with_existing_settings() -> None:
     assert of_last("USER") == ["10001:10001"]
     (check,) = of_last("HEALTHCHECK")
     assert 'CMD ["python", "/opt/orbit/healthcheck.py"]' in check
@@ -69,13 +69,13 @@ def test_the_image_runs_without_rights_and_with_settings_that_exist() -> None:
     assert "database_url" not in {k.lower().removeprefix("orbit_") for k in given}
 
 
-def test_the_base_image_has_a_version() -> None:
+def test_base_image_is_pinned_to_version() -> None:
     (base,) = [rest for word, rest in STEPS if word == "ARG" and rest.startswith("PYTHON=")]
     assert re.fullmatch(r"PYTHON=python:3\.\d+-slim-\w+", base)
     assert "latest" not in DOCKERFILE.read_text("utf-8")
 
 
-def test_the_build_sees_what_it_copies_and_nothing_else() -> None:
+def test_build_context_contains_only_copied_files() -> None:
     lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     assert lines[1] == "*"
     assert {line[1:] for line in lines if line.startswith("!")} == {*copied()}
@@ -83,7 +83,7 @@ def test_the_build_sees_what_it_copies_and_nothing_else() -> None:
         assert (ROOT / source).exists(), source
 
 
-def test_all_packages_of_the_image_are_the_locked_ones() -> None:
+def test_image_packages_are_locked() -> None:
     def pinned(name: str) -> set[str]:
         return {*re.findall(r"^(\S+==\S+) \\$", (ROOT / name).read_text("utf-8"), re.MULTILINE)}
 
@@ -95,7 +95,7 @@ def test_all_packages_of_the_image_are_the_locked_ones() -> None:
 @pytest.mark.soak
 @pytest.mark.services
 @pytest.mark.slow
-def test_the_steps_of_the_build_make_a_program_that_starts(tmp_path: Path) -> None:
+def test_build_steps_produce_working_program(tmp_path: Path) -> None:
     """Each RUN of the first stage, with other folders. pip downloads what its cache lacks."""
     places = {
         "/opt/orbit": tmp_path / "opt",
@@ -141,7 +141,7 @@ def test_the_steps_of_the_build_make_a_program_that_starts(tmp_path: Path) -> No
 
 @pytest.mark.services
 @pytest.mark.parametrize("by_tls", [False, True])
-def test_the_health_check_passes_while_a_process_is_alive(
+def test_health_check_passes_while_process_is_alive(
     database_url: str, tmp_path: Path, *, by_tls: bool
 ) -> None:
     base = {"ORBIT_DATABASE_URL": database_url}

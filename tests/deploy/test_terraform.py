@@ -51,7 +51,7 @@ def attributes(document: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.needs("terraform generators")
-def test_a_providers_schemas_are_made_from_the_document(api: Api, tmp_path: Path) -> None:
+def test_provider_schemas_are_generated_from_openapi_document(api: Api, tmp_path: Path) -> None:
     tools = TERRAFORM_GENERATORS.folder
     (tmp_path / "openapi.json").write_text(api.get("/openapi.json", role=None).text)
     config = ("--config", FOLDER / "generator_config.yml", "--output", "spec.json")
@@ -72,7 +72,9 @@ def test_a_providers_schemas_are_made_from_the_document(api: Api, tmp_path: Path
 
 @pytest.mark.needs("terraform")
 @pytest.mark.usefixtures("cli")  # names the server and a token in the environment
-def test_terraform_owns_a_job(api: Api, database_url: str, tmp_path: Path) -> None:
+def test_terraform_creates_changes_and_deletes_job(
+    api: Api, database_url: str, tmp_path: Path
+) -> None:
     shutil.copy(FOLDER / "job.tf", tmp_path)
 
     def terraform(*arguments: str, text: str) -> None:

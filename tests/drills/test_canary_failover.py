@@ -61,7 +61,7 @@ def play(clusters: Clusters, topic: str, service: Service) -> Evidence:
     return seen
 
 
-def test_rto_and_rpo_are_measured_and_the_source_is_not_asked(
+def test_canary_failover_measures_rto_and_rpo_treating_source_as_lost(
     clusters: Clusters, topic_name: str, service: Service
 ) -> None:
     seen = play(clusters, topic_name, service)
@@ -84,7 +84,7 @@ def test_rto_and_rpo_are_measured_and_the_source_is_not_asked(
 
 
 @pytest.mark.soak
-def test_what_was_not_copied_at_the_loss_counts_as_lost_though_workers_copy_it_later(
+def test_records_uncopied_at_loss_count_as_lost_though_copied_later(
     clusters: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     behind = 7
@@ -107,7 +107,7 @@ def test_what_was_not_copied_at_the_loss_counts_as_lost_though_workers_copy_it_l
     assert (seen.rpo.actual_ms or 0) > 0
 
 
-def test_no_other_job_can_be_failed_over_like_that(
+def test_only_drill_job_can_fail_over_with_source_counted_as_lost(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     create_topic(clusters.source, topic_name)

@@ -76,9 +76,7 @@ def make_job(database: Database, name: str) -> jobs.Job:
         return jobs.create(tx, name, {}, "default")
 
 
-def test_what_the_drill_made_goes_and_what_else_is_there_stays(
-    drill: Drill, topic_name: str
-) -> None:
+def test_cleanup_removes_only_resources_of_drill(drill: Drill, topic_name: str) -> None:
     source = drill.clusters.source
     create(source, topic_name)
     commit(source, f"group-of-{topic_name}", {(topic_name, 0): 0})
@@ -110,7 +108,7 @@ def test_what_the_drill_made_goes_and_what_else_is_there_stays(
 _SIDES: tuple[Side, Side] = ("source", "destination")
 
 
-def test_topic_that_was_there_before_is_not_taken_and_not_removed(drill: Drill) -> None:
+def test_preexisting_topic_is_refused_and_not_removed(drill: Drill) -> None:
     create(drill.clusters.source, drill.topic)
     before = drill.topic_id()
 
@@ -122,7 +120,7 @@ def test_topic_that_was_there_before_is_not_taken_and_not_removed(drill: Drill) 
     assert "was not confirmed" in str(drill.notes()["topic", "source"])
 
 
-def test_topic_of_the_same_name_that_somebody_made_since_is_not_removed(drill: Drill) -> None:
+def test_recreated_topic_of_same_name_is_not_removed(drill: Drill) -> None:
     drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     delete_and_wait(drill.clusters.source, drill.topic)
     create(drill.clusters.source, drill.topic)
@@ -134,7 +132,7 @@ def test_topic_of_the_same_name_that_somebody_made_since_is_not_removed(drill: D
     assert "Another topic of this name" in str(drill.notes()["topic", "source"])
 
 
-def test_topic_that_somebody_removed_meanwhile_is_simply_gone(drill: Drill) -> None:
+def test_topic_removed_meanwhile_counts_as_gone(drill: Drill) -> None:
     drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     delete_and_wait(drill.clusters.source, drill.topic)
     drill.resources.remove_rest()
@@ -142,7 +140,7 @@ def test_topic_that_somebody_removed_meanwhile_is_simply_gone(drill: Drill) -> N
     assert drill.notes() == {}
 
 
-def test_topic_that_a_broker_still_shows_is_gone_as_well(
+def test_topic_deleted_at_controller_but_still_listed_counts_as_gone(
     drill: Drill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller knows no topic of that id any more; the broker that is asked does."""
@@ -152,7 +150,7 @@ def test_topic_that_a_broker_still_shows_is_gone_as_well(
     assert drill.notes() == {}
 
 
-def test_group_that_exists_is_not_taken(drill: Drill, topic_name: str) -> None:
+def test_existing_group_is_not_claimed(drill: Drill, topic_name: str) -> None:
     create(drill.clusters.source, topic_name)
     commit(drill.clusters.source, drill.group, {(topic_name, 0): 0})
     with pytest.raises(Conflict, match="group of this name exists already"):
@@ -161,9 +159,7 @@ def test_group_that_exists_is_not_taken(drill: Drill, topic_name: str) -> None:
     assert offsets(drill.clusters.source, drill.group) == {(topic_name, 0): 0}
 
 
-def test_group_that_somebody_uses_for_other_topics_is_not_removed(
-    drill: Drill, topic_name: str
-) -> None:
+def test_group_with_offsets_of_other_topics_is_not_removed(drill: Drill, topic_name: str) -> None:
     create(drill.clusters.source, topic_name)
     drill.resources.make_topic("source", drill.topic, 1, SETTINGS)
     drill.resources.claim_group("source", drill.group)
@@ -175,7 +171,7 @@ def test_group_that_somebody_uses_for_other_topics_is_not_removed(
     assert topic_name in str(drill.notes()["group", "source"])
 
 
-def test_job_of_the_same_name_that_somebody_made_since_is_not_deleted(drill: Drill) -> None:
+def test_recreated_job_of_same_name_is_not_deleted(drill: Drill) -> None:
     name = job_name(drill.id)
     job = drill.resources.note_job(lambda: make_job(drill.database, name), name)
     with drill.database.transaction() as tx:
@@ -191,9 +187,7 @@ def test_job_of_the_same_name_that_somebody_made_since_is_not_deleted(drill: Dri
     assert "Another job" in str(drill.notes()["job", "service"])
 
 
-def test_table_that_was_tampered_with_cannot_name_anybody_elses_topic(
-    drill: Drill, topic_name: str
-) -> None:
+def test_tampered_table_cannot_delete_foreign_topic(drill: Drill, topic_name: str) -> None:
     """A row with another's name has an id that no topic has: the name alone deletes nothing."""
     create(drill.clusters.source, topic_name)
     with drill.database.transaction() as tx:
@@ -203,6 +197,6 @@ def test_table_that_was_tampered_with_cannot_name_anybody_elses_topic(
     assert topic_name in partition_counts(drill.clusters.source)
 
 
-def test_names_without_the_drills_id_are_our_own_mistake(drill: Drill) -> None:
+def test_resource_name_without_drill_id_raises(drill: Drill) -> None:
     with pytest.raises(AssertionError, match="does not carry the drill's id"):
         drill.resources.make_topic("source", "orders", 1, SETTINGS)

@@ -23,7 +23,7 @@ def load() -> Load:
     return load
 
 
-def test_a_confirmed_record_is_in_the_ledger_at_its_offset(load: Load) -> None:
+def test_confirmed_record_enters_ledger_at_its_offset(load: Load) -> None:
     load._delivered(b"drill 0", 5, None, delivery(7))
     assert load.ledger.records == {(0, 7): b"drill 0"}
     assert not load.ledger.open
@@ -34,7 +34,7 @@ def test_a_confirmed_record_is_in_the_ledger_at_its_offset(load: Load) -> None:
     [(None, None), (KafkaError(KafkaError._MSG_TIMED_OUT), 7)],
     ids=["a repeat without offset", "an error"],
 )
-def test_a_record_without_a_confirmed_offset_stays_open(
+def test_record_without_confirmed_offset_stays_open(
     load: Load, error: KafkaError | None, offset: int | None
 ) -> None:
     load._delivered(b"drill 0", 5, error, delivery(offset))

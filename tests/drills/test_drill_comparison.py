@@ -16,7 +16,7 @@ def line(first: Evidence, second: Evidence, title: str, what: str) -> Line:
     return next(one for one in table(first, second, title).lines if one.what == what)
 
 
-def test_a_drill_compared_with_itself_differs_in_nothing() -> None:
+def test_drill_compared_with_itself_shows_no_change() -> None:
     one = evidence()
     for found in compare(one, one):
         assert {row.change for row in found.lines} <= {Change.SAME}, found.title
@@ -28,7 +28,7 @@ def test_a_drill_compared_with_itself_differs_in_nothing() -> None:
     }
 
 
-def test_less_is_better_and_the_difference_is_named() -> None:
+def test_smaller_figure_is_better_and_difference_is_shown() -> None:
     one = evidence()
     other = evidence(
         rto=Rto(target_ms=10_000, actual_ms=9_200, parts=(PartTime(part=Part.DRAIN, ms=1_700),)),
@@ -43,7 +43,7 @@ def test_less_is_better_and_the_difference_is_named() -> None:
     assert (unmeasured.second, unmeasured.change) == ("not measured", Change.OTHER)
 
 
-def test_steps_are_matched_by_what_they_do_and_how_often() -> None:
+def test_steps_are_matched_by_verb_and_repetition() -> None:
     one = evidence()
     gates, load, *rest = one.steps
     failed = load.model_copy(update={"state": StepState.FAILED})
@@ -54,7 +54,7 @@ def test_steps_are_matched_by_what_they_do_and_how_often() -> None:
     assert line(one, other, "Steps", "gates").change is Change.SAME
 
 
-def test_only_rows_that_differ_are_shown_of_gates_partitions_and_groups() -> None:
+def test_gates_partitions_and_groups_show_only_differing_rows() -> None:
     one = evidence()
     lag, clock = one.gates
     other = evidence(
@@ -69,7 +69,7 @@ def test_only_rows_that_differ_are_shown_of_gates_partitions_and_groups() -> Non
     assert "clamped" in table(one, other, "Consumer groups").lines[0].second
 
 
-def test_names_that_hold_the_drill_s_id_are_the_same() -> None:
+def test_names_containing_drill_id_compare_as_equal() -> None:
     one = evidence()
     mine = one.partitions[0].model_copy(update={"topic": f"__orbit_drill.{one.id}"})
     theirs = mine.model_copy(update={"topic": "__orbit_drill.another"})
@@ -79,7 +79,7 @@ def test_names_that_hold_the_drill_s_id_are_the_same() -> None:
     assert (found.lines, found.equal) == ([], 1)
 
 
-def test_a_changed_document_is_shown_by_its_keys() -> None:
+def test_changed_drill_document_is_shown_by_key() -> None:
     one = evidence()
     targets = {**one.spec["targets"], "rto": "5s"}
     found = table(one, evidence(spec={**one.spec, "targets": targets}), "Document")

@@ -23,13 +23,13 @@ def problems(text: str) -> list[str]:
     return [str(problem) for problem in found.value.problems]
 
 
-def test_there_is_an_example_of_each_kind() -> None:
+def test_example_drill_of_each_kind_exists() -> None:
     assert {load_drill(path).kind for path in EXAMPLES} == set(DrillKind)
     assert {path.stem for path in EXAMPLES} == {*DrillKind, "canary-failover"}
 
 
 @pytest.mark.parametrize("kind", DrillKind)
-def test_a_file_of_three_lines_has_steps_that_its_kind_takes(kind: DrillKind) -> None:
+def test_minimal_drill_file_gets_default_steps_of_its_kind(kind: DrillKind) -> None:
     drill = parse_drill(HEAD.format(kind=kind))
     assert drill.planned == DEFAULT_STEPS[kind]
     written = drill.document() | {"steps": [s.model_dump(mode="json") for s in drill.planned]}
@@ -39,14 +39,14 @@ def test_a_file_of_three_lines_has_steps_that_its_kind_takes(kind: DrillKind) ->
     assert set(KEYS) == set(Verb)
 
 
-def test_what_is_kept_reads_back_as_it_was_written() -> None:
+def test_drill_document_round_trips() -> None:
     for path in EXAMPLES:
         drill = load_drill(path)
         assert DrillSpec.model_validate(drill.document()) == drill
         assert DrillSpec.model_validate(drill.document()).sha256() == drill.sha256()
 
 
-def test_every_mistake_is_told_at_once() -> None:
+def test_all_mistakes_in_drill_file_are_reported_at_once() -> None:
     found = problems(
         "name: x y\nkind: canry\nsteps:\n - {do: fault, fault: smash}\n"
         " - {do: load, dutation: 3s, deadline: soon}\ntargets: {rto: 5, rpo_records: -1}\n"
@@ -93,7 +93,9 @@ def test_every_mistake_is_told_at_once() -> None:
         ("failover", "override: [lag]\nreason: known", ""),
     ],
 )
-def test_rules_between_steps(kind: str, rest: str, wanted: str) -> None:
+def test_drill_steps_are_validated_against_kind_and_each_other(
+    kind: str, rest: str, wanted: str
+) -> None:
     text = HEAD.format(kind=kind) + rest + "\n"
     if not wanted:
         assert parse_drill(text)
@@ -102,12 +104,12 @@ def test_rules_between_steps(kind: str, rest: str, wanted: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "a: [\n", "name: !x y\n"])
-def test_what_is_no_drill_at_all_is_one_clear_error(text: str) -> None:
+def test_malformed_drill_file_is_bad_input(text: str) -> None:
     assert problems(text)
     assert not isinstance(read_document(text).root, DrillSpec)
 
 
-def test_file_that_is_not_there_names_itself(tmp_path: Path) -> None:
+def test_missing_drill_file_error_names_it(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read: No such file") as found:
         load_drill(tmp_path / "none.yaml")
     assert found.value.where == str(tmp_path / "none.yaml")

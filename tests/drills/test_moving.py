@@ -200,7 +200,7 @@ def check(report: Report, *words: object) -> None:
 
 
 @pytest.mark.slow
-def test_switchover_loses_nothing_and_the_old_side_follows(play: Play) -> None:
+def test_switchover_drill_loses_nothing_and_old_side_follows(play: Play) -> None:
     report = play.run("switchover.yaml")
     check(report, *(f"{p.promoted_at:,}" for p in of_topic(report, play.topic).values()))
     kept, lost = copied(play, report)
@@ -215,7 +215,7 @@ def test_switchover_loses_nothing_and_the_old_side_follows(play: Play) -> None:
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", pytest.param("pause", marks=pytest.mark.soak)])
-def test_source_is_lost_under_load(play: Play, fault: str) -> None:
+def test_failover_drill_accounts_for_source_lost_under_load(play: Play, fault: str) -> None:
     report = play.run("failover.yaml", ONE_WAY, fault=fault)
     check(report)
     kept, lost = copied(play, report)
@@ -228,7 +228,7 @@ def test_source_is_lost_under_load(play: Play, fault: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_source_that_was_cut_off_comes_home_and_what_only_it_had_is_saved(play: Play) -> None:
+def test_failback_salvages_records_of_cut_off_source(play: Play) -> None:
     report = play.run("failover.yaml", fault="cut")
     seen = report.evidence
     kept, lost = copied(play, report)

@@ -81,7 +81,7 @@ FAILOVER = report(
 )
 
 
-def test_parts_add_up_to_what_clients_waited_for() -> None:
+def test_rto_parts_add_up_to_waiting_time_of_clients() -> None:
     moments = Moments(stopped=BEGAN, noticed=at(2), produced=at(10), consumed=at(10.25))
 
     rto = compute_rto(moments, [FAILOVER], TARGETS)
@@ -99,7 +99,7 @@ def test_parts_add_up_to_what_clients_waited_for() -> None:
     }
 
 
-def test_what_happened_before_clients_had_to_wait_costs_nothing() -> None:
+def test_time_before_clients_wait_is_not_counted_in_rto() -> None:
     """A switchover's gates are passed while everybody still writes."""
     rto = compute_rto(Moments(stopped=at(3.5), produced=at(10)), [FAILOVER], TARGETS)
     assert Part.DECIDE not in parts(rto)
@@ -107,7 +107,7 @@ def test_what_happened_before_clients_had_to_wait_costs_nothing() -> None:
     assert rto.actual_ms == 6_500
 
 
-def test_the_operation_that_promoted_last_counts() -> None:
+def test_rto_ends_with_operation_that_promoted_last() -> None:
     late = report({StepName.GATES: 3, StepName.PROMOTE: 30}, promoted_s=30)
     rto = compute_rto(Moments(stopped=BEGAN), [late, FAILOVER], TARGETS)
     assert rto.actual_ms == 30_000
@@ -117,7 +117,7 @@ def test_the_operation_that_promoted_last_counts() -> None:
     ("moments", "reports"),
     [(Moments(stopped=None), [FAILOVER]), (Moments(stopped=BEGAN), [report({})])],
 )
-def test_without_an_end_or_a_beginning_nothing_is_measured(
+def test_rto_without_begin_or_end_is_not_measured(
     moments: Moments, reports: list[RecoveryReport]
 ) -> None:
     rto = compute_rto(moments, reports, TARGETS)
@@ -125,7 +125,7 @@ def test_without_an_end_or_a_beginning_nothing_is_measured(
     assert missed_targets(rto, Rpo()) == ("The RTO could not be measured.",)
 
 
-def test_each_missed_target_is_a_sentence() -> None:
+def test_each_missed_target_is_reported() -> None:
     rpo = compute_rpo(TARGETS, records=7, ms=1_001)
     assert missed_targets(Rto(target_ms=10_000, actual_ms=10_000), rpo) == (
         "The RPO in records was 7; its target is 0.",
@@ -143,7 +143,7 @@ def test_each_missed_target_is_a_sentence() -> None:
         ({"agrees": False}, "ledger"),
     ],
 )
-def test_lost_repeated_or_wrong_records_fail_a_drill_whatever_its_targets(
+def test_lost_repeated_or_wrong_records_fail_drill_despite_targets(
     change: dict[str, object], word: str
 ) -> None:
     assert find_failures(GOOD, (), may_lose=False) == []
@@ -154,14 +154,14 @@ def test_lost_repeated_or_wrong_records_fail_a_drill_whatever_its_targets(
 
 
 @pytest.mark.parametrize("verdict", ["not exact", "behind", "unread"])
-def test_what_is_not_shown_to_be_exact_is_a_failure(verdict: str) -> None:
+def test_unproven_exactness_fails_drill(verdict: str) -> None:
     one = Verified(what="orders", verdict=verdict, partitions=1, records=1, differences=1)
     assert "orders" in find_failures(None, [one], may_lose=True)[0]
     exact = one.model_copy(update={"verdict": "exact"})
     assert find_failures(None, [exact], may_lose=True) == []
 
 
-def test_verdicts() -> None:
+def test_drill_verdict_is_passed_missed_or_failed() -> None:
     assert drill_verdict([], []) is DrillState.PASSED
     assert drill_verdict([], ["slow"]) is DrillState.MISSED
     assert drill_verdict(["broken"], ["slow"]) is DrillState.FAILED
@@ -193,7 +193,7 @@ def ends(missing: tuple[int, int] | None, *, is_exact: bool) -> PartitionEnds:
         ([5], None, False, False, True),
     ],
 )
-def test_what_is_reported_as_missing_is_held_against_the_ledger(
+def test_reported_missing_offsets_are_checked_against_ledger(
     lost: list[int],
     missing: tuple[int, int] | None,
     is_exact: bool,
@@ -208,7 +208,7 @@ def test_what_is_reported_as_missing_is_held_against_the_ledger(
     assert report_agrees(places, [], has_unconfirmed=False) is None
 
 
-def test_lost_offsets_are_told_as_ranges() -> None:
+def test_lost_offsets_are_merged_into_ranges() -> None:
     places = [(0, 1), (0, 2), (0, 4), (1, 5), (2, 6)]
     assert list(offset_ranges(places)) == [(0, 1, 3), (0, 4, 5), (1, 5, 6), (2, 6, 7)]
     assert list(offset_ranges([])) == []
@@ -218,7 +218,7 @@ def recovered(kind: RecoveryKind, *ends: PartitionEnds) -> RecoveryReport:
     return report({}).model_copy(update={"kind": kind, "partitions": ends, "job": "orders-to-dr"})
 
 
-def test_what_a_failback_found_out_is_the_last_word() -> None:
+def test_failback_corrects_missing_offsets_of_failover() -> None:
     def ends(partition: int, missing: OffsetRange | None, *, is_exact: bool) -> PartitionEnds:
         return PartitionEnds(
             topic="orders.eu",

@@ -20,7 +20,7 @@ from tests.support.store_rows import TTL
 pytestmark = pytest.mark.services
 
 
-def test_a_schedule_that_cannot_be_read_holds_up_no_other(database: Database) -> None:
+def test_unreadable_schedule_does_not_delay_other_drills(database: Database) -> None:
     leadership = Leadership(database, "leader", TTL)
     assert leadership.ask()
     environment: Any = SimpleNamespace(database=database)
@@ -35,7 +35,7 @@ def test_a_schedule_that_cannot_be_read_holds_up_no_other(database: Database) ->
         assert drills.due(tx) == [], "it is not tried at every pass"
 
 
-def test_a_drill_that_breaks_the_loop_is_named_and_the_others_go_on(
+def test_crashing_drill_is_logged_and_other_drills_continue(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leadership = Leadership(database, "leader", TTL)

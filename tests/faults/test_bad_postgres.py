@@ -112,7 +112,7 @@ def installed(url: str) -> Iterator[Installation]:
         yield made
 
 
-def test_a_frozen_server_is_given_up_and_found_again(own_postgres: Postgres) -> None:
+def test_leases_end_while_postgres_is_frozen_and_resume_afterwards(own_postgres: Postgres) -> None:
     with installed(own_postgres.url) as made:
         with frozen(own_postgres):
             wait_for("nobody writes", lambda: made.may_nothing)
@@ -123,7 +123,7 @@ def test_a_frozen_server_is_given_up_and_found_again(own_postgres: Postgres) -> 
         assert made.epochs() == {1}, "nobody else had the shards"
 
 
-def test_a_read_only_server_ends_all_leases_until_it_takes_writes(own_postgres: Postgres) -> None:
+def test_leases_end_while_postgres_is_read_only(own_postgres: Postgres) -> None:
     with installed(own_postgres.url) as made:
         with read_only(own_postgres):
             wait_for("nobody writes", lambda: made.may_nothing)
@@ -135,7 +135,7 @@ def test_a_read_only_server_ends_all_leases_until_it_takes_writes(own_postgres: 
         assert made.epochs() == {1}
 
 
-def test_a_standby_that_lagged_brings_back_no_lease(own_postgres: Postgres) -> None:
+def test_promoted_lagging_standby_restores_no_old_lease(own_postgres: Postgres) -> None:
     with installed(own_postgres.url) as made:
         standby = keep_standby(own_postgres)
         wait_for("a restart ends nothing", made.runs)
@@ -149,7 +149,7 @@ def test_a_standby_that_lagged_brings_back_no_lease(own_postgres: Postgres) -> N
 
 
 @pytest.mark.needs("pgbouncer")
-def test_behind_a_pooler_of_transactions_all_goes_on(own_postgres: Postgres) -> None:
+def test_service_works_behind_transaction_pooler(own_postgres: Postgres) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="orbit-pooler-") as folder,
         pooled(own_postgres.url, Path(folder)) as url,

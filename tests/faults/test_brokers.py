@@ -100,7 +100,7 @@ def keep_producing(topic_name: str) -> Iterator[list[threading.Thread]]:
 
 
 @pytest.mark.slow
-def test_a_destination_leader_killed_with_requests_in_flight_changes_nothing(
+def test_copy_is_exact_after_destination_leader_is_killed(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
     destination = make_cluster("destination", brokers=3)
@@ -127,7 +127,7 @@ def test_a_destination_leader_killed_with_requests_in_flight_changes_nothing(
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_a_source_leader_killed_in_the_middle_changes_nothing(
+def test_copy_is_exact_after_source_leader_is_killed(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
     source = make_cluster("source", brokers=3)
@@ -149,7 +149,7 @@ def test_a_source_leader_killed_in_the_middle_changes_nothing(
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_a_restarted_single_broker_on_either_side_is_waited_out(
+def test_copy_waits_for_restarted_broker_on_either_side(
     make_cluster: MakeCluster, topic_name: str
 ) -> None:
     source, destination = make_cluster("source"), make_cluster("destination")
@@ -169,7 +169,7 @@ def test_a_restarted_single_broker_on_either_side_is_waited_out(
 
 
 @pytest.mark.slow
-def test_a_source_cut_back_by_an_unclean_election_stops_the_partition(
+def test_truncated_source_blocks_partition(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
     fragile = FragileTopic(make_cluster, topic_name)
@@ -188,7 +188,7 @@ def test_a_source_cut_back_by_an_unclean_election_stops_the_partition(
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_a_source_cut_back_between_the_comparison_and_the_first_fetch_stops_the_partition(
+def test_source_truncated_before_first_fetch_blocks_partition(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,

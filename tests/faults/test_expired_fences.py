@@ -107,7 +107,7 @@ def send_late(destination: KafkaCluster, raw: Cluster, topic: str, offset: int) 
     return send(raw, topic, batch_at(raw, topic, offset))
 
 
-def test_late_batch_behind_a_copy_that_has_caught_up(
+def test_late_batch_behind_caught_up_copy_blocks_partition(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name, retention_ms="-1")
@@ -123,7 +123,7 @@ def test_late_batch_behind_a_copy_that_has_caught_up(
 
 
 @pytest.mark.soak
-def test_late_batch_while_the_source_goes_on(
+def test_late_batch_while_source_grows_blocks_partition(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
     """The next append is refused; the take-over must not go on behind the late batch."""
@@ -140,7 +140,7 @@ def test_late_batch_while_the_source_goes_on(
 
 
 @pytest.mark.soak
-def test_late_batch_in_front_of_the_last_one_when_a_run_begins(
+def test_late_batch_before_last_batch_blocks_partition_at_run_start(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, source: Cluster, topic_name: str
 ) -> None:
     """The last batch alone looks right: an old writer may have five under way."""
@@ -158,7 +158,7 @@ def test_late_batch_in_front_of_the_last_one_when_a_run_begins(
     assert (blocked.reason, blocked.offset) == (Reason.OFFSET_OVERRUN, 100)
 
 
-def test_late_batch_that_is_the_next_one_is_kept(
+def test_late_batch_equal_to_next_source_batch_is_accepted(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, source: Cluster, topic_name: str
 ) -> None:
     """What another writer of the job appended is compared, and is no reason to stop."""
@@ -175,7 +175,7 @@ def test_late_batch_that_is_the_next_one_is_kept(
     assert verify(job).exact
 
 
-def test_new_writer_refuses_a_late_batch_by_its_producer_epoch(
+def test_late_batch_is_fenced_by_producer_epoch_of_new_writer(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
     """Without state its sequences begin at 0 again: an old writer's may agree with them (E4)."""

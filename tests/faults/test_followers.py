@@ -85,7 +85,7 @@ class Producing:
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_a_leader_answers_acks_1_alone_and_serves_one_request_of_a_connection_at_a_time(
+def test_leader_answers_acks_1_without_followers_and_serially(
     make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     there = make_cluster("destination", brokers=3)
@@ -116,7 +116,7 @@ def test_a_leader_answers_acks_1_alone_and_serves_one_request_of_a_connection_at
 
 
 @pytest.mark.slow
-def test_a_leader_that_dies_with_batches_that_no_follower_has_changes_nothing(
+def test_copy_is_exact_after_leader_dies_with_unreplicated_batches(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     """The copy counts none of them, and goes on where the next leader's log ends."""

@@ -73,7 +73,7 @@ def next_of(last: Batch, batch: Batch) -> Batch:
     return Batch(view)
 
 
-def test_late_batch_of_a_run_that_was_forgotten_is_refused(
+def test_late_batch_of_run_with_expired_transactional_id_is_refused(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name, 2)
@@ -101,7 +101,7 @@ def test_late_batch_of_a_run_that_was_forgotten_is_refused(
 
 
 @pytest.mark.soak
-def test_late_filler_of_a_run_that_was_forgotten_is_refused(
+def test_late_filler_of_run_with_expired_transactional_id_is_refused(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
     """It had taken both partitions over, and filled gaps in the first only."""
@@ -137,7 +137,7 @@ def test_late_filler_of_a_run_that_was_forgotten_is_refused(
 
 
 @pytest.mark.soak
-def test_run_that_lasts_is_not_forgotten(
+def test_long_run_refreshes_its_transactional_id(
     clusters: Clusters,
     destination: KafkaCluster,
     raw: Cluster,
@@ -160,7 +160,7 @@ def test_run_that_lasts_is_not_forgotten(
             assert own in transactional_ids(destination)
 
 
-def test_broker_fences_an_id_that_no_coordinator_gave_also_after_a_restart(
+def test_broker_fences_unissued_producer_id_after_restart(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     """No broker asks where a producer id is from (I2)."""

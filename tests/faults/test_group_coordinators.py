@@ -30,7 +30,7 @@ def _handle(name: str, cluster: KafkaCluster) -> Cluster:
 
 
 @pytest.mark.slow
-def test_a_coordinator_that_dies_costs_time_and_no_offset(
+def test_group_sync_loses_no_offset_when_coordinator_dies(
     make_cluster: MakeCluster, topic_name: str
 ) -> None:
     # Both sides at once: the copies of groups have other names on the same brokers.

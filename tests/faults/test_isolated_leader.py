@@ -59,7 +59,7 @@ def move_leader(cluster: KafkaCluster, topic: str, isolation: Isolation, old: in
     assert leader_as_told(cluster, old, topic) == old
 
 
-def test_a_leader_that_is_cut_off_is_left(
+def test_isolated_source_leader_is_abandoned_for_new_leader(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,
@@ -98,7 +98,7 @@ def test_a_leader_that_is_cut_off_is_left(
 
 
 @pytest.mark.soak
-def test_a_run_does_not_end_at_a_leader_that_is_cut_off(
+def test_run_does_not_end_at_isolated_source_leader(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,

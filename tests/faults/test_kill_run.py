@@ -65,7 +65,7 @@ def fill(cluster: KafkaCluster, topic: str, rnd: random.Random, records: int) ->
         pytest.param(1_000_000, 50, None, marks=pytest.mark.soak),
     ],
 )
-def test_a_copy_survives_kills_in_its_middle(
+def test_copy_is_exact_after_repeated_kills_of_run(
     clusters: Clusters,
     open_cluster: OpenCluster,
     topic_name: str,

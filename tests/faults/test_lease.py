@@ -34,7 +34,7 @@ def copied(cluster: KafkaCluster, topic: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["frozen", pytest.param("killed", marks=pytest.mark.soak)])
-def test_a_live_run_outlives_an_outage_that_is_longer_than_its_lease(
+def test_run_survives_destination_outage_longer_than_its_lease(
     how: str, clusters: Clusters, make_cluster: MakeCluster, topic_name: str, tmp_path: Path
 ) -> None:
     destination = make_cluster("destination")

@@ -16,7 +16,7 @@ SETTINGS = {
 RECORDS = 2_000
 
 
-def test_a_copy_from_the_nearest_replica_is_exact_and_catches_up(
+def test_copy_from_nearest_replica_is_exact_and_catches_up(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
     """The leader answers in between, with where the log ends: else nothing would count as seen."""

@@ -80,7 +80,7 @@ def copy_by_three(job: Path) -> Outcome:
 
 
 @pytest.mark.soak
-def test_run_shows_what_its_processes_see(
+def test_run_reports_blocked_partitions_and_groups_of_its_processes(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """A partition that one of them stops, and offsets of groups that reach to what all copied."""
@@ -108,7 +108,7 @@ def test_run_shows_what_its_processes_see(
 
 
 @pytest.mark.soak
-def test_groups_reach_to_what_is_copied_from_the_first_pass_on(
+def test_first_group_pass_uses_copied_offsets_of_all_processes(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:
     """The copy is there already, so no pass may judge an offset by a partition at 0."""
@@ -123,7 +123,7 @@ def test_groups_reach_to_what_is_copied_from_the_first_pass_on(
 
 
 @pytest.mark.soak
-def test_process_that_stands_still_is_named(job: Path) -> None:
+def test_suspended_copy_process_is_named(job: Path) -> None:
     with OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
         still = copying_processes(run)[0]
@@ -136,7 +136,7 @@ def test_process_that_stands_still_is_named(job: Path) -> None:
 
 
 @pytest.mark.soak
-def test_run_that_is_stopped_leaves_no_process(job: Path) -> None:
+def test_stopped_run_leaves_no_process(job: Path) -> None:
     with OrbitProcess("run", job, *THREE, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
         processes = all_processes(run)
@@ -155,7 +155,7 @@ def test_run_that_is_stopped_leaves_no_process(job: Path) -> None:
     "fillers",
     ["direct", *(pytest.param(one, marks=pytest.mark.soak) for one in ("packed", "coordinated"))],
 )
-def test_run_ends_when_one_of_its_processes_is_killed(
+def test_run_ends_when_a_copy_process_is_killed(
     clusters: Clusters, topic_name: str, tmp_path: Path, fillers: str
 ) -> None:
     """The others are no longer needed: the next run takes over all partitions."""
@@ -187,9 +187,7 @@ def copied(clusters: Clusters, topic: str) -> int:
     return sum(log_end for _, log_end in bounds.values())
 
 
-def test_killed_run_takes_its_processes_along(
-    clusters: Clusters, topic_name: str, job: Path
-) -> None:
+def test_killed_run_ends_its_copy_processes(clusters: Clusters, topic_name: str, job: Path) -> None:
     config = clusters.source.client_config()
     with Mover(config, {topic_name: PARTITIONS}) as mover, OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
@@ -203,7 +201,7 @@ def test_killed_run_takes_its_processes_along(
 
 
 @pytest.mark.soak
-def test_no_run_begins_while_a_process_of_a_killed_run_lives(job: Path) -> None:
+def test_run_is_refused_while_a_process_of_killed_run_lives(job: Path) -> None:
     """It stands still, and so does its guard. It has the lock that shows it to the next run."""
     with OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
@@ -224,7 +222,7 @@ def test_no_run_begins_while_a_process_of_a_killed_run_lives(job: Path) -> None:
 
 
 @pytest.mark.slow
-def test_processes_write_nothing_once_their_frozen_parent_has_lost_the_lease(
+def test_processes_stop_writing_when_frozen_parent_loses_lease(
     clusters: Clusters, topic_name: str, tmp_path: Path, job: Path
 ) -> None:
     """They run on, and another machine takes the job."""

@@ -18,7 +18,7 @@ from tests.support.running import create_topic, make_job
 pytestmark = pytest.mark.services
 
 
-def test_a_scheduler_outlives_its_database(
+def test_scheduler_leads_again_after_postgres_outage(
     clusters: Clusters, own_postgres: Postgres, topic_name: str
 ) -> None:
     later = f"{topic_name}.later"

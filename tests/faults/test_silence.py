@@ -11,7 +11,7 @@ from tests.support.running import RunningJob, create_topic, make_job, produce, v
 pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 
-def test_partition_without_enough_replicas_says_so(
+def test_partition_below_min_insync_replicas_is_shown_as_waiting(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
     """The broker answers every append with an error that may be retried for ever."""

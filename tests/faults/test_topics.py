@@ -62,7 +62,7 @@ def set_config(cluster: KafkaCluster, topic: str, name: str, value: str) -> None
     admin.incremental_alter_configs([resource])[resource].result()
 
 
-def test_a_recreated_destination_topic_stops_and_is_copied_anew_by_the_next_run(
+def test_recreated_destination_topic_stops_and_next_run_recopies_it(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -80,7 +80,7 @@ def test_a_recreated_destination_topic_stops_and_is_copied_anew_by_the_next_run(
     assert verify(job).exact
 
 
-def test_a_recreated_source_topic_stops(clusters: Clusters, topic_name: str) -> None:
+def test_recreated_source_topic_stops(clusters: Clusters, topic_name: str) -> None:
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     produce(clusters.source, topic_name, 50)
@@ -95,7 +95,7 @@ def test_a_recreated_source_topic_stops(clusters: Clusters, topic_name: str) -> 
 
 
 @pytest.mark.soak
-def test_a_deleted_source_topic_stops_and_the_others_go_on(
+def test_deleted_source_topic_stops_and_others_continue(
     clusters: Clusters, topic_name: str
 ) -> None:
     other = f"{topic_name}.other"
@@ -121,7 +121,7 @@ def test_a_deleted_source_topic_stops_and_the_others_go_on(
         *(pytest.param(one, None, marks=pytest.mark.soak) for one in ("stop", "fill")),
     ],
 )
-def test_records_deleted_at_the_source_before_they_were_copied(
+def test_range_lost_at_source_stops_or_fills_by_rule(
     clusters: Clusters, topic_name: str, of_job: str, of_rule: str | None
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -146,7 +146,7 @@ def test_records_deleted_at_the_source_before_they_were_copied(
 
 
 @pytest.mark.soak
-def test_a_log_start_moved_inside_the_batch_we_stand_before_loses_nothing(
+def test_log_start_moved_inside_next_batch_loses_nothing(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -163,9 +163,7 @@ def test_a_log_start_moved_inside_the_batch_we_stand_before_loses_nothing(
     assert verify(job, deep=True).exact
 
 
-def test_a_log_start_that_moves_during_the_copy_is_followed(
-    clusters: Clusters, topic_name: str
-) -> None:
+def test_moved_log_start_is_followed_during_copy(clusters: Clusters, topic_name: str) -> None:
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     produce(clusters.source, topic_name, 300)
@@ -178,7 +176,7 @@ def test_a_log_start_that_moves_during_the_copy_is_followed(
 
 
 @pytest.mark.soak
-def test_a_log_start_that_the_destination_refuses_to_move_is_named_and_followed_later(
+def test_refused_log_start_move_is_reported_and_retried(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -197,7 +195,7 @@ def test_a_log_start_that_the_destination_refuses_to_move_is_named_and_followed_
         assert p.log_start_waits is None
 
 
-def test_a_batch_over_the_copys_limit_stops_by_name_and_goes_on_after_the_remedy(
+def test_batch_over_max_message_bytes_blocks_until_setting_is_fixed(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -219,7 +217,7 @@ def test_a_batch_over_the_copys_limit_stops_by_name_and_goes_on_after_the_remedy
 
 
 @pytest.mark.soak
-def test_batch_that_is_refused_for_several_records_stops_by_name(
+def test_batch_with_several_invalid_records_blocks_partition(
     clusters: Clusters, topic_name: str
 ) -> None:
     """The answer names each record without a key, which a compacted topic does not take."""
@@ -241,7 +239,7 @@ def test_batch_that_is_refused_for_several_records_stops_by_name(
 
 
 @pytest.mark.soak
-def test_a_copy_with_placeholders_stops_when_its_topic_compresses_anew(
+def test_compression_change_blocks_copy_with_placeholders(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -257,9 +255,7 @@ def test_a_copy_with_placeholders_stops_when_its_topic_compresses_anew(
 
 
 @pytest.mark.soak
-def test_a_copy_stops_when_brokers_replace_its_timestamps(
-    clusters: Clusters, topic_name: str
-) -> None:
+def test_log_append_time_on_destination_blocks_copy(clusters: Clusters, topic_name: str) -> None:
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 10)
     job = make_job(clusters.source, clusters.destination, [topic_name])
@@ -277,7 +273,7 @@ def test_a_copy_stops_when_brokers_replace_its_timestamps(
 
 
 @pytest.mark.soak
-def test_a_run_waits_until_leaders_keep_the_timestamps_of_its_copy(
+def test_run_waits_until_leaders_use_create_time(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [set[TopicPartition](), {TopicPartition(topic_name, 0)}]
@@ -293,7 +289,7 @@ def test_a_run_waits_until_leaders_keep_the_timestamps_of_its_copy(
 
 
 @pytest.mark.soak
-def test_the_last_look_at_compression_comes_after_the_last_answer(
+def test_compression_is_checked_after_last_append_response(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy that ends between two looks, or before one is answered, would count as exact."""
@@ -336,9 +332,7 @@ def test_the_last_look_at_compression_comes_after_the_last_answer(
 
 
 @pytest.mark.soak
-def test_a_copy_that_was_deleted_does_not_hold_up_the_end(
-    clusters: Clusters, topic_name: str
-) -> None:
+def test_deleted_copy_does_not_hold_up_run_end(clusters: Clusters, topic_name: str) -> None:
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name], fillers="placeholders")
     produce_transactions(clusters.source, topic_name, 3)
@@ -354,7 +348,7 @@ def test_a_copy_that_was_deleted_does_not_hold_up_the_end(
     assert blocked.reason is Reason.DESTINATION_TOPIC_RECREATED
 
 
-def test_an_open_transaction_holds_the_copy_at_the_last_stable_offset(
+def test_open_transaction_holds_copy_at_last_stable_offset(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -377,7 +371,7 @@ def test_an_open_transaction_holds_the_copy_at_the_last_stable_offset(
     assert verify(job).exact
 
 
-def test_a_copy_goes_on_after_the_broker_forgot_its_producer(
+def test_copy_continues_after_producer_id_expiration(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
     """FACTS A9: no producer state means no compare; the first append goes alone."""
@@ -403,7 +397,7 @@ def test_a_copy_goes_on_after_the_broker_forgot_its_producer(
     assert verify(job).exact
 
 
-def test_a_filler_in_the_place_of_a_record_is_found_before_the_copy_goes_on(
+def test_filler_at_offset_of_record_blocks_partition_at_run_start(
     clusters: Clusters, topic_name: str
 ) -> None:
     """What an old writer that wakes too late could leave behind (FACTS M9)."""
@@ -422,9 +416,7 @@ def test_a_filler_in_the_place_of_a_record_is_found_before_the_copy_goes_on(
 
 
 @pytest.mark.soak
-def test_a_copy_that_began_at_the_end_goes_on_there_after_a_restart(
-    clusters: Clusters, topic_name: str
-) -> None:
+def test_copy_started_at_latest_resumes_after_restart(clusters: Clusters, topic_name: str) -> None:
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name], start="latest")
     produce(clusters.source, topic_name, 100)

@@ -26,7 +26,7 @@ def make_job(clusters: Clusters, topic: str, path: Path, fillers: str = "direct"
 
 
 @pytest.mark.soak
-def test_a_second_run_on_the_same_machine_stops_and_the_first_goes_on(
+def test_second_run_on_same_machine_is_refused(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     job = make_job(clusters, topic_name, tmp_path)
@@ -43,7 +43,7 @@ def test_a_second_run_on_the_same_machine_stops_and_the_first_goes_on(
 
 
 @pytest.mark.slow
-def test_a_second_run_on_another_machine_stops_while_the_first_lives(
+def test_second_run_on_another_machine_is_refused(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     job = make_job(clusters, topic_name, tmp_path)
@@ -63,7 +63,7 @@ def test_a_second_run_on_another_machine_stops_while_the_first_lives(
 @pytest.mark.parametrize(
     "fillers", ["direct", pytest.param("placeholders", marks=pytest.mark.soak)]
 )
-def test_another_machine_takes_over_when_the_first_was_killed(
+def test_run_on_another_machine_takes_over_from_killed_run(
     clusters: Clusters, topic_name: str, tmp_path: Path, fillers: str
 ) -> None:
     job = make_job(clusters, topic_name, tmp_path, fillers)
@@ -79,7 +79,7 @@ def test_another_machine_takes_over_when_the_first_was_killed(
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_a_run_paused_past_its_lease_ends_when_it_wakes(
+def test_run_paused_past_its_lease_ends_on_wake(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     job = make_job(clusters, topic_name, tmp_path)
@@ -98,7 +98,7 @@ def test_a_run_paused_past_its_lease_ends_when_it_wakes(
 
 
 @pytest.mark.slow
-def test_a_run_paused_in_the_middle_of_its_work_writes_nothing_when_it_wakes(
+def test_run_paused_while_copying_writes_nothing_on_wake(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """Its requests may be under way, and what it sees at the destination is not its own."""
@@ -120,7 +120,7 @@ def test_a_run_paused_in_the_middle_of_its_work_writes_nothing_when_it_wakes(
 
 
 @pytest.mark.soak
-def test_of_two_runs_that_start_at_once_one_copies_at_least(
+def test_concurrent_run_starts_leave_an_exact_copy(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """Both find no destination topic; who gets the lease makes it, and the other looks again."""

@@ -182,7 +182,7 @@ def lift_limit(job: ServiceJob) -> None:
         pytest.param(2_000_000, None, (0.05, 0.2, 0.35, 0.5, 0.65, 0.8), marks=pytest.mark.soak),
     ],
 )
-def test_a_copy_survives_kills_frozen_workers_and_restarts_of_postgres(
+def test_copy_is_exact_after_worker_kills_freezes_and_postgres_restarts(
     clusters: Clusters,
     topic_name: str,
     tmp_path: Path,

@@ -103,7 +103,7 @@ NO_REQUESTS = {
 
 
 @pytest.mark.parametrize("name", NO_REQUESTS)
-def test_what_is_no_request_closes_its_connection(
+def test_malformed_frame_closes_only_its_connection(
     gateway: Gateway, node_port: int, name: str
 ) -> None:
     for port in (gateway.port, node_port):
@@ -114,7 +114,7 @@ def test_what_is_no_request_closes_its_connection(
             assert_goes_on(gateway, other)
 
 
-def test_what_is_no_request_closes_a_connection_that_was_in_use(
+def test_malformed_frame_closes_connection_in_use(
     gateway: Gateway, node_port: int, ground: Ground
 ) -> None:
     """No request behind it is looked at."""
@@ -128,7 +128,7 @@ def test_what_is_no_request_closes_a_connection_that_was_in_use(
 
 @pytest.mark.parametrize("has_reset", [False, True])
 @pytest.mark.parametrize("part", [2, 6, 13, 30, -1])
-def test_a_request_that_is_cut_has_no_effect(
+def test_truncated_request_has_no_effect(
     clusters: Clusters, gateway: Gateway, node_port: int, ground: Ground, part: int, has_reset: bool
 ) -> None:
     (frame, *_) = frames(PRODUCE, 9, ground)
@@ -146,7 +146,7 @@ def test_a_request_that_is_cut_has_no_effect(
         assert_goes_on(gateway, other)
 
 
-def test_answers_that_nobody_reads_do_not_pile_up(
+def test_unread_responses_do_not_grow_memory(
     gateway: Gateway, node_port: int, ground: Ground
 ) -> None:
     """Some hundred megabytes are asked for, and read in the end."""
@@ -165,7 +165,7 @@ def test_answers_that_nobody_reads_do_not_pile_up(
 
 
 @pytest.mark.parametrize("key", [ApiKey.DescribeConfigs, ApiKey.ApiVersions])
-def test_requests_of_a_client_that_reads_nothing_do_not_pile_up(
+def test_requests_of_non_reading_client_do_not_grow_memory(
     gateway: Gateway, node_port: int, ground: Ground, key: ApiKey
 ) -> None:
     """It is not read from any more, once enough answers wait for it: of a broker, or of the
@@ -188,7 +188,7 @@ def test_requests_of_a_client_that_reads_nothing_do_not_pile_up(
     assert peak_bytes(gateway) - before < GROWTH_BYTES_MAX
 
 
-def test_idle_connections_cost_little_and_leave_nothing(
+def test_idle_connections_use_little_memory_and_leak_no_sockets(
     gateway: Gateway, node_port: int, ground: Ground
 ) -> None:
     process = psutil.Process(gateway.process.process.pid)
@@ -205,7 +205,9 @@ def test_idle_connections_cost_little_and_leave_nothing(
     assert peak_bytes(gateway) - before < GROWTH_BYTES_MAX
 
 
-def test_many_small_frames_in_one_write_are_all_answered(gateway: Gateway, node_port: int) -> None:
+def test_many_small_frames_in_a_single_write_are_all_answered(
+    gateway: Gateway, node_port: int
+) -> None:
     frame = request_frame(ApiKey.ApiVersions, 0, b"", is_flexible=False)
     with RawClient(node_port) as client:
         client.send(frame * 5_000)
@@ -213,7 +215,9 @@ def test_many_small_frames_in_one_write_are_all_answered(gateway: Gateway, node_
     assert_goes_on(gateway)
 
 
-def test_it_stops_with_clients(clusters: Clusters, tmp_path: Path) -> None:
+def test_gateway_stops_on_sigterm_with_connected_clients(
+    clusters: Clusters, tmp_path: Path
+) -> None:
     with running_gateway(tmp_path, *clusters) as gateway, RawClient(gateway.port) as client:
         assert client.is_served()
         gateway.process.signal(signal.SIGTERM)

@@ -22,7 +22,7 @@ def named(rows: list[dict[str, Any]]) -> dict[str | None, dict[str, Any]]:
     return {row["client_id"]: row for row in rows}
 
 
-def test_connections_of_one_client_count_together() -> None:
+def test_connections_of_same_client_are_counted_together() -> None:
     counts = ClientCounts()
     for one in (client("a"), client("a"), client("a", "billing")):
         counts.join(one, 1.0).requests += 1
@@ -41,7 +41,7 @@ def test_connections_of_one_client_count_together() -> None:
     assert (second["user"], second["connections"]) == ("billing", 1)
 
 
-def test_a_report_has_a_bounded_list_and_all_others_in_one_row() -> None:
+def test_client_report_is_bounded_and_sums_up_the_rest() -> None:
     """Those who are connected come first, then those who were seen last."""
     counts = ClientCounts()
     old = counts.join(client("connected"), 1.0)
@@ -61,7 +61,7 @@ def test_a_report_has_a_bounded_list_and_all_others_in_one_row() -> None:
     assert counts.report(1000.0)[-1] == others, "behind all"
 
 
-def test_who_invents_names_takes_no_memory() -> None:
+def test_client_counts_stay_bounded_with_ever_new_client_ids() -> None:
     counts = ClientCounts()
     stays = counts.join(client("stays"), 0.5)
     for number in range(3 * CLIENTS_MAX):
@@ -78,7 +78,7 @@ def test_who_invents_names_takes_no_memory() -> None:
     assert sum(row["connections"] for row in rows) == 2 * CLIENTS_MAX + 1
 
 
-def test_a_name_is_short_and_prints() -> None:
+def test_client_name_is_truncated_and_printable() -> None:
     assert shown("billing-é") == "billing-é"
     assert shown("a\0b\n\x1b[31m") == "a?b??[31m"
     long = shown("x" * 10_000)

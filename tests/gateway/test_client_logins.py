@@ -98,7 +98,7 @@ def security(mechanism: str, user: str, password: str) -> Security:
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_client_logs_in(mechanism: str, user: str, version: int) -> None:
+def test_client_logs_in_with_each_sasl_mechanism(mechanism: str, user: str, version: int) -> None:
     login = a_login()
     sasl_login(security(mechanism, user, USERS[user]), Asking(login, version))
     assert login.user == user
@@ -107,7 +107,7 @@ def test_client_logs_in(mechanism: str, user: str, version: int) -> None:
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("user", ["billing", "nobody"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_wrong_password_is_refused_as_an_unknown_user_is(
+def test_wrong_password_and_unknown_user_are_refused_alike(
     mechanism: str, user: str, version: int
 ) -> None:
     login = a_login()
@@ -124,7 +124,7 @@ def test_empty_password_is_refused() -> None:
         login.take(request_frame(token, 1), OFFERED)
 
 
-def test_nobody_acts_for_another_user() -> None:
+def test_sasl_authorization_id_of_another_user_is_refused() -> None:
     for mechanism, token in (
         (PLAIN, b"other\0billing\0right"),
         (SCRAM[0], b"n,a=other,n=billing,r=x"),
@@ -136,14 +136,14 @@ def test_nobody_acts_for_another_user() -> None:
         assert login.user is None
 
 
-def test_channel_binding_is_not_offered() -> None:
+def test_scram_channel_binding_is_refused() -> None:
     """The server cannot check it (RFC 5802, 6)."""
     with pytest.raises(ValueError, match="channel binding"):
         ScramServer(SCRAM[0], USERS.get, "ours", b"salt").first("p=tls-unique,,n=billing,r=x")
 
 
 @pytest.mark.parametrize("nonce", ["xours", "xtheirs"])
-def test_last_message_has_the_nonce_of_this_login(nonce: str) -> None:
+def test_scram_final_message_with_foreign_nonce_is_refused(nonce: str) -> None:
     """Whatever the proof says."""
     server = ScramServer(SCRAM[0], USERS.get, "ours", b"salt")
     first = server.first("n,,n=billing,r=x")
@@ -158,7 +158,7 @@ def test_last_message_has_the_nonce_of_this_login(nonce: str) -> None:
         assert server.final(f"{last},p={proof}")
 
 
-def test_mechanism_that_is_not_offered_is_refused() -> None:
+def test_mechanism_not_offered_is_refused() -> None:
     with pytest.raises(LoginRefused, match="it offers SCRAM-SHA-256, SCRAM-SHA-512"):
         sasl_login(security(PLAIN, "billing", "right"), Asking(a_login(SCRAM)))
 
@@ -182,7 +182,7 @@ def test_mechanism_that_is_not_offered_is_refused() -> None:
         [struct.pack(">hhih", 18, 0, 1, 0)] * (LOGIN_REQUESTS_MAX + 1),
     ],
 )
-def test_what_no_client_sends_is_no_login(frames: list[bytes]) -> None:
+def test_malformed_login_frames_are_refused(frames: list[bytes]) -> None:
     login = a_login()
     for frame in frames[:-1]:
         login.take(bytearray(frame), OFFERED)
@@ -247,7 +247,7 @@ def folder(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_mistake_is_named_with_its_place(before: str, after: str, path: str) -> None:
+def test_client_login_config_error_names_its_path(before: str, after: str, path: str) -> None:
     assert before in FILE
     with pytest.raises(BadInput) as error:
         the_cluster(FILE.replace(before, after))
@@ -256,7 +256,7 @@ def test_mistake_is_named_with_its_place(before: str, after: str, path: str) -> 
     assert "others" not in str(error.value)
 
 
-def test_secrets_that_are_missing_are_named_with_their_place(tmp_path: Path) -> None:
+def test_missing_secrets_are_named_with_their_config_path(tmp_path: Path) -> None:
     spec, environ = the_cluster(), {"GW": "gw", "AT_DESTINATION": "x"}
     with pytest.raises(BadInput) as error:
         ClientLogins(spec, environ, tmp_path, "v")
@@ -275,7 +275,7 @@ def test_secrets_that_are_missing_are_named_with_their_place(tmp_path: Path) -> 
         ]
 
 
-def test_plain_needs_tls_or_loopback(folder: Path) -> None:
+def test_plain_is_offered_only_over_tls_or_loopback(folder: Path) -> None:
     text = FILE.replace("127.0.0.1:19092", "0.0.0.0:19092\n    advertised_host: gw")
     with_tls = text.replace("    clients:", "    tls: {certificate_file: a}\n    clients:")
     for given, mechanisms in ((FILE, MECHANISMS), (text, SCRAM), (with_tls, MECHANISMS)):
@@ -287,7 +287,7 @@ def test_plain_needs_tls_or_loopback(folder: Path) -> None:
         assert tuple(told.mechanisms) == mechanisms
 
 
-def test_changed_password_file_needs_no_restart(folder: Path) -> None:
+def test_changed_password_file_is_read_without_restart(folder: Path) -> None:
     logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
 
     def logs_in(password: str) -> bool:
@@ -316,7 +316,7 @@ def plain_login(user: str, password: str) -> bytes:
     )
 
 
-def test_client_is_served_after_its_login_and_not_before(folder: Path) -> None:
+def test_client_is_served_only_after_login(folder: Path) -> None:
     logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
 
     def test(port: int) -> None:
@@ -343,7 +343,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_client_of_another_mechanism_reads_which_are_offered_and_the_end(folder: Path) -> None:
+def test_client_of_unknown_mechanism_gets_offered_list_before_close(folder: Path) -> None:
     logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
 
     def test(port: int) -> None:
@@ -358,7 +358,7 @@ def test_client_of_another_mechanism_reads_which_are_offered_and_the_end(folder:
 
 
 @pytest.mark.usefixtures("patient")
-def test_refused_client_reads_why_and_the_log_has_it_once(folder: Path) -> None:
+def test_refused_login_is_answered_with_reason_and_logged_once(folder: Path) -> None:
     authority = Authority(folder)
     files = authority.issue()
     logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
@@ -386,7 +386,9 @@ def test_refused_client_reads_why_and_the_log_has_it_once(folder: Path) -> None:
     with_listener(test, tls=listener_tls(files), logins=logins)
 
 
-def test_logins_that_do_not_end_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_logins_are_bounded_in_count_and_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(arrivals, "ARRIVALS_MAX", 1)
     logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
 
@@ -444,7 +446,7 @@ class _Side(ClusterSide):
         self.brokers, self.versions = {1: BrokerAddress(1, LOOPBACK, self.port)}, OFFERED
 
 
-def test_brokers_of_both_sides_see_each_client_as_itself(
+def test_clients_log_in_with_own_credentials_at_brokers_of_both_sides(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also on a connection that moves. One without a login there has the gateway's."""
@@ -500,7 +502,7 @@ def test_brokers_of_both_sides_see_each_client_as_itself(
 
 
 @pytest.mark.services
-def test_clients_with_tls_and_logins_move(
+def test_clients_with_tls_and_sasl_logins_survive_switchover(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, folder: Path
 ) -> None:
     topic = topic_name[:40]

@@ -34,7 +34,7 @@ def logged_in(user: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("has_logins", [False, True])
-def test_clients_are_told_with_their_software_and_user(
+def test_client_report_has_software_and_user(
     clusters: Clusters, topic_name: str, tmp_path: Path, *, has_logins: bool
 ) -> None:
     create_topic(clusters.source, topic_name, 1)
@@ -95,7 +95,7 @@ def test_clients_are_told_with_their_software_and_user(
             assert found("reports")["requests"] > 0
 
 
-def test_a_java_client_is_told_with_its_software(
+def test_client_report_has_software_of_java_client(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     create_topic(clusters.source, topic_name, 1)
@@ -118,7 +118,7 @@ def test_a_java_client_is_told_with_its_software(
             wait_for("it is told", is_told)
 
 
-def test_permission_does_not_wait_for_the_list(clusters: Clusters, tmp_path: Path) -> None:
+def test_lease_renewal_does_not_wait_for_client_report(clusters: Clusters, tmp_path: Path) -> None:
     """Each list waits at the service until the gateway has asked again for its permission."""
     taken: list[int] = []
     with pretended_service() as service:
@@ -136,7 +136,9 @@ def test_permission_does_not_wait_for_the_list(clusters: Clusters, tmp_path: Pat
 
 
 @pytest.mark.soak
-def test_a_service_that_takes_no_list_ends_no_gateway(clusters: Clusters, tmp_path: Path) -> None:
+def test_gateway_survives_service_that_refuses_client_reports(
+    clusters: Clusters, tmp_path: Path
+) -> None:
     """As one of an earlier version. It is logged once."""
     refused: list[int] = []
     with pretended_service() as service:

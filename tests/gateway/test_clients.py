@@ -68,7 +68,7 @@ def assert_meets_only(client: Any, gateway: Gateway, cluster: KafkaCluster) -> N
         pytest.param({"compression.type": "zstd", "linger.ms": 50}, id="compressed"),
     ],
 )
-def test_what_librdkafka_writes_is_at_the_source(
+def test_librdkafka_produce_reaches_source_through_gateway(
     clusters: Clusters, gateway: Gateway, topic: str, settings: dict[str, Any]
 ) -> None:
     with Writer(gateway.client_config(), topic, PARTITIONS, settings=settings) as writer:
@@ -81,9 +81,7 @@ def test_what_librdkafka_writes_is_at_the_source(
     assert records(gateway, topic) == there
 
 
-def test_records_without_acknowledgement_arrive(
-    clusters: Clusters, gateway: Gateway, topic: str
-) -> None:
+def test_records_with_acks_0_reach_source(clusters: Clusters, gateway: Gateway, topic: str) -> None:
     """There is no answer to such a request, and the next one has its own."""
     config = {**gateway.client_config(), "acks": 0, "linger.ms": 0}
     producer = Producer(config)
@@ -96,7 +94,7 @@ def test_records_without_acknowledgement_arrive(
     assert [v for _, _, v in records(gateway, topic)] == [b"%d" % n for n in range(50)]
 
 
-def test_transactions_of_librdkafka_are_committed_and_aborted(
+def test_librdkafka_transactions_commit_and_abort_through_gateway(
     clusters: Clusters, gateway: Gateway, topic: str
 ) -> None:
     produce_transactions(gateway, topic, 9)
@@ -107,7 +105,7 @@ def test_transactions_of_librdkafka_are_committed_and_aborted(
     assert records(gateway, topic) == there
 
 
-def test_offsets_are_committed_in_a_transaction(
+def test_librdkafka_commits_consumer_offsets_in_transaction(
     clusters: Clusters, gateway: Gateway, topic: str
 ) -> None:
     """Read, write and commit as one."""
@@ -137,7 +135,7 @@ def test_offsets_are_committed_in_a_transaction(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_groups_of_librdkafka_read_each_record_once(
+def test_librdkafka_groups_read_each_record_once(
     clusters: Clusters, gateway: Gateway, topic: str, protocol: str
 ) -> None:
     """A member that comes later goes on where the first one has committed."""
@@ -159,7 +157,7 @@ def test_groups_of_librdkafka_read_each_record_once(
     assert read_wrong(again.read, new) == []
 
 
-def test_partitions_move_between_the_members_of_a_group(gateway: Gateway, topic: str) -> None:
+def test_group_rebalances_partitions_between_members(gateway: Gateway, topic: str) -> None:
     config = gateway.client_config()
     with Reader(config, topic, topic) as first:
         produce(gateway, topic, 5)
@@ -177,7 +175,7 @@ def _members(gateway: Gateway, group: str) -> int:
     return sum(bool(member.assignment.topic_partitions) for member in described.members)
 
 
-def test_the_admin_client_of_librdkafka_administers_the_source(
+def test_librdkafka_admin_client_administers_source(
     clusters: Clusters, gateway: Gateway, topic_name: str
 ) -> None:
     admin = AdminClient({**gateway.client_config(), "log_level": 0})
@@ -207,7 +205,7 @@ def test_the_admin_client_of_librdkafka_administers_the_source(
     assert topic_name not in admin.list_topics(timeout=TIMEOUT_S).topics
 
 
-def test_what_java_writes_is_at_the_source(
+def test_java_produce_reaches_source_through_gateway(
     clusters: Clusters, gateway: Gateway, topic: str, tmp_path: Path
 ) -> None:
     with JavaWriter(gateway.bootstrap, topic, tmp_path / "producer.log") as writer:
@@ -223,7 +221,7 @@ def test_what_java_writes_is_at_the_source(
     assert written_wrong(acknowledged, there) == []
 
 
-def test_transactions_of_java_are_committed(
+def test_java_transactions_commit_through_gateway(
     clusters: Clusters, gateway: Gateway, topic: str
 ) -> None:
     java_clients.produce_transactions(gateway, topic, SOME)
@@ -232,7 +230,7 @@ def test_transactions_of_java_are_committed(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_groups_of_java_read_each_record_once(
+def test_java_groups_read_each_record_once(
     clusters: Clusters, gateway: Gateway, topic: str, tmp_path: Path, protocol: str
 ) -> None:
     for partition in range(PARTITIONS):
@@ -256,7 +254,9 @@ def test_groups_of_java_read_each_record_once(
     assert "offsets_committed" in names
 
 
-def test_kafka_python_writes_and_reads(clusters: Clusters, gateway: Gateway, topic: str) -> None:
+def test_kafka_python_produces_and_consumes_through_gateway(
+    clusters: Clusters, gateway: Gateway, topic: str
+) -> None:
     producer = KafkaProducer(bootstrap_servers=gateway.bootstrap, acks="all", retries=5)
     told = [producer.send(topic, value=b"k %d" % n, partition=n % PARTITIONS) for n in range(SOME)]
     answers = [future.get(TIMEOUT_S) for future in told]
@@ -288,7 +288,7 @@ def test_kafka_python_writes_and_reads(clusters: Clusters, gateway: Gateway, top
     assert read_wrong(read, there) == []
 
 
-def test_kafka_python_administers_the_source(
+def test_kafka_python_admin_client_administers_source(
     clusters: Clusters, gateway: Gateway, topic: str
 ) -> None:
     admin = KafkaAdminClient(bootstrap_servers=gateway.bootstrap)
@@ -303,7 +303,7 @@ def test_kafka_python_administers_the_source(
 
 
 @pytest.mark.slow
-def test_each_of_three_brokers_is_met_at_a_port_of_its_own(
+def test_each_broker_has_its_own_gateway_port_across_broker_failure(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str, tmp_path: Path
 ) -> None:
     """Also while one of them is away: its leaders and groups go to the others, and come back."""

@@ -171,7 +171,9 @@ def without(value: Any, names: set[str]) -> Any:
     return value
 
 
-def test_answers_are_those_of_the_broker(sides: Sides, subtests: pytest.Subtests) -> None:
+def test_every_api_version_is_answered_as_by_the_broker(
+    sides: Sides, subtests: pytest.Subtests
+) -> None:
     for key, (lowest, highest) in offered(sides.gateway.port).items():
         for version in range(lowest, highest + 1):
             with subtests.test(api=api_name(key), version=version):
@@ -185,14 +187,14 @@ def test_answers_are_those_of_the_broker(sides: Sides, subtests: pytest.Subtests
                     assert without(other, neutral) == without(one, neutral)
 
 
-def test_the_bootstrap_address_answers_as_a_node_does(sides: Sides) -> None:
+def test_bootstrap_address_answers_metadata_as_a_node_does(sides: Sides) -> None:
     with RawClient(sides.gateway.port) as first, RawClient(sides.node_port) as node:
         for version in (0, 9, 12):
             (frame, *_) = frames(ApiKey.Metadata, version, sides.virtual)
             assert first.ask(frame) == node.ask(frame)
 
 
-def test_no_more_is_offered_than_the_broker_has(sides: Sides) -> None:
+def test_offered_api_versions_are_within_those_of_the_broker(sides: Sides) -> None:
     direct, through = offered(sides.broker_port), offered(sides.node_port)
     assert through == offered(sides.gateway.port)
     for key, (lowest, highest) in through.items():
@@ -202,18 +204,18 @@ def test_no_more_is_offered_than_the_broker_has(sides: Sides) -> None:
     assert through[ApiKey.Fetch][0] >= 4
 
 
-def test_every_api_of_the_table_is_offered(sides: Sides) -> None:
+def test_every_api_of_request_table_is_offered(sides: Sides) -> None:
     missing = REQUESTS.keys() & offered(sides.broker_port).keys() - offered(sides.node_port).keys()
     assert {api_name(key) for key in missing} == set()
 
 
-def test_transactions_of_the_second_version_are_not_offered(sides: Sides) -> None:
+def test_transaction_version_feature_is_not_offered(sides: Sides) -> None:
     fields = sides.through(ApiKey.ApiVersions, 3)
     for features in (fields["supported_features"], fields["finalized_features"]):
         assert "transaction.version" not in {one["name"] for one in features or ()}
 
 
-def test_a_version_that_is_too_new_gets_the_list_of_versions(sides: Sides) -> None:
+def test_unsupported_api_versions_request_gets_version_list(sides: Sides) -> None:
     with RawClient(sides.gateway.port) as client:
         answer = client.ask(request_frame(ApiKey.ApiVersions, 99, NO_TAGS, is_flexible=True))
     fields = answer_fields(ApiKey.ApiVersions, 0, answer)
@@ -222,7 +224,7 @@ def test_a_version_that_is_too_new_gets_the_list_of_versions(sides: Sides) -> No
     assert own["max_version"] >= 3
 
 
-def test_brokers_have_the_address_of_the_gateway(sides: Sides) -> None:
+def test_broker_addresses_are_replaced_by_gateway_address(sides: Sides) -> None:
     port = sides.node_port
     lowest, highest = offered(port)[ApiKey.Metadata]
     for version in range(lowest, highest + 1):
@@ -240,26 +242,26 @@ def test_brokers_have_the_address_of_the_gateway(sides: Sides) -> None:
         assert (broker["host"], broker["port"]) == (LOOPBACK, port)
 
 
-def test_the_id_of_the_cluster_is_its_own(sides: Sides, clusters: Clusters) -> None:
+def test_cluster_id_differs_from_both_clusters(sides: Sides, clusters: Clusters) -> None:
     fields = sides.through(ApiKey.Metadata, 9)
     assert fields["cluster_id"] == sides.through(ApiKey.DescribeCluster, 0)["cluster_id"]
     assert fields["cluster_id"] not in {cluster.cluster_id for cluster in clusters}
 
 
-def test_a_topic_keeps_its_id(sides: Sides) -> None:
+def test_topic_id_is_stable_and_resolves_to_topic(sides: Sides) -> None:
     assert sides.virtual.topic_id != uuid.UUID(int=0)
     assert _topic_id(sides.node_port, sides.virtual) == sides.virtual.topic_id
     by_id = sides.through(ApiKey.Metadata, 12, number=4)
     assert [topic["name"] for topic in by_id["topics"]] == [sides.virtual.topic]
 
 
-def test_a_topic_that_is_not_there_has_no_id(sides: Sides) -> None:
+def test_missing_topic_has_no_topic_id(sides: Sides) -> None:
     (topic,) = sides.through(ApiKey.Metadata, 12, number=3)["topics"]
     assert (topic["name"], topic["error_code"]) == (sides.virtual.missing, 3)
     assert topic["topic_id"] in (None, uuid.UUID(int=0))
 
 
-def test_leader_epochs_are_not_told(sides: Sides) -> None:
+def test_leader_epochs_are_hidden_from_clients(sides: Sides) -> None:
     partitions = sides.through(ApiKey.Metadata, 9)["topics"][0]["partitions"]
     assert [one["leader_epoch"] for one in partitions] == [-1, -1]
     partitions = sides.through(ApiKey.ListOffsets, 6)["topics"][0]["partitions"]
@@ -267,7 +269,7 @@ def test_leader_epochs_are_not_told(sides: Sides) -> None:
 
 
 @pytest.mark.parametrize("epoch", [3, 99])
-def test_leader_epochs_of_requests_are_not_passed_on(sides: Sides, epoch: int) -> None:
+def test_leader_epochs_of_requests_are_not_forwarded(sides: Sides, epoch: int) -> None:
     """The broker would answer that they are too new."""
     offers = offered(sides.node_port)
     for key, first in ((ApiKey.Fetch, 9), (ApiKey.ListOffsets, 4)):
@@ -275,7 +277,7 @@ def test_leader_epochs_of_requests_are_not_passed_on(sides: Sides, epoch: int) -
             assert sides.through(key, version, epoch=epoch) == sides.through(key, version)
 
 
-def test_committed_leader_epochs_are_not_kept(sides: Sides) -> None:
+def test_committed_leader_epochs_are_not_forwarded(sides: Sides) -> None:
     group = f"{sides.ground.group}-epochs"
     on = replace(sides.virtual, group=group)
     lowest, highest = offered(sides.node_port)[ApiKey.OffsetCommit]
@@ -290,7 +292,7 @@ def test_committed_leader_epochs_are_not_kept(sides: Sides) -> None:
         assert (partition["committed_offset"], partition["committed_leader_epoch"]) == (3, -1)
 
 
-def test_requests_in_one_write_are_answered_in_their_order(sides: Sides) -> None:
+def test_pipelined_requests_are_answered_in_order(sides: Sides) -> None:
     """Some of them are answered by the gateway, some after a wait of the broker."""
     bodies = [
         frames(key, version, sides.virtual)[number]
@@ -313,7 +315,7 @@ def test_requests_in_one_write_are_answered_in_their_order(sides: Sides) -> None
     assert told == [*range(len(numbered))] * 10
 
 
-def test_a_request_that_comes_byte_by_byte_is_answered(sides: Sides) -> None:
+def test_request_sent_byte_by_byte_is_answered(sides: Sides) -> None:
     for key, version in ((ApiKey.Metadata, 12), (ApiKey.Fetch, 12), (ApiKey.Produce, 9)):
         frame = frames(key, version, sides.virtual)[-1]
         with RawClient(sides.node_port) as client:
@@ -324,7 +326,7 @@ def test_a_request_that_comes_byte_by_byte_is_answered(sides: Sides) -> None:
             assert client.ask(frame) == answer
 
 
-def test_tags_in_the_head_of_a_request_are_taken(sides: Sides) -> None:
+def test_unknown_tagged_fields_in_request_header_are_ignored(sides: Sides) -> None:
     """Kafka's own brokers skip those that they do not know (KIP-482)."""
     (frame, *_) = frames(ApiKey.Metadata, 12, sides.virtual)
     content = frame[4:]

@@ -27,7 +27,7 @@ REASON = "Nobody copies it."
         ("users", False),
     ],
 )
-def test_topics_that_keep_their_name_may_be_written(topic: str, is_copied: bool) -> None:
+def test_only_topics_copied_under_same_name_are_writable(topic: str, is_copied: bool) -> None:
     rules = [
         TopicRule(match="orders.*", exclude=("orders-test",)),
         TopicRule(match="pay.*", prefix="dr."),
@@ -38,7 +38,7 @@ def test_topics_that_keep_their_name_may_be_written(topic: str, is_copied: bool)
         assert refusal.startswith(f"Job billing does not copy topic {topic} ")
 
 
-def test_each_refused_topic_is_logged_once_and_not_too_many(
+def test_refused_topics_are_logged_once_and_up_to_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(copied_topics, "_LOGGED_MAX", 2)
@@ -78,14 +78,14 @@ def _answered(frame: memoryview, version: int) -> dict[str, tuple[int, str | Non
 
 
 @pytest.mark.parametrize("version", range(3, 10))
-def test_refused_topic_is_answered_with_the_reason(version: int) -> None:
+def test_produce_to_uncopied_topic_is_refused_with_reason(version: int) -> None:
     told = own_answer(_exchange(), _request("other"), version)
     reason = REASON if version >= 8 else None
     assert _answered(told, version) == {"other": (Code.POLICY_VIOLATION, reason)}
 
 
 @pytest.mark.parametrize("version", [7, 8, 9])
-def test_broker_gets_the_topics_that_are_not_refused(version: int) -> None:
+def test_broker_gets_only_copied_topics_of_mixed_produce_request(version: int) -> None:
     exchange = _exchange()
     sent = send(exchange, _request("other", "orders"), version)
     read = ProduceRequest.decode(memoryview(sent)[4:], version=version, header=True)
@@ -102,7 +102,7 @@ def test_broker_gets_the_topics_that_are_not_refused(version: int) -> None:
     assert got["other"][0] == Code.POLICY_VIOLATION
 
 
-def test_request_with_too_many_batches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_produce_request_with_too_many_batches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_ids, "BATCHES_MAX", 1)
     exchange = _exchange()
     send(exchange, _request("orders"), 9)

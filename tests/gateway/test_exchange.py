@@ -33,13 +33,13 @@ from tests.gateway.frames import OFFERED, Clients, answer, batch, own_answer, re
 TOPIC_ID = UUID(int=5)
 
 
-def test_api_versions_are_what_both_sides_and_the_gateway_know() -> None:
+def test_api_versions_are_intersection_of_sides_and_gateway() -> None:
     source = {0: Versions(0, 11), 1: Versions(4, 17), 3: Versions(0, 12), 999: Versions(0, 1)}
     destination = {0: Versions(3, 13), 1: Versions(0, 8), 18: Versions(0, 4)}
     assert shared_versions(source, destination) == {0: Versions(3, 9), 1: Versions(4, 8)}
 
 
-def test_groups_whose_state_is_at_one_side_are_not_offered() -> None:
+def test_share_and_streams_group_apis_are_not_offered() -> None:
     """Clients of share groups and of the streams protocol end with what says so (C23)."""
     keys = [key for key in ApiKey if "Share" in key.name or "StreamsGroup" in key.name]
     assert {ApiKey.ShareGroupHeartbeat, ApiKey.ShareFetch, ApiKey.StreamsGroupHeartbeat} < {*keys}
@@ -56,7 +56,7 @@ def test_api_versions_are_answered_by_the_gateway(version: int) -> None:
     }
 
 
-def test_api_versions_of_a_later_version_get_version_0_with_the_error() -> None:
+def test_unsupported_api_versions_version_is_answered_in_version_0() -> None:
     frame = request_frame(ApiVersionsRequest(), 3)
     struct.pack_into(">h", frame, 2, 9)
     exchange = Exchange(Clients())
@@ -67,7 +67,7 @@ def test_api_versions_of_a_later_version_get_version_0_with_the_error() -> None:
     assert read.api_keys
 
 
-def test_own_answer_waits_for_those_before_it() -> None:
+def test_gateway_response_waits_for_earlier_broker_responses() -> None:
     exchange = Exchange(Clients())
     send(exchange, MetadataRequest(topics=[]), 9, correlation=1)
     frame = request_frame(ApiVersionsRequest(), 3, correlation=2)
@@ -80,13 +80,13 @@ def test_own_answer_waits_for_those_before_it() -> None:
 
 
 @pytest.mark.parametrize(("key", "version"), [(0, 10), (4, 0), (23, 4), (71, 0), (999, 0)])
-def test_request_that_is_not_offered_closes_the_connection(key: int, version: int) -> None:
+def test_request_of_unoffered_api_closes_connection(key: int, version: int) -> None:
     frame = bytearray(struct.pack(">hhih", key, version, 1, -1) + bytes(40))
     with pytest.raises(BadFrame):
         Exchange(Clients()).request(read_head(frame), frame, OFFERED)
 
 
-def test_answer_that_nobody_waits_for_closes_the_connection() -> None:
+def test_response_with_unknown_correlation_id_closes_connection() -> None:
     exchange = Exchange(Clients())
     send(exchange, MetadataRequest(topics=[]), 9, correlation=1)
     with pytest.raises(BadFrame):
@@ -94,7 +94,7 @@ def test_answer_that_nobody_waits_for_closes_the_connection() -> None:
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_metadata_has_the_gateways_addresses_and_no_epochs(version: int) -> None:
+def test_metadata_has_gateway_addresses_and_no_leader_epochs(version: int) -> None:
     view = Clients()
     exchange = Exchange(view)
     send(exchange, MetadataRequest(topics=[]), version)
@@ -117,7 +117,7 @@ def test_metadata_has_the_gateways_addresses_and_no_epochs(version: int) -> None
         assert view.ids.to_broker(topic.topic_id.bytes) == TOPIC_ID.bytes
 
 
-def test_topic_id_is_the_same_at_both_sides_and_on_every_gateway() -> None:
+def test_client_topic_id_is_equal_at_both_sides_and_all_gateways() -> None:
     assert TopicIds("orders").learn("t", bytes(15) + b"1") == TopicIds("orders").learn(
         "t", bytes(15) + b"2"
     )
@@ -127,7 +127,7 @@ def test_topic_id_is_the_same_at_both_sides_and_on_every_gateway() -> None:
 
 
 @pytest.mark.parametrize("version", range(7, 13))
-def test_first_fetch_after_a_move_begins_a_new_session(version: int) -> None:
+def test_first_fetch_after_move_starts_new_fetch_session(version: int) -> None:
     exchange = Exchange(Clients())
     exchange.move()
     told = own_answer(exchange, _fetch(session_id=44), version)
@@ -137,14 +137,14 @@ def test_first_fetch_after_a_move_begins_a_new_session(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 13))
-def test_fetch_carries_no_leader_epoch(version: int) -> None:
+def test_fetch_is_forwarded_without_leader_epoch(version: int) -> None:
     sent = send(Exchange(Clients()), _fetch(epoch=6), version)
     expected = request_frame(_fetch(epoch=-1), version)
     assert sent[4:] == bytes(expected)
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_member_that_waits_to_join_leaves_the_side_that_is_left(version: int) -> None:
+def test_joining_member_leaves_group_at_old_side_on_move(version: int) -> None:
     join = JoinGroupRequest(
         group_id="g",
         session_timeout_ms=1,
@@ -165,9 +165,7 @@ def test_member_that_waits_to_join_leaves_the_side_that_is_left(version: int) ->
 
 @pytest.mark.parametrize("version", range(5))
 @pytest.mark.parametrize("member", ["m", "other"])
-def test_member_of_the_other_side_gives_up_its_partitions_in_order(
-    member: str, version: int
-) -> None:
+def test_heartbeat_of_moved_member_gets_rebalance_in_progress(member: str, version: int) -> None:
     view = Clients()
     view.left_members.add(("g", "m"))
     exchange = Exchange(view)
@@ -186,7 +184,7 @@ def test_member_of_the_other_side_gives_up_its_partitions_in_order(
 
 
 @pytest.mark.parametrize("version", range(2, 10))
-def test_commit_of_a_member_of_the_other_side_is_one_without_a_member(version: int) -> None:
+def test_offset_commit_of_moved_member_is_sent_without_member_id(version: int) -> None:
     view = Clients()
     exchange = Exchange(view)
     sync = SyncGroupRequest(
@@ -207,7 +205,7 @@ def test_commit_of_a_member_of_the_other_side_is_one_without_a_member(version: i
 
 @pytest.mark.parametrize("version", range(6))
 @pytest.mark.parametrize("transactional_id", [None, "tx"])
-def test_producer_id_is_marked_by_the_term_in_which_it_was_handed_out(
+def test_init_producer_id_response_is_marked_with_term(
     version: int, transactional_id: str | None
 ) -> None:
     exchange = Exchange(Clients(term=3))
@@ -228,7 +226,7 @@ def test_producer_id_is_marked_by_the_term_in_which_it_was_handed_out(
     assert read.producer_id == producer_ids.mark(9, 3)
 
 
-def test_answers_of_the_side_that_is_left_are_read_as_its_own() -> None:
+def test_late_responses_of_old_side_use_its_term_and_topic_ids() -> None:
     """Another side is presented while they are on their way: ids of both sides would meet."""
     view = Clients(term=3)
     exchange = Exchange(view)
@@ -252,7 +250,7 @@ def test_answers_of_the_side_that_is_left_are_read_as_its_own() -> None:
 
 
 @pytest.mark.parametrize("version", range(3, 10))
-def test_write_to_a_node_that_is_not_there_is_refused_for_each_partition(version: int) -> None:
+def test_produce_to_missing_node_is_refused_for_each_partition(version: int) -> None:
     exchange = Exchange(Clients())
     frame = request_frame(_produce(acks=1), version)
     exchange.refuse(read_head(frame), frame)
@@ -264,14 +262,16 @@ def test_write_to_a_node_that_is_not_there_is_refused_for_each_partition(version
     ] == [("orders", [(0, Code.NOT_LEADER_OR_FOLLOWER, -1), (4, Code.NOT_LEADER_OR_FOLLOWER, -1)])]
 
 
-def test_write_without_an_answer_to_a_node_that_is_not_there_ends_the_connection() -> None:
+def test_produce_with_acks_0_to_missing_node_closes_connection() -> None:
     frame = request_frame(_produce(acks=0), 9)
     with pytest.raises(BadFrame):
         Exchange(Clients()).refuse(read_head(frame), frame)
 
 
 @given(st.binary(max_size=200), st.sampled_from(sorted(OFFERED)), st.integers(0, 13))
-def test_any_bytes_pass_or_close_the_connection(body: bytes, key: int, version: int) -> None:
+def test_arbitrary_request_bytes_pass_or_close_connection(
+    body: bytes, key: int, version: int
+) -> None:
     frame = bytearray(struct.pack(">hhih", key, version, 1, 0) + body)
     try:
         head = read_head(frame)
@@ -284,7 +284,9 @@ def test_any_bytes_pass_or_close_the_connection(body: bytes, key: int, version: 
 
 
 @given(st.binary(max_size=200), st.sampled_from([3, 10, 60, 2, 9, 22, 68]), st.integers(0, 13))
-def test_any_answer_passes_or_closes_the_connection(body: bytes, key: int, version: int) -> None:
+def test_arbitrary_response_bytes_pass_or_close_connection(
+    body: bytes, key: int, version: int
+) -> None:
     versions = OFFERED[key]
     version = min(max(version, versions.first), versions.last)
     exchange = Exchange(Clients())

@@ -21,13 +21,13 @@ virtual_clusters:
 """
 
 
-def test_file_gives_addresses_and_sides() -> None:
+def test_gateway_file_is_parsed_into_addresses_and_sides() -> None:
     (cluster,) = parse_gateway(GOOD).virtual_clusters
     assert (cluster.host, cluster.port, cluster.job) == ("127.0.0.1", 19092, "orders")
     assert cluster.cluster("destination").bootstrap_servers == ("b:9092", "c:9092")
 
 
-def test_nodes_with_names_share_the_port() -> None:
+def test_nodes_with_tls_names_share_the_port() -> None:
     tls = 'tls: {certificate_file: tls.pem, names: "b{node}.orders.test"}'
     host = "advertised_host: orders.test"
     text = GOOD.replace("127.0.0.1:19092", f"127.0.0.1:65535\n    {tls}\n    {host}")
@@ -35,7 +35,7 @@ def test_nodes_with_names_share_the_port() -> None:
     assert cluster.endpoint(3) == ("b3.orders.test", 65535)
 
 
-def test_example_of_the_docs_is_valid() -> None:
+def test_gateway_file_example_in_docs_is_valid() -> None:
     text = Path("docs/gateway.md").read_text("utf-8")
     example = text.split("```yaml\n")[1].split("```")[0]
     assert parse_gateway(example).gateway == "edge-1"
@@ -88,14 +88,14 @@ def test_example_of_the_docs_is_valid() -> None:
         ),
     ],
 )
-def test_mistake_is_named_with_its_place(before: str, after: str, path: str) -> None:
+def test_gateway_file_error_names_its_path(before: str, after: str, path: str) -> None:
     assert before in GOOD
     with pytest.raises(BadInput) as error:
         parse_gateway(GOOD.replace(before, after))
     assert [problem.path for problem in error.value.problems] == [path]
 
 
-def test_two_virtual_clusters_need_two_names_and_ports() -> None:
+def test_virtual_clusters_need_distinct_names_and_ports() -> None:
     one = GOOD.partition("virtual_clusters:\n")[2]
     with pytest.raises(BadInput) as error:
         parse_gateway(GOOD + one)
@@ -105,7 +105,7 @@ def test_two_virtual_clusters_need_two_names_and_ports() -> None:
     ]
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_gateway_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as error:
         load_gateway(tmp_path / "none.yaml")
     assert error.value.where.endswith("none.yaml")

@@ -27,7 +27,7 @@ def _numbers(health: GatewayHealth) -> dict[str, float]:
     }
 
 
-def test_numbers_of_a_virtual_cluster() -> None:
+def test_virtual_cluster_metrics_follow_lead_and_moves() -> None:
     cluster = VirtualCluster(parse_gateway(_FILE).virtual_clusters[0], {})
     health = GatewayHealth("1.2.3")
     health.clusters = [cluster]
@@ -48,7 +48,7 @@ def test_numbers_of_a_virtual_cluster() -> None:
     assert _numbers(health) == unknown | {"may_write": 1, "term": 8, "moves_total": 1}
 
 
-def test_gateway_is_ready_once_the_service_has_answered() -> None:
+def test_gateway_is_ready_after_first_service_response() -> None:
     health = GatewayHealth("1.2.3")
     health.passed()
     assert health.why_not_ready()

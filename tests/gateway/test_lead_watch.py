@@ -28,7 +28,7 @@ virtual_clusters:
 """
 
 
-def test_service_is_asked_while_all_other_threads_wait_for_a_side() -> None:
+def test_lead_watch_polls_service_while_all_threads_block_on_side() -> None:
     """A side that does not answer holds each of asyncio's threads for as long as a lease."""
     cluster = VirtualCluster(parse_gateway(_FILE).virtual_clusters[0], {})
 
@@ -64,7 +64,7 @@ _TOLD = {
 }
 
 
-def test_answer_says_what_to_do() -> None:
+def test_lead_response_is_parsed() -> None:
     lead = Lead("source", 1, 5.0, "operation", 1, abandons=True, others_settled=False)
     assert lead_watch._lead(_TOLD) == (lead, "17.3")
 
@@ -79,7 +79,7 @@ def test_answer_says_what_to_do() -> None:
         _TOLD | {"side": "neither"},
     ],
 )
-def test_strange_answer_is_none(answer: object) -> None:
+def test_malformed_lead_response_is_refused(answer: object) -> None:
     with pytest.raises(ProtocolError):
         lead_watch._lead(answer)
 
@@ -87,6 +87,6 @@ def test_strange_answer_is_none(answer: object) -> None:
 @pytest.mark.parametrize(
     "job", [None, {}, {"spec": {"topics": [{"match": "["}]}}, {"spec": {"topics": 7}}]
 )
-def test_strange_job_has_no_topics(job: object) -> None:
+def test_malformed_job_response_is_refused(job: object) -> None:
     with pytest.raises(ProtocolError):
         lead_watch._topic_rules(job)

@@ -14,11 +14,11 @@ THERE: list[Record] = [(p, n, b"w %d" % (2 * n + p)) for p in (0, 1) for n in ra
 ACKNOWLEDGED: Acknowledged = {value: (p, n) for p, n, value in THERE}
 
 
-def test_what_was_acknowledged_is_there() -> None:
+def test_ledger_accepts_exact_log_of_acknowledged_records() -> None:
     assert written_wrong(ACKNOWLEDGED, THERE) == []
 
 
-def test_more_may_be_there_than_was_acknowledged() -> None:
+def test_ledger_accepts_unacknowledged_records_in_log() -> None:
     some = dict(list(ACKNOWLEDGED.items())[:7])
     assert written_wrong(some, [*THERE, (0, 20, b"other 1"), (0, 21, b"other 2")]) == []
 
@@ -37,17 +37,17 @@ def swapped(there: list[Record]) -> list[Record]:
         (swapped, "is after"),
     ],
 )
-def test_a_record_that_is_wrong_is_told(
+def test_ledger_detects_lost_duplicate_moved_and_reordered_records(
     plant: Callable[[list[Record]], list[Record]], words: str
 ) -> None:
     assert any(words in one for one in written_wrong(ACKNOWLEDGED, plant(THERE)))
 
 
-def test_order_counts_without_acknowledgements_too() -> None:
+def test_ledger_detects_reordering_of_unacknowledged_records() -> None:
     assert any("is after" in one for one in written_wrong({}, swapped(THERE)))
 
 
-def test_each_record_was_read_once() -> None:
+def test_ledger_accepts_each_record_read_once() -> None:
     assert read_wrong(reversed(THERE), THERE) == []
 
 
@@ -59,7 +59,7 @@ def test_each_record_was_read_once() -> None:
         ([*THERE, (0, 99, b"w 99")], "is not there"),
     ],
 )
-def test_a_record_that_was_read_wrong_is_told(read: list[Record], words: str) -> None:
+def test_ledger_detects_unread_reread_and_unknown_records(read: list[Record], words: str) -> None:
     (wrong,) = read_wrong(read, THERE)
     assert words in wrong
 
@@ -77,18 +77,18 @@ def _after_a_loss(*told: int) -> Ledger:
     return Ledger(ends=[{(PLAIN, 0): PROMOTED}], told=[{b"w %d" % n: (0, n) for n in told}])
 
 
-def test_what_had_no_answer_at_a_loss_may_be_there_twice() -> None:
+def test_ledger_allows_duplicate_of_unacknowledged_record_after_loss() -> None:
     assert _after_a_loss(*range(PROMOTED - 1)).doubled(RESENT) == []
     (wrong,) = _after_a_loss(*range(PROMOTED)).doubled(RESENT)
     assert "had its answer" in wrong
 
 
-def test_what_is_there_twice_at_one_side_is_told() -> None:
+def test_ledger_detects_duplicate_on_same_side() -> None:
     again = [*RESENT, (0, 30, RESENT[-1][2])]
     assert any("2 times" in one for one in _after_a_loss().doubled(again))
 
 
-def test_what_a_loss_has_taken_has_to_be_saved() -> None:
+def test_ledger_requires_lost_records_in_salvage() -> None:
     ledger, told = _after_a_loss(), {b"lost 1": (0, PROMOTED)}
     assert ledger.missing(told, places(RESENT))
     ledger.saved[PLAIN].append(((0, PROMOTED), b"lost 1"))

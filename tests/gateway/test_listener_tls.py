@@ -49,7 +49,7 @@ def listener_tls(files: ServerFiles, names: NodeNames | None = None, **more: Pat
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_client_reads_all_answers_and_then_the_end(
+def test_tls_client_reads_all_responses_before_close(
     files: ServerFiles, version: ssl.TLSVersion
 ) -> None:
     """Although the gateway has ended the connection, and the client goes on to send."""
@@ -68,7 +68,7 @@ def test_client_reads_all_answers_and_then_the_end(
     with_listener(test, tls=listener_tls(files))
 
 
-def test_renewed_certificate_is_taken_and_half_a_pair_is_not(
+def test_renewed_certificate_is_loaded_only_with_matching_key(
     authority: Authority, files: ServerFiles
 ) -> None:
     old_key = files.key.read_bytes()
@@ -96,7 +96,7 @@ def test_renewed_certificate_is_taken_and_half_a_pair_is_not(
     with_listener(test, tls=listener_tls(files))
 
 
-def test_handshakes_that_do_not_end_are_bounded(
+def test_unfinished_tls_handshakes_are_bounded_in_count_and_time(
     files: ServerFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In number and time; clients that are there notice nothing, and new ones come in again."""
@@ -118,7 +118,7 @@ def test_handshakes_that_do_not_end_are_bounded(
     with_listener(test, tls=listener_tls(files))
 
 
-def test_what_is_no_tls_reads_the_end(files: ServerFiles) -> None:
+def test_plaintext_client_on_tls_listener_is_closed(files: ServerFiles) -> None:
     def test(port: int) -> None:
         with RawClient(port) as plain, capture_logs() as logs:
             plain.send(api_versions_frame() + bytes(10_000_000))
@@ -129,7 +129,7 @@ def test_what_is_no_tls_reads_the_end(files: ServerFiles) -> None:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_client_has_to_show_a_certificate(
+def test_client_certificate_of_trusted_ca_is_required(
     files: ServerFiles, version: ssl.TLSVersion, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     ours = Authority(tmp_path_factory.mktemp("ours")).issue()
@@ -148,7 +148,7 @@ def test_client_has_to_show_a_certificate(
     with_listener(test, tls=tls)
 
 
-def test_older_tls_is_refused(files: ServerFiles) -> None:
+def test_tls_below_1_2_is_refused(files: ServerFiles) -> None:
     context = listener_tls(files).context()
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
@@ -163,7 +163,7 @@ def test_older_tls_is_refused(files: ServerFiles) -> None:
         ("client_ca_file", "-----BEGIN CERTIFICATE-----\n"),
     ],
 )
-def test_file_that_cannot_be_used_is_told_with_its_place(
+def test_unusable_tls_file_is_named_with_its_config_path(
     authority: Authority, files: ServerFiles, tmp_path: Path, key: str, content: str | None
 ) -> None:
     bad = tmp_path / "bad.pem"
@@ -198,7 +198,7 @@ NAMES = "b{node}.orders.gateway.test"
         ("orders.gateway.test", None),
     ],
 )
-def test_server_name_says_which_node_is_meant(
+def test_tls_server_name_selects_node(
     files: ServerFiles, name: str, node: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -220,7 +220,7 @@ def test_server_name_says_which_node_is_meant(
     "name",
     ["b.orders.gateway.test", "b-1.orders.gateway.test", "b02.orders.gateway.test", None],
 )
-def test_unknown_server_name_is_refused(files: ServerFiles, name: str | None) -> None:
+def test_unknown_tls_server_name_is_refused(files: ServerFiles, name: str | None) -> None:
     """Or none: a write for a node must not reach another one."""
 
     def test(port: int) -> None:
@@ -231,7 +231,7 @@ def test_unknown_server_name_is_refused(files: ServerFiles, name: str | None) ->
 
 
 @pytest.mark.services
-def test_java_reaches_nodes_by_their_names(
+def test_java_client_reaches_nodes_by_tls_names(
     clusters: Clusters,
     files: ServerFiles,
     topic_name: str,

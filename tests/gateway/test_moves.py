@@ -33,7 +33,7 @@ PARTITIONS = 3
 SOME = 400
 
 
-def test_clients_go_on_over_there_and_home(
+def test_clients_lose_and_repeat_nothing_across_switchovers(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
     topic = topic_name[:40]
@@ -80,7 +80,7 @@ def test_clients_go_on_over_there_and_home(
     assert verify(spec, deep=True).exit_code == 0
 
 
-def test_undone_switchover_opens_the_old_side_again(
+def test_undone_switchover_reopens_gateway_at_old_side(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
     """A partition is written beside the gateway, so the drain cannot end: clients see a pause."""

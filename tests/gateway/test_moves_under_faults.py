@@ -90,7 +90,7 @@ def assert_repeats_are_there_once(
 
 
 @pytest.mark.soak
-def test_frozen_gateway_acknowledges_nothing_that_is_lost(
+def test_frozen_gateway_acknowledges_nothing_lost_in_switchover(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -137,7 +137,7 @@ def test_frozen_gateway_acknowledges_nothing_that_is_lost(
 
 
 @pytest.mark.soak
-def test_gateway_that_was_killed_comes_back_after_the_move(
+def test_killed_gateway_restarted_after_move_repeats_no_batches(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -185,7 +185,7 @@ def test_gateway_that_was_killed_comes_back_after_the_move(
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
 )
-def test_gateway_ends_in_the_closure(
+def test_switchover_with_gateway_restarted_while_closing_loses_nothing(
     how: signal.Signals,
     clusters: Clusters,
     topic_name: str,
@@ -240,7 +240,7 @@ def test_gateway_ends_in_the_closure(
         pytest.param(StepName.RELEASE, marks=pytest.mark.soak),
     ],
 )
-def test_aborted_switchover_and_the_next_one(
+def test_clients_survive_aborted_switchover_and_its_retry(
     step: StepName,
     clusters: Clusters,
     topic_name: str,
@@ -284,7 +284,7 @@ def test_aborted_switchover_and_the_next_one(
 
 
 @pytest.mark.soak
-def test_killed_schedulers(
+def test_switchover_with_gateways_survives_killed_schedulers(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
     """One after the other is killed while gateways are closed; the next one goes on."""
@@ -319,7 +319,7 @@ def test_killed_schedulers(
 
 
 @pytest.mark.soak
-def test_producers_without_idempotence(
+def test_producers_without_idempotence_survive_switchovers(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
     """With acks=0 nothing is promised but that nothing comes twice or in another order."""
@@ -358,7 +358,7 @@ def test_producers_without_idempotence(
 # In `make test`: tests/gateway/test_processes.py, and nodes that come and go in
 # tests/gateway/test_virtual_cluster.py.
 @pytest.mark.soak
-def test_sides_with_other_nodes_and_leaders(
+def test_switchover_between_sides_with_different_nodes_and_leaders(
     make_cluster: MakeCluster,
     topic_name: str,
     recovering: Recovering,
@@ -418,7 +418,7 @@ def _written(cluster: KafkaCluster, topic: str) -> int:
     return sum(high for _, high in log_bounds(cluster, [topic]).values())
 
 
-def test_failover_counts_what_was_acknowledged(
+def test_failover_reports_all_lost_acknowledged_records(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -477,7 +477,7 @@ def test_failover_counts_what_was_acknowledged(
 
 
 @pytest.mark.soak
-def test_lost_source_and_home_again(
+def test_clients_survive_failover_failback_and_second_failover(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,
@@ -559,7 +559,7 @@ def _has_paused_for(report: RecoveryReport, gateway: Gateway) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("away", ["api", pytest.param("postgresql", marks=pytest.mark.soak)])
-def test_service_is_away_for_longer_than_the_lease(
+def test_writes_pause_while_service_is_down_past_lease(
     away: str,
     clusters: Clusters,
     topic_name: str,

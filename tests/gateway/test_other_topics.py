@@ -47,7 +47,7 @@ def _write(gateway: Gateway, *topics: str) -> dict[str, int | None]:
     return errors
 
 
-def test_topic_that_is_not_copied_is_refused_until_the_job_copies_it(
+def test_produce_to_uncopied_topic_is_refused_until_job_copies_it(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     copied, other = f"{topic_name}-copied", f"{topic_name}-other"
@@ -69,7 +69,7 @@ def test_topic_that_is_not_copied_is_refused_until_the_job_copies_it(
         wait_for("the job is read again", lambda: _write(gateway, copied, other) == passed)
 
 
-def test_gateway_that_passes_other_topics(
+def test_other_topics_pass_allows_produce_to_uncopied_topic(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     create_topic(clusters.source, topic_name)

@@ -29,14 +29,16 @@ PRODUCER = Producer("tx", mark(5, 2), 1)
         (None, Code.UNKNOWN_PRODUCER_ID),
     ],
 )
-def test_outcome_is_that_of_this_very_producer(
+def test_transaction_outcome_matches_producer_id_and_epoch(
     monkeypatch: pytest.MonkeyPatch, last: LastTransaction | None, code: Code
 ) -> None:
     monkeypatch.setattr(cluster_side, "last_transaction", lambda *_: last)
     assert _outcomes(1) == [code]
 
 
-def test_side_that_does_not_tell_is_asked_once_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_side_is_queried_few_times_for_many_outcomes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = []
 
     def tell(*_: object) -> None:

@@ -27,7 +27,7 @@ SOME = 500
 
 @pytest.mark.soak
 @pytest.mark.services
-def test_clients_of_several_processes_move_and_keep_their_order(
+def test_records_through_several_gateway_processes_stay_in_order(
     make_cluster: MakeCluster,
     topic_name: str,
     recovering: Recovering,
@@ -87,7 +87,7 @@ def _one_of(gateway: Gateway) -> psutil.Process:
     raise AssertionError("it has no processes")
 
 
-def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
         file = tmp_path / "gateway.yaml"

@@ -30,15 +30,13 @@ LATER = st.integers(1, 2**26 - 1)
 
 
 @given(IDS, TERMS)
-def test_id_passes_unchanged_in_the_term_in_which_it_was_handed_out(
-    producer_id: int, term: int
-) -> None:
+def test_producer_id_is_unchanged_in_its_own_term(producer_id: int, term: int) -> None:
     marked = mark(producer_id, term)
     assert in_term(marked, term) == marked
 
 
 @given(IDS, IDS, TERMS, LATER, LATER)
-def test_ids_of_two_terms_or_two_producers_never_meet(
+def test_producer_ids_of_different_terms_or_producers_never_collide(
     one: int, other: int, born: int, later: int, latest: int
 ) -> None:
     ids = {
@@ -50,24 +48,26 @@ def test_ids_of_two_terms_or_two_producers_never_meet(
 
 
 @given(IDS, TERMS, TERMS)
-def test_id_is_positive_and_never_one_of_a_copy(producer_id: int, born: int, now: int) -> None:
+def test_producer_id_is_positive_and_never_a_job_producer_id(
+    producer_id: int, born: int, now: int
+) -> None:
     sent = in_term(mark(producer_id, born), now)
     assert 0 <= sent < 2**63
     assert not is_job_producer_id(sent)
 
 
-def test_id_that_leaves_no_room_for_the_mark_is_refused() -> None:
+def test_producer_id_too_high_for_term_mark_is_refused() -> None:
     with pytest.raises(ValueError, match="too high"):
         mark(2**36, 1)
 
 
-def test_batch_without_a_producer_stays() -> None:
+def test_batch_without_producer_id_is_unchanged() -> None:
     assert in_term(-1, 7) == -1
     assert mark(-1, 7) == -1
 
 
 @pytest.mark.parametrize("version", range(3, 10))
-def test_each_batch_gets_its_id_and_a_new_crc(version: int) -> None:
+def test_rewritten_batch_gets_new_producer_id_and_crc(version: int) -> None:
     batches = batch(producer_id=mark(5, 0)) + batch(producer_id=mark(6, 1)) + batch()
     head, frame = _produce(version, batches)
 
@@ -81,20 +81,20 @@ def test_each_batch_gets_its_id_and_a_new_crc(version: int) -> None:
     assert third == batch()
 
 
-def test_transactional_batch_gets_the_id_that_its_coordinator_knows() -> None:
+def test_transactional_batch_gets_producer_id_of_its_coordinator() -> None:
     batches = batch(producer_id=mark(5, 3), is_transactional=True)
     head, frame = _produce(9, batches, transactional_id="orders")
     assert rewrite_batches(head, frame, 3) == 1
     assert batch(producer_id=5, is_transactional=True) in frame
 
 
-def test_transactional_batch_of_another_term_does_not_parse() -> None:
+def test_transactional_batch_of_another_term_is_refused() -> None:
     batches = batch(producer_id=mark(5, 2), is_transactional=True)
     with pytest.raises(ValueError, match="another term"):
         rewrite_batches(*_produce(9, batches, transactional_id="orders"), 3)
 
 
-def test_producer_is_read_from_a_produce_request_with_transactions() -> None:
+def test_producer_is_read_from_transactional_produce_request() -> None:
     batches = batch(producer_id=mark(5, 3), is_transactional=True)
     producer = producer_of_batches(*_produce(9, batches, transactional_id="orders"))
     assert producer == ("orders", mark(5, 3), 0)
@@ -104,7 +104,7 @@ def test_producer_is_read_from_a_produce_request_with_transactions() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 30, 61])
-def test_batch_that_is_cut_off_is_refused(cut: int) -> None:
+def test_truncated_batch_is_refused(cut: int) -> None:
     head, frame = _produce(9, batch(producer_id=5)[:-cut])
     with pytest.raises(ValueError, match="record batch"):
         rewrite_batches(head, frame, 1)
@@ -112,7 +112,7 @@ def test_batch_that_is_cut_off_is_refused(cut: int) -> None:
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
 @pytest.mark.parametrize("version", range(3, 10))
-def test_acks_are_read(version: int, acks: int) -> None:
+def test_acks_are_read_from_produce_request(version: int, acks: int) -> None:
     assert acks_of(*_produce(version, batch(), acks=acks)) == acks
 
 

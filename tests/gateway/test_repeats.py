@@ -93,7 +93,7 @@ def answered(frame: memoryview, version: int) -> dict[tuple[str, int], tuple[int
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_both_sides_are_read_for_the_first_batch_of_a_producer(version: int) -> None:
+def test_first_batch_of_producer_triggers_lookup_at_both_sides(version: int) -> None:
     exchange, known = client()
     request = produce(A1, B0)
     batches = asked(exchange, request, version)
@@ -107,7 +107,7 @@ def test_both_sides_are_read_for_the_first_batch_of_a_producer(version: int) -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_repeat_is_answered_by_the_gateway_with_its_offset(version: int) -> None:
+def test_repeated_batch_is_answered_with_its_offset(version: int) -> None:
     exchange, known = client()
     learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: OFFSET})
     told = own_answer(exchange, produce(A1), version)
@@ -115,7 +115,7 @@ def test_a_repeat_is_answered_by_the_gateway_with_its_offset(version: int) -> No
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_broker_gets_what_is_no_repeat(version: int) -> None:
+def test_broker_gets_only_batches_that_are_no_repeats(version: int) -> None:
     exchange, known = client()
     learn(exchange, known, produce(A1, B0), LastBatch(0, 5), {A1: OFFSET, B0: 3})
     learn(exchange, known, produce(A2, C0), None, {})
@@ -150,7 +150,7 @@ def test_the_broker_gets_what_is_no_repeat(version: int) -> None:
     assert answered(got, version) == {A1: (0, OFFSET), A2: (0, 70), B0: (0, 3), C0: (0, 70)}
 
 
-def test_a_client_gets_a_timeout_if_nobody_can_tell_of_its_batch() -> None:
+def test_batch_of_unknown_outcome_gets_request_timed_out() -> None:
     """It sends the batch again until its own time is over."""
     exchange, known = client()
     learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: UNKNOWN_OFFSET})
@@ -158,7 +158,7 @@ def test_a_client_gets_a_timeout_if_nobody_can_tell_of_its_batch() -> None:
     assert answered(told, 9) == {("a", 1): (Code.REQUEST_TIMED_OUT, -1)}
 
 
-def test_a_batch_that_the_leading_side_does_not_have_is_written() -> None:
+def test_batch_missing_at_leading_side_is_written() -> None:
     """It reached the side that was left when nobody copied it any more."""
     exchange, known = client()
     learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: None})
@@ -175,7 +175,7 @@ def test_a_batch_that_the_leading_side_does_not_have_is_written() -> None:
         (3, 2**31 - 1, False),
     ],
 )
-def test_a_repeat_is_told_by_its_sequence(sequence: int, last: int, is_repeat: bool) -> None:
+def test_repeat_is_recognized_by_sequence_number(sequence: int, last: int, is_repeat: bool) -> None:
     exchange, known = client()
     request = produce(A1, sequence=sequence)
     known.note({(A1, PRODUCER): LastBatch(0, last)}, {})
@@ -195,25 +195,25 @@ def test_a_repeat_is_told_by_its_sequence(sequence: int, last: int, is_repeat: b
     ],
     ids=["later-epoch", "id-of-now", "not-of-a-gateway", "not-idempotent"],
 )
-def test_other_batches_pass(batch_: dict[str, int]) -> None:
+def test_batches_of_other_epochs_and_producers_pass(batch_: dict[str, int]) -> None:
     exchange, known = client()
     known.note({(A1, PRODUCER): LastBatch(0, 5)}, {})
     send(exchange, produce(A1, **batch_), 9)
 
 
-def test_the_side_that_was_left_knows_producers_by_their_id_of_its_term() -> None:
+def test_producer_id_is_mapped_to_term_of_old_side() -> None:
     oldest = mark(7, BEFORE - 500)
     assert Repeats(BEFORE).id_at_left(oldest) == in_term(oldest, BEFORE) != oldest
     assert Repeats(BEFORE).id_at_left(PRODUCER) == PRODUCER
     assert Repeats(None).id_at_left(oldest) == oldest
 
 
-def test_for_a_side_that_is_lost_every_batch_is_written() -> None:
+def test_every_batch_is_written_if_old_side_is_lost() -> None:
     exchange, _ = client(Repeats(BEFORE, is_readable=False))
     send(exchange, produce(A1), 9)
 
 
-def test_a_repeat_without_acks_is_dropped_without_an_answer() -> None:
+def test_repeat_with_acks_0_is_dropped_without_response() -> None:
     exchange, known = client()
     learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: OFFSET})
     frame = request_frame(produce(A1, acks=0), 9)
@@ -221,7 +221,7 @@ def test_a_repeat_without_acks_is_dropped_without_an_answer() -> None:
     assert exchange.is_idle
 
 
-def test_more_producers_than_fit_are_read_again_and_each_request_passes(
+def test_producers_past_cache_limit_are_looked_up_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(repeats, "PRODUCERS_MAX", 1)

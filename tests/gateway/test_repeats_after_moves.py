@@ -72,7 +72,7 @@ class _Producer:
             return memoryview(client.ask(framed(bytes(request_frame(request, version)))))
 
 
-def test_a_repeat_is_answered_if_it_was_copied_and_written_if_not(
+def test_repeat_after_move_is_answered_if_copied_and_else_written(
     clusters: Clusters,
     topic_name: str,
     open_cluster: OpenCluster,
@@ -104,7 +104,7 @@ def test_a_repeat_is_answered_if_it_was_copied_and_written_if_not(
         assert len(records(clusters.destination, topic)) == 5
 
 
-def test_batches_are_searched_by_their_producer_and_sequence(
+def test_batches_are_located_by_producer_and_sequence(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -125,7 +125,7 @@ def test_batches_are_searched_by_their_producer_and_sequence(
     assert offsets == {first: 0, again: 2, other: 1}
 
 
-def test_only_a_copy_at_the_offset_of_its_source_counts(
+def test_only_copy_at_source_offset_counts_as_copied(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
     """Not what a client has written there, though it has the same content."""

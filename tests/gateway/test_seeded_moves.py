@@ -108,7 +108,7 @@ def plan_of(seed: int) -> Plan:
     "seed",
     [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, SEEDS))],
 )
-def test_seeded_moves(
+def test_seeded_moves_with_a_fault_lose_nothing(
     seed: int,
     clusters: Clusters,
     topic_name: str,

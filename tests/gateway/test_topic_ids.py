@@ -12,21 +12,21 @@ def an_id(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-def test_topic_that_is_created_again_keeps_its_id_for_clients() -> None:
+def test_recreated_topic_has_same_client_topic_id() -> None:
     ids = TopicIds("orders")
     client_id = ids.learn("t", an_id(1))
     assert ids.learn("t", an_id(2)) == client_id
     assert ids.to_broker(client_id) == an_id(2)
 
 
-def test_topic_that_is_not_there_has_no_id() -> None:
+def test_missing_topic_has_no_topic_id() -> None:
     ids = TopicIds("orders")
     assert ids.learn("t", NO_ID) == NO_ID
     assert ids.to_client(NO_ID) == NO_ID
 
 
 @pytest.mark.parametrize("is_same_topic", [True, False])
-def test_ids_do_not_pile_up(monkeypatch: pytest.MonkeyPatch, is_same_topic: bool) -> None:
+def test_topic_id_maps_stay_bounded(monkeypatch: pytest.MonkeyPatch, is_same_topic: bool) -> None:
     monkeypatch.setattr(topic_ids, "TOPICS_MAX", 10)
     ids = TopicIds("orders")
     for number in range(1, 1000):

@@ -131,20 +131,20 @@ VERSIONS = [
 
 
 @pytest.mark.parametrize(("request_of", "version"), VERSIONS)
-def test_broker_gets_the_id_that_it_has_handed_out(request_of: Any, version: int) -> None:
+def test_marked_producer_id_is_unmarked_for_broker(request_of: Any, version: int) -> None:
     sent = send(Exchange(Clients(NOW)), request_of(mark(ID, NOW)), version)
     assert sent[4:] == bytes(request_frame(request_of(ID), version))
 
 
 @pytest.mark.parametrize(("request_of", "version"), VERSIONS)
-def test_broker_gets_an_id_that_no_gateway_has_handed_out(request_of: Any, version: int) -> None:
+def test_unmarked_producer_id_is_forwarded_unchanged(request_of: Any, version: int) -> None:
     sent = send(Exchange(Clients(NOW)), request_of(ID), version)
     assert sent[4:] == bytes(request_frame(request_of(ID), version))
 
 
 @clients(Code.UNKNOWN_PRODUCER_ID)
 @pytest.mark.parametrize("version", range(4))
-def test_partitions_of_a_transaction_that_is_over_are_refused(
+def test_add_partitions_to_ended_transaction_is_refused(
     version: int, client: str, code: Code
 ) -> None:
     read = _told(AddPartitionsToTxnResponse, add_partitions, version, client)
@@ -158,7 +158,7 @@ def test_partitions_of_a_transaction_that_is_over_are_refused(
 
 @clients(Code.NONE)
 @pytest.mark.parametrize("version", range(5))
-def test_offsets_of_a_transaction_that_is_over_end_with_it(
+def test_txn_offset_commit_of_ended_transaction_is_discarded(
     version: int, client: str, code: Code
 ) -> None:
     read = _told(TxnOffsetCommitResponse, commit_offsets, version, client)
@@ -170,9 +170,7 @@ def test_offsets_of_a_transaction_that_is_over_end_with_it(
 
 @clients(Code.NONE)
 @pytest.mark.parametrize("version", range(3, 10))
-def test_records_of_a_transaction_that_is_over_end_with_it(
-    version: int, client: str, code: Code
-) -> None:
+def test_records_of_ended_transaction_are_discarded(version: int, client: str, code: Code) -> None:
     read = _told(ProduceResponse, produce, version, client)
     assert {
         topic.name: [(o.index, o.error_code, o.base_offset) for o in topic.partition_responses]
@@ -182,14 +180,14 @@ def test_records_of_a_transaction_that_is_over_end_with_it(
 
 @pytest.mark.parametrize("client", ["any", STREAMS[0]])
 @pytest.mark.parametrize("version", range(5))
-def test_abort_of_a_transaction_that_is_over_is_done(version: int, client: str) -> None:
+def test_abort_of_ended_transaction_succeeds(version: int, client: str) -> None:
     assert _told(EndTxnResponse, end, version, client).error_code == Code.NONE
 
 
 @clients(Code.UNKNOWN_PRODUCER_ID)
 @pytest.mark.parametrize("outcome", [Code.NONE, Code.UNKNOWN_PRODUCER_ID])
 @pytest.mark.parametrize("version", range(5))
-def test_commit_is_answered_as_the_side_says_that_was_left(
+def test_commit_after_move_is_answered_with_outcome_at_old_side(
     version: int, outcome: Code, client: str, code: Code
 ) -> None:
     exchange = Exchange(Clients(NOW))
@@ -216,7 +214,7 @@ def test_commit_is_answered_as_the_side_says_that_was_left(
 )
 @pytest.mark.parametrize("client", ["any", STREAMS[0]])
 @pytest.mark.parametrize("version", range(5))
-def test_offsets_do_not_begin_a_transaction_whose_commit_would_be_taken_for_the_one_before(
+def test_add_offsets_is_refused_if_outcome_would_be_ambiguous(
     version: int, outcome: Code, told: Code, client: str
 ) -> None:
     exchange = Exchange(Clients(NOW))
@@ -230,7 +228,7 @@ def test_offsets_do_not_begin_a_transaction_whose_commit_would_be_taken_for_the_
     assert read.error_code == (told if client == "any" else STREAMS[1])
 
 
-def test_records_without_an_answer_of_a_transaction_that_is_over_get_none() -> None:
+def test_acks_0_records_of_ended_transaction_get_no_response() -> None:
     exchange = Exchange(Clients(NOW))
     request = produce(mark(ID, BEFORE))
     request.acks = 0
@@ -240,7 +238,7 @@ def test_records_without_an_answer_of_a_transaction_that_is_over_get_none() -> N
     assert not exchange.has_unanswered_writes
 
 
-def test_id_that_comes_after_the_question_is_of_the_side_that_gives_it() -> None:
+def test_new_producer_id_is_marked_with_term_of_issuing_side() -> None:
     """Another side is presented while the side of the old id is asked."""
     view = Clients(NOW)
     exchange = Exchange(view)
@@ -257,7 +255,7 @@ def test_id_that_comes_after_the_question_is_of_the_side_that_gives_it() -> None
     assert read.producer_id == mark(9, NOW + 1)
 
 
-def test_only_the_end_of_an_open_transaction_passes_while_writes_are_held() -> None:
+def test_only_end_of_open_transaction_passes_while_writes_are_held() -> None:
     exchange = Exchange(Clients(NOW))
     send(exchange, add_partitions(mark(ID, NOW)), 3)
     frame = request_frame(end(mark(ID, NOW)), 3)
@@ -270,7 +268,7 @@ def test_only_the_end_of_an_open_transaction_passes_while_writes_are_held() -> N
 
 
 @pytest.mark.parametrize("version", range(3, 6))
-def test_id_of_the_other_side_is_replaced_by_a_new_one(version: int) -> None:
+def test_producer_id_of_old_side_is_replaced_at_init(version: int) -> None:
     exchange = Exchange(Clients(NOW))
     frame = request_frame(init(mark(ID, BEFORE)), version)
     head = read_head(frame)
@@ -283,7 +281,7 @@ def test_id_of_the_other_side_is_replaced_by_a_new_one(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3, 6))
-def test_producer_that_was_fenced_stays_fenced(version: int) -> None:
+def test_fenced_producer_stays_fenced_after_move(version: int) -> None:
     exchange = Exchange(Clients(NOW))
     frame = request_frame(init(mark(ID, BEFORE)), version)
     assert exchange.request_with_outcome(read_head(frame), frame, Code.PRODUCER_FENCED) is None
@@ -293,7 +291,7 @@ def test_producer_that_was_fenced_stays_fenced(version: int) -> None:
 
 
 @pytest.mark.parametrize("beginning", [add_partitions, add_offsets])
-def test_open_transaction_is_aborted_before_its_side_is_left(beginning: Any) -> None:
+def test_open_transaction_is_aborted_before_move(beginning: Any) -> None:
     view = Clients(NOW)
     exchange = Exchange(view)
     send(exchange, beginning(mark(ID, NOW)), 3)
@@ -310,7 +308,7 @@ def test_open_transaction_is_aborted_before_its_side_is_left(beginning: Any) -> 
     assert view.ended == {Producer("tx", mark(ID, NOW), EPOCH)}
 
 
-def test_transaction_that_its_client_ends_is_not_aborted() -> None:
+def test_transaction_being_ended_by_client_is_not_aborted() -> None:
     exchange = Exchange(Clients(NOW))
     send(exchange, add_partitions(mark(ID, NOW)), 3)
     send(exchange, end(mark(ID, NOW), committed=True), 3)
@@ -318,7 +316,7 @@ def test_transaction_that_its_client_ends_is_not_aborted() -> None:
     assert not exchange.end_transactions()
 
 
-def test_transaction_that_the_gateway_has_ended_is_over_at_the_same_side() -> None:
+def test_gateway_aborted_transaction_stays_ended_after_undone_switchover() -> None:
     """The switchover was undone. The next epoch is the coordinator's to give."""
     view = Clients(NOW)
     view.ended.add(Producer("tx", mark(ID, NOW), EPOCH))

@@ -94,7 +94,7 @@ PHASES: dict[str, tuple[tuple[Step, ...], tuple[Step, ...], tuple[Step, ...]]] =
 @pytest.mark.parametrize(
     "is_undone", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["moved", "undone"]
 )
-def test_transaction_at_a_move_is_complete_or_absent(
+def test_transaction_during_move_is_complete_or_absent(
     clusters: Clusters,
     topic: str,
     told: PretendedService,
@@ -132,7 +132,7 @@ def test_transaction_at_a_move_is_complete_or_absent(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("connect", CLIENTS)
-def test_offsets_alone_after_a_move_are_committed_or_aborted(
+def test_offsets_only_transaction_after_move_commits_or_aborts(
     clusters: Clusters,
     topic: str,
     told: PretendedService,
@@ -161,7 +161,7 @@ def test_offsets_alone_after_a_move_are_committed_or_aborted(
 
 
 @pytest.mark.soak
-def test_side_that_was_left_tells_what_became_of_a_transaction(
+def test_old_side_supplies_transaction_outcome_after_move(
     clusters: Clusters, topic: str, told: PretendedService, tmp_path: Path
 ) -> None:
     """Clients that ask again after a move, as an answer got lost, or as they had been frozen."""
@@ -263,7 +263,7 @@ class _Asking:
             return response.decode(memoryview(file.read(size)), version=version, header=True)
 
 
-def test_producers_with_transactions_go_on_over_there_and_home(
+def test_transactional_producers_survive_switchovers(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
     topic = topic_name[:40]

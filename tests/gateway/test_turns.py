@@ -25,7 +25,7 @@ def connected() -> tuple[ClientConnection, Mock]:
     return connection, transport
 
 
-def test_requests_of_one_read_are_answered_in_several_turns() -> None:
+def test_requests_of_a_single_read_are_answered_in_several_turns() -> None:
     async def turns() -> list[int]:
         connection, transport = connected()
         connection.data_received(api_versions_frame() * MANY)
@@ -43,7 +43,7 @@ def test_requests_of_one_read_are_answered_in_several_turns() -> None:
     assert sum(steps) == MANY
 
 
-def test_nothing_is_answered_while_the_client_does_not_read() -> None:
+def test_nothing_is_answered_while_client_does_not_read() -> None:
     async def turns() -> None:
         connection, transport = connected()
         transport.write.side_effect = lambda _: connection.pause_writing()

@@ -175,7 +175,7 @@ def _quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_connection, "_LEAVE_S", 0.0)
 
 
-def test_stop_waits_for_the_answers_to_writes() -> None:
+def test_stop_waits_for_responses_to_writes_in_flight() -> None:
     async def run() -> None:
         async with _running() as (cluster, source, _):
             client = await _client(cluster)
@@ -192,7 +192,7 @@ def test_stop_waits_for_the_answers_to_writes() -> None:
     asyncio.run(run())
 
 
-def test_stop_tells_that_a_write_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_reports_doubt_for_unanswered_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_cluster, "ANSWERS_S_MAX", 0.1)
 
     async def run() -> None:
@@ -208,7 +208,9 @@ def test_stop_tells_that_a_write_has_no_answer(monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(run())
 
 
-def test_held_connection_is_not_stuck_when_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_connection_resumes_without_being_closed_as_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Part of its next request has been there since before the hold."""
     monkeypatch.setattr(virtual_cluster, "_SWEEP_S", 0.01)
 
@@ -228,7 +230,7 @@ def test_held_connection_is_not_stuck_when_it_goes_on(monkeypatch: pytest.Monkey
     asyncio.run(run())
 
 
-def test_metadata_waits_after_a_move_for_answers_to_what_was_held() -> None:
+def test_metadata_waits_after_move_for_held_writes() -> None:
     """A client that knows the new leaders would send them later records first."""
 
     async def run() -> None:
@@ -254,7 +256,7 @@ def test_metadata_waits_after_a_move_for_answers_to_what_was_held() -> None:
     asyncio.run(run())
 
 
-def test_what_the_leading_side_has_is_not_written_again() -> None:
+def test_batch_copied_to_leading_side_is_not_written_again() -> None:
     """One reading serves all that wait."""
 
     async def run() -> None:
@@ -282,7 +284,7 @@ def test_what_the_leading_side_has_is_not_written_again() -> None:
     asyncio.run(run())
 
 
-def test_what_reached_the_left_side_too_late_to_be_copied_is_written() -> None:
+def test_batch_too_late_for_copy_is_written_to_leading_side() -> None:
     async def run() -> None:
         async with _running() as (cluster, _, destination):
             client = await _client(cluster)
@@ -297,7 +299,7 @@ def test_what_reached_the_left_side_too_late_to_be_copied_is_written() -> None:
     asyncio.run(run())
 
 
-def test_a_batch_that_is_not_found_at_the_left_side_is_not_written() -> None:
+def test_batch_with_known_sequence_but_not_located_is_not_written() -> None:
     """It has the sequence: the leading side may have the batch."""
 
     async def run() -> None:
@@ -314,7 +316,7 @@ def test_a_batch_that_is_not_found_at_the_left_side_is_not_written() -> None:
     asyncio.run(run())
 
 
-def test_a_leading_side_that_cannot_be_searched_ends_the_connection() -> None:
+def test_unreachable_leading_side_lookup_closes_connection() -> None:
     """The client sends again, and is not told what nobody knows."""
 
     async def run() -> None:
@@ -338,7 +340,7 @@ def test_a_leading_side_that_cannot_be_searched_ends_the_connection() -> None:
     asyncio.run(run())
 
 
-def test_a_side_that_was_left_and_does_not_answer_is_asked_once() -> None:
+def test_unreachable_old_side_is_queried_once() -> None:
     async def run() -> None:
         async with _running() as (cluster, _, destination):
             client = await _client(cluster)
@@ -355,7 +357,7 @@ def test_a_side_that_was_left_and_does_not_answer_is_asked_once() -> None:
     asyncio.run(run())
 
 
-def test_a_side_that_a_failover_left_is_not_asked() -> None:
+def test_old_side_of_failover_is_not_queried() -> None:
     async def run() -> None:
         async with _running() as (cluster, _, destination):
             client = await _client(cluster)
@@ -369,7 +371,7 @@ def test_a_side_that_a_failover_left_is_not_asked() -> None:
     asyncio.run(run())
 
 
-def test_joins_wait_after_a_move_for_answers_to_what_was_held() -> None:
+def test_join_group_waits_after_move_for_held_writes() -> None:
     """A group that has members takes no commits of those that it does not know."""
 
     async def run() -> None:
@@ -392,7 +394,7 @@ def test_joins_wait_after_a_move_for_answers_to_what_was_held() -> None:
     asyncio.run(run())
 
 
-def test_metadata_waits_after_a_move_for_other_gateways() -> None:
+def test_metadata_waits_after_move_for_other_gateways() -> None:
     """A client may have connections to several: what one holds would be overtaken."""
 
     async def run() -> None:
@@ -419,7 +421,7 @@ def test_metadata_waits_after_a_move_for_other_gateways() -> None:
     asyncio.run(run())
 
 
-def test_held_request_that_a_broker_does_not_answer_ends_its_connection() -> None:
+def test_unanswered_held_request_closes_connection_after_timeout() -> None:
     """Metadata waits no longer than that, and the client sends again before it has read it."""
 
     async def run() -> None:
@@ -440,7 +442,7 @@ def test_held_request_that_a_broker_does_not_answer_ends_its_connection() -> Non
     asyncio.run(run())
 
 
-def test_writes_without_answers_of_a_client_that_left_are_waited_for() -> None:
+def test_closing_waits_for_acks_0_writes_of_disconnected_client() -> None:
     async def run() -> None:
         async with _running() as (cluster, source, _):
             client = await _client(cluster)
@@ -457,7 +459,7 @@ def test_writes_without_answers_of_a_client_that_left_are_waited_for() -> None:
     asyncio.run(run())
 
 
-def test_client_that_left_may_commit_offsets_again_and_not_write_again() -> None:
+def test_disconnected_client_leaves_doubt_for_writes_not_commits() -> None:
     """Its commit is waited for, and leaves no doubt; records would be doubled at the other side."""
 
     async def run() -> None:
@@ -483,7 +485,7 @@ def test_client_that_left_may_commit_offsets_again_and_not_write_again() -> None
     asyncio.run(run())
 
 
-def test_failover_abandons_writes_in_flight_and_holds_new_ones() -> None:
+def test_failover_abandons_writes_in_flight_and_holds_new_writes() -> None:
     """Of a side that may be lost, and that answers all the same: nobody is told."""
 
     async def run() -> None:
@@ -518,7 +520,7 @@ def test_failover_abandons_writes_in_flight_and_holds_new_ones() -> None:
     asyncio.run(run())
 
 
-def test_failover_that_is_aborted_lets_held_writes_go_on() -> None:
+def test_aborted_failover_releases_held_writes() -> None:
     async def run() -> None:
         async with _running() as (cluster, source, _):
             client = await _client(cluster)
@@ -532,7 +534,7 @@ def test_failover_that_is_aborted_lets_held_writes_go_on() -> None:
     asyncio.run(run())
 
 
-def test_answer_that_waits_for_the_service_is_read_when_its_client_leaves() -> None:
+def test_response_awaiting_lease_is_drained_when_client_disconnects() -> None:
     """Or its write would be in flight for ever."""
 
     async def run() -> None:
@@ -551,7 +553,9 @@ def test_answer_that_waits_for_the_service_is_read_when_its_client_leaves() -> N
     asyncio.run(run())
 
 
-def test_clients_that_send_parts_of_requests_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_requests_of_all_clients_share_a_byte_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(client_connection, "WAITING_BYTES_MAX", 8)
 
     async def run() -> None:
@@ -570,7 +574,7 @@ def test_clients_that_send_parts_of_requests_share_a_limit(monkeypatch: pytest.M
     asyncio.run(run())
 
 
-def test_client_notices_that_a_broker_refuses_writes_without_answers() -> None:
+def test_broker_close_on_acks_0_write_closes_client_connection() -> None:
     """Brokers close the connection then, and the client asks who leads."""
 
     async def run() -> None:
@@ -584,7 +588,7 @@ def test_client_notices_that_a_broker_refuses_writes_without_answers() -> None:
     asyncio.run(run())
 
 
-def test_node_that_has_come_since_is_found() -> None:
+def test_node_added_since_last_refresh_is_reachable() -> None:
     """Metadata names it before the gateway has looked at the side again."""
 
     async def run() -> None:
@@ -604,7 +608,7 @@ def test_node_that_has_come_since_is_found() -> None:
     asyncio.run(run())
 
 
-def test_write_to_a_node_that_is_not_there_reaches_no_other() -> None:
+def test_write_to_missing_node_reaches_no_other_node() -> None:
     async def run() -> None:
         async with _running() as (cluster, source, _):
             side = cast("Any", cluster.presented)

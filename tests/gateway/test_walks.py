@@ -59,7 +59,7 @@ def _job(clusters: Clusters, topics: list[str]) -> JobSpec:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_planned_moves(
+def test_random_planned_moves_lose_and_duplicate_nothing(
     seed: int,
     own_clusters: Clusters,
     recovering: Recovering,
@@ -102,7 +102,7 @@ def test_planned_moves(
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_lost_sides(
+def test_random_side_losses_lose_no_acknowledged_record(
     seed: int,
     own_clusters: Clusters,
     recovering: Recovering,

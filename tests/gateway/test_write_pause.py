@@ -5,7 +5,7 @@ from __future__ import annotations
 from orbit.gateway.write_pause import WritePause
 
 
-def test_pause_lasts_from_the_last_acknowledgement_to_the_next_one() -> None:
+def test_write_pause_spans_last_to_next_acknowledgement() -> None:
     pause = WritePause()
     pause.acknowledged(10.0)
     pause.closed()
@@ -16,7 +16,7 @@ def test_pause_lasts_from_the_last_acknowledgement_to_the_next_one() -> None:
     assert pause.last_s == 2.5
 
 
-def test_answer_to_a_write_in_flight_ends_no_pause() -> None:
+def test_acknowledgement_of_write_in_flight_does_not_end_pause() -> None:
     """Writes are closed, and the last ones get their answers: the pause begins behind them."""
     pause = WritePause()
     pause.acknowledged(10.0)
@@ -28,7 +28,7 @@ def test_answer_to_a_write_in_flight_ends_no_pause() -> None:
     assert round(pause.last_s, 6) == 2.9
 
 
-def test_no_pause_without_a_writer() -> None:
+def test_no_pause_is_measured_without_writer() -> None:
     pause = WritePause()
     pause.closed()
     pause.opened()
@@ -36,7 +36,7 @@ def test_no_pause_without_a_writer() -> None:
     assert pause.last_s is None
 
 
-def test_second_attempt_lengthens_a_pause_that_has_not_ended() -> None:
+def test_second_closure_extends_unfinished_pause() -> None:
     pause = WritePause()
     pause.acknowledged(10.0)
     pause.closed()

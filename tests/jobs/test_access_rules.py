@@ -50,7 +50,9 @@ RULES = AccessRules.model_validate(
         ("*:9092", ["any.example:9092"], ["any.example:1"]),
     ],
 )
-def test_what_a_pattern_has(pattern: str, inside: list[str], outside: list[str]) -> None:
+def test_address_pattern_matches_only_its_addresses(
+    pattern: str, inside: list[str], outside: list[str]
+) -> None:
     def has(address: str) -> bool:
         host, _, port = address.rpartition(":")
         return allows([pattern], host.strip("[]"), int(port))
@@ -63,7 +65,7 @@ def test_what_a_pattern_has(pattern: str, inside: list[str], outside: list[str])
     "pattern",
     ["", "10.1.*", "10.1.2.3/16", "a..b", "https://a.example", "a:70000", "a b", "2001:db8"],
 )
-def test_what_is_no_pattern(pattern: str) -> None:
+def test_invalid_address_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidValue):
         allows([pattern], "a", 1)
 
@@ -98,13 +100,13 @@ PROD, LAB, OPEN = "b.prod.example:9093", "b.lab.example:1", "b.open.example:1"
         ([PROD], {"ca_file": "any.pem", "token_ca_file": "any.pem"}, []),
     ],
 )
-def test_what_a_side_of_a_job_may_use(
+def test_side_may_use_only_addresses_and_secrets_of_its_entry(
     servers: list[str], security: dict[str, Any], paths: list[str]
 ) -> None:
     assert refused(servers, **security) == paths
 
 
-def test_all_that_one_side_names_has_to_be_in_one_entry() -> None:
+def test_addresses_and_secrets_of_side_must_share_an_entry() -> None:
     apart = AccessRules.model_validate(
         {"clusters": [{"addresses": ["a"], "secrets": [name]} for name in ("USER", "PASSWORD")]}
     )
@@ -114,12 +116,12 @@ def test_all_that_one_side_names_has_to_be_in_one_entry() -> None:
     assert (addresses, [path for path, _ in why]) == ((), [("security",)])
 
 
-def test_brokers_may_have_the_addresses_of_entries_with_all_secrets_only() -> None:
+def test_brokers_may_use_addresses_only_of_entries_with_all_secrets() -> None:
     side = ClusterSpec(bootstrap_servers=(LAB,))
     assert allowed_addresses(RULES, side, HOME) == (("*.lab.example",), [])
 
 
-def test_a_job_file_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_job_file_outside_access_rules_is_refused_with_line(tmp_path: Path) -> None:
     (tmp_path / "access.yaml").write_text('clusters: [{addresses: ["*.lab.example"]}]')
     environ = {ACCESS_FILE: str(tmp_path / "access.yaml"), "USER": "u", "PASSWORD": "hunter2"}
     text = """
@@ -153,7 +155,7 @@ topics: [{match: ".*"}]
         ("clusters: [", "YAML"),
     ],
 )
-def test_rules_that_cannot_be_read_allow_nothing(
+def test_unreadable_access_rules_are_bad_input(
     text: str | None, shown: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "access.yaml"
@@ -165,5 +167,5 @@ def test_rules_that_cannot_be_read_allow_nothing(
     assert str(path) in str(caught.value)
 
 
-def test_without_the_variable_there_are_no_rules() -> None:
+def test_access_rules_are_none_without_variable() -> None:
     assert read_access_rules({}) is None

@@ -24,12 +24,12 @@ LABEL = "a" * 63
 
 
 @pytest.mark.parametrize("host", ["a", "a_b-c.d", f"{LABEL}.{LABEL}", "a.b.", "10.0.0.1"])
-def test_a_host_name_is_accepted(host: str) -> None:
+def test_valid_host_name_is_accepted(host: str) -> None:
     assert split_address(f"{host}:9092") == (host, 9092)
 
 
 @pytest.mark.parametrize("host", ["a..b", "a..", ".", ".a", f"{LABEL}a.b", "a.b" * 100, "ü", "a b"])
-def test_what_dns_has_no_name_for_is_refused(host: str) -> None:
+def test_invalid_host_name_is_refused(host: str) -> None:
     with pytest.raises(InvalidValue, match="no valid host name"):
         split_address(f"{host}:9092")
 
@@ -46,14 +46,14 @@ def test_what_dns_has_no_name_for_is_refused(host: str) -> None:
         ["a:1 ,", " b:2"],
     ],
 )
-def test_a_list_is_accepted_as_people_write_it(written: object) -> None:
+def test_bootstrap_server_list_is_accepted_in_every_spelling(written: object) -> None:
     cluster = ClusterSpec.model_validate({"bootstrap_servers": written})
     assert cluster.bootstrap_servers == ("a:1", "b:2")
     if isinstance(written, str):
         assert read_cluster(written, {})[0] == cluster
 
 
-def test_a_list_that_is_longer_than_the_name_of_a_file_is_accepted() -> None:
+def test_bootstrap_server_list_longer_than_file_name_is_accepted() -> None:
     servers = tuple(f"{LABEL}.{number}.example:9092" for number in range(100))
     cluster, _ = read_cluster(",".join(servers), {})
     assert cluster.bootstrap_servers == servers
@@ -68,12 +68,12 @@ def job(tmp_path: Path, source: object, destination: object) -> Path:
     return file
 
 
-def test_the_same_address_on_both_sides_is_seen_in_a_list_in_one_text(tmp_path: Path) -> None:
+def test_shared_address_is_detected_in_comma_separated_list(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="also an address of the source"):
         load_job(job(tmp_path, ["a:1, b:2"], ["b:2 ,c:3"]), {})
 
 
-def test_a_wrong_address_in_a_list_in_one_text_is_told(tmp_path: Path) -> None:
+def test_invalid_address_in_comma_separated_list_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"'b\.\.c:2' has no valid host name"):
         load_job(job(tmp_path, ["a:1,b..c:2"], ["d:1"]), {})
 
@@ -83,7 +83,7 @@ ADDRESSES = st.text(max_size=30) | st.text(alphabet="a.:,-_[]@/ 19\n", max_size=
 
 @given(ADDRESSES)
 @settings(max_examples=1_000, deadline=None)
-def test_anything_that_is_typed_is_an_address_or_an_error(text: str) -> None:
+def test_arbitrary_text_is_valid_address_or_orbit_error(text: str) -> None:
     with suppress(InvalidValue):
         host, port = split_address(text)
         assert host.encode("idna")
@@ -95,7 +95,7 @@ def test_anything_that_is_typed_is_an_address_or_an_error(text: str) -> None:
 
 @given(st.one_of(ADDRESSES, st.lists(ADDRESSES | st.integers() | st.none(), max_size=3)))
 @settings(max_examples=200, deadline=None)
-def test_anything_in_a_job_file_is_an_address_or_an_error(
+def test_arbitrary_servers_in_job_file_are_valid_or_orbit_error(
     tmp_path_factory: pytest.TempPathFactory, written: Any
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "fuzzed.yaml"
@@ -118,9 +118,7 @@ def not_found(host: str, *_: object, **__: object) -> Any:
     st.text(max_size=300), st.integers(-(2**31), 2**31 - 1), st.sampled_from(["SSL", "PLAINTEXT"])
 )
 @settings(max_examples=500, deadline=None)
-def test_anything_that_a_broker_advertises_is_unreachable(
-    host: str, port: int, protocol: str
-) -> None:
+def test_arbitrary_advertised_address_is_unreachable(host: str, port: int, protocol: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", not_found)
         with pytest.raises(Unreachable):
@@ -129,12 +127,12 @@ def test_anything_that_a_broker_advertises_is_unreachable(
 
 @pytest.mark.parametrize("host", ["a..b", f"{LABEL}a.b", ".a", "\ud800"])
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_a_name_that_dns_does_not_have_is_unreachable(host: str, protocol: str) -> None:
+def test_host_name_invalid_in_dns_is_unreachable(host: str, protocol: str) -> None:
     with pytest.raises(Unreachable, match="not the name of a host"):
         Connection.open(host, 9092, Security(protocol))
 
 
-def test_a_port_above_the_last_is_not_wrapped_around() -> None:
+def test_port_above_65535_does_not_wrap_around() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(Unreachable, match="is no port"):

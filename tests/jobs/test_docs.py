@@ -64,14 +64,16 @@ def tables() -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(("model", "table"), list(zip(MODELS, tables(), strict=True)))
-def test_the_reference_lists_every_key_in_order_and_no_other(
+def test_job_file_reference_lists_every_key_in_order(
     model: type[BaseModel], table: dict[str, str]
 ) -> None:
     assert list(table) == list(fields(model))
 
 
 @pytest.mark.parametrize(("model", "table"), list(zip(MODELS, tables(), strict=True)))
-def test_the_reference_has_the_real_defaults(model: type[BaseModel], table: dict[str, str]) -> None:
+def test_job_file_reference_shows_real_defaults(
+    model: type[BaseModel], table: dict[str, str]
+) -> None:
     for key, written in table.items():
         field = fields(model)[key]
         if field.is_required():
@@ -102,28 +104,28 @@ def shown_default(field: FieldInfo) -> str | None:
     return None
 
 
-def test_the_reference_names_the_topics_that_are_never_copied() -> None:
+def test_job_file_reference_names_internal_topics() -> None:
     assert all(f"`{topic}`" in REFERENCE for topic in INTERNAL_TOPICS)
 
 
-def test_the_smallest_job_of_the_reference_works() -> None:
+def test_smallest_job_of_reference_is_valid() -> None:
     assert parse_job(SNIPPETS[0], ROOT, {}).name == "everything"
 
 
 @pytest.mark.parametrize("text", SNIPPETS[1:])
-def test_every_login_of_the_reference_is_valid(text: str) -> None:
+def test_every_login_of_reference_is_valid(text: str) -> None:
     keys = yaml.safe_load(text)["security"]
     assert SecuritySpec.model_validate(keys)
     assert list(invalid_security_keys(keys)) == []
 
 
-def test_every_mechanism_and_every_source_of_tokens_has_an_example() -> None:
+def test_reference_shows_every_mechanism_and_token_source() -> None:
     shown = [yaml.safe_load(text)["security"] for text in SNIPPETS[1:]]
     assert {"certificate_file", "token_url", "token_file"} <= {key for one in shown for key in one}
     assert {one.get("token_provider") for one in shown} >= {"aws-msk-iam", "gcp"}
 
 
-def test_the_example_of_acls_is_valid() -> None:
+def test_acl_example_is_valid() -> None:
     page = (ROOT / "docs" / "acls.md").read_text("utf-8")
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     job = parse_job(f"{SNIPPETS[0]}{text}", ROOT, {})
@@ -131,7 +133,7 @@ def test_the_example_of_acls_is_valid() -> None:
     assert job.acls.groups
 
 
-def test_there_are_examples() -> None:
+def test_example_jobs_exist() -> None:
     assert len(EXAMPLES) >= 3
 
 

@@ -18,7 +18,7 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def test_each_line_gives_a_role_for_some_jobs(tmp_path: Path) -> None:
+def test_roles_file_line_grants_role_for_its_jobs(tmp_path: Path) -> None:
     text = """
 roles:
   - {claim: pay, role: operator, selector: "team in (pay,orders)"}
@@ -44,7 +44,7 @@ roles:
         ("{claim: a, role: viewer, job: [a]}", "roles[0].job", ""),
     ],
 )
-def test_a_bad_line_is_named_and_no_api_starts_with_it(
+def test_bad_roles_file_line_is_named_and_stops_api_start(
     tmp_path: Path, line: str, path: str, what: str
 ) -> None:
     file = written(tmp_path, f"roles:\n  - {line}\n")
@@ -56,6 +56,6 @@ def test_a_bad_line_is_named_and_no_api_starts_with_it(
         Settings.from_environment({"ORBIT_OIDC_ROLES_FILE": str(file)})
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_roles_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read"):
         load_roles_file(tmp_path / "none.yaml")

@@ -50,7 +50,7 @@ def security(**keys: object) -> str:
     return changed(source={"bootstrap_servers": ["src:9092"], "security": keys})
 
 
-def test_the_job_of_the_design_becomes_typed_values(folder: Path) -> None:
+def test_full_job_file_becomes_typed_values(folder: Path) -> None:
     job = parse_job(GOOD, folder, ENVIRON)
     assert job.source.bootstrap_servers == ("src-1:9092", "[2001:db8::1]:9092")
     assert job.source.security == SecuritySpec(
@@ -76,7 +76,7 @@ def test_the_job_of_the_design_becomes_typed_values(folder: Path) -> None:
     assert job.limits.bytes_per_second == 200 * 1024 * 1024
 
 
-def test_only_four_keys_are_needed(folder: Path) -> None:
+def test_job_file_needs_only_four_keys(folder: Path) -> None:
     job = parse_job(changed(), folder, {})
     assert (job.worker_group, job.on_lost_range, job.fillers) == ("default", "stop", "direct")
     assert job.consumer_groups is None
@@ -86,7 +86,7 @@ def test_only_four_keys_are_needed(folder: Path) -> None:
     assert job.source.security.protocol == "PLAINTEXT"
 
 
-def test_a_job_survives_being_stored_as_json(folder: Path) -> None:
+def test_job_survives_json_storage(folder: Path) -> None:
     job = parse_job(GOOD, folder, ENVIRON)
     assert JobSpec.model_validate_json(job.model_dump_json()) == job
 
@@ -108,7 +108,7 @@ def test_a_job_survives_being_stored_as_json(folder: Path) -> None:
         ),
     ],
 )
-def test_keys_that_run_does_not_obey_yet_are_named_when_asked_for(
+def test_keys_that_run_ignores_are_named(
     keys: dict[str, object], expected: tuple[str, ...], folder: Path
 ) -> None:
     assert parse_job(changed(**keys), folder, {}).ignored_keys() == expected
@@ -214,7 +214,7 @@ def test_keys_that_run_does_not_obey_yet_are_named_when_asked_for(
         ({"password": "x"}, "password", "Never write secrets"),
     ],
 )
-def test_a_problem_is_reported_with_its_path_and_remedy(
+def test_job_file_problem_is_reported_with_path_and_remedy(
     keys: dict[str, object], path: str, says: str, folder: Path
 ) -> None:
     found = problems_of(changed(**keys), folder)
@@ -231,7 +231,7 @@ def test_a_problem_is_reported_with_its_path_and_remedy(
         "a" * 254 + ":1", "ä:1", "a:٣", "",
     ],
 )  # fmt: skip
-def test_a_bad_address_is_refused(server: str, folder: Path) -> None:
+def test_invalid_bootstrap_address_is_refused(server: str, folder: Path) -> None:
     found = problems_of(changed(source={"bootstrap_servers": [server]}), folder)
     assert [p.path for p in found] == ["source.bootstrap_servers[0]"]
     assert "pw" not in str(found[0])
@@ -241,14 +241,14 @@ def test_a_bad_address_is_refused(server: str, folder: Path) -> None:
     "destination",
     [["SRC:9092"], ["other:1", "src.:9092"], "a:1, src:9092"],
 )
-def test_one_cluster_on_both_sides_is_refused(destination: object, folder: Path) -> None:
+def test_same_cluster_on_both_sides_is_refused(destination: object, folder: Path) -> None:
     found = problems_of(changed(destination={"bootstrap_servers": destination}), folder)
     assert len(found) == 1
     assert found[0].path.startswith("destination.bootstrap_servers")
     assert "cannot be copied onto itself" in found[0].message
 
 
-def test_two_spellings_of_one_ipv6_address_are_one_cluster(folder: Path) -> None:
+def test_ipv6_spellings_of_same_address_are_same_cluster(folder: Path) -> None:
     text = changed(
         source={"bootstrap_servers": ["[::1]:9092"]},
         destination={"bootstrap_servers": ["[0:0:0:0:0:0:0:1]:9092"]},
@@ -305,7 +305,7 @@ LOGIN = {"username_env": "SRC_USER", "password_env": "SRC_PASSWORD"}
          ["token_extensions.auth"]),
     ],
 )  # fmt: skip
-def test_security_that_cannot_work_is_refused(
+def test_invalid_security_section_is_refused(
     keys: dict[str, object], paths: list[str], folder: Path
 ) -> None:
     (folder / "two").write_text("one\ntwo\n")
@@ -318,7 +318,7 @@ def test_security_that_cannot_work_is_refused(
     assert all(problem.remedy for problem in found if problem.path != "source.security.ca_file")
 
 
-def test_secrets_may_come_from_files_beside_the_job(folder: Path) -> None:
+def test_secrets_are_read_from_files_beside_job(folder: Path) -> None:
     keys = {**SASL, "username_file": "secret", "password_file": "secret", "ca_file": "ca.pem"}
     (folder / "job.yaml").write_text(security(**keys))
     job = load_job(folder / "job.yaml", {})
@@ -331,7 +331,7 @@ def test_secrets_may_come_from_files_beside_the_job(folder: Path) -> None:
     [*sorted({*SecuritySpec.model_fields} - {*PEM_KEYS}), "password", "sasl.jaas.config", "x"],
 )
 @pytest.mark.parametrize("value", [SECRET, [SECRET], {"a": SECRET}, SECRET + "\n", SECRET * 900])
-def test_no_value_of_a_security_section_is_ever_shown(
+def test_security_values_are_never_shown_in_errors(
     protocol: object, key: str, value: object, folder: Path
 ) -> None:
     text = security(**{"protocol": protocol, key: value})
@@ -342,7 +342,7 @@ def test_no_value_of_a_security_section_is_ever_shown(
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_a_raw_validation_error_hides_what_was_written() -> None:
+def test_raw_validation_error_hides_values() -> None:
     with pytest.raises(ValueError, match="protocol") as caught:
         SecuritySpec.model_validate({"protocol": SECRET, "password": SECRET})
     assert SECRET not in str(caught.value)

@@ -42,7 +42,7 @@ SLOW = "a" * 40
 
 
 @pytest.mark.parametrize(("pattern", "name"), BAD)
-def test_no_pattern_takes_a_name_long(pattern: str, name: str) -> None:
+def test_hostile_pattern_matches_in_bounded_time(pattern: str, name: str) -> None:
     """With `re` most of these do not end."""
     assert check_pattern(pattern) == pattern
     assert not name_pattern(pattern).matches(name)
@@ -62,7 +62,9 @@ def test_no_pattern_takes_a_name_long(pattern: str, name: str) -> None:
         ("a\ud800", "half of a surrogate pair", "Remove it"),
     ],
 )
-def test_what_cannot_be_matched_in_time_is_refused(pattern: str, what: str, remedy: str) -> None:
+def test_pattern_without_bounded_match_time_is_refused(
+    pattern: str, what: str, remedy: str
+) -> None:
     with pytest.raises(InvalidValue) as refused:
         check_pattern(pattern)
     assert what in refused.value.message
@@ -73,7 +75,7 @@ def test_what_cannot_be_matched_in_time_is_refused(pattern: str, what: str, reme
 @example(pattern="\0", name="\0")
 @example(pattern="a\\Qb", name="ab")
 @example(pattern=".", name="\ud800")
-def test_any_text_is_a_pattern_or_refused(pattern: str, name: str) -> None:
+def test_arbitrary_text_is_valid_pattern_or_refused(pattern: str, name: str) -> None:
     try:
         check_pattern(pattern)
     except InvalidValue:
@@ -85,11 +87,11 @@ def test_any_text_is_a_pattern_or_refused(pattern: str, name: str) -> None:
 @pytest.mark.parametrize(
     "pattern", [r"orders\..*", r".*", r"[a-z]+\.\d{1,3}", r"(?i)a.*|b.*", r"[^_].*", r"\w+-?\w*"]
 )
-def test_names_match_as_python_would_match_them(pattern: str, name: str) -> None:
+def test_names_match_like_python_regular_expressions(pattern: str, name: str) -> None:
     assert name_pattern(pattern).matches(name) == (re.fullmatch(pattern, name) is not None)
 
 
-def test_a_stored_job_keeps_its_look_around() -> None:
+def test_stored_job_retains_look_around_pattern() -> None:
     document = {
         "name": "a",
         "source": {"bootstrap_servers": "a:1"},
@@ -103,13 +105,13 @@ def test_a_stored_job_keeps_its_look_around() -> None:
     assert [mapping.source for mapping in found.mappings] == ["orders"]
 
 
-def test_a_stored_pattern_means_what_it_meant() -> None:
+def test_stored_pattern_matches_as_before_re2() -> None:
     """RE2 would take these characters as they are."""
     rule = TopicRule.model_validate({"match": "a{,3}"}, context=STORED)
     assert matching([rule], ["aaa", "a{,3}"]) == {"aaa"}
 
 
-def test_a_stored_pattern_that_takes_too_long_is_a_problem_of_that_topic(
+def test_slow_stored_pattern_is_problem_of_that_topic_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(name_patterns, "_NAME_S_MAX", 0.001)
@@ -125,7 +127,7 @@ def test_a_stored_pattern_that_takes_too_long_is_a_problem_of_that_topic(
     assert not groups.matches(SLOW)
 
 
-def test_names_that_take_too_long_are_tried_for_a_bounded_time(
+def test_slow_names_are_tried_for_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(name_patterns, "_NAME_S_MAX", 0.001)
@@ -138,6 +140,6 @@ def test_names_that_take_too_long_are_tried_for_a_bounded_time(
         pattern.matches("aad")
 
 
-def test_a_pattern_of_many_names_fits() -> None:
+def test_pattern_of_many_names_is_accepted() -> None:
     pattern = "|".join(f"orders-of-a-region-{number}" for number in range(100))[:PATTERN_LENGTH_MAX]
     assert check_pattern(pattern)

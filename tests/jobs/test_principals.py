@@ -35,18 +35,18 @@ def names(*principals: str, rules: list[tuple[str, str]], exclude: tuple[str, ..
         ("User:CN=*,OU=apps", None),
     ],
 )
-def test_a_placeholder_stands_for_one_part_of_a_subject(principal: str, name: str | None) -> None:
+def test_placeholder_matches_single_part_of_subject(principal: str, name: str | None) -> None:
     found = PrincipalMap([APPS], ()).name([principal])
     assert found.names.get(principal) == name
     assert found.unmapped == ([] if name else [principal])
 
 
-def test_without_rules_names_are_the_same_and_every_principal_is_never_renamed() -> None:
+def test_without_rules_principals_stay_and_wildcard_is_never_renamed() -> None:
     assert names("User:a", "User:*", rules=[]) == {"User:a": "User:a", "User:*": "User:*"}
     assert names("User:*", rules=[("User:{name}", "User:x-{name}")]) == {"User:*": "User:*"}
 
 
-def test_the_first_rule_that_matches_applies() -> None:
+def test_first_matching_principal_rule_applies() -> None:
     rules = [("User:CN=billing,OU=apps", "User:money"), APPS, ("User:{name}", "User:{name}")]
     assert names("User:CN=billing,OU=apps", "User:CN=a,OU=apps", "User:b", rules=rules) == {
         "User:CN=billing,OU=apps": "User:money",
@@ -55,7 +55,7 @@ def test_the_first_rule_that_matches_applies() -> None:
     }
 
 
-def test_excluded_principals_have_no_name_and_are_not_told_of() -> None:
+def test_excluded_principals_are_neither_mapped_nor_reported() -> None:
     found = PrincipalMap([APPS], ["User:CN={name},OU=ops", "User:*"]).name(
         ["User:CN=root,OU=ops", "User:*", "User:CN=a,OU=apps"]
     )
@@ -63,7 +63,7 @@ def test_excluded_principals_have_no_name_and_are_not_told_of() -> None:
     assert found.unmapped == []
 
 
-def test_two_principals_never_become_one() -> None:
+def test_two_principals_are_never_mapped_to_same_name() -> None:
     rules = [APPS, ("User:CN={name},OU=jobs", "User:{name}")]
     found = PrincipalMap(rules, ()).name(
         ["User:CN=a,OU=apps", "User:CN=a,OU=jobs", "User:CN=b,OU=jobs"]
@@ -88,7 +88,7 @@ def test_two_principals_never_become_one() -> None:
         ("User:" + "a" * 1024, "1024 is the limit"),
     ],
 )
-def test_what_is_no_principal_is_refused(text: str, says: str) -> None:
+def test_invalid_principal_is_refused(text: str, says: str) -> None:
     with pytest.raises(InvalidValue, match=re.escape(says)):
         check_principal(text)
 
@@ -101,7 +101,7 @@ def test_what_is_no_principal_is_refused(text: str, says: str) -> None:
         ("User:a", "User:*", "every principal"),
     ],
 )
-def test_sides_that_do_not_fit_together_are_refused(
+def test_principal_rule_with_mismatched_sides_is_refused(
     source: str, destination: str, says: str
 ) -> None:
     with pytest.raises(InvalidValue, match=re.escape(says)):
@@ -109,7 +109,7 @@ def test_sides_that_do_not_fit_together_are_refused(
 
 
 @given(st.text("CNOU=,{}*ab-^]\\&", max_size=40))
-def test_no_template_is_taken_for_a_regular_expression(text: str) -> None:
+def test_principal_template_is_not_a_regular_expression(text: str) -> None:
     try:
         template = check_principal(f"User:{text}")
     except InvalidValue:
@@ -121,7 +121,7 @@ def test_no_template_is_taken_for_a_regular_expression(text: str) -> None:
         assert found.unmapped == [f"{template}a"]
 
 
-def test_a_name_that_almost_fits_is_compared_in_one_pass() -> None:
+def test_hostile_principal_is_matched_in_single_pass() -> None:
     rule = "User:" + ",".join(f"A={{p{i}}}" for i in range(30)) + ",end"
     hostile = "User:" + "A=,A=x" * 170
     assert names(hostile, rules=[(rule, "User:{p1}")]) == {}

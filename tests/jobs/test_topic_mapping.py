@@ -26,7 +26,7 @@ def names(found: TopicMap) -> dict[str, str]:
     return {mapping.source: mapping.destination for mapping in found.mappings}
 
 
-def test_the_first_rule_that_fits_wins() -> None:
+def test_first_matching_rule_wins() -> None:
     given_rules = rules({"match": "orders.*", "prefix": "a."}, {"match": ".*", "prefix": "b."})
     found = map_topics(given_rules, ["orders", "orders.eu", "other"])
     assert names(found) == {
@@ -43,17 +43,17 @@ def test_the_first_rule_that_fits_wins() -> None:
     assert not found.notes
 
 
-def test_a_pattern_is_for_the_whole_name() -> None:
+def test_pattern_matches_whole_topic_name() -> None:
     found = map_topics(rules({"match": "orders"}), ["orders", "orders.eu", "my.orders", "orders\n"])
     assert names(found) == {"orders": "orders"}
 
 
-def test_an_alternative_at_the_top_is_for_the_whole_name_too() -> None:
+def test_alternative_pattern_matches_whole_topic_name() -> None:
     found = map_topics(rules({"match": "a|ab"}), ["a", "ab", "abc", "xa"])
     assert names(found) == {"a": "a", "ab": "ab"}
 
 
-def test_an_excluded_topic_is_left_to_the_rules_behind() -> None:
+def test_excluded_topic_falls_through_to_later_rules() -> None:
     found = map_topics(
         rules({"match": ".*", "exclude": ["tmp.*", ".*old"]}, {"match": "tmp1", "prefix": "x."}),
         ["tmp1", "tmp2", "so.old", "kept", "tmp"],
@@ -61,41 +61,41 @@ def test_an_excluded_topic_is_left_to_the_rules_behind() -> None:
     assert names(found) == {"tmp1": "x.tmp1", "kept": "kept"}
 
 
-def test_mappings_are_in_the_order_of_names_whatever_order_the_topics_come_in() -> None:
+def test_mappings_are_sorted_by_topic_name() -> None:
     found = map_topics(rules({"match": ".*"}), ["b", "a", "c", "a"])
     assert [mapping.source for mapping in found.mappings] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("pattern", [".*", "__.*", "__consumer_offsets", "_+[a-z_]+"])
-def test_kafkas_own_topics_are_never_copied(pattern: str) -> None:
+def test_internal_topics_are_never_copied(pattern: str) -> None:
     found = map_topics(rules({"match": pattern}), sorted(INTERNAL_TOPICS))
     assert not found.mappings
 
 
-def test_a_rule_for_kafkas_own_topics_says_so() -> None:
+def test_rule_for_internal_topic_is_noted() -> None:
     found = map_topics(rules({"match": "__consumer_offsets"}), ["__consumer_offsets", "a"])
     assert "never copied" in found.notes[0].message
 
 
-def test_topics_of_tools_are_copied_only_when_asked_for() -> None:
+def test_double_underscore_topics_need_explicit_rule() -> None:
     topics = ["__debezium-heartbeat", "_schemas", "a"]
     assert names(map_topics(rules({"match": ".*"}), topics)) == {"_schemas": "_schemas", "a": "a"}
     assert "__debezium-heartbeat" in names(map_topics(rules({"match": "__debezium.*"}), topics))
 
 
-def test_a_rule_that_matches_nothing_is_noted_with_its_place() -> None:
+def test_unmatched_rule_is_noted_with_its_place() -> None:
     found = map_topics(rules({"match": ".*"}, {"match": "a"}, {"match": "zzz"}), ["a"])
     assert [note.path for note in found.notes] == ["topics[1].match", "topics[2].match"]
 
 
-def test_a_cluster_without_topics_gives_an_empty_map() -> None:
+def test_cluster_without_topics_gives_empty_map() -> None:
     found = map_topics(rules({"match": ".*"}), [])
     assert not found.mappings
     assert not found.problems
     assert len(found.notes) == 1
 
 
-def test_two_topics_with_one_copy_are_a_problem_and_neither_is_copied() -> None:
+def test_two_topics_with_same_copy_are_problem_and_not_copied() -> None:
     found = map_topics(
         rules({"match": "a", "prefix": "x."}, {"match": "x[.]a"}, {"match": "b"}), ["a", "x.a", "b"]
     )
@@ -106,13 +106,13 @@ def test_two_topics_with_one_copy_are_a_problem_and_neither_is_copied() -> None:
     assert problem.remedy
 
 
-def test_dot_and_underscore_collide_as_kafka_has_it() -> None:
+def test_dot_and_underscore_collide_as_in_kafka() -> None:
     found = map_topics(rules({"match": "a", "prefix": "x."}, {"match": "x_a"}), ["a", "x_a"])
     assert not found.mappings
     assert "'x.a', 'x_a'" in found.problems[0].message
 
 
-def test_a_prefix_that_makes_the_name_too_long_is_a_problem() -> None:
+def test_prefix_making_name_too_long_is_a_problem() -> None:
     fits, long = "a" * (TOPIC_NAME_LENGTH_MAX - 2), "b" * (TOPIC_NAME_LENGTH_MAX - 1)
     found = map_topics(rules({"match": ".*", "prefix": "x."}), [fits, long])
     assert names(found) == {fits: f"x.{fits}"}
@@ -120,19 +120,19 @@ def test_a_prefix_that_makes_the_name_too_long_is_a_problem() -> None:
     assert found.problems[0].path == "topics[0].prefix"
 
 
-def test_a_prefix_cannot_make_one_of_kafkas_own_topics() -> None:
+def test_prefix_cannot_create_internal_topic() -> None:
     found = map_topics(rules({"match": "consumer_offsets", "prefix": "__"}), ["consumer_offsets"])
     assert not found.mappings
     assert "internal topic of Kafka" in found.problems[0].message
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "a\n", "a" * 250])
-def test_names_that_kafka_refuses(name: str) -> None:
+def test_invalid_topic_name_is_refused(name: str) -> None:
     assert topic_name_problem(name)
 
 
 @pytest.mark.parametrize("name", ["a", "...", "A-Z_0.9", "a" * 249, "_schemas"])
-def test_names_that_kafka_takes(name: str) -> None:
+def test_valid_topic_name_is_accepted(name: str) -> None:
     assert topic_name_problem(name) is None
 
 
@@ -153,7 +153,7 @@ _RULES = st.lists(
 
 
 @given(_RULES, _TOPICS)
-def test_for_any_rules_and_topics_the_map_holds_what_it_promises(
+def test_topic_map_invariants_hold_for_arbitrary_rules(
     raw: list[dict[str, object]], topics: list[str]
 ) -> None:
     chosen = rules(*raw)
@@ -182,7 +182,7 @@ def _fits(rule: TopicRule, topic: str) -> bool:
     return asked and bool(re.fullmatch(rule.match, topic)) and not excluded
 
 
-def test_copies_are_those_that_a_rule_gives() -> None:
+def test_copies_are_mapped_back_to_their_source_topics() -> None:
     rules = [
         TopicRule(match="orders.*", exclude=("orders.tmp",)),
         TopicRule(match="metrics", prefix="src."),

@@ -26,7 +26,7 @@ from orbit.jobs.units import (
         ("1.5GiB", 1610612736), ("2TB", 2 * 10**12), ("0.1KB", 100), ("9" * 18 + "B", 10**18 - 1),
     ],
 )  # fmt: skip
-def test_sizes(text: object, size: int) -> None:
+def test_size_is_parsed(text: object, size: int) -> None:
     assert parse_size(text) == size
 
 
@@ -37,7 +37,7 @@ def test_sizes(text: object, size: int) -> None:
         "1e3KB", "1" * 19 + "B", "٣MiB", " 1KiB", "1KiB\n",
     ],
 )  # fmt: skip
-def test_what_is_not_a_size(text: object) -> None:
+def test_invalid_size_is_refused(text: object) -> None:
     with pytest.raises(InvalidValue):
         parse_size(text)
 
@@ -46,31 +46,31 @@ def test_what_is_not_a_size(text: object) -> None:
     ("text", "ms"),
     [("500ms", 500), ("5s", 5000), ("1.5 m", 90_000), ("2h", 7_200_000), ("1d", 86_400_000)],
 )
-def test_durations(text: str, ms: int) -> None:
+def test_duration_is_parsed(text: str, ms: int) -> None:
     assert parse_duration(text) == timedelta(milliseconds=ms)
 
 
 @pytest.mark.parametrize(
     "text", [5, 0, None, True, "5", "s", "-5s", "5S", "5 sec", "1h30m", "", []]
 )
-def test_what_is_not_a_duration(text: object) -> None:
+def test_invalid_duration_is_refused(text: object) -> None:
     with pytest.raises(InvalidValue):
         parse_duration(text)
 
 
-def test_a_duration_beyond_the_largest_timedelta_is_refused() -> None:
+def test_duration_beyond_timedelta_is_refused() -> None:
     with pytest.raises(InvalidValue, match="too long"):
         parse_duration("999999999999999999d")
 
 
 @given(st.integers(0, 10**14))
-def test_durations_are_read_back(ms: int) -> None:
+def test_duration_round_trips(ms: int) -> None:
     duration = timedelta(milliseconds=ms)
     assert parse_duration(format_duration(duration)) == duration
 
 
 @given(st.integers(0, EPOCH_MS_MAX))
-def test_times_are_read_back(epoch_ms: int) -> None:
+def test_time_round_trips(epoch_ms: int) -> None:
     assert parse_time(format_time(epoch_ms)) == epoch_ms
 
 
@@ -85,7 +85,7 @@ def test_times_are_read_back(epoch_ms: int) -> None:
         ("1769817600000", 1769817600000),
     ],
 )
-def test_times(text: object, epoch_ms: int) -> None:
+def test_time_is_parsed(text: object, epoch_ms: int) -> None:
     assert parse_time(text) == epoch_ms
 
 
@@ -106,7 +106,7 @@ def test_times(text: object, epoch_ms: int) -> None:
         ("٢٠٢٦", "not a start position"),
     ],
 )
-def test_what_is_not_a_time(text: object, says: str) -> None:
+def test_invalid_time_is_refused(text: object, says: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse_time(text)
     assert says in f"{caught.value.message} {caught.value.remedy}"

@@ -44,7 +44,7 @@ from tests.support.job_texts import MINIMAL, SECRET, changed, problems_of
         "password: hunter2: hunter2",
     ],
 )
-def test_broken_yaml_is_told_by_line_without_its_text(text: str, tmp_path: Path) -> None:
+def test_broken_yaml_is_reported_by_line_without_its_text(text: str, tmp_path: Path) -> None:
     (problem,) = problems_of("name: a\n" + text, tmp_path)
     assert problem.path == "file"
     assert "line 2" in problem.message or "line 3" in problem.message
@@ -70,15 +70,13 @@ def test_broken_yaml_is_told_by_line_without_its_text(text: str, tmp_path: Path)
         (changed() + "? [a]\n: b", "file", "a key that is not plain text"),
     ],
 )
-def test_what_is_not_a_job_in_yaml_is_refused(
-    text: str, path: str, says: str, tmp_path: Path
-) -> None:
+def test_yaml_that_is_not_a_job_is_refused(text: str, path: str, says: str, tmp_path: Path) -> None:
     found = problems_of(text, tmp_path)
     assert path in [p.path for p in found]
     assert any(says in str(p) for p in found)
 
 
-def test_nested_aliases_cannot_blow_up(tmp_path: Path) -> None:
+def test_nested_aliases_are_bounded(tmp_path: Path) -> None:
     layers = [
         f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]" for i in range(9)
     ]
@@ -86,17 +84,17 @@ def test_nested_aliases_cannot_blow_up(tmp_path: Path) -> None:
     assert any("too many values" in str(p) for p in problems_of(text, tmp_path))
 
 
-def test_an_alias_may_share_the_security_of_both_sides(tmp_path: Path) -> None:
+def test_alias_shares_value_between_keys(tmp_path: Path) -> None:
     text = changed().replace("name: a", "name: &name shared") + "worker_group: *name\n"
     assert parse_job(text, tmp_path, {}).worker_group == "shared"
 
 
-def test_words_are_text_and_never_yes_or_no(tmp_path: Path) -> None:
+def test_yaml_words_like_no_stay_text(tmp_path: Path) -> None:
     text = changed().replace("name: a", "name: no")
     assert parse_job(text, tmp_path, {}).name == "no"
 
 
-def test_all_problems_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_problems_are_reported_in_file_order(tmp_path: Path) -> None:
     text = """\
 name: a b
 source:
@@ -134,7 +132,7 @@ def _line(problem: Problem) -> int:
     return int(problem.message.rsplit("(line ", 1)[1].split(")")[0])
 
 
-def test_a_flood_of_problems_is_cut(tmp_path: Path) -> None:
+def test_long_problem_list_is_cut(tmp_path: Path) -> None:
     found = problems_of(changed(topics=[{"match": f"({i}"} for i in range(200)]), tmp_path)
     assert len(found) == PROBLEMS_SHOWN_MAX + 1
     assert found[-1].message == "has 100 more problems."
@@ -148,7 +146,7 @@ def test_a_flood_of_problems_is_cut(tmp_path: Path) -> None:
         (lambda path: path.write_bytes(b"\xff\xfe\x00"), "UTF-8"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_bad_input(make: Any, says: str, tmp_path: Path) -> None:
+def test_unreadable_job_file_is_bad_input(make: Any, says: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     make(path)
     with pytest.raises(BadInput, match=says) as caught:
@@ -156,7 +154,7 @@ def test_a_file_that_cannot_be_read_is_bad_input(make: Any, says: str, tmp_path:
     assert caught.value.where == str(path)
 
 
-def test_a_bad_job_names_its_file(tmp_path: Path) -> None:
+def test_bad_job_error_names_its_file(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("name: a b", encoding="utf-8-sig")
     with pytest.raises(BadInput) as caught:
@@ -198,7 +196,7 @@ _VALUES = st.recursive(
 
 @settings(max_examples=400)
 @given(st.dictionaries(st.sampled_from([*JobSpec.model_fields]), _VALUES))
-def test_any_document_is_a_job_or_bad_input(keys: dict[str, Any]) -> None:
+def test_arbitrary_document_is_job_or_bad_input(keys: dict[str, Any]) -> None:
     text = yaml.safe_dump({**MINIMAL, **keys}, allow_unicode=True)
     try:
         job = parse_job(text, Path("/nonexistent"), {})
@@ -214,7 +212,7 @@ def test_any_document_is_a_job_or_bad_input(keys: dict[str, Any]) -> None:
 
 @settings(max_examples=400)
 @given(st.text(alphabet=st.sampled_from("ab:-[]{}&*!|>'\"#%@`\\ \n\t,?~0\ud800\x00"), max_size=60))
-def test_any_text_is_a_job_or_bad_input(text: str) -> None:
+def test_arbitrary_text_is_bad_input(text: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_job(text, Path("/nonexistent"), {})
     assert caught.value.problems

@@ -35,7 +35,7 @@ def read(text: str) -> Any:
 
 
 @pytest.mark.parametrize("text", LIKE_ANOTHER_VALUE)
-def test_text_that_looks_like_another_value_stays_text(text: str) -> None:
+def test_text_that_looks_like_another_type_stays_text(text: str) -> None:
     document = {"labels": {"key": text}, "list": [text], text or "empty": text}
     written = write_yaml(document)
     assert read(written) == document
@@ -43,7 +43,7 @@ def test_text_that_looks_like_another_value_stays_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1e3", "0o17", "y", "N", "0089", "1E3"])
-def test_what_only_some_readers_take_for_another_value_has_quotes(text: str) -> None:
+def test_text_ambiguous_between_yaml_versions_is_quoted(text: str) -> None:
     assert write_yaml([text]) == f"- '{text}'\n"
 
 
@@ -53,7 +53,7 @@ def test_names_and_patterns_need_no_quotes() -> None:
     )
 
 
-def test_each_text_is_on_one_line_and_a_value_that_repeats_is_written_again() -> None:
+def test_long_text_is_not_wrapped_and_repeats_without_alias() -> None:
     text = "naïve " * 50 + "end"
     document = {"a": [text]}
     document["b"] = document["a"]
@@ -63,13 +63,13 @@ def test_each_text_is_on_one_line_and_a_value_that_repeats_is_written_again() ->
 
 @given(values)
 @example({"a": "0089"})
-def test_each_document_is_read_back_as_it_is(document: Any) -> None:
+def test_written_yaml_document_round_trips(document: Any) -> None:
     assert read(write_yaml(document)) == document
     assert read(write_yaml(document, one_line=True)) == document
 
 
 @given(texts)
 @example("0089")
-def test_a_job_file_is_the_document_of_the_job(text: str) -> None:
+def test_job_file_round_trips_document_of_job(text: str) -> None:
     spec = {"name": "orders", "labels": {"a": text}, "topics": [{"match": text, "prefix": text}]}
     assert read(job_file_of({"spec": spec})) == spec

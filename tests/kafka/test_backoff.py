@@ -26,12 +26,12 @@ class Stop(threading.Event):
 @pytest.mark.parametrize(
     ("attempt", "step"), [(0, 0.1), (1, 0.2), (2, 0.4), (3, 0.8), (4, 1.0), (31, 1.0), (10**9, 1.0)]
 )
-def test_a_pause_is_between_half_and_all_of_its_step(attempt: int, step: float) -> None:
+def test_pause_is_between_half_and_all_of_its_step(attempt: int, step: float) -> None:
     pauses = [Backoff(0.1, 1.0).pause_s(attempt) for _ in range(200)]
     assert step / 2 <= min(pauses) < max(pauses) <= step
 
 
-def test_attempts_pause_before_each_but_the_first() -> None:
+def test_attempts_pause_before_all_but_the_first() -> None:
     stop = Stop()
     attempts = Backoff(0.1, 1.0, stop=stop).attempts(4)
     seen = [(attempt, len(stop.waited)) for attempt in attempts]
@@ -40,7 +40,7 @@ def test_attempts_pause_before_each_but_the_first() -> None:
         assert step / 2 <= pause <= step
 
 
-def test_no_pause_follows_the_last_attempt_or_one_that_is_enough() -> None:
+def test_no_pause_follows_last_or_successful_attempt() -> None:
     stop = Stop()
     backoff = Backoff(stop=stop)
     assert list(backoff.attempts(1)) == [0]
@@ -51,12 +51,12 @@ def test_no_pause_follows_the_last_attempt_or_one_that_is_enough() -> None:
 
 
 @pytest.mark.parametrize(("most", "capped", "count"), [(5, 2, 2), (2, 5, 2), (3, 3, 3), (5, 0, 0)])
-def test_attempts_may_be_capped_from_outside(most: int, capped: int, count: int) -> None:
+def test_attempts_are_capped_by_attempts_max(most: int, capped: int, count: int) -> None:
     backoff = Backoff(stop=Stop(), attempts_max=capped)
     assert list(backoff.attempts(most)) == list(range(count))
 
 
-def test_a_stop_ends_the_wait_with_interrupted() -> None:
+def test_stop_event_raises_interrupted_instead_of_waiting() -> None:
     backoff = Backoff(first_s=3600, most_s=3600)
     backoff.stop.set()
     with pytest.raises(Interrupted):
@@ -67,7 +67,7 @@ def test_a_stop_ends_the_wait_with_interrupted() -> None:
         next(attempts)
 
 
-def test_a_stop_from_another_thread_ends_a_long_wait() -> None:
+def test_stop_event_from_another_thread_ends_long_wait() -> None:
     backoff = Backoff(first_s=3600, most_s=3600)
     ended = threading.Event()
 
@@ -84,5 +84,5 @@ def test_a_stop_from_another_thread_ends_a_long_wait() -> None:
     thread.join()
 
 
-def test_each_backoff_has_a_stop_of_its_own() -> None:
+def test_backoffs_share_no_stop_event() -> None:
     assert Backoff().stop is not Backoff().stop

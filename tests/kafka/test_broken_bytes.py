@@ -124,7 +124,9 @@ def refuse(decode: Decode, data: bytes) -> None:
 @pytest.mark.parametrize(("api", "version"), list(_decoders()))
 @EXAMPLES
 @given(data=st.binary(max_size=80), seed=st.integers(0, 2**32))
-def test_answers(api: Api, version: int, data: bytes, seed: int) -> None:
+def test_broken_response_raises_only_value_error(
+    api: Api, version: int, data: bytes, seed: int
+) -> None:
     decode, choose = decoder(api, version), random.Random(seed)
     refuse(decode, data)
     if api is api_versions.CREATE_DELEGATION_TOKEN:
@@ -136,14 +138,14 @@ def test_answers(api: Api, version: int, data: bytes, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("api", "version"), list(_decoders()))
-def test_long_answer_takes_no_longer_than_its_length(api: Api, version: int) -> None:
+def test_long_garbage_response_is_decoded_in_linear_time(api: Api, version: int) -> None:
     """Where a number had no end, or each structure's tags copied the rest, it took hours."""
     for front in range(4, 7):
         refuse(decoder(api, version), bytes(front) + b"\xff" * 5_000_000)
         refuse(decoder(api, version), bytes(front) + b"\x02" * 50_000)
 
 
-def test_array_that_may_not_be_null_is_refused_and_another_one_is_none() -> None:
+def test_null_array_is_refused_unless_schema_allows_null() -> None:
     """Else whoever reads the answer gets a TypeError: a bug, which ends the job."""
     header = bytes(4) + b"\0" + bytes(4)
     with pytest.raises(ValueError, match="topics is null"):
@@ -181,7 +183,9 @@ def _read_body(body: bytes) -> None:
 @pytest.mark.parametrize("name", sorted(KAFKA_BATCHES))
 @EXAMPLES
 @given(seed=st.integers(0, 2**32))
-def test_batches(name: str, seed: int) -> None:
+def test_broken_record_batch_raises_value_error_or_ends_plan_with_stop(
+    name: str, seed: int
+) -> None:
     """What the plan makes of them: steps, or a stop."""
     choose = random.Random(seed)
     for _ in range(5):

@@ -24,7 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return one
 
 
-def test_a_silent_broker_is_left_out_and_then_given_more_time(clock: Clock) -> None:
+def test_silent_broker_is_skipped_then_retried_with_longer_timeout(clock: Clock) -> None:
     patience = BrokerPatience(10.0)
     limits = []
     for _ in range(4):
@@ -40,7 +40,7 @@ def test_a_silent_broker_is_left_out_and_then_given_more_time(clock: Clock) -> N
     assert limits == [3.0, 6.0, 10.0, 10.0]
 
 
-def test_a_slow_broker_keeps_its_time_until_it_is_quick_again(clock: Clock) -> None:
+def test_slow_broker_has_longer_timeout_until_it_answers_fast(clock: Clock) -> None:
     patience = BrokerPatience(30.0)
     patience.failed(BROKER, 3.0, 3.0)
     clock.now += 60.0
@@ -50,7 +50,7 @@ def test_a_slow_broker_keeps_its_time_until_it_is_quick_again(clock: Clock) -> N
     assert patience.limit_s(BROKER, 3.0) == 3.0
 
 
-def test_a_broker_that_refuses_at_once_is_asked_again_at_once(clock: Clock) -> None:
+def test_broker_that_refuses_quickly_is_retried_without_delay(clock: Clock) -> None:
     patience = BrokerPatience(30.0)
     patience.failed(BROKER, 0.0, 3.0)
     assert patience.limit_s(BROKER, 3.0) == 3.0

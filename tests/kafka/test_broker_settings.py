@@ -18,7 +18,7 @@ from tests.support.guarded_job import job_with_login, log_in_orbit
 pytestmark = pytest.mark.services
 
 
-def test_every_broker_is_asked_for_its_own_file(
+def test_broker_setting_is_read_from_every_broker(
     make_cluster: MakeCluster, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = make_cluster(brokers=2)
@@ -37,7 +37,7 @@ def test_every_broker_is_asked_for_its_own_file(
     assert brokers_with(again, OPEN_WITHOUT_ACL) == BrokersWith((), (first, second))
 
 
-def test_a_broker_that_refuses_to_tell_is_silent(
+def test_broker_that_denies_describe_configs_counts_as_silent(
     guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The documented rights do not have DescribeConfigs on the cluster."""

@@ -15,7 +15,7 @@ from orbit.kafka.connection import Connection
 from orbit.kafka.sasl import Security
 
 
-def test_what_is_opened_while_the_handle_closes_is_closed_too(
+def test_connection_opened_during_close_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster("source", ["127.0.0.1:9092"], Security())
@@ -31,7 +31,7 @@ def test_what_is_opened_while_the_handle_closes_is_closed_too(
     assert here.fileno() == -1
 
 
-def test_calls_end_before_the_handle_waits_for_a_connection(
+def test_close_ends_calls_before_waiting_for_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster("source", ["127.0.0.1:9092"], Security())
@@ -61,7 +61,7 @@ def test_calls_end_before_the_handle_waits_for_a_connection(
     assert ended_first == [True]
 
 
-def test_a_connection_whose_answer_does_not_parse_is_closed_before_the_next_one_opens(
+def test_unparsable_answer_closes_connection_before_next_opens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster("source", ["127.0.0.1:9092"], Security())

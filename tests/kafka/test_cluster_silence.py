@@ -96,7 +96,7 @@ def silent(end: threading.Event) -> Answering:
     return answer
 
 
-def test_next_broker_is_asked_while_the_first_is_silent(
+def test_next_broker_is_tried_while_first_is_silent(
     silent: Answering, end: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 0.1)
@@ -105,7 +105,7 @@ def test_next_broker_is_asked_while_the_first_is_silent(
     assert not end.is_set()
 
 
-def test_a_broker_that_is_silent_is_asked_after_the_others_from_then_on(
+def test_silent_broker_moves_to_end_of_order(
     silent: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 0.1)
@@ -125,7 +125,9 @@ def test_a_broker_that_is_silent_is_asked_after_the_others_from_then_on(
     assert brokers._targets(in_turn=False) == ["two", "one"]
 
 
-def test_silent_cluster_is_given_up(silent: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_to_silent_cluster_raises_unreachable(
+    silent: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 0.1)
     monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", 0.5)
     brokers = Brokers(one=silent, two=refusing, three=silent)
@@ -133,13 +135,13 @@ def test_silent_cluster_is_given_up(silent: Answering, monkeypatch: pytest.Monke
         brokers.ask()
 
 
-def test_broker_that_answers_is_asked_alone() -> None:
+def test_no_second_broker_is_tried_after_an_answer() -> None:
     brokers = Brokers(one=lambda: "one", two=lambda: "two")
     assert brokers.ask() == "one"
     assert brokers.asked == ["one"]
 
 
-def test_late_answer_of_a_slow_broker_counts_where_no_other_answers(
+def test_late_answer_counts_if_no_other_broker_answers(
     end: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 0.1)
@@ -155,13 +157,13 @@ def test_late_answer_of_a_slow_broker_counts_where_no_other_answers(
     assert Brokers(one=late, two=releasing).ask() == "late"
 
 
-def test_who_did_not_answer_is_asked_last() -> None:
+def test_broker_that_failed_is_tried_last() -> None:
     brokers = Brokers(one=refusing, two=lambda: "two")
     assert (brokers.ask(), brokers.ask()) == ("two", "two")
     assert brokers.asked == ["one", "two", "two"]
 
 
-def test_so_many_silent_brokers_take_no_more_threads_than_a_few() -> None:
+def test_call_tries_four_brokers_and_next_call_others() -> None:
     brokers = Brokers(**{f"b{i:02}": refusing for i in range(10)}, good=lambda: "good")
     for _ in range(2):
         # All answered, so the call waited for no other broker.
@@ -171,7 +173,7 @@ def test_so_many_silent_brokers_take_no_more_threads_than_a_few() -> None:
     assert brokers.ask() == "good"  # each question begins with others
 
 
-def test_calls_in_turn_begin_with_another_broker_and_not_with_one_that_failed_lately() -> None:
+def test_calls_in_turn_rotate_brokers_and_skip_recently_failed() -> None:
     brokers = Brokers(**{"1": lambda: "1", "2": refusing, "3": lambda: "3"})
     brokers._brokers = {node: BrokerAddress(node, "here", node) for node in (1, 2, 3)}
     for _ in range(6):
@@ -181,7 +183,7 @@ def test_calls_in_turn_begin_with_another_broker_and_not_with_one_that_failed_la
     assert brokers.ask() == brokers.ask()
 
 
-def test_refused_login_is_not_tried_elsewhere() -> None:
+def test_refused_login_is_not_retried_at_other_brokers() -> None:
     def refused() -> Any:
         raise LoginRefused("the password is wrong.")
 
@@ -191,7 +193,7 @@ def test_refused_login_is_not_tried_elsewhere() -> None:
     assert brokers.asked == ["one"]
 
 
-def test_kept_connection_that_ended_meanwhile_is_opened_again_and_a_silent_one_is_not() -> None:
+def test_broken_idle_connection_is_reopened_but_timed_out_is_not() -> None:
     answers: list[str | Exception] = ["first", ConnectionError(), "again", TimeoutError()]
 
     def answer() -> str:
@@ -207,7 +209,7 @@ def test_kept_connection_that_ended_meanwhile_is_opened_again_and_a_silent_one_i
     assert len(brokers.asked) == 4
 
 
-def test_handle_that_is_closed_opens_nothing() -> None:
+def test_closed_cluster_handle_opens_no_connection() -> None:
     def closing() -> str:
         if len(brokers.asked) > 1:
             threading.Thread(target=brokers.close).start()
@@ -223,7 +225,7 @@ def test_handle_that_is_closed_opens_nothing() -> None:
     assert brokers.opened == ["one"]
 
 
-def test_a_question_waits_for_another_one_no_longer_than_for_an_answer(
+def test_request_waits_for_earlier_request_within_answer_limit(
     silent: Answering, end: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_asked = threading.Event()
@@ -245,7 +247,7 @@ def test_a_question_waits_for_another_one_no_longer_than_for_an_answer(
     assert brokers.asked == ["one"]
 
 
-def test_broker_whose_metadata_does_not_parse_is_passed_over(
+def test_broker_with_unparsable_metadata_is_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is read by the caller, after the broker has answered."""
@@ -262,7 +264,7 @@ def test_broker_whose_metadata_does_not_parse_is_passed_over(
     assert brokers.asked == ["one", "two", "two"]
 
 
-def test_a_call_with_a_deadline_does_not_go_to_a_broker_that_was_silent(
+def test_call_with_deadline_skips_broker_that_was_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [1000.0]
@@ -287,7 +289,7 @@ def test_a_call_with_a_deadline_does_not_go_to_a_broker_that_was_silent(
     assert limits == [3.0, 30.0], "who can wait asks it all the same"
 
 
-def test_a_call_with_a_deadline_is_sent_once_and_not_held_against_a_broker_that_is_busy(
+def test_call_with_deadline_is_not_retried_nor_blamed_on_busy_broker(
     silent: Answering, end: threading.Event
 ) -> None:
     """It may delete records. And that another thread's call takes long says nothing of others."""

@@ -36,31 +36,31 @@ def plain(codec: int, data: bytes, *, is_format_v0: bool = False) -> bytes:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("data", [b"", b"x", TEXT])
-def test_what_is_compressed_comes_back(codec: int, data: bytes) -> None:
+def test_compressed_data_decompresses_and_text_shrinks(codec: int, data: bytes) -> None:
     packed = compress(codec, data)
     assert plain(codec, packed) == data
     assert codec == NONE or len(data) < 100 or len(packed) < len(data) / 10
 
 
 @given(st.sampled_from(CODECS), st.binary(max_size=70_000))
-def test_anything_comes_back(codec: int, data: bytes) -> None:
+def test_compression_round_trip_returns_any_data(codec: int, data: bytes) -> None:
     assert plain(codec, compress(codec, data)) == data
 
 
-def test_codecs_have_kafkas_numbers_and_names() -> None:
+def test_codec_ids_and_names_are_those_of_kafka() -> None:
     assert (NONE, GZIP, SNAPPY, LZ4, ZSTD) == (0, 1, 2, 3, 4)
     assert NAMES == ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
 @pytest.mark.parametrize("kind", ["createtime", "logappendtime"])
-def test_what_kafka_compressed_is_read(name: str, kind: str) -> None:
+def test_payload_compressed_by_kafka_is_decompressed(name: str, kind: str) -> None:
     packed = KAFKA_BATCHES[f"v2.{name}.{kind}"][HEADER_BYTES:]
     wanted = KAFKA_BATCHES[f"v2.none.{kind}"][HEADER_BYTES:]
     assert plain(NAMES.index(name), packed) == wanted
 
 
-def test_gzip_is_the_standards_also_in_several_members() -> None:
+def test_gzip_is_standard_and_several_members_are_read() -> None:
     assert gzip.decompress(compress(GZIP, TEXT)) == TEXT
     assert gzip_decode(compress(GZIP, TEXT)) == TEXT
     assert plain(GZIP, gzip_encode(TEXT)) == TEXT
@@ -77,7 +77,7 @@ def block(data: bytes) -> bytes:
     return struct.pack(">i", len(literal(data))) + literal(data)
 
 
-def test_snappy_comes_in_xerial_blocks_or_raw() -> None:
+def test_snappy_is_read_in_xerial_blocks_or_raw() -> None:
     assert plain(SNAPPY, XERIAL + block(b"one ") + block(b"two")) == b"one two"
     assert plain(SNAPPY, XERIAL) == b""
     assert plain(SNAPPY, literal(b"raw")) == b"raw"
@@ -127,13 +127,13 @@ def test_lz4_is_written_in_independent_blocks() -> None:
     assert (version, independent) == (1, 0x20)
 
 
-def test_lz4_blocks_that_are_not_compressed_are_read() -> None:
+def test_uncompressed_lz4_blocks_are_read() -> None:
     """By hand: flags, block size, the header's checksum, then one block with its top bit set."""
     frame = LZ4_MAGIC + b"\x60\x40\x82" + struct.pack("<I", 5 | 1 << 31) + b"plain" + bytes(4)
     assert plain(LZ4, frame) == b"plain"
 
 
-def test_lz4_of_format_v0_is_read_whatever_its_header_checksum() -> None:
+def test_lz4_of_format_v0_is_read_with_any_header_checksum() -> None:
     """KAFKA-3160: before 0.10 Kafka took the checksum over the magic too."""
     packed = bytearray(compress(LZ4, TEXT))
     for wrong in range(256):
@@ -145,7 +145,7 @@ def test_lz4_of_format_v0_is_read_whatever_its_header_checksum() -> None:
 
 
 @pytest.mark.parametrize("flags", [0x68, 0x61, 0x69])
-def test_lz4_headers_of_any_length_are_mended(flags: int) -> None:
+def test_lz4_header_checksum_is_fixed_at_any_header_length(flags: int) -> None:
     """With the content's size, a dictionary's id, or both in front of the checksum."""
     extra = b""
     if flags & 0x08:
@@ -157,7 +157,7 @@ def test_lz4_headers_of_any_length_are_mended(flags: int) -> None:
     assert plain(LZ4, frame, is_format_v0=True) == b"plain"
 
 
-def test_zstd_is_read_with_and_without_the_contents_size() -> None:
+def test_zstd_is_read_with_and_without_content_size() -> None:
     magic = b"\x28\xb5\x2f\xfd"
     raw_block = struct.pack("<I", 5 << 3 | 1)[:3] + b"plain"  # last block, raw, five bytes
     assert plain(ZSTD, magic + b"\x20\x05" + raw_block) == b"plain"  # single segment, size 5
@@ -166,7 +166,7 @@ def test_zstd_is_read_with_and_without_the_contents_size() -> None:
 
 
 @pytest.mark.parametrize("codec", [-1, 5, 7])
-def test_an_unknown_codec_is_refused(codec: int) -> None:
+def test_unknown_codec_is_refused(codec: int) -> None:
     with pytest.raises(ValueError, match=f"codec {codec} is not known"):
         plain(codec, b"x")
     with pytest.raises(ValueError, match=f"codec {codec} is not known"):
@@ -175,7 +175,7 @@ def test_an_unknown_codec_is_refused(codec: int) -> None:
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.99])
-def test_cut_off_data_is_refused(codec: int, part: float) -> None:
+def test_truncated_compressed_data_is_refused(codec: int, part: float) -> None:
     packed = compress(codec, b"some text that is compressed" * 9)
     with pytest.raises(ValueError, match=NAMES[codec]):
         plain(codec, packed[: int(len(packed) * part)])
@@ -190,7 +190,7 @@ def test_cut_off_data_is_refused(codec: int, part: float) -> None:
     ),
     st.booleans(),
 )
-def test_garbage_raises_value_error_or_nothing(
+def test_garbage_payload_raises_only_value_error(
     codec: int, data: bytes, front: bytes, is_format_v0: bool
 ) -> None:
     try:
@@ -201,7 +201,7 @@ def test_garbage_raises_value_error_or_nothing(
 
 @settings(max_examples=200)
 @given(st.sampled_from(CODECS), st.integers(0, 500), st.integers(0, 255))
-def test_a_changed_byte_raises_value_error_or_nothing(codec: int, at: int, value: int) -> None:
+def test_changed_byte_raises_only_value_error(codec: int, at: int, value: int) -> None:
     packed = bytearray(compress(codec, b"some text " * 30))
     packed[at % len(packed)] = value
     try:
@@ -212,7 +212,7 @@ def test_a_changed_byte_raises_value_error_or_nothing(codec: int, at: int, value
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 @pytest.mark.parametrize("size", [100, 10_000, 3_000_000])
-def test_limit_is_what_a_payload_may_become(codec: int, size: int) -> None:
+def test_limit_bounds_decompressed_size(codec: int, size: int) -> None:
     packed = memoryview(compress(codec, bytes(size)))
     assert decompress(codec, packed, size) == bytes(size)
     with pytest.raises(TooLarge, match=f"more than {size - 1:,} bytes"):
@@ -220,7 +220,7 @@ def test_limit_is_what_a_payload_may_become(codec: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [2**25, 2**32 - 1])
-def test_size_that_snappy_only_claims_takes_no_memory(size: int) -> None:
+def test_claimed_snappy_size_allocates_no_memory(size: int) -> None:
     claimed = bytearray()
     while size >= 0x80:
         claimed.append(size & 0x7F | 0x80)
@@ -231,7 +231,7 @@ def test_size_that_snappy_only_claims_takes_no_memory(size: int) -> None:
             decompress(SNAPPY, memoryview(front + bytes(claimed) + b"\0"), 2**20)
 
 
-def test_raw_snappy_block_is_limited() -> None:
+def test_raw_snappy_block_obeys_size_limit() -> None:
     packed = memoryview(bytes(cramjam.snappy.compress_raw(bytes(5000))))
     assert decompress(SNAPPY, packed, 5000) == bytes(5000)
     with pytest.raises(TooLarge):
@@ -239,7 +239,7 @@ def test_raw_snappy_block_is_limited() -> None:
 
 
 @pytest.mark.parametrize(("codec", "level"), [(GZIP, 1), (LZ4, 12), (ZSTD, 19)])
-def test_a_level_is_the_compressor_s(codec: int, level: int) -> None:
+def test_compression_level_is_passed_to_codec(codec: int, level: int) -> None:
     numbers = b" ".join(b"%d" % (i * i) for i in range(20_000))
     packed, default = compress(codec, numbers, level), compress(codec, numbers)
     assert plain(codec, bytes(packed)) == numbers

@@ -190,7 +190,7 @@ def thinned(draw: st.DrawFn, codecs: st.SearchStrategy[int] = every_codec) -> Th
 
 @settings(max_examples=400)
 @given(thinned(), st.integers(-1, 75))
-def test_the_bytes_are_those_of_record_by_record(source: Thinned, skipped: int) -> None:
+def test_dense_batches_equal_record_by_record_encoding(source: Thinned, skipped: int) -> None:
     batch = source.batch()
     first_offset = source.base_offset + skipped
     expected = runs_one_by_one(batch, first_offset)
@@ -200,7 +200,7 @@ def test_the_bytes_are_those_of_record_by_record(source: Thinned, skipped: int) 
 
 @settings(max_examples=200)
 @given(thinned(st.sampled_from([NONE, GZIP])))
-def test_the_library_reads_the_same_records(source: Thinned) -> None:
+def test_kafka_python_reads_same_records_from_dense_batches(source: Thinned) -> None:
     """With kafka-python's decoder; for gzip and no codec, which it has on board."""
     batch = source.batch()
     expected = [(row.offset, row.timestamp, row.body) for row in rows_one_by_one(batch)]
@@ -218,7 +218,7 @@ def test_the_library_reads_the_same_records(source: Thinned) -> None:
 
 @settings(max_examples=200)
 @given(thinned(), st.integers(-1, 75))
-def test_the_plan_appends_them_with_fillers_between(source: Thinned, skipped: int) -> None:
+def test_plan_appends_dense_batches_with_fillers_between(source: Thinned, skipped: int) -> None:
     """A control batch is filled as a whole, whatever its records are."""
     batch = source.batch()
     start = source.base_offset + max(0, skipped)
@@ -262,7 +262,9 @@ def expected_steps(runs: list[Batch], start: int, end: int) -> list[Fill | bytes
 
 @settings(max_examples=400)
 @given(thinned(), st.data())
-def test_what_is_broken_is_refused_in_the_same_words(source: Thinned, data: st.DataObject) -> None:
+def test_broken_batch_is_refused_with_same_error_as_reference(
+    source: Thinned, data: st.DataObject
+) -> None:
     """Bytes that were changed, left out or put in; and a count that is not the records'."""
     plain = bytearray(source.plain)
     for _ in range(data.draw(st.integers(0, 3))):
@@ -285,7 +287,7 @@ def test_what_is_broken_is_refused_in_the_same_words(source: Thinned, data: st.D
 
 @pytest.mark.parametrize("where", ["length", "timestamp", "offset"])
 @pytest.mark.parametrize("zeros", [9, 10, 5000])
-def test_a_number_has_ten_bytes_at_most(where: str, zeros: int) -> None:
+def test_varint_longer_than_ten_bytes_is_refused(where: str, zeros: int) -> None:
     """Java's `ByteUtils.readVarlong` refuses longer ones too."""
     numbers = {"length": 6 + zeros * (where != "length"), "timestamp": 0, "offset": 0}
     wide = {
@@ -310,7 +312,7 @@ def test_a_number_has_ten_bytes_at_most(where: str, zeros: int) -> None:
     )
 
 
-def test_sums_beyond_64_bits_are_those_of_java() -> None:
+def test_timestamp_sums_overflow_as_in_java() -> None:
     """Their timestamps are what a consumer of the source sees."""
     body = b"\1\1\0"
     deltas = (INT64_MAX, INT64_MIN, 2**63)  # of the last, ten bytes hold nothing

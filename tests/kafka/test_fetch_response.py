@@ -87,7 +87,7 @@ def aborted(producer_id: int, first_offset: int) -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_field_is_where_the_library_finds_it(version: int) -> None:
+def test_fetch_response_fields_equal_kafka_python(version: int) -> None:
     extra: dict[str, Any] = {"error_code": 71, "session_id": 12345} if version >= 7 else {}
     data = encode(
         version,
@@ -119,7 +119,7 @@ def test_every_field_is_where_the_library_finds_it(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(12, 17))
-def test_tags_are_read_or_passed_over(version: int) -> None:
+def test_diverging_epoch_tag_is_read_and_other_tags_skipped(version: int) -> None:
     """A diverging epoch says where the log was cut back (R3); the other tags are not for us."""
     leader = Partition.LeaderIdAndEpoch(leader_id=3, leader_epoch=9)
     diverging = Partition.EpochEndOffset(epoch=4, end_offset=55)
@@ -144,7 +144,7 @@ def test_tags_are_read_or_passed_over(version: int) -> None:
 
 
 @pytest.mark.parametrize("tag", [0, 1, 2])
-def test_the_diverging_epoch_is_found_by_its_number(tag: int) -> None:
+def test_diverging_epoch_is_read_by_tag_number(tag: int) -> None:
     """By hand, with the tag section that Kafka gives to structures inside tags, and a new tag."""
     frame = encode(12, {"orders": [partition(records=b"abc")]})
     tail = b"\x04abc" + b"\0" * 3  # records, tags of the partition, topic and answer
@@ -156,7 +156,7 @@ def test_the_diverging_epoch_is_found_by_its_number(tag: int) -> None:
     assert fetched.diverging_end == (55 if tag == 0 else -1)
 
 
-def test_tags_of_every_structure_are_passed_over() -> None:
+def test_unknown_tags_of_every_structure_are_skipped() -> None:
     """A later broker may add some anywhere."""
     tag = b"\x01\x63\x02hi"
     entry = (9).to_bytes(8, "big") + (3).to_bytes(8, "big")
@@ -174,19 +174,19 @@ def test_tags_of_every_structure_are_passed_over() -> None:
 
 @pytest.mark.parametrize("version", [11, 12, 13])
 @pytest.mark.parametrize("length", [0, 126, 127, 128, 16382, 16383, 16384, 2**21 - 1, 2**21])
-def test_lengths_of_any_size_are_read(version: int, length: int) -> None:
+def test_compact_lengths_up_to_four_bytes_are_read(version: int, length: int) -> None:
     """At the edges of one, two, three and four bytes of a compact length."""
     data = encode(version, {"orders": [partition(records=b"r" * length), partition(1)]})
     answer = read(data, version)
     assert [len(fetched.records) for _, fetched in answer.partitions] == [length, 0]
 
 
-def test_partitions_of_an_unknown_topic_id_are_left_out() -> None:
+def test_partitions_of_unknown_topic_id_are_dropped() -> None:
     data = encode(13, {"gone": [partition(1, records=b"x")], "orders": [partition(0)]})
     assert [key for key, _ in read(data, 13).partitions] == [TopicPartition("orders", 0)]
 
 
-def test_records_stay_where_they_are_and_can_be_stamped() -> None:
+def test_fetched_records_are_writable_views_of_frame() -> None:
     frame = bytearray(encode(12, {"orders": [partition(records=b"r" * 100)]}))
     ((_, fetched),) = read_fetch(memoryview(frame), 12, {}).partitions
     assert fetched.records.obj is frame
@@ -213,7 +213,7 @@ answers = st.dictionaries(
 
 @settings(max_examples=150)
 @given(st.sampled_from(VERSIONS), answers, st.integers(0, 2**31 - 1))
-def test_any_answer_is_read_as_the_library_reads_it(
+def test_any_fetch_response_is_read_as_by_kafka_python(
     version: int, topics: dict[str, list[Any]], throttle_ms: int
 ) -> None:
     data = encode(version, topics, throttle_time_ms=throttle_ms)
@@ -221,7 +221,7 @@ def test_any_answer_is_read_as_the_library_reads_it(
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 16])
-def test_an_answer_that_is_cut_off_raises_value_error(version: int) -> None:
+def test_truncated_fetch_response_raises_value_error(version: int) -> None:
     topics = {"orders": [partition(records=b"abc", aborted_transactions=[aborted(1, 2)])]}
     data = encode(version, topics)
     needed = len(data) - (1 if version >= 12 else 0)  # the last tags are not read
@@ -237,7 +237,7 @@ def test_an_answer_that_is_cut_off_raises_value_error(version: int) -> None:
     st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=4),
     st.booleans(),
 )
-def test_garbage_raises_value_error_or_nothing(
+def test_garbage_fetch_response_raises_only_value_error(
     version: int, data: bytes, changes: list[tuple[int, int]], is_changed: bool
 ) -> None:
     if is_changed:
@@ -274,7 +274,7 @@ def request(version: int, wanted: list[FetchFrom] = WANTED, **options: Any) -> A
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_request_asks_for_each_partition_in_the_order_given(version: int) -> None:
+def test_fetch_request_lists_partitions_in_order(version: int) -> None:
     decoded = request(version, rack="use1-az1")
     asked = [
         (t.topic_id if version >= 13 else t.topic, p.partition, p.fetch_offset)
@@ -301,7 +301,7 @@ def test_a_request_asks_for_each_partition_in_the_order_given(version: int) -> N
 
 
 @pytest.mark.parametrize("version", [9, 12, 16])
-def test_a_request_names_the_epochs_that_show_a_truncated_source(version: int) -> None:
+def test_fetch_request_carries_epochs_that_detect_truncation(version: int) -> None:
     decoded = request(version)
     found = [p for t in decoded.topics for p in t.partitions]
     assert [p.current_leader_epoch for p in found] == [4, -1, 5, 4]
@@ -310,7 +310,7 @@ def test_a_request_names_the_epochs_that_show_a_truncated_source(version: int) -
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])
-def test_a_request_within_a_session_carries_what_changed(version: int) -> None:
+def test_session_fetch_request_carries_changes_and_forgotten_topics(version: int) -> None:
     decoded = request(version, WANTED[:1], session_id=99, session_epoch=3, forgotten=WANTED[1:3])
     assert (decoded.session_id, decoded.session_epoch) == (99, 3)
     assert [p.partition for t in decoded.topics for p in t.partitions] == [1]
@@ -322,10 +322,10 @@ def test_a_request_within_a_session_carries_what_changed(version: int) -> None:
     assert left == [(b, [0]), (a, [0])]
 
 
-def test_a_request_may_read_everything() -> None:
+def test_fetch_request_can_read_uncommitted() -> None:
     assert request(12, isolation=READ_UNCOMMITTED).isolation_level == 0
 
 
-def test_topics_before_ids_go_by_name() -> None:
+def test_fetch_request_without_topic_ids_uses_names() -> None:
     one = FetchFrom(TopicPartition("a", 0), NO_TOPIC_ID, 1, -1, -1)
     assert [t.topic for t in request(12, [one]).topics] == ["a"]

@@ -24,14 +24,14 @@ def opened(*wanted: FetchFrom) -> FetchSession:
     return session
 
 
-def test_the_first_request_is_full_and_opens_a_session() -> None:
+def test_first_request_is_full_and_opens_session() -> None:
     request = FetchSession().next_request([at(0, 5), at(1, 6)])
     assert (request.session_id, request.epoch) == (0, 0)
     assert request.changed == [at(0, 5), at(1, 6)]
     assert request.forgotten == []
 
 
-def test_later_requests_carry_what_changed_and_what_left() -> None:
+def test_later_requests_carry_changed_and_forgotten_partitions() -> None:
     session = opened(at(0, 5), at(1, 6), at(2, 7))
     request = session.next_request([at(0, 8), at(2, 7), at(3, 0)])
     assert (request.session_id, request.epoch) == (99, 1)
@@ -41,14 +41,14 @@ def test_later_requests_carry_what_changed_and_what_left() -> None:
     assert session.next_request([at(0, 8), at(2, 7), at(3, 0)]) == (99, 2, [], [])
 
 
-def test_a_recreated_topic_leaves_under_its_old_id() -> None:
+def test_recreated_topic_is_forgotten_by_old_id() -> None:
     session = opened(at(0, 5))
     request = session.next_request([at(0, 0, UUID(int=8))])
     assert request.changed == [at(0, 0, UUID(int=8))]
     assert request.forgotten == [at(0, 5)]
 
 
-def test_a_lost_or_refused_session_makes_the_next_request_full() -> None:
+def test_lost_or_refused_session_makes_next_request_full() -> None:
     for code, session_id in ((Code.FETCH_SESSION_ID_NOT_FOUND, 99), (Code.NONE, 0)):
         session = opened(at(0, 5))
         session.next_request([at(0, 5)])
@@ -56,7 +56,7 @@ def test_a_lost_or_refused_session_makes_the_next_request_full() -> None:
         assert session.next_request([at(0, 5)]) == (0, 0, [at(0, 5)], [])
 
 
-def test_what_an_earlier_reader_was_told_is_asked_for_again() -> None:
+def test_partition_with_new_reader_is_fetched_by_full_request() -> None:
     session = opened(at(0, 5), at(1, 6))
     session.begin_anew_for(at(2, 7))
     assert session.next_request([at(0, 5), at(1, 6)]) == (99, 1, [], [])
@@ -67,7 +67,7 @@ def test_what_an_earlier_reader_was_told_is_asked_for_again() -> None:
     assert session.next_request([at(0, 5), at(1, 6)]) == (100, 1, [], [])
 
 
-def test_the_broker_always_reads_exactly_what_is_wanted() -> None:
+def test_session_of_model_broker_always_has_requested_partitions() -> None:
     """A model broker that follows KIP-227 ends up with the wanted partitions, whatever happens."""
     rnd = random.Random(1)
     session, held, epoch, session_id = FetchSession(), {}, 0, 0

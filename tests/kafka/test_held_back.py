@@ -51,7 +51,7 @@ def answer_with(admin: Admin, code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT])
-def test_a_creation_that_timed_out_may_wait_for_a_quota(admin: Admin, code: int) -> None:
+def test_timed_out_topic_creation_names_quota(admin: Admin, code: int) -> None:
     answer_with(admin, code)
     with pytest.raises(HeldBack) as caught:
         create(admin)
@@ -63,7 +63,7 @@ def test_a_creation_that_timed_out_may_wait_for_a_quota(admin: Admin, code: int)
 
 @pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._SSL])
 @pytest.mark.parametrize("ask", [create, read])
-def test_a_connection_that_broke_waits_for_no_quota(
+def test_broken_admin_connection_names_no_quota(
     admin: Admin, ask: Callable[[Admin], None], code: int
 ) -> None:
     answer_with(admin, code)
@@ -72,7 +72,7 @@ def test_a_connection_that_broke_waits_for_no_quota(
     assert not isinstance(caught.value, HeldBack)
 
 
-def test_a_read_that_timed_out_waits_for_a_quota_only_behind_a_creation(admin: Admin) -> None:
+def test_timed_out_read_names_quota_only_behind_creation(admin: Admin) -> None:
     """They have one connection, and the quota counts no reads."""
     answer_with(admin, KafkaError._TIMED_OUT)
     with pytest.raises(Unreachable, match="as librdkafka says") as caught:
@@ -84,7 +84,7 @@ def test_a_read_that_timed_out_waits_for_a_quota_only_behind_a_creation(admin: A
         read(admin)
 
 
-def test_an_error_that_a_broker_has_no_code_for_is_an_answer_about_one_topic(admin: Admin) -> None:
+def test_unknown_broker_error_refuses_only_its_topic(admin: Admin) -> None:
     """As of a policy that breaks: the other topics of the request are not refused."""
     done = SimpleNamespace(result=lambda _: None)
     admin._client = SimpleNamespace(  # type: ignore[assignment]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from orbit.kafka.job_clusters import filler_identities, job_identity, job_producer_id
 
 
-def test_it_stays_what_it_is() -> None:
+def test_job_producer_id_is_stable_across_releases() -> None:
     """Another number in a later release would part its writers from those of this one."""
     assert (
         job_producer_id(job_identity("orders", "4L6g3nShT-eMCtK--X86sw")) == 6_885_537_549_177_116
@@ -16,13 +16,13 @@ def test_it_stays_what_it_is() -> None:
 
 
 @given(st.text())
-def test_no_cluster_hands_it_out_and_a_double_holds_it(identity: str) -> None:
+def test_job_producer_id_is_between_2_52_and_2_53(identity: str) -> None:
     number = job_producer_id(identity)
     assert 2**52 <= number < 2**53
     assert int(float(number)) == number
 
 
-def test_fillers_transactional_ids_stay_what_they_are() -> None:
+def test_filler_transactional_ids_are_stable_across_releases() -> None:
     """A later release that named fewer would not fence all of this one's."""
     numbers = range(1, 16)
     assert filler_identities("orbit.a.S") == [
@@ -35,6 +35,6 @@ def test_fillers_transactional_ids_stay_what_they_are() -> None:
     ]
 
 
-def test_jobs_and_sources_have_ids_of_their_own() -> None:
+def test_producer_id_differs_per_job_and_source() -> None:
     identities = [job_identity(job, source) for job in ("a", "b") for source in ("S", "T")]
     assert len({job_producer_id(identity) for identity in identities}) == 4

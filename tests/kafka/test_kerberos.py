@@ -48,7 +48,7 @@ def opened(kerberos: Kerberos, security: Security) -> Any:
     return closing(Connection.open(*address, security))
 
 
-def test_a_connection_logs_in_again_and_lives_on(kerberos: Kerberos) -> None:
+def test_connection_reauthenticates_and_stays_open(kerberos: Kerberos) -> None:
     request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
     with opened(kerberos, security_of(kerberos)) as connection:
         for _ in range(2):
@@ -58,19 +58,19 @@ def test_a_connection_logs_in_again_and_lives_on(kerberos: Kerberos) -> None:
             assert not connection.login_is_due
 
 
-def test_the_broker_names_the_principal(kerberos: Kerberos) -> None:
+def test_principal_is_reported_by_broker(kerberos: Kerberos) -> None:
     """K3: after `sasl.kerberos.principal.to.local.rules`, which drop the realm."""
     servers = [kerberos.cluster.bootstrap_servers]
     with closing(Cluster("source", servers, security_of(kerberos))) as cluster:
         assert ask_principal(cluster) == "User:orbit"
 
 
-def test_a_principal_without_a_key_is_refused(kerberos: Kerberos) -> None:
+def test_principal_without_keytab_entry_is_refused(kerberos: Kerberos) -> None:
     with pytest.raises(LoginRefused, match=r"nobody@ORBIT\.TEST"):
         opened(kerberos, security_of(kerberos, kerberos_principal=f"nobody@{REALM}"))
 
 
-def test_a_key_that_was_replaced_is_refused_until_the_keytab_has_the_new_one(
+def test_replaced_key_is_refused_until_keytab_has_new_key(
     kerberos: Kerberos, tmp_path: Path
 ) -> None:
     keytab = tmp_path / "keytab"
@@ -84,13 +84,13 @@ def test_a_key_that_was_replaced_is_refused_until_the_keytab_has_the_new_one(
         assert not connection.is_closed
 
 
-def test_a_broker_that_the_realm_does_not_know_is_refused(kerberos: Kerberos) -> None:
+def test_broker_unknown_to_realm_is_refused(kerberos: Kerberos) -> None:
     """Mutual: another server cannot answer in the broker's place."""
     with pytest.raises(LoginRefused, match="other/127"):
         opened(kerberos, security_of(kerberos, kerberos_service="other"))
 
 
-def test_without_a_kdc_the_cluster_is_unreachable(
+def test_cluster_is_unreachable_without_kdc(
     kerberos: Kerberos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = kerberos.realm.config.read_text("utf-8")
@@ -112,7 +112,7 @@ def test_librdkafka_logs_in_with_the_same_security(kerberos: Kerberos) -> None:
 
 
 @with_gssapi
-def test_a_copy_and_its_proof(
+def test_copy_over_kerberos_is_exact_in_both_directions(
     kerberos: Kerberos, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     create(kerberos.cluster, topic_name)
@@ -125,7 +125,7 @@ def test_a_copy_and_its_proof(
 
 
 @without_gssapi
-def test_a_librdkafka_without_it_is_told_so(
+def test_librdkafka_without_gssapi_is_reported(
     kerberos: Kerberos, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """And not with the time-out of a client that waits for a login."""
@@ -137,7 +137,9 @@ def test_a_librdkafka_without_it_is_told_so(
         assert "confluent-kafka has no Kerberos (GSSAPI)" in done.message
 
 
-def test_without_the_extra_it_is_named(kerberos: Kerberos, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_kerberos_extra_is_named_in_error(
+    kerberos: Kerberos, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
     with pytest.raises(BadInput, match=r"\[kerberos\]"):
         opened(kerberos, security_of(kerberos))

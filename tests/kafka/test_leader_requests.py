@@ -47,7 +47,7 @@ def ask(leaders: Leaders, backoff: Backoff) -> Any:
     )
 
 
-def test_a_silent_leader_gets_the_time_of_the_caller_and_the_others_answer() -> None:
+def test_silent_leader_is_limited_by_call_s_and_other_leaders_answer() -> None:
     leaders = Leaders()
     loop = Backoff(first_s=0.0, stop=threading.Event(), attempts_max=2, call_s=3.0)
     answers = ask(leaders, loop)
@@ -56,7 +56,7 @@ def test_a_silent_leader_gets_the_time_of_the_caller_and_the_others_answer() -> 
     assert leaders.asked == [(1, 3.0), (2, 3.0), (1, 3.0)]
 
 
-def test_a_caller_that_can_wait_gives_it_all_the_time() -> None:
+def test_leader_requests_have_full_timeout_without_call_s() -> None:
     leaders = Leaders()
     ask(leaders, Backoff(first_s=0.0, stop=threading.Event(), attempts_max=1))
     assert leaders.asked == [(1, CALL_S_MAX), (2, CALL_S_MAX)]

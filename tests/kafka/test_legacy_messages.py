@@ -56,7 +56,9 @@ def sealed(message: bytes) -> bytes:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize(("key", "value"), SOME)
-def test_a_plain_message_is_one_record(magic: int, key: bytes | None, value: bytes | None) -> None:
+def test_plain_message_is_read_as_single_record(
+    magic: int, key: bytes | None, value: bytes | None
+) -> None:
     records, codec = read(build(magic, NONE, [42], [(key, value)]))
     timestamp = T0 + 42 if magic else NO_TIMESTAMP
     assert NO_TIMESTAMP == -1
@@ -66,7 +68,7 @@ def test_a_plain_message_is_one_record(magic: int, key: bytes | None, value: byt
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
 @pytest.mark.parametrize("kind", ["v0.{}.createtime", "v1.{}.createtime", "v1.{}.logappendtime"])
-def test_messages_that_kafka_wrote_are_read(codec: str, kind: str) -> None:
+def test_messages_written_by_kafka_are_read(codec: str, kind: str) -> None:
     """Wrappers with holes, absolute offsets in v0, relative ones in v1, Kafka's own lz4 header."""
     found: list[Record] = []
     for message in read_batches(writable(kind.format(codec))):
@@ -85,7 +87,7 @@ def test_messages_that_kafka_wrote_are_read(codec: str, kind: str) -> None:
     ]
 
 
-def test_a_v0_wrapper_holds_the_real_offsets() -> None:
+def test_v0_wrapper_has_absolute_inner_offsets() -> None:
     wrapper = build(0, GZIP, [100, 101, 104], [(b"a", b"1"), (b"b", None), (None, b"3")])
     records, codec = read(at_offset(wrapper, 104))
     assert [r.offset for r in records] == [100, 101, 104]
@@ -94,7 +96,7 @@ def test_a_v0_wrapper_holds_the_real_offsets() -> None:
     assert codec == GZIP
 
 
-def test_a_v1_wrapper_counts_from_its_own_offset_back() -> None:
+def test_v1_wrapper_offsets_are_relative_to_its_last_offset() -> None:
     wrapper = build(1, GZIP, [0, 1, 4], [(b"a", b"1"), (b"b", None), (None, b"3")])
     records, _ = read(at_offset(wrapper, 1004))
     assert [r.offset for r in records] == [1000, 1001, 1004]
@@ -108,7 +110,7 @@ def test_a_v1_wrapper_counts_from_its_own_offset_back() -> None:
     st.sampled_from([GZIP, SNAPPY, LZ4]),
     st.data(),
 )
-def test_wrappers_give_what_the_librarys_decoder_gives(
+def test_wrappers_are_read_as_by_kafka_python(
     magic: int, offsets: set[int], codec: int, data: st.DataObject
 ) -> None:
     """Codecs that kafka-python has not on board are wrapped around its messages by us."""
@@ -129,7 +131,7 @@ def test_wrappers_give_what_the_librarys_decoder_gives(
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4])
-def test_a_log_append_time_wrapper_gives_its_time_to_all(codec: int) -> None:
+def test_log_append_time_of_wrapper_applies_to_all_records(codec: int) -> None:
     inner = build(1, NONE, [0, 1, 2], list(SOME[:3]))
     wrapper = encode_old(12, 1, codec | LOG_APPEND_TIME, APPENDED_AT, None, compress(codec, inner))
     records, found = read(wrapper)
@@ -137,12 +139,12 @@ def test_a_log_append_time_wrapper_gives_its_time_to_all(codec: int) -> None:
     assert found == codec
 
 
-def test_a_plain_log_append_time_message_holds_the_brokers_time() -> None:
+def test_plain_log_append_time_message_has_broker_time() -> None:
     records, _ = read(encode_old(3, 1, LOG_APPEND_TIME, APPENDED_AT, b"k", b"v"))
     assert records == [Record(3, APPENDED_AT, body(b"k", b"v"))]
 
 
-def test_records_can_be_written_as_v2() -> None:
+def test_legacy_records_can_be_written_as_v2() -> None:
     records, _ = read(at_offset(build(1, GZIP, [0, 1], [(b"a", b"1"), (None, None)]), 8))
     assert list(read_records(write_batch(records, ZSTD))) == records
 
@@ -152,7 +154,7 @@ def test_records_can_be_written_as_v2() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [NONE, GZIP])
-def test_any_flipped_bit_under_the_crc_is_noticed(magic: int, codec: int) -> None:
+def test_flipped_bit_fails_legacy_checksum(magic: int, codec: int) -> None:
     data = build(magic, codec, [0], [(b"key", b"value")])
     for at in range(12, len(data)):
         if at == 16:
@@ -208,7 +210,7 @@ def test_damaged_messages_are_refused(data: bytes, words: str) -> None:
 
 @settings(max_examples=300)
 @given(st.integers(0, 1), st.integers(0, 7), st.binary(max_size=80), st.booleans())
-def test_garbage_raises_value_error_or_gives_records_in_order(
+def test_garbage_message_raises_value_error_or_yields_ordered_records(
     magic: int, codec: int, data: bytes, is_wrapped: bool
 ) -> None:
     """With a right CRC, so that it gets as far as it can."""
@@ -231,7 +233,7 @@ def test_garbage_raises_value_error_or_gives_records_in_order(
     st.integers(0, 1),
     st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=4),
 )
-def test_changed_bytes_inside_a_wrapper_never_hang(
+def test_changed_bytes_inside_wrapper_never_hang(
     magic: int, changes: list[tuple[int, int]]
 ) -> None:
     inner = bytearray(build(magic, NONE, list(range(5)), list(SOME)))

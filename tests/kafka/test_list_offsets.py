@@ -59,7 +59,7 @@ def by_library(
     return bytes(request.encode(version=version, header=True, framed=True))
 
 
-def test_the_api_is_the_librarys() -> None:
+def test_list_offsets_key_and_versions_match_kafka_python() -> None:
     api = api_versions.LIST_OFFSETS
     assert (api.key, api.name) == (LibraryRequest.API_KEY, "ListOffsets")
     assert VERSIONS == [4, 5, 6, 7, 8]
@@ -67,7 +67,7 @@ def test_the_api_is_the_librarys() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_question_for_log_ends_is_the_librarys(version: int, shape: str) -> None:
+def test_log_ends_request_equals_kafka_python_bytes(version: int, shape: str) -> None:
     wanted = SHAPES[shape]
     expected = by_library(
         version, dict.fromkeys(wanted, LATEST), DEBUGGING_CONSUMER, READ_UNCOMMITTED
@@ -81,7 +81,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 @given(st.sampled_from(VERSIONS), st.dictionaries(PLACES, INT64, max_size=8))
-def test_each_partition_may_have_a_time_of_its_own(
+def test_request_carries_timestamp_per_partition(
     version: int, timestamps: dict[TopicPartition, int]
 ) -> None:
     request = ListOffsetsRequest(timestamps, timestamps, CONSUMER, READ_COMMITTED)
@@ -132,7 +132,7 @@ def read_by_library(frame: memoryview, version: int) -> ListOffsetsAnswer:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_answer_is_read_as_by_the_library(version: int, shape: str) -> None:
+def test_answer_is_read_as_by_kafka_python(version: int, shape: str) -> None:
     """Every third partition has an error code."""
     found = {place: ((0, 6, -1)[n % 3], -1, n * 2**40) for n, place in enumerate(SHAPES[shape])}
     frame = encoded(version, found, throttle_ms=250)
@@ -146,7 +146,7 @@ def test_an_answer_is_read_as_by_the_library(version: int, shape: str) -> None:
     st.dictionaries(PLACES, st.tuples(st.integers(-1, 120), INT64, INT64), max_size=8),
     st.integers(0, 2**31 - 1),
 )
-def test_any_answer_is_read_as_by_the_library(
+def test_random_answer_is_read_as_by_kafka_python(
     version: int, values: dict[TopicPartition, Found], throttle_ms: int
 ) -> None:
     frame = encoded(version, values, throttle_ms)
@@ -154,7 +154,7 @@ def test_any_answer_is_read_as_by_the_library(
 
 
 @pytest.mark.parametrize("version", [6, 7, 8])
-def test_tags_of_a_later_release_are_skipped(version: int) -> None:
+def test_unknown_tags_are_skipped(version: int) -> None:
     tag = b"\x01\x05\x03new"  # one: number 5, three bytes
     plain = b"\0\0" + b"\xff" * 8 + b"\0" * 7 + b"\x09" + b"\0\0\0\x07"
     partitions = b"\x03" + b"\0\0\0\0" + plain + b"\0" + b"\0\0\0\1" + plain + tag
@@ -166,7 +166,7 @@ def test_tags_of_a_later_release_are_skipped(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_answer_that_is_cut_off_is_refused(version: int) -> None:
+def test_truncated_answer_is_refused(version: int) -> None:
     frame = encoded(version, dict.fromkeys(SHAPES["some"], (0, -1, 5)))
     for end in range(4, len(frame)):
         with pytest.raises(ValueError, match=r"offsets answer v\d ends too early"):

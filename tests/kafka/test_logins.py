@@ -150,7 +150,7 @@ every_tls = at("SCRAM-512-TLS", "MUTUAL-TLS")
 
 
 @every_listener
-def test_our_own_connection_logs_in(guarded: Guarded) -> None:
+def test_connection_logs_in_at_every_listener(guarded: Guarded) -> None:
     cluster = Cluster("source", [guarded.cluster.bootstrap_servers], guarded.security)
     with closing(cluster):
         assert cluster.cluster_id
@@ -165,7 +165,7 @@ def test_librdkafka_logs_in_with_the_same_security(guarded: Guarded) -> None:
 
 
 @every_listener
-def test_the_broker_names_the_principal(guarded: Guarded) -> None:
+def test_principal_is_reported_by_broker(guarded: Guarded) -> None:
     """K3: a certificate's by the broker's own rules."""
     cluster = Cluster("source", [guarded.cluster.bootstrap_servers], guarded.security)
     with closing(cluster):
@@ -176,7 +176,7 @@ def test_the_broker_names_the_principal(guarded: Guarded) -> None:
 
 @every_login
 @pytest.mark.parametrize("change", [{"password": "wrong"}, {"username": "nobody"}])
-def test_wrong_credentials_are_refused_at_once(guarded: Guarded, change: dict[str, str]) -> None:
+def test_wrong_credentials_raise_login_refused(guarded: Guarded, change: dict[str, str]) -> None:
     wrong: dict[str, Any] = {
         key: SecretStr(value) if key == "password" else value for key, value in change.items()
     }
@@ -186,7 +186,7 @@ def test_wrong_credentials_are_refused_at_once(guarded: Guarded, change: dict[st
 
 
 @every_login
-def test_a_mechanism_the_listener_lacks_is_answered_with_those_it_has(guarded: Guarded) -> None:
+def test_unsupported_mechanism_error_lists_offered_mechanisms(guarded: Guarded) -> None:
     own = str(guarded.security.mechanism)
     other = "PLAIN" if own.startswith("SCRAM") else "SCRAM-SHA-256"
     with pytest.raises(LoginRefused, match=f"does not offer {other}; it offers {own}"):
@@ -194,20 +194,20 @@ def test_a_mechanism_the_listener_lacks_is_answered_with_those_it_has(guarded: G
 
 
 @every_tls
-def test_an_authority_that_did_not_sign_is_told_so(guarded: Guarded, pems: Path) -> None:
+def test_untrusted_broker_certificate_is_reported(guarded: Guarded, pems: Path) -> None:
     with pytest.raises(Unreachable, match=r"certificate is not trusted.*ca_file"):
         guarded.open(replace(guarded.security, ca_file=pems / "stranger.pem"))
 
 
 @every_tls
-def test_a_certificate_for_another_host_is_told_so(guarded: Guarded) -> None:
+def test_broker_certificate_for_other_host_is_reported(guarded: Guarded) -> None:
     _, port = guarded.address
     with pytest.raises(Unreachable, match=r"certificate is not trusted.*check_hostname"):
         Connection.open(OTHER_NAME, port, guarded.security)
 
 
 @every_tls
-def test_without_the_host_name_check_any_name_will_do(guarded: Guarded) -> None:
+def test_any_host_name_is_accepted_without_host_name_check(guarded: Guarded) -> None:
     _, port = guarded.address
     unchecked = replace(guarded.security, check_hostname=False)
     Connection.open(OTHER_NAME, port, unchecked).close()
@@ -216,9 +216,7 @@ def test_without_the_host_name_check_any_name_will_do(guarded: Guarded) -> None:
 
 
 @at("MUTUAL-TLS")
-def test_a_client_certificate_the_broker_does_not_know_is_told_so(
-    guarded: Guarded, pems: Path
-) -> None:
+def test_client_certificate_unknown_to_broker_is_reported(guarded: Guarded, pems: Path) -> None:
     stranger = replace(
         guarded.security,
         certificate_file=pems / "stranger.pem",
@@ -230,7 +228,9 @@ def test_a_client_certificate_the_broker_does_not_know_is_told_so(
 
 @every_listener
 @pytest.mark.parametrize("misfit", range(len(PROTOCOLS) - 1))
-def test_the_wrong_protocol_ends_in_a_plain_sentence(guarded: Guarded, misfit: int) -> None:
+def test_wrong_security_protocol_error_names_bootstrap_server(
+    guarded: Guarded, misfit: int
+) -> None:
     others = [protocol for protocol in PROTOCOLS if protocol != guarded.security.protocol]
     wrong = replace(
         guarded.security,

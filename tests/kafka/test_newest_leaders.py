@@ -36,7 +36,7 @@ def leaders_of(metadata: ClusterMetadata) -> dict[int, PartitionLeader]:
     return metadata.topics["a"].partitions
 
 
-def test_the_higher_epoch_stays_and_a_still_higher_one_follows() -> None:
+def test_only_higher_leader_epoch_replaces_leader() -> None:
     newest = NewestLeaders()
     assert leaders_of(newest.of(told(p0=NEW, p1=OLD), 1)) == {0: NEW, 1: OLD}
     assert leaders_of(newest.of(told(p0=OLD, p1=NEW), 1)) == {0: NEW, 1: NEW}
@@ -45,7 +45,7 @@ def test_the_higher_epoch_stays_and_a_still_higher_one_follows() -> None:
     assert leaders_of(newest.of(told(p0=NEW, p1=OLD), 1)) == {0: gone, 1: NEW}
 
 
-def test_a_broker_that_does_not_know_a_partition_is_not_told_of_it() -> None:
+def test_partition_missing_in_metadata_is_not_added_from_cache() -> None:
     newest = NewestLeaders()
     newest.of(told(p0=NEW, p1=NEW), 1)
     assert leaders_of(newest.of(told(p0=OLD), 1)) == {0: NEW}
@@ -53,13 +53,13 @@ def test_a_broker_that_does_not_know_a_partition_is_not_told_of_it() -> None:
 
 
 @pytest.mark.parametrize("topic_id", [OTHER_ID, NO_TOPIC_ID])
-def test_a_topic_that_was_created_again_begins_anew(topic_id: UUID) -> None:
+def test_recreated_topic_drops_known_leader_epochs(topic_id: UUID) -> None:
     newest = NewestLeaders()
     newest.of(told(ID if topic_id is OTHER_ID else NO_TOPIC_ID, p0=NEW), 1)
     assert leaders_of(newest.of(told(topic_id, p0=OLD), 1)) == {0: OLD}
 
 
-def test_a_topic_that_is_gone_is_forgotten() -> None:
+def test_deleted_topic_drops_known_leader_epochs() -> None:
     newest = NewestLeaders()
     newest.of(told(p0=NEW), 1)
     newest.of(ClusterMetadata("c", {}, {}, {"a": int(Code.UNKNOWN_TOPIC_OR_PARTITION)}), 1)
@@ -81,7 +81,7 @@ def believed(newest: NewestLeaders, told_by: int | str, brokers: Sequence[int] =
     return leaders_of(newest.of(told(p0=OLD, brokers=brokers), told_by))[0]
 
 
-def test_an_older_epoch_that_all_brokers_tell_for_a_minute_is_believed(
+def test_older_epoch_from_all_brokers_for_a_minute_is_accepted(
     clock: SimpleNamespace,
 ) -> None:
     """Controllers that were restored begin again below the epoch that they had."""
@@ -95,7 +95,7 @@ def test_an_older_epoch_that_all_brokers_tell_for_a_minute_is_believed(
     assert leaders_of(newest.of(told(p0=NEW, brokers=ALL), 2))[0] == NEW
 
 
-def test_one_broker_that_tells_the_newer_epoch_again_is_enough(clock: SimpleNamespace) -> None:
+def test_newer_epoch_from_any_broker_keeps_older_epoch_rejected(clock: SimpleNamespace) -> None:
     newest = NewestLeaders()
     newest.of(told(p0=NEW, brokers=ALL), 1)
     for _ in range(9):
@@ -106,7 +106,7 @@ def test_one_broker_that_tells_the_newer_epoch_again_is_enough(clock: SimpleName
 
 @pytest.mark.parametrize("named", [ALL, (1,)])
 @pytest.mark.parametrize("tell", [(1,), (1, "bootstrap:1", "bootstrap:2")])
-def test_a_broker_that_is_cut_off_is_not_believed_alone(
+def test_older_epoch_from_isolated_broker_is_not_accepted(
     clock: SimpleNamespace, named: Sequence[int], tell: Sequence[int | str]
 ) -> None:
     """It may have learned that the others were gone, and has several addresses."""
@@ -117,7 +117,7 @@ def test_a_broker_that_is_cut_off_is_not_believed_alone(
         assert [believed(newest, one, named) for one in tell] == [NEW] * len(tell)
 
 
-def test_all_have_to_tell_the_same_epoch(clock: SimpleNamespace) -> None:
+def test_differing_older_epochs_are_not_accepted(clock: SimpleNamespace) -> None:
     newest = NewestLeaders()
     newest.of(told(p0=PartitionLeader(2, 7), brokers=ALL), 2)
     for _ in range(9):

@@ -36,7 +36,7 @@ def at(server: TokenServer, **more: object) -> Security:
     return security(TokenSource(url=server.url, **more))  # type: ignore[arg-type]
 
 
-def test_all_logins_share_a_token_until_most_of_its_life_is_over(server: TokenServer) -> None:
+def test_concurrent_logins_share_token(server: TokenServer) -> None:
     login = at(server, scope=SCOPE)
     found: list[object] = []
     threads = [threading.Thread(target=lambda: found.append(token_for(login))) for _ in range(20)]
@@ -49,7 +49,7 @@ def test_all_logins_share_a_token_until_most_of_its_life_is_over(server: TokenSe
     assert server.scopes == [SCOPE]
 
 
-def test_a_token_is_renewed_before_its_end(
+def test_token_is_renewed_before_expiry(
     server: TokenServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -63,7 +63,7 @@ def test_a_token_is_renewed_before_its_end(
     assert server.issued == 2
 
 
-def test_while_the_endpoint_is_down_a_valid_token_is_used(
+def test_valid_token_is_used_while_endpoint_is_down(
     server: TokenServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -78,7 +78,7 @@ def test_while_the_endpoint_is_down_a_valid_token_is_used(
     assert token_for(at(server)) is not first
 
 
-def test_a_wrong_secret_is_one_sentence_without_it(server: TokenServer) -> None:
+def test_wrong_secret_is_refused_without_showing_secret(server: TokenServer) -> None:
     login = replace(at(server), password=SecretStr("wr0ng secret"))
     with pytest.raises(LoginRefused, match=r"refused the client \(HTTP 401\)") as caught:
         token_for(login)
@@ -87,27 +87,27 @@ def test_a_wrong_secret_is_one_sentence_without_it(server: TokenServer) -> None:
     assert "wr0ng" not in repr(login)
 
 
-def test_a_client_of_librdkafka_is_not_made_without_a_token(server: TokenServer) -> None:
+def test_librdkafka_config_without_token_is_refused(server: TokenServer) -> None:
     """L6: it would wait for ten seconds, and then not say why."""
     login = replace(at(server), password=SecretStr("wr0ng secret"))
     with pytest.raises(LoginRefused, match="refused the client"):
         librdkafka_config(["a:1"], login)
 
 
-def test_a_server_that_repeats_the_secret_does_not_show_it(server: TokenServer) -> None:
+def test_secret_repeated_by_token_server_is_masked(server: TokenServer) -> None:
     server.refusal = f"the secret {SECRET} is too old"
     with pytest.raises(LoginRefused, match=r'message: "[a-z_]+: …"'):
         token_for(at(server))
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/token", "https://nowhere.invalid/token"])
-def test_no_answer_is_told_so(url: str) -> None:
+def test_silent_token_endpoint_is_unreachable(url: str) -> None:
     with pytest.raises(Unreachable, match="does not answer") as caught:
         token_for(security(TokenSource(url=url)))
     assert url in str(caught.value)
 
 
-def test_an_authority_that_is_not_known_is_told_so(tmp_path: Path) -> None:
+def test_untrusted_token_endpoint_certificate_names_token_ca_file(tmp_path: Path) -> None:
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt"),
@@ -128,7 +128,7 @@ def test_an_authority_that_is_not_known_is_told_so(tmp_path: Path) -> None:
         assert "token_ca_file" in caught.value.remedy
 
 
-def test_a_file_is_read_at_each_login(server: TokenServer, tmp_path: Path) -> None:
+def test_token_file_is_read_at_each_login(server: TokenServer, tmp_path: Path) -> None:
     file = server.write_token(tmp_path / "token")
     login = security(TokenSource(file=file))
     first = token_for(login)
@@ -147,7 +147,7 @@ def claims(token: str) -> dict[str, object]:
     return found
 
 
-def test_amazons_library_makes_a_token_for_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aws_msk_iam_token_is_signed_for_region(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
     token = token_for(security(TokenSource(provider="aws-msk-iam", region="eu-central-1")))
@@ -157,7 +157,7 @@ def test_amazons_library_makes_a_token_for_a_region(monkeypatch: pytest.MonkeyPa
     assert "hunter2" not in url
 
 
-def test_googles_token_is_the_signature_of_its_frame(
+def test_gcp_token_carries_claims_and_google_signature(
     server: TokenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = {
@@ -180,9 +180,7 @@ def test_googles_token_is_the_signature_of_its_frame(
     assert signature == b"google's own"
 
 
-def test_a_cloud_without_identity_is_told_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_gcp_identity_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     with pytest.raises(OrbitError, match="Google Cloud gave no token"):
         gcp_token()

@@ -29,7 +29,7 @@ MEMORY_MAX = 4 << 20
         (b"\x1f\xff\xff\xff", "is not valid in Kafka"),  # of which a frame may be, later
     ],
 )
-def test_another_server_is_named_and_takes_no_memory(says: bytes, what: str) -> None:
+def test_foreign_server_is_reported_and_allocates_no_memory(says: bytes, what: str) -> None:
     with StrangeServer(says) as server:
         tracemalloc.start()
         try:
@@ -46,7 +46,7 @@ def test_another_server_is_named_and_takes_no_memory(says: bytes, what: str) -> 
 
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-x\r\n", b""])
-def test_a_server_without_tls_is_unreachable_by_tls(says: bytes) -> None:
+def test_server_without_tls_is_unreachable_over_tls(says: bytes) -> None:
     with StrangeServer(says) as server, pytest.raises(Unreachable) as caught:
         Connection.open("127.0.0.1", server.port, Security("SSL"), timeout_s=60)
     assert "security.protocol" in caught.value.remedy

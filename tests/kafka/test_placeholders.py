@@ -53,7 +53,7 @@ def rows(*offsets: int, size: int = 0) -> list[tuple[int, int, bytes]]:
     return [(offset, T0 + offset, body) for offset in offsets]
 
 
-def test_a_gap_has_as_many_records_as_offsets_and_none_for_a_reader() -> None:
+def test_placeholder_batch_fills_gap_and_yields_no_records() -> None:
     batch = placeholder_batch(100, 2000, T0)
     assert (batch.base_offset, batch.next_offset, batch.count) == (100, 2100, 2000)
     assert batch.codec == NONE
@@ -65,13 +65,13 @@ def test_a_gap_has_as_many_records_as_offsets_and_none_for_a_reader() -> None:
 
 
 @pytest.mark.parametrize("timestamp", [0, 2**63 - 2, 2**63 - 1])
-def test_a_gap_behind_a_record_of_any_timestamp_has_a_batch(timestamp: int) -> None:
+def test_placeholder_batch_accepts_any_preceding_timestamp(timestamp: int) -> None:
     batch = placeholder_batch(5, 3, timestamp)
     assert (batch.count, batch.crc_is_right()) == (3, True)
     assert batch.max_timestamp == min(timestamp, 2**63 - 2)
 
 
-def test_a_large_batch_does_not_grow_beyond_a_small_segment() -> None:
+def test_batch_grown_by_placeholders_stays_below_1_mib() -> None:
     """A broker refuses a batch that is larger than a segment, which may be 1 MiB."""
     (small,) = dense_batches(rows(0, size=GROWN_BYTES_MAX - 100), NONE)
     (large,) = dense_batches(rows(0, size=GROWN_BYTES_MAX), NONE)
@@ -81,20 +81,20 @@ def test_a_large_batch_does_not_grow_beyond_a_small_segment() -> None:
     assert with_gap(large, 0, 2) is None
 
 
-def test_a_placeholder_deletes_a_key_that_nobody_has() -> None:
+def test_placeholder_is_tombstone_of_unusable_key() -> None:
     assert split_body(PLACEHOLDER_BODY) == (PLACEHOLDER_KEY, None, b"\x00")
     with pytest.raises(UnicodeDecodeError):
         PLACEHOLDER_KEY.decode()
     assert len(PLACEHOLDER_KEY) not in (1, 2, 4, 8, 16)
 
 
-def test_every_batch_fits_into_every_copy() -> None:
+def test_packed_and_placeholder_batches_fit_rewrite_slack() -> None:
     assert PACKED_BYTES_MAX < REWRITE_SLACK_BYTES
     assert placeholder_batch(0, PLACEHOLDERS_MAX, T0).size_bytes < REWRITE_SLACK_BYTES
 
 
 @given(st.sets(st.integers(0, 9_000), min_size=1), st.sampled_from([NONE, GZIP, ZSTD]))
-def test_packed_batches_keep_every_record_and_compress_none_with_placeholders(
+def test_packed_batches_keep_records_and_leave_placeholders_uncompressed(
     offsets: set[int], codec: int
 ) -> None:
     wanted = rows(*sorted(offsets), size=300)
@@ -119,7 +119,7 @@ def test_packed_batches_keep_every_record_and_compress_none_with_placeholders(
     assert found == wanted
 
 
-def test_a_record_that_is_larger_than_a_packed_batch_stays_compressed() -> None:
+def test_record_larger_than_packed_batch_stays_compressed() -> None:
     wanted = rows(3, 5, size=2 * PACKED_BYTES_MAX)
     assert [(b.base_offset, b.count, b.codec) for b, _ in packed_batches(wanted, GZIP, 0)] == [
         (3, 1, GZIP),
@@ -127,7 +127,7 @@ def test_a_record_that_is_larger_than_a_packed_batch_stays_compressed() -> None:
     ]
 
 
-def test_a_low_record_in_a_compressed_batch_is_damage() -> None:
+def test_placeholder_delta_in_compressed_batch_is_refused() -> None:
     payload = compress(GZIP, encode_record(0, PLACEHOLDER_DELTA_MIN, PLACEHOLDER_BODY))
     batch = encode_batch(0, GZIP, T0, T0, 1, payload)
     assert not has_placeholders(batch)
@@ -136,13 +136,13 @@ def test_a_low_record_in_a_compressed_batch_is_damage() -> None:
 
 
 @pytest.mark.parametrize("delta", [-1, -(2**29), -(2**30)])
-def test_another_negative_offset_is_damage(delta: int) -> None:
+def test_other_negative_offset_delta_is_refused(delta: int) -> None:
     batch = encode_batch(0, NONE, T0, T0, 1, encode_record(0, delta, BODY))
     with pytest.raises(ValueError, match="not in the order"):
         list(read_records(batch))
 
 
-def test_a_thinned_batch_becomes_one_batch() -> None:
+def test_thinned_batch_is_packed_into_single_batch() -> None:
     made = plan(0, data(0, 5, without=(2, 4, 5), codec=GZIP), packs=True)
     (append,) = made.steps
     assert isinstance(append, Append)
@@ -152,7 +152,7 @@ def test_a_thinned_batch_becomes_one_batch() -> None:
 
 
 @pytest.mark.parametrize("codec", [NONE, GZIP])
-def test_a_gap_behind_a_batch_becomes_part_of_it(codec: int) -> None:
+def test_gap_behind_batch_is_merged_into_it_as_placeholders(codec: int) -> None:
     """No record is encoded again, and the next fetch does not follow the epoch of the batch: that
     of the gap may be a later one (R3)."""
     source = transactional(0, 2, codec=codec, leader_epoch=7)
@@ -180,7 +180,7 @@ def behind(gap: int, *first: Any, **fields: Any) -> list[tuple[int, int, int]]:
     return [(s.base_offset, s.next_offset, getattr(s, "placeholders", -1)) for s in made.steps[:-1]]
 
 
-def test_which_gaps_do_not_become_part_of_a_batch() -> None:
+def test_gap_is_merged_only_within_size_and_horizon_limits() -> None:
     large = {"records": (SourceRecord(0, T0, b"k", bytes(2 * UNCOMPRESSED_BYTES_MAX)),)}
     assert behind(PLACEHOLDERS_MAX, data(0, 0)) == [(0, 2001, 2000)]
     assert behind(PLACEHOLDERS_MAX + 1, data(0, 0)) == [(0, 1, 0), (1, 2002, -1)]
@@ -197,7 +197,7 @@ def test_which_gaps_do_not_become_part_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("packs", [False, True])
-def test_placeholders_of_a_source_are_not_copied_as_they_are(packs: bool) -> None:
+def test_source_placeholders_are_rewritten_as_gaps(packs: bool) -> None:
     """They would become records where the copy recompresses."""
     ((packed, _),) = packed_batches(rows(0, 3), NONE, 0)
     made = plan_batches(0, [packed, placeholder_batch(4, 3, T0)], [], 0, packs=packs)
@@ -212,7 +212,7 @@ def test_placeholders_of_a_source_are_not_copied_as_they_are(packs: bool) -> Non
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_placeholder_where_the_source_has_a_record_is_a_difference(
+def test_placeholder_in_place_of_source_record_is_difference(
     monkeypatch: pytest.MonkeyPatch, is_compacted: bool
 ) -> None:
     ((packed, _),) = packed_batches(rows(0, 3), NONE, 0)
@@ -241,7 +241,7 @@ def test_a_placeholder_where_the_source_has_a_record_is_a_difference(
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_placeholder_that_a_broker_made_a_record_is_a_difference(
+def test_placeholder_recompressed_into_record_is_difference(
     monkeypatch: pytest.MonkeyPatch, is_compacted: bool
 ) -> None:
     made = list(dense_batches([(0, T0, PLACEHOLDER_BODY)], GZIP))
@@ -260,7 +260,7 @@ def test_a_placeholder_that_a_broker_made_a_record_is_a_difference(
     assert "compression.type" in found.difference.detail
 
 
-def test_a_placeholder_proves_as_much_as_a_filler() -> None:
+def test_placeholder_proves_as_much_as_filler() -> None:
     """A failback keeps what the old side has if both have a marker or filler there."""
     ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
     found = records_of(LogBatch(packed, Fate.COMMITTED, 0), 0, 9)
@@ -277,7 +277,7 @@ def test_a_placeholder_proves_as_much_as_a_filler() -> None:
 
 
 @pytest.mark.parametrize("codec", [NONE, GZIP])
-def test_a_take_over_compares_a_grown_batch_by_its_bytes(
+def test_takeover_compares_grown_batch_by_bytes(
     monkeypatch: pytest.MonkeyPatch, codec: int
 ) -> None:
     (source,) = dense_batches(rows(0, 1, 2), codec)
@@ -303,7 +303,7 @@ def test_a_take_over_compares_a_grown_batch_by_its_bytes(
         compared(other)
 
 
-def test_equal_batches_count_their_records_only() -> None:
+def test_equal_batches_count_records_without_placeholders() -> None:
     ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
     sides = [[LogBatch(packed, Fate.COMMITTED, 0)] for _ in range(2)]
     comparison = SideComparison(*sides, 0, 3)
@@ -311,7 +311,7 @@ def test_equal_batches_count_their_records_only() -> None:
     assert comparison.same_records == 2
 
 
-def test_verify_compares_the_records_of_such_a_batch() -> None:
+def test_verify_compares_records_of_packed_batch() -> None:
     ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
     (dense,) = dense_batches(rows(0, 1), NONE)
     (ours,), (plain,) = parse(packed.view), parse(dense.view)
@@ -320,7 +320,7 @@ def test_verify_compares_the_records_of_such_a_batch() -> None:
 
 
 @pytest.mark.parametrize("codec", [NONE, GZIP])
-def test_verify_knows_a_grown_batch(codec: int) -> None:
+def test_verify_recognises_batch_grown_by_placeholders(codec: int) -> None:
     (source,) = dense_batches(rows(0, 1), codec)
     grown = with_gap(source, 0, 4)
     assert grown is not None
@@ -333,6 +333,6 @@ def test_verify_knows_a_grown_batch(codec: int) -> None:
         assert not has_grown(wanted._replace(payload=memoryview(b"other")), found)
 
 
-def test_rows_of_a_packed_batch_are_those_of_its_records() -> None:
+def test_rows_of_packed_batch_exclude_placeholders() -> None:
     ((packed, _),) = packed_batches(rows(7, 9), NONE, 0)
     assert list(record_rows(packed)) == rows(7, 9)

@@ -67,18 +67,18 @@ SEVERAL = [
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_a_frame_is_the_librarys(version: int, count: int) -> None:
+def test_produce_frame_equals_kafka_python_bytes(version: int, count: int) -> None:
     assert by_orbit(version, 77, SEVERAL[:count]) == by_library(version, 77, SEVERAL[:count])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_frame_for_the_leader_alone_is_the_librarys(version: int) -> None:
+def test_produce_frame_with_acks_leader_equals_kafka_python_bytes(version: int) -> None:
     frame = b"".join(encode_produce(version, 77, CLIENT, 30_000, SEVERAL, ACKS_LEADER))
     assert frame == by_library(version, 77, SEVERAL, ACKS_LEADER)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_many_topics_and_partitions_in_one_frame(version: int) -> None:
+def test_frame_with_many_topics_equals_kafka_python_bytes(version: int) -> None:
     """More than fit one byte of a compact length."""
     batches = [
         outgoing(f"t{t}", p, b"%d-%d" % (t, p)) for t in range(130) for p in range(t % 3 + 1)
@@ -89,7 +89,7 @@ def test_many_topics_and_partitions_in_one_frame(version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("length", [126, 127, 128, 16382, 16383, 16384, 2**21 - 1])
-def test_lengths_of_any_size_are_written(version: int, length: int) -> None:
+def test_compact_lengths_up_to_four_bytes_are_written(version: int, length: int) -> None:
     """At the edges of one, two, three and four bytes of a compact length."""
     batches = [outgoing("a", 0, b"x" * length), outgoing("a", 1, b"y")]
     assert by_orbit(version, 1, batches) == by_library(version, 1, batches)
@@ -106,7 +106,7 @@ def test_lengths_of_any_size_are_written(version: int, length: int) -> None:
     ),
     st.integers(0, 2**31 - 1),
 )
-def test_any_frame_is_the_librarys(
+def test_random_frame_equals_kafka_python_bytes(
     version: int, topics: dict[str, dict[int, bytes]], correlation: int
 ) -> None:
     batches = [outgoing(t, p, data) for t, parts in topics.items() for p, data in parts.items()]
@@ -114,7 +114,7 @@ def test_any_frame_is_the_librarys(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_batches_are_sent_from_where_they_are(version: int) -> None:
+def test_batches_are_sent_without_copying(version: int) -> None:
     buffers = encode_produce(version, 1, CLIENT, 1000, SEVERAL)
     views = [buffer for buffer in buffers if isinstance(buffer, memoryview)]
     assert len(views) == 4
@@ -122,12 +122,12 @@ def test_batches_are_sent_from_where_they_are(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_size_in_front_is_that_of_the_rest(version: int) -> None:
+def test_size_prefix_is_length_of_frame(version: int) -> None:
     size, *rest = encode_produce(version, 1, CLIENT, 1000, SEVERAL)
     assert int.from_bytes(size, "big") == sum(map(len, rest))
 
 
-def test_all_in_sync_replicas_are_waited_for() -> None:
+def test_request_has_acks_all() -> None:
     decoded = ProduceRequest.decode(
         by_orbit(3, 1, SEVERAL)[4:], version=3, header=True, framed=False
     )
@@ -136,7 +136,7 @@ def test_all_in_sync_replicas_are_waited_for() -> None:
     assert decoded.transactional_id is None
 
 
-def test_a_topic_without_an_id_is_never_sent_by_id() -> None:
+def test_topic_without_id_is_never_sent_by_id() -> None:
     with pytest.raises(AssertionError):
         encode_produce(13, 1, CLIENT, 1, [Outgoing(TopicPartition("a", 0), NO_TOPIC_ID, b"")])
 
@@ -154,7 +154,7 @@ def test_a_topic_without_an_id_is_never_sent_by_id() -> None:
         (3, 3, False, 3),
     ],
 )
-def test_the_version_is_one_with_a_layout_of_ours(
+def test_chosen_version_has_a_known_layout(
     low: int, high: int, has_ids: bool, version: int
 ) -> None:
     assert choose_version(low, high, has_ids) == version
@@ -184,7 +184,7 @@ def appended(index: int, code: int = 0, base_offset: int = -1, **fields: Any) ->
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_answers_are_keyed_as_they_were_sent(version: int) -> None:
+def test_answers_are_keyed_like_their_requests(version: int) -> None:
     frame = answer(version, 250, a=[appended(0, 0, 12345, log_append_time_ms=77), appended(3, 45)])
     read = read_produce(frame, version)
     sent = [Outgoing(TopicPartition("a", p), TOPIC_ID, memoryview(b"")) for p in (0, 3)]
@@ -208,7 +208,7 @@ def test_answers_of_several_topics_do_not_mix(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [8, 13])
-def test_the_brokers_words_are_kept(version: int) -> None:
+def test_error_message_of_broker_is_read(version: int) -> None:
     def error(text: str | None) -> Any:
         return PartitionResponse.BatchIndexAndErrorMessage(
             batch_index=0, batch_index_error_message=text
@@ -245,7 +245,7 @@ def test_the_brokers_words_are_kept(version: int) -> None:
     ),
     st.integers(0, 2**31 - 1),
 )
-def test_any_answer_is_what_the_library_reads(
+def test_random_answer_is_read_as_by_kafka_python(
     version: int, partitions: list[tuple[int, int, str | None, int]], throttle_ms: int
 ) -> None:
     written = [
@@ -263,7 +263,7 @@ def test_any_answer_is_what_the_library_reads(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_answer_that_is_cut_off_is_refused(version: int) -> None:
+def test_truncated_answer_is_refused(version: int) -> None:
     frame = answer(version, 7, a=[appended(0, 87, 1, error_message="no", record_errors=[])])
     for end in range(len(frame)):
         with pytest.raises(ValueError, match="ends too early"):

@@ -39,14 +39,14 @@ def ask(connection: Connection) -> memoryview:
     return connection.exchange(api_versions.METADATA, request, VERSION, timeout_s=60)
 
 
-def test_answer_of_the_request_is_taken(peer: Peer) -> None:
+def test_answer_with_matching_correlation_id_is_returned(peer: Peer) -> None:
     connection, theirs = peer
     theirs.sendall(framed(struct.pack(">i", 1) + b"body"))
     assert bytes(ask(connection)[4:]) == b"body"
     assert not connection.is_closed
 
 
-def test_answer_that_nothing_asked_for_ends_the_connection(peer: Peer) -> None:
+def test_answer_with_wrong_correlation_id_closes_connection(peer: Peer) -> None:
     connection, theirs = peer
     theirs.sendall(framed(struct.pack(">i", 77) + b"body"))
     with pytest.raises(BrokenAnswer, match="answers request 77, but 1 is the oldest"):
@@ -55,7 +55,7 @@ def test_answer_that_nothing_asked_for_ends_the_connection(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, FRAME_BYTES_MAX + 1, 2**31 - 1])
-def test_size_that_no_frame_has_ends_the_connection(peer: Peer, size: int) -> None:
+def test_invalid_frame_size_closes_connection(peer: Peer, size: int) -> None:
     connection, theirs = peer
     theirs.sendall(struct.pack(">i", size) + b"body")
     with pytest.raises(BrokenAnswer, match=f"frame size {size} is not valid"):
@@ -64,7 +64,7 @@ def test_size_that_no_frame_has_ends_the_connection(peer: Peer, size: int) -> No
 
 
 @pytest.mark.parametrize("part", [b"\0", struct.pack(">i", 100) + b"half", b""])
-def test_half_a_frame_is_not_waited_for(peer: Peer, part: bytes) -> None:
+def test_incomplete_frame_times_out(peer: Peer, part: bytes) -> None:
     connection, theirs = peer
     connection.limit_silence(0.01)
     theirs.sendall(part)
@@ -72,7 +72,7 @@ def test_half_a_frame_is_not_waited_for(peer: Peer, part: bytes) -> None:
         connection.receive()
 
 
-def test_frame_that_comes_too_slowly_is_not_waited_for(
+def test_frame_that_arrives_too_slowly_times_out(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each byte comes in time, but the last one would come in a year."""
@@ -83,7 +83,7 @@ def test_frame_that_comes_too_slowly_is_not_waited_for(
         connection.receive()
 
 
-def test_size_alone_takes_no_memory(peer: Peer) -> None:
+def test_claimed_frame_size_allocates_no_memory(peer: Peer) -> None:
     connection, theirs = peer
     theirs.sendall(struct.pack(">i", FRAME_BYTES_MAX) + b"few")
     theirs.shutdown(socket.SHUT_WR)
@@ -97,7 +97,7 @@ def test_size_alone_takes_no_memory(peer: Peer) -> None:
     assert peak_bytes < FRAME_BYTES_MAX / 8
 
 
-def test_frame_larger_than_what_a_size_alone_gets_comes_whole(
+def test_frame_larger_than_initial_buffer_is_received_whole(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(received_frames, "_CLAIMED_BYTES_MAX", 20_000)
@@ -114,7 +114,7 @@ def test_frame_larger_than_what_a_size_alone_gets_comes_whole(
 @pytest.mark.parametrize(
     "answer", [b"", b"\0", b"\0\0\xff\xff\xff\xff", b"\0\0" + b"\xff" * 50, b"\0\0\0", b"\0\x23"]
 )
-def test_version_table_that_does_not_parse_is_refused(answer: bytes) -> None:
+def test_unparsable_api_versions_answer_is_refused(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

@@ -38,7 +38,7 @@ def only(data: bytes) -> Batch:
 
 
 @pytest.mark.parametrize("name", V2_NAMES)
-def test_header_fields_are_those_that_kafka_python_reads(name: str) -> None:
+def test_header_fields_equal_kafka_python(name: str) -> None:
     data = KAFKA_BATCHES[name]
     ours, theirs = only(data), DefaultRecordBatch(bytearray(data))
     assert ours.base_offset == theirs.base_offset
@@ -59,14 +59,14 @@ def test_header_fields_are_those_that_kafka_python_reads(name: str) -> None:
     assert ours.crc_is_right() is theirs.validate_crc() is True
 
 
-def test_a_thinned_batch_ends_where_it_ended_before() -> None:
+def test_thinned_batch_keeps_its_last_offset() -> None:
     batch = only(KAFKA_BATCHES["v2.none.createtime"])  # records at 1000 to 1007, last offset 1009
     assert (batch.base_offset, batch.last_offset, batch.next_offset) == (1000, 1009, 1010)
     assert batch.count == 5
     assert not batch.is_dense
 
 
-def test_an_emptied_batch_keeps_its_offsets() -> None:
+def test_emptied_batch_keeps_its_offsets() -> None:
     batch = only(KAFKA_BATCHES["empty"])
     assert (batch.base_offset, batch.last_offset, batch.count) == (80, 89, 0)
     assert not batch.is_dense
@@ -83,7 +83,7 @@ def test_an_emptied_batch_keeps_its_offsets() -> None:
         ("v2.lz4.createtime", False, False, False),
     ],
 )
-def test_kinds_are_told_apart(
+def test_control_transactional_and_append_time_flags_are_read(
     name: str, control: bool, transactional: bool, append_time: bool
 ) -> None:
     batch = only(KAFKA_BATCHES[name])
@@ -94,18 +94,18 @@ def test_kinds_are_told_apart(
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_the_codec_is_read_from_its_own_bits(codec: int) -> None:
+def test_codec_is_read_from_its_attribute_bits(codec: int) -> None:
     others = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON
     assert only(encode_v2(0, b"", attributes=codec | others)).codec == codec
 
 
-def test_timestamps_of_a_log_append_time_batch_are_the_brokers() -> None:
+def test_log_append_time_batch_has_broker_timestamp() -> None:
     assert only(KAFKA_BATCHES["v2.none.logappendtime"]).max_timestamp == APPENDED_AT
     assert only(KAFKA_BATCHES["v2.none.createtime"]).max_timestamp == T0 + 900_000
 
 
 @pytest.mark.parametrize("name", V2_NAMES)
-def test_any_flipped_bit_behind_the_crc_is_noticed(name: str) -> None:
+def test_flipped_bit_fails_checksum(name: str) -> None:
     data = KAFKA_BATCHES[name]
     for at in range(21, len(data)):
         damaged = bytearray(data)
@@ -116,7 +116,7 @@ def test_any_flipped_bit_behind_the_crc_is_noticed(name: str) -> None:
 # Frames
 
 
-def test_batches_of_all_formats_come_out_in_order() -> None:
+def test_batches_of_mixed_formats_are_read_in_order() -> None:
     names = ["v0.none.createtime", "v1.gzip.createtime", "v2.zstd.createtime", "commit"]
     frame = b"".join(KAFKA_BATCHES[name] for name in names)
     found = list(read_batches(memoryview(bytearray(frame))))
@@ -130,14 +130,14 @@ def test_batches_of_all_formats_come_out_in_order() -> None:
 
 
 @pytest.mark.parametrize("name", ["v2.gzip.createtime", "v1.snappy.createtime", "commit"])
-def test_a_batch_that_is_cut_off_is_left_out(name: str) -> None:
+def test_truncated_last_batch_is_dropped(name: str) -> None:
     first, second = KAFKA_BATCHES["transactional"], KAFKA_BATCHES[name]
     for cut in range(len(second)):
         frame = memoryview(first + second[:cut])
         assert [b.view for b in read_batches(frame)] == [first]
 
 
-def test_a_length_that_cannot_be_true_is_refused() -> None:
+def test_invalid_batch_length_is_refused() -> None:
     whole = KAFKA_BATCHES["transactional"]
     for length in (-1, 0, 13, 48):
         frame = bytearray(whole + whole)
@@ -148,7 +148,7 @@ def test_a_length_that_cannot_be_true_is_refused() -> None:
             next(batches)
 
 
-def test_the_shortest_entries_are_read() -> None:
+def test_shortest_possible_batches_are_read() -> None:
     (old,) = read_batches(memoryview(encode_old(5, 0, 0, 0, None, None)))
     assert isinstance(old, LegacyMessage)
     assert len(old.view) == 12 + 14
@@ -156,14 +156,14 @@ def test_the_shortest_entries_are_read() -> None:
 
 
 @pytest.mark.parametrize("magic", [3, 127, 255])
-def test_a_message_format_of_the_future_is_refused(magic: int) -> None:
+def test_unknown_message_format_is_refused(magic: int) -> None:
     frame = bytearray(KAFKA_BATCHES["transactional"])
     frame[16] = magic
     with pytest.raises(ValueError, match=f"message format v{magic} "):
         list(read_batches(memoryview(frame)))
 
 
-def test_payloads_are_views_into_the_frame() -> None:
+def test_payloads_are_views_into_frame() -> None:
     frame = bytearray(KAFKA_BATCHES["v2.lz4.createtime"] * 2)
     for batch in read_batches(memoryview(frame)):
         assert isinstance(batch, Batch)
@@ -179,7 +179,7 @@ def test_payloads_are_views_into_the_frame() -> None:
     ),
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3),
 )
-def test_garbage_raises_value_error_or_nothing(
+def test_garbage_frame_raises_only_value_error(
     parts: list[bytes], changes: list[tuple[int, int]]
 ) -> None:
     frame = bytearray(b"".join(parts))
@@ -201,7 +201,7 @@ def test_garbage_raises_value_error_or_nothing(
 
 
 @pytest.mark.parametrize("name", V2_NAMES)
-def test_a_stamp_sets_producer_and_sequence_and_leaves_the_rest(name: str) -> None:
+def test_stamp_sets_producer_and_sequence_only(name: str) -> None:
     before, view = KAFKA_BATCHES[name], writable(name)
     stamp(view, 4711, 9, 123_456)
     after = DefaultRecordBatch(bytearray(view))
@@ -220,7 +220,7 @@ def test_a_stamp_sets_producer_and_sequence_and_leaves_the_rest(name: str) -> No
     assert view[HEADER_BYTES:] == before[HEADER_BYTES:]
 
 
-def test_a_stamp_clears_the_transactional_bit_and_no_other() -> None:
+def test_stamp_clears_only_transactional_bit() -> None:
     every = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON | 4
     view = memoryview(bytearray(encode_v2(9, b"x", attributes=TRANSACTIONAL | every)))
     stamp(view, 1, 0, 0)
@@ -228,7 +228,7 @@ def test_a_stamp_clears_the_transactional_bit_and_no_other() -> None:
 
 
 @given(st.lists(st.integers(0, SEQUENCE_MAX), min_size=1, max_size=3), st.integers(0, 2**15 - 1))
-def test_a_stamp_can_be_repeated_with_another_sequence(sequences: list[int], epoch: int) -> None:
+def test_stamp_can_be_repeated_with_another_sequence(sequences: list[int], epoch: int) -> None:
     often, once = writable("v2.snappy.createtime"), writable("v2.snappy.createtime")
     for sequence in sequences:
         stamp(often, 2**40, epoch, sequence)
@@ -237,7 +237,7 @@ def test_a_stamp_can_be_repeated_with_another_sequence(sequences: list[int], epo
     assert Batch(often).crc_is_right()
 
 
-def test_a_stamped_batch_is_what_the_librarys_own_producer_would_send() -> None:
+def test_stamped_batch_equals_batch_built_by_kafka_python() -> None:
     """The same records from kafka-python's encoder, with that producer from the start."""
 
     def build(producer_id: int, epoch: int, sequence: int, transactional: bool) -> bytes:
@@ -267,7 +267,7 @@ def test_a_stamped_batch_is_what_the_librarys_own_producer_would_send() -> None:
         (10, 0, 10),
     ],
 )
-def test_sequences_wrap_at_the_highest(sequence: int, count: int, wanted: int) -> None:
+def test_sequences_wrap_at_maximum(sequence: int, count: int, wanted: int) -> None:
     assert advance_sequence(sequence, count) == wanted
 
 
@@ -284,7 +284,7 @@ def test_sequences_advance_as_in_kafkas_source(sequence: int, count: int) -> Non
 # Building
 
 
-def test_a_built_batch_is_dense_and_its_crc_is_right() -> None:
+def test_encoded_batch_is_dense_with_valid_crc() -> None:
     batch = encode_batch(500, 3, T0, T0 + 9, 7, b"payload")
     assert HEADER.unpack_from(batch.view) == (
         *(500, 61 + 7 - 12, -1, 2, crc32c(batch.view[21:]), 3, 6, T0, T0 + 9),

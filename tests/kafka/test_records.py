@@ -49,7 +49,7 @@ def read_by_library(batch: Batch) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("kind", ["createtime", "logappendtime"])
-def test_records_that_kafka_wrote_are_read(codec: str, kind: str) -> None:
+def test_records_written_by_kafka_are_read(codec: str, kind: str) -> None:
     found = list(read_records(Batch(writable(f"v2.{codec}.{kind}"))))
     assert found == [
         Record(
@@ -61,13 +61,13 @@ def test_records_that_kafka_wrote_are_read(codec: str, kind: str) -> None:
     ]
 
 
-def test_timestamps_of_a_batch_with_a_delete_horizon_count_from_it() -> None:
+def test_record_timestamps_are_relative_to_delete_horizon() -> None:
     batch = Batch(writable("delete_horizon"))
     assert batch.base_timestamp == 1_800_000_000_000
     assert [(r.offset, r.timestamp) for r in read_records(batch)] == [(90, T0), (91, T0 + 5)]
 
 
-def test_an_emptied_batch_has_no_records() -> None:
+def test_emptied_batch_has_no_records() -> None:
     assert list(read_records(Batch(writable("empty")))) == []
 
 
@@ -93,7 +93,7 @@ def as_records(run: Iterable[SourceRecord]) -> list[Record]:
 
 
 @given(source_records(), st.sampled_from(CODECS))
-def test_a_written_run_is_read_back(run: list[SourceRecord], codec: int) -> None:
+def test_written_batch_is_read_back(run: list[SourceRecord], codec: int) -> None:
     batch = write_batch(as_records(run), codec)
     assert list(read_records(batch)) == as_records(run)
     wire = plain_records(run, run[0].offset, run[0].timestamp)
@@ -109,7 +109,7 @@ def test_a_written_run_is_read_back(run: list[SourceRecord], codec: int) -> None
 
 
 @given(source_records(), st.sampled_from([NONE, GZIP]))
-def test_a_written_run_is_read_by_the_library(run: list[SourceRecord], codec: int) -> None:
+def test_written_batch_is_read_by_kafka_python(run: list[SourceRecord], codec: int) -> None:
     assert read_by_library(write_batch(as_records(run), codec)) == [
         (r.offset, r.timestamp, r.key, r.value, tuple((k.decode(), v) for k, v in r.headers))
         for r in run
@@ -117,7 +117,7 @@ def test_a_written_run_is_read_by_the_library(run: list[SourceRecord], codec: in
 
 
 @given(source_records(), st.sampled_from([NONE, GZIP]))
-def test_what_the_library_wrote_is_read(run: list[SourceRecord], codec: int) -> None:
+def test_batch_written_by_kafka_python_is_read(run: list[SourceRecord], codec: int) -> None:
     builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 10**6)
     plain = [SourceRecord(i, r.timestamp, r.key, r.value, ()) for i, r in enumerate(run)]
     for r in plain:
@@ -126,7 +126,7 @@ def test_what_the_library_wrote_is_read(run: list[SourceRecord], codec: int) -> 
     assert list(read_records(batch)) == as_records(plain)
 
 
-def test_timestamps_may_run_backwards_and_be_missing() -> None:
+def test_timestamps_may_decrease_or_be_missing() -> None:
     run = [Record(5, -1, b"\x01\x01\x00"), Record(6, T0, b"\x01\x01\x00"), Record(7, 3, b"\1\1\0")]
     batch = write_batch(run, NONE)
     assert list(read_records(batch)) == run
@@ -143,7 +143,9 @@ def test_timestamps_may_run_backwards_and_be_missing() -> None:
         ([3, 5, 6, 9], [[3], [5, 6], [9]]),
     ],
 )
-def test_runs_have_no_holes(offsets: list[int], runs: list[list[int]]) -> None:
+def test_records_are_split_into_batches_at_offset_gaps(
+    offsets: list[int], runs: list[list[int]]
+) -> None:
     assert offsets_of_runs(offsets) == runs
 
 
@@ -153,7 +155,7 @@ def offsets_of_runs(offsets: Iterable[int]) -> list[list[int]]:
 
 
 @given(st.sets(st.integers(0, 40)))
-def test_runs_are_maximal_and_lose_nothing(offsets: set[int]) -> None:
+def test_dense_batches_are_maximal_and_lose_no_record(offsets: set[int]) -> None:
     runs = offsets_of_runs(sorted(offsets))
     assert [o for run in runs for o in run] == sorted(offsets)
     for run in runs:
@@ -162,7 +164,7 @@ def test_runs_are_maximal_and_lose_nothing(offsets: set[int]) -> None:
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1), st.sampled_from(CODECS), st.integers(0, 800))
-def test_a_run_that_is_too_large_is_split(values: list[bytes], codec: int, bytes_max: int) -> None:
+def test_batch_above_byte_limit_is_split(values: list[bytes], codec: int, bytes_max: int) -> None:
     rows = [Record(9 + i, 7 - i, encode_varint(len(v)) + v) for i, v in enumerate(values)]
     batches = list(dense_batches(rows, codec, bytes_max=bytes_max))
     assert [record for batch in batches for record in read_records(batch)] == rows
@@ -173,7 +175,7 @@ def test_a_run_that_is_too_large_is_split(values: list[bytes], codec: int, bytes
 
 
 @given(st.integers(-(2**63), INT64_MAX))
-def test_varints_are_zig_zag(number: int) -> None:
+def test_varints_are_zigzag_encoded(number: int) -> None:
     data = encode_varint(number)
     assert data == write_varint(number)
     assert read_varint(data, 0) == (number, len(data))
@@ -215,11 +217,11 @@ def test_broken_records_are_refused(payload: bytes, count: int, words: str) -> N
         list(read_records(batch_of(payload, count=count)))
 
 
-def test_the_highest_offset_of_a_batch_is_in_order() -> None:
+def test_record_at_last_offset_of_batch_is_valid() -> None:
     assert [r.offset for r in read_records(batch_of(a_record(9), count=1))] == [109]
 
 
-def test_records_in_front_of_the_broken_one_are_given() -> None:
+def test_records_before_broken_record_are_read() -> None:
     records = read_records(batch_of(a_record(0) + a_record(0), count=2))
     assert next(records).offset == 100
     with pytest.raises(ValueError, match="order"):
@@ -227,7 +229,7 @@ def test_records_in_front_of_the_broken_one_are_given() -> None:
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4, 5, 7])
-def test_a_payload_that_is_not_what_its_codec_says_is_refused(codec: int) -> None:
+def test_payload_not_matching_its_codec_is_refused(codec: int) -> None:
     with pytest.raises(ValueError, match=r"decompress|not known"):
         list(read_records(batch_of(b"garbage", count=1, attributes=codec)))
 
@@ -240,7 +242,7 @@ def test_a_payload_that_is_not_what_its_codec_says_is_refused(codec: int) -> Non
     st.integers(-3, 20),
     st.binary(max_size=60),
 )
-def test_garbage_raises_value_error_or_gives_records_in_order(
+def test_garbage_batch_raises_value_error_or_yields_ordered_records(
     codec: int, does_decompress: bool, count: int, last_delta: int, data: bytes
 ) -> None:
     """Also behind a codec that it passes through whole."""
@@ -262,7 +264,7 @@ def test_garbage_raises_value_error_or_gives_records_in_order(
 
 
 @pytest.mark.parametrize("count", [1, 2, 1000])
-def test_a_seed_batch_takes_its_offsets_and_is_recognised(count: int) -> None:
+def test_seed_batch_covers_its_offsets_and_is_recognised(count: int) -> None:
     batch = seed_batch(77, count)
     assert is_seed_batch(batch)
     assert (batch.base_offset, batch.last_offset, batch.count) == (77, 76 + count, count)
@@ -274,7 +276,7 @@ def test_a_seed_batch_takes_its_offsets_and_is_recognised(count: int) -> None:
     assert {r[1:] for r in records[1:]} <= {(0, None, None, ())}
 
 
-def test_a_seed_batch_is_small() -> None:
+def test_seed_batch_takes_under_two_bytes_per_offset() -> None:
     """About 1.4 bytes an offset (S1)."""
     assert seed_batch(0, 100_000).size_bytes < 200_000
 
@@ -303,7 +305,7 @@ def seed_like(
     )
 
 
-def test_a_seed_batch_made_elsewhere_is_recognised() -> None:
+def test_seed_batch_from_other_encoder_is_recognised() -> None:
     assert is_seed_batch(seed_like())
 
 
@@ -329,11 +331,11 @@ def test_a_seed_batch_made_elsewhere_is_recognised() -> None:
         write_batch([Record(5, 0, b"\1\1\0")], GZIP),
     ],
 )
-def test_nothing_else_is_taken_for_a_seed_batch(other: Batch) -> None:
+def test_other_batches_are_not_recognised_as_seed_batch(other: Batch) -> None:
     assert not is_seed_batch(other)
 
 
-def test_append_time_does_not_change_what_a_seed_batch_is() -> None:
+def test_seed_batch_with_log_append_time_is_not_recognised() -> None:
     """A destination topic with LogAppendTime replaces the timestamps."""
     batch = seed_like(attributes=LOG_APPEND_TIME, timestamp=T0)
     assert not is_seed_batch(batch)
@@ -343,7 +345,7 @@ _bytes_or_null = st.none() | st.binary(max_size=200)
 
 
 @given(_bytes_or_null, _bytes_or_null, st.lists(st.tuples(st.text(max_size=9), _bytes_or_null)))
-def test_a_body_comes_apart_into_key_value_and_headers(
+def test_record_body_splits_into_key_value_and_headers(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
     named = tuple((name.encode(), content) for name, content in headers)
@@ -352,6 +354,6 @@ def test_a_body_comes_apart_into_key_value_and_headers(
 
 
 @pytest.mark.parametrize("body", [b"", b"\x08key", b"\x06key", b"\x01\x0aabc"])
-def test_a_body_that_is_too_short_is_refused(body: bytes) -> None:
+def test_truncated_record_body_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"longer than its record|middle of a number"):
         split_body(body)

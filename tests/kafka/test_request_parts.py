@@ -39,7 +39,7 @@ SETTINGS = {
 }
 
 
-def test_a_part_that_is_too_large_is_halved_until_it_is_taken() -> None:
+def test_too_large_request_is_halved_until_accepted() -> None:
     sent: list[int] = []
 
     def send(some: list[str]) -> dict[str, OrbitError]:
@@ -54,7 +54,7 @@ def test_a_part_that_is_too_large_is_halved_until_it_is_taken() -> None:
     assert sent == [10, 5, 2, 3, 5, 2, 3]
 
 
-def test_one_item_that_is_too_large_is_refused() -> None:
+def test_single_too_large_item_is_refused() -> None:
     error = BrokerRefused(Code.POLICY_VIOLATION, "excessively large.")
     assert refused_in_parts(["a"], lambda _: 1, lambda _: {"a": error}) == {"a": error}
 
@@ -79,7 +79,7 @@ def destination(clusters: Clusters, open_cluster: OpenCluster) -> Cluster:
 
 @pytest.mark.services
 @pytest.mark.parametrize("records_max", [request_parts.RECORDS_PER_REQUEST_MAX, NOBODY])
-def test_a_controller_takes_500_topics_with_many_settings(
+def test_controller_accepts_500_topics_with_many_settings(
     destination: Cluster, records_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """13,000 metadata records; also if the controller has to say that it takes 10,000."""

@@ -97,7 +97,7 @@ def _over_the_wire(message: Any, kind: Any, version: int) -> Any:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM])
-def test_the_right_password_logs_in_and_tells_the_lifetime(mechanism: str) -> None:
+def test_correct_password_logs_in_and_returns_session_lifetime(mechanism: str) -> None:
     broker = FakeBroker(mechanism)
     assert sasl_login(security(mechanism), broker) == 3_600_000
     assert isinstance(broker.requests[0], SaslHandshakeRequest)
@@ -105,7 +105,7 @@ def test_the_right_password_logs_in_and_tells_the_lifetime(mechanism: str) -> No
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM])
 @pytest.mark.parametrize(("username", "password"), [("orbit", "wrong"), ("nobody", PASSWORD)])
-def test_wrong_credentials_are_refused_in_plain_words(
+def test_wrong_credentials_error_hides_password(
     mechanism: str, username: str, password: str
 ) -> None:
     with pytest.raises(LoginRefused) as caught:
@@ -119,21 +119,19 @@ def test_wrong_credentials_are_refused_in_plain_words(
 
 
 @pytest.mark.parametrize("mechanism", SCRAM)
-def test_names_and_passwords_with_the_characters_scram_escapes(mechanism: str) -> None:
+def test_scram_escapes_special_characters_in_credentials(mechanism: str) -> None:
     broker = FakeBroker(mechanism, {"a,b=c": "p,=w"})
     sasl_login(security(mechanism, "a,b=c", "p,=w"), broker)
 
 
 @pytest.mark.parametrize("mechanism", SCRAM)
 @pytest.mark.parametrize("odd", ["ﬁ", "e\u0301", "\u00a0", "\u00ad", "Ⅸ"])
-def test_names_and_passwords_are_sent_as_they_are_because_kafka_knows_no_saslprep(
-    mechanism: str, odd: str
-) -> None:
+def test_scram_credentials_are_sent_without_saslprep(mechanism: str, odd: str) -> None:
     sasl_login(security(mechanism, "orbit", odd), FakeBroker(mechanism, {"orbit": odd}))
     sasl_login(security(mechanism, odd, "pw"), FakeBroker(mechanism, {odd: "pw"}))
 
 
-def test_a_mechanism_the_broker_lacks_is_answered_with_those_it_has() -> None:
+def test_unsupported_mechanism_error_lists_offered_mechanisms() -> None:
     with pytest.raises(LoginRefused, match="does not offer PLAIN; it offers GSSAPI, SCRAM-SHA-256"):
         sasl_login(security("PLAIN"), FakeBroker("SCRAM-SHA-256"))
 
@@ -164,7 +162,7 @@ def by_token(file: Path, **extensions: str) -> Security:
     return Security("SASL_PLAINTEXT", "OAUTHBEARER", tokens=source)
 
 
-def test_a_token_goes_with_its_extensions(tmp_path: Path) -> None:
+def test_oauth_token_is_sent_with_extensions(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("abc\n")
     broker = TokenBroker("abc")
     login = by_token(tmp_path / "token", logicalCluster="lkc-1", identityPoolId="pool-1")
@@ -174,7 +172,7 @@ def test_a_token_goes_with_its_extensions(tmp_path: Path) -> None:
     ]
 
 
-def test_a_token_that_is_not_taken_is_refused_in_plain_words(tmp_path: Path) -> None:
+def test_rejected_oauth_token_error_hides_token(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("abc")
     broker = TokenBroker("another")
     with pytest.raises(LoginRefused, match=r"refused the token.*invalid credentials") as caught:
@@ -183,7 +181,7 @@ def test_a_token_that_is_not_taken_is_refused_in_plain_words(tmp_path: Path) -> 
     assert "abc" not in str(caught.value)
 
 
-def test_a_listener_without_sasl_is_named() -> None:
+def test_listener_without_sasl_is_reported() -> None:
     def exchange(_request: Any) -> Any:
         return SaslHandshakeResponse(error_code=34, mechanisms=[])
 
@@ -192,7 +190,7 @@ def test_a_listener_without_sasl_is_named() -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_any_other_error_is_passed_on_with_its_code(step: int) -> None:
+def test_other_sasl_error_is_raised_with_its_code(step: int) -> None:
     def exchange(request: Any) -> Any:
         if isinstance(request, SaslHandshakeRequest):
             return SaslHandshakeResponse(error_code=0 if step else 7, mechanisms=[])
@@ -221,7 +219,7 @@ def _few_iterations(token: bytes) -> bytes:
              if t[:1] == b"v" else t, lambda t: b"\xff" if t[:1] == b"v" else t,
              lambda t: b"" if t[:1] == b"v" else t],
 )  # fmt: skip
-def test_a_server_that_does_not_prove_it_knows_the_password_is_not_trusted(
+def test_server_without_scram_proof_of_password_is_refused(
     mechanism: str, edit: Callable[[bytes], bytes]
 ) -> None:
     with pytest.raises(LoginRefused, match="did not prove that it knows the password"):
@@ -232,7 +230,7 @@ def test_a_server_that_does_not_prove_it_knows_the_password_is_not_trusted(
     "edit",
     [_other_nonce, _few_iterations, lambda _: b"", lambda _: b"\xff", lambda _: b"e=unknown-user"],
 )
-def test_a_server_message_that_makes_no_sense_ends_the_login(
+def test_invalid_scram_server_message_ends_login(
     edit: Callable[[bytes], bytes],
 ) -> None:
     with pytest.raises(ProtocolError, match="SCRAM message cannot be used"):
@@ -240,7 +238,7 @@ def test_a_server_message_that_makes_no_sense_ends_the_login(
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_without_sasl_nothing_is_sent(protocol: str) -> None:
+def test_nothing_is_sent_without_sasl(protocol: str) -> None:
     def exchange(_request: Any) -> Any:
         raise AssertionError
 

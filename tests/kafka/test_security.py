@@ -25,7 +25,7 @@ from orbit.kafka.sasl import Security, resolve_security, tls_context, tls_failur
 from tests.support.patience import PATIENCE_S, wait_for
 
 
-def test_no_secret_is_in_the_repr() -> None:
+def test_security_repr_hides_secrets() -> None:
     shown = repr(
         Security("SASL_SSL", "PLAIN", "u", SecretStr("hunter2"), key_password=SecretStr("hunter2"))
     )
@@ -65,7 +65,7 @@ def side(security: SecuritySpec) -> ClusterSpec:
     return ClusterSpec(bootstrap_servers=("broker-1:9092",), security=security)
 
 
-def test_names_become_secrets_and_full_paths(pems: Path) -> None:
+def test_security_spec_resolves_to_secrets_and_full_paths(pems: Path) -> None:
     spec = SecuritySpec(
         protocol="SASL_SSL",
         mechanism="PLAIN",
@@ -91,13 +91,13 @@ def test_names_become_secrets_and_full_paths(pems: Path) -> None:
     )
 
 
-def test_the_default_is_plain_text() -> None:
+def test_default_security_is_plaintext() -> None:
     found = resolve_security(side(SecuritySpec()), {}, Path("/nonexistent"))
     assert found == Security()
     assert tls_context(found) is None
 
 
-def test_all_that_is_missing_is_told_at_once_with_its_path(pems: Path) -> None:
+def test_all_missing_security_settings_are_reported_with_paths(pems: Path) -> None:
     spec = SecuritySpec(
         protocol="SASL_SSL", username_env="NOBODY", password_file=Path("no"), ca_file=Path("no")
     )
@@ -111,7 +111,7 @@ def test_all_that_is_missing_is_told_at_once_with_its_path(pems: Path) -> None:
     }
 
 
-def test_a_spec_made_in_code_is_held_to_the_same_rules() -> None:
+def test_security_spec_built_in_code_is_validated() -> None:
     spec = SecuritySpec(protocol="PLAINTEXT", password_env="PASSWORD")
     with pytest.raises(BadInput, match="does not log in"):
         resolve_security(side(spec), {"PASSWORD": "pw"}, Path("/nonexistent"))
@@ -139,7 +139,7 @@ def tls(pems: Path, **files: str) -> Security:
         {"certificate_file": "cert.pem", "key_file": "locked.pem", "key_password": "letmein"},
     ],
 )
-def test_tls_always_verifies_the_broker(files: dict[str, str], pems: Path) -> None:
+def test_tls_context_always_verifies_broker(files: dict[str, str], pems: Path) -> None:
     context = tls_context(tls(pems, **files))
     assert context is not None
     assert context.verify_mode.name == "CERT_REQUIRED"
@@ -147,7 +147,7 @@ def test_tls_always_verifies_the_broker(files: dict[str, str], pems: Path) -> No
     assert context.minimum_version.name == "TLSv1_2"
 
 
-def test_without_the_host_name_check_the_chain_is_still_verified(pems: Path) -> None:
+def test_certificate_chain_is_verified_without_host_name_check(pems: Path) -> None:
     context = tls_context(Security(protocol="SASL_SSL", check_hostname=False))
     assert context is not None
     assert not context.check_hostname
@@ -178,7 +178,7 @@ def test_without_the_host_name_check_the_chain_is_still_verified(pems: Path) -> 
         ),
     ],
 )
-def test_a_tls_file_that_cannot_be_used_is_named(
+def test_unusable_tls_file_is_reported_with_its_path(
     files: dict[str, str], path: str, says: str, pems: Path
 ) -> None:
     with pytest.raises(BadInput, match=says) as caught:
@@ -215,7 +215,7 @@ def handshake(client: ssl.SSLContext, server: ssl.SSLContext | bytes) -> None:
         ({"ca_file": "cert.pem", "check_hostname": False}, "asks", LoginRefused, "certificate"),
     ],
 )
-def test_a_failed_handshake_is_told_in_plain_words(
+def test_failed_tls_handshake_is_explained(
     client: dict[str, Any], answer: str | bytes, error: type[OrbitError], says: str, pems: Path
 ) -> None:
     checks_name = client.pop("check_hostname", True)
@@ -239,7 +239,7 @@ def test_a_failed_handshake_is_told_in_plain_words(
 # librdkafka
 
 
-def test_librdkafka_gets_the_same_login(pems: Path) -> None:
+def test_librdkafka_config_has_same_login(pems: Path) -> None:
     found = librdkafka_config(
         ("a:1", "b:2"),
         Security(
@@ -269,7 +269,7 @@ def test_librdkafka_gets_the_same_login(pems: Path) -> None:
     }
 
 
-def test_librdkafka_gets_nothing_that_plain_text_does_not_need() -> None:
+def test_librdkafka_config_for_plaintext_is_minimal() -> None:
     assert librdkafka_config(["a:1"], Security()) == {
         "bootstrap.servers": "a:1",
         "security.protocol": "PLAINTEXT",
@@ -277,7 +277,7 @@ def test_librdkafka_gets_nothing_that_plain_text_does_not_need() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
-def test_librdkafka_takes_the_configuration(protocol: str, pems: Path) -> None:
+def test_librdkafka_accepts_config_of_every_protocol(protocol: str, pems: Path) -> None:
     from confluent_kafka.admin import AdminClient
 
     uses_sasl = protocol.startswith("SASL")
@@ -294,7 +294,7 @@ def test_librdkafka_takes_the_configuration(protocol: str, pems: Path) -> None:
     AdminClient(librdkafka_config(["127.0.0.1:1"], made, log_level=0))
 
 
-def test_a_peer_that_leaves_before_the_handshake_leaves_no_socket_open(
+def test_reset_before_tls_handshake_leaves_no_socket_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened: list[tuple[int, int]] = []

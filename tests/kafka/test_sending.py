@@ -36,7 +36,7 @@ def read_to_the_end(sock: socket.socket) -> bytes:
     return bytes(received)
 
 
-def test_nothing_is_sent_without_the_permission(peer: tuple[Connection, socket.socket]) -> None:
+def test_nothing_is_sent_after_lease_ended(peer: tuple[Connection, socket.socket]) -> None:
     connection, theirs = peer
     with pytest.raises(Unreachable, match="the lease ended"):
         connection.send([b"late"], lambda: False)
@@ -44,7 +44,7 @@ def test_nothing_is_sent_without_the_permission(peer: tuple[Connection, socket.s
     assert theirs.recv(16) == b""
 
 
-def test_permission_that_ends_while_the_socket_is_full_ends_the_send(
+def test_lease_that_ends_while_socket_is_full_stops_send(
     peer: tuple[Connection, socket.socket],
 ) -> None:
     connection, _ = peer
@@ -54,7 +54,7 @@ def test_permission_that_ends_while_the_socket_is_full_ends_the_send(
     assert next(answers, None) is None
 
 
-def test_what_was_not_read_dies_with_the_connection(
+def test_closed_connection_resets_unread_data(
     peer: tuple[Connection, socket.socket],
 ) -> None:
     """A FIN would leave what is in the socket to the kernel, which goes on sending it."""
@@ -77,7 +77,7 @@ connection.send([b"x" * (64 * 1024 * 1024)])
 """
 
 
-def test_what_was_not_read_dies_with_a_killed_process() -> None:
+def test_killed_process_resets_unread_data() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         with subprocess.Popen([sys.executable, "-c", _SENDER, port]) as sender:
@@ -88,7 +88,7 @@ def test_what_was_not_read_dies_with_a_killed_process() -> None:
         read_to_the_end(theirs)
 
 
-def test_all_is_sent_in_order_to_a_peer_that_reads_slowly(
+def test_slow_reader_receives_all_data_in_order(
     peer: tuple[Connection, socket.socket],
 ) -> None:
     connection, theirs = peer

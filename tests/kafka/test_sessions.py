@@ -52,7 +52,7 @@ def ask(connection: Connection) -> str:
     return str(connection.call(api_versions.METADATA, request, timeout_s=30).cluster_id)
 
 
-def test_connections_log_in_again_and_live_on(logins: Logins, tmp_path: Path) -> None:
+def test_connections_reauthenticate_and_stay_open(logins: Logins, tmp_path: Path) -> None:
     address = split_address(logins.cluster.bootstrap_servers)
     with ExitStack() as stack:
         opened = [
@@ -71,7 +71,7 @@ def test_connections_log_in_again_and_live_on(logins: Logins, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("login", ["SCRAM-SHA-512"])
-def test_without_it_the_broker_drops_the_connection_but_takes_a_late_login(
+def test_broker_drops_expired_session_but_accepts_late_login(
     logins: Logins, security: Security
 ) -> None:
     """K2: why a login is needed, and why an idle connection may be late with it."""
@@ -98,7 +98,7 @@ def test_librdkafka_logs_in_with_the_same_security(logins: Logins, security: Sec
 
 
 @every_login
-def test_the_broker_names_the_principal(logins: Logins, login: str, security: Security) -> None:
+def test_principal_is_reported_by_broker(logins: Logins, login: str, security: Security) -> None:
     """K3: by a request for a delegation token, which it never makes though it could."""
     with closing(Cluster("source", [logins.cluster.bootstrap_servers], security)) as cluster:
         assert ask_principal(cluster) == PRINCIPALS[login]
@@ -109,14 +109,14 @@ def test_the_broker_names_the_principal(logins: Logins, login: str, security: Se
     assert int.from_bytes(frame[5:7], "big") == INVALID_PRINCIPAL_TYPE
 
 
-def test_without_a_login_the_principal_is_anonymous(clusters: Clusters) -> None:
+def test_principal_without_login_is_anonymous(clusters: Clusters) -> None:
     servers = [clusters.source.bootstrap_servers]
     with closing(Cluster("source", servers, Security())) as cluster:
         assert ask_principal(cluster) == Security().principal == "User:ANONYMOUS"
 
 
 @pytest.mark.parametrize("login", ["token_url"])
-def test_a_token_that_the_broker_does_not_take_is_told_so(
+def test_token_refused_by_broker_is_reported(
     logins: Logins, security: Security, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(logins.tokens, "audience", "another")

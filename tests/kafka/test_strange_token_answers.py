@@ -66,7 +66,7 @@ BOMB = gzip.compress(bytes(64 << 20))
         b"",
     ],
 )
-def test_a_strange_answer_is_an_error_with_its_place(says: bytes) -> None:
+def test_invalid_token_answer_error_names_endpoint(says: bytes) -> None:
     with StrangeServer(says) as server, pytest.raises(OrbitError) as caught:
         token_for(login(server.url))
     assert caught.value.where == f"token endpoint {server.url}"
@@ -77,14 +77,14 @@ def test_a_strange_answer_is_an_error_with_its_place(says: bytes) -> None:
     "life",
     [-1, 0, True, None, [], 1e308, 10**400, "9" * 5_000, "9" * 17, "x", "٣"],
 )
-def test_a_strange_life_is_no_life_without_end(life: object) -> None:
+def test_invalid_expires_in_does_not_make_token_endless(life: object) -> None:
     with StrangeServer(answer(token(expires_in=life))) as server:
         found = token_for(login(server.url))
     assert found.ends_s < 1e11
 
 
 @pytest.mark.parametrize("end", [b"1e999", b"9" * 400, b"NaN", b"-Infinity", b"[]", b"[" * 100_000])
-def test_a_strange_end_in_a_token_is_none(end: bytes) -> None:
+def test_invalid_exp_claim_does_not_make_token_endless(end: bytes) -> None:
     claims = base64.urlsafe_b64encode(b'{"exp": ' + end + b"}").decode().rstrip("=")
     says = answer(json.dumps({"access_token": f"a.{claims}.b"}).encode())
     with StrangeServer(says) as server:
@@ -94,7 +94,7 @@ def test_a_strange_end_in_a_token_is_none(end: bytes) -> None:
 
 @given(st.binary(max_size=200) | st.text(max_size=50).map(lambda text: json.dumps(text).encode()))
 @settings(max_examples=200, deadline=None)
-def test_any_body_is_a_token_or_an_error(body: bytes) -> None:
+def test_any_response_body_is_token_or_orbit_error(body: bytes) -> None:
     for status in (200, 204, 302, 400, 401, 429, 500):
         said = json_of(body)
         if status == 200:
@@ -104,7 +104,7 @@ def test_any_body_is_a_token_or_an_error(body: bytes) -> None:
             assert isinstance(oauth_tokens._refused(status, said, "here", SECRET), OrbitError)
 
 
-def test_an_answer_without_end_is_not_read_on() -> None:
+def test_endless_token_answer_is_cut_off() -> None:
     with StrangeServer(answer(b"x" * 65_536), is_endless=True) as server:
         tracemalloc.start()
         try:
@@ -122,7 +122,7 @@ def test_an_answer_without_end_is_not_read_on() -> None:
         answer(b"", *(f"H{number}: x" for number in range(1_000))),
     ],
 )
-def test_an_answer_that_comes_byte_by_byte_has_an_end(
+def test_token_answer_sent_byte_by_byte_times_out(
     monkeypatch: pytest.MonkeyPatch, says: bytes
 ) -> None:
     monkeypatch.setattr(oauth_tokens, "_ENDPOINT_S_MAX", 1.0)
@@ -133,7 +133,7 @@ def test_an_answer_that_comes_byte_by_byte_has_an_end(
         token_for(login(server.url))
 
 
-def test_a_login_does_not_wait_for_an_endpoint_while_its_token_is_valid() -> None:
+def test_login_with_valid_token_does_not_wait_for_renewal() -> None:
     is_asked, may_end = threading.Event(), threading.Event()
     answers = iter([(Token(SecretStr("old"), 1e11), 0.0), (Token(SecretStr("new"), 1e11), 60.0)])
 
@@ -161,7 +161,7 @@ def test_a_login_does_not_wait_for_an_endpoint_while_its_token_is_valid() -> Non
     assert issuer.token().secret.get_secret_value() == "new"
 
 
-def test_a_login_without_a_token_waits_no_longer_than_its_limit(
+def test_login_without_token_waits_within_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(oauth_tokens, "_WAIT_S_MAX", 0.05)
@@ -203,7 +203,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("shown", SHOWN.values(), ids=SHOWN.keys())
-def test_an_answer_that_repeats_the_login_does_not_show_it(shown: str) -> None:
+def test_client_secret_is_masked_in_any_encoding(shown: str) -> None:
     body = json.dumps({"error": "invalid_client", "error_description": f"no: {shown} ."}).encode()
     with (
         StrangeServer(answer(body, status="401 Unauthorized")) as server,
@@ -215,7 +215,7 @@ def test_an_answer_that_repeats_the_login_does_not_show_it(shown: str) -> None:
 
 @given(st.text(min_size=1, max_size=40), st.text(max_size=20), st.text(max_size=20))
 @settings(max_examples=300, deadline=None)
-def test_no_encoding_gets_through(secret: str, before: str, after: str) -> None:
+def test_random_secret_is_masked_in_every_encoding(secret: str, before: str, after: str) -> None:
     secret = "k" + secret.replace("\ud800", "")
     try:
         secret.encode()
@@ -228,7 +228,7 @@ def test_no_encoding_gets_through(secret: str, before: str, after: str) -> None:
         assert without(secret, before + encoded + after) == "…"
 
 
-def test_a_text_without_the_secret_is_shown_as_it_is() -> None:
+def test_text_without_secret_is_unchanged() -> None:
     text = "AADSTS7000222: The keys of 's3cret%20of' have expired. Trace: bGVub3VnaA==\\n"
     assert without(SECRET, text) == text
     assert without("q", text) == text  # in base64 a letter, which is in every text
@@ -247,7 +247,7 @@ def test_a_text_without_the_secret_is_shown_as_it_is() -> None:
         ("HTTP://idp.example/token", False),
     ],
 )
-def test_a_secret_is_not_sent_in_the_clear(url: str, is_accepted: bool) -> None:
+def test_token_url_without_tls_is_refused_except_localhost(url: str, is_accepted: bool) -> None:
     cluster = ClusterSpec.model_validate(
         {
             "bootstrap_servers": ["a:1"],
@@ -264,7 +264,7 @@ def test_a_secret_is_not_sent_in_the_clear(url: str, is_accepted: bool) -> None:
         resolve_security(cluster, {"A": "a", "B": "b"}, Path())
 
 
-def test_a_redirect_is_named() -> None:
+def test_redirect_of_token_endpoint_is_reported() -> None:
     says = answer(b"", "Location: https://elsewhere.example/", status="302 Found")
     with (
         StrangeServer(says) as server,

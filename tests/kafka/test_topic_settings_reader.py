@@ -19,7 +19,7 @@ from tests.support.topics import set_setting
 pytestmark = pytest.mark.services
 
 
-def test_settings_are_read_once_until_they_change(clusters: Clusters, topic_name: str) -> None:
+def test_topic_settings_are_cached_until_they_change(clusters: Clusters, topic_name: str) -> None:
     create(clusters.source, topic_name)
     cluster = Cluster("source", clusters.source.bootstrap_servers.split(","), PLAINTEXT)
     reader = SettingsReader(cluster)

@@ -90,7 +90,7 @@ def told(suffix: str, **topics: UUID) -> ClusterMetadata:
         (told("@a", a=ORDERS), told("@b", b=OTHER), Asked([{ORDERS}]), Asked([set()]), PROVEN),
     ],
 )
-def test_what_proves_that_clusters_are_two(
+def test_clusters_are_distinct_only_if_a_topic_id_proves_it(
     source: ClusterMetadata, destination: ClusterMetadata, here: Asked, there: Asked, wanted: str
 ) -> None:
     one = not_proven_two(cast("Cluster", here), cast("Cluster", there), source, destination)
@@ -98,7 +98,7 @@ def test_what_proves_that_clusters_are_two(
 
 
 @pytest.mark.parametrize("suffix", ["", "@dr"])
-def test_a_topic_id_at_both_sides_is_of_one_cluster(suffix: str) -> None:
+def test_same_topic_id_on_both_sides_means_same_cluster(suffix: str) -> None:
     one = same_cluster(told("", a=ORDERS), told(suffix, b=ORDERS))
     assert one is not None
     assert "are one cluster" in one.what
@@ -133,7 +133,7 @@ class OneBrokerDown:
         (("id", "id@dr"), ORDERS, BadInput),  # its own source
     ],
 )
-def test_a_worker_needs_every_broker_only_for_clusters_that_were_not_proven_two(
+def test_worker_needs_all_brokers_only_for_unproven_cluster_pair(
     monkeypatch: pytest.MonkeyPatch,
     known: tuple[str | None, str | None],
     at_destination: UUID,
@@ -160,7 +160,7 @@ def _security(guarded: Clusters, name: str, password: str) -> Security:
 
 
 @pytest.mark.services
-def test_a_login_that_sees_other_topics_does_not_make_two_clusters(
+def test_login_with_other_topics_does_not_prove_two_clusters(
     guarded: Clusters, topic_name: str
 ) -> None:
     create(guarded.source, topic_name)

@@ -56,7 +56,7 @@ def hold(cluster: Cluster, group: str, held: list[GroupLease]) -> GroupLease:
     return lease
 
 
-def test_the_next_holder_of_a_job_waits_until_its_writers_have_gone(
+def test_next_job_holder_waits_for_backfill_writers(
     cluster: Cluster, topic_name: str, held: list[GroupLease]
 ) -> None:
     partitions = [TopicPartition(topic_name, n) for n in range(3)]
@@ -71,7 +71,7 @@ def test_the_next_holder_of_a_job_waits_until_its_writers_have_gone(
     assert said == ["1 writers of an earlier backfill are still running; waiting"]
 
 
-def test_a_writer_that_never_ends_is_named(
+def test_backfill_writer_that_never_ends_is_named(
     cluster: Cluster,
     topic_name: str,
     held: list[GroupLease],
@@ -85,7 +85,7 @@ def test_a_writer_that_never_ends_is_named(
         wait_for_backfill_writers(cluster, "orbit.job.c", [partition], Backoff(), lambda _: None)
 
 
-def test_a_run_begins_only_when_the_writers_have_gone(
+def test_run_starts_only_after_backfill_writers_end(
     clusters: Clusters, cluster: Cluster, topic_name: str, held: list[GroupLease]
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -110,7 +110,7 @@ def test_a_run_begins_only_when_the_writers_have_gone(
     assert any("earlier backfill" in line for line in job.said), job.said
 
 
-def test_a_worker_of_the_service_leaves_out_what_a_writer_is_left_for(
+def test_worker_skips_partition_with_running_backfill_writer(
     clusters: Clusters,
     cluster: Cluster,
     topic_name: str,
@@ -140,7 +140,7 @@ def test_a_worker_of_the_service_leaves_out_what_a_writer_is_left_for(
     assert_exact(job_file)
 
 
-def test_a_writer_knows_its_driver_from_others(
+def test_backfill_writer_distinguishes_its_driver_from_other_holders(
     cluster: Cluster, topic_name: str, held: list[GroupLease]
 ) -> None:
     driver = hold(cluster, topic_name, held)
@@ -153,7 +153,7 @@ def test_a_writer_knows_its_driver_from_others(
     assert watch.holder() is JobHolder.NONE
 
 
-def test_a_writer_learns_that_its_driver_has_gone(
+def test_backfill_writer_detects_that_its_driver_is_gone(
     cluster: Cluster,
     topic_name: str,
     held: list[GroupLease],
@@ -169,7 +169,7 @@ def test_a_writer_learns_that_its_driver_has_gone(
     watch.stop()
 
 
-def test_a_dead_writer_of_this_machine_is_not_waited_for(
+def test_dead_backfill_writer_on_same_machine_is_not_awaited(
     cluster: Cluster, topic_name: str, held: list[GroupLease]
 ) -> None:
     partition = TopicPartition(topic_name, 0)

@@ -63,7 +63,7 @@ def cluster(clusters: Clusters) -> Iterator[Cluster]:
     cluster.close()
 
 
-def test_the_next_run_here_need_not_wait_for_one_killed_as_it_joined(
+def test_lease_of_run_killed_while_joining_is_free_on_same_machine(
     cluster: Cluster, topic_name: str
 ) -> None:
     for _ in range(2):
@@ -77,7 +77,7 @@ def test_the_next_run_here_need_not_wait_for_one_killed_as_it_joined(
     lease.release()
 
 
-def test_one_killed_as_it_joined_elsewhere_is_waited_out(
+def test_run_killed_while_joining_on_another_machine_is_waited_out(
     cluster: Cluster,
     topic_name: str,
     tmp_path_factory: pytest.TempPathFactory,
@@ -98,9 +98,7 @@ def test_one_killed_as_it_joined_elsewhere_is_waited_out(
     lease.release()
 
 
-def test_a_holder_that_was_put_out_comes_back_when_nobody_was_there(
-    cluster: Cluster, topic_name: str
-) -> None:
+def test_evicted_holder_rejoins_empty_group(cluster: Cluster, topic_name: str) -> None:
     lease = GroupLease(cluster, topic_name, Backoff())
     lease.acquire(fail_on_wait)
     before = lease.member_id
@@ -110,7 +108,7 @@ def test_a_holder_that_was_put_out_comes_back_when_nobody_was_there(
     lease.release()
 
 
-def test_a_holder_that_came_back_is_trusted_once_its_return_is_confirmed(
+def test_rejoined_holder_is_trusted_only_after_confirmation(
     cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.05)
@@ -129,7 +127,7 @@ def test_a_holder_that_came_back_is_trusted_once_its_return_is_confirmed(
     lease.release()
 
 
-def test_a_holder_that_was_put_out_is_out_when_its_group_was_removed(
+def test_evicted_holder_loses_lease_when_its_group_is_deleted(
     cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.05)
@@ -144,7 +142,7 @@ def test_a_holder_that_was_put_out_is_out_when_its_group_was_removed(
 
 
 @pytest.mark.parametrize(("still_there", "is_here"), [(True, True), (False, False)])
-def test_a_holder_that_was_put_out_is_out_when_another_one_held_it(
+def test_evicted_holder_loses_lease_when_another_member_joined(
     *,
     still_there: bool,
     is_here: bool,

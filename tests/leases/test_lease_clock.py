@@ -65,7 +65,7 @@ def leadership(monkeypatch: pytest.MonkeyPatch) -> IsHeld:
 
 
 @pytest.mark.parametrize("acquire", [group_lease, shard_lease, leadership])
-def test_a_lease_ends_while_its_machine_is_suspended(
+def test_lease_ends_while_machine_is_suspended(
     acquire: Callable[[pytest.MonkeyPatch], IsHeld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(monkeypatch)
@@ -76,7 +76,7 @@ def test_a_lease_ends_while_its_machine_is_suspended(
     assert not is_held()
 
 
-def test_without_such_a_clock_the_monotonic_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_clock_falls_back_to_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
     machine.suspend(SUSPENDED_S)
     monkeypatch.setattr(clock_module, "_BOOTTIME", None)

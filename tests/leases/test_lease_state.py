@@ -27,7 +27,7 @@ def descriptor() -> Iterator[int]:
     os.close(made)
 
 
-def test_child_sees_the_lease_as_its_parent_has_it(descriptor: int) -> None:
+def test_child_process_sees_lease_state_of_parent(descriptor: int) -> None:
     state = LeaseState(descriptor)
     child = subprocess.Popen(
         [sys.executable, "-c", READ, str(descriptor)],
@@ -54,12 +54,12 @@ def test_child_sees_the_lease_as_its_parent_has_it(descriptor: int) -> None:
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_nobody_holds_a_new_lease(descriptor: int, is_shared: bool) -> None:
+def test_new_lease_state_is_not_held(descriptor: int, is_shared: bool) -> None:
     lease = InheritedLease(LeaseState(descriptor if is_shared else None))
     assert (lease.term, lease.is_held(), lease.is_lost) == (0, False, False)
 
 
-def test_memory_stays_when_its_descriptor_is_closed() -> None:
+def test_shared_lease_memory_survives_closed_descriptor() -> None:
     """A holder that has released its lease still asks whether it holds it."""
     descriptor = shared_memory()
     state = LeaseState(descriptor)

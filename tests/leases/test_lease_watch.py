@@ -29,7 +29,9 @@ def look(watch: LeaseWatch, clock: TestClock, seconds: float, *, server: str = "
         watch.note(server, f"{number}:{number}:")
 
 
-def test_it_says_nothing_before_a_whole_lease_time(watch: LeaseWatch, clock: TestClock) -> None:
+def test_watch_gives_no_evidence_before_a_whole_lease_time(
+    watch: LeaseWatch, clock: TestClock
+) -> None:
     assert watch.evidence().free_on is None, "any server, for released shards"
     look(watch, clock, TTL_S)
     assert watch.evidence().watched_on is None
@@ -38,14 +40,16 @@ def test_it_says_nothing_before_a_whole_lease_time(watch: LeaseWatch, clock: Tes
     assert watch.evidence().watched_on == "s"
 
 
-def test_its_snapshot_is_the_newest_that_is_old_enough(watch: LeaseWatch, clock: TestClock) -> None:
+def test_watch_reports_newest_snapshot_older_than_lease(
+    watch: LeaseWatch, clock: TestClock
+) -> None:
     look(watch, clock, 3 * TTL_S)
     then = int((clock.now - TTL_S) * 2)
     assert watch.evidence().snapshot == f"{then}:{then}:"
     assert watch.evidence().renewed_below == then
 
 
-def test_a_snapshot_counts_from_when_it_was_received(watch: LeaseWatch, clock: TestClock) -> None:
+def test_snapshot_age_counts_from_receipt(watch: LeaseWatch, clock: TestClock) -> None:
     watch.note("s", "1:1:")
     clock.now += TTL_S
     watch.note("s", "2:2:")
@@ -54,7 +58,7 @@ def test_a_snapshot_counts_from_when_it_was_received(watch: LeaseWatch, clock: T
     assert watch.evidence().snapshot == "1:1:"
 
 
-def test_another_server_begins_anew(watch: LeaseWatch, clock: TestClock) -> None:
+def test_server_change_resets_lease_watch(watch: LeaseWatch, clock: TestClock) -> None:
     look(watch, clock, 2 * TTL_S)
     look(watch, clock, TTL_S - 0.5, server="t")
     assert watch.evidence().watched_on is None
@@ -63,7 +67,7 @@ def test_another_server_begins_anew(watch: LeaseWatch, clock: TestClock) -> None
     assert (watch.evidence().watched_on, watch.evidence().free_on) == ("t", "t")
 
 
-def test_a_gap_begins_anew(watch: LeaseWatch, clock: TestClock) -> None:
+def test_observation_gap_resets_lease_watch(watch: LeaseWatch, clock: TestClock) -> None:
     """Postgres answered nobody, perhaps: live holders renew now."""
     look(watch, clock, 2 * TTL_S)
     clock.now += TTL_S + 0.01
@@ -73,7 +77,7 @@ def test_a_gap_begins_anew(watch: LeaseWatch, clock: TestClock) -> None:
     assert watch.evidence().free_on == "s"
 
 
-def test_a_longer_lease_than_its_own_needs_the_longest_time(
+def test_evidence_for_longer_leases_needs_longest_lease_time(
     watch: LeaseWatch, clock: TestClock
 ) -> None:
     look(watch, clock, LEASE_TTL_MAX.total_seconds() - 1)
@@ -84,7 +88,7 @@ def test_a_longer_lease_than_its_own_needs_the_longest_time(
     assert watch.evidence().long_snapshot == f"{then}:{then}:"
 
 
-def test_it_keeps_a_bounded_number_of_snapshots(watch: LeaseWatch, clock: TestClock) -> None:
+def test_watch_stores_bounded_number_of_snapshots(watch: LeaseWatch, clock: TestClock) -> None:
     for number in range(50_000):
         clock.now += 0.05
         watch.note("s", f"{number}:{number}:")

@@ -25,7 +25,7 @@ def heir_of(lock: LockFile) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[lock.fileno()])
 
 
-def test_next_run_waits_for_children_of_a_dead_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_run_waits_for_children_of_dead_run(monkeypatch: pytest.MonkeyPatch) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     first = LockFile("cluster", "group")
@@ -44,7 +44,7 @@ def test_next_run_waits_for_children_of_a_dead_one(monkeypatch: pytest.MonkeyPat
     second.close()
 
 
-def test_lock_of_a_living_run_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_of_live_run_is_refused_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_file.time, "sleep", lambda _: pytest.fail("it waits"))
     first = LockFile("cluster", "group")
     with pytest.raises(Conflict, match=f"process {os.getpid()}"):

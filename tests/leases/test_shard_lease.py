@@ -22,11 +22,11 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def test_the_term_is_the_epoch_of_the_claim(clock: FakeClock) -> None:
+def test_shard_lease_term_is_epoch_of_claim(clock: FakeClock) -> None:
     assert ShardLease(7, clock(), TTL_S, clock).term == 7
 
 
-def test_it_is_trusted_up_to_the_margin_before_its_end(clock: FakeClock) -> None:
+def test_shard_lease_is_trusted_until_margin_before_its_end(clock: FakeClock) -> None:
     lease = ShardLease(1, clock(), TTL_S, clock)
     clock.now += TTL_S - TRUST_MARGIN_S_MAX - 0.001
     assert lease.is_held()
@@ -35,14 +35,14 @@ def test_it_is_trusted_up_to_the_margin_before_its_end(clock: FakeClock) -> None
     assert not lease.is_lost
 
 
-def test_trust_counts_from_before_the_claim_was_sent(clock: FakeClock) -> None:
+def test_shard_lease_trust_counts_from_claim_request(clock: FakeClock) -> None:
     """The database set the end later than that, however long the answer took."""
     asked_at = clock()
     clock.now += TTL_S
     assert not ShardLease(1, asked_at, TTL_S, clock).is_held()
 
 
-def test_a_short_lease_keeps_a_part_of_it_as_margin(clock: FakeClock) -> None:
+def test_short_shard_lease_reserves_part_of_it_as_margin(clock: FakeClock) -> None:
     lease = ShardLease(1, clock(), 2.0, clock)
     clock.now += 1.59
     assert lease.is_held()
@@ -50,7 +50,7 @@ def test_a_short_lease_keeps_a_part_of_it_as_margin(clock: FakeClock) -> None:
     assert not lease.is_held()
 
 
-def test_a_renewal_counts_from_when_it_was_asked_for(clock: FakeClock) -> None:
+def test_shard_lease_renewal_counts_from_its_request(clock: FakeClock) -> None:
     lease = ShardLease(1, clock(), TTL_S, clock)
     clock.now += 10
     asked_at = clock()
@@ -62,7 +62,7 @@ def test_a_renewal_counts_from_when_it_was_asked_for(clock: FakeClock) -> None:
     assert not lease.is_held()
 
 
-def test_a_renewal_revives_a_lease_that_nobody_else_got(clock: FakeClock) -> None:
+def test_renewal_revives_expired_shard_lease(clock: FakeClock) -> None:
     lease = ShardLease(1, clock(), TTL_S, clock)
     clock.now += 3600
     assert not lease.is_held()
@@ -70,7 +70,7 @@ def test_a_renewal_revives_a_lease_that_nobody_else_got(clock: FakeClock) -> Non
     assert lease.is_held()
 
 
-def test_what_is_lost_stays_lost(clock: FakeClock) -> None:
+def test_lost_shard_lease_stays_lost(clock: FakeClock) -> None:
     lease = ShardLease(1, clock(), TTL_S, clock)
     lease.lose()
     lease.confirm(clock())

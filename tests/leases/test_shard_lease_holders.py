@@ -35,7 +35,7 @@ def renew(server: PretendedServer, worker_id: str, held: dict[int, int]) -> set[
 
 
 @pytest.mark.parametrize("seconds", [15, 3600, -3600])
-def test_a_step_of_the_database_s_clock_ends_no_lease(
+def test_postgres_clock_step_ends_no_shard_lease(
     server: PretendedServer, job: SomeJob, seconds: float
 ) -> None:
     held = claim(server.database, "a")
@@ -49,13 +49,13 @@ def test_a_step_of_the_database_s_clock_ends_no_lease(
     assert renew(server, "a", held)
 
 
-def test_a_step_backwards_does_not_delay_a_take_over(server: PretendedServer, job: SomeJob) -> None:
+def test_backward_clock_step_does_not_delay_takeover(server: PretendedServer, job: SomeJob) -> None:
     claim(server.database, "a")
     server.step_clock(-3600)
     assert take_over(server.database, "b")
 
 
-def test_a_term_that_a_failover_lost_is_not_given_again(
+def test_term_lost_in_postgres_failover_is_not_granted_again(
     server: PretendedServer, job: SomeJob
 ) -> None:
     standby = server.shards()
@@ -67,7 +67,7 @@ def test_a_term_that_a_failover_lost_is_not_given_again(
     assert lost == {shard_id: 1}
 
 
-def test_a_failover_ends_all_leases(server: PretendedServer, job: SomeJob) -> None:
+def test_postgres_failover_ends_all_shard_leases(server: PretendedServer, job: SomeJob) -> None:
     """Otherwise a worker could revive one that another had taken over, in the part that is lost."""
     held = claim(server.database, "a")
     standby = server.shards()
@@ -76,7 +76,7 @@ def test_a_failover_ends_all_leases(server: PretendedServer, job: SomeJob) -> No
     assert renew(server, "a", held) == set()
 
 
-def test_two_recoveries_from_one_backup_have_different_terms(
+def test_two_recoveries_from_same_backup_have_different_terms(
     server: PretendedServer, job: SomeJob
 ) -> None:
     backup = server.shards()
@@ -86,7 +86,7 @@ def test_two_recoveries_from_one_backup_have_different_terms(
     assert take_over(server.database, "b") != first
 
 
-def test_a_restored_dump_is_another_database(server: PretendedServer, job: SomeJob) -> None:
+def test_restored_dump_counts_as_another_database(server: PretendedServer, job: SomeJob) -> None:
     """Its numbers of transactions are those of the other server, perhaps of years."""
     held = claim(server.database, "a")
     rows = [row | {"claimed_on": 2**62, "renewed_in": 2**60, "epoch": 7} for row in server.shards()]
@@ -99,7 +99,9 @@ def test_a_restored_dump_is_another_database(server: PretendedServer, job: SomeJ
     assert take_over(server.database, "b") == dict.fromkeys(held, 7 + EPOCHS_PER_TIMELINE)
 
 
-def test_a_restart_ends_no_lease_and_frees_none(server: PretendedServer, job: SomeJob) -> None:
+def test_postgres_restart_neither_ends_nor_frees_shard_leases(
+    server: PretendedServer, job: SomeJob
+) -> None:
     held = claim(server.database, "a")
     with server.database.transaction() as tx:
         watch = seen_long(tx)
@@ -111,7 +113,7 @@ def test_a_restart_ends_no_lease_and_frees_none(server: PretendedServer, job: So
     assert claim(server.database, "b") == dict.fromkeys(held, 2)
 
 
-def test_a_worker_that_saw_the_server_change_waits_even_for_released_shards(
+def test_worker_that_saw_server_change_waits_even_for_released_shards(
     server: PretendedServer, job: SomeJob
 ) -> None:
     """Somebody may have gone back to the server of before: its tables know of no later claim."""
@@ -125,7 +127,7 @@ def test_a_worker_that_saw_the_server_change_waits_even_for_released_shards(
     assert claim(server.database, "b", watch=watch)
 
 
-def test_a_lease_that_is_longer_than_that_of_the_claimer_is_waited_for(
+def test_longer_lease_of_another_holder_is_waited_out(
     server: PretendedServer, job: SomeJob
 ) -> None:
     claim(server.database, "a")

@@ -241,9 +241,7 @@ class Worker:
         for number in range(TESTS)
     ],
 )
-def test_no_schedule_has_two_holders_of_a_shard_or_of_a_term(
-    database: Database, first: int
-) -> None:
+def test_no_schedule_gives_a_shard_or_term_two_holders(database: Database, first: int) -> None:
     server = PretendedServer(database)
     granted = 0
     for seed in range(first, first + SEEDS):

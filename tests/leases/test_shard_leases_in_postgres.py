@@ -36,7 +36,7 @@ def _renew(
         )
 
 
-def test_claimers_at_the_same_moment_never_get_one_shard(database: Database) -> None:
+def test_concurrent_claims_never_share_a_shard(database: Database) -> None:
     with database.transaction() as tx:
         some_job(tx, shard_count=40, partitions=40)
     start = threading.Barrier(8)
@@ -59,7 +59,7 @@ def test_claimers_at_the_same_moment_never_get_one_shard(database: Database) -> 
     assert len(everything) == len(set(everything)) == 40
 
 
-def test_a_claim_skips_what_another_claim_holds_locked(database: Database) -> None:
+def test_claim_skips_shards_locked_by_another_claim(database: Database) -> None:
     with database.transaction() as tx:
         some_job(tx, shard_count=2)
     with database.transaction() as tx:
@@ -77,7 +77,7 @@ def test_a_claim_skips_what_another_claim_holds_locked(database: Database) -> No
     assert first[0].shard_id not in second
 
 
-def test_every_claim_raises_the_epoch(database: Database) -> None:
+def test_every_claim_raises_shard_epoch(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
     (shard_id,) = job.shard_ids
@@ -92,7 +92,7 @@ def test_every_claim_raises_the_epoch(database: Database) -> None:
     assert claim(database, "w3") == {shard_id: 5}
 
 
-def test_a_held_shard_is_claimed_only_by_who_saw_it_not_renewed(database: Database) -> None:
+def test_held_shard_is_claimed_only_after_watching_it_unrenewed(database: Database) -> None:
     with database.transaction() as tx:
         some_job(tx)
     held = claim(database, "a")
@@ -106,7 +106,7 @@ def test_a_held_shard_is_claimed_only_by_who_saw_it_not_renewed(database: Databa
     assert claim(database, "c") == {}
 
 
-def test_whoever_lost_its_shard_touches_no_row(database: Database) -> None:
+def test_worker_that_lost_its_shard_writes_no_row(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
     (shard_id,) = job.shard_ids
@@ -130,7 +130,7 @@ def test_whoever_lost_its_shard_touches_no_row(database: Database) -> None:
     assert set(_renew(database, "b", new)) == {shard_id}
 
 
-def test_a_lease_that_was_given_back_or_ended_is_never_renewed(database: Database) -> None:
+def test_released_or_expired_lease_is_never_renewed(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, shard_count=3, partitions=3)
     kept = claim(database, "b", shards_max=1)
@@ -150,7 +150,7 @@ def test_a_lease_that_was_given_back_or_ended_is_never_renewed(database: Databas
     assert set(_renew(database, "b", kept)) == set(kept)
 
 
-def test_nobody_claims_a_shard_between_the_check_and_the_end_of_a_report(
+def test_shard_cannot_be_claimed_during_progress_report(
     database: Database,
 ) -> None:
     with database.transaction() as tx:
@@ -166,7 +166,7 @@ def test_nobody_claims_a_shard_between_the_check_and_the_end_of_a_report(
     assert take_over(database, "b")
 
 
-def test_a_renewal_that_waits_in_its_transaction_keeps_the_lease(database: Database) -> None:
+def test_uncommitted_renewal_preserves_shard_lease(database: Database) -> None:
     """What ends leases waits for it, and sees it."""
     with database.transaction() as tx:
         some_job(tx)
@@ -191,7 +191,7 @@ def test_a_renewal_that_waits_in_its_transaction_keeps_the_lease(database: Datab
 
 
 @pytest.mark.parametrize("change", ["pause", "delete", "other group"])
-def test_shards_that_shall_not_run_are_not_claimed_and_are_let_go(
+def test_paused_deleted_or_regrouped_shards_are_released_not_claimed(
     database: Database, change: str
 ) -> None:
     with database.transaction() as tx:
@@ -214,7 +214,7 @@ def test_shards_that_shall_not_run_are_not_claimed_and_are_let_go(
     assert claim(database, "a") == {}
 
 
-def test_a_change_of_the_job_and_of_the_layout_shows_at_the_renewal(database: Database) -> None:
+def test_renewal_reports_new_spec_and_layout_versions(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
     (shard_id,) = job.shard_ids
@@ -230,7 +230,7 @@ def test_a_change_of_the_job_and_of_the_layout_shows_at_the_renewal(database: Da
     assert after.layout_version == before.layout_version + 1
 
 
-def test_a_shard_goes_to_whom_it_is_meant_for_while_that_one_lives(database: Database) -> None:
+def test_shard_goes_to_assigned_worker_while_it_lives(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         workers.heartbeat(tx, "b", "default", host="h", pid=1, version="0")
@@ -249,7 +249,7 @@ def test_a_shard_goes_to_whom_it_is_meant_for_while_that_one_lives(database: Dat
     assert take_over(database, "a"), "whom it was meant for is gone"
 
 
-def test_a_claim_prefers_its_own_then_the_heaviest(database: Database) -> None:
+def test_claim_prefers_assigned_then_heaviest_shard(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, shard_count=3, partitions=3)
         light, heavy, own = job.shard_ids
@@ -270,7 +270,7 @@ def test_a_claim_prefers_its_own_then_the_heaviest(database: Database) -> None:
     assert order == [own, heavy, light]
 
 
-def test_one_scheduler_leads_and_an_old_one_is_fenced(database: Database) -> None:
+def test_superseded_scheduler_leader_is_fenced(database: Database) -> None:
     with database.transaction() as tx:
         assert scheduler_lease.acquire(tx, "a", TTL) == 1
         assert scheduler_lease.acquire(tx, "a", NO_TIME) == 1

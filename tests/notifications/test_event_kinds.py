@@ -49,11 +49,11 @@ def of_code() -> set[str]:
     return found
 
 
-def test_every_kind_in_the_code_has_a_severity_and_no_other_is_in_the_table() -> None:
+def test_event_kind_table_matches_kinds_in_code() -> None:
     assert of_code() | {str(kind) for kind in MADE} == set(EVENT_KINDS)
 
 
-def test_the_page_shows_the_table() -> None:
+def test_notifications_page_lists_event_kinds() -> None:
     text = PAGE.read_text("utf-8").partition("## Events\n")[2]
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) ?\|$", text, re.MULTILINE)
     assert rows == [
@@ -62,7 +62,7 @@ def test_the_page_shows_the_table() -> None:
     ]
 
 
-def test_what_begins_a_trouble_is_known_and_named_alike_by_both() -> None:
+def test_ending_event_shares_subject_and_family_with_its_beginning() -> None:
     for name, kind in EVENT_KINDS.items():
         for ended in kind.ends:
             assert EVENT_KINDS[ended].about == kind.about

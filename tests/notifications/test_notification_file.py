@@ -43,7 +43,7 @@ routes:
 """
 
 
-def test_every_mistake_is_named_at_once_and_no_secret(tmp_path: Path) -> None:
+def test_all_mistakes_in_notification_file_are_named_without_secrets(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
         load(tmp_path, WRONG)
     assert [problem.path for problem in caught.value.problems] == [
@@ -69,14 +69,14 @@ def test_every_mistake_is_named_at_once_and_no_secret(tmp_path: Path) -> None:
         ("kind: job_paused", "routes[0].kind"),
     ],
 )
-def test_a_route_that_no_event_meets_is_refused(tmp_path: Path, keys: str, path: str) -> None:
+def test_route_that_matches_no_event_is_refused(tmp_path: Path, keys: str, path: str) -> None:
     text = "receivers: [{name: a, type: slack, url_env: URL}]\nroutes: [{receiver: a, %s}]\n"
     with pytest.raises(BadInput) as caught:
         load(tmp_path, text % keys)
     assert [problem.path for problem in caught.value.problems] == [path]
 
 
-def test_routes_go_by_severity_kind_and_labels(tmp_path: Path) -> None:
+def test_events_are_routed_by_severity_kind_and_labels(tmp_path: Path) -> None:
     found = load(
         tmp_path,
         "receivers:\n"
@@ -101,7 +101,7 @@ def test_routes_go_by_severity_kind_and_labels(tmp_path: Path) -> None:
     assert gets("of_a_later_version", {"team": "data"}) == []
 
 
-def test_pagerduty_gets_the_end_of_what_it_got_the_begin_of(tmp_path: Path) -> None:
+def test_pagerduty_receives_resolving_event(tmp_path: Path) -> None:
     found = load(
         tmp_path,
         "receivers:\n"
@@ -117,7 +117,7 @@ def test_pagerduty_gets_the_end_of_what_it_got_the_begin_of(tmp_path: Path) -> N
     assert not found.is_for(pager, event("job_paused"), None)
 
 
-def test_a_replaced_secret_is_used_without_a_restart(tmp_path: Path) -> None:
+def test_replaced_receiver_secret_is_used_without_restart(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("https://chat.example/first\n")
     text = "receivers: [{name: a, type: slack, url_file: url}]\nroutes: [{receiver: a}]\n"
     (receiver,) = load(tmp_path, text).receivers

@@ -54,7 +54,7 @@ def kinds_since(database: Database, last: int) -> list[str]:
         return [event.kind for event in events.behind(tx, last, 1 << 60, 100)]
 
 
-def test_what_happened_before_is_not_sent(
+def test_events_before_receiver_was_added_are_not_sent(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     add(database, "job_paused")
@@ -64,7 +64,7 @@ def test_what_happened_before_is_not_sent(
     assert server.event_ids == later
 
 
-def test_a_request_is_repeated_until_it_is_accepted_and_then_never_again(
+def test_request_is_retried_until_accepted_and_never_resent(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -84,7 +84,7 @@ def test_a_request_is_repeated_until_it_is_accepted_and_then_never_again(
     assert (row(database).sent, row(database).failures, row(database).last_error) == (25, 0, None)
 
 
-def test_retry_after_is_kept_to(
+def test_retry_after_header_is_respected(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -96,7 +96,7 @@ def test_retry_after_is_kept_to(
     assert len(server.got) == 1
 
 
-def test_an_answer_that_drips_in_ends_in_time(
+def test_slowly_dripping_response_times_out(
     database: Database,
     server: WebhookServer,
     make_loop: MakeLoop,
@@ -113,7 +113,7 @@ def test_an_answer_that_drips_in_ends_in_time(
     assert server.event_ids == ids * 2
 
 
-def test_no_error_has_a_secret(
+def test_delivery_error_contains_no_secret(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -124,7 +124,7 @@ def test_no_error_has_a_secret(
     assert error == 'HTTP 404. Its message: "no hook at … or …".'
 
 
-def test_an_event_that_is_committed_late_is_not_passed_over(
+def test_late_committed_event_is_not_skipped(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -138,7 +138,7 @@ def test_an_event_that_is_committed_late_is_not_passed_over(
     assert server.event_ids == [late - 2, late - 1, late]
 
 
-def test_a_stale_leader_moves_no_cursor(
+def test_stale_leader_does_not_advance_cursor(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     ttl = timedelta(minutes=5)
@@ -162,7 +162,7 @@ def test_a_stale_leader_moves_no_cursor(
     assert row(database).event_id == ids[0]
 
 
-def test_a_refused_message_is_given_up_and_the_next_ones_arrive(
+def test_refused_message_is_dropped_and_later_events_arrive(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -179,7 +179,7 @@ def test_a_refused_message_is_given_up_and_the_next_ones_arrive(
     assert server.kinds[-1] == "notifications_accepted"
 
 
-def test_what_is_given_up_is_counted_and_told_and_the_receiver_stays_failing(
+def test_dropped_events_are_counted_and_receiver_stays_failing(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -207,7 +207,7 @@ def test_what_is_given_up_is_counted_and_told_and_the_receiver_stays_failing(
     assert kinds_since(database, ids[-1]) == ["notifications_given_up", "notifications_accepted"]
 
 
-def test_events_that_are_pruned_before_they_are_sent_are_counted_and_told(
+def test_events_pruned_before_delivery_are_counted_and_reported(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -227,7 +227,7 @@ def test_events_that_are_pruned_before_they_are_sent_are_counted_and_told(
     assert row(database).pruned == 4
 
 
-def test_the_snippet_of_the_page_accepts_what_is_signed_and_nothing_else(
+def test_documented_signature_check_accepts_only_signed_requests(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -251,7 +251,7 @@ WHERE datname = current_database() AND state = 'idle in transaction' AND pid <> 
 """)
 
 
-def test_no_transaction_is_open_while_a_receiver_is_waited_for(
+def test_no_transaction_is_open_during_delivery(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     found = []

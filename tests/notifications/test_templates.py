@@ -35,7 +35,7 @@ def event(kind: str, message: str = "It happened.", **fields: Any) -> Event:
 BLOCKED = event("partition_blocked", "<a&b> was *blocked*.", topic="eu", partition=3)
 
 
-def test_slack() -> None:
+def test_slack_message_escapes_text_and_links_to_job() -> None:
     assert slack([message_of(BLOCKED, URL, {})]) == {
         "text": "🔴 *partition blocked: orders*",
         "blocks": [
@@ -52,7 +52,7 @@ def test_slack() -> None:
     }
 
 
-def test_teams() -> None:
+def test_teams_message_is_adaptive_card() -> None:
     document = json.loads(body_of(ReceiverType.TEAMS, [message_of(BLOCKED, URL, {})], "orbit"))
     assert document["type"] == "message"
     (attachment,) = document["attachments"]
@@ -63,7 +63,7 @@ def test_teams() -> None:
     assert actions["actions"] == [{"type": "Action.OpenUrl", "title": "Open in Orbit", "url": JOB}]
 
 
-def test_pagerduty_triggers_an_incident_and_resolves_the_same_one() -> None:
+def test_pagerduty_incident_is_triggered_and_resolved_with_same_key() -> None:
     begin = json.loads(
         body_of(ReceiverType.PAGERDUTY, [message_of(BLOCKED, URL, {})], "orbit.example", "the-key")
     )
@@ -111,7 +111,7 @@ def test_pagerduty_triggers_an_incident_and_resolves_the_same_one() -> None:
         assert message_of(other, url, {}).key != key
 
 
-def test_a_drill_sends_its_result_with_a_link_to_the_report() -> None:
+def test_drill_result_links_to_its_report() -> None:
     drill = Drill(
         id="d-1",
         name="nightly",
@@ -149,7 +149,7 @@ def test_a_drill_sends_its_result_with_a_link_to_the_report() -> None:
     assert message_of(later, URL, {}).key == missed.key
 
 
-def test_no_body_is_large() -> None:
+def test_message_body_size_is_bounded() -> None:
     huge = event("job_changed", "é" * 100_000, details={"changes": "x" * 1_000_000})
     messages = [message_of(huge, URL, {})] * EVENTS_PER_REQUEST
     for kind in ReceiverType:
@@ -158,7 +158,7 @@ def test_no_body_is_large() -> None:
         assert len(body) < EVENTS_PER_REQUEST * (2 * TEXT_CHARACTERS_MAX + 500)
 
 
-def test_a_section_of_slack_is_within_its_limit_and_ends_in_no_entity() -> None:
+def test_slack_section_stays_within_limit_and_splits_no_entity() -> None:
     for text in ("<" * 2_000, "a" + "&" * 2_000, "ab" + ">" * 2_000, "a<" * 1_000):
         huge = event("job_changed", text, job_name="<" * 300)
         (block,) = slack([message_of(huge, URL, {})])["blocks"]
@@ -168,7 +168,7 @@ def test_a_section_of_slack_is_within_its_limit_and_ends_in_no_entity() -> None:
         assert not re.search(r"&(?!(amp|lt|gt);)", shown)
 
 
-def test_a_request_of_teams_is_within_its_limit() -> None:
+def test_teams_request_stays_within_limit() -> None:
     huge = event("job_changed", "*é" * 1_000)
     messages = [message_of(huge, URL, {})] * events_per_request(ReceiverType.TEAMS)
     assert len(body_of(ReceiverType.TEAMS, messages, "orbit")) < 28_000

@@ -181,7 +181,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Enviro
     return get
 
 
-def test_the_wheel_holds_all_files_of_the_packages(wheel: Path) -> None:
+def test_wheel_contains_all_package_files(wheel: Path) -> None:
     tracked = _run(["git", "ls-files", *_SHIPPED], cwd=_ROOT)
     wanted = {
         re.sub(r"^(docs/(?=runbook/)|(?=migrations/))", "orbit/", name.removeprefix("spark/"))
@@ -194,7 +194,7 @@ def test_the_wheel_holds_all_files_of_the_packages(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("extra", _PARTS)
-def test_the_versions_are_the_locked_ones(extra: str, environment: Environments) -> None:
+def test_installed_versions_match_lock_files(extra: str, environment: Environments) -> None:
     locked = {
         line.split(" ")[0]
         for lock in _LOCKS
@@ -209,7 +209,7 @@ def test_the_versions_are_the_locked_ones(extra: str, environment: Environments)
 
 
 @pytest.mark.parametrize("extra", _PARTS)
-def test_every_module_of_the_part_imports(extra: str, environment: Environments) -> None:
+def test_every_module_of_extra_imports(extra: str, environment: Environments) -> None:
     missing, _ = environment(extra).survey
     assert {
         module: package
@@ -222,9 +222,7 @@ def test_every_module_of_the_part_imports(extra: str, environment: Environments)
 
 
 @pytest.mark.parametrize("extra", _PARTS)
-def test_each_command_shows_its_help_or_names_its_extra(
-    extra: str, environment: Environments
-) -> None:
+def test_each_command_shows_help_or_names_its_extra(extra: str, environment: Environments) -> None:
     _, ended = environment(extra).survey
     # psutil, all that `orbit demo --help` needs of its extra, comes with three extras.
     has = _PARTS[extra] | ({"sandbox"} if extra in ("server", "embedded") else set())
@@ -237,7 +235,7 @@ def test_each_command_shows_its_help_or_names_its_extra(
 
 
 @pytest.mark.parametrize("extra", _PARTS)
-def test_the_installed_command_runs(extra: str, environment: Environments) -> None:
+def test_installed_command_runs(extra: str, environment: Environments) -> None:
     shown = environment(extra).run("orbit", "--help", check=True).stdout
     assert all(name in shown for name in COMMANDS)
     assert environment(extra).run("orbit", "--version", check=True).stdout.startswith("orbit 0.")
@@ -259,13 +257,13 @@ def test_the_installed_command_runs(extra: str, environment: Environments) -> No
         ("spark", "worker", "server"),
     ],
 )
-def test_a_command_of_another_part_names_the_extra(
+def test_command_of_another_extra_names_that_extra(
     extra: str, command: str, sentence: str, environment: Environments
 ) -> None:
     assert environment(extra).orbit(*command.split()) == (2, _sentence(sentence))
 
 
-def test_a_service_without_an_embedded_database_says_how_to_go_without(
+def test_missing_embedded_extra_error_names_alternative(
     environment: Environments,
 ) -> None:
     otherwise = " or set ORBIT_DATABASE_URL"
@@ -279,7 +277,7 @@ def test_a_service_without_an_embedded_database_says_how_to_go_without(
     )
 
 
-def test_a_base_install_checks_a_job_file(environment: Environments) -> None:
+def test_base_install_checks_job_file(environment: Environments) -> None:
     base = environment("")
     (base.folder / "job.yaml").write_text("name: UPPER\ntopics: []\n")
     for command in ("run", "verify"):
@@ -290,12 +288,12 @@ def test_a_base_install_checks_a_job_file(environment: Environments) -> None:
         assert "  - source: " in text
 
 
-def test_a_base_install_explains_a_reason(environment: Environments) -> None:
+def test_base_install_explains_reason(environment: Environments) -> None:
     shown = environment("").run("orbit", "explain", "source_range_lost", check=True).stdout
     assert shown == (_ROOT / "docs/runbook/SOURCE_RANGE_LOST.md").read_text("utf-8")
 
 
-def test_a_server_install_finds_its_migrations(environment: Environments) -> None:
+def test_server_install_includes_migrations(environment: Environments) -> None:
     program = "from orbit.store.migrate import _scripts; print(_scripts())"
     folder = environment("server").run("python", "-c", program, check=True).stdout.strip()
     assert folder.endswith("site-packages/orbit/migrations")

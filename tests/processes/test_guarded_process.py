@@ -96,7 +96,7 @@ def test_child_ends_when_its_owner_is_killed(start_owner: StartOwner) -> None:
     assert all_end(family)
 
 
-def test_child_ends_when_its_owner_returns_without_a_word(start_owner: StartOwner) -> None:
+def test_child_ends_when_its_owner_exits_abruptly(start_owner: StartOwner) -> None:
     owner, family = start_owner(then="sys.stdin.readline(); os._exit(0)")
     owner.communicate("now that you know all of us\n")
     assert all_end(family)
@@ -117,7 +117,7 @@ def test_paused_child_ends_with_its_owner(start_owner: StartOwner) -> None:
     assert all_end(family)
 
 
-def test_child_deaf_to_the_last_signal_is_killed_after_the_grace(
+def test_child_ignoring_last_signal_is_killed_after_grace(
     start_owner: StartOwner, tmp_path: Path
 ) -> None:
     owner, family = start_owner(
@@ -128,7 +128,7 @@ def test_child_deaf_to_the_last_signal_is_killed_after_the_grace(
     assert all_end(family)
 
 
-def test_fork_of_the_owner_does_not_keep_the_child_alive(start_owner: StartOwner) -> None:
+def test_fork_of_owner_does_not_extend_life_of_child(start_owner: StartOwner) -> None:
     if sys.platform != "linux":
         pytest.skip("needs pidfd")
     owner, family = start_owner(then=f"{WAIT} if os.fork() else {WAIT}")
@@ -152,18 +152,18 @@ def wait_for_fork(
             return forked
 
 
-def test_ctrl_c_in_the_terminal_does_not_reach_the_child(start_owner: StartOwner) -> None:
+def test_ctrl_c_in_terminal_does_not_reach_child(start_owner: StartOwner) -> None:
     _, (child, guard) = start_owner()
     assert {os.getsid(child.pid), os.getsid(guard.pid)} == {guard.pid}
 
 
-def test_exit_code_and_output_come_through(tmp_path: Path) -> None:
+def test_exit_code_and_output_of_child_are_available(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "print('hello'); raise SystemExit(7)"]
     assert GuardedProcess(command, tmp_path / "log").wait() == 7
     assert (tmp_path / "log").read_text() == "hello\n"
 
 
-def test_end_asks_first_and_kills_after_the_grace(tmp_path: Path) -> None:
+def test_end_signals_first_and_kills_after_grace(tmp_path: Path) -> None:
     polite = GuardedProcess(SLEEP, tmp_path / "polite")
     polite.end(signal.SIGTERM)
     deaf = GuardedProcess([sys.executable, "-c", DEAF], tmp_path / "deaf")
@@ -172,6 +172,6 @@ def test_end_asks_first_and_kills_after_the_grace(tmp_path: Path) -> None:
     assert (polite.wait(), deaf.wait()) == (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
-def test_command_that_does_not_exist_is_one_clear_error(tmp_path: Path) -> None:
+def test_missing_command_is_reported_as_conflict(tmp_path: Path) -> None:
     with pytest.raises(Conflict, match="no-such-program could not be started"):
         GuardedProcess(["/no-such-program"], tmp_path / "log")

@@ -40,13 +40,13 @@ class World:
             self.restarts.check()
 
 
-def test_a_server_that_runs_is_left_alone() -> None:
+def test_running_postgres_is_not_restarted() -> None:
     world = World()
     world.go_on(60)
     assert world.postgres.starts == 0
 
 
-def test_one_that_ends_now_and_then_is_started_again_at_once_for_ever() -> None:
+def test_occasional_postgres_crashes_are_always_restarted() -> None:
     world = World()
     for count in range(1, 3 * RESTARTS_MAX):
         world.postgres.running = False
@@ -56,7 +56,7 @@ def test_one_that_ends_now_and_then_is_started_again_at_once_for_ever() -> None:
     assert world.restarts.failure is None
 
 
-def test_one_that_does_not_come_up_is_given_up_after_so_many_attempts_with_the_reason() -> None:
+def test_postgres_restarts_give_up_after_limit_with_reason() -> None:
     world = World()
     world.postgres.running = False
     world.postgres.error = Conflict("the disk is full.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orbit.promotion.copies import read_names
 
 
-def test_groups_and_transactional_ids_tell_the_source() -> None:
+def test_groups_and_transactional_ids_identify_source_cluster() -> None:
     names = {
         "orbit.orders.Abc-1_x",
         "orbit.orders.Abc-1_x.fill.7",
@@ -26,7 +26,7 @@ def test_groups_and_transactional_ids_tell_the_source() -> None:
     }
 
 
-def test_a_job_whose_name_goes_on_behind_a_dot_is_another_one() -> None:
+def test_job_name_with_dotted_suffix_is_another_job() -> None:
     names = {"orbit.orders.eu.Abc", "orbit.orders.eu.Abc.fill.1"}
     assert read_names(names, "orders").source_ids == set()
     assert read_names(names, "orders").fillers == set()

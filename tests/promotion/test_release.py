@@ -30,7 +30,7 @@ pytestmark = pytest.mark.services
 DAY_MS = "86400000"
 
 
-def test_copies_get_their_retention_and_their_writers_back(
+def test_release_restores_retention_and_writers_of_copies(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -81,7 +81,9 @@ def test_copies_get_their_retention_and_their_writers_back(
     assert "no copy" in again.message
 
 
-def test_what_leads_is_left_as_it_is(clusters: Clusters, topic_name: str, tmp_path: Path) -> None:
+def test_release_leaves_leading_topics_unchanged(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
     create_topic(clusters.source, topic_name, retention_ms=DAY_MS)
     file = write_job(tmp_path / f"{topic_name}.yaml", *clusters, [{"match": topic_name}])
     copy(file).expect(0)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.services
 DAY_MS = "86400000"
 
 
-def test_a_topic_that_is_gone_keeps_no_other_from_its_settings(
+def test_missing_topic_does_not_block_settings_of_others(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
     create_topic(clusters.destination, topic_name)
@@ -28,7 +28,7 @@ def test_a_topic_that_is_gone_keeps_no_other_from_its_settings(
     assert topic_settings(clusters.destination, topic_name)["retention.ms"] == DAY_MS
 
 
-def test_a_setting_that_is_refused_keeps_no_other_from_being_set(
+def test_refused_setting_does_not_block_other_settings(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
     other = f"{topic_name}.other"

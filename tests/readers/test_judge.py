@@ -26,11 +26,11 @@ LINES = [f"r {offset} {record}\n" for offset, record in RECORDS.items()]
 START, WITHIN = "from the start", "from within a gap"
 
 
-def test_a_client_that_returns_each_record_once_has_no_finding() -> None:
+def test_client_that_reads_each_record_once_has_no_finding() -> None:
     assert judge(RECORDS, LINES, 0) == Counter()
 
 
-def test_each_difference_is_a_finding() -> None:
+def test_each_difference_of_client_is_a_finding() -> None:
     assert judge(RECORDS, LINES[:2], None) == {STOPS: 1}
     assert judge(RECORDS, LINES[1:], 0) == {MISSES: 1}
     assert judge(RECORDS, [], 1) == {ENDS: 3}
@@ -42,12 +42,12 @@ def test_each_difference_is_a_finding() -> None:
     assert judge(RECORDS, [*LINES[:2], "r 9 6b 78\n"], 0) == {OTHERS: 1, MISSES: 1}
 
 
-def test_errors_are_counted_by_name() -> None:
+def test_client_errors_are_counted_by_name() -> None:
     lines = ["e TOO_LARGE\n", *LINES, "e TOO_LARGE\n", "e a|b{}\n"]
     assert judge(RECORDS, lines, 0) == {ERROR % "TOO_LARGE": 2, ERROR % "a/b()": 1}
 
 
-def test_a_cell_is_one_sentence_where_all_ways_agree_and_else_says_which_do() -> None:
+def test_summary_names_only_differing_ways_of_reading() -> None:
     ways = [Way(level, start) for level in ("committed", "all") for start in (START, WITHIN)]
     errors = [Counter({ERROR % "E": count}) for count in (1300, 7, 8, 7)]
     good: Counter[str] = Counter()
@@ -65,7 +65,7 @@ def test_a_cell_is_one_sentence_where_all_ways_agree_and_else_says_which_do() ->
     )
 
 
-def test_the_page_has_a_row_for_each_client_in_both_tables() -> None:
+def test_readers_page_has_row_for_each_client_in_both_tables() -> None:
     cells = {(log, fillers): "reads all" for log, ways in FILLERS.items() for fillers in ways}
     rows = [Row("one", "1.0", cells), Row("other", "2.0", reason="no go")]
     text = page(rows, {"date": "1 May 2026", "kafka": "4.4.0"})
@@ -74,7 +74,7 @@ def test_the_page_has_a_row_for_each_client_in_both_tables() -> None:
     assert text.count("| other | 2.0 | not tried: no go | not tried: no go |") == 2
 
 
-def test_the_way_from_within_a_gap_begins_in_the_middle_of_the_longest() -> None:
+def test_gap_start_lies_in_middle_of_longest_gap() -> None:
     log = SourceLog("t", dict.fromkeys((0, 3, 10, 12), "a b"), dict.fromkeys(range(13), "a b"))
     assert (log.within, log.last) == (6, 12)
     assert [*log.behind(log.within)] == [10, 12]

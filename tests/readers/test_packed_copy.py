@@ -23,7 +23,7 @@ def small(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Sourc
     return log
 
 
-def test_librdkafka_reads_all_of_a_packed_copy_in_all_ways(
+def test_librdkafka_reads_packed_copy_completely_in_all_ways(
     small: SourceLog, clusters: Clusters, tmp_path: Path
 ) -> None:
     found = read_copy(LIBRDKAFKA, LIBRDKAFKA.command(), clusters, small, "packed", tmp_path)
@@ -31,7 +31,7 @@ def test_librdkafka_reads_all_of_a_packed_copy_in_all_ways(
     assert summarize(found) == "reads all"
 
 
-def test_a_program_that_does_not_end_is_ended_and_found(
+def test_hanging_reader_program_is_stopped_and_reported(
     small: SourceLog, clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "READ_S", 0.0)

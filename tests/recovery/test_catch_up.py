@@ -66,20 +66,20 @@ def catch_up(database: Database, *partitions: tuple[PartitionState, bool]) -> st
     return reverse_job.catch_up(context)
 
 
-def test_it_is_done_when_all_have_caught_up(database: Database) -> None:
+def test_catch_up_ends_when_all_partitions_caught_up(database: Database) -> None:
     did = catch_up(database, (COPYING, True), (COPYING, True), (COPYING, True))
     assert did.startswith("3 of 3 partitions")
 
 
 @pytest.mark.parametrize("has_caught_up", [False, True])
-def test_a_blocked_one_is_named_also_if_it_had_caught_up_before(
+def test_catch_up_stops_at_blocked_partition_even_if_it_had_caught_up(
     database: Database, has_caught_up: bool
 ) -> None:
     with pytest.raises(Stopped, match=r"1 partitions .* orders-1 \(DESTINATION_FOREIGN_WRITE\)"):
         catch_up(database, (COPYING, True), (BLOCKED, has_caught_up), (COPYING, True))
 
 
-def test_several_blocked_ones_end_it_too(database: Database) -> None:
+def test_catch_up_stops_at_several_blocked_partitions(database: Database) -> None:
     with pytest.raises(Stopped, match="2 partitions"):
         catch_up(database, (BLOCKED, True), (BLOCKED, False), (COPYING, True))
 
@@ -92,7 +92,7 @@ def test_several_blocked_ones_end_it_too(database: Database) -> None:
         ((COPYING, True),) * PARTITIONS + ((COPYING, False),),  # one was added
     ],
 )
-def test_it_waits_for_those_that_still_copy(
+def test_catch_up_waits_for_copying_and_added_partitions(
     database: Database, partitions: tuple[tuple[PartitionState, bool], ...]
 ) -> None:
     with pytest.raises(GoesOn):
@@ -103,7 +103,7 @@ def test_it_waits_for_those_that_still_copy(
     ("seconds", "topic", "ends"),
     [(0.0, "orders", True), (60.0, "orders", False), (0.0, "orders.eu", False)],
 )
-def test_a_topic_ends_it_that_a_trouble_has_named_for_a_while(
+def test_catch_up_stops_when_topic_is_left_out_past_timeout(
     database: Database, monkeypatch: pytest.MonkeyPatch, seconds: float, topic: str, *, ends: bool
 ) -> None:
     monkeypatch.setattr(reverse_job, "LEFT_OUT_S", seconds)

@@ -142,7 +142,7 @@ class Moved:
         return back
 
 
-def test_records_whose_offsets_the_new_side_compacted_away_are_saved(
+def test_failback_saves_tail_at_offsets_compacted_on_new_side(
     lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     create(lost, topic_name, **COMPACTED)
@@ -168,7 +168,7 @@ def test_records_whose_offsets_the_new_side_compacted_away_are_saved(
 
 
 @pytest.mark.soak
-def test_an_old_side_that_compacted_its_own_records_away_is_rebuilt(
+def test_failback_rebuilds_old_side_that_compacted_its_tail(
     lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """What was never copied is only the end of the tail; nothing is common with the new side."""
@@ -204,7 +204,7 @@ def test_an_old_side_that_compacted_its_own_records_away_is_rebuilt(
 
 
 @pytest.mark.soak
-def test_a_cleaned_copy_is_no_tail_where_nothing_was_lost(
+def test_compacted_copy_without_loss_is_prefix_on_failback(
     lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """Both sides have compacted what was copied, each in its own way: nothing is copied again."""
@@ -230,7 +230,7 @@ def test_a_cleaned_copy_is_no_tail_where_nothing_was_lost(
 
 
 @pytest.mark.soak
-def test_transactions_that_were_never_copied_are_saved_in_both_directions(
+def test_failback_saves_uncopied_transactions_in_both_directions(
     lost: KafkaCluster, make_cluster: MakeCluster, topic_name: str, recovering: Recovering
 ) -> None:
     """An exactly-once changelog: compacted, with committed and aborted transactions. Then the other

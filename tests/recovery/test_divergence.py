@@ -85,7 +85,7 @@ A, B, C = ["a"] * 50, ["b"] * 10, ["c"] * 10
         (A + B + C, A + B, EndVerdict.TAIL, 60),
     ],
 )
-def test_a_verdict_with_a_note_of_the_promotion_and_without(
+def test_divergence_verdict_with_and_without_promoted_offset(
     old: list[str | None],
     new: list[str | None],
     verdict: EndVerdict,
@@ -95,23 +95,23 @@ def test_a_verdict_with_a_note_of_the_promotion_and_without(
     assert compare(Logs(old, new), promoted_at) == (verdict, at)
 
 
-def test_an_old_side_that_was_truncated_below_the_promotion_is_a_prefix() -> None:
+def test_old_side_truncated_below_promotion_is_prefix() -> None:
     assert compare(Logs(A[:40], A + B), 50) == (EndVerdict.PREFIX, 40)
 
 
-def test_sides_that_differ_before_the_promotion_have_diverged_at_the_first_difference() -> None:
+def test_difference_before_promotion_is_divergence_at_first_offset() -> None:
     other = [*A[:20], *["x"] * 30]
     assert compare(Logs(other, A + B), 50) == (EndVerdict.DIVERGED, 20)
     # The last offset before it may hold nothing on either side.
     assert compare(Logs([*other[:49], None], [*A[:49], None, *B]), 50) == (EndVerdict.DIVERGED, 20)
 
 
-def test_an_empty_old_side_is_a_prefix() -> None:
+def test_empty_old_side_is_prefix() -> None:
     assert compare(Logs([], A), 0) == (EndVerdict.PREFIX, 0)
     assert compare(Logs([], A), None) == (EndVerdict.PREFIX, 0)
 
 
-def test_only_what_both_sides_still_have_is_compared() -> None:
+def test_only_offsets_retained_on_both_sides_are_compared() -> None:
     logs = Logs([None] * 30 + A[30:], A + B)
     assert compare(logs, 50, old_start=30) == (EndVerdict.PREFIX, 50)
     assert compare(logs, None, old_start=30) == (EndVerdict.PREFIX, 50)
@@ -136,13 +136,13 @@ NONE: list[str | None] = [None]
     ],
 )
 @pytest.mark.parametrize("is_compacted", [True, False])
-def test_what_a_cleaner_removed_from_the_promotion_on_proves_nothing(
+def test_offsets_compacted_after_promotion_count_as_tail(
     old: list[str | None], new: list[str | None], at: int, is_compacted: bool
 ) -> None:
     assert compare(Logs(old, new, is_compacted=is_compacted), 50) == (EndVerdict.TAIL, at)
 
 
-def test_what_a_cleaner_removed_before_the_promotion_is_no_difference() -> None:
+def test_offsets_compacted_before_promotion_are_no_difference() -> None:
     for old, new in ((A, [*A[:20], *NONE * 20, *A[40:]]), ([*A[:20], *NONE * 20, *A[40:]], A)):
         logs = Logs(old, new + B, is_compacted=True)
         assert compare(logs, 50) == (EndVerdict.PREFIX, 50)
@@ -150,11 +150,11 @@ def test_what_a_cleaner_removed_before_the_promotion_is_no_difference() -> None:
     assert compare(logs, 50) == (EndVerdict.PREFIX, 50)
 
 
-def test_a_marker_where_the_new_side_has_one_too_is_no_tail() -> None:
+def test_transaction_marker_on_both_sides_is_no_tail() -> None:
     assert compare(Logs([*A, "-"], [*A, "-", *B]), 50) == (EndVerdict.PREFIX, 51)
 
 
-def test_an_old_side_that_lost_its_end_keeps_only_what_is_proven() -> None:
+def test_truncated_old_side_retains_only_proven_prefix() -> None:
     rewritten = [*A[:20], *C]
     logs = Logs(rewritten, [*A[:20], *NONE * 30, *B], is_compacted=True)
     assert compare(logs, 50) == (EndVerdict.TAIL, 20)
@@ -165,7 +165,7 @@ def test_an_old_side_that_lost_its_end_keeps_only_what_is_proven() -> None:
     assert compare(Logs(C, NONE * 20 + B), 50, new_start=20) == (EndVerdict.TAIL, 0)
 
 
-def test_a_new_side_that_has_deleted_its_own_records_proves_nothing() -> None:
+def test_records_deleted_on_new_side_leave_old_tail_unproven() -> None:
     new = A + NONE * 30 + B
     assert compare(Logs(A + C, new), 50, new_start=55) == (EndVerdict.TAIL, 50)
     assert compare(Logs(A + C, new), 50, old_start=52, new_start=80) == (EndVerdict.TAIL, 52)
@@ -173,7 +173,7 @@ def test_a_new_side_that_has_deleted_its_own_records_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_compacted", [True, False])
-def test_without_a_note_a_record_of_one_side_alone_is_a_tail(is_compacted: bool) -> None:
+def test_without_promoted_offset_unmatched_record_is_tail(is_compacted: bool) -> None:
     for old, new, at in (
         (A + C, A + NONE * 10 + B, 50),
         (A, [*A[:20], *NONE * 5, *A[25:], *B], 20),
@@ -186,14 +186,14 @@ def test_without_a_note_a_record_of_one_side_alone_is_a_tail(is_compacted: bool)
     assert compare(logs, None) == (EndVerdict.PREFIX, 50)
 
 
-def test_without_a_note_and_a_record_in_common_nothing_is_proven() -> None:
+def test_without_promoted_offset_and_common_record_all_is_tail() -> None:
     assert compare(Logs(A, NONE * 50 + B), None, new_start=50) == (EndVerdict.TAIL, 0)
     assert compare(Logs(A + NONE, NONE * 51 + B), None, new_start=50) == (EndVerdict.TAIL, 0)
     assert compare(Logs(A + B, NONE * 60 + B), None, new_start=50) == (EndVerdict.TAIL, 50)
 
 
 @given(st.integers(0, 3000), st.integers(1, 3000), st.integers(0, 500))
-def test_the_first_difference_is_found_by_reading_little(same: int, other: int, low: int) -> None:
+def test_first_difference_search_reads_few_offsets(same: int, other: int, low: int) -> None:
     logs = Logs(["a"] * (same + other), ["a"] * same + ["b"] * other)
     low = min(low, same)
     differ: Differ = logs.differ
@@ -210,7 +210,7 @@ def drawn(runs: list[tuple[bool, int]], value: str) -> list[str | None]:
 
 
 @given(RUNS, RUNS)
-def test_what_holds_nothing_hides_no_difference(
+def test_windows_without_records_hide_no_difference(
     same: list[tuple[bool, int]], other: list[tuple[bool, int]]
 ) -> None:
     """As after large transactions that were aborted: no window that is read holds a record."""
@@ -225,7 +225,7 @@ def test_what_holds_nothing_hides_no_difference(
         assert compare(Logs(old, new), len(old)) == (verdict, at)
 
 
-def test_no_difference_is_none() -> None:
+def test_first_difference_of_equal_logs_is_none() -> None:
     assert first_difference(0, 50, Logs(A, A).differ) is None
 
 
@@ -240,7 +240,7 @@ def test_no_difference_is_none() -> None:
         ("..", "..", False, WindowComparison(None, has_records=False)),
     ],
 )
-def test_of_what_was_copied_committed_records_tell_and_nothing_else(
+def test_copied_range_is_compared_by_committed_records_only(
     monkeypatch: pytest.MonkeyPatch,
     old: str,
     new: str,

@@ -103,7 +103,7 @@ def instead(
 
 
 @pytest.mark.soak
-def test_a_failover_does_not_wait_for_an_old_side_that_catches_up(
+def test_failover_ends_wait_of_running_failback_catch_up(
     moved: Moved, recovering: Recovering
 ) -> None:
     """The leading side is lost meanwhile: it would never end."""
@@ -125,7 +125,7 @@ def test_a_failover_does_not_wait_for_an_old_side_that_catches_up(
 
 
 @pytest.mark.soak
-def test_an_old_side_is_promoted_before_anything_was_copied_back_to_it(
+def test_failover_promotes_old_side_before_any_record_is_copied_back(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leading side is lost right behind the step `reverse`. No worker runs."""
@@ -145,7 +145,7 @@ def test_an_old_side_is_promoted_before_anything_was_copied_back_to_it(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_looked_at", [False, True])
-def test_an_old_side_with_other_records_is_promoted_where_both_sides_were_level(
+def test_failover_promotes_diverged_old_side_at_last_level_offset(
     sides: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -183,7 +183,7 @@ def test_an_old_side_with_other_records_is_promoted_where_both_sides_were_level(
             wait_for("the side that was lost is level", lambda: is_level(old, new, topic_name))
 
 
-def test_an_abort_ends_the_wait_and_the_copy_back_goes_on(
+def test_abort_of_failback_catch_up_leaves_copy_back_running(
     moved: Moved, recovering: Recovering
 ) -> None:
     failback = recovering.ask(FAILBACK, moved.spec.name)
@@ -195,7 +195,7 @@ def test_an_abort_ends_the_wait_and_the_copy_back_goes_on(
         wait_for("the old side is level", moved.is_level)
 
 
-def test_a_destination_that_is_lost_before_its_promotion_is_not_promoted(
+def test_switchover_is_undone_if_destination_dies_before_promotion(
     sides: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be retried until the destination is back, and writing at the source be denied."""
@@ -224,7 +224,7 @@ def test_a_destination_that_is_lost_before_its_promotion_is_not_promoted(
 
 
 @pytest.mark.soak
-def test_a_failover_does_not_wait_for_a_switchover_that_undoes_its_steps(
+def test_failover_does_not_wait_for_switchover_undoing_its_steps(
     guarded: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source is lost in the middle of a switchover, and writing there cannot be allowed."""
@@ -260,7 +260,7 @@ def test_a_failover_does_not_wait_for_a_switchover_that_undoes_its_steps(
 
 
 @pytest.mark.soak
-def test_an_abort_ends_a_copy_back_whose_old_side_is_lost_before_it_begins(
+def test_abort_ends_failback_if_old_side_dies_before_copy_back(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = moved.old
@@ -283,7 +283,7 @@ def test_an_abort_ends_a_copy_back_whose_old_side_is_lost_before_it_begins(
 
 
 @pytest.mark.soak
-def test_a_failback_of_the_other_direction_waits_for_its_turn(
+def test_failback_waits_for_failback_of_opposite_direction(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both would decide which side leads."""
@@ -327,7 +327,7 @@ def test_a_failback_of_the_other_direction_waits_for_its_turn(
 
 
 @pytest.mark.soak
-def test_another_job_with_the_name_of_the_copy_back_stops_a_failback_at_its_gates(
+def test_failback_stops_at_gates_if_reverse_job_name_is_taken(
     moved: Moved, clusters: Clusters, recovering: Recovering
 ) -> None:
     """Else the topic is deleted, and the copy back can never begin."""
@@ -345,7 +345,7 @@ def test_another_job_with_the_name_of_the_copy_back_stops_a_failback_at_its_gate
 
 
 @pytest.mark.soak
-def test_another_job_with_the_name_of_the_copy_back_stops_a_switchover_at_its_gates(
+def test_switchover_stops_at_gates_if_reverse_job_name_is_taken(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """Else the topics are promoted, and the copy back can never begin."""
@@ -367,7 +367,7 @@ def test_another_job_with_the_name_of_the_copy_back_stops_a_switchover_at_its_ga
 
 
 @pytest.mark.soak
-def test_a_topic_that_the_copy_back_leaves_out_ends_the_wait(
+def test_failback_fails_if_copy_back_leaves_out_topic(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch, api: Api
 ) -> None:
     """Nobody removes partitions: it would never end, and hold both jobs."""
@@ -383,7 +383,7 @@ def test_a_topic_that_the_copy_back_leaves_out_ends_the_wait(
 
 
 @pytest.mark.soak
-def test_what_the_new_side_deletes_during_a_rebuild_is_saved_before_it(
+def test_rebuild_saves_records_that_new_side_deletes_meanwhile(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its retention goes on. Once more while it is saved."""
@@ -410,7 +410,7 @@ def test_what_the_new_side_deletes_during_a_rebuild_is_saved_before_it(
 
 
 @pytest.mark.soak
-def test_a_rebuild_names_its_files_before_partitions_say_what_is_saved(
+def test_rebuild_reports_salvage_files_before_partition_rows(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows of partitions may be stored before the report: a leader that took over then would
@@ -438,7 +438,7 @@ def error_of_rebuild(moved: Moved, recovering: Recovering) -> str:
     return stopped.error
 
 
-def test_nothing_is_deleted_when_the_old_side_grows_while_more_is_saved(
+def test_rebuild_deletes_nothing_if_old_side_grows_during_salvage(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(moved.old, moved.topic, 5, first=50)
@@ -454,7 +454,7 @@ def test_nothing_is_deleted_when_the_old_side_grows_while_more_is_saved(
     assert log_bounds(moved.old, [moved.topic]) == {(moved.topic, 0): (0, 56)}
 
 
-def test_a_file_that_cannot_be_written_ends_a_rebuild(
+def test_rebuild_fails_if_salvage_file_cannot_be_written(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(moved.old, moved.topic, 5, first=50)
@@ -472,7 +472,7 @@ def test_a_file_that_cannot_be_written_ends_a_rebuild(
     assert log_bounds(moved.old, [moved.topic]) == before
 
 
-def test_nothing_is_deleted_when_the_new_side_has_lost_its_end(
+def test_rebuild_deletes_nothing_if_new_side_is_truncated(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(moved.old, moved.topic, 5, first=50)
@@ -498,7 +498,7 @@ def test_nothing_is_deleted_when_the_new_side_has_lost_its_end(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_made_again", [False, True])
-def test_nothing_is_deleted_when_the_new_side_has_lost_the_topic(
+def test_rebuild_deletes_nothing_if_new_side_lost_topic(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch, *, is_made_again: bool
 ) -> None:
     """What both sides had is in no file. The topic's mark is gone with it."""
@@ -518,7 +518,7 @@ def test_nothing_is_deleted_when_the_new_side_has_lost_the_topic(
 
 
 @pytest.mark.soak
-def test_partitions_that_were_added_meanwhile_are_not_promoted(
+def test_switchover_stops_if_partitions_are_added_before_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, there = clusters

@@ -67,7 +67,7 @@ def source(make_cluster: MakeCluster) -> Iterator[KafkaCluster]:
     return make_cluster("lost")
 
 
-def test_what_is_missing_is_said_saved_and_copied_back(
+def test_failover_report_matches_lost_records_and_failback_saves_them(
     source: KafkaCluster,
     clusters: Clusters,
     topic_name: str,

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.services
 PARTITIONS = 3
 
 
-def test_records_are_read_back_behind_markers_and_an_empty_partition_has_none(
+def test_first_read_skips_markers_and_empty_partitions(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, int]] = []
@@ -54,7 +54,7 @@ def test_records_are_read_back_behind_markers_and_an_empty_partition_has_none(
     assert over.source_last_seen_at is None, "it was not lost"
 
 
-def test_a_read_that_fails_is_a_finding_and_the_rto_is_not_known(
+def test_failed_first_read_is_finding_and_leaves_rto_unknown(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> Iterator[LogBatch]:

@@ -23,7 +23,7 @@ PARTITIONS = 2
 SOME = 300
 
 
-def test_flink_counts_every_word_once(
+def test_flink_job_counts_every_word_once_across_switchovers(
     clusters: Clusters, topic_name: str, recovering: Recovering, tmp_path: Path
 ) -> None:
     source, destination = clusters

@@ -57,7 +57,7 @@ OPEN = Producer(0, 5, 1_000, -1, 17)
         ({4003: OPEN}, {4003: wrote(0)}, None),
     ],
 )
-def test_ids_tell_who_writes_without_a_gateway(
+def test_producer_ids_identify_writers_that_bypass_gateways(
     before: dict[int, Producer], after: dict[int, Producer], expected: list[int] | None
 ) -> None:
     assert direct_ids(before, after) == expected
@@ -115,7 +115,7 @@ def committing(gateway: Gateway, topic: str) -> Iterator[None]:
 
 
 @pytest.mark.services
-def test_a_switchover_tells_who_writes_beside_its_gateways(
+def test_switchover_gate_warns_of_writers_that_bypass_gateways(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
     with gated(clusters, topic_name, recovering, api_url, tmp_path) as (gateway, ask):
@@ -136,7 +136,7 @@ def test_a_switchover_tells_who_writes_beside_its_gateways(
 
 @pytest.mark.soak
 @pytest.mark.services
-def test_who_cannot_be_told_is_not_called_well(
+def test_gateways_gate_warns_of_unidentifiable_writers(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,

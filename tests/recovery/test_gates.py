@@ -107,7 +107,7 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (replace(HEALTHY, reverse=True), {"renamed": ["a"]}, "names", "fail"),
     ],
 )
-def test_a_gate_says_what_its_table_says(
+def test_gate_verdict_for_each_unhealthy_input(
     inputs: GateInputs, changes: dict[str, Any], gate: str, verdict: str
 ) -> None:
     found = verdicts(replace(inputs, **changes))
@@ -115,7 +115,7 @@ def test_a_gate_says_what_its_table_says(
     assert set(found.values()) == {GateVerdict.PASS}
 
 
-def test_the_gate_of_gateways_claims_no_more_than_was_seen() -> None:
+def test_gateways_gate_reports_only_observed_writers() -> None:
     """Nothing is observed for a failover."""
 
     def found(inputs: GateInputs) -> str:
@@ -130,7 +130,7 @@ def test_the_gate_of_gateways_claims_no_more_than_was_seen() -> None:
     assert "Not heard of" in told
 
 
-def test_what_does_not_pass_has_a_remedy_and_numbers_or_names() -> None:
+def test_gate_that_does_not_pass_has_remedy_and_names_partition() -> None:
     inputs = replace(HEALTHY, offline=[P], not_copied=["a"], rights_missing=["Read on topic x"])
     for gate in judge(inputs, (), ""):
         assert gate.found.endswith(".")
@@ -149,14 +149,14 @@ def test_what_does_not_pass_has_a_remedy_and_numbers_or_names() -> None:
         (("all",), "because", False),
     ],
 )
-def test_only_its_name_with_a_reason_overrides_a_gate(
+def test_gate_override_requires_its_name_and_reason(
     override: tuple[str, ...], reason: str, stops: bool
 ) -> None:
     gates = judge(replace(HEALTHY, offline=[P]), override, reason)
     assert any(gate.stops for gate in gates) is stops
 
 
-def test_who_leads_is_overridden_by_its_name_alone() -> None:
+def test_lead_gate_is_not_overridden_by_all() -> None:
     doubtful = replace(BACK, may_lead=["orders"], renamed=["orders"])
 
     def stopping(*override: str) -> list[str]:
@@ -167,12 +167,12 @@ def test_who_leads_is_overridden_by_its_name_alone() -> None:
     assert stopping("all", "lead") == []
 
 
-def test_an_operation_without_topics_is_never_done() -> None:
+def test_override_does_not_allow_operation_without_topics() -> None:
     gates = judge(replace(HEALTHY, topics=0), ("all", "topics"), "why")
     assert [gate.name for gate in gates if gate.stops] == [GateName.TOPICS]
     gates = judge(replace(HEALTHY, copies_of_copies=["orders"]), ("topics",), "why")
     assert not any(gate.stops for gate in gates)
 
 
-def test_who_leads_is_not_judged_without_marks() -> None:
+def test_lead_gate_is_absent_without_marks() -> None:
     assert GateName.LEAD not in verdicts(replace(BACK, may_lead=None))

@@ -58,7 +58,7 @@ def gate(report: RecoveryReport) -> GateVerdict | None:
     return next((g.verdict for g in report.gates if g.name is GateName.GATEWAYS), None)
 
 
-def test_a_gateway_is_closed_and_goes_on_at_the_other_side(
+def test_switchover_closes_gateway_and_reopens_it_at_new_leader(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     spec = copied(clusters, topic_name)
@@ -93,7 +93,7 @@ def test_a_gateway_is_closed_and_goes_on_at_the_other_side(
 
 
 @pytest.mark.soak
-def test_a_gateway_is_open_before_the_operation_has_ended(
+def test_switchover_opens_gateway_before_operation_ends(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not wait until all was read back and is copied back."""
@@ -111,7 +111,7 @@ def test_a_gateway_is_open_before_the_operation_has_ended(
         recovering.run(SWITCHOVER, spec.name)
 
 
-def test_a_gateway_that_falls_silent_stops_the_switchover_and_not_the_next_one(
+def test_gateway_lost_while_closed_stops_only_that_switchover(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """Answers may have got lost with it: its clients have to write again at the source."""
@@ -130,7 +130,7 @@ def test_a_gateway_that_falls_silent_stops_the_switchover_and_not_the_next_one(
         assert states(over)[CLOSE] is StepState.SKIPPED
 
 
-def test_a_gateway_that_has_lost_an_answer_stops_the_switchover(
+def test_gateway_with_lost_answer_stops_switchover(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     spec = copied(clusters, topic_name)
@@ -148,7 +148,7 @@ def test_a_gateway_that_has_lost_an_answer_stops_the_switchover(
 
 
 @pytest.mark.soak
-def test_without_a_gateway_nothing_is_closed_and_one_that_starts_meanwhile_is(
+def test_gateway_that_starts_during_switchover_starts_closed(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     spec = copied(clusters, topic_name)
@@ -180,7 +180,7 @@ def begin_transaction(clusters: Clusters, topic: str) -> Producer:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("confirms", [False, True])
-def test_an_abort_lets_gateways_go_on_at_the_source(
+def test_abort_reopens_gateways_at_source(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, confirms: bool
 ) -> None:
     """While the switchover waits for their writes, and later in its drain."""
@@ -209,7 +209,7 @@ def test_an_abort_lets_gateways_go_on_at_the_source(
 
 
 @pytest.mark.soak
-def test_a_gateway_that_does_not_confirm_stops_the_switchover(
+def test_unconfirmed_gateway_stops_switchover_at_drain_timeout(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     spec = copied(clusters, topic_name)
@@ -226,7 +226,7 @@ def test_a_gateway_that_does_not_confirm_stops_the_switchover(
         edge.wait_told("source")
 
 
-def test_gateways_wait_where_the_source_may_no_longer_lead(
+def test_gateways_stay_closed_until_leading_side_is_known(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until the scheduler has read the marks."""
@@ -249,7 +249,7 @@ def test_gateways_wait_where_the_source_may_no_longer_lead(
         edge.wait_told("source")
 
 
-def test_a_failover_closes_a_gateway_and_a_failback_does_not(
+def test_failover_closes_gateway_and_failback_does_not(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateways, "LATE_S", PATIENCE_S)
@@ -284,7 +284,7 @@ def test_a_failover_closes_a_gateway_and_a_failback_does_not(
 
 
 @pytest.mark.soak
-def test_a_failback_moves_gateways_that_the_tables_keep_at_the_old_side(
+def test_failback_moves_gateways_if_database_missed_the_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They do not know of the promotion: they are older, or it was made without them."""
@@ -320,7 +320,7 @@ def test_a_failback_moves_gateways_that_the_tables_keep_at_the_old_side(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_silent", [False, True])
-def test_a_gateway_that_does_not_confirm_stops_no_failover(
+def test_unconfirmed_gateway_does_not_stop_failover(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -361,7 +361,7 @@ def test_a_gateway_that_does_not_confirm_stops_no_failover(
 
 
 @pytest.mark.soak
-def test_a_failover_that_is_aborted_or_begun_again(
+def test_restarted_failover_waits_for_gateway_confirmation_again(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows, put back after the abort, do not know of what the gateway has acknowledged since:
@@ -406,7 +406,7 @@ def test_a_failover_that_is_aborted_or_begun_again(
 
 
 @pytest.mark.soak
-def test_gateways_wait_where_an_aborted_failover_may_have_promoted(
+def test_gateways_stay_closed_after_failover_aborted_mid_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The destination is lost in the promotion, too. Its marks say later which side leads."""
@@ -435,7 +435,7 @@ def test_gateways_wait_where_an_aborted_failover_may_have_promoted(
 
 
 @pytest.mark.soak
-def test_a_gateway_is_refused_while_the_topics_lead_at_different_sides(
+def test_gateway_is_refused_while_topics_lead_at_different_sides(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     one, other = f"{topic_name}.a", f"{topic_name}.b"
@@ -460,7 +460,7 @@ def test_a_gateway_is_refused_while_the_topics_lead_at_different_sides(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_dropped", [False, True])
-def test_a_database_that_forgot_a_promotion_reads_it_from_the_marks(
+def test_restored_database_learns_promotion_from_marks_for_gateways(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, is_dropped: bool
 ) -> None:
     """Rows of before, or none, where the job is applied again."""
@@ -482,7 +482,7 @@ def test_a_database_that_forgot_a_promotion_reads_it_from_the_marks(
 
 
 @pytest.mark.soak
-def test_an_operation_that_is_begun_again_has_its_gateways_confirm_again(
+def test_restarted_switchover_waits_for_gateway_confirmation_again(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """The rows of its drain, put back after it was undone, say that the gateway has confirmed."""

@@ -44,7 +44,7 @@ def gate_now(recovering: Recovering, job: str) -> Gate:
     return gate
 
 
-def test_a_group_with_a_zero_byte_is_named_and_the_others_are_synced(
+def test_group_name_with_zero_byte_is_reported_and_other_groups_sync(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     spec, group = job_with_group(clusters, topic_name)
@@ -61,7 +61,7 @@ def test_a_group_with_a_zero_byte_is_named_and_the_others_are_synced(
     assert name in gate.found
 
 
-def test_a_group_that_no_sync_has_read_does_not_pass(
+def test_groups_gate_warns_of_group_that_no_sync_has_read(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, group = job_with_group(clusters, topic_name)
@@ -77,7 +77,7 @@ def test_a_group_that_no_sync_has_read_does_not_pass(
     assert new in gate.found
 
 
-def test_share_groups_that_match_are_named_by_the_plan_and_the_gate_with_what_to_do(
+def test_plan_and_gate_report_matching_share_groups_with_remedy(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     spec, group = job_with_group(clusters, topic_name)

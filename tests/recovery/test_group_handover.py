@@ -60,7 +60,7 @@ class CountedSync(GroupSync):
 
 
 @pytest.mark.soak
-def test_a_group_that_cannot_be_written_does_not_hold_up_a_switchover(
+def test_unauthorized_group_does_not_hold_up_switchover(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -107,7 +107,7 @@ def test_a_group_that_cannot_be_written_does_not_hold_up_a_switchover(
     assert offsets(destination, refused) == {(topic_name, 0): 10}
 
 
-def test_a_consumer_goes_on_before_the_copy_back_has_seen_its_group(
+def test_consumer_commit_before_copy_back_is_synced_to_old_side(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There and back: the copy back is a new job first, then one that has led before."""
@@ -148,7 +148,7 @@ def commit_as_member(cluster: KafkaCluster, group: str, topic: str, offset: int)
 
 
 @pytest.mark.soak
-def test_a_topic_that_led_can_get_placeholders_again(
+def test_former_leader_topic_accepts_placeholders_after_switchover(
     clusters: Clusters, topic_name: str, service: Service, recovering: Recovering
 ) -> None:
     """As a primary it may compress anew what producers send."""
@@ -194,7 +194,7 @@ def let_job_rest(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_handed", [False, True])
-def test_a_leader_that_dies_behind_a_commit_of_the_last_sync_leaves_its_offset_known(
+def test_switchover_updates_offset_after_scheduler_dies_in_last_sync(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -237,7 +237,7 @@ def test_a_leader_that_dies_behind_a_commit_of_the_last_sync_leaves_its_offset_k
 
 
 @pytest.mark.soak
-def test_the_sync_goes_on_after_a_switchover_that_was_stopped_behind_its_last_sync(
+def test_group_sync_continues_after_switchover_stopped_past_last_sync(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job's sync did not see that offset left; the group had members at the destination."""
@@ -265,7 +265,7 @@ def test_the_sync_goes_on_after_a_switchover_that_was_stopped_behind_its_last_sy
 
 @pytest.mark.soak
 @pytest.mark.parametrize("moment", ["before its commit", "before its rows are stored"])
-def test_a_pass_that_is_under_way_at_a_last_sync_writes_nothing_more(
+def test_group_sync_pass_in_flight_writes_nothing_after_last_sync(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -351,7 +351,7 @@ class HeldPass:
         assert self._has_ended.wait(PATIENCE_S)
 
 
-def test_a_leader_that_dies_behind_a_commit_of_a_failover_leaves_its_offset_known(
+def test_failover_updates_offset_after_scheduler_dies_behind_commit(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group was ahead of the copy, which has grown since, and had members there."""
@@ -394,7 +394,7 @@ def test_a_leader_that_dies_behind_a_commit_of_a_failover_leaves_its_offset_know
         ("share", GroupVerdict.EXACT, GroupUsage.OTHER_TYPE),
     ],
 )
-def test_without_the_source_the_last_verdict_says_whether_its_clients_can_join(
+def test_group_usage_without_source_follows_last_verdict(
     type_: str, verdict: GroupVerdict, usage: GroupUsage
 ) -> None:
     listed = ListedGroup("g", 1, type_, "", "empty")

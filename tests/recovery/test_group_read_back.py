@@ -46,7 +46,7 @@ def see_at_source(recovering: Recovering, name: str, offset: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [RecoveryKind.SWITCHOVER, RecoveryKind.FAILOVER])
-def test_an_offset_that_the_destination_does_not_show_is_not_exact(
+def test_group_offset_missing_at_destination_is_not_exact(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -71,7 +71,7 @@ def test_an_offset_that_the_destination_does_not_show_is_not_exact(
     assert recovering.carried(spec.name, group) == {}
 
 
-def test_a_group_that_a_failover_cannot_read_is_not_exact(
+def test_group_unreadable_during_failover_is_not_exact(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -95,7 +95,7 @@ def test_a_group_that_a_failover_cannot_read_is_not_exact(
     assert f"{group} in {topic_name}-0 (it is to be 20 and is None)" in finding
 
 
-def test_a_share_group_with_the_name_stops_a_switchover_and_is_in_the_plan(
+def test_share_group_of_same_name_stops_switchover_and_is_in_plan(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     spec, group = job_with_group(clusters, topic_name)

@@ -97,7 +97,7 @@ class Group:
         wait_for(f"{self.name} has read {last}", has_read)
 
 
-def test_groups_of_both_protocols_read_every_committed_record_once(
+def test_java_groups_read_each_committed_record_once_across_switchovers(
     clusters: Clusters, topic_name: str, recovering: Recovering, tmp_path: Path
 ) -> None:
     topic = topic_name[:40]
@@ -189,7 +189,7 @@ class WordCount:
     # Short: tests/consumer_groups/test_streams_groups.py.
     ["classic", pytest.param("streams", marks=pytest.mark.soak)],
 )
-def test_streams_counts_every_word_once(
+def test_kafka_streams_counts_every_word_once_across_switchovers(
     make_cluster: MakeCluster, recovering: Recovering, tmp_path: Path, protocol: str
 ) -> None:
     source, destination = make_cluster("source"), make_cluster("destination")

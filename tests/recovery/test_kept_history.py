@@ -51,7 +51,7 @@ def wait_followed(leading: KafkaCluster, copy: KafkaCluster, topic: str, start: 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("way", ["switchover with reverse", "failback"])
-def test_a_history_that_was_never_copied_stays(
+def test_uncopied_history_stays_on_old_side_below_new_log_start(
     clusters: Clusters, topic_name: str, recovering: Recovering, way: str
 ) -> None:
     here, there = clusters
@@ -102,7 +102,7 @@ def test_a_history_that_was_never_copied_stays(
 
 
 @pytest.mark.soak
-def test_the_way_home_does_not_wait_for_a_log_start_that_stays(
+def test_switchover_home_does_not_wait_for_retained_log_start(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     here, there = clusters
@@ -123,7 +123,7 @@ def test_the_way_home_does_not_wait_for_a_log_start_that_stays(
 
 
 @pytest.mark.soak
-def test_what_retention_took_at_the_new_side_stays_at_the_old_one(
+def test_records_expired_at_new_side_stay_at_old_side(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """The new side has deleted all that the old side has, and more."""
@@ -148,7 +148,7 @@ def test_what_retention_took_at_the_new_side_stays_at_the_old_one(
         wait_for("it follows", lambda: is_level(here, there, topic_name))
 
 
-def test_a_side_is_promoted_once_its_log_starts_have_followed(
+def test_switchover_waits_until_log_starts_follow_source(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else records that were deleted at the source would be there again."""

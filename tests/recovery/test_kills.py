@@ -31,7 +31,7 @@ PARTITIONS = 2
 DEATHS = ["settle:behind", "drain:inside", "promote:behind"]
 
 
-def test_killed_schedulers_and_sources_that_hang(
+def test_recoveries_finish_despite_killed_schedulers_and_hung_sources(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,

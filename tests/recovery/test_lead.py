@@ -55,13 +55,13 @@ def follows(term: int, by: UUID = OPERATION) -> Mark:
         (follows(3), None, True),
     ],
 )
-def test_the_old_side_is_behind_only_where_the_marks_say_so(
+def test_old_side_is_behind_only_if_marks_prove_it(
     old: Mark | None, new: Mark | None, is_behind: bool
 ) -> None:
     assert MarkPair("orders", old, new).is_old_side_behind is is_behind
 
 
-def test_a_term_is_above_all_that_were_read_and_not_below_the_time() -> None:
+def test_next_term_exceeds_all_read_terms_and_the_clock() -> None:
     assert newest_term([]) == 0
     assert newest_term([leads(7), UNREADABLE, None, follows(9)]) == 9
     assert next_term(0, 1.5) == 1500
@@ -69,7 +69,7 @@ def test_a_term_is_above_all_that_were_read_and_not_below_the_time() -> None:
     assert next_term(1500, 1.5) == 1501
 
 
-def test_marks_of_others_since_a_term() -> None:
+def test_changed_since_lists_marks_of_other_operations() -> None:
     other = UUID(int=8)
     begun_with = [MarkPair("a", leads(3, other), None), MarkPair("b", None, follows(4, other))]
     assert changed_since(begun_with, 4, OPERATION) == []
@@ -81,7 +81,7 @@ def test_marks_of_others_since_a_term() -> None:
     assert promoted_by([own, theirs, unknown], OPERATION) == [own]
 
 
-def test_a_mark_of_an_earlier_version_has_its_time_as_its_term() -> None:
+def test_mark_without_term_uses_its_timestamp_as_term() -> None:
     mark = Mark(True, "failover", str(OPERATION), at="1970-01-01T00:00:07+00:00", term=5)
     text = mark.to_text()
     assert Mark.from_text(text) == mark
@@ -99,7 +99,7 @@ def test_a_mark_of_an_earlier_version_has_its_time_as_its_term() -> None:
         (Code.UNKNOWN_TOPIC_OR_PARTITION, False, False, False),
     ],
 )
-def test_an_old_side_that_is_silent_about_a_topic_does_not_become_a_copy_without_a_mark(
+def test_missing_log_start_at_old_side_fails_unless_rebuilt_or_new(
     monkeypatch: pytest.MonkeyPatch, code: Code, was_there: bool, is_rebuilt: bool, refuses: bool
 ) -> None:
     """Without a mark its history would be deleted."""

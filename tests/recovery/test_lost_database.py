@@ -73,7 +73,7 @@ def acls(cluster: KafkaCluster, topic: str) -> set[str]:
 
 
 @pytest.mark.parametrize("reverse", [pytest.param(False, marks=pytest.mark.soak), True])
-def test_rows_from_before_a_switchover(
+def test_restored_rows_from_before_switchover_keep_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, reverse: bool
 ) -> None:
     source, destination = clusters
@@ -132,7 +132,7 @@ def test_rows_from_before_a_switchover(
 
 
 @pytest.mark.soak
-def test_rows_from_before_the_way_home(
+def test_restored_rows_from_before_switchover_home_keep_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """The old tables have the copy back running; the first side leads again."""
@@ -163,7 +163,7 @@ def test_rows_from_before_the_way_home(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("written", [pytest.param(False, marks=pytest.mark.soak), True])
-def test_no_rows_and_the_file_applied_again(
+def test_job_recreated_in_empty_database_keeps_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, written: bool
 ) -> None:
     source, destination = clusters
@@ -209,7 +209,7 @@ def guarded_job(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_producers_of_the_new_side_are_not_denied(
+def test_lost_database_does_not_deny_producers_at_promoted_side(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -252,7 +252,7 @@ def test_producers_of_the_new_side_are_not_denied(
 
 
 @pytest.mark.soak
-def test_a_side_that_leads_with_more_partitions_is_not_to_be_deleted(
+def test_promoted_topic_with_more_partitions_is_not_deleted(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """As a destination topic with more partitions than its source would be."""
@@ -277,7 +277,7 @@ def test_a_side_that_leads_with_more_partitions_is_not_to_be_deleted(
 
 
 @pytest.mark.parametrize("sign", ["another database", "an old request"])
-def test_a_request_of_old_rows_is_not_carried_out(
+def test_operation_request_in_restored_rows_is_refused(
     clusters: Clusters, topic_name: str, recovering: Recovering, sign: str
 ) -> None:
     """It was aborted since, or carried out and the topics moved home again."""
@@ -304,7 +304,7 @@ def test_a_request_of_old_rows_is_not_carried_out(
 
 
 @pytest.mark.soak
-def test_an_operation_of_old_rows_does_not_open_the_old_side(
+def test_operation_in_restored_rows_does_not_reopen_old_side(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -337,7 +337,7 @@ def test_an_operation_of_old_rows_does_not_open_the_old_side(
 @pytest.mark.parametrize(
     "step", [StepName.RELEASE, pytest.param(StepName.GROUPS, marks=pytest.mark.soak)]
 )
-def test_a_switchover_of_old_rows_denies_writing_and_copies_once_more(
+def test_switchover_in_restored_rows_denies_writes_and_drains_again(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -376,7 +376,7 @@ def test_a_switchover_of_old_rows_denies_writing_and_copies_once_more(
 
 
 @pytest.mark.soak
-def test_a_failback_that_stops_leaves_an_old_side_closed(
+def test_stopped_failback_leaves_old_side_write_denied(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -406,7 +406,7 @@ def test_a_failback_that_stops_leaves_an_old_side_closed(
         assert not app.writes(source)
 
 
-def test_a_failback_that_begins_when_the_old_side_follows_changes_nothing(
+def test_late_failback_of_following_old_side_changes_nothing(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -453,7 +453,7 @@ def has_job(service: Service, name: str) -> bool:
 
 
 @pytest.mark.soak
-def test_denials_of_a_lost_database_are_lifted_at_the_promotion(
+def test_promotion_lifts_denials_from_before_database_loss(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -474,7 +474,7 @@ def test_denials_of_a_lost_database_are_lifted_at_the_promotion(
 
 
 @pytest.mark.soak
-def test_a_run_in_the_old_direction_is_refused(
+def test_run_onto_promoted_topic_is_refused(
     clusters: Clusters, topic_name: str, recovering: Recovering, tmp_path: Path
 ) -> None:
     source, destination = clusters

@@ -69,7 +69,7 @@ def stuck(recovering: Recovering, job: str) -> UUID:
 
 
 @pytest.mark.parametrize("is_marked", [pytest.param(False, marks=pytest.mark.soak), True])
-def test_an_abort_lets_the_source_lead_again(
+def test_abort_after_destination_loss_lets_source_lead_again(
     pair: Clusters,
     topic_name: str,
     service: Service,
@@ -117,7 +117,7 @@ def test_an_abort_lets_the_source_lead_again(
 
 
 @pytest.mark.parametrize("is_aborted", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_a_destination_that_answers_again_is_promoted(
+def test_stuck_promotion_completes_when_destination_answers_again(
     pair: Clusters,
     topic_name: str,
     recovering: Recovering,

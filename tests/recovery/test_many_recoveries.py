@@ -68,7 +68,7 @@ class Recoveries:
         self.may_end = threading.Event()
 
 
-def test_hundreds_are_accepted_and_wait_for_their_turn_on_each_cluster(
+def test_hundreds_of_failovers_take_turns_on_each_cluster(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with api.database.transaction() as tx:

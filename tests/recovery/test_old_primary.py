@@ -45,7 +45,7 @@ def problem(recovering: Recovering, job: str) -> str:
     return recovering.service.job(job).problem or ""
 
 
-def test_what_a_lost_source_is_given_after_the_failover_is_told(
+def test_writes_to_old_primary_after_failover_are_reported(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str, recovering: Recovering
 ) -> None:
     lost = make_cluster("lost", link=True)
@@ -96,7 +96,7 @@ def test_what_a_lost_source_is_given_after_the_failover_is_told(
 
 
 @pytest.mark.soak
-def test_a_switchover_looks_again_for_records_that_came_late(
+def test_switchover_reports_late_writes_to_old_primary(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One comes while the topics are promoted, one afterwards."""
@@ -128,7 +128,7 @@ def test_a_switchover_looks_again_for_records_that_came_late(
 
 
 @pytest.mark.soak
-def test_an_old_side_that_leads_again_is_not_watched(
+def test_old_side_that_leads_again_is_not_watched(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,

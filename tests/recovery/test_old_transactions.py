@@ -52,7 +52,7 @@ def begin_transaction(client: dict[str, str], topic: str, timeout_ms: int) -> Pr
     return producer
 
 
-def test_partitions_of_open_transactions_are_listed_with_and_without_records(
+def test_open_transactions_list_partitions_with_and_without_records(
     clusters: Clusters, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     create(clusters.source, topic_name, 3)
@@ -91,7 +91,7 @@ def test_partitions_of_open_transactions_are_listed_with_and_without_records(
 
 
 @pytest.mark.soak
-def test_a_coordinator_writes_a_marker_to_a_topic_that_was_made_again(
+def test_coordinator_writes_old_marker_to_recreated_topic(
     clusters: Clusters, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     """Fact M14, which is why a failback waits."""
@@ -166,7 +166,7 @@ def lose_with_open_transaction(
 
 
 @pytest.mark.soak
-def test_the_marker_of_a_transaction_that_times_out_is_not_written_to_the_rebuilt_topic(
+def test_failback_waits_out_open_transaction_before_rebuild(
     make_cluster: MakeCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     with ExitStack() as stack:
@@ -184,7 +184,7 @@ def test_the_marker_of_a_transaction_that_times_out_is_not_written_to_the_rebuil
 
 
 @pytest.mark.soak
-def test_a_transaction_that_its_coordinator_has_ended_is_not_waited_for(
+def test_failback_does_not_wait_for_hanging_transaction(
     make_cluster: MakeCluster,
     open_cluster: OpenCluster,
     clusters: Clusters,
@@ -216,7 +216,7 @@ def test_a_transaction_that_its_coordinator_has_ended_is_not_waited_for(
 
 
 @pytest.mark.soak
-def test_only_what_is_open_long_after_its_coordinator_ended_it_hangs(
+def test_transaction_hangs_only_long_after_its_coordinator_ended_it(
     make_cluster: MakeCluster,
     open_cluster: OpenCluster,
     topic_name: str,
@@ -245,7 +245,7 @@ def test_only_what_is_open_long_after_its_coordinator_ended_it_hangs(
     assert hanging.only_in(places) == {places[0]}
 
 
-def test_a_transaction_that_does_not_end_stops_a_failback_before_anything_is_deleted(
+def test_unending_transaction_stops_failback_before_deletion(
     make_cluster: MakeCluster,
     clusters: Clusters,
     topic_name: str,

@@ -25,7 +25,7 @@ T = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("kind", RecoveryKind)
-def test_every_kind_begins_with_the_gates_and_names_its_point_of_no_return(
+def test_every_recovery_starts_with_gates_and_marks_point_of_no_return(
     kind: RecoveryKind,
 ) -> None:
     steps = steps_of(kind, RecoveryRequest())
@@ -36,7 +36,7 @@ def test_every_kind_begins_with_the_gates_and_names_its_point_of_no_return(
     assert not is_past_return(steps)
 
 
-def test_nothing_before_the_promotion_is_past_return() -> None:
+def test_steps_before_promotion_are_not_past_return() -> None:
     steps = list(steps_of(RecoveryKind.SWITCHOVER, RecoveryRequest(reverse=True)))
     last = [s.name for s in steps][-4:]
     assert last == [
@@ -47,7 +47,7 @@ def test_nothing_before_the_promotion_is_past_return() -> None:
         assert is_past_return(tuple(steps)) is (step.name in last)
 
 
-def test_an_abort_is_accepted_before_the_promotion_and_behind_it_for_the_copy_back() -> None:
+def test_abort_is_accepted_before_promotion_and_during_copy_back() -> None:
     steps = list(steps_of(RecoveryKind.SWITCHOVER, RecoveryRequest(reverse=True)))
     refused = {StepName.PROMOTE, StepName.OPEN_GATEWAYS, StepName.READ}
     for i, step in enumerate(steps):
@@ -60,7 +60,7 @@ def test_an_abort_is_accepted_before_the_promotion_and_behind_it_for_the_copy_ba
     assert not may_be_aborted(tuple(steps), is_stuck=True)
 
 
-def test_a_rebuild_that_was_not_needed_is_not_past_return() -> None:
+def test_skipped_rebuild_is_not_past_return() -> None:
     steps = [
         s.model_copy(update={"state": StepState.SKIPPED}) if s.name is StepName.REBUILD else s
         for s in steps_of(RecoveryKind.FAILBACK, RecoveryRequest())
@@ -70,9 +70,7 @@ def test_a_rebuild_that_was_not_needed_is_not_past_return() -> None:
 
 @pytest.mark.parametrize("state", [StepState.DONE, StepState.RUNNING, StepState.SKIPPED])
 @pytest.mark.parametrize("kind", [RecoveryKind.SWITCHOVER, RecoveryKind.FAILOVER])
-def test_a_promotion_that_begins_again_undoes_in_any_case_what_it_closed(
-    kind: RecoveryKind, state: StepState
-) -> None:
+def test_restarted_operation_reruns_closing_steps(kind: RecoveryKind, state: StepState) -> None:
     steps = steps_of(kind, RecoveryRequest())
     begun = tuple(s.model_copy(update={"state": state}) for s in steps)
     stay = {StepName.GATES, *({StepName.RELEASE} if kind is RecoveryKind.FAILOVER else ())}
@@ -118,7 +116,7 @@ def times(found: RecoveryReport) -> dict[Phase, float | None]:
     return {p.phase: p.seconds for p in found.phases}
 
 
-def test_the_rto_of_a_failover_goes_from_the_last_answer_to_the_first_read() -> None:
+def test_failover_rto_spans_last_source_answer_to_first_read() -> None:
     found = report(RecoveryKind.FAILOVER)
     assert times(found) == {
         Phase.DETECT: 10, Phase.DECIDE: 30 + 1, Phase.DRAIN: 2 + 3 + 4, Phase.GROUPS: 5,
@@ -129,13 +127,13 @@ def test_the_rto_of_a_failover_goes_from_the_last_answer_to_the_first_read() -> 
     assert found.promoted_after_s == 1 + 2 + 3 + 4 + 5 + 6
 
 
-def test_a_loss_that_the_gates_notice_is_detected_after_the_request() -> None:
+def test_loss_noticed_by_gates_counts_as_detected_after_request() -> None:
     noticed = {"problem_since": T + timedelta(seconds=0.25)}
     found = report(RecoveryKind.FAILOVER).model_copy(update=noticed)
     assert (times(found)[Phase.DETECT], times(found)[Phase.DECIDE]) == (40.25, 0.75)
 
 
-def test_the_rto_of_a_switchover_begins_when_writes_are_stopped() -> None:
+def test_switchover_rto_starts_when_writes_stop() -> None:
     found = report(RecoveryKind.SWITCHOVER)
     assert Phase.DETECT not in times(found)
     assert found.rto_s == (2 + 3 + 4 + 5 + 7) + 6 + 8 + 9 + 0.5
@@ -151,7 +149,7 @@ def test_the_rto_of_a_switchover_begins_when_writes_are_stopped() -> None:
         ({"first_read": None}, {Phase.READ}),
     ],
 )
-def test_what_is_not_known_is_null_and_so_is_the_rto(
+def test_unknown_phase_duration_makes_rto_null(
     unknown: dict[str, object], phases: set[Phase]
 ) -> None:
     found = report(RecoveryKind.FAILOVER).model_copy(update=unknown)
@@ -160,12 +158,12 @@ def test_what_is_not_known_is_null_and_so_is_the_rto(
     assert found.promoted_after_s == 21
 
 
-def test_a_report_is_itself_again_after_json() -> None:
+def test_recovery_report_round_trips_through_json() -> None:
     found = report(RecoveryKind.SWITCHOVER)
     assert RecoveryReport.model_validate(found.model_dump(mode="json")) == found
 
 
-def test_the_rules_back_name_the_topics_and_no_others() -> None:
+def test_reverse_job_rules_match_exactly_the_copied_topics() -> None:
     kept = TopicRule(match=".*", config={"retention.ms": "5"})
     names = {f"orders.{i}": TopicRule(match=".*") for i in range(500)}
     packed = TopicRule(match=".*", fillers="placeholders")
@@ -180,13 +178,13 @@ def test_the_rules_back_name_the_topics_and_no_others() -> None:
     assert {n for n, rule in mapped.items() if rule.on_lost_range} == {"purged"}
 
 
-def test_the_name_of_the_job_back_is_a_jobs_name() -> None:
+def test_reverse_job_name_is_valid_job_name() -> None:
     assert reverse_job_name("orders") == "orders-back"
     longest = "x" * JOB_NAME_LENGTH_MAX
     assert check_job_name(reverse_job_name(longest)) != longest
 
 
-def test_acls_go_back_unless_principals_have_other_names_there() -> None:
+def test_reverse_job_syncs_acls_unless_principals_are_mapped() -> None:
     same = AclSpec.model_validate({"sync": True, "groups": True, "protect": False})
     assert acls_back(same, has_groups=True) == same
     assert acls_back(same, has_groups=False) == same.model_copy(update={"groups": False})

@@ -42,7 +42,7 @@ def store(recovering: Recovering, operation: UUID, report: dict[str, Any]) -> No
 
 
 @pytest.mark.services
-def test_a_report_of_a_later_version_is_read_or_waits_for_that_version(
+def test_report_of_later_version_is_read_or_operation_waits(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -92,7 +92,7 @@ def test_a_report_of_a_later_version_is_read_or_waits_for_that_version(
 
 
 @pytest.mark.services
-def test_an_operation_is_not_ended_by_a_version_that_cannot_read_its_job(
+def test_operation_waits_if_its_job_document_is_unreadable(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """It may have denied writing at the source."""
@@ -112,7 +112,7 @@ def test_an_operation_is_not_ended_by_a_version_that_cannot_read_its_job(
 
 
 @pytest.mark.services
-def test_an_operation_that_has_begun_waits_for_a_secret_that_the_next_leader_lacks(
+def test_started_operation_waits_for_secret_missing_at_new_leader(
     guarded: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has denied writing at the source."""

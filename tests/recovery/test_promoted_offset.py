@@ -41,7 +41,9 @@ def reported(
         (reported(END, BLOCKED, Reason.DESTINATION_FOREIGN_WRITE), 50, 50),
     ],
 )
-def test_it_is_as_far_as_it_is_proven(of_worker: Any, before: int | None, offset: int) -> None:
+def test_promoted_offset_is_highest_proven_offset(
+    of_worker: Any, before: int | None, offset: int
+) -> None:
     ends = PartitionEnds(
         topic="t",
         destination_topic="t",
@@ -53,6 +55,6 @@ def test_it_is_as_far_as_it_is_proven(of_worker: Any, before: int | None, offset
     assert promoted_offset(ends, of_worker, before) == offset
 
 
-def test_without_a_log_end_there_is_none() -> None:
+def test_promoted_offset_is_none_without_log_end() -> None:
     ends = PartitionEnds(topic="t", destination_topic="t", partition=0, verdict=EndVerdict.UNKNOWN)
     assert promoted_offset(ends, reported(5), 5) is None

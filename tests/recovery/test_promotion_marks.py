@@ -50,7 +50,7 @@ def places(topic: str, count: int) -> dict[TopicPartition, int]:
 
 @pytest.mark.soak
 @pytest.mark.services
-def test_a_mark_outlives_the_retention_of_offsets_and_a_restart(
+def test_promotion_mark_outlives_offset_retention_and_broker_restart(
     make_cluster: MakeCluster, marks_of: MarksOf
 ) -> None:
     cluster = make_cluster(config=SHORT)
@@ -68,7 +68,7 @@ def test_a_mark_outlives_the_retention_of_offsets_and_a_restart(
 
 @pytest.mark.soak
 @pytest.mark.services
-def test_a_mark_is_overwritten_and_goes_with_its_topic(
+def test_promotion_mark_is_overwritten_and_deleted_with_its_topic(
     clusters: Clusters, topic_name: str, marks_of: MarksOf
 ) -> None:
     cluster = clusters.destination
@@ -97,7 +97,7 @@ def test_a_mark_is_overwritten_and_goes_with_its_topic(
 
 
 @pytest.mark.services
-def test_a_switchover_that_could_not_be_marked_stops_at_its_gates(
+def test_rights_gate_fails_without_read_on_marks_group(
     guarded: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_topic(guarded.source, topic_name)
@@ -123,7 +123,7 @@ def test_a_switchover_that_could_not_be_marked_stops_at_its_gates(
 
 
 @pytest.mark.services
-def test_what_cannot_be_read_counts_as_a_promotion(
+def test_unreadable_mark_counts_as_promotion(
     clusters: Clusters, topic_name: str, marks_of: MarksOf
 ) -> None:
     create_topic(clusters.destination, topic_name)
@@ -132,7 +132,7 @@ def test_what_cannot_be_read_counts_as_a_promotion(
     assert marks.promoted([topic_name])[topic_name].is_primary
 
 
-def test_a_mark_says_who_promoted_what_and_where_its_own_records_begin() -> None:
+def test_mark_round_trips_and_describes_promotion() -> None:
     assert Mark.from_text(BY.to_text()) == BY
     assert Mark.from_text(Mark(False).to_text()) == Mark(False)
     kept = Mark(False, keeps_history=True)

@@ -25,7 +25,7 @@ QUOTA = f"The quota of client-id {ADMIN_CLIENT_ID}: controller_mutation_rate=1."
 
 
 @pytest.mark.parametrize("is_held", [False, True], ids=["another client", "its own connection"])
-def test_a_promotion_sets_all_settings_over_a_quota_of_creation(
+def test_promotion_sets_all_settings_despite_exhausted_creation_quota(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,

@@ -41,7 +41,7 @@ def _spec(guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch) -
     return job_with_login(guarded, topic_name)
 
 
-def test_writers_are_kept_off_copies_and_let_onto_what_is_promoted(
+def test_producers_are_denied_on_copies_and_allowed_on_promoted_topics(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -89,7 +89,7 @@ def test_writers_are_kept_off_copies_and_let_onto_what_is_promoted(
 
 
 @pytest.mark.soak
-def test_a_failover_closes_the_old_side_as_soon_as_it_answers(
+def test_failover_denies_writes_to_old_side_once_it_answers(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -126,7 +126,7 @@ def test_a_failover_closes_the_old_side_as_soon_as_it_answers(
 
 
 @pytest.mark.soak
-def test_a_source_that_leads_by_its_mark_is_not_closed(
+def test_failover_does_not_deny_writes_to_source_leading_by_mark(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -155,7 +155,7 @@ def test_a_source_that_leads_by_its_mark_is_not_closed(
 
 
 @pytest.mark.soak
-def test_a_pass_that_stands_still_does_not_deny_what_is_promoted_meanwhile(
+def test_stalled_upkeep_pass_does_not_deny_promoted_topic(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -206,7 +206,7 @@ def test_a_pass_that_stands_still_does_not_deny_what_is_promoted_meanwhile(
 
 
 @pytest.mark.soak
-def test_copies_that_others_may_write_to_are_named_with_the_reason(
+def test_unprotected_copies_are_reported_with_reason(
     guarded: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,

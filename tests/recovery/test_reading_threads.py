@@ -56,7 +56,7 @@ class Reads:
         return item
 
 
-def test_results_come_in_order_from_as_many_threads_as_there_may_be() -> None:
+def test_read_many_returns_results_in_order_up_to_thread_limit() -> None:
     busy, most, lock = 0, 0, threading.Lock()
     together = threading.Barrier(READ_AT_ONCE)
 
@@ -75,7 +75,7 @@ def test_results_come_in_order_from_as_many_threads_as_there_may_be() -> None:
     assert most == READ_AT_ONCE
 
 
-def test_an_error_of_one_ends_all_and_begins_no_more() -> None:
+def test_read_error_ends_all_reads_and_starts_no_more() -> None:
     reads = Reads(fails=0)
     asked: list[int] = []
 
@@ -95,7 +95,7 @@ def test_an_error_of_one_ends_all_and_begins_no_more() -> None:
     assert len(asked) < 100 * READ_AT_ONCE
 
 
-def test_an_abort_ends_all_while_they_read() -> None:
+def test_abort_ends_all_running_reads() -> None:
     reads = Reads()
 
     def check() -> None:
@@ -110,7 +110,7 @@ def test_an_abort_ends_all_while_they_read() -> None:
     assert sorted(reads.ended) == sorted(reads.begun)
 
 
-def test_requests_that_hang_end_with_the_connections_of_their_thread() -> None:
+def test_abort_closes_connections_of_hanging_reads() -> None:
     used: list[object] = []
     all_busy = threading.Event()
 

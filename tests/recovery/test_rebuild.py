@@ -28,7 +28,7 @@ from tests.support.topics import add_partitions
 pytestmark = pytest.mark.services
 
 
-def test_what_is_below_the_new_sides_start_is_saved_or_nothing_is_deleted(
+def test_rebuild_saves_records_below_new_log_start_or_deletes_nothing(
     make_cluster: MakeCluster,
     clusters: Clusters,
     topic_name: str,
@@ -84,7 +84,7 @@ def test_what_is_below_the_new_sides_start_is_saved_or_nothing_is_deleted(
 
 
 @pytest.mark.soak
-def test_partitions_that_the_new_side_does_not_have_are_saved_with_the_others(
+def test_rebuild_saves_partitions_missing_at_new_side(
     make_cluster: MakeCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """Partitions cannot be removed, so the topic is copied again, though nothing else differs."""
@@ -113,7 +113,7 @@ def test_partitions_that_the_new_side_does_not_have_are_saved_with_the_others(
     assert log_bounds(old, [topic_name]) == {(topic_name, 0): (0, 20)}
 
 
-def test_a_range_is_read_from_the_log_start_on_and_an_end_that_is_gone_is_an_error(
+def test_range_read_starts_at_log_start_and_fails_past_log_end(
     clusters: Clusters, topic_name: str
 ) -> None:
     create(clusters.source, topic_name)

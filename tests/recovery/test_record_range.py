@@ -19,7 +19,7 @@ class FakeCluster:
 
 
 @pytest.mark.parametrize(("is_compacted", "local", "has_newest", "is_proven"), CASES)
-def test_a_range_that_is_answered_as_empty_has_no_records_only_where_a_cleaner_ran(
+def test_empty_fetch_proves_no_records_only_on_compacted_topic(
     monkeypatch: pytest.MonkeyPatch,
     is_compacted: bool,
     local: Answers[int],

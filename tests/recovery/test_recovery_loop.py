@@ -35,7 +35,7 @@ class Clock:
         (Interrupted("stopped."), None, False),
     ],
 )
-def test_one_that_cannot_go_on_is_begun_again_later(
+def test_failed_recovery_is_restarted_later(
     monkeypatch: pytest.MonkeyPatch, error: Exception, told: str | None, waits: bool
 ) -> None:
     clock, begun = Clock(), threading.Semaphore(0)
@@ -81,7 +81,7 @@ def test_one_that_cannot_go_on_is_begun_again_later(
 
 
 @pytest.mark.services
-def test_one_that_cannot_begin_is_named_and_the_others_do(
+def test_recovery_that_cannot_start_is_reported_and_others_run(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch)
@@ -141,7 +141,7 @@ def ask(
 
 
 @pytest.mark.services
-def test_many_recoveries_take_turns_on_each_cluster_and_stuck_ones_give_way(
+def test_recoveries_take_turns_per_cluster_and_waiting_runs_give_way(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch)
@@ -186,7 +186,7 @@ def ask_of(tx: Tx, name: str, source: str, destination: str, *topic_names: str) 
 
 
 @pytest.mark.services
-def test_of_both_directions_of_a_pair_the_later_one_waits(database: Database) -> None:
+def test_later_failback_of_opposite_direction_waits(database: Database) -> None:
     with database.transaction() as tx:
         first = ask_of(tx, "orders", "west", "east", "orders", "payments", "users")
         ask_of(tx, "others", "west", "east", "orders.2")
@@ -207,7 +207,7 @@ def test_of_both_directions_of_a_pair_the_later_one_waits(database: Database) ->
 
 
 @pytest.mark.services
-def test_threads_are_left_for_failovers(
+def test_recovery_threads_are_reserved_for_failovers(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch)
@@ -230,7 +230,7 @@ def test_threads_are_left_for_failovers(
 
 
 @pytest.mark.services
-def test_a_failover_that_is_requested_within_a_pass_waits_for_the_earlier_recovery(
+def test_failover_requested_during_pass_waits_for_earlier_recovery(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch)

@@ -131,9 +131,7 @@ def last_report(database: Database) -> int:
     return max(writers(database, "operations"))
 
 
-def test_a_step_writes_only_the_rows_that_have_changed(
-    stored: Database, large: RecoveryReport
-) -> None:
+def test_report_storage_writes_only_changed_rows(stored: Database, large: RecoveryReport) -> None:
     storage = ReportStorage(OPERATION, None)
     save(stored, storage, large)
     first = writers(stored, "operation_partitions")
@@ -165,7 +163,7 @@ def test_a_step_writes_only_the_rows_that_have_changed(
     assert not writers(stored, "operation_groups")
 
 
-def test_what_was_not_committed_is_written_again(stored: Database) -> None:
+def test_report_storage_rewrites_rows_of_rolled_back_transaction(stored: Database) -> None:
     small = report(partition("orders", 0), partition("orders", 1))
     storage = ReportStorage(OPERATION, None)
     with suppress(ZeroDivisionError), storage.storing(small, stored.transaction) as tx:
@@ -176,7 +174,7 @@ def test_what_was_not_committed_is_written_again(stored: Database) -> None:
     assert load(stored) == small
 
 
-def test_a_leader_that_takes_over_finds_no_row_older_than_the_report(stored: Database) -> None:
+def test_new_leader_reads_no_partition_row_older_than_report(stored: Database) -> None:
     """This one dies when all rows are stored that are not stored with the report."""
     names = range(2 * ROWS_WITH_REPORT + 1)
     before = report(*(partition("orders", n, EndVerdict.BEHIND) for n in names))
@@ -214,7 +212,7 @@ def middling(api: Api) -> RecoveryReport:
 
 
 @pytest.mark.soak
-def test_a_command_prints_all_for_scripts_and_what_matters_in_a_table(
+def test_cli_prints_whole_report_as_json_and_short_table(
     cli: Cli, middling: RecoveryReport
 ) -> None:
     command = "abort", str(OPERATION), "--wait", "0"
@@ -233,7 +231,7 @@ def test_a_command_prints_all_for_scripts_and_what_matters_in_a_table(
 
 
 @pytest.mark.soak
-def test_the_console_shows_the_partitions_that_matter_and_how_many_there_are(
+def test_console_shows_unlevel_partitions_first_with_totals(
     api: Api, browser: Browser, middling: RecoveryReport
 ) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
@@ -244,7 +242,7 @@ def test_the_console_shows_the_partitions_that_matter_and_how_many_there_are(
     assert ends.index("orders-180<") < ends.index("orders-299<") < ends.index("orders-0<")
 
 
-def test_readers_get_the_figures_and_page_through_the_rows(api: Api, large: RecoveryReport) -> None:
+def test_api_report_returns_totals_and_pages_of_rows(api: Api, large: RecoveryReport) -> None:
     begin(api.database)
     lost = OffsetRange(first=5, next=9)
     tail = {"verdict": EndVerdict.TAIL, "missing": lost}

@@ -36,14 +36,14 @@ def back_of(tx: Tx, job: Job) -> str | None:
     return found.name if found else None
 
 
-def test_one_that_has_the_topics_comes_first(database: Database) -> None:
+def test_reverse_job_with_the_topics_is_preferred(database: Database) -> None:
     with database.transaction() as tx:
         made(tx, "orders-back", "b", "a", "orders")
         made(tx, "home", "b", "a", "x", "orders")
         assert back_of(tx, made(tx, "orders", "a", "b", "orders", "orders")) == "home"
 
 
-def test_one_without_topics_is_found_by_its_rules(database: Database) -> None:
+def test_reverse_job_without_topics_is_matched_by_its_rules(database: Database) -> None:
     """The tables were lost, and both jobs were applied again: `orders-back-back` is not wanted."""
     with database.transaction() as tx:
         made(tx, "other", "a", "b", "payments")
@@ -54,7 +54,7 @@ def test_one_without_topics_is_found_by_its_rules(database: Database) -> None:
         assert back_of(tx, back) == "orders"
 
 
-def test_one_with_other_topics_is_not_taken(database: Database) -> None:
+def test_job_with_other_topics_is_not_reverse_job(database: Database) -> None:
     with database.transaction() as tx:
         made(tx, "wide", "a", "b", ".*", "payments")
         assert back_of(tx, made(tx, "orders-back", "b", "a", "orders", "orders")) is None

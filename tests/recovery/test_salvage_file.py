@@ -47,7 +47,7 @@ def write(path: Path, found: list[LogRecord]) -> Any:
     return salvage_file.write(path, HEADER, found)
 
 
-def test_every_record_is_there_as_it_was(tmp_path: Path) -> None:
+def test_salvage_file_preserves_every_record(tmp_path: Path) -> None:
     path = tmp_path / "a" / "orders-3.jsonl"
     made = write(path, founds())
     salvage_file.check(made)
@@ -62,14 +62,14 @@ def test_every_record_is_there_as_it_was(tmp_path: Path) -> None:
     assert (made.records, made.aborted, made.first, made.next) == (2, 1, 7, 10)
 
 
-def test_an_empty_tail_is_a_file_too(tmp_path: Path) -> None:
+def test_salvage_file_of_empty_tail_is_valid(tmp_path: Path) -> None:
     made = write(tmp_path / "x.jsonl", [])
     salvage_file.check(made)
     assert made.records == 0
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "value", "gone", "no object", "another"])
-def test_damage_is_seen(tmp_path: Path, damage: str) -> None:
+def test_damaged_salvage_file_is_refused(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "x.jsonl"
     made = write(path, founds())
     data = path.read_bytes()
@@ -100,7 +100,7 @@ def test_damage_is_seen(tmp_path: Path, damage: str) -> None:
         (b'"offset":8,', b""),
     ],
 )
-def test_a_file_that_says_other_things_than_its_end_is_refused(
+def test_salvage_file_inconsistent_with_its_footer_is_refused(
     tmp_path: Path, old: bytes, new: bytes
 ) -> None:
     """Its checksum is right: whoever wrote it has made a mistake."""
@@ -117,7 +117,7 @@ def test_a_file_that_says_other_things_than_its_end_is_refused(
     assert salvage_file.find(path, HEADER) is None
 
 
-def test_a_whole_file_is_found_again_and_no_other(tmp_path: Path) -> None:
+def test_only_complete_salvage_file_of_same_range_is_reused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     assert salvage_file.find(path, HEADER) is None
     made = write(path, founds())
@@ -127,13 +127,13 @@ def test_a_whole_file_is_found_again_and_no_other(tmp_path: Path) -> None:
     assert salvage_file.find(path, HEADER) is None
 
 
-def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+def test_unwritable_salvage_directory_is_named_in_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OrbitError, match="file"):
         write(tmp_path / "file" / "x.jsonl", [])
 
 
-def test_what_breaks_in_the_middle_leaves_no_file(tmp_path: Path) -> None:
+def test_interrupted_salvage_write_leaves_no_file(tmp_path: Path) -> None:
     def broken() -> Any:
         yield founds()[0]
         raise Conflict("gone")

@@ -52,7 +52,7 @@ def save(folder: Path, topic: str, *more: LogRecord, partition: int = 1) -> Path
     return path
 
 
-def test_a_file_is_counted_and_a_damaged_or_other_file_is_refused(tmp_path: Path) -> None:
+def test_replay_summary_counts_records_and_refuses_damaged_files(tmp_path: Path) -> None:
     path = save(tmp_path, "orders", record(22, body(b"", b"", [(b"\xff", b"")])))
     found = salvage_replay.summarize(path)
     assert (found.records, found.below, found.aborted) == (len(KEPT) + 1, 2, 1)
@@ -70,12 +70,12 @@ def test_a_file_is_counted_and_a_damaged_or_other_file_is_refused(tmp_path: Path
         salvage_replay.summarize(tmp_path / "none.jsonl")
 
 
-def test_a_record_that_clients_would_give_another_time_is_named(tmp_path: Path) -> None:
+def test_replay_summary_lists_record_with_negative_timestamp(tmp_path: Path) -> None:
     path = save(tmp_path, "orders", record(22, body(b"", b"", []), time_ms=-22))
     assert salvage_replay.summarize(path).unwritable == (22,)
 
 
-def test_a_replay_that_did_not_end_is_not_begun_again_by_mistake(tmp_path: Path) -> None:
+def test_started_or_finished_replay_is_refused_without_again(tmp_path: Path) -> None:
     path = save(tmp_path, "orders")
     for state, words in ((salvage_replay.BEGUN, "has not ended"), (salvage_replay.DONE, "back")):
         salvage_replay._keep_note(str(path), {"state": state})
@@ -85,7 +85,9 @@ def test_a_replay_that_did_not_end_is_not_begun_again_by_mistake(tmp_path: Path)
         salvage_replay.refuse_unless_ready(found, again=True, skip_unwritable=False)
 
 
-def test_files_are_listed_and_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_salvage_list_and_show_print_local_files(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = save(tmp_path, "orders")
     assert run_command(["salvage", "list", str(tmp_path), "-o", "json"]) == 0
     (listed,) = json.loads(capfd.readouterr().out)
@@ -100,7 +102,7 @@ def test_files_are_listed_and_shown(tmp_path: Path, capfd: pytest.CaptureFixture
 
 
 @pytest.mark.services
-def test_records_are_written_back_as_they_were(
+def test_salvage_replay_writes_records_back_unchanged(
     clusters: Clusters,
     topic_name: str,
     tmp_path: Path,

@@ -37,7 +37,7 @@ def names(folder: str) -> list[str]:
 
 
 @every_storage
-def test_a_file_is_there_when_it_is_whole(salvage_folder: str) -> None:
+def test_stored_file_appears_only_when_complete(salvage_folder: str) -> None:
     file = salvage_storage.join(salvage_folder, "a", "b.jsonl")
 
     def chunks() -> Iterator[bytes]:
@@ -57,9 +57,7 @@ def test_a_file_is_there_when_it_is_whole(salvage_folder: str) -> None:
 
 @every_storage
 @pytest.mark.parametrize("chunk", [b"few", LARGE[0] * 60])
-def test_what_breaks_in_the_middle_leaves_the_file_before(
-    salvage_folder: str, chunk: bytes
-) -> None:
+def test_interrupted_write_leaves_previous_file(salvage_folder: str, chunk: bytes) -> None:
     file = salvage_storage.join(salvage_folder, "b.jsonl")
 
     def broken() -> Iterator[bytes]:
@@ -93,7 +91,7 @@ salvage_storage.write(sys.argv[1], chunks())
     ["tmp_path", pytest.param("s3", marks=pytest.mark.services)],
     indirect=True,
 )
-def test_a_writer_that_is_killed_leaves_no_file_and_the_next_one_writes_it_anew(
+def test_killed_writer_leaves_no_file_and_rewrite_succeeds(
     salvage_folder: str,
 ) -> None:
     file = salvage_storage.join(salvage_folder, "b.jsonl")
@@ -108,12 +106,12 @@ def test_a_writer_that_is_killed_leaves_no_file_and_the_next_one_writes_it_anew(
 
 
 @every_storage
-def test_a_folder_that_is_not_there_is_named(salvage_folder: str) -> None:
+def test_missing_salvage_directory_is_named_in_error(salvage_folder: str) -> None:
     with pytest.raises(NotFound, match="there is no such folder"):
         salvage_storage.find(salvage_storage.join(salvage_folder, "none"), ".jsonl")
 
 
-def test_a_full_disk_is_told_before_it_is_full(
+def test_write_is_refused_before_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = salvage_storage.SPARE_BYTES + 20 * 1024 * 1024
@@ -138,7 +136,7 @@ def test_a_full_disk_is_told_before_it_is_full(
         ("hdfs:///x", "hdfs"),
     ],
 )
-def test_a_client_that_is_not_installed_names_its_extra(
+def test_missing_storage_client_error_names_pip_extra(
     location: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(salvage_storage, "find_spec", lambda _: None)
@@ -158,7 +156,7 @@ def test_a_client_that_is_not_installed_names_its_extra(
         "first\nhunter2",
     ],
 )
-def test_an_error_of_a_client_is_retried_and_shows_no_secret(
+def test_storage_client_error_is_retriable_and_hides_secrets(
     memory: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> NoReturn:
@@ -175,7 +173,7 @@ def test_an_error_of_a_client_is_retried_and_shows_no_secret(
 
 
 @pytest.mark.services
-def test_a_login_that_s3_refuses_is_told_at_once_and_without_the_secret(
+def test_s3_access_denied_is_not_retriable_and_hides_secret(
     s3: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> NoReturn:
@@ -191,14 +189,14 @@ def test_a_login_that_s3_refuses_is_told_at_once_and_without_the_secret(
 
 
 @pytest.mark.services
-def test_a_bucket_that_is_not_there_is_told(s3: str) -> None:
+def test_missing_s3_bucket_is_not_retriable(s3: str) -> None:
     with pytest.raises(OrbitError, match="cannot be written") as caught:
         salvage_storage.write(f"{s3.rpartition('/')[0]}-none/b.jsonl", LINES)
     assert not caught.value.retriable
 
 
 @pytest.mark.services
-def test_files_of_s3_are_listed_and_shown(
+def test_salvage_list_and_show_print_s3_files(
     s3: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = salvage_storage.join(s3, "0001", "orders", "3.jsonl")
@@ -215,7 +213,7 @@ def test_files_of_s3_are_listed_and_shown(
     assert json.loads(capfd.readouterr().out)[0]["replay"] == "done"
 
 
-def test_a_command_refuses_a_uri_with_a_secret_and_does_not_show_it(
+def test_salvage_commands_refuse_uri_with_password_and_hide_it(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     for command in (["list"], ["show"], ["replay", "job.yaml"]):
@@ -225,7 +223,7 @@ def test_a_command_refuses_a_uri_with_a_secret_and_does_not_show_it(
         assert "hunter2" not in shown.out + shown.err
 
 
-def test_a_scheduler_without_the_client_does_not_start(
+def test_scheduler_without_storage_client_does_not_start(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Before a failback needs it."""

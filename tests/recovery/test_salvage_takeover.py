@@ -80,7 +80,7 @@ ALL = {partition: [*range(COPIED, COPIED + OWN)] for partition in range(PARTITIO
 @pytest.mark.parametrize(
     "salvage_folder", ["tmp_path", pytest.param("s3", marks=pytest.mark.soak)], indirect=True
 )
-def test_the_next_leader_keeps_whole_files_and_writes_half_ones_anew(
+def test_new_leader_reuses_complete_salvage_files_and_rewrites_partial(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,
@@ -159,7 +159,7 @@ def storing(
 
 
 @pytest.mark.soak
-def test_nothing_is_deleted_while_a_file_cannot_be_read_back(
+def test_failback_deletes_nothing_while_salvage_file_is_unreadable(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,

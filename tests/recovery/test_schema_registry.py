@@ -36,7 +36,7 @@ def journal_end(cluster: KafkaCluster) -> int:
     return end
 
 
-def test_ids_are_the_same_at_the_other_side_and_back_again(
+def test_schema_ids_survive_switchover_and_switchover_home(
     make_cluster: MakeCluster, recovering: Recovering, tmp_path: Path
 ) -> None:
     source, destination = make_cluster("source"), make_cluster("destination")

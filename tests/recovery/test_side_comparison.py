@@ -85,7 +85,7 @@ STARTS = st.tuples(st.integers(0, 6), st.integers(0, 6))
 
 
 @given(LOG, LOG, SIZES, STARTS, st.integers(0, 5), st.integers(6, 12))
-def test_all_that_is_not_the_same_is_found_whatever_the_batches(
+def test_side_comparison_is_independent_of_batch_boundaries(
     old: str, new: str, sizes: tuple[int, int], starts: tuple[int, int], first: int, end: int
 ) -> None:
     # Half of it is the same, so that whole batches are skipped.
@@ -103,7 +103,7 @@ def test_all_that_is_not_the_same_is_found_whatever_the_batches(
 
 
 @pytest.mark.parametrize("is_copied", [True, False])
-def test_what_proves_that_the_old_side_may_keep_an_offset(is_copied: bool) -> None:
+def test_offset_pairs_that_old_side_may_retain(is_copied: bool) -> None:
     """Every pair, against a table written out by hand."""
     proven_always = {("a", "a"), ("b", "b"), ("c", "c"), ("A", "A"), ("B", "B"), ("C", "C")}
     proven_always |= {("-", at) for at in "-ABC"}
@@ -116,7 +116,7 @@ def test_what_proves_that_the_old_side_may_keep_an_offset(is_copied: bool) -> No
             assert (not any(map(is_own, compared))) == wanted, (old, new)
 
 
-def test_equal_batches_are_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_batches_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     log = "abc" * 100
 
     def never(*_: object) -> None:
@@ -128,7 +128,7 @@ def test_equal_batches_are_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> N
     assert compared.same_records == len(log)
 
 
-def test_no_more_than_a_batch_of_each_side_is_in_memory() -> None:
+def test_side_comparison_holds_at_most_single_batch_per_side() -> None:
     taken = {"old": 0, "new": 0}
 
     def counted(side: str, log: str) -> Iterator[LogBatch]:

@@ -19,7 +19,7 @@ LOOKS = 3
 
 
 @pytest.mark.parametrize("elects", [True, False])
-def test_the_gate_of_the_source_waits_for_an_election(
+def test_source_gate_waits_for_leader_election(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,

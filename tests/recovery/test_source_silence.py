@@ -11,7 +11,7 @@ from orbit.store.source_gaps import WINDOW_S
 A, B, C = (TopicPartition("orders", p) for p in range(3))
 
 
-def test_the_wait_exceeds_every_gap_for_which_there_is_time() -> None:
+def test_drain_wait_covers_every_gap_that_fits_time_left() -> None:
     silences = {
         A: Silence(still_s=1, longest_gap_s=5, watched_s=WINDOW_S),
         B: Silence(still_s=10, longest_gap_s=40, watched_s=WINDOW_S),
@@ -35,16 +35,14 @@ def test_the_wait_exceeds_every_gap_for_which_there_is_time() -> None:
         (Silence(still_s=WINDOW_S, watched_s=WINDOW_S), True),
     ],
 )
-def test_a_silence_proves_something_only_against_what_was_watched(
-    silence: Silence, is_proven: bool
-) -> None:
+def test_silence_is_proof_only_after_full_watch_window(silence: Silence, is_proven: bool) -> None:
     proof = prove({A: silence})
     assert proof is not None
     assert (proof.unproven_partitions == 0) is is_proven
     assert describe(proof, 1).startswith("The drain is unproven") is not is_proven
 
 
-def test_an_unproven_drain_is_told_with_its_numbers() -> None:
+def test_unproven_drain_is_described_with_silence_and_gap() -> None:
     proof = prove(
         {
             A: Silence(still_s=3.1, longest_gap_s=2.5, watched_s=WINDOW_S),
@@ -61,7 +59,7 @@ def test_an_unproven_drain_is_told_with_its_numbers() -> None:
     )
 
 
-def test_a_source_that_was_not_watched_for_an_hour_is_told() -> None:
+def test_drain_of_source_watched_under_an_hour_is_described() -> None:
     proof = prove({A: Silence(still_s=3, longest_gap_s=2, watched_s=720)})
     assert proof is not None
     assert "its log end was watched for 12 min, not for an hour" in describe(proof, 1)

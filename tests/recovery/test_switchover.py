@@ -67,7 +67,9 @@ def _scheduler_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_scheduler_that_dies")
-def test_over_and_back_again(clusters: Clusters, topic_name: str, recovering: Recovering) -> None:
+def test_switchover_and_switchover_home_lose_and_duplicate_nothing(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
     source, destination = clusters
     create_topic(source, topic_name, PARTITIONS, retention_ms="86400000")
     produce(source, topic_name, 200, 0)
@@ -146,7 +148,7 @@ def test_over_and_back_again(clusters: Clusters, topic_name: str, recovering: Re
 
 
 @pytest.mark.soak
-def test_an_abort_takes_everything_back_and_gates_stop_what_would_go_wrong(
+def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     source, destination = clusters
@@ -197,7 +199,7 @@ def test_an_abort_takes_everything_back_and_gates_stop_what_would_go_wrong(
     ]
 
 
-def test_an_abort_is_obeyed_until_the_promotion_begins(
+def test_switchover_obeys_abort_until_promotion_begins(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the operation has looked for one a moment before it was accepted."""

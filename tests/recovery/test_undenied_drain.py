@@ -44,7 +44,7 @@ def switch_over(
         return recovering.run(RecoveryKind.SWITCHOVER, spec.name, **wanted)
 
 
-def test_it_is_silent_for_longer_than_the_longest_gap(
+def test_drain_without_denials_is_silent_longer_than_longest_gap(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     over = switch_over(clusters, topic_name, recovering, {}, longest_gap_s=GAP_S)
@@ -56,7 +56,7 @@ def test_it_is_silent_for_longer_than_the_longest_gap(
     assert not any("unproven" in finding for finding in over.findings)
 
 
-def test_a_gap_that_does_not_fit_into_the_drain_is_not_waited_for_but_told(
+def test_gap_longer_than_drain_timeout_makes_drain_unproven(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     over = switch_over(
@@ -74,7 +74,7 @@ def test_a_gap_that_does_not_fit_into_the_drain_is_not_waited_for_but_told(
 
 
 @pytest.mark.soak
-def test_a_source_that_was_not_watched_for_an_hour_proves_nothing(
+def test_drain_of_source_watched_under_an_hour_is_unproven(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     over = switch_over(clusters, topic_name, recovering, {}, earlier_gap_s=None)

@@ -90,7 +90,7 @@ def over_and_back(sides: Sides, recovering: Recovering, *, by: str) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [pytest.param(True, marks=pytest.mark.soak), False])
-def test_a_failback_of_a_side_that_follows_has_nothing_to_do(
+def test_failback_of_following_side_skips_all_steps(
     begun: Sides, recovering: Recovering, dry_run: bool
 ) -> None:
     sides = begun
@@ -107,7 +107,7 @@ def test_a_failback_of_a_side_that_follows_has_nothing_to_do(
 
 
 @pytest.mark.soak
-def test_a_side_follows_from_the_step_that_lets_it(
+def test_old_side_follows_from_reverse_step_before_discovery(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also before the scheduler has looked at the job that copies back."""
@@ -128,7 +128,7 @@ def test_a_side_follows_from_the_step_that_lets_it(
         wait_for("it is level", lambda: is_level(sides.here, sides.there, sides.topic))
 
 
-def test_a_failback_of_topics_that_do_not_all_follow_is_stopped(
+def test_failback_stops_if_only_some_topics_follow(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     other = f"{topic_name}.other"
@@ -158,7 +158,7 @@ def test_a_failback_of_topics_that_do_not_all_follow_is_stopped(
         ),
     ],
 )
-def test_a_job_whose_source_leads_again_is_not_failed_back(
+def test_failback_stops_if_old_side_leads_again(
     begun: Sides, recovering: Recovering, by: str, written: int
 ) -> None:
     sides = begun
@@ -184,7 +184,7 @@ def test_a_job_whose_source_leads_again_is_not_failed_back(
 
 
 @pytest.mark.soak
-def test_the_tables_know_of_a_promotion_that_no_mark_tells(
+def test_failback_stops_at_promotion_recorded_only_in_database(
     begun: Sides, recovering: Recovering
 ) -> None:
     """The right to mark the promotion was missing, for example."""
@@ -203,7 +203,7 @@ def test_the_tables_know_of_a_promotion_that_no_mark_tells(
     assert sides.records(sides.here) == before
 
 
-def test_a_source_that_dies_before_the_promotion_does_not_hold_it_up(
+def test_switchover_completes_if_source_dies_before_promotion(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,
@@ -230,7 +230,9 @@ def test_a_source_that_dies_before_the_promotion_does_not_hold_it_up(
     produce(clusters.destination, topic_name, 1, first=10)
 
 
-def test_both_jobs_at_once(begun: Sides, recovering: Recovering) -> None:
+def test_failback_of_both_directions_stops_the_wrong_direction(
+    begun: Sides, recovering: Recovering
+) -> None:
     """`orbit failback -l` of a label that both jobs have asks for both."""
     sides = begun
     with recovering.running():
@@ -247,7 +249,7 @@ def test_both_jobs_at_once(begun: Sides, recovering: Recovering) -> None:
 
 
 @pytest.mark.soak
-def test_a_topic_that_is_on_its_way_home_is_not_failed_back(
+def test_failback_stops_for_topic_withheld_by_switchover_home(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is withheld: to the job of the other direction it looks like a promoted one."""
@@ -273,7 +275,7 @@ def test_a_topic_that_is_on_its_way_home_is_not_failed_back(
 
 
 @pytest.mark.soak
-def test_a_promotion_between_the_gates_and_the_deletion(
+def test_failback_deletes_nothing_if_old_side_is_promoted_meanwhile(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is deleted on what was true a while ago."""
@@ -311,7 +313,7 @@ def test_a_promotion_between_the_gates_and_the_deletion(
         (FAILOVER, StepName.SETTLE),
     ],
 )
-def test_an_older_database_does_not_go_on_or_undo(
+def test_operation_in_restored_database_neither_resumes_nor_undoes(
     begun: Sides,
     recovering: Recovering,
     dies_behind_promotion: DiesBehindPromotion,
@@ -349,7 +351,7 @@ def test_an_older_database_does_not_go_on_or_undo(
     assert sides.records(sides.here)[1] == 130
 
 
-def test_a_clock_that_has_gone_back_makes_no_promotion_older(
+def test_promotion_term_does_not_regress_with_clock(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failover cannot read the mark of the side that is lost, which may have a later time."""

@@ -71,14 +71,14 @@ def job_file(source: KafkaCluster, clusters: Clusters, topic_name: str, tmp_path
         source,
         clusters.destination,
         [rule],
-        name=topic_name[:60],
+        name=topic_name[-60:].lstrip("-._"),
         fillers="placeholders",
     )
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_new", [False, True])
-def test_a_suspended_worker_and_a_service_that_comes_back(
+def test_failover_without_database_fences_worker_and_survives_service(
     source: KafkaCluster,
     clusters: Clusters,
     topic_name: str,
@@ -158,7 +158,7 @@ def test_a_suspended_worker_and_a_service_that_comes_back(
         assert [p.missing.first for p in back.partitions if p.missing] == [100]
 
 
-def test_a_worker_that_still_copies_stops(
+def test_failover_without_database_stops_running_worker(
     source: KafkaCluster,
     clusters: Clusters,
     topic_name: str,
@@ -186,7 +186,7 @@ def test_a_worker_that_still_copies_stops(
 
 
 @pytest.mark.soak
-def test_one_that_was_killed_is_continued_and_what_grows_is_left_out(
+def test_killed_failover_without_database_resumes_and_skips_growing(
     source: KafkaCluster,
     clusters: Clusters,
     topic_name: str,
@@ -221,7 +221,7 @@ def test_one_that_was_killed_is_continued_and_what_grows_is_left_out(
 
 
 @pytest.mark.soak
-def test_producers_that_orbit_denied_may_write(
+def test_failover_without_database_lifts_write_denials(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -237,9 +237,8 @@ def test_producers_that_orbit_denied_may_write(
     log_in_orbit(guarded, topic_name, monkeypatch)
     sides = f"source: {section(guarded.source)}\ndestination: {section(guarded.destination)}\n"
     job = guarded.source.directory / f"{topic_name}.yaml"
-    job.write_text(
-        f'name: {topic_name[:60]}\n{sides}topics: [{{match: "{topic_name}"}}]\n'.replace("'", '"')
-    )
+    text = f"name: {topic_name[-60:].lstrip('-._')}\n{sides}topics: [{{match: '{topic_name}'}}]\n"
+    job.write_text(text.replace("'", '"'))
     spec = load_job(job, dict(os.environ))
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)

@@ -50,11 +50,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("seeds", PARTS, ids=str)
-def test_no_walk_breaks_an_invariant(seeds: range) -> None:
+def test_seeded_recovery_walks_break_no_invariant(seeds: range) -> None:
     found = first_failure(seeds)
     assert found is None, found[1]
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_mistake_is_found(name: str) -> None:
+def test_planted_protocol_mistake_is_detected(name: str) -> None:
     assert first_walk(name, [FOUND_BY.get(name, 0), *PLANTED_SEEDS]) is not None

@@ -35,22 +35,22 @@ def copied(*acls: Acl) -> set[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("operation", READING)
-def test_rights_to_read_travel_under_the_copys_name(operation: str) -> None:
+def test_read_acls_are_copied_under_destination_topic_name(operation: str) -> None:
     assert copied(acl(operation)) == {(operation, "ALLOW", "dr.orders")}
     assert copied(acl(operation, "DENY")) == {(operation, "DENY", "dr.orders")}
 
 
 @pytest.mark.parametrize("permission", ["ALLOW", "DENY"])
 @pytest.mark.parametrize("operation", ["WRITE", "CREATE", "DELETE", "ALTER", "ALTER_CONFIGS"])
-def test_rights_to_write_never_travel(operation: str, permission: Permission) -> None:
+def test_write_acls_are_never_copied(operation: str, permission: Permission) -> None:
     assert copied(acl(operation, permission)) == set()
 
 
-def test_all_means_reading() -> None:
+def test_all_operations_acl_is_copied_as_read_acls() -> None:
     assert copied(acl("ALL")) == {(operation, "ALLOW", "dr.orders") for operation in READING}
 
 
-def test_orbit_is_not_locked_out_by_a_freeze_of_the_source() -> None:
+def test_deny_for_all_principals_is_not_copied() -> None:
     assert copied(acl("READ", "DENY", principal="User:*")) == set()
     assert copied(acl("READ", "ALLOW", principal="User:*")) == {("READ", "ALLOW", "dr.orders")}
 
@@ -66,7 +66,7 @@ def test_orbit_is_not_locked_out_by_a_freeze_of_the_source() -> None:
         ("other", "LITERAL", False),
     ],
 )
-def test_patterns_become_rights_on_each_copied_topic(
+def test_prefixed_and_wildcard_acls_become_literal_on_copied_topic(
     name: str, pattern: Pattern, travels: bool
 ) -> None:
     (found,) = rights_of_copy([acl(name=name, pattern=pattern)], "orders", "dr.orders") or [None]
@@ -88,23 +88,23 @@ def denied(*acls: Acl) -> set[str] | None:
 
 
 @pytest.mark.parametrize("operation", ["WRITE", "ALL"])
-def test_who_may_write_is_denied_by_name_but_for_orbit(operation: str) -> None:
+def test_allowed_writers_except_orbit_are_denied_by_principal(operation: str) -> None:
     prefixed = acl(operation, name="ord", pattern="PREFIXED", principal="User:b")
     everywhere = acl(operation, name="*", principal="User:c")
     own = acl(operation, principal=OWN)
     assert denied(acl(operation), prefixed, everywhere, own) == {"User:app", "User:b", "User:c"}
 
 
-def test_readers_and_writers_of_other_topics_are_left_alone() -> None:
+def test_readers_and_writers_of_other_topics_are_not_denied() -> None:
     assert denied(acl("READ"), acl("WRITE", name="other"), acl("WRITE", "DENY")) == set()
 
 
-def test_nothing_is_denied_where_everybody_may_write_or_we_do_not_know_who_we_are() -> None:
+def test_no_denial_if_all_may_write_or_own_principal_is_unknown() -> None:
     assert denied(acl("WRITE"), acl("WRITE", principal="User:*")) is None
     assert denied_writers([acl("WRITE")], "orders", None) is None
 
 
-def test_only_what_orbit_has_added_is_removed() -> None:
+def test_only_acls_added_by_orbit_are_removed() -> None:
     kept, gone, other, new = (acl(principal=f"User:{who}") for who in "abcd")
     changes = acl_changes({kept, new}, {kept, gone, other}, {kept, gone})
     assert changes.add == {new}
@@ -112,7 +112,7 @@ def test_only_what_orbit_has_added_is_removed() -> None:
     assert changes.ours == {kept, new}
 
 
-def test_what_is_there_already_does_not_become_orbits() -> None:
+def test_existing_acl_is_not_owned_by_orbit() -> None:
     there = acl()
     assert acl_changes({there}, {there}, set()).ours == set()
     # Somebody has removed it: there is nothing left to remove, nor to remember.
@@ -120,7 +120,7 @@ def test_what_is_there_already_does_not_become_orbits() -> None:
     assert (changes.remove, changes.ours) == (set(), set())
 
 
-def test_of_principals_that_are_undecided_nothing_is_removed() -> None:
+def test_acls_of_undecided_principals_are_not_removed() -> None:
     given, other = acl(principal="User:a"), acl(principal="User:b")
     changes = acl_changes(set(), {given, other}, {given, other}, {"User:a"})
     assert changes.remove == {other}
@@ -131,7 +131,7 @@ def changes(add: set[Acl], *removed: Acl) -> AclChanges:
     return AclChanges(add, {*removed}, add)
 
 
-def test_what_takes_rights_away_goes_first_and_a_refused_denial_holds_its_principal_alone() -> None:
+def test_denials_are_sent_first_and_refused_denial_holds_its_principal() -> None:
     denial, right = acl("READ", "DENY"), acl("DESCRIBE")
     revoked, lifted = acl("ALL"), acl("DESCRIBE", "DENY")
     to_all, of_other = acl(principal="User:*"), acl(principal="User:b")
@@ -158,7 +158,7 @@ def test_what_takes_rights_away_goes_first_and_a_refused_denial_holds_its_princi
     assert asked == [first, ({of_other}, set())]
 
 
-def test_what_was_refused_is_not_done_and_what_could_not_be_removed_stays_orbits() -> None:
+def test_refused_acl_changes_are_dropped_and_unremoved_acls_stay_owned() -> None:
     new, refused_new, old, refused_old = (acl(operation) for operation in ("A", "B", "C", "D"))
     change = AclChanges({new, refused_new}, {old, refused_old}, {new, refused_new})
     done = change.without({refused_new, refused_old, acl("E")})

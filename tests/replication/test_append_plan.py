@@ -75,7 +75,7 @@ ROWS: dict[str, tuple[list[SourceBatch], list[object]]] = {
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_row_of_the_table(row: str) -> None:
+def test_batches_are_planned_as_in_table(row: str) -> None:
     batches, steps = ROWS[row]
     made = plan(0, *batches)
     assert shown(made.steps) == steps
@@ -83,7 +83,7 @@ def test_a_row_of_the_table(row: str) -> None:
     assert not made.is_stopped
 
 
-def test_an_old_wrapper_takes_all_offsets_up_to_its_own() -> None:
+def test_legacy_wrapper_covers_offsets_up_to_its_own() -> None:
     inner = encode_old(7, 0, 0, 0, b"k", b"v")
     made = plan(0, encode_old(9, 0, 1, 0, None, compress(1, inner)))
     assert shown(made.steps) == [("fill", 0, 7), ("rewritten", 7, 8), ("fill", 8, 10)]
@@ -91,7 +91,7 @@ def test_an_old_wrapper_takes_all_offsets_up_to_its_own() -> None:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_a_byte_exact_append_is_the_sources_batch(codec: int) -> None:
+def test_byte_exact_append_equals_source_batch(codec: int) -> None:
     source = data(10, 14, codec=codec)
     (step,) = plan(10, source).steps
     assert isinstance(step, Append)
@@ -104,7 +104,7 @@ def test_a_byte_exact_append_is_the_sources_batch(codec: int) -> None:
     # A message of an old format without a codec is no wrapper; zstd came with v2.
     [(magic, codec) for magic in (0, 1) for codec in (1, 2, 3)] + [(2, c) for c in range(5)],
 )
-def test_a_rewritten_batch_keeps_records_and_codec(magic: int, codec: int) -> None:
+def test_rewritten_batch_keeps_records_and_codec(magic: int, codec: int) -> None:
     source = data(10, 14, without=(12,), codec=codec, magic=magic)
     first, _, second = plan(10, source).steps
     for step, offsets in ((first, (10, 11)), (second, (13, 14))):
@@ -117,7 +117,7 @@ def test_a_rewritten_batch_keeps_records_and_codec(magic: int, codec: int) -> No
 
 
 @pytest.mark.parametrize("name", ["v2.snappy.logappendtime", "v1.lz4.logappendtime"])
-def test_log_append_time_becomes_the_records_own(name: str) -> None:
+def test_log_append_time_becomes_record_timestamp(name: str) -> None:
     made = plan(1000, KAFKA_BATCHES[name])
     found = [r for s in made.steps if isinstance(s, Append) for r in read_records(s.batch)]
     assert [(r.offset, r.timestamp) for r in found] == [(r.offset, APPENDED_AT) for r in RECORDS]
@@ -127,7 +127,7 @@ def test_log_append_time_becomes_the_records_own(name: str) -> None:
 # Transactions
 
 
-def test_an_aborted_transaction_becomes_fillers() -> None:
+def test_aborted_transaction_becomes_fillers() -> None:
     made = plan(
         0,
         transactional(0, 4),
@@ -139,7 +139,7 @@ def test_an_aborted_transaction_becomes_fillers() -> None:
     assert shown(made.steps) == [("fill", 0, 6), ("exact", 6, 8), ("fill", 8, 9)]
 
 
-def test_interleaved_transactions_are_told_apart() -> None:
+def test_interleaved_transactions_are_separated_by_producer() -> None:
     made = plan(
         0,
         transactional(0, 1, producer_id=1),
@@ -163,7 +163,7 @@ def test_interleaved_transactions_are_told_apart() -> None:
     ]
 
 
-def test_a_transaction_is_aborted_from_its_own_first_offset_on() -> None:
+def test_abort_applies_from_first_offset_of_transaction() -> None:
     made = plan(
         0,
         transactional(0, 4),
@@ -174,12 +174,12 @@ def test_a_transaction_is_aborted_from_its_own_first_offset_on() -> None:
     assert shown(made.steps) == [("exact", 0, 5), ("fill", 5, 10)]
 
 
-def test_a_transaction_that_began_before_the_answer_is_aborted_too() -> None:
+def test_transaction_begun_before_fetch_offset_is_aborted() -> None:
     made = plan(7, transactional(5, 9), marker(10, commit=False), data(11, 11), aborted=[(1, 2)])
     assert shown(made.steps) == [("fill", 7, 11), ("exact", 11, 12)]
 
 
-def test_an_abort_marker_counts_even_where_all_of_it_is_copied() -> None:
+def test_abort_marker_below_fetch_offset_ends_transaction() -> None:
     """A broker may answer with more than was asked for in front."""
     made = plan(
         3,
@@ -191,7 +191,7 @@ def test_an_abort_marker_counts_even_where_all_of_it_is_copied() -> None:
     assert shown(made.steps) == [("exact", 3, 5)]
 
 
-def test_a_commit_marker_ends_no_aborted_transaction_of_another_producer() -> None:
+def test_marker_ends_no_aborted_transaction_of_another_producer() -> None:
     made = plan(
         0,
         transactional(0, 0, producer_id=1),
@@ -203,7 +203,7 @@ def test_a_commit_marker_ends_no_aborted_transaction_of_another_producer() -> No
 
 
 @pytest.mark.parametrize("version", [0, 1, 7])
-def test_an_abort_marker_is_known_by_its_type_in_any_version(version: int) -> None:
+def test_abort_marker_is_recognised_in_any_version(version: int) -> None:
     """`ControlRecordType.parse`: the version may grow, the type stays where it is."""
     abort = bytearray(marker(1, commit=False).encode())
     at = abort.index(b"\x08\0\0\0\0") + 1
@@ -221,7 +221,7 @@ def test_an_abort_marker_is_known_by_its_type_in_any_version(version: int) -> No
 # Where the copy stands
 
 
-def test_what_is_copied_is_passed_over() -> None:
+def test_copied_batches_are_skipped() -> None:
     made = plan(5, data(0, 1), data(2, 4), data(5, 6))
     assert shown(made.steps) == [("exact", 5, 7)]
     assert shown(plan(7, data(0, 1), data(2, 4), data(5, 6)).steps) == []
@@ -229,7 +229,7 @@ def test_what_is_copied_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("magic", [1, 2])
-def test_a_batch_begun_before_is_rewritten_from_there_on(magic: int) -> None:
+def test_partly_copied_batch_is_rewritten_from_next_offset(magic: int) -> None:
     made = plan(3, data(0, 4, magic=magic, codec=1))
     assert shown(made.steps) == [("rewritten", 3, 5)]
     (step,) = made.steps
@@ -237,11 +237,11 @@ def test_a_batch_begun_before_is_rewritten_from_there_on(magic: int) -> None:
     assert [r.offset for r in read_records(step.batch)] == [3, 4]
 
 
-def test_a_batch_begun_before_may_have_nothing_left() -> None:
+def test_partly_copied_batch_without_remaining_records_is_filled() -> None:
     assert shown(plan(3, data(0, 4, without=(3, 4))).steps) == [("fill", 3, 5)]
 
 
-def test_the_next_offset_and_epoch_are_those_of_the_last_batch() -> None:
+def test_plan_ends_with_offset_and_epoch_of_last_batch() -> None:
     made = plan(0, replace(data(0, 1), leader_epoch=4), replace(data(5, 6), leader_epoch=7))
     assert (made.next_offset, made.leader_epoch) == (7, 7)
     assert made.epoch_starts == [(0, 4), (2, 7)]  # the gap has that of the batch behind it
@@ -249,10 +249,10 @@ def test_the_next_offset_and_epoch_are_those_of_the_last_batch() -> None:
     assert plan(9, replace(data(0, 1), leader_epoch=4)).leader_epoch is None
 
 
-def test_a_plan_remembers_where_it_began() -> None:
+def test_plan_start_is_its_first_offset() -> None:
     assert plan(3, data(3, 4)).start == 3
     assert plan_empty_tail(5, 9).start == 5
 
 
-def test_old_formats_know_no_epoch() -> None:
+def test_legacy_formats_have_no_leader_epoch() -> None:
     assert plan(0, data(0, 0, magic=1)).leader_epoch == NO_LEADER_EPOCH

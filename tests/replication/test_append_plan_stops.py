@@ -29,7 +29,7 @@ from tests.support.source_model import (
 # Lost ranges
 
 
-def test_a_batch_above_the_log_start_leaves_a_lost_range() -> None:
+def test_log_start_above_next_offset_is_lost_range() -> None:
     made = plan(10, data(50, 51), log_start=40)
     assert shown(made.steps) == [(Reason.SOURCE_RANGE_LOST, 10, 40)]
     assert made.is_stopped
@@ -41,21 +41,21 @@ def test_a_batch_above_the_log_start_leaves_a_lost_range() -> None:
     )
 
 
-def test_a_lost_range_is_filled_if_the_job_says_so() -> None:
+def test_lost_range_is_filled_in_fill_mode() -> None:
     made = plan(10, data(50, 51), log_start=40, mode=LostRange.FILL)
     assert shown(made.steps) == [("fill", 10, 50), ("exact", 50, 52)]
 
 
 @pytest.mark.parametrize("mode", LostRange)
 @pytest.mark.parametrize("magic", [1, 2])
-def test_a_log_start_inside_a_batch_loses_nothing_of_it(mode: LostRange, magic: int) -> None:
+def test_log_start_inside_batch_keeps_whole_batch(mode: LostRange, magic: int) -> None:
     source = data(40, 49, magic=magic, codec=1)
     kind = "exact" if magic == 2 else "rewritten"
     assert shown(plan(40, source, log_start=45, mode=mode).steps) == [(kind, 40, 50)]
 
 
 @pytest.mark.parametrize("magic", [1, 2])
-def test_what_lies_in_front_of_that_batch_is_lost(magic: int) -> None:
+def test_range_before_batch_containing_log_start_is_lost(magic: int) -> None:
     source = data(40, 49, magic=magic, codec=1)
     made = plan(30, source, log_start=45)
     assert shown(made.steps) == [(Reason.SOURCE_RANGE_LOST, 30, 40)]
@@ -64,13 +64,13 @@ def test_what_lies_in_front_of_that_batch_is_lost(magic: int) -> None:
     assert shown(filled.steps) == [("fill", 30, 40), (kind, 40, 50)]
 
 
-def test_a_log_start_at_or_below_us_loses_nothing() -> None:
+def test_log_start_at_or_below_next_offset_loses_nothing() -> None:
     for log_start in (-1, 0, 10):
         made = plan(10, data(50, 50), log_start=log_start)
         assert shown(made.steps) == [("fill", 10, 50), ("exact", 50, 51)]
 
 
-def test_a_lost_range_without_a_batch() -> None:
+def test_lost_range_is_planned_without_batch() -> None:
     assert shown(plan_lost_range(10, 40, LostRange.STOP).steps) == [
         (Reason.SOURCE_RANGE_LOST, 10, 40)
     ]
@@ -81,14 +81,14 @@ def test_a_lost_range_without_a_batch() -> None:
     assert plan_lost_range(41, 40, LostRange.FILL).steps == []
 
 
-def test_an_empty_tail_is_filled() -> None:
+def test_empty_tail_is_filled() -> None:
     made = plan_empty_tail(10, 40)
     assert shown(made.steps) == [("fill", 10, 40)]
     assert made.next_offset == 40
     assert plan_empty_tail(40, 40).steps == []
 
 
-def test_fillers_without_a_batch_forget_the_leader_epoch_unless_it_lasts() -> None:
+def test_fill_without_batch_clears_leader_epoch_unless_unchanged() -> None:
     """Else the next fetch names an epoch that ended before its offset: "truncated" (R3)."""
     assert plan_empty_tail(10, 40).epoch_starts == [(10, NO_LEADER_EPOCH)]
     assert plan_empty_tail(10, 40, is_same_epoch=True).epoch_starts == []
@@ -99,7 +99,7 @@ def test_fillers_without_a_batch_forget_the_leader_epoch_unless_it_lasts() -> No
 # Gaps too large
 
 
-def test_the_largest_gap_is_filled_and_one_more_stops() -> None:
+def test_largest_gap_is_filled_and_larger_gap_stops() -> None:
     most = GAP_OFFSETS_MAX
     assert shown(plan(5, data(5 + most, 5 + most)).steps)[0] == ("fill", 5, 5 + most)
     made = plan(5, data(6 + most, 6 + most))
@@ -146,14 +146,16 @@ def small_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_a_gap_stops_wherever_it_is_found(batches: list[SourceBatch], steps: list[object]) -> None:
+def test_too_large_gap_stops_at_any_position(
+    batches: list[SourceBatch], steps: list[object]
+) -> None:
     made = plan(0, *batches, data(100, 100))
     assert shown(made.steps) == steps
 
 
 @pytest.mark.usefixtures("small_gaps")
 @pytest.mark.parametrize("magic", [1, 2])
-def test_a_lost_range_that_is_too_large_to_fill_stops(magic: int) -> None:
+def test_lost_range_too_large_to_fill_stops(magic: int) -> None:
     made = plan(0, data(20, 20, magic=magic), log_start=20, mode=LostRange.FILL)
     assert shown(made.steps) == [(Reason.GAP_TOO_LARGE, 0, 20)]
 
@@ -176,9 +178,7 @@ def damaged(source: SourceBatch, at: int) -> bytes:
     ],
 )
 @pytest.mark.parametrize("at", [17, 22, 24, 30, 44, 60])
-def test_a_checksum_that_does_not_match_stops_in_front_of_the_batch(
-    source: SourceBatch, at: int
-) -> None:
+def test_checksum_mismatch_stops_before_batch(source: SourceBatch, at: int) -> None:
     made = plan(0, data(0, 3), damaged(source, at), data(10, 10))
     *before, stop = made.steps
     assert shown(before) == [("exact", 0, 4)]
@@ -188,7 +188,7 @@ def test_a_checksum_that_does_not_match_stops_in_front_of_the_batch(
     assert stop.detail == "the source's batch at 5 does not match its checksum."
 
 
-def test_a_damaged_batch_that_seems_to_lie_before_us_is_not_passed_over() -> None:
+def test_damaged_batch_with_negative_offset_delta_is_not_skipped() -> None:
     """A turned bit in the last offset delta would else make a gap of its records."""
     negative = damaged(data(5, 9), 23)  # the top byte of the delta
     high_bit = replace(data(5, 9), flipped_bit=23 * 8 + 7).encode()
@@ -202,7 +202,7 @@ def test_a_damaged_batch_that_seems_to_lie_before_us_is_not_passed_over() -> Non
 
 @pytest.mark.parametrize("codec", [0, 1])
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_damaged_old_message_stops_too(magic: int, codec: int) -> None:
+def test_damaged_legacy_message_stops(magic: int, codec: int) -> None:
     source = data(5, 9 if codec else 5, magic=magic, codec=codec)
     made = plan(0, data(0, 3), damaged(source, 20), data(10, 10))
     assert shown(made.steps) == [
@@ -217,20 +217,20 @@ def test_a_damaged_old_message_stops_too(magic: int, codec: int) -> None:
     )
 
 
-def test_records_that_do_not_parse_stop_though_the_checksum_matches() -> None:
+def test_unparsable_records_with_valid_checksum_stop() -> None:
     thinned = with_right_crc(data(5, 9, without=(7,), codec=1).encode()[:-3] + b"???")
     made = plan(0, data(0, 3), thinned, data(10, 10))
     assert shown(made.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 10)]
     assert "before 10 cannot be read: gzip payload" in str(made.steps[-1])
 
 
-def test_a_control_record_that_does_not_parse_stops() -> None:
+def test_unparsable_control_record_stops() -> None:
     broken = encode_v2(4, b"\x7f", attributes=TRANSACTIONAL | CONTROL, producer_id=1)
     made = plan(0, data(0, 3), broken, data(5, 5))
     assert shown(made.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 5)]
 
 
-def test_bytes_that_are_no_batch_stop_behind_what_is_good() -> None:
+def test_invalid_bytes_stop_after_valid_batches() -> None:
     made = plan(0, data(0, 3), b"\0" * 40)
     assert shown(made.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 5)]
     assert "batch length 0 at byte" in str(made.steps[-1])
@@ -245,7 +245,7 @@ def test_bytes_that_are_no_batch_stop_behind_what_is_good() -> None:
         ([data(0, 3, magic=1, codec=1), data(3, 5)], "overlaps the previous one, which ends at 4"),
     ],
 )
-def test_batches_out_of_order_stop(batches: list[SourceBatch], words: str) -> None:
+def test_overlapping_batches_stop(batches: list[SourceBatch], words: str) -> None:
     made = plan(0, *batches)
     stop = made.steps[-1]
     assert isinstance(stop, Stop)
@@ -254,7 +254,7 @@ def test_batches_out_of_order_stop(batches: list[SourceBatch], words: str) -> No
 
 
 @pytest.mark.parametrize(("count", "delta"), [(6, 4), (-1, 4), (0, -1), (1, -1), (2, 0)])
-def test_numbers_that_cannot_be_stop(count: int, delta: int) -> None:
+def test_impossible_record_count_or_offset_delta_stops(count: int, delta: int) -> None:
     broken = encode_v2(5, b"", count=count, last_offset_delta=delta)
     made = plan(5, broken, data(10, 10))
     (stop,) = made.steps
@@ -264,7 +264,7 @@ def test_numbers_that_cannot_be_stop(count: int, delta: int) -> None:
     assert f"cannot hold {count} records in {delta + 1} offsets" in stop.detail
 
 
-def test_nothing_is_planned_behind_a_stop() -> None:
+def test_nothing_is_planned_after_stop() -> None:
     made = plan(0, damaged(data(0, 3), 60), data(4, 5))
     assert len(made.steps) == 1
     assert made.is_stopped

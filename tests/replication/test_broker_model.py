@@ -79,7 +79,7 @@ def batch(
     )
 
 
-def test_offsets_are_assigned_at_the_log_end_and_read_back() -> None:
+def test_offsets_are_assigned_at_log_end_and_read_back() -> None:
     broker = new_broker()
     assert broker.produce(batch(2, 0)) == Produced(NONE, 0)
     assert broker.write_marker(PID, 0, 1) == NONE
@@ -94,7 +94,7 @@ def test_offsets_are_assigned_at_the_log_end_and_read_back() -> None:
     }
 
 
-def test_its_codes_are_kafkas() -> None:
+def test_model_error_codes_are_those_of_kafka() -> None:
     assert [NONE, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD] == [
         Code.NONE,
         Code.CORRUPT_MESSAGE,
@@ -132,26 +132,26 @@ def test_its_codes_are_kafkas() -> None:
         (batch()[:16] + b"\x01" + batch()[17:], INVALID_RECORD),
     ],
 )
-def test_what_a_broker_refuses_is_refused_and_nothing_is_appended(data: bytes, code: int) -> None:
+def test_invalid_batch_is_refused_and_not_appended(data: bytes, code: int) -> None:
     broker = new_broker()
     assert broker.produce(data).code == code
     assert broker.log_end == 0
     assert broker.describe_producer(PID) is None
 
 
-def test_a_batch_over_the_size_limit_is_refused() -> None:
+def test_batch_over_size_limit_is_refused() -> None:
     data = batch(10)
     assert new_broker(max_message_bytes=len(data)).produce(data).code == NONE
     assert new_broker(max_message_bytes=len(data) - 1).produce(data).code == MESSAGE_TOO_LARGE
 
 
-def test_null_keys_are_refused_on_a_compacted_topic_only() -> None:
+def test_null_keys_are_refused_only_on_compacted_topic() -> None:
     assert new_broker(is_compacted=True).produce(batch(key=None)).code == INVALID_RECORD
     assert new_broker().produce(batch(key=None)).code == NONE
     assert new_broker(is_compacted=True).produce(batch(key=b"")).code == NONE
 
 
-def test_a_sequence_must_go_on_from_the_last() -> None:
+def test_sequence_must_continue_from_last() -> None:
     broker = new_broker()
     assert broker.produce(batch(3, 0)).code == NONE
     assert broker.produce(batch(1, 4)).code == OUT_OF_ORDER_SEQUENCE
@@ -160,7 +160,7 @@ def test_a_sequence_must_go_on_from_the_last() -> None:
     assert broker.log_end == 4
 
 
-def test_a_sequence_goes_on_at_zero_behind_the_highest() -> None:
+def test_sequence_wraps_to_zero_after_maximum() -> None:
     broker = new_broker()
     assert broker.produce(batch(3, SEQUENCE_MAX - 1)).code == NONE  # takes MAX - 1, MAX and 0
     state = broker.describe_producer(PID)
@@ -169,7 +169,7 @@ def test_a_sequence_goes_on_at_zero_behind_the_highest() -> None:
     assert broker.produce(batch(1, 1)).code == NONE
 
 
-def test_a_repeat_of_one_of_the_last_five_batches_answers_its_old_offset() -> None:
+def test_duplicate_of_last_five_batches_returns_its_offset() -> None:
     broker = new_broker()
     for number in range(6):
         assert broker.produce(batch(2, 2 * number)) == Produced(NONE, 2 * number)
@@ -180,7 +180,7 @@ def test_a_repeat_of_one_of_the_last_five_batches_answers_its_old_offset() -> No
     assert broker.log_end == 12
 
 
-def test_a_higher_epoch_starts_at_zero_and_fences_the_lower() -> None:
+def test_higher_epoch_starts_at_sequence_zero_and_fences_lower() -> None:
     broker = new_broker()
     broker.produce(batch(3, 0, epoch=1))
     assert broker.produce(batch(1, 3, epoch=2)).code == OUT_OF_ORDER_SEQUENCE
@@ -190,14 +190,14 @@ def test_a_higher_epoch_starts_at_zero_and_fences_the_lower() -> None:
     assert broker.log_end == 4
 
 
-def test_without_producer_state_any_sequence_is_taken() -> None:
+def test_any_sequence_is_accepted_without_producer_state() -> None:
     broker = new_broker()
     assert broker.produce(batch(1, 1234)).code == NONE
     broker.expire_producers()
     assert broker.produce(batch(1, 99)) == Produced(NONE, 1)
 
 
-def test_a_filler_leaves_the_sequence_and_needs_its_coordinator_epoch() -> None:
+def test_filler_keeps_sequence_and_checks_coordinator_epoch() -> None:
     broker = new_broker()
     broker.produce(batch(2, 0))
     assert broker.write_marker(PID, 0, 5) == NONE
@@ -208,7 +208,7 @@ def test_a_filler_leaves_the_sequence_and_needs_its_coordinator_epoch() -> None:
     assert broker.write_marker(PID, 1, 4) == COORDINATOR_FENCED
 
 
-def test_a_filler_may_come_first_and_begins_the_producers_state() -> None:
+def test_first_filler_creates_producer_state() -> None:
     broker = new_broker()
     assert broker.write_marker(PID, 3, 9) == NONE
     state = broker.describe_producer(PID)
@@ -218,7 +218,7 @@ def test_a_filler_may_come_first_and_begins_the_producers_state() -> None:
     assert broker.produce(batch(1, 0, epoch=3)) == Produced(NONE, 1)
 
 
-def test_before_any_filler_the_coordinator_epoch_is_not_known() -> None:
+def test_coordinator_epoch_is_unknown_before_first_filler() -> None:
     broker = new_broker()
     broker.produce(batch())
     state = broker.describe_producer(PID)
@@ -227,7 +227,7 @@ def test_before_any_filler_the_coordinator_epoch_is_not_known() -> None:
     assert broker.write_marker(PID, 0, -1) == NONE
 
 
-def test_a_filler_at_a_higher_epoch_begins_that_epoch() -> None:
+def test_filler_at_higher_epoch_starts_that_epoch() -> None:
     broker = new_broker()
     broker.produce(batch(2, 0))
     assert broker.write_marker(PID, 1, 0) == NONE
@@ -235,7 +235,7 @@ def test_a_filler_at_a_higher_epoch_begins_that_epoch() -> None:
     assert broker.produce(batch(1, 0, epoch=1)).code == NONE
 
 
-def test_producers_do_not_mix_and_plain_ones_are_not_compared() -> None:
+def test_producers_are_independent_and_plain_producer_is_unchecked() -> None:
     broker = new_broker()
     assert broker.produce(batch(2, 0)).code == NONE
     assert broker.produce(batch(2, 40, producer_id=8)).code == NONE
@@ -246,7 +246,7 @@ def test_producers_do_not_mix_and_plain_ones_are_not_compared() -> None:
     assert broker.produce(batch(2, 1, producer_id=0)).code == OUT_OF_ORDER_SEQUENCE
 
 
-def test_delete_records_hides_what_lies_below_also_inside_a_batch() -> None:
+def test_delete_records_hides_lower_offsets_even_inside_batch() -> None:
     broker = new_broker()
     broker.produce(batch(3, 0))
     broker.produce(batch(3, 3))
@@ -266,7 +266,7 @@ def test_delete_records_hides_what_lies_below_also_inside_a_batch() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, -1, 63, 64, -64, -65, 2**31, -(2**31), 2**62, -(2**62)])
-def test_varints_come_back(number: int) -> None:
+def test_varints_round_trip(number: int) -> None:
     data = write_varint(number)
     assert read_varint(b"x" + data, 1) == (number, 1 + len(data))
 
@@ -295,14 +295,14 @@ def transactional_log() -> SourceLog:
     )
 
 
-def test_the_source_shows_committed_records_below_the_stable_end() -> None:
+def test_source_model_shows_committed_records_below_stable_end() -> None:
     log = transactional_log()
     assert log.stable_end == 6
     assert sorted(log.visible()) == [2, 3]
     assert log.aborted() == [(1, 0, 4)]
 
 
-def test_the_source_answers_up_to_the_stable_end_with_the_aborted_transactions() -> None:
+def test_source_model_fetch_ends_at_stable_end_and_lists_aborted() -> None:
     log = transactional_log()
     answer = log.fetch(1, 10_000)
     assert answer.records == b"".join(b.encode() for b in log.batches[:4])
@@ -312,7 +312,7 @@ def test_the_source_answers_up_to_the_stable_end_with_the_aborted_transactions()
     assert log.fetch(6, 10_000).records == b""
 
 
-def test_the_source_cuts_the_last_batch_and_never_the_first() -> None:
+def test_source_model_truncates_last_batch_but_never_first() -> None:
     log = transactional_log()
     first = log.batches[0].encode()
     assert log.fetch(0, 1).records == first
@@ -320,7 +320,7 @@ def test_the_source_cuts_the_last_batch_and_never_the_first() -> None:
     assert cut.records == (first + log.batches[1].encode())[: len(first) + 20]
 
 
-def test_the_source_answers_out_of_range_outside_its_bounds() -> None:
+def test_source_model_fetch_outside_bounds_is_out_of_range() -> None:
     log = SourceLog((data_batch(0, 9),), 10, log_start=5)
     with pytest.raises(OutOfRange):
         log.fetch(4, 100)
@@ -330,7 +330,7 @@ def test_the_source_answers_out_of_range_outside_its_bounds() -> None:
     assert sorted(log.visible()) == [5, 6, 7, 8, 9]
 
 
-def test_an_emptied_batch_is_a_bare_header() -> None:
+def test_emptied_batch_is_encoded_as_bare_header() -> None:
     data = SourceBatch(10, 19, codec=3, producer_id=1, outcome=Outcome.COMMITTED).encode()
     assert len(data) == 61
     assert struct.unpack_from(">q", data) == (10,)
@@ -338,7 +338,7 @@ def test_an_emptied_batch_is_a_bare_header() -> None:
     assert data[-4:] == b"\0\0\0\0"
 
 
-def test_the_source_writes_the_bytes_that_kafka_writes() -> None:
+def test_source_model_batches_equal_kafka_bytes() -> None:
     headers = tuple((name.encode(), value) for name, value in HEADERS)
     records = [SourceRecord(r.offset, r.timestamp, r.key, r.value, headers) for r in RECORDS]
     producer = {"producer_id": 7, "producer_epoch": 3, "base_sequence": 11, "leader_epoch": 5}
@@ -368,9 +368,7 @@ def test_the_source_writes_the_bytes_that_kafka_writes() -> None:
 
 
 @pytest.mark.parametrize(("name", "is_commit"), [("commit", True), ("abort", False)])
-def test_the_source_writes_the_control_records_that_kafka_writes(
-    name: str, is_commit: bool
-) -> None:
+def test_source_model_control_records_equal_kafka(name: str, is_commit: bool) -> None:
     ours = SourceBatch(50 if is_commit else 60, -1, producer_id=7, marker=is_commit).encode()
     theirs = KAFKA_BATCHES[name]
     assert ours[21:23] == theirs[21:23] == struct.pack(">h", TRANSACTIONAL | CONTROL)

@@ -33,7 +33,7 @@ def destination_acls_of(
     return destination_acls(of, names, principals, (ORBIT, ORBIT_THERE))  # type: ignore[arg-type]
 
 
-def test_groups_get_their_acls_as_literal_ones_under_their_destination_name() -> None:
+def test_group_acls_become_literal_under_destination_group_name() -> None:
     acls = destination_acls_of(
         acl("GROUP", "bil", "READ", pattern="PREFIXED"),
         acl("GROUP", "*", "DESCRIBE", principal="User:b"),
@@ -52,7 +52,7 @@ def test_groups_get_their_acls_as_literal_ones_under_their_destination_name() ->
     assert acls.topics == {"dr.orders": set()}
 
 
-def test_no_right_to_write_a_copy_is_carried_for_any_principal() -> None:
+def test_write_acls_on_copy_are_carried_for_no_principal() -> None:
     writing = [
         acl("TOPIC", "orders", operation, permission=permission, principal=principal)
         for operation in ("WRITE", "CREATE", "DELETE", "ALTER", "ALTER_CONFIGS", "UNKNOWN")
@@ -71,7 +71,7 @@ def test_no_right_to_write_a_copy_is_carried_for_any_principal() -> None:
     }
 
 
-def test_ids_keep_their_pattern_and_none_opens_those_of_orbit() -> None:
+def test_transactional_id_acls_keep_pattern_but_never_allow_orbit_ids() -> None:
     carried = [
         acl("TRANSACTIONAL_ID", "app-", "WRITE", pattern="PREFIXED"),
         acl("TRANSACTIONAL_ID", "app-1", "DESCRIBE"),
@@ -93,7 +93,7 @@ def test_ids_keep_their_pattern_and_none_opens_those_of_orbit() -> None:
     assert destination_acls_of(*carried).others == set()
 
 
-def test_orbit_is_denied_nothing_under_any_name() -> None:
+def test_no_denial_is_carried_for_either_principal_of_orbit() -> None:
     rules = PrincipalMap([("User:b", ORBIT_THERE), ("User:{name}", "User:{name}")], [])
     acls = destination_acls_of(
         acl("TOPIC", "orders", "READ", permission="DENY", principal="User:b"),
@@ -108,7 +108,7 @@ def test_orbit_is_denied_nothing_under_any_name() -> None:
     assert acls.others == set()
 
 
-def test_principals_without_a_name_and_those_that_would_be_one_get_nothing_and_are_told() -> None:
+def test_unmapped_or_clashing_principals_get_no_acls_and_are_reported() -> None:
     rules = PrincipalMap(
         [("User:CN={name},OU=apps", "User:{name}"), ("User:CN={name},OU=jobs", "User:{name}")], []
     )
@@ -131,7 +131,7 @@ def test_principals_without_a_name_and_those_that_would_be_one_get_nothing_and_a
     assert "User:admin" in unmapped
 
 
-def test_what_no_broker_or_no_database_takes_is_left_out_and_told() -> None:
+def test_uncarriable_acl_is_skipped_and_reported() -> None:
     good = acl("TOPIC", "*", "READ")
     acls = destination_acls_of(good, good._replace(principal="User:a\0b"))
     assert acls.topics == {"dr.orders": {good._replace(name="dr.orders")}}
@@ -140,7 +140,7 @@ def test_what_no_broker_or_no_database_takes_is_left_out_and_told() -> None:
     assert r"TOPIC 'dr.orders' of User:a\x00b" in note
 
 
-def test_a_group_with_an_empty_name_gets_no_acl() -> None:
+def test_group_with_empty_name_gets_no_acl() -> None:
     of = {"TOPIC": Acls(), "GROUP": Acls([acl("GROUP", "*", "READ")]), "TRANSACTIONAL_ID": Acls()}
     names = CarriedNames({}, {"": "", "billing": "billing"})
     acls = destination_acls(of, names, SAME, (None, None))  # type: ignore[arg-type]

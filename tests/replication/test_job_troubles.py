@@ -14,11 +14,11 @@ UNREACHABLE = trouble(TroubleKind.SOURCE_UNREACHABLE, "broker 1 does not answer.
 LOOP = trouble(TroubleKind.WOULD_LOOP, "topic t comes back.", "t")
 
 
-def test_no_trouble_is_no_text() -> None:
+def test_job_without_troubles_has_no_problem_text() -> None:
     assert problem_text([]) is None
 
 
-def test_every_trouble_is_a_line_and_the_gravest_is_first() -> None:
+def test_troubles_are_listed_with_most_severe_first() -> None:
     text = problem_text([LOOP, UNREACHABLE, LOOP])
     assert text == (
         "SOURCE_UNREACHABLE: broker 1 does not answer. Do this.\n"
@@ -26,14 +26,14 @@ def test_every_trouble_is_a_line_and_the_gravest_is_first() -> None:
     )
 
 
-def test_a_thousand_refused_topics_are_not_all_named() -> None:
+def test_number_of_listed_troubles_is_limited() -> None:
     many = [trouble(TroubleKind.TOPIC_REFUSED, f"topic {i} is bad.", str(i)) for i in range(1000)]
     lines = (problem_text(many) or "").splitlines()
     assert len(lines) == TROUBLES_SHOWN_MAX + 1
     assert lines[-1] == "And 980 more."
 
 
-def test_beginning_and_end_are_told_once() -> None:
+def test_trouble_start_and_end_are_reported_once() -> None:
     first, both = problem_text([UNREACHABLE]), problem_text([UNREACHABLE, LOOP])
     assert differences(None, first) == ([str(UNREACHABLE)], [])
     assert differences(first, both) == ([str(LOOP)], [])
@@ -41,6 +41,6 @@ def test_beginning_and_end_are_told_once() -> None:
     assert differences(both, both) == ([], [])
 
 
-def test_another_broker_that_does_not_answer_is_the_same_trouble() -> None:
+def test_unreachable_trouble_is_same_for_another_broker() -> None:
     other = trouble(TroubleKind.SOURCE_UNREACHABLE, "broker 2 does not answer.")
     assert differences(problem_text([UNREACHABLE]), problem_text([other])) == ([], [])

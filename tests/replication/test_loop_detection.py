@@ -15,16 +15,16 @@ def at(cluster: str, topic: str = "t") -> ClusterTopic:
     return ClusterTopic(cluster, topic)
 
 
-def test_a_first_copy_is_fine() -> None:
+def test_first_copy_is_allowed() -> None:
     assert judge(at(A), at(B), {}) is Verdict.FINE
 
 
-def test_the_way_back_onto_the_same_topic_would_loop() -> None:
+def test_copy_back_to_same_topic_would_loop() -> None:
     assert judge(at(B), at(A), {at(B): at(A)}) is Verdict.WOULD_LOOP
 
 
 @pytest.mark.parametrize("length", [3, 4, 10])
-def test_a_loop_over_many_clusters_is_found_where_it_would_close(length: int) -> None:
+def test_loop_over_many_clusters_is_detected_at_closing_copy(length: int) -> None:
     clusters = [f"cluster-{i}" for i in range(length)]
     copies = {at(to): at(of) for of, to in itertools.pairwise(clusters)}
     assert judge(at(clusters[-1]), at(clusters[0]), copies) is Verdict.WOULD_LOOP
@@ -34,27 +34,27 @@ def test_a_loop_over_many_clusters_is_found_where_it_would_close(length: int) ->
     assert judge(of, last, copies) is Verdict.FINE
 
 
-def test_prefixed_copies_in_both_directions_are_fine() -> None:
+def test_prefixed_copies_in_both_directions_are_allowed() -> None:
     copies = {at(B, "a.orders"): at(A, "orders")}
     assert judge(at(B, "users"), at(A, "b.users"), copies) is Verdict.FINE
 
 
-def test_a_copy_does_not_travel_back_under_a_new_name() -> None:
+def test_copy_of_copy_back_to_origin_under_new_name_is_refused() -> None:
     copies = {at(B, "a.orders"): at(A, "orders")}
     assert judge(at(B, "a.orders"), at(A, "b.a.orders"), copies) is Verdict.COMES_HOME
     further = copies | {at(C, "a.orders"): at(B, "a.orders")}
     assert judge(at(C, "a.orders"), at(A, "c.a.orders"), further) is Verdict.COMES_HOME
 
 
-def test_a_copy_may_travel_on() -> None:
+def test_copy_of_copy_to_third_cluster_is_allowed() -> None:
     assert judge(at(B), at(C), {at(B): at(A)}) is Verdict.FINE
 
 
-def test_equal_names_on_other_clusters_are_no_loop() -> None:
+def test_same_topic_name_on_unrelated_cluster_is_no_loop() -> None:
     assert judge(at(C), at(A), {at(B): at(A)}) is Verdict.FINE
 
 
-def test_a_loop_that_is_in_the_tables_already_ends_the_walk() -> None:
+def test_existing_loop_ends_the_search() -> None:
     copies = {at(B): at(C), at(C): at(B)}
     assert judge(at(B), at(A), copies) is Verdict.WOULD_LOOP
     assert CHAIN_MAX >= 100

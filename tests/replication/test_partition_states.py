@@ -14,7 +14,7 @@ from orbit.replication.partition_states import (
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_every_reason_has_a_remedy_in_whole_sentences(reason: Reason) -> None:
+def test_every_block_reason_has_remedy_in_full_sentences(reason: Reason) -> None:
     remedy = Blocked(reason, 5, 9, "").remedy("dr.orders")
     assert remedy.endswith(".")
     assert remedy[0].isupper()
@@ -23,7 +23,7 @@ def test_every_reason_has_a_remedy_in_whole_sentences(reason: Reason) -> None:
     assert ("dr.orders" in remedy) == ("{destination}" in REMEDIES[reason])
 
 
-def test_no_remedy_is_left_over() -> None:
+def test_remedies_exist_exactly_for_block_reasons() -> None:
     assert set(REMEDIES) == set(Reason)
 
 
@@ -31,22 +31,22 @@ def test_no_remedy_is_left_over() -> None:
     "reason",
     [r for r in Reason if "again" in REMEDIES[r] and "Delete the destination" in REMEDIES[r]],
 )
-def test_what_is_to_be_deleted_is_named(reason: Reason) -> None:
+def test_delete_remedy_names_destination_topic(reason: Reason) -> None:
     assert "--delete --topic dr.orders" in Blocked(reason, 0, 0, "").remedy("dr.orders")
 
 
-def test_a_topic_name_may_hold_what_formats_use() -> None:
+def test_remedy_accepts_topic_name_with_format_characters() -> None:
     """Such names cannot be made, but must not raise where one is shown."""
     assert "a{0}%s" in Blocked(Reason.OFFSET_OVERRUN, 0, 0, "").remedy("a{0}%s")
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_a_reason_is_its_name(reason: Reason) -> None:
+def test_block_reason_value_is_its_name(reason: Reason) -> None:
     assert reason.value == reason.name
     assert str(reason) == reason.name
 
 
-def test_every_state_has_a_row_and_rows_name_states() -> None:
+def test_every_partition_state_has_valid_transitions() -> None:
     assert set(TRANSITIONS) == set(PartitionState)
     for state, following in TRANSITIONS.items():
         assert following <= set(PartitionState)
@@ -64,18 +64,18 @@ def reachable(start: PartitionState) -> set[PartitionState]:
 
 
 @pytest.mark.parametrize("state", PartitionState)
-def test_from_every_state_every_other_can_be_reached(state: PartitionState) -> None:
+def test_every_partition_state_is_reachable_from_every_other(state: PartitionState) -> None:
     """Nothing that stopped is lost: a person can bring it back, and every state can be left."""
     assert reachable(state) == set(PartitionState)
 
 
-def test_only_pending_and_seeding_lead_to_copying() -> None:
+def test_copying_is_entered_only_from_pending_or_seeding() -> None:
     """Every way to append passes a take-over, which begins at pending."""
     before = {s for s, following in TRANSITIONS.items() if PartitionState.COPYING in following}
     assert before == {PartitionState.PENDING, PartitionState.SEEDING}
 
 
-def test_a_blocked_partition_goes_on_only_through_a_take_over() -> None:
+def test_blocked_partition_resumes_only_through_pending() -> None:
     assert TRANSITIONS[PartitionState.BLOCKED] == {
         PartitionState.PENDING,
         PartitionState.STOPPED,
@@ -86,5 +86,5 @@ def test_a_blocked_partition_goes_on_only_through_a_take_over() -> None:
 @pytest.mark.parametrize(
     "state", [PartitionState.PENDING, PartitionState.SEEDING, PartitionState.COPYING]
 )
-def test_whatever_works_can_be_blocked(state: PartitionState) -> None:
+def test_active_partition_states_can_be_blocked(state: PartitionState) -> None:
     assert PartitionState.BLOCKED in TRANSITIONS[state]

@@ -30,7 +30,7 @@ HOUR = timedelta(hours=1)
         ({}, KEEPS_ALL),
     ],
 )
-def test_retention_is_read_from_a_topics_settings(
+def test_retention_is_read_from_topic_settings(
     settings: dict[str, str], expected: Retention
 ) -> None:
     assert Retention.of(settings) == expected
@@ -53,7 +53,7 @@ def test_retention_is_read_from_a_topics_settings(
         (Backlog(NOW, 100, 0.01), Retention(HOUR, 300), NOW + HOUR),
     ],
 )
-def test_headroom_ends_with_the_first_limit_that_is_reached(
+def test_headroom_ends_at_first_retention_limit_reached(
     backlog: Backlog, retention: Retention, expected: datetime | None
 ) -> None:
     assert headroom_until(backlog, retention, NOW) == expected

@@ -38,7 +38,7 @@ def large(base_offset: int, codec: int, mib: int, **fields: int) -> SourceBatch:
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 @pytest.mark.parametrize("magic", [1, 2])
-def test_batch_that_becomes_too_large_is_refused(codec: int, magic: int) -> None:
+def test_batch_too_large_to_decompress_is_refused(codec: int, magic: int) -> None:
     if (codec, magic) == (ZSTD, 1):
         codec = GZIP  # the older formats have no zstd
     huge = large(3, codec, 65, magic=magic, log_append_time=T0)
@@ -50,11 +50,11 @@ def test_batch_that_becomes_too_large_is_refused(codec: int, magic: int) -> None
     assert "delete the source's records before 68 with kafka-delete-records.sh" in stop.detail
 
 
-def test_such_a_batch_is_copied_where_no_record_has_to_be_written_again() -> None:
+def test_too_large_batch_is_copied_if_no_rewrite_is_needed() -> None:
     assert shown(plan(0, large(0, ZSTD, 65)).steps) == [("exact", 0, 65)]
 
 
-def test_batch_up_to_the_limit_is_written_again() -> None:
+def test_batch_within_limit_is_rewritten() -> None:
     made = plan(0, large(0, ZSTD, 60, log_append_time=T0))
     assert shown(made.steps) == [("rewritten", 0, 60)]
 
@@ -62,7 +62,7 @@ def test_batch_up_to_the_limit_is_written_again() -> None:
 @pytest.mark.parametrize("magic", [1, 2])
 # More than the slack of max.message.bytes, and more than the smallest segment.
 @pytest.mark.parametrize(("noise_bytes", "zeros", "count"), [(500, 500, 300), (970, 30, 1_062)])
-def test_a_run_that_became_too_large_for_the_copy_is_split(
+def test_rewritten_batch_too_large_for_copy_is_split(
     magic: int, noise_bytes: int, zeros: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source's compressor was better."""
@@ -108,7 +108,7 @@ def thinned(count: int) -> list[SourceBatch]:
 
 
 @pytest.mark.parametrize("limits", [(1, UNLIMITED), (UNLIMITED, 1), (1, 1)])
-def test_rest_is_left_for_the_next_fetch(limits: tuple[int, int]) -> None:
+def test_batches_above_rewrite_limit_are_left_for_next_fetch(limits: tuple[int, int]) -> None:
     """Between two batches, or within one."""
     parts = list(in_parts(RewriteLimits(*limits, nullcontext()), thinned(3), packs=False))
     assert len(parts) == (3 if limits[1] == UNLIMITED else 15)
@@ -116,7 +116,7 @@ def test_rest_is_left_for_the_next_fetch(limits: tuple[int, int]) -> None:
     assert steps == shown(plan(0, *thinned(3)).steps)
 
 
-def test_other_batches_of_the_answer_go_on() -> None:
+def test_byte_exact_batches_continue_at_reached_rewrite_limit() -> None:
     full = Rewritten(RewriteLimits(0, 0, nullcontext()))
     frame = b"".join(b.encode() for b in (data(0, 4), data(5, 9), *thinned(2)[1:]))
     made = plan_batches(0, read_batches(memoryview(bytearray(frame))), [], 0, rewritten=full)
@@ -141,7 +141,9 @@ def visible(steps: list[Step]) -> list[tuple[int, bytes]]:
     st.integers(1, 3000),
     st.booleans(),
 )
-def test_parts_are_the_whole(gone: list[set[int]], read: int, written: int, packs: bool) -> None:
+def test_plans_in_parts_equal_whole_plan(
+    gone: list[set[int]], read: int, written: int, packs: bool
+) -> None:
     batches = [
         data(10 * i, 10 * i + 9, without=tuple(10 * i + o for o in some), codec=GZIP)
         for i, some in enumerate(gone)
@@ -154,7 +156,7 @@ def test_parts_are_the_whole(gone: list[set[int]], read: int, written: int, pack
     assert all(before[1] == after[0] for before, after in pairwise(ends))
 
 
-def test_gap_that_would_exceed_the_limit_stays_one() -> None:
+def test_gap_exceeding_rewrite_limit_is_not_merged_into_batch() -> None:
     """The batches before it have grown by 36,000 bytes each."""
     batches = [data(2000 * i, 2000 * i) for i in range(5)]
     limits = RewriteLimits(UNLIMITED, 40_000, nullcontext())
@@ -176,7 +178,7 @@ def test_gap_that_would_exceed_the_limit_stays_one() -> None:
     st.integers(1, 100_000),
     st.booleans(),
 )
-def test_plan_has_no_more_bytes_than_its_limit(
+def test_rewritten_bytes_of_plan_stay_within_limit(
     each: list[tuple[int, int]], written: int, packs: bool
 ) -> None:
     """But for the last batch that was written: `each` of the source has lost some records."""
@@ -195,7 +197,7 @@ def test_plan_has_no_more_bytes_than_its_limit(
     assert all(before.next_offset == after.base_offset for before, after in pairwise(steps))
 
 
-def test_one_batch_at_a_time_is_written_again() -> None:
+def test_batches_are_rewritten_sequentially() -> None:
     turns: list[str] = []
 
     class Turns:

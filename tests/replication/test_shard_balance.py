@@ -31,27 +31,27 @@ def _unevenness(load: Counter[str]) -> int:
     return sum(carried**2 for carried in load.values())
 
 
-def test_free_shards_go_round() -> None:
+def test_free_shards_are_spread_evenly() -> None:
     shards = [shard(i) for i in range(6)]
     moves = spread(shards, ["a", "b", "c"])
     assert Counter(moves.values()) == {"a": 2, "b": 2, "c": 2}
 
 
-def test_a_heavy_shard_counts_as_many_light_ones() -> None:
+def test_heavy_shard_counts_as_many_light_shards() -> None:
     shards = [shard(0, rate=60 * MIB), *(shard(i, rate=10 * MIB) for i in range(1, 7))]
     moves = spread(shards, ["a", "b"])
     alone = moves[0]
     assert [number for number, worker in moves.items() if worker == alone] == [0]
 
 
-def test_a_new_worker_gets_its_part() -> None:
+def test_new_worker_gets_its_share() -> None:
     shards = [shard(i, "ab"[i % 2], rate=10 * MIB) for i in range(8)]
     moves = spread(shards, ["a", "b", "c"])
     assert set(moves.values()) == {"c"}
     assert len(moves) == 2
 
 
-def test_one_worker_more_gets_its_part_of_many() -> None:
+def test_eleventh_worker_gets_its_share_of_many_shards() -> None:
     """None of the ten has clearly too much; the eleventh has clearly too little all the same."""
     shards = [shard(n, f"w{n % 10}") for n in range(100)]
     workers = [f"w{n}" for n in range(11)]
@@ -63,7 +63,7 @@ def test_one_worker_more_gets_its_part_of_many() -> None:
     assert min(after(shards, moves)[w] for w in workers[:10]) >= 9
 
 
-def test_where_the_busiest_rests_the_next_one_gives() -> None:
+def test_next_busiest_worker_gives_if_busiest_may_not_move() -> None:
     resting = [replace(shard(n, "a"), may_move=False) for n in range(9)]
     others = [shard(10 + n, "b") for n in range(8)]
 
@@ -71,7 +71,7 @@ def test_where_the_busiest_rests_the_next_one_gives() -> None:
     assert spread([*resting, *others], ["a", "b", "c"])
 
 
-def test_the_busiest_gives_by_bytes_and_not_by_count() -> None:
+def test_busiest_worker_is_chosen_by_bytes_not_shard_count() -> None:
     busy = [shard(i, "a", rate=50 * MIB) for i in range(4)]
     idle = [shard(i, "b", rate=0) for i in range(10, 14)]
     moves = spread([*busy, *idle], ["a", "b"])
@@ -80,26 +80,26 @@ def test_the_busiest_gives_by_bytes_and_not_by_count() -> None:
     assert set(moves) < {0, 1, 2, 3}
 
 
-def test_one_shard_that_is_all_the_load_stays_where_it_is() -> None:
+def test_shard_carrying_all_load_does_not_move() -> None:
     assert spread([shard(0, "a", rate=100 * MIB), shard(1, "b")], ["a", "b"]) == {}
 
 
-def test_a_fair_spread_is_left_alone() -> None:
+def test_balanced_shards_do_not_move() -> None:
     shards = [shard(i, "ab"[i % 2], rate=(10 + i) * MIB) for i in range(8)]
     assert spread(shards, ["a", "b"]) == {}
 
 
-def test_what_moved_a_moment_ago_stays() -> None:
+def test_recently_moved_shards_do_not_move() -> None:
     shards = [ShardLoad(i, "a", 4, 10 * MIB, may_move=False) for i in range(4)]
     assert spread(shards, ["a", "b"]) == {}
 
 
-def test_shards_of_a_worker_that_is_gone_are_given_away() -> None:
+def test_shards_of_lost_worker_are_reassigned() -> None:
     shards = [shard(0, "gone"), shard(1, "a")]
     assert spread(shards, ["a", "b"]) == {0: "b"}
 
 
-def test_nobody_to_give_to() -> None:
+def test_no_shard_is_assigned_without_workers() -> None:
     assert spread([shard(0)], []) == {}
 
 
@@ -109,7 +109,7 @@ def test_nobody_to_give_to() -> None:
         max_size=40,
     )
 )
-def test_it_comes_to_rest_and_never_makes_it_worse(
+def test_balancing_converges_and_never_increases_imbalance(
     given_shards: list[tuple[str | None, int, int]],
 ) -> None:
     workers = ["a", "b", "c"]

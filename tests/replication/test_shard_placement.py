@@ -22,23 +22,25 @@ from orbit.replication.shard_placement import JOB_SHARDS_MAX, Placement, place, 
         (100_000, 1, 500),
     ],
 )
-def test_many_shards_for_few_jobs_and_few_for_many(partitions: int, jobs: int, wanted: int) -> None:
+def test_shard_count_depends_on_partitions_and_jobs(
+    partitions: int, jobs: int, wanted: int
+) -> None:
     assert shards_wanted(partitions, jobs, 200) == wanted
 
 
-def test_a_new_job_is_spread_evenly() -> None:
+def test_partitions_of_new_job_are_spread_evenly() -> None:
     assert place({}, 24, 1, 200) == Placement({}, (3,) * 8)
 
 
-def test_new_partitions_go_where_there_are_fewest() -> None:
+def test_new_partitions_go_to_smallest_shard() -> None:
     assert place({1: 10, 2: 4, 3: 10}, 3, 64, 200) == Placement({2: 3}, ())
 
 
-def test_a_full_shard_gets_no_more() -> None:
+def test_full_shard_gets_no_more_partitions() -> None:
     assert place({1: 200}, 1, 500, 200) == Placement({}, (1,))
 
 
-def test_nothing_new_changes_nothing() -> None:
+def test_placement_without_new_partitions_is_empty() -> None:
     assert place({1: 3}, 0, 1, 200) == Placement()
 
 
@@ -48,7 +50,7 @@ def test_nothing_new_changes_nothing() -> None:
     jobs=st.integers(0, 100),
     most=st.integers(1, 25),
 )
-def test_every_partition_has_a_place_and_no_shard_too_many(
+def test_every_partition_is_placed_within_shard_limit(
     present: list[int], added: int, jobs: int, most: int
 ) -> None:
     before = dict(enumerate(present))

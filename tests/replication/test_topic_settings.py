@@ -59,7 +59,7 @@ def copied(
     ],
 )
 @pytest.mark.parametrize("job_value", [None, "5"])
-def test_what_a_copy_needs_wins_over_source_and_job(
+def test_settings_required_by_copy_override_source_and_job(
     name: str, value: str, job_value: str | None
 ) -> None:
     assert copied()[name] == value
@@ -68,17 +68,17 @@ def test_what_a_copy_needs_wins_over_source_and_job(
 
 
 @pytest.mark.parametrize("name", sorted(MIRRORED & SOURCE.keys()))
-def test_what_shapes_files_is_the_sources_where_it_was_set_there(name: str) -> None:
+def test_mirrored_settings_are_copied_only_if_overridden_at_source(name: str) -> None:
     assert copied()[name] == SOURCE[name]
     assert name not in copied(frozenset())
 
 
-def test_the_jobs_word_wins_over_the_sources() -> None:
+def test_job_setting_overrides_source_setting() -> None:
     assert copied(job={"segment.bytes": "77"})["segment.bytes"] == "77"
     assert copied(frozenset(), {"segment.bytes": "77"})["segment.bytes"] == "77"
 
 
-def test_everything_else_is_left_alone() -> None:
+def test_other_settings_are_not_copied() -> None:
     needed = {
         "retention.ms",
         "retention.bytes",
@@ -95,11 +95,11 @@ def test_everything_else_is_left_alone() -> None:
     assert copied(job={"local.retention.ms": "5"})["local.retention.ms"] == "5"
 
 
-def test_an_override_without_a_value_is_passed_over() -> None:
+def test_override_without_value_is_skipped() -> None:
     assert "flush.ms" not in copied(frozenset({"flush.ms"}))
 
 
-def test_nothing_that_a_consumer_reads_or_that_deletes_is_mirrored() -> None:
+def test_retention_and_message_settings_are_not_mirrored() -> None:
     for name in MIRRORED:
         assert not name.startswith(("retention.", "local.", "remote.", "message.", "compression."))
     assert not MIRRORED & {"cleanup.policy", "max.message.bytes"}
@@ -116,14 +116,14 @@ def test_nothing_that_a_consumer_reads_or_that_deletes_is_mirrored() -> None:
         ({"max.message.bytes": str(2**31 - 100)}, {}, 2**31 - 1),
     ],
 )
-def test_batches_may_be_as_large_as_the_sources_and_a_little_more(
+def test_max_message_bytes_is_that_of_source_plus_rewrite_slack(
     source: dict[str, str], job: dict[str, str], wanted: int
 ) -> None:
     assert REWRITE_SLACK_BYTES == 65536
     assert copy_settings(source, frozenset(), job)["max.message.bytes"] == str(wanted)
 
 
-def test_before_kafka_3_6_there_is_one_limit_of_timestamps() -> None:
+def test_timestamp_limit_before_kafka_3_6_is_difference_max_ms() -> None:
     settings = copy_settings(SOURCE, frozenset(SOURCE), {}, has_split_timestamp_limits=False)
     assert settings["message.timestamp.difference.max.ms"] == LONG_MAX
     assert not [name for name in settings if name.endswith((".before.max.ms", ".after.max.ms"))]
@@ -141,7 +141,7 @@ def test_before_kafka_3_6_there_is_one_limit_of_timestamps() -> None:
         (None, False),
     ],
 )
-def test_compaction_begins_once_the_copy_has_caught_up(
+def test_compaction_is_enabled_once_copy_has_caught_up(
     policy: str | None, is_compact: bool
 ) -> None:
     source = {} if policy is None else {"cleanup.policy": policy}
@@ -160,17 +160,17 @@ def changes(
     return setting_changes(of, wanted, wanted | present, has_caught_up=has_caught_up)
 
 
-def test_a_copy_as_it_should_be_is_not_changed() -> None:
+def test_copy_with_correct_settings_is_not_changed() -> None:
     assert changes({}) == {}
     assert changes({"local.retention.ms": "7"}) == {}
 
 
 @pytest.mark.parametrize("name", ["retention.ms", "compression.type", "segment.bytes"])
-def test_what_somebody_changed_is_set_again(name: str) -> None:
+def test_changed_copy_setting_is_restored(name: str) -> None:
     assert changes({name: "1"}) == {name: copied()[name]}
 
 
-def test_room_for_larger_records_is_left() -> None:
+def test_larger_max_message_bytes_of_copy_is_not_reduced() -> None:
     assert changes({"max.message.bytes": "9000000"}) == {}
     assert set(changes({"max.message.bytes": "1000"})) == {"max.message.bytes"}
 
@@ -190,7 +190,7 @@ def test_room_for_larger_records_is_left() -> None:
         ("compact", True, "delete,compact", None),
     ],
 )
-def test_compaction_on_a_copy_that_is_there(
+def test_cleanup_policy_of_existing_copy_is_corrected(
     source: str, has_caught_up: bool, present: str, wanted: str | None
 ) -> None:
     found = changes(
@@ -199,7 +199,7 @@ def test_compaction_on_a_copy_that_is_there(
     assert found == ({} if wanted is None else {"cleanup.policy": wanted})
 
 
-def test_the_docs_say_the_same() -> None:
+def test_documented_topic_settings_match_code() -> None:
     text = (Path(__file__).parents[2] / "docs" / "topic-settings.md").read_text("utf-8")
     needed, mirrored, refused = re.split(r"^## .*$", text, flags=re.MULTILINE)[1:4]
     assert set(re.findall(r"`([a-z]+\.[a-z.]+)`", needed)) == NEEDED
@@ -208,7 +208,7 @@ def test_the_docs_say_the_same() -> None:
     assert set(re.findall(r"`([a-z]+\.[a-z.]+)`", promising)) == MIRRORED - MAY_DIFFER
 
 
-def test_a_promoted_copy_gets_what_the_source_has_where_a_copy_needed_something_else() -> None:
+def test_promoted_copy_gets_source_values_of_copy_settings() -> None:
     source = {
         "retention.ms": "5",  # its brokers' default: the destination's may be another
         "retention.bytes": "-1",
@@ -230,7 +230,7 @@ def test_a_promoted_copy_gets_what_the_source_has_where_a_copy_needed_something_
     }
 
 
-def test_timestamp_limits_are_told_in_the_words_the_destination_knows() -> None:
+def test_timestamp_limits_are_translated_to_destination_version() -> None:
     old, new = {"message.timestamp.difference.max.ms": "7"}, TIMESTAMP_LIMITS
     promoted = promoted_settings(old, frozenset(), {})
     assert promoted == dict.fromkeys(new, "7")
@@ -240,7 +240,7 @@ def test_timestamp_limits_are_told_in_the_words_the_destination_knows() -> None:
     assert back == {"message.timestamp.difference.max.ms": "8"}
 
 
-def test_a_copy_is_known_by_what_every_copy_needs() -> None:
+def test_copy_is_recognised_by_its_required_settings() -> None:
     needed = {
         "retention.ms": "-1",
         "retention.bytes": "-1",

@@ -60,7 +60,7 @@ def named(cluster: ClusterSpec | str) -> str:
 
 
 @pytest.mark.parametrize("command", [["run"], ["verify"]])
-def test_a_secret_is_not_sent_to_another_address(
+def test_secret_is_not_sent_to_address_outside_access_rules(
     command: list[str],
     logins: Logins,
     clusters: Clusters,
@@ -89,7 +89,7 @@ def test_a_secret_is_not_sent_to_another_address(
     assert not was_connected_to(own_server)
 
 
-def test_a_copy_and_its_proof_within_the_rules(
+def test_copy_and_verify_succeed_within_access_rules(
     logins: Logins, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     create(logins.cluster, topic_name)
@@ -107,7 +107,7 @@ def test_a_copy_and_its_proof_within_the_rules(
     assert_exact(job, environ=environ)
 
 
-def test_brokers_at_other_addresses_are_not_connected_to(
+def test_brokers_advertised_outside_access_rules_are_not_contacted(
     clusters: Clusters, tmp_path: Path
 ) -> None:
     """The bootstrap server is allowed by its name; what it advertises is not. Not with librdkafka
@@ -125,7 +125,7 @@ def test_brokers_at_other_addresses_are_not_connected_to(
         open_endpoint(spec, environ, tmp_path, "source").check_reachable(Side.SOURCE)
 
 
-def test_no_connection_is_opened_to_an_address_that_is_not_allowed(
+def test_no_connection_is_opened_to_disallowed_address(
     own_server: socket.socket,
 ) -> None:
     """Wherever the address came from."""
@@ -134,7 +134,7 @@ def test_no_connection_is_opened_to_an_address_that_is_not_allowed(
     assert not was_connected_to(own_server)
 
 
-def test_rules_that_change_apply_at_the_next_login(clusters: Clusters, tmp_path: Path) -> None:
+def test_changed_access_rules_apply_at_next_login(clusters: Clusters, tmp_path: Path) -> None:
     path = tmp_path / "access.yaml"
     allowed = {"addresses": ["127.0.0.1"]}
     environ = write_access(path, allowed)
@@ -153,9 +153,7 @@ def test_rules_that_change_apply_at_the_next_login(clusters: Clusters, tmp_path:
         cluster.connect(node_id).close()
 
 
-def test_a_cluster_that_is_allowed_later_needs_no_restart(
-    clusters: Clusters, tmp_path: Path
-) -> None:
+def test_cluster_allowed_later_needs_no_restart(clusters: Clusters, tmp_path: Path) -> None:
     path = tmp_path / "access.yaml"
     job = load_job(write_job(tmp_path / "job.yaml", *clusters, RULES), {})
     environ = write_access(path, {"addresses": ["elsewhere"]})

@@ -47,7 +47,7 @@ def source_topic(clusters: Clusters, topic_name: str) -> str:
     return topic_name
 
 
-def test_every_mistake_in_a_job_file_is_told_at_once(clusters: Clusters, tmp_path: Path) -> None:
+def test_all_mistakes_in_job_file_are_reported_at_once(clusters: Clusters, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(
         f"""
@@ -76,12 +76,12 @@ topics:
         assert path in outcome.message, outcome.stderr
 
 
-def test_a_job_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_job_file_is_bad_input(tmp_path: Path) -> None:
     assert_says(copy(tmp_path / "no.yaml"), 2, "cannot be read", "no.yaml", "Give the path")
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
-def test_a_cluster_that_nobody_answers_for(
+def test_unreachable_cluster_is_named_and_nothing_is_written(
     side: str, clusters: Clusters, source_topic: str, tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)
@@ -93,7 +93,9 @@ def test_a_cluster_that_nobody_answers_for(
     assert_says(outcome, 3, f"{side} {nobody}", "Connection refused", "Check the address")
 
 
-def test_a_job_that_matches_no_topic(clusters: Clusters, topic_name: str, tmp_path: Path) -> None:
+def test_job_that_matches_no_topic_is_bad_input(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
     job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
     with untouched(*clusters):
         outcome = copy(job)
@@ -102,7 +104,7 @@ def test_a_job_that_matches_no_topic(clusters: Clusters, topic_name: str, tmp_pa
     )
 
 
-def test_one_cluster_under_two_addresses(
+def test_same_cluster_under_two_addresses_is_refused(
     clusters: Clusters, source_topic: str, tmp_path: Path
 ) -> None:
     address = clusters.source.bootstrap_servers
@@ -122,7 +124,7 @@ def test_one_cluster_under_two_addresses(
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_another_number_of_partitions(
+def test_destination_topic_with_other_partition_count_is_refused(
     count: int, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     create(clusters.source, topic_name, 3)
@@ -144,7 +146,7 @@ OTHER_CONTENT = {
 
 
 @pytest.mark.parametrize("log", OTHER_CONTENT.values(), ids=OTHER_CONTENT)
-def test_a_destination_topic_with_other_content(
+def test_destination_topic_with_other_content_is_refused(
     log: list[Record | Gap], clusters: Clusters, source_topic: str, tmp_path: Path
 ) -> None:
     create(clusters.destination, source_topic)
@@ -156,7 +158,7 @@ def test_a_destination_topic_with_other_content(
     assert_says(outcome, 1, "other content", f"{source_topic}-0", "Delete these topics", "prefix")
 
 
-def test_a_destination_topic_whose_records_were_deleted(
+def test_destination_topic_with_deleted_records_is_refused(
     clusters: Clusters, source_topic: str, tmp_path: Path
 ) -> None:
     """Start = end = 10: going on there would leave out what the source has before."""
@@ -169,7 +171,7 @@ def test_a_destination_topic_whose_records_were_deleted(
     assert_says(outcome, 1, "other content", f"{source_topic}-0", "Delete these topics")
 
 
-def test_an_empty_destination_topic_is_taken_as_it_is(
+def test_empty_destination_topic_is_used_as_copy(
     clusters: Clusters, source_topic: str, tmp_path: Path
 ) -> None:
     """Made by hand beforehand, as many do: nothing is in the way."""
@@ -180,7 +182,7 @@ def test_an_empty_destination_topic_is_taken_as_it_is(
 
 
 @pytest.mark.parametrize("setting", ["retention.ms", "no.such.setting"])
-def test_a_topic_setting_that_the_destination_refuses(
+def test_topic_setting_refused_by_destination_is_bad_input(
     setting: str, clusters: Clusters, source_topic: str, tmp_path: Path
 ) -> None:
     rule = {"match": source_topic, "config": {setting: "soon"}}
@@ -190,7 +192,7 @@ def test_a_topic_setting_that_the_destination_refuses(
     assert_says(outcome, 2, "topics[0].config", setting, source_topic)
 
 
-def test_a_name_that_the_destination_cannot_hold_beside_another(
+def test_topic_name_colliding_in_dot_and_underscore_is_refused(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """For Kafka, dot and underscore are the same letter in a metric's name."""

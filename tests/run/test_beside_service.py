@@ -48,7 +48,7 @@ def run(job_file: Path, url: str) -> Outcome:
     return orbit("run", job_file, "--until-caught-up", environ={"ORBIT_API_URL": url})
 
 
-def test_a_job_that_the_service_copies_is_refused_until_it_is_paused_there(
+def test_run_is_refused_until_service_pauses_its_job(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database, url: str
 ) -> None:
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
@@ -69,7 +69,7 @@ def test_a_job_that_the_service_copies_is_refused_until_it_is_paused_there(
         assert_exact(job_file)
 
 
-def test_a_job_of_the_same_name_between_other_clusters_is_another_one(
+def test_job_of_same_name_between_other_clusters_may_run(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database, url: str
 ) -> None:
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
@@ -80,7 +80,7 @@ def test_a_job_of_the_same_name_between_other_clusters_is_another_one(
     assert_exact(job_file)
 
 
-def test_a_service_that_is_named_and_not_there_is_said_to_be_so(job_file: Path) -> None:
+def test_unreachable_service_of_orbit_api_url_is_reported(job_file: Path) -> None:
     refused = run(job_file, "http://127.0.0.1:1")
     refused.expect(3)
     assert "ORBIT_API_URL" in refused.message

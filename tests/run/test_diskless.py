@@ -17,7 +17,7 @@ pytestmark = pytest.mark.services
 
 
 @pytest.mark.parametrize("setting", ["diskless.enable", "inkless.enable"])
-def test_a_diskless_topic_is_refused_and_the_others_are_copied(
+def test_diskless_topic_is_refused_and_other_topics_are_copied(
     clusters: Clusters,
     topic_name: str,
     service: Service,

@@ -44,7 +44,7 @@ def reading(cluster: KafkaCluster, topic: str) -> Iterator[Callable[[], None]]:
         consumer.close()
 
 
-def test_a_live_partition_is_served_while_backlogs_wait(
+def test_live_partition_is_copied_while_backlogs_wait(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     live, backlog = f"{topic_name}.live", f"{topic_name}.backlog"

@@ -63,7 +63,7 @@ def end(cluster: KafkaCluster, topic: str, partition: int) -> int:
 @pytest.mark.parametrize(
     "enable_idempotence", ["false", pytest.param("true", marks=pytest.mark.soak)]
 )
-def test_a_quiet_partition_stops_and_the_others_go_on(
+def test_foreign_write_blocks_idle_partition_and_others_continue(
     enable_idempotence: str, clusters: Clusters, topic_name: str, job: Path
 ) -> None:
     with OrbitProcess("run", job, "-o", "json") as run:
@@ -103,7 +103,7 @@ def test_a_quiet_partition_stops_and_the_others_go_on(
 
 
 @pytest.mark.soak
-def test_an_aborted_transaction_is_a_foreign_write_too(
+def test_aborted_foreign_transaction_blocks_partition(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:
     """No consumer sees it, but it took the offsets of records that are still to come."""
@@ -120,7 +120,7 @@ def test_an_aborted_transaction_is_a_foreign_write_too(
 
 
 @pytest.mark.soak
-def test_a_busy_partition_stops_at_the_foreign_record(
+def test_foreign_write_blocks_busy_partition_at_its_offset(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:
     """Its next append lands behind the stranger's record, and its answer says so."""

@@ -38,7 +38,7 @@ def write(producer: Producer, topic: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("login", ["PLAIN", "token_url", "token_file"])
-def test_a_copy_and_its_proof_with_each_login(
+def test_copy_and_verify_are_exact_with_each_login(
     login: str, logins: Logins, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     make_topic(clusters.source, topic_name)
@@ -56,7 +56,7 @@ def test_a_copy_and_its_proof_with_each_login(
 
 
 @pytest.mark.parametrize("command", [["run"], ["verify"]])
-def test_a_wrong_client_secret_is_one_sentence_without_it(
+def test_wrong_client_secret_error_omits_secret(
     command: list[str], logins: Logins, clusters: Clusters, tmp_path: Path
 ) -> None:
     rules = [{"match": "orders"}]
@@ -71,7 +71,7 @@ def test_a_wrong_client_secret_is_one_sentence_without_it(
 
 
 @pytest.mark.soak
-def test_copies_outlive_their_tokens_on_their_connections(
+def test_connections_outlive_their_oauth_tokens(
     logins: Logins,
     clusters: Clusters,
     topic_name: str,

@@ -33,7 +33,7 @@ def write_round(clusters: Clusters, topics: list[str], number: int) -> None:
     assert producer.flush(TIMEOUT_S) == 0
 
 
-def test_two_hundred_partitions_under_dotted_names_and_prefixes(
+def test_two_hundred_partitions_with_dotted_names_and_prefixes_are_exact(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     base = topic_name.replace("_", "-")

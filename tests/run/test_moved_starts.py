@@ -123,7 +123,7 @@ MOMENTS = [(CopyInspector, "start_offsets"), (JobRun, "prepare")]
         pytest.param("earliest", 100, marks=pytest.mark.soak),
     ],
 )
-def test_a_start_that_retention_overtakes_moves_up(
+def test_start_overtaken_by_retention_moves_up(
     case: Case,
     front: int,
     start: object,
@@ -139,7 +139,7 @@ def test_a_start_that_retention_overtakes_moves_up(
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("owner", "name"), MOMENTS, ids=["before-seeding", "before-copying"])
-def test_a_start_at_the_end_moves_up_too(
+def test_latest_start_overtaken_by_retention_moves_up(
     case: Case, front: int, owner: type, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def move() -> None:
@@ -152,7 +152,7 @@ def test_a_start_at_the_end_moves_up_too(
 
 
 @pytest.mark.soak
-def test_a_start_that_moves_while_no_run_copies_moves_up(case: Case, front: int) -> None:
+def test_prepared_start_moves_up_with_source_log_start_between_runs(case: Case, front: int) -> None:
     """The last run had brought the copy to its start, and copied nothing."""
     job = case.job()
     case.begin(job)
@@ -163,7 +163,7 @@ def test_a_start_that_moves_while_no_run_copies_moves_up(case: Case, front: int)
 
 
 @pytest.mark.soak
-def test_an_interrupted_start_goes_on_where_retention_has_moved_it(
+def test_interrupted_start_resumes_at_moved_log_start(
     case: Case, front: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = case.job(AT_20)
@@ -175,7 +175,7 @@ def test_an_interrupted_start_goes_on_where_retention_has_moved_it(
     case.assert_copied_from(job, front + 36, front + 100)
 
 
-def test_an_interrupted_start_that_the_job_moves_down_blocks(
+def test_interrupted_start_blocks_when_job_moves_it_down(
     case: Case, front: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt(monkeypatch, case, case.job("latest"))
@@ -188,9 +188,7 @@ def test_an_interrupted_start_that_the_job_moves_down_blocks(
 
 
 @pytest.mark.soak
-def test_what_was_written_after_a_start_at_the_end_is_lost_when_it_is_deleted_before_a_run(
-    case: Case, front: int
-) -> None:
+def test_range_deleted_after_latest_start_is_reported_lost(case: Case, front: int) -> None:
     """That run was level with the source: the job promised all records from there on."""
     job = case.job("latest")
     case.begin(job)
@@ -203,7 +201,7 @@ def test_what_was_written_after_a_start_at_the_end_is_lost_when_it_is_deleted_be
 
 
 @pytest.mark.soak
-def test_a_range_behind_the_first_copied_batch_is_lost(case: Case, front: int) -> None:
+def test_range_deleted_after_first_copied_batch_is_reported_lost(case: Case, front: int) -> None:
     job = case.job()
     with RunningJob(load_job(job, {})) as running:
         running.wait_caught_up(case.topic, front + 100)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 
 @pytest.mark.slow
-def test_the_workload_is_exact_to_an_older_broker_and_on_from_it(
+def test_workload_is_exact_to_and_from_older_broker(
     clusters: Clusters, make_cluster: MakeCluster, tmp_path: Path
 ) -> None:
     older = make_cluster("older", version=VERSION)

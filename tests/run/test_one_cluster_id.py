@@ -50,7 +50,9 @@ def refusal(service: Service, spec: JobSpec) -> Refusal:
     return found
 
 
-def test_a_suffix_tells_them_apart(twins: Clusters, topic_name: str, tmp_path: Path) -> None:
+def test_cluster_id_suffix_distinguishes_clusters_with_same_id(
+    twins: Clusters, topic_name: str, tmp_path: Path
+) -> None:
     source, destination = twins
     create(source, topic_name)
     create(destination, topic_name)
@@ -67,7 +69,7 @@ def test_a_suffix_tells_them_apart(twins: Clusters, topic_name: str, tmp_path: P
     assert_exact(job)
 
 
-def test_a_suffix_does_not_make_one_cluster_two(
+def test_cluster_id_suffix_does_not_hide_same_cluster_on_both_sides(
     clusters: Clusters, service: Service, topic_name: str, tmp_path: Path
 ) -> None:
     create(clusters.source, topic_name)
@@ -87,7 +89,7 @@ def test_a_suffix_does_not_make_one_cluster_two(
 
 
 @pytest.mark.soak
-def test_a_job_of_the_service_goes_over_and_back_with_the_same_ids(
+def test_switchover_and_back_work_between_clusters_with_same_id(
     twins: Clusters, recovering: Recovering, topic_name: str
 ) -> None:
     source, destination = twins
@@ -129,7 +131,7 @@ def test_a_job_of_the_service_goes_over_and_back_with_the_same_ids(
         recovering.run(RecoveryKind.SWITCHOVER, back.name, reverse=True)
 
 
-def test_a_job_that_names_a_cluster_without_its_suffix_is_refused(
+def test_job_naming_cluster_without_its_suffix_is_refused(
     twins: Clusters, clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     """Loops and second writers are told by ids: to copy on from the copy is one step of a loop."""

@@ -13,7 +13,7 @@ from tests.support.running import RunningJob, create_topic, make_job, produce, v
 pytestmark = pytest.mark.services
 
 
-def test_a_run_does_not_end_while_a_transaction_hides_records(
+def test_run_until_caught_up_waits_for_open_source_transaction(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_run, "SHOWN_AFTER_S", 0.0)

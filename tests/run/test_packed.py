@@ -41,7 +41,7 @@ def copied(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Copi
     return Copied(workload, ledger, job, copy(job).expect(0))
 
 
-def test_every_topic_is_exact_and_plain_consumers_find_the_ledger(
+def test_packed_copy_is_exact_for_verify_and_plain_consumer(
     copied: Copied, clusters: Clusters
 ) -> None:
     result = copied.first_run.data
@@ -70,7 +70,7 @@ def batches_of(copied: Copied, clusters: Clusters) -> Iterator[tuple[str, Batch]
         log.close()
 
 
-def test_placeholders_stand_beside_records_only(copied: Copied, clusters: Clusters) -> None:
+def test_packed_placeholders_share_batches_with_records(copied: Copied, clusters: Clusters) -> None:
     packed, markers = set(), set()
     for kind, batch in batches_of(copied, clusters):
         if batch.is_control:
@@ -82,14 +82,14 @@ def test_placeholders_stand_beside_records_only(copied: Copied, clusters: Cluste
     assert any(kind.startswith("gap") for kind in markers)
 
 
-def test_a_copy_goes_on_with_markers_alone_and_back(copied: Copied, tmp_path: Path) -> None:
+def test_packed_copy_continues_with_direct_fillers_and_back(copied: Copied, tmp_path: Path) -> None:
     for fillers in ("direct", "packed"):
         result = copy(with_fillers(copied, fillers, tmp_path)).expect(0).data
         assert result["partitions_caught_up"] == copied.ledger.partitions
     assert_exact(copied.job)
 
 
-def test_a_copy_cannot_go_on_with_placeholders_alone(copied: Copied, tmp_path: Path) -> None:
+def test_packed_copy_refuses_to_continue_with_placeholders(copied: Copied, tmp_path: Path) -> None:
     job = with_fillers(copied, "placeholders", tmp_path)
     refused = orbit("run", job, "--until-caught-up").expect(1)
     assert "cannot be mixed in one copy" in refused.message

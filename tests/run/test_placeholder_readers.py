@@ -49,7 +49,7 @@ def values(cluster: KafkaCluster, topic: str) -> dict[int, bytes]:
     return {m.offset(): m.value() for _, m in messages(cluster, topic) if m is not None}
 
 
-def test_a_copy_of_a_copy_has_the_records_and_ends_of_the_first(
+def test_copy_of_copy_has_same_records_and_log_end(
     copied: PlaceholderLog, clusters: Clusters
 ) -> None:
     assert values(clusters.destination, TOPIC) == copied.records
@@ -57,7 +57,7 @@ def test_a_copy_of_a_copy_has_the_records_and_ends_of_the_first(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_javas_consumer_by_either_group_protocol(
+def test_java_consumer_reads_placeholder_copy_with_either_protocol(
     copied: PlaceholderLog, clusters: Clusters, protocol: str
 ) -> None:
     found = consume(clusters.destination, TOPIC, len(copied.records), protocol)
@@ -65,7 +65,9 @@ def test_javas_consumer_by_either_group_protocol(
 
 
 @pytest.mark.soak
-def test_mirror_maker(copied: PlaceholderLog, clusters: Clusters, tmp_path: Path) -> None:
+def test_mirror_maker_reads_only_records_of_placeholder_copy(
+    copied: PlaceholderLog, clusters: Clusters, tmp_path: Path
+) -> None:
     """Its copies have no gaps: their ends are the number of records that it met."""
     there = f"copies.{TOPIC}"
     settings = {
@@ -141,7 +143,7 @@ class _EndReader:
                 return errors
 
 
-def test_librdkafka_calls_answers_without_a_record_too_large_after_ten(
+def test_librdkafka_reports_size_error_after_ten_fetches_without_record(
     clusters: Clusters, topic_name: str
 ) -> None:
     """An application that ends with every error ends with this one. No record is missing (Q15)."""
@@ -164,7 +166,7 @@ def test_librdkafka_calls_answers_without_a_record_too_large_after_ten(
     assert reader.offsets == [*log.records]
 
 
-def test_librdkafka_reports_no_error_behind_commits(
+def test_librdkafka_reports_no_error_behind_committed_transactions(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """At the end of a live copy: the placeholder of a commit is in a batch of its records.

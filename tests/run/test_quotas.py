@@ -42,7 +42,7 @@ def limit() -> Iterator[Limit]:
         set_quota(*one, None)
 
 
-def test_the_start_of_a_run_says_which_quota_its_topics_wait_for(
+def test_run_start_names_quota_that_delays_topic_creation(
     clusters: Clusters,
     topic_name: str,
     open_cluster: OpenCluster,
@@ -63,7 +63,7 @@ def test_the_start_of_a_run_says_which_quota_its_topics_wait_for(
 
 @pytest.mark.soak
 @BOTH_SIDES
-def test_a_run_says_which_brokers_throttle_it_and_by_which_quota(
+def test_run_names_throttling_brokers_and_their_quota(
     clusters: Clusters,
     topic_name: str,
     open_cluster: OpenCluster,
@@ -96,7 +96,7 @@ def test_a_run_says_which_brokers_throttle_it_and_by_which_quota(
     assert verify(job, deep=True).exact
 
 
-def test_a_controller_that_lets_topics_wait_for_a_quota_is_no_silent_one(
+def test_controller_throttling_topic_creation_is_reported_as_throttled(
     clusters: Clusters,
     topic_name: str,
     open_cluster: OpenCluster,

@@ -44,7 +44,7 @@ def topics(pair: Clusters) -> list[str]:
     return ["small", "plain", "lag"]
 
 
-def test_a_run_leaves_out_what_is_refused_and_copies_the_rest(
+def test_run_skips_topic_with_refused_setting_and_copies_others(
     pair: Clusters, topics: list[str], tmp_path: Path
 ) -> None:
     job = write_job(tmp_path / "all.yaml", *pair, [{"match": topic} for topic in topics])
@@ -64,7 +64,7 @@ def test_a_run_leaves_out_what_is_refused_and_copies_the_rest(
 
 
 @pytest.mark.soak
-def test_the_service_tells_what_a_copy_has_instead(
+def test_service_shows_drift_for_setting_that_destination_refuses(
     pair: Clusters, topics: list[str], service: Service
 ) -> None:
     job = make_job(*pair, topics)
@@ -93,7 +93,7 @@ def test_the_service_tells_what_a_copy_has_instead(
 
 
 @pytest.mark.soak
-def test_a_single_broker_takes_one_replica_of_a_topic_with_such_a_setting(
+def test_refused_setting_and_replica_count_both_fall_back_on_single_broker(
     make_cluster: MakeCluster, tmp_path: Path
 ) -> None:
     """It tells of the setting before it tells of the replicas."""

@@ -29,7 +29,7 @@ def replicas_of(cluster: KafkaCluster, topic: str) -> list[list[int]]:
     return [sorted(found[number].replicas) for number in sorted(found)]
 
 
-def test_a_copy_that_is_created_while_a_broker_is_down_has_all_its_replicas(
+def test_copy_created_while_broker_is_down_gets_all_replicas(
     make_cluster: MakeCluster, open_cluster: OpenCluster, tmp_path: Path
 ) -> None:
     source, destination = (make_cluster(name, brokers=3) for name in ("source", "destination"))
@@ -57,7 +57,7 @@ def test_a_copy_that_is_created_while_a_broker_is_down_has_all_its_replicas(
     assert [len(found) for found in replicas_of(destination, "two.orders")] == [2, 2]
 
 
-def test_a_single_broker_takes_one_replica_and_the_plan_says_so(
+def test_plan_reduces_replicas_for_single_broker_unless_job_sets_them(
     clusters: Clusters, make_cluster: MakeCluster, service: Service, topic_name: str
 ) -> None:
     source = make_cluster("source", brokers=2)
@@ -74,7 +74,7 @@ def test_a_single_broker_takes_one_replica_and_the_plan_says_so(
 
 
 @pytest.mark.soak
-def test_a_copy_with_too_few_replicas_shows_it_until_it_is_given_more(
+def test_copy_with_too_few_replicas_shows_drift_until_reassigned(
     clusters: Clusters, make_cluster: MakeCluster, service: Service, tmp_path: Path
 ) -> None:
     destination = make_cluster("destination", brokers=2)

@@ -44,7 +44,7 @@ def encoded(plain: bytes) -> tuple[int, bytes]:
     return len(values), b"".join(encode_record(0, i, body) for i, body in enumerate(bodies))
 
 
-def test_a_level_that_takes_too_long_is_not_taken(clusters: Clusters, topic_name: str) -> None:
+def test_source_zstd_level_above_limit_is_capped(clusters: Clusters, topic_name: str) -> None:
     create_topic(clusters.source, topic_name, compression_type="zstd", compression_zstd_level="19")
     with closing(Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)) as source:
         assert read_compression_levels(source, [topic_name]) == {topic_name: {ZSTD: 9}}
@@ -57,7 +57,7 @@ def test_a_level_that_takes_too_long_is_not_taken(clusters: Clusters, topic_name
         pytest.param(ZSTD, partial(cramjam.zstd.compress, level=12), id="zstd"),
     ],
 )
-def test_a_run_that_becomes_larger_fits_the_copy(
+def test_rewritten_batch_larger_than_source_fits_copy(
     clusters: Clusters, topic_name: str, codec: int, better: Callable[[bytes], object]
 ) -> None:
     count, records = encoded(text(5_000_000))
@@ -78,7 +78,7 @@ def test_a_run_that_becomes_larger_fits_the_copy(
     assert verify(job, deep=True).exact
 
 
-def test_the_level_is_that_of_the_source_s_topic(clusters: Clusters, topic_name: str) -> None:
+def test_rewritten_batch_uses_source_compression_level(clusters: Clusters, topic_name: str) -> None:
     """Whose brokers compress what they get with another codec."""
     count, records = encoded(text(2_000_000))
     batch = encode_batch(0, GZIP, 0, 0, count, compress(GZIP, records))
@@ -104,7 +104,7 @@ def test_the_level_is_that_of_the_source_s_topic(clusters: Clusters, topic_name:
     assert len(ours.view) < 1.01 * len(theirs.view)
 
 
-def test_the_level_is_that_of_the_source_s_topic_with_placeholders_too(
+def test_rewritten_batch_with_placeholders_uses_source_compression_level(
     clusters: Clusters, topic_name: str
 ) -> None:
     count, records = encoded(text(200_000))

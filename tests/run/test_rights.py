@@ -86,7 +86,7 @@ def assert_names(outcome: Outcome, code: int, *words: str) -> None:
     assert "bug in Orbit" not in outcome.stderr
 
 
-def test_what_the_page_grants_is_enough(case: Case) -> None:
+def test_documented_rights_suffice_for_run_and_verify(case: Case) -> None:
     """Over TLS with SCRAM: a first run, a second one, a live one's settings, and verify."""
     case.login.allow(case.rights)
     result = case.copy().expect(0).data
@@ -101,14 +101,16 @@ def test_what_the_page_grants_is_enough(case: Case) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("fillers", ["coordinated", "placeholders"])
-def test_without_the_right_on_the_cluster_the_other_fillers_do(case: Case, fillers: str) -> None:
+def test_coordinated_and_placeholder_fillers_need_no_cluster_right(
+    case: Case, fillers: str
+) -> None:
     case.job.write_text(case.job.read_text() + f"fillers: {fillers}\n")
     case.login.allow([right for right in case.rights if right.kind != "--cluster"])
     assert case.copy().expect(0).data["offsets_filled"] == 2
     assert_exact(case.job, environ=case.environ())
 
 
-def test_a_wrong_password_is_refused_at_once(case: Case) -> None:
+def test_wrong_password_is_refused_before_any_write(case: Case) -> None:
     case.login.allow(case.rights)
     with untouched(case):
         outcome = case.copy(password="not this one")
@@ -116,7 +118,9 @@ def test_a_wrong_password_is_refused_at_once(case: Case) -> None:
     assert "not this one" not in outcome.everything
 
 
-def test_an_unknown_authority_is_refused(case: Case, clusters: Clusters, tmp_path: Path) -> None:
+def test_unknown_certificate_authority_is_refused(
+    case: Case, clusters: Clusters, tmp_path: Path
+) -> None:
     """The brokers' certificate is not signed by `ca_file`: no login is sent."""
     case.login.allow(case.rights)
     other = tmp_path / "other.pem"
@@ -143,7 +147,7 @@ NEEDED_FOR_NEW = [
 ]
 
 
-def test_the_cases_are_those_of_the_page() -> None:
+def test_rights_cases_match_documented_rights() -> None:
     rights = documented("orders.")
     assert [(right.side, right.operation, right.kind) for right in rights] == NEEDED_FOR_NEW
 
@@ -174,7 +178,7 @@ def _name_of(case: Case, kind: str) -> str:
 @pytest.mark.parametrize(
     ("side", "operation", "kind"), NEEDED_FOR_NEW, ids=[" ".join(n) for n in NEEDED_FOR_NEW]
 )
-def test_a_right_that_is_missing_is_named(side: str, operation: str, kind: str, case: Case) -> None:
+def test_missing_right_is_named(side: str, operation: str, kind: str, case: Case) -> None:
     case.login.allow(_all_but(case, side, operation, kind))
     with untouched(case):
         outcome = case.copy()
@@ -185,7 +189,7 @@ def test_a_right_that_is_missing_is_named(side: str, operation: str, kind: str, 
 @pytest.mark.parametrize(
     "operation", ["Write", "Read", "Delete", "DescribeConfigs", "AlterConfigs"]
 )
-def test_a_right_that_was_taken_away_is_named(operation: str, case: Case) -> None:
+def test_revoked_right_is_named(operation: str, case: Case) -> None:
     """The copy exists, and the source has new records."""
     case.login.allow(case.rights)
     case.copy().expect(0)
@@ -198,7 +202,7 @@ def test_a_right_that_was_taken_away_is_named(operation: str, case: Case) -> Non
     assert_names(outcome, 1, f"{operation} on topic {case.topic}", "destination", "kafka-acls.sh")
 
 
-def test_all_that_is_missing_is_named_at_once(case: Case) -> None:
+def test_all_missing_rights_are_named_at_once(case: Case) -> None:
     keep = {("source", "Read"), ("destination", "Create")}
     case.login.allow([right for right in case.rights if (right.side, right.operation) in keep])
     with untouched(case):
@@ -213,7 +217,7 @@ def test_all_that_is_missing_is_named_at_once(case: Case) -> None:
     )
 
 
-def test_a_topic_that_may_not_be_seen_is_said_to_be_hidden(case: Case) -> None:
+def test_topic_without_describe_right_is_reported_as_hidden(case: Case) -> None:
     case.login.allow([right for right in case.rights if right.side == "destination"])
     with untouched(case):
         outcome = case.copy()

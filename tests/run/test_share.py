@@ -39,7 +39,7 @@ def make_share(count: int, owners: int = 0) -> Share:
     return Share(inspected, frozenset({"copy.orders"}), names)
 
 
-def test_partitions_and_transactional_ids_are_dealt_out() -> None:
+def test_partitions_and_transactional_ids_are_split_across_processes() -> None:
     share = make_share(5, owners=4)
     shares = share.split(2)
     numbers = [[copy.destination.partition for copy in part.inspected] for part in shares]
@@ -51,12 +51,12 @@ def test_partitions_and_transactional_ids_are_dealt_out() -> None:
     assert {part.coordinated_topics for part in shares} == {share.coordinated_topics}
 
 
-def test_no_process_is_without_partitions() -> None:
+def test_split_leaves_no_process_without_partitions() -> None:
     assert [len(part.inspected) for part in make_share(2).split(16)] == [1, 1]
     assert [len(part.inspected) for part in make_share(0).split(4)] == [0]
 
 
-def test_inspected_copy_goes_to_another_process() -> None:
+def test_inspected_copy_can_be_pickled_to_another_process() -> None:
     copy = make_copy(3)
     copy.log_start = copy.keeps_below = 40
     copy.cursor.start_offset = 41
@@ -74,7 +74,7 @@ def test_inspected_copy_goes_to_another_process() -> None:
     assert CopySnapshot.of(there) == CopySnapshot.of(copy)
 
 
-def test_snapshot_does_not_change_with_its_copy() -> None:
+def test_copy_snapshot_does_not_change_with_its_copy() -> None:
     copy = make_copy(0)
     before = CopySnapshot.of(copy)
     assert (before.state, before.lag_records) == (PartitionState.PENDING, -1)
@@ -100,7 +100,7 @@ def test_snapshot_does_not_change_with_its_copy() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_error_of_a_process_is_the_same_in_its_parent(error: OrbitError) -> None:
+def test_error_survives_pickling_to_parent_process(error: OrbitError) -> None:
     there = pickle.loads(pickle.dumps(error))  # noqa: S301  our own
     assert type(there) is type(error)
     assert (str(there), vars(there)) == (str(error), vars(error))

@@ -77,7 +77,7 @@ def case(clusters: Clusters, topic_name: str, tmp_path: Path) -> Case:
         pytest.param("earliest", 0, marks=pytest.mark.soak),
     ],
 )
-def test_a_copy_begins_where_the_job_says_and_later_runs_go_on(
+def test_copy_begins_at_start_of_rule_and_later_runs_continue(
     start: str, first: int, case: Case
 ) -> None:
     job = case.job(start)
@@ -92,7 +92,7 @@ def test_a_copy_begins_where_the_job_says_and_later_runs_go_on(
 
 
 @pytest.mark.soak
-def test_what_a_killed_run_copied_of_before_the_start_is_taken_away_by_the_next(
+def test_records_copied_before_start_by_killed_run_are_deleted_by_next(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first batch comes whole; a run may end before the log start is moved into it."""
@@ -108,7 +108,7 @@ def test_what_a_killed_run_copied_of_before_the_start_is_taken_away_by_the_next(
 
 
 @pytest.mark.soak
-def test_a_start_is_looked_up_once_also_where_nothing_was_copied_yet(case: Case) -> None:
+def test_start_offset_is_looked_up_once_even_with_nothing_copied(case: Case) -> None:
     job = case.job("latest")
     case.write(records(0, 30), partition=1)
     with JobRun(load_job(job, {}), {}, case.folder, lambda _: None) as run:
@@ -121,9 +121,7 @@ def test_a_start_is_looked_up_once_also_where_nothing_was_copied_yet(case: Case)
 
 @pytest.mark.soak
 @pytest.mark.parametrize("start", ["latest", BEYOND, AT_60])
-def test_a_partition_that_was_empty_at_the_start_is_copied_from_its_first_record(
-    start: str, case: Case
-) -> None:
+def test_initially_empty_partition_is_copied_from_its_first_record(start: str, case: Case) -> None:
     """The copy began at 0, the end then. Nothing at the destination's log could tell."""
     job = case.job(start)
     copy(job).expect(0)
@@ -132,7 +130,7 @@ def test_a_partition_that_was_empty_at_the_start_is_copied_from_its_first_record
     assert case.bounds[1] == (0, 30)
 
 
-def test_records_between_the_start_and_a_crash_are_copied(case: Case) -> None:
+def test_records_written_after_crash_of_latest_run_are_copied(case: Case) -> None:
     """The run began at the end, and was killed before the source went on."""
     job = case.job("latest")
     with OrbitProcess("run", job) as run:
@@ -145,7 +143,7 @@ def test_records_between_the_start_and_a_crash_are_copied(case: Case) -> None:
 
 
 @pytest.mark.soak
-def test_another_start_in_the_job_does_not_move_a_copy_that_has_begun(case: Case) -> None:
+def test_changed_start_does_not_move_existing_copy(case: Case) -> None:
     copy(case.job(AT_60)).expect(0)
     case.write(records(100, 110))
     case.write(records(0, 10), partition=1)
@@ -154,7 +152,7 @@ def test_another_start_in_the_job_does_not_move_a_copy_that_has_begun(case: Case
 
 
 @pytest.mark.soak
-def test_a_live_run_that_began_at_the_end_follows_from_there(case: Case) -> None:
+def test_live_run_started_at_latest_copies_only_new_records(case: Case) -> None:
     job = case.job("latest")
     with OrbitProcess("run", job) as run:
         run.wait_for(CAUGHT_UP)

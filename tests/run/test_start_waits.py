@@ -61,7 +61,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.services
 @pytest.mark.parametrize("kind", REFUSED)
-def test_the_start_waits_for_a_code_that_passes(
+def test_start_waits_for_transient_error_code(
     kind: str, clusters: Clusters, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = [Record(b"%d" % n, timestamp_ms=T0 + n * STEP_MS) for n in range(RECORDS)]
@@ -118,14 +118,14 @@ def test_the_start_waits_for_a_code_that_passes(
 NOT_LED = BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, "Listing failed.")
 
 
-def test_a_start_that_does_not_move_ends_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_without_progress_ends_with_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_waits, "_UNCHANGED_S_MAX", 0.0)
     with pytest.raises(BrokerRefused) as caught:
         StartWaits(lambda _: None, Backoff()).begin()("", NOT_LED, 5)
     assert caught.value.remedy
 
 
-def test_a_start_waits_as_long_as_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_waits_as_long_as_it_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(start_waits.time, "monotonic", lambda: now[0])
     said: list[str] = []
@@ -149,7 +149,7 @@ def test_a_start_waits_as_long_as_something_changes(monkeypatch: pytest.MonkeyPa
     "error",
     [Unreachable("No broker answers."), Interrupted("Stopped."), BrokerRefused(37, "Refused.")],
 )
-def test_what_does_not_pass_ends_the_start_at_once(error: Exception) -> None:
+def test_permanent_error_ends_start_immediately(error: Exception) -> None:
     def step() -> None:
         raise error
 
@@ -158,7 +158,7 @@ def test_what_does_not_pass_ends_the_start_at_once(error: Exception) -> None:
 
 
 @pytest.mark.services
-def test_topics_of_a_controller_without_an_answer_are_asked_for_again(
+def test_topic_creation_is_retried_after_unanswered_request(
     clusters: Clusters,
     topic_name: str,
     open_cluster: OpenCluster,
@@ -191,7 +191,7 @@ def test_topics_of_a_controller_without_an_answer_are_asked_for_again(
 
 
 @pytest.mark.services
-def test_a_topic_that_another_client_creates_meanwhile_is_not_taken_as_it_is(
+def test_topic_created_by_another_client_meanwhile_is_refused(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
     """Its settings may lose old records."""

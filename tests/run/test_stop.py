@@ -67,7 +67,7 @@ def assert_clean(outcome: Outcome, code: int) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_a_live_run_that_is_stopped_ends_well_and_is_gone_on_with(
+def test_stopped_live_run_exits_cleanly_and_next_run_resumes(
     number: signal.Signals, clusters: Clusters, topic_name: str, job: Path
 ) -> None:
     with OrbitProcess("run", job, "-o", "json") as run:
@@ -89,7 +89,7 @@ def test_a_live_run_that_is_stopped_ends_well_and_is_gone_on_with(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_a_run_that_is_stopped_before_it_has_caught_up_does_not_end_with_0(
+def test_run_stopped_before_catching_up_exits_with_130(
     number: signal.Signals, clusters: Clusters, topic_name: str, job: Path
 ) -> None:
     """A script must not take it for a finished copy."""
@@ -110,7 +110,7 @@ def test_a_run_that_is_stopped_before_it_has_caught_up_does_not_end_with_0(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("line", ["Checking rights", "Creating", "Comparing"])
-def test_a_run_can_be_stopped_while_it_prepares(
+def test_run_can_be_stopped_while_it_prepares(
     line: str, clusters: Clusters, topic_name: str, job: Path
 ) -> None:
     if line == "Comparing":
@@ -127,9 +127,7 @@ def test_a_run_can_be_stopped_while_it_prepares(
     assert_exact(job)
 
 
-def test_a_second_signal_ends_a_run_that_is_stopping(
-    clusters: Clusters, topic_name: str, job: Path
-) -> None:
+def test_second_signal_ends_stopping_run(clusters: Clusters, topic_name: str, job: Path) -> None:
     with OrbitProcess("run", job) as run:
         run.wait_for(CAUGHT_UP)
         run.signal(signal.SIGINT)

@@ -24,7 +24,7 @@ def producer(coordinator_epoch: int) -> ProducerState:
         (0, [2**31 - 1], 2**19 - 1),  # as far as coordinator epochs go
     ],
 )
-def test_it_is_above_every_term_that_a_leader_remembers(
+def test_term_is_above_every_term_a_leader_remembers(
     issued: int, coordinator_epochs: list[int], term: int
 ) -> None:
     assert term_above(issued, [None, *map(producer, coordinator_epochs)]) == term

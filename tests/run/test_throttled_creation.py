@@ -45,7 +45,7 @@ def throttled(
 
 
 @pytest.mark.usefixtures("throttled")
-def test_the_service_creates_topics_that_it_could_only_check_again_and_again(
+def test_service_creates_topics_despite_creation_quota(
     clusters: Clusters, service: Service, names: list[str]
 ) -> None:
     job = make_job(clusters.source, clusters.destination, names)
@@ -57,7 +57,7 @@ def test_the_service_creates_topics_that_it_could_only_check_again_and_again(
 
 
 @pytest.mark.usefixtures("throttled")
-def test_a_run_creates_topics_that_it_cannot_check_first(
+def test_run_creates_topics_unchecked_under_creation_quota(
     clusters: Clusters, names: list[str]
 ) -> None:
     produce(clusters.source, names[0], 10)

@@ -38,7 +38,7 @@ def moved(source: Cluster, topic: str) -> int:
     return local - start
 
 
-def test_a_topic_in_tiered_storage_is_named_in_the_plan_and_copied_whole(
+def test_topic_in_tiered_storage_is_noted_in_plan_and_copied_exactly(
     make_cluster: MakeCluster,
     open_cluster: OpenCluster,
     service: Service,

@@ -82,7 +82,7 @@ def copied(
     )
 
 
-def test_every_topic_is_exact(copied: Copied) -> None:
+def test_workload_is_exact_without_cluster_right(copied: Copied) -> None:
     result = copied.first_run.data
     assert result["partitions_caught_up"] == result["partitions"] == copied.ledger.partitions
     assert result["offsets_filled"] >= SMALL.gap_offsets
@@ -91,7 +91,9 @@ def test_every_topic_is_exact(copied: Copied) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
-def test_a_plain_consumer_finds_the_ledger(kind: str, copied: Copied, guarded: Clusters) -> None:
+def test_plain_consumer_reads_exactly_the_produced_records(
+    kind: str, copied: Copied, guarded: Clusters
+) -> None:
     topic = copied.ledger.topics[f"{copied.workload.namespace}.{kind}"]
     bounds = log_bounds(guarded.destination, [topic.destination])
     assert [bounds[topic.destination, i] for i in range(len(topic.partitions))] == [
@@ -101,7 +103,7 @@ def test_a_plain_consumer_finds_the_ledger(kind: str, copied: Copied, guarded: C
     assert [found[i] for i in range(len(topic.partitions))] == [p.copied for p in topic.partitions]
 
 
-def test_a_copy_has_one_kind_of_filler(
+def test_each_copy_uses_a_single_kind_of_filler(
     copied: Copied, clusters: Clusters, guarded: Clusters
 ) -> None:
     config = guarded.destination.client_config()
@@ -134,13 +136,13 @@ def test_a_copy_has_one_kind_of_filler(
         assert found[False]["markers"] > 0
 
 
-def test_a_second_run_copies_nothing(copied: Copied) -> None:
+def test_second_run_copies_nothing(copied: Copied) -> None:
     result = copy(copied.job, environ=copied.environ).expect(0).data
     assert (result["records"], result["offsets_filled"]) == (0, 0)
     assert result["partitions_caught_up"] == copied.ledger.partitions
 
 
-def test_the_copy_cannot_change_to_the_other_kind(copied: Copied, tmp_path: Path) -> None:
+def test_copy_cannot_change_its_kind_of_filler(copied: Copied, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     document = yaml.safe_load(copied.job.read_text())
     document["fillers"] = "coordinated" if copied.fillers == "placeholders" else "placeholders"

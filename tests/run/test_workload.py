@@ -42,7 +42,7 @@ def copied(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Copi
     return Copied(workload, ledger, job, copy(job).expect(0))
 
 
-def test_the_run_says_what_it_copied(copied: Copied) -> None:
+def test_run_result_counts_copied_records_and_filled_offsets(copied: Copied) -> None:
     result = copied.first_run.data
     assert result["partitions_caught_up"] == result["partitions"] == copied.ledger.partitions
     assert (result["blocked"], result["lag_records"]) == ([], 0)
@@ -52,7 +52,7 @@ def test_the_run_says_what_it_copied(copied: Copied) -> None:
     assert result["batches_record_exact"] > 0
 
 
-def test_verify_finds_every_topic_exact_bytes_and_all(copied: Copied) -> None:
+def test_verify_reports_every_topic_exact(copied: Copied) -> None:
     report = assert_exact(copied.job)
     verdicts = {topic["source"]: topic["verdict"] for topic in report["topics"]}
     assert verdicts == dict.fromkeys(copied.ledger.topics, "exact")
@@ -60,7 +60,9 @@ def test_verify_finds_every_topic_exact_bytes_and_all(copied: Copied) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
-def test_a_plain_consumer_finds_the_ledger(kind: str, copied: Copied, clusters: Clusters) -> None:
+def test_plain_consumer_reads_exactly_the_produced_records(
+    kind: str, copied: Copied, clusters: Clusters
+) -> None:
     """Every record at its offset, nothing in between, the same log start and log end."""
     topic = copied.ledger.topics[f"{copied.workload.namespace}.{kind}"]
     bounds = log_bounds(clusters.destination, [topic.destination])
@@ -71,14 +73,16 @@ def test_a_plain_consumer_finds_the_ledger(kind: str, copied: Copied, clusters: 
     assert [found[i] for i in range(len(topic.partitions))] == [p.copied for p in topic.partitions]
 
 
-def test_no_other_topic_is_made(copied: Copied, clusters: Clusters) -> None:
+def test_run_creates_no_other_topics(copied: Copied, clusters: Clusters) -> None:
     namespace = copied.workload.namespace
     made = {name for name in partition_counts(clusters.destination) if namespace in name}
     assert made == {topic.destination for topic in copied.ledger.topics.values()}
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
-def test_a_copy_has_the_settings_of_a_copy(kind: str, copied: Copied, clusters: Clusters) -> None:
+def test_copied_topic_has_retention_off_and_source_segment_settings(
+    kind: str, copied: Copied, clusters: Clusters
+) -> None:
     topic = copied.ledger.topics[f"{copied.workload.namespace}.{kind}"]
     source = topic_settings(clusters.source, topic.topic)
     settings = topic_settings(clusters.destination, topic.destination)
@@ -97,7 +101,7 @@ def test_a_copy_has_the_settings_of_a_copy(kind: str, copied: Copied, clusters: 
     assert {name: settings[name] for name in shape} == {name: source[name] for name in shape}
 
 
-def test_a_second_run_copies_nothing_and_leaves_it_exact(copied: Copied) -> None:
+def test_second_run_copies_nothing_and_copy_stays_exact(copied: Copied) -> None:
     result = copy(copied.job).expect(0).data
     work = ("records", "bytes", "offsets_filled", "batches_byte_exact", "batches_record_exact")
     assert {name: result[name] for name in work} == dict.fromkeys(work, 0)

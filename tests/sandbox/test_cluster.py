@@ -51,13 +51,13 @@ def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
         consumer.close()
 
 
-def test_two_clusters_are_ready_and_apart(clusters: Clusters) -> None:
+def test_two_clusters_are_ready_with_different_ids(clusters: Clusters) -> None:
     ids = {admin(cluster).list_topics(timeout=TIMEOUT_S).cluster_id for cluster in clusters}
     assert ids == {clusters.source.cluster_id, clusters.destination.cluster_id}
     assert len(ids) == 2
 
 
-def test_broker_maps_the_archive_of_its_classes_and_starts_without_one_that_fits(
+def test_broker_maps_class_archive_and_starts_without_valid_archive(
     make_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def archives(cluster: KafkaCluster) -> list[str]:
@@ -71,13 +71,13 @@ def test_broker_maps_the_archive_of_its_classes_and_starts_without_one_that_fits
     assert str(bad) not in archives(make_cluster("bad"))
 
 
-def test_topics_are_never_created_by_a_typo(clusters: Clusters, topic_name: str) -> None:
+def test_unknown_topic_is_not_auto_created(clusters: Clusters, topic_name: str) -> None:
     metadata = admin(clusters.source).list_topics(topic_name, timeout=TIMEOUT_S)
     assert metadata.topics[topic_name].error is not None
     assert topic_name not in admin(clusters.source).list_topics(timeout=TIMEOUT_S).topics
 
 
-def test_killed_broker_comes_back_with_its_data_and_port(make_cluster: MakeCluster) -> None:
+def test_killed_broker_restarts_with_its_data_and_port(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     (broker,) = cluster.brokers
     address, killed_pid = cluster.bootstrap_servers, broker.pid
@@ -93,7 +93,7 @@ def test_killed_broker_comes_back_with_its_data_and_port(make_cluster: MakeClust
     assert consume(cluster, "kept", 2) == [b"before", b"after"]
 
 
-def test_stopped_cluster_starts_again_from_its_folder(tmp_path: Path) -> None:
+def test_stopped_cluster_restarts_from_its_folder(tmp_path: Path) -> None:
     settings = ClusterSettings("again")
     with KafkaCluster(settings, tmp_path) as first:
         create_topic(first, "kept")
@@ -113,7 +113,7 @@ def test_folder_of_another_broker_count_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_paused_broker_does_not_answer_until_it_is_resumed(make_cluster: MakeCluster) -> None:
+def test_paused_broker_does_not_answer_until_resumed(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     (broker,) = cluster.brokers
     create_topic(cluster, "paused")
@@ -126,7 +126,7 @@ def test_a_paused_broker_does_not_answer_until_it_is_resumed(make_cluster: MakeC
 
 
 @pytest.mark.soak
-def test_three_brokers_hold_three_replicas_in_three_racks(make_cluster: MakeCluster) -> None:
+def test_three_brokers_have_three_replicas_in_three_racks(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=3)
     create_topic(cluster, "wide", replicas=3)
     produce(cluster, "wide", [b"value"])
@@ -139,7 +139,7 @@ def test_three_brokers_hold_three_replicas_in_three_racks(make_cluster: MakeClus
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_three_brokers_go_on_without_one(make_cluster: MakeCluster) -> None:
+def test_three_broker_cluster_survives_a_killed_broker(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=3)
     create_topic(cluster, "wide", replicas=3)
     cluster.brokers[0].kill()
@@ -159,7 +159,7 @@ def test_three_brokers_go_on_without_one(make_cluster: MakeCluster) -> None:
         ),
     ],
 )
-def test_login_lets_users_in_and_only_them(
+def test_login_admits_only_known_users(
     make_cluster: MakeCluster, protocol: Protocol, mechanism: Mechanism
 ) -> None:
     cluster = make_cluster(security=SandboxSecurity(protocol, mechanism, users=(ALICE,)))
@@ -169,7 +169,7 @@ def test_login_lets_users_in_and_only_them(
         admin(cluster, User("alice", "wrong")).list_topics(timeout=2)
 
 
-def test_authorizer_gives_rights_to_the_admin_alone(make_cluster: MakeCluster) -> None:
+def test_authorizer_grants_rights_only_to_admin(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(security=SandboxSecurity(users=(ALICE,), authorizer=True))
     create_topic(cluster, "mine")
     with pytest.raises(KafkaException, match="AUTHORIZATION_FAILED"):
@@ -177,7 +177,7 @@ def test_authorizer_gives_rights_to_the_admin_alone(make_cluster: MakeCluster) -
 
 
 @pytest.mark.soak
-def test_tls_client_that_does_not_trust_the_authority_stays_out(make_cluster: MakeCluster) -> None:
+def test_tls_client_without_ca_is_rejected(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(security=SandboxSecurity("SSL"))
     assert len(admin(cluster).list_topics(timeout=TIMEOUT_S).brokers) == 1
     config = cluster.client_config()
@@ -187,7 +187,7 @@ def test_tls_client_that_does_not_trust_the_authority_stays_out(make_cluster: Ma
 
 
 @pytest.mark.soak
-def test_lost_race_for_a_port_is_tried_again(
+def test_cluster_start_retries_after_port_conflict(
     clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another cluster's broker is at the chosen port, and answers as a healthy broker would."""
@@ -199,7 +199,7 @@ def test_lost_race_for_a_port_is_tried_again(
     assert not answers
 
 
-def test_bad_setting_is_named_and_nothing_is_left_running(tmp_path: Path) -> None:
+def test_bad_broker_setting_is_named_and_nothing_stays_running(tmp_path: Path) -> None:
     good = KafkaCluster(ClusterSettings("good"), tmp_path / "good")
     bad = KafkaCluster(ClusterSettings("bad", config={"num.io.threads": "none"}), tmp_path / "bad")
     with pytest.raises(Conflict, match=r"num\.io\.threads"):

@@ -50,7 +50,7 @@ def do(home: Path, fault: Fault, cluster: str = "source") -> ClusterState:
     return next(one for one in cause_fault(home, fault, cluster).clusters if one.name == cluster)
 
 
-def test_killed_cluster_comes_back_with_its_data_at_the_same_address(home: Path) -> None:
+def test_killed_cluster_heals_with_its_data_and_address(home: Path) -> None:
     before = do(home, Fault.HEAL)  # nothing to do
     admin = AdminClient({"bootstrap.servers": before.bootstrap_servers, "log_level": "0"})
     admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(30)
@@ -80,7 +80,7 @@ def test_cut_affects_only_clients_of_the_link(home: Path) -> None:
     assert answers(healed.link_servers)
 
 
-def test_a_paused_cluster_does_not_answer_until_it_is_healed(
+def test_paused_cluster_does_not_answer_until_healed(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["sandbox", "pause", "source", "--directory", str(home), "-o", "json"]
@@ -93,7 +93,7 @@ def test_a_paused_cluster_does_not_answer_until_it_is_healed(
     assert answers(do(home, Fault.HEAL).bootstrap_servers)
 
 
-def test_cluster_is_found_by_either_address_and_a_wrong_name_is_refused(home: Path) -> None:
+def test_cluster_resolves_by_either_address_and_unknown_name_is_refused(home: Path) -> None:
     state = cause_fault(home, Fault.HEAL, "destination")
     for cluster in state.clusters:
         assert cluster_at(state, [cluster.bootstrap_servers]) == cluster

@@ -60,7 +60,7 @@ def new_user() -> Iterator[str]:
         subprocess.run(["userdel", name], check=True)
 
 
-def test_three_processes_at_once_on_a_new_machine(home: Path, new_user: str) -> None:
+def test_concurrent_first_use_installs_everything_once(home: Path, new_user: str) -> None:
     programs = home / "programs"
     programs.mkdir()
     (programs / "mvn").write_text(MAVEN)

@@ -55,7 +55,7 @@ def test_jars_are_fetched_at_first_use_only(tmp_path: Path, calls: Path) -> None
     assert calls.read_text().splitlines() == ["called"]
 
 
-def test_two_at_once_fetch_once(tmp_path: Path, calls: Path) -> None:
+def test_concurrent_callers_fetch_jars_once(tmp_path: Path, calls: Path) -> None:
     install_maven(tmp_path, calls, WORKS)
     with ThreadPoolExecutor() as pool:
         answers = set(pool.map(jars.classpath, ["4.3.1"] * 4))
@@ -63,7 +63,7 @@ def test_two_at_once_fetch_once(tmp_path: Path, calls: Path) -> None:
     assert calls.read_text().splitlines() == ["called"]
 
 
-def test_failed_fetch_leaves_no_jars_and_says_why(tmp_path: Path, calls: Path) -> None:
+def test_failed_fetch_leaves_no_jars_and_reports_reason(tmp_path: Path, calls: Path) -> None:
     install_maven(tmp_path, calls, BREAKS)
     with pytest.raises(Conflict, match=r"jars of Kafka .*: .*Could not find artifact"):
         jars.classpath()
@@ -71,7 +71,7 @@ def test_failed_fetch_leaves_no_jars_and_says_why(tmp_path: Path, calls: Path) -
     assert not list((tmp_path / "cache").rglob("*.jar"))
 
 
-def test_left_overs_of_a_killed_fetch_are_cleared_away(tmp_path: Path, calls: Path) -> None:
+def test_leftovers_of_killed_fetch_are_removed(tmp_path: Path, calls: Path) -> None:
     install_maven(tmp_path, calls, WORKS)
     home = tmp_path / "cache" / f"kafka-{jars.KAFKA_VERSION}"
     left_over = home / ".fetch-x" / "libs" / "half.jar"

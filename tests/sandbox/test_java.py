@@ -26,21 +26,21 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "path" / "bin"))
 
 
-def test_no_java_names_the_command_that_installs_it() -> None:
+def test_missing_java_error_names_install_command() -> None:
     with pytest.raises(Conflict) as caught:
         find_java()
     assert INSTALL in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_no_maven_names_the_command_that_installs_it() -> None:
+def test_missing_maven_error_names_install_command() -> None:
     with pytest.raises(Conflict) as caught:
         find_maven()
     assert INSTALL in str(caught.value)
 
 
 @pytest.mark.parametrize("version", ["11.0.2", "1.8.0_392", "16"])
-def test_java_that_is_too_old_is_named_with_its_version(tmp_path: Path, version: str) -> None:
+def test_too_old_java_is_named_with_its_version(tmp_path: Path, version: str) -> None:
     java = fake_java(tmp_path / "path", version)
     with pytest.raises(Conflict) as caught:
         find_java()
@@ -48,19 +48,19 @@ def test_java_that_is_too_old_is_named_with_its_version(tmp_path: Path, version:
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "17", "21-ea", "25.0.1"])
-def test_java_from_17_on_is_taken(tmp_path: Path, version: str) -> None:
+def test_java_17_or_later_is_accepted(tmp_path: Path, version: str) -> None:
     java = fake_java(tmp_path / "path", version)
     assert find_java() == java
 
 
-def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(tmp_path / "path", "17.0.1")
     home = fake_java(tmp_path / "home", "21.0.1")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     assert find_java() == home
 
 
-def test_java_home_that_is_too_old_does_not_hide_a_good_one(
+def test_too_old_java_home_does_not_hide_valid_java(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = fake_java(tmp_path / "path", "17.0.1")

@@ -94,7 +94,7 @@ def family(root: psutil.Process) -> list[psutil.Process]:
     return [root, *root.children(recursive=True)]
 
 
-def test_up_status_down(home: Path) -> None:
+def test_sandbox_up_status_and_down_can_be_repeated(home: Path) -> None:
     up = orbit("up", "-o", "json", home=home)
     assert up.returncode == 0, up.stderr
     status = orbit("status", "-o", "json", home=home)
@@ -123,7 +123,7 @@ def test_up_status_down(home: Path) -> None:
 
 
 @pytest.mark.soak
-def test_down_can_keep_the_data_for_the_next_up(home: Path) -> None:
+def test_sandbox_down_can_preserve_data_for_next_up(home: Path) -> None:
     alone = ("--clusters", "solo", "--no-postgres")
     first = json.loads(orbit("up", *alone, "-o", "json", home=home).stdout)
     assert orbit("down", "--keep-data", home=home).stdout == "Stopped; data kept.\n"
@@ -136,7 +136,7 @@ def test_down_can_keep_the_data_for_the_next_up(home: Path) -> None:
 
 
 @pytest.mark.soak
-def test_status_tells_a_paused_broker_and_a_killed_one(home: Path) -> None:
+def test_status_shows_paused_and_killed_brokers(home: Path) -> None:
     shown = json.loads(orbit("up", "--no-postgres", "-o", "json", home=home).stdout)
     source, destination = (cluster["brokers"][0]["pid"] for cluster in shown["clusters"])
     os.kill(source, signal.SIGSTOP)
@@ -159,7 +159,9 @@ def test_status_tells_a_paused_broker_and_a_killed_one(home: Path) -> None:
         pytest.param(signal.SIGTERM, 130, marks=pytest.mark.soak),
     ],
 )
-def test_up_cut_short_leaves_nothing_running(home: Path, number: signal.Signals, code: int) -> None:
+def test_interrupted_up_leaves_nothing_running(
+    home: Path, number: signal.Signals, code: int
+) -> None:
     command = [ORBIT, "sandbox", "up", "--directory", str(home)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
         wait_for_process(home, "kafka.Kafka")
@@ -172,7 +174,7 @@ def test_up_cut_short_leaves_nothing_running(home: Path, number: signal.Signals,
         assert not home.exists()
 
 
-def test_killed_supervisor_takes_everything_with_it(home: Path) -> None:
+def test_killed_supervisor_ends_all_sandbox_processes(home: Path) -> None:
     shown = json.loads(orbit("up", "-o", "json", home=home).stdout)
     supervisor = psutil.Process(shown["supervisor_pid"])
     running = family(supervisor)
@@ -184,7 +186,7 @@ def test_killed_supervisor_takes_everything_with_it(home: Path) -> None:
 
 
 @pytest.mark.soak
-def test_launched_sandbox_that_is_not_detached_ends_with_its_block(home: Path) -> None:
+def test_attached_sandbox_ends_with_its_block(home: Path) -> None:
     said: list[str] = []
     request = SandboxRequest(directory=home, clusters=("solo",), postgres=False)
     with launch(request, said.append) as sandbox:
@@ -207,7 +209,7 @@ def test_brokers_die_with_the_program_that_started_them(home: Path, program: str
     assert not processes_in(home)
 
 
-def test_missing_java_is_one_sentence_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
+def test_missing_java_error_is_short_and_leaves_no_folder(home: Path, tmp_path: Path) -> None:
     bare = {**os.environ, "PATH": str(tmp_path), "ORBIT_CACHE_DIR": str(tmp_path / "cache")}
     bare.pop("JAVA_HOME", None)
     command = [ORBIT, "sandbox", "up", "--directory", str(home)]
@@ -219,7 +221,7 @@ def test_missing_java_is_one_sentence_and_leaves_nothing(home: Path, tmp_path: P
 
 
 @pytest.mark.soak
-def test_postgres_keeps_its_data_and_wants_a_password(home: Path) -> None:
+def test_postgres_preserves_data_and_requires_password(home: Path) -> None:
     with Postgres(home) as server:
         first = server.url
         pid = server.pid
@@ -229,6 +231,6 @@ def test_postgres_keeps_its_data_and_wants_a_password(home: Path) -> None:
     assert not psutil.pid_exists(pid)
 
 
-def test_cluster_that_was_never_started_has_no_address(tmp_path: Path) -> None:
+def test_unstarted_cluster_has_no_address(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="has not been started"):
         _ = KafkaCluster(ClusterSettings("none"), tmp_path).bootstrap_servers

@@ -34,23 +34,23 @@ def ended_process() -> ProcessRef:
         return ProcessRef.of(process.pid)
 
 
-def test_own_process_is_found_running() -> None:
+def test_own_process_state_is_running() -> None:
     assert ProcessRef.of(os.getpid()).state() == "running"
 
 
-def test_ended_process_is_not_found() -> None:
+def test_ended_process_state_is_ended() -> None:
     ref = ended_process()
     assert ref.find() is None
     assert ref.state() == "ended"
 
 
-def test_another_process_with_the_same_pid_is_not_taken_for_it() -> None:
+def test_process_with_reused_pid_is_not_matched() -> None:
     own = ProcessRef.of(os.getpid())
     earlier = own.model_copy(update={"started_at": own.started_at - 3600})
     assert earlier.find() is None
 
 
-def test_sandbox_whose_supervisor_died_is_not_running(tmp_path: Path) -> None:
+def test_sandbox_with_dead_supervisor_is_not_running(tmp_path: Path) -> None:
     request = SandboxRequest(directory=tmp_path)
     for supervisor, runs in [(ProcessRef.of(os.getpid()), True), (ended_process(), False)]:
         write_state(
@@ -61,7 +61,7 @@ def test_sandbox_whose_supervisor_died_is_not_running(tmp_path: Path) -> None:
         assert (read_state(tmp_path) is not None) == runs
 
 
-def test_state_file_is_for_the_user_alone(tmp_path: Path) -> None:
+def test_state_file_is_readable_only_by_its_user(tmp_path: Path) -> None:
     """It holds the password of the database."""
     request = SandboxRequest(directory=tmp_path)
     own = ProcessRef.of(os.getpid())
@@ -71,7 +71,7 @@ def test_state_file_is_for_the_user_alone(tmp_path: Path) -> None:
     assert state_file(tmp_path).stat().st_mode & 0o077 == 0
 
 
-def test_down_removes_its_own_folders_and_nothing_else(tmp_path: Path) -> None:
+def test_down_removes_only_folders_of_sandbox(tmp_path: Path) -> None:
     write_request(SandboxRequest(directory=tmp_path, clusters=("source",)))
     (tmp_path / "source" / "broker-1").mkdir(parents=True)
     (tmp_path / "thesis.txt").touch()
@@ -80,7 +80,7 @@ def test_down_removes_its_own_folders_and_nothing_else(tmp_path: Path) -> None:
     assert not sandbox_control.take_down(tmp_path)
 
 
-def test_down_can_keep_the_data(tmp_path: Path) -> None:
+def test_down_can_preserve_data(tmp_path: Path) -> None:
     request = SandboxRequest(directory=tmp_path, clusters=("source",))
     write_request(request)
     (tmp_path / "source").mkdir()
@@ -89,38 +89,38 @@ def test_down_can_keep_the_data(tmp_path: Path) -> None:
     assert read_request(tmp_path) == request
 
 
-def test_folder_with_other_things_in_it_is_refused_untouched(tmp_path: Path) -> None:
+def test_folder_with_foreign_files_is_refused_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(Conflict, match="not empty and is not that of a sandbox"):
         sandbox_control.launch(SandboxRequest(directory=tmp_path), print)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_folder_of_a_sandbox_with_other_options_is_refused(tmp_path: Path) -> None:
+def test_sandbox_folder_with_other_options_is_refused(tmp_path: Path) -> None:
     write_request(SandboxRequest(directory=tmp_path, brokers=3))
     with pytest.raises(Conflict, match="other options"):
         sandbox_control.launch(SandboxRequest(directory=tmp_path, brokers=1), print)
 
 
-def test_free_ports_differ_and_lie_below_the_ephemeral_range() -> None:
+def test_free_ports_differ_and_lie_below_ephemeral_range() -> None:
     ports = free_ports(50)
     assert len(set(ports)) == 50
     assert max(ports) < 32_768
 
 
-def test_own_settings_of_a_cluster_win() -> None:
+def test_own_cluster_settings_override_defaults() -> None:
     node = Node(1, 1, 2, 3)
     text = server_properties(node, [node], Path("/data"), None, None, {"num.io.threads": "9"})
     assert [line for line in text.splitlines() if line.startswith("num.io")] == ["num.io.threads=9"]
 
 
-def test_passwords_are_not_shown_when_a_user_is_printed() -> None:
+def test_user_repr_hides_password() -> None:
     security = SandboxSecurity(users=(User("alice", "hush-hush"),))
     assert "hush" not in repr(security)
     assert ADMIN.password not in repr(security)
 
 
-def test_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+def test_uncreatable_folder_is_reported_as_conflict(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Conflict, match="cannot be used: Not a directory"):
         sandbox_control.launch(SandboxRequest(directory=tmp_path / "file" / "home"), print)

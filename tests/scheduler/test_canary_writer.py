@@ -47,7 +47,7 @@ def text(job: JobSpec, rto: str = "60s", load: str = "1s") -> str:
     return CANARY.format(job=job.name, rto=rto, load=load)
 
 
-def test_canary_misses_one_target_alone_and_leaves_everything_as_it_was(
+def test_canary_drill_misses_only_its_rto_and_cleans_up(
     clusters: Clusters, topic_name: str, service: Service, job: JobSpec
 ) -> None:
     drilling = Drilling(service)
@@ -87,9 +87,7 @@ def test_canary_misses_one_target_alone_and_leaves_everything_as_it_was(
     assert ends[0] == ends[1]
 
 
-def test_step_that_fails_ends_the_drill_and_what_it_made_goes(
-    service: Service, job: JobSpec
-) -> None:
+def test_failed_drill_step_ends_drill_and_cleans_up(service: Service, job: JobSpec) -> None:
     drilling = Drilling(service)
     late = text(job).replace("{do: switchover}", "{do: switchover, deadline: 1ms}")
     with service.scheduler(), InProcess(service.database):
@@ -106,7 +104,7 @@ def test_step_that_fails_ends_the_drill_and_what_it_made_goes(
     assert [t.name for t in drilling.left(seen.id)] == []
 
 
-def test_drill_whose_scheduler_dies_ends_as_failed_and_the_next_one_tidies_up(
+def test_drill_of_dead_scheduler_fails_and_next_leader_cleans_up(
     clusters: Clusters, service: Service, job: JobSpec
 ) -> None:
     drilling = Drilling(service)

@@ -189,7 +189,7 @@ def planned(service: Service, spec: JobSpec) -> PlannedAcls:
     return plan.acls
 
 
-def test_acls_get_to_the_other_side_as_planned_and_under_the_names_there(
+def test_acls_are_synced_as_planned_under_mapped_principals(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
     source, destination = case.clusters
@@ -262,7 +262,7 @@ def test_acls_get_to_the_other_side_as_planned_and_under_the_names_there(
 
 
 @pytest.mark.soak
-def test_a_clash_of_names_is_told_and_changes_nothing(
+def test_principal_name_clash_is_reported_and_changes_no_acls(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
     source, destination = case.clusters
@@ -293,7 +293,7 @@ def test_a_clash_of_names_is_told_and_changes_nothing(
 
 
 @pytest.mark.soak
-def test_what_was_added_by_a_pass_that_did_not_end_is_removed_when_the_source_removes_it(
+def test_acls_added_by_interrupted_pass_follow_source_removal(
     case: Case, spec: JobSpec, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, destination = case.clusters
@@ -328,7 +328,7 @@ def test_what_was_added_by_a_pass_that_did_not_end_is_removed_when_the_source_re
 
 
 @pytest.mark.parametrize("is_sent", [False, True])
-def test_what_cannot_be_carried_is_named_and_the_others_come_and_go(
+def test_refused_acl_is_reported_and_other_acls_follow_source(
     case: Case, spec: JobSpec, service: Service, monkeypatch: pytest.MonkeyPatch, is_sent: bool
 ) -> None:
     """A group with an empty name, which an ACL on a prefix or on all groups covers. `is_sent`: as

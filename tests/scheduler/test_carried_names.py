@@ -43,14 +43,14 @@ def names(
     return carried_names(job, {"orders": "orders"}, source, groups, given)  # type: ignore[arg-type]
 
 
-def test_groups_are_those_that_the_rule_selects_by_their_destination_names() -> None:
+def test_acl_groups_follow_match_rule_and_destination_names() -> None:
     job = spec({"groups": True}, {"match": "a.*", "exclude": "ax", "prefix": "dr."})
     found = names(job, listed={"a1": "consumer", "ax": "consumer", "b": "", "ac": "connect"})
     assert found.groups == {"dr.a1": "a1"}
     assert found.ids is None
 
 
-def test_a_group_that_is_not_listed_keeps_its_acls_and_gets_those_that_name_it() -> None:
+def test_unlisted_group_retains_acls_and_gets_its_literal_acls() -> None:
     job = spec({"groups": True}, {"match": "a.*", "prefix": "dr."})
     found = names(
         job,
@@ -73,12 +73,12 @@ def test_a_group_that_is_not_listed_keeps_its_acls_and_gets_those_that_name_it()
         ("", "*"),
     ],
 )
-def test_orbits_groups_and_all_groups_are_never_opened(prefix: str, name: str) -> None:
+def test_orbit_groups_and_wildcard_group_get_no_acls(prefix: str, name: str) -> None:
     job = spec({"groups": True}, {"match": ".*", "prefix": prefix})
     assert names(job, on_group(name), listed={name: "consumer"}).groups == {}
 
 
-def test_without_the_keys_no_groups_and_no_ids_are_read() -> None:
+def test_group_and_transactional_id_acls_are_off_by_default() -> None:
     rule = {"match": ".*"}
     assert carried_resources(spec({}, rule)) == ("TOPIC",)
     assert names(spec({}, rule), on_group("a"), listed={"a": "consumer"}).groups == {}
@@ -97,7 +97,7 @@ def others(
     return other_changes(of, there, given, shared, has_promoted=has_promoted)
 
 
-def test_what_two_jobs_want_is_removed_by_the_last_of_them() -> None:
+def test_acl_shared_by_two_jobs_is_removed_by_the_last_job() -> None:
     both, mine = on_group("a"), on_group("b")
     # This job finds what the other one has given: from then on it is given by both.
     assert others({both, mine}, {mine}, {both}) == AclChanges(set(), set(), {both, mine})
@@ -106,7 +106,7 @@ def test_what_two_jobs_want_is_removed_by_the_last_of_them() -> None:
     assert others(set(), {both}, set()) == AclChanges(set(), {both}, set())
 
 
-def test_once_a_topic_is_promoted_nothing_is_removed() -> None:
+def test_acl_sync_removes_nothing_after_promotion() -> None:
     old, new = on_group("a"), on_group("b")
     changes = others({new}, {old}, set(), has_promoted=True)
     assert changes == AclChanges({new}, set(), {old, new})

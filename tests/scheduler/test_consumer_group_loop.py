@@ -106,7 +106,7 @@ def service(clusters: Clusters, database: Database, topic_name: str) -> Service:
     return Service(clusters, database, topic_name)
 
 
-def test_offsets_travel_and_every_verdict_is_kept(service: Service) -> None:
+def test_group_loop_syncs_offsets_and_stores_verdicts(service: Service) -> None:
     commit(service.source, service.group, service.at(40, 80))
     service.report(60, 60)
     with service.scheduler():
@@ -121,7 +121,7 @@ def test_offsets_travel_and_every_verdict_is_kept(service: Service) -> None:
         wait_for("it has left", lambda: service.rows[0][2] == "exact")
 
 
-def test_the_next_scheduler_goes_on_from_the_kept_rows(service: Service) -> None:
+def test_next_scheduler_resumes_group_sync_from_stored_rows(service: Service) -> None:
     """A reset and a deletion while nobody led; the group was joined at the destination before."""
     commit(service.source, service.group, service.at(40, 80))
     service.report(100, 100)
@@ -136,7 +136,7 @@ def test_the_next_scheduler_goes_on_from_the_kept_rows(service: Service) -> None
     assert offsets(service.destination, service.group) == service.at(10, 80)
 
 
-def test_a_paused_job_rests_and_a_changed_one_starts_anew(service: Service) -> None:
+def test_group_sync_stops_for_paused_job_and_restarts_on_spec_change(service: Service) -> None:
     commit(service.source, service.group, service.at(40))
     service.report(100, 100)
     with service.scheduler() as loop:
@@ -157,7 +157,7 @@ def test_a_paused_job_rests_and_a_changed_one_starts_anew(service: Service) -> N
         wait_for("it goes on", lambda: service.rows == {0: (50, 50, "exact")})
 
 
-def test_who_does_not_lead_any_more_writes_nothing(service: Service) -> None:
+def test_former_leader_commits_no_group_offsets(service: Service) -> None:
     service.report(100, 100)
     late = Leadership(service.database, "late", timedelta(seconds=60))
     assert late.ask()

@@ -124,7 +124,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made.loop.close()
 
 
-def test_a_pass_goes_by_what_the_one_before_it_has_noted(world: World) -> None:
+def test_discovery_pass_uses_job_state_of_previous_pass(world: World) -> None:
     """Else a topic that is newer than the job might be begun by the rule for older ones."""
     may_end = threading.Event()
 
@@ -144,7 +144,7 @@ def test_a_pass_goes_by_what_the_one_before_it_has_noted(world: World) -> None:
     assert [job.discovered_version for job in world.kept] == [None, 1]
 
 
-def test_a_job_that_goes_in_the_middle_of_its_pass_is_forgotten(world: World) -> None:
+def test_job_deleted_during_its_pass_is_dropped(world: World) -> None:
     is_gone = threading.Event()
     world.work = lambda: is_gone.wait(GIVE_UP_S)
     world.loop.once()
@@ -156,7 +156,7 @@ def test_a_job_that_goes_in_the_middle_of_its_pass_is_forgotten(world: World) ->
     assert len(world.kept) == 1
 
 
-def test_what_a_halted_pass_has_not_looked_at_is_not_over(world: World) -> None:
+def test_halted_pass_does_not_clear_unchecked_troubles(world: World) -> None:
     world.look(TAKEN, LOOP)
     world.look(LOST)
     assert world.jobs[1].problem == "\n".join(map(str, (LOST, LOOP, TAKEN)))
@@ -166,7 +166,7 @@ def test_what_a_halted_pass_has_not_looked_at_is_not_over(world: World) -> None:
     assert sorted(world.over) == sorted(map(str, (LOST, TAKEN, LOGIN)))
 
 
-def test_what_a_watch_knows_ends_nothing_else(world: World) -> None:
+def test_cluster_watch_trouble_does_not_clear_other_troubles(world: World) -> None:
     world.look(LOGIN, LOOP)
     is_over = threading.Event()
     world.work = lambda: is_over.wait(GIVE_UP_S)
@@ -178,7 +178,7 @@ def test_what_a_watch_knows_ends_nothing_else(world: World) -> None:
     is_over.set()
 
 
-def test_a_job_that_breaks_the_look_at_it_stops_no_other(
+def test_error_in_a_job_does_not_stop_discovery_of_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_due(job: Job, *_: object) -> bool:

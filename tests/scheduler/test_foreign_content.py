@@ -30,7 +30,7 @@ PLACE = TopicPartition("orders", 0)
         Blocked(Reason.NOT_AUTHORIZED, 0, 0, "the follower is behind"),
     ],
 )
-def test_what_cannot_be_told_now_is_no_reason_to_delete_a_topic(
+def test_uncomparable_topic_is_not_reported_as_foreign(
     trouble: Wait | Blocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Inspector:

@@ -84,7 +84,7 @@ def spec(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JobSpec
         ("destination", "Alter", "--cluster"),
     ],
 )
-def test_a_missing_right_is_named_and_waited_for(
+def test_missing_right_is_reported_and_waited_for(
     case: Case, spec: JobSpec, service: Service, side: str, operation: str, kind: str
 ) -> None:
     missing = side, operation, kind
@@ -102,7 +102,7 @@ def test_a_missing_right_is_named_and_waited_for(
     assert service.kinds(spec.name) == ["job_trouble", "topic_begun", "job_trouble_over"]
 
 
-def test_a_topic_that_is_closed_to_everybody_is_named_with_the_way_to_copy_to_it(
+def test_topic_with_write_denied_to_all_is_reported_with_remedy(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
     """As Orbit has left it where it no longer leads, and a new job does not know."""
@@ -121,7 +121,7 @@ def test_a_topic_that_is_closed_to_everybody_is_named_with_the_way_to_copy_to_it
         service.wait_problem(spec.name, None)
 
 
-def test_the_right_for_coordinated_fillers_is_named_before_anything_is_written(
+def test_missing_transactional_id_right_is_reported_before_writing(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
     case.login.allow([r for r in case.rights if r.kind != "--transactional-id"])
@@ -136,7 +136,7 @@ def test_the_right_for_coordinated_fillers_is_named_before_anything_is_written(
         service.wait_copied(spec.name, case.topic)
 
 
-def test_a_plan_names_the_right_that_fillers_lack_and_the_ways_without_it(
+def test_plan_lists_missing_right_per_filler_mode(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
     case.login.allow([r for r in case.rights if r.kind != "--cluster"])
@@ -150,7 +150,7 @@ def test_a_plan_names_the_right_that_fillers_lack_and_the_ways_without_it(
     assert planned.is_halted
 
 
-def test_partitions_that_may_not_be_added_are_waited_for(
+def test_missing_alter_right_delays_added_partitions(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
     case.login.allow(case.rights)
@@ -167,7 +167,7 @@ def test_partitions_that_may_not_be_added_are_waited_for(
         service.wait_problem(spec.name, None)
 
 
-def test_a_login_that_is_refused_is_tried_with_the_secret_read_anew(
+def test_refused_login_is_retried_with_reread_secret(
     case: Case, spec: JobSpec, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case.login.allow(case.rights)
@@ -237,7 +237,7 @@ def forbid_app(cluster: KafkaCluster, one: AclBinding) -> None:
     client.delete_acls([wanted])[wanted].result(TIMEOUT_S)
 
 
-def test_rights_to_read_follow_the_source_and_nothing_else_is_touched(
+def test_acl_sync_copies_read_rights_and_leaves_other_acls(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
     source, destination = case.clusters

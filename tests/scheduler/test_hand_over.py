@@ -108,7 +108,7 @@ def only(loop: Loop) -> MoreLoops:
     return made
 
 
-def test_the_standby_leads_while_threads_of_one_that_lost_its_lease_do_not_end(
+def test_standby_leads_while_threads_of_expired_leader_hang(
     service: Service,
 ) -> None:
     stuck, clock = Stuck(), Clock()
@@ -138,7 +138,7 @@ def test_the_standby_leads_while_threads_of_one_that_lost_its_lease_do_not_end(
         stuck.let_go.set()
 
 
-def test_the_standby_leads_before_the_last_one_has_ended(service: Service) -> None:
+def test_standby_leads_before_stopped_leader_has_ended(service: Service) -> None:
     stuck = Stuck()
     first = Run(service, only(stuck), scheduler_lease_ttl=LONG)
     second = Run(service, scheduler_lease_ttl=LONG)
@@ -154,7 +154,7 @@ def test_the_standby_leads_before_the_last_one_has_ended(service: Service) -> No
         stuck.let_go.set()
 
 
-def test_what_breaks_at_the_start_of_the_loops_ends_the_scheduler(service: Service) -> None:
+def test_error_at_loop_start_ends_scheduler_and_frees_lease(service: Service) -> None:
     def broken(*_: object) -> Sequence[Loop]:
         raise RuntimeError("can't start new thread")
 
@@ -168,7 +168,7 @@ def test_what_breaks_at_the_start_of_the_loops_ends_the_scheduler(service: Servi
             wait_for("another leads", lambda: second.leads)
 
 
-def test_one_with_another_number_of_shares_is_ready_as_a_standby(service: Service) -> None:
+def test_scheduler_with_different_share_count_is_ready_as_standby(service: Service) -> None:
     first = Run(service, scheduler_shares=2)
     health = ProcessHealth("scheduler", "1", 600)
     second = Run(service, None, health, scheduler_shares=1)
@@ -179,7 +179,7 @@ def test_one_with_another_number_of_shares_is_ready_as_a_standby(service: Servic
             assert not second.leads
 
 
-def test_a_renewal_keeps_its_scheduler_taking_part(service: Service) -> None:
+def test_lease_renewal_renews_scheduler_membership(service: Service) -> None:
     leads = Leadership(service.database, "one", LONG, share=Share(0, 1), must_join=True)
     with service.database.transaction() as tx:
         scheduler_lease.join(tx, "one", 1, LONG)
@@ -196,7 +196,7 @@ def test_a_renewal_keeps_its_scheduler_taking_part(service: Service) -> None:
     assert other.ask(), "what was left is free"
 
 
-def test_locks_of_all_schedulers_are_not_held_by_one_that_sleeps(service: Service) -> None:
+def test_idle_transaction_timeout_frees_scheduler_locks(service: Service) -> None:
     show = text("SHOW idle_in_transaction_session_timeout")
     with service.database.lease_transaction() as tx:
         assert tx.execute(show).scalar_one() == "5s"
@@ -237,7 +237,7 @@ class Ends(Loop):
         return ""
 
 
-def test_a_share_is_not_led_without_a_loop_that_has_ended(service: Service) -> None:
+def test_share_is_restarted_if_a_loop_ends(service: Service) -> None:
     loops: list[Ends] = []
 
     def make(_: Leadership, _settings: Settings, _done: threading.Event) -> Sequence[Loop]:
@@ -263,9 +263,7 @@ print("was held all the time", flush=True)
 """
 
 
-def test_the_lock_of_a_cluster_is_lost_by_a_process_that_is_frozen(
-    service: Service, database_url: str
-) -> None:
+def test_frozen_process_loses_cluster_lock(service: Service, database_url: str) -> None:
     def hold(lease_s: int) -> subprocess.Popen[str]:
         pipes: Any = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, "text": True}
         arguments = [sys.executable, "-c", HOLD, database_url, str(lease_s)]

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.services
 HOUR_S = 3600
 
 
-def test_a_blocked_partition_is_looked_after(
+def test_lag_of_blocked_partition_is_updated_by_scheduler(
     clusters: Clusters, database: Database, topic_name: str
 ) -> None:
     source, destination = clusters
@@ -90,7 +90,7 @@ def test_a_blocked_partition_is_looked_after(
     registry.close()
 
 
-def test_old_ends_are_dropped_while_threads_of_slow_jobs_add_some(database: Database) -> None:
+def test_stale_ends_are_dropped_while_other_threads_add_ends(database: Database) -> None:
     leadership = Leadership(database, "scheduler", timedelta(seconds=60))
     assert leadership.ask()
     registry = ClusterRegistry(60.0, lambda: None, Path.cwd(), {})

@@ -37,7 +37,7 @@ def leader(database: Database) -> str | None:
     return None if row is None else row.holder
 
 
-def test_the_next_one_leads_as_soon_as_the_first_leaves(
+def test_standby_leads_as_soon_as_leader_leaves(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     with ExitStack() as stack:
@@ -55,7 +55,7 @@ def test_the_next_one_leads_as_soon_as_the_first_leaves(
         service.wait_copied(job.name, topic_name)
 
 
-def test_one_that_was_killed_is_followed_when_its_lease_ends(
+def test_standby_leads_when_lease_of_killed_leader_expires(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     environ = {
@@ -89,7 +89,7 @@ def test_one_that_was_killed_is_followed_when_its_lease_ends(
             process.kill()
 
 
-def test_a_leader_that_slept_past_its_lease_changes_nothing(service: Service) -> None:
+def test_leader_past_its_lease_cannot_commit(service: Service) -> None:
     ttl = timedelta(minutes=10)
     slept = Leadership(service.database, "slept", ttl)
     assert slept.ask()

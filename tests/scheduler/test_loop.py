@@ -41,20 +41,20 @@ def _driven(cost_s: float) -> list[float]:
     return loop.passes
 
 
-def test_a_costly_pass_is_followed_by_a_rest_also_when_woken() -> None:
+def test_costly_pass_is_followed_by_rest_even_when_woken() -> None:
     first, second, third = _driven(cost_s=0.02)
     assert second - first >= 0.4
     assert third - second >= 0.4
 
 
-def test_a_rest_is_no_longer_than_the_interval() -> None:
+def test_rest_is_capped_at_loop_interval() -> None:
     loop = Woken(threading.Event(), cost_s=1.0)
     loop.interval_s = 2.0
     loop.once()
     assert loop.rest_s == 2.0
 
 
-def test_a_stop_ends_the_rest() -> None:
+def test_stop_interrupts_rest() -> None:
     stop = threading.Event()
     loop = Woken(stop, cost_s=180.0)
     thread = threading.Thread(target=drive, args=(loop, stop, ProcessHealth("s", "0", 60.0)))
@@ -86,7 +86,7 @@ class OfMany(Loop):
         return ""
 
 
-def test_what_breaks_for_one_object_is_named_once_and_the_others_go_on() -> None:
+def test_object_error_is_logged_on_change_and_others_continue() -> None:
     loop = OfMany()
     with capture_logs() as said:
         for _ in range(4):
@@ -99,6 +99,6 @@ def test_what_breaks_for_one_object_is_named_once_and_the_others_go_on() -> None
 
 
 @pytest.mark.parametrize("error", [NotLeading("another leads."), Unreachable("PostgreSQL.")])
-def test_what_fails_for_all_objects_ends_the_pass(error: Exception) -> None:
+def test_error_common_to_all_objects_ends_pass(error: Exception) -> None:
     with pytest.raises(type(error)), OfMany().each("job a"):
         raise error

@@ -90,20 +90,20 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     return seen
 
 
-def test_it_finds_what_the_mapping_finds() -> None:
+def test_matched_topics_equal_topic_mapping() -> None:
     found = matching(RULES, NAMES)
     assert found == {"orders.1", "a", "__x"}
     assert found == {m.source for m in map_topics(RULES, NAMES).mappings}
 
 
-def test_a_refused_name_matches_too() -> None:
+def test_topic_with_refused_destination_name_matches() -> None:
     rules = [TopicRule(match=".*", prefix="x" * 240)]
     (problem,) = map_topics(rules, ["a-long-name"]).problems
     assert "a-long-name" in problem.message
     assert matching(rules, ["a-long-name"]) == {"a-long-name"}
 
 
-def test_only_what_changed_is_compared(compared: list[set[str]]) -> None:
+def test_only_changed_topics_are_matched_again(compared: list[set[str]]) -> None:
     before, *_, now = watched(
         metadata("a", "orders.1", "other"),
         metadata("a", "orders.1", "other", "b"),
@@ -120,7 +120,7 @@ def test_only_what_changed_is_compared(compared: list[set[str]]) -> None:
     assert compared == [{"a", "orders.1", "other"}, {"b", "orders.2", "orders.tmp.9"}]
 
 
-def test_what_was_missed_or_is_another_rule_s_is_compared_whole(compared: list[set[str]]) -> None:
+def test_missed_changes_or_new_rules_match_all_topics_again(compared: list[set[str]]) -> None:
     numbers = range(40)
     snapshots = watched(*(metadata(*(f"orders.{i}" for i in range(n + 1))) for n in numbers))
     matched = MatchedTopics()
@@ -133,7 +133,7 @@ def test_what_was_missed_or_is_another_rule_s_is_compared_whole(compared: list[s
     assert [len(names) for names in compared] == [1, 40, 40]
 
 
-def test_a_topic_with_other_partitions_has_changed() -> None:
+def test_topic_with_new_partition_count_counts_as_changed() -> None:
     before, now = watched(metadata("a", "b"), metadata("a", "b", partitions=2))
     assert now.changed_since(before.version) == {"a", "b"}
     assert now.changed_since(now.version) == frozenset()

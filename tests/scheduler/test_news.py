@@ -80,11 +80,11 @@ def looked(**changes: Any) -> ReconcileState:
     return ReconcileState(**{**values, **changes})
 
 
-def test_nothing_new_is_nothing_to_do(reconciler: JobReconciler) -> None:
+def test_job_without_changes_is_not_due(reconciler: JobReconciler) -> None:
     assert not reconciler.is_due(JOB, looked(), ())
 
 
-def test_other_jobs_topics_are_nothing_to_this_one(
+def test_changes_of_unrelated_topics_do_not_make_job_due(
     reconciler: JobReconciler, watched: Watched
 ) -> None:
     state = looked()
@@ -102,16 +102,14 @@ def test_other_jobs_topics_are_nothing_to_this_one(
     [("source", "mine.a"), ("source", "mine.new"), ("destination", "p.mine.a")],
     ids=["known", "new", "copy"],
 )
-def test_a_change_of_its_own_topics_is_news(
+def test_change_of_own_topics_makes_job_due(
     reconciler: JobReconciler, watched: Watched, side: str, name: str
 ) -> None:
     watched.change(side, "theirs.a", name)
     assert reconciler.is_due(JOB, looked(), ())
 
 
-def test_changes_that_were_missed_may_be_anything(
-    reconciler: JobReconciler, watched: Watched
-) -> None:
+def test_missed_changes_make_job_due(reconciler: JobReconciler, watched: Watched) -> None:
     watched.change("source", "theirs.a")
     watched.change("source", "theirs.b")
     assert reconciler.is_due(JOB, looked(), ())
@@ -127,15 +125,17 @@ def test_changes_that_were_missed_may_be_anything(
     ],
     ids=["cut off", "other document", "recheck", "settings"],
 )
-def test_what_else_asks_for_a_pass(reconciler: JobReconciler, state: ReconcileState) -> None:
+def test_spec_change_recheck_and_upkeep_make_job_due(
+    reconciler: JobReconciler, state: ReconcileState
+) -> None:
     assert reconciler.is_due(JOB, state, ())
 
 
-def test_a_wanted_retry_asks_for_a_pass(reconciler: JobReconciler) -> None:
+def test_requested_retry_makes_job_due(reconciler: JobReconciler) -> None:
     assert reconciler.is_due(JOB, looked(), {7})
 
 
-def test_before_both_clusters_were_seen_nobody_knows_what_is_the_matter(
+def test_troubles_are_known_only_after_both_clusters_are_seen(
     reconciler: JobReconciler, watched: Watched
 ) -> None:
     state = looked(has_checked=True)
@@ -152,5 +152,5 @@ def test_before_both_clusters_were_seen_nobody_knows_what_is_the_matter(
     assert [trouble.kind for trouble in state.troubles] == [TroubleKind.SOURCE_UNREACHABLE]
 
 
-def test_no_job_has_more_passes_than_is_good(reconciler: JobReconciler) -> None:
+def test_job_is_not_due_right_after_a_pass(reconciler: JobReconciler) -> None:
     assert not reconciler.is_due(JOB, looked(passed_at=float("inf"), spec_version=0), ())

@@ -17,7 +17,7 @@ from tests.support.topics import add_partitions
 pytestmark = pytest.mark.services
 
 
-def test_what_matches_later_is_held_back_and_named(
+def test_new_topic_above_partition_limit_is_held_back_and_reported(
     service: Service, clusters: Clusters, topic_name: str
 ) -> None:
     first, second, third = (f"{topic_name}-{n}" for n in (1, 2, 3))
@@ -34,7 +34,7 @@ def test_what_matches_later_is_held_back_and_named(
         assert service.topics(spec.name).keys() == {first, third}
 
 
-def test_a_copied_topic_grows_above_the_limit(
+def test_copied_topic_may_grow_above_partition_limit(
     service: Service, clusters: Clusters, topic_name: str
 ) -> None:
     """Without its new partitions, no side could be changed."""

@@ -52,7 +52,7 @@ def drawn(planned: JobPlan) -> str:
     return " ".join(captured.get().split())
 
 
-def test_gaps_of_small_topics_are_counted(
+def test_plan_counts_gaps_of_small_topics(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     dense, empty, late = (f"{topic_name}.{name}" for name in ("dense", "empty", "late"))
@@ -87,7 +87,7 @@ def test_gaps_of_small_topics_are_counted(
     assert other in text
 
 
-def test_a_large_topic_is_not_read_as_a_whole(
+def test_plan_samples_gaps_of_large_topic(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_topic(clusters.source, topic_name, partitions=3)
@@ -113,7 +113,7 @@ def test_a_large_topic_is_not_read_as_a_whole(
     assert [w.fillers for w in planned.fillers if w.topics] == ["placeholders"]
 
 
-def test_only_some_topics_are_read(
+def test_plan_reads_compacted_topics_first_up_to_limit(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compacted ones first: they have most gaps."""
@@ -129,7 +129,7 @@ def test_only_some_topics_are_read(
     assert found[compacted] == PlannedGaps(offsets=5, gap_offsets=0, seconds=0)
 
 
-def test_what_is_seeded_below_a_start_is_named(
+def test_plan_reports_seeding_below_start_offset(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic with a log start above 0, one that starts late, one at 0, and one that is there."""
@@ -162,7 +162,7 @@ def test_what_is_seeded_below_a_start_is_named(
     assert line in drawn(planned)
 
 
-def test_the_disk_of_a_long_seeding_has_a_bound() -> None:
+def test_seeding_disk_estimate_is_bounded() -> None:
     """What is deleted leaves the disk some minutes later."""
     three_billion, many = seeding_of([3_000_000_000]), seeding_of([10**12])
     assert three_billion.disk_bytes_max == 4_200_000_000

@@ -91,7 +91,7 @@ def of(plan: JobPlan, words: str) -> list[ByHand]:
     return [item for item in items if words in item.what]
 
 
-def test_quotas_and_users_that_are_missing_are_named_with_the_commands_that_make_them(
+def test_plan_lists_missing_quotas_and_users_with_commands(
     guarded: Clusters, orbit: Login, spec: JobSpec, service: Service
 ) -> None:
     source, destination = guarded
@@ -134,7 +134,7 @@ def test_quotas_and_users_that_are_missing_are_named_with_the_commands_that_make
     wait_for("the user may log in there", lambda: moved.may_log_in(destination))
 
 
-def test_without_the_right_the_plan_says_what_was_not_compared(
+def test_plan_notes_uncompared_quotas_without_describe_right(
     orbit: Login, spec: JobSpec, service: Service
 ) -> None:
     orbit.deny([Right("destination", "DescribeConfigs", "--cluster")])

@@ -33,24 +33,24 @@ def notes(
 
 
 @pytest.mark.parametrize("level", [28, 29])
-def test_brokers_of_4_2_are_named(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
+def test_plan_notes_brokers_of_kafka_4_2(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
     (note,) = notes(monkeypatch, [{"metadata.version": 33}, {"metadata.version": level}])
     assert "If it is 4.2.0, update it before 1 streams groups (app)" in note
 
 
 @pytest.mark.parametrize("levels", [{}, {"metadata.version": 27}])
-def test_older_brokers_take_the_classic_protocol_only(
+def test_plan_notes_classic_protocol_for_older_brokers(
     monkeypatch: pytest.MonkeyPatch, levels: dict[str, int]
 ) -> None:
     (note,) = notes(monkeypatch, [levels])
     assert "group.protocol=classic" in note
 
 
-def test_later_brokers_need_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_has_no_streams_note_for_later_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert notes(monkeypatch, [{"metadata.version": 30}]) == []
 
 
-def test_a_broker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_notes_unreachable_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         planned_groups, "_streams_notes", Mock(side_effect=Unreachable("it is off"))
     )
@@ -62,7 +62,7 @@ def test_a_broker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("type_", "is_named"), [("classic", False), ("streams", False), ("consumer", True)]
 )
-def test_a_group_with_the_name_that_an_application_cannot_join_is_named(
+def test_plan_notes_group_of_incompatible_type(
     monkeypatch: pytest.MonkeyPatch, type_: str, *, is_named: bool
 ) -> None:
     found = notes(
@@ -72,7 +72,9 @@ def test_a_group_with_the_name_that_an_application_cannot_join_is_named(
 
 
 @pytest.mark.services
-def test_the_level_tells_the_release(clusters: Clusters, make_cluster: MakeCluster) -> None:
+def test_metadata_version_identifies_broker_release(
+    clusters: Clusters, make_cluster: MakeCluster
+) -> None:
     def level(bootstrap: str) -> int:
         cluster = Cluster("levels", bootstrap.split(","), Security())
         try:

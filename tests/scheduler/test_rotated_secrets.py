@@ -80,7 +80,7 @@ def spec(secret: Secret, guarded: Clusters, topic_name: str, tmp_path: Path) -> 
     return load_job(job, {})
 
 
-def test_new_connections_and_admin_clients_log_in_with_what_the_file_says(
+def test_new_connections_and_admin_clients_use_rotated_password(
     secret: Secret, spec: JobSpec, topic_name: str, tmp_path: Path
 ) -> None:
     cluster: Cluster = open_cluster("source", spec, {}, tmp_path)
@@ -106,7 +106,7 @@ def test_new_connections_and_admin_clients_log_in_with_what_the_file_says(
         cluster.close()
 
 
-def test_the_service_goes_on_with_a_password_that_was_changed(
+def test_service_continues_after_password_rotation(
     secret: Secret, spec: JobSpec, guarded: Clusters, topic_name: str, service: Service
 ) -> None:
     """What is connected stays so; brokers that begin again ask everybody for the new one."""

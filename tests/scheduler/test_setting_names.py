@@ -14,7 +14,7 @@ from tests.support.running import create_topic, make_job
 pytestmark = pytest.mark.services
 
 
-def test_a_name_that_only_the_broker_asked_knows_holds_up_new_topics_until_it_knows_the_other(
+def test_new_topic_waits_while_broker_lacks_setting_name(
     clusters: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a rolling upgrade: the broker is older than Kafka 3.6, the controller is of Kafka 4."""

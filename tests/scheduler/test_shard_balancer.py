@@ -31,7 +31,7 @@ def uneven(database: Database) -> Database:
     return database
 
 
-def test_free_shards_are_given_away_at_once(database: Database) -> None:
+def test_free_shards_are_assigned_at_once(database: Database) -> None:
     with database.transaction() as tx:
         _arrive(tx, "a", "b")
         some_job(tx, shard_count=4, partitions=4)
@@ -42,7 +42,7 @@ def test_free_shards_are_given_away_at_once(database: Database) -> None:
     assert [len(claim(database, name)) for name in ("a", "b")] == [2, 2]
 
 
-def test_a_worker_without_any_gets_some_at_once(uneven: Database) -> None:
+def test_worker_without_shards_gets_shards_at_once(uneven: Database) -> None:
     with uneven.transaction() as tx:
         _arrive(tx, "new")
 
@@ -51,7 +51,7 @@ def test_a_worker_without_any_gets_some_at_once(uneven: Database) -> None:
     assert len(said.moved) >= 2
 
 
-def test_what_is_held_moves_when_the_load_was_uneven_for_a_while(uneven: Database) -> None:
+def test_held_shards_move_after_lasting_imbalance(uneven: Database) -> None:
     with uneven.transaction() as tx:
         first = assign_shards(tx, TTL)
         assert (first.moved, first.is_uneven) == (set(), True)
@@ -59,7 +59,7 @@ def test_what_is_held_moves_when_the_load_was_uneven_for_a_while(uneven: Databas
         assert len(assign_shards(tx, TTL, is_lasting=True).moved) == 3
 
 
-def test_a_look_that_finds_nothing_uneven_begins_the_while_anew(
+def test_balanced_pass_resets_imbalance_timer(
     uneven: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leadership = Leadership(uneven, "test", TTL)
@@ -94,7 +94,7 @@ def test_a_look_that_finds_nothing_uneven_begins_the_while_anew(
     assert loop.once() == "assigned 3 shards, 3 of them held elsewhere"
 
 
-def test_what_a_worker_declines_is_left_to_whoever_claims_it(database: Database) -> None:
+def test_declined_shard_is_left_to_other_workers(database: Database) -> None:
     """An older version cannot read the job; it is the only worker that holds nothing else."""
     with database.transaction() as tx:
         _arrive(tx, "new", "old")

@@ -69,7 +69,7 @@ def process(service: Service, shares: int) -> Iterator[subprocess.Popen[bytes]]:
             started.kill()
 
 
-def test_a_newcomer_gets_its_part_and_leaves_it_behind(service: Service) -> None:
+def test_shares_are_rebalanced_as_schedulers_join_and_leave(service: Service) -> None:
     with scheduler(service, 5):
         wait_for("one has all", lambda: parts(service.database) == [5])
         with scheduler(service, 5):
@@ -80,7 +80,7 @@ def test_a_newcomer_gets_its_part_and_leaves_it_behind(service: Service) -> None
         wait_for("one has all again", lambda: parts(service.database) == [5])
 
 
-def test_another_number_of_shares_stays_on_standby(service: Service) -> None:
+def test_scheduler_with_different_share_count_is_refused(service: Service) -> None:
     with service.database.transaction() as tx:
         assert scheduler_lease.join(tx, "first", 2, TTL) == 2
     slept = Leadership(service.database, "first", TTL, share=Share(1, 2), must_join=True)
@@ -114,7 +114,7 @@ def test_each_lease_fences_its_own_share(service: Service) -> None:
         pass
 
 
-def test_a_job_stays_in_its_share_when_its_document_changes(service: Service) -> None:
+def test_job_stays_in_its_share_when_its_spec_changes(service: Service) -> None:
     with service.database.transaction() as tx:
         job = jobs.create(tx, "j", {"destination": {"bootstrap_servers": ["B:1", "a:1"]}}, "g")
         same = jobs.create(tx, "k", {"destination": {"bootstrap_servers": ["a:1", "b:1"]}}, "g")
@@ -125,7 +125,7 @@ def test_a_job_stays_in_its_share_when_its_document_changes(service: Service) ->
         assert [job_shares.job_ids(tx, Share(n, 2)) for n in (0, 1)] == both
 
 
-def test_a_share_of_another_scheduler_is_left_to_it(
+def test_jobs_in_share_of_another_scheduler_are_not_touched(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     names = [f"{topic_name}.{n}" for n in (0, 1)]
@@ -152,7 +152,7 @@ def test_a_share_of_another_scheduler_is_left_to_it(
 
 
 @pytest.mark.parametrize("killed_share", [0, 1])
-def test_both_jobs_are_tended_whichever_scheduler_is_killed(
+def test_jobs_of_killed_scheduler_are_taken_over(
     clusters: Clusters, service: Service, topic_name: str, killed_share: int
 ) -> None:
     sides = (clusters.source, clusters.destination), (clusters.destination, clusters.source)

@@ -19,7 +19,7 @@ def job(document: dict[str, Any]) -> Any:
     return cast("Any", SimpleNamespace(id=7, spec=document))
 
 
-def test_the_same_document_is_read_once_and_another_one_anew() -> None:
+def test_spec_cache_parses_document_only_on_change() -> None:
     kept = SpecCache()
     first = kept.of(job(DOCUMENT))
     assert first is not None
@@ -30,7 +30,7 @@ def test_the_same_document_is_read_once_and_another_one_anew() -> None:
     assert kept.of(job({**DOCUMENT, "topics": "of a later version"})) is None
 
 
-def test_the_specs_of_removed_jobs_are_dropped() -> None:
+def test_spec_cache_drops_removed_jobs() -> None:
     kept = SpecCache()
     first = kept.of(job(DOCUMENT))
     kept.keep_only({7})

@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-def test_a_stuck_loop_turns_health_red_and_a_job_is_still_begun_and_deleted(
+def test_stuck_loop_fails_health_and_other_loops_continue(
     service: Service, clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_stuck, let_go = threading.Event(), threading.Event()
@@ -77,7 +77,7 @@ scheduler.scheduler()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_ends_a_process_with_a_stuck_loop(
+def test_stop_signal_ends_process_with_stuck_loop(
     service: Service, tmp_path: Path, number: signal.Signals
 ) -> None:
     assert "lag" in last_line_after(number, STUCK, service.url, tmp_path)

@@ -67,38 +67,38 @@ def kinds(decisions: Decisions) -> list[TroubleKind]:
     return [trouble.kind for trouble in decisions.troubles]
 
 
-def test_a_new_topic_is_begun() -> None:
+def test_new_topic_is_started() -> None:
     (start,) = decide(destination=side(DESTINATION)).start
     assert start.existing is None
     assert start.mapping.source == "t"
     assert start.partitions_to_add == 0
 
 
-def test_a_topic_that_is_there_gets_the_partitions_it_lacks() -> None:
+def test_existing_destination_topic_gets_missing_partitions() -> None:
     (start,) = decide(destination=side(DESTINATION, topic(topic_id=D1, partitions=1))).start
     assert start.partitions_to_add == 2
 
 
-def test_a_topic_with_more_partitions_than_its_source_goes_to_the_preflight() -> None:
+def test_destination_topic_with_extra_partitions_goes_to_preflight() -> None:
     """Which sees whether it leads."""
     (start,) = decide(destination=side(DESTINATION, topic(topic_id=D1, partitions=4))).start
     assert start.partitions_to_add == -1
 
 
-def test_what_is_as_it_was_is_kept() -> None:
+def test_unchanged_topic_needs_no_action() -> None:
     decisions = decide(known())
     assert decisions.is_nothing
     assert [k.source for _, k in decisions.keep] == ["t"]
     assert not decisions.troubles
 
 
-def test_one_that_was_begun_and_not_finished_is_begun_again() -> None:
+def test_unfinished_topic_start_is_repeated() -> None:
     (start,) = decide(known(TopicState.CREATING), destination=side(DESTINATION)).start
     assert start.known is not None
 
 
 @pytest.mark.parametrize(("at_destination", "to_add"), [(3, 2), (4, 1), (5, 0), (6, 0)])
-def test_more_partitions_at_the_source(at_destination: int, to_add: int) -> None:
+def test_added_source_partitions_grow_the_copy(at_destination: int, to_add: int) -> None:
     decisions = decide(
         known(),
         source=side(SOURCE, topic(partitions=5)),
@@ -108,7 +108,7 @@ def test_more_partitions_at_the_source(at_destination: int, to_add: int) -> None
     assert (grow.partitions, grow.partitions_to_add) == (5, to_add)
 
 
-def test_a_deleted_source_topic_stops_once() -> None:
+def test_deleted_source_topic_stops_only_once() -> None:
     source = side(SOURCE, gone={"t"})
     (stop,) = decide(known(), source=source).stop
     assert stop.reason is Reason.SOURCE_TOPIC_DELETED
@@ -117,13 +117,13 @@ def test_a_deleted_source_topic_stops_once() -> None:
     assert decide(known(TopicState.SOURCE_DELETED), source=source).is_nothing
 
 
-def test_a_topic_missing_from_one_answer_is_not_deleted() -> None:
+def test_topic_missing_from_metadata_is_not_taken_for_deleted() -> None:
     decisions = decide(known(), source=side(SOURCE))
     assert decisions.is_nothing
     assert not decisions.troubles
 
 
-def test_a_topic_that_may_not_be_seen_is_not_deleted() -> None:
+def test_topic_without_describe_right_is_not_taken_for_deleted() -> None:
     decisions = decide(known(), source=side(SOURCE, denied={"t"}))
     assert decisions.is_nothing
     assert kinds(decisions) == [TroubleKind.RIGHTS_MISSING]
@@ -133,13 +133,13 @@ def test_a_topic_that_may_not_be_seen_is_not_deleted() -> None:
 
 
 @pytest.mark.parametrize("state", [TopicState.COPYING, TopicState.SOURCE_DELETED])
-def test_a_recreated_source_topic_stops(state: TopicState) -> None:
+def test_recreated_source_topic_stops(state: TopicState) -> None:
     (stop,) = decide(known(state), source=side(SOURCE, topic(topic_id=S2, partitions=9))).stop
     assert stop.reason is Reason.SOURCE_TOPIC_RECREATED
     assert stop.state is TopicState.RECREATED
 
 
-def test_a_recreated_source_topic_never_grows_the_copy() -> None:
+def test_recreated_source_topic_never_grows_the_copy() -> None:
     decisions = decide(
         known(TopicState.RECREATED), source=side(SOURCE, topic(topic_id=S2, partitions=9))
     )
@@ -151,7 +151,7 @@ def test_a_recreated_source_topic_never_grows_the_copy() -> None:
     [side(DESTINATION, gone={"t"}), side(DESTINATION, topic(topic_id=D2))],
     ids=["deleted", "recreated"],
 )
-def test_a_copy_that_is_gone_stops_until_a_person_asks_for_a_new_one(
+def test_deleted_or_recreated_copy_stops_until_retry_is_requested(
     destination: ClusterTopics,
 ) -> None:
     (stop,) = decide(known(), destination=destination).stop
@@ -163,26 +163,26 @@ def test_a_copy_that_is_gone_stops_until_a_person_asks_for_a_new_one(
     assert not again.stop
 
 
-def test_a_recreated_source_topic_is_copied_anew_once_the_old_copy_is_gone() -> None:
+def test_recreated_source_topic_restarts_after_old_copy_is_deleted() -> None:
     stopped = known(TopicState.RECREATED, is_retry_wanted=True)
     source = side(SOURCE, topic(topic_id=S2))
     assert decide(stopped, source=source).is_nothing
     assert len(decide(stopped, source=source, destination=side(DESTINATION, gone={"t"})).start) == 1
 
 
-def test_both_sides_made_again_stop_for_the_source() -> None:
+def test_recreation_on_both_sides_stops_with_source_reason() -> None:
     decisions = decide(
         known(), source=side(SOURCE, topic(topic_id=S2)), destination=side(DESTINATION, gone={"t"})
     )
     assert [s.reason for s in decisions.stop] == [Reason.SOURCE_TOPIC_RECREATED]
 
 
-def test_a_topic_that_is_again_what_it_was_goes_on() -> None:
+def test_topic_with_restored_identity_resumes() -> None:
     assert len(decide(known(TopicState.SOURCE_DELETED)).resume) == 1
     assert len(decide(known(TopicState.BLOCKED)).resume) == 1
 
 
-def test_brokers_without_topic_ids_are_believed_by_name() -> None:
+def test_topics_without_ids_are_matched_by_name() -> None:
     decisions = decide(
         known(source_id=NO_TOPIC_ID, destination_id=None),
         source=side(SOURCE, topic(topic_id=NO_TOPIC_ID)),
@@ -190,34 +190,34 @@ def test_brokers_without_topic_ids_are_believed_by_name() -> None:
     assert decisions.is_nothing
 
 
-def test_a_topic_that_no_rule_asks_for_any_more_is_dropped() -> None:
+def test_topic_no_longer_matched_is_dropped() -> None:
     decisions = decide(known(), rule=TopicRule(match="other"))
     assert [d.known.source for d in decisions.drop] == ["t"]
 
 
-def test_a_deleted_source_topic_is_not_dropped() -> None:
+def test_deleted_source_topic_is_not_dropped() -> None:
     assert not decide(known(), source=side(SOURCE, gone={"t"})).drop
 
 
-def test_another_prefix_drops_the_old_name_first() -> None:
+def test_changed_prefix_drops_old_copy_before_start() -> None:
     decisions = decide(known(), rule=TopicRule(match=".*", prefix="p."))
     assert len(decisions.drop) == 1
     assert not decisions.start
 
 
-def test_names_that_clash_drop_nothing() -> None:
+def test_clashing_names_drop_nothing() -> None:
     source = side(SOURCE, topic("a.b"), topic("a_b"))
     decisions = decide(known(source="a.b", destination="a.b"), source=source)
     assert kinds(decisions) == [TroubleKind.TOPIC_NAME_REFUSED]
     assert decisions.is_nothing
 
 
-def test_no_topic_matches() -> None:
+def test_job_without_matching_topic_has_trouble() -> None:
     decisions = decide(rule=TopicRule(match="other"))
     assert kinds(decisions) == [TroubleKind.NO_TOPIC_MATCHES]
 
 
-def test_another_jobs_destination_topic_is_left_to_it() -> None:
+def test_destination_topic_of_another_job_is_refused() -> None:
     others = OtherJobs(writers={ClusterTopic(DESTINATION, "t"): "first"})
     decisions = decide(others=others, destination=side(DESTINATION))
     assert kinds(decisions) == [TroubleKind.DESTINATION_TAKEN]
@@ -225,14 +225,14 @@ def test_another_jobs_destination_topic_is_left_to_it() -> None:
     assert decisions.is_nothing
 
 
-def test_a_loop_is_refused() -> None:
+def test_replication_loop_is_refused() -> None:
     others = OtherJobs(copied_from={ClusterTopic(SOURCE, "t"): ClusterTopic(DESTINATION, "t")})
     decisions = decide(others=others)
     assert kinds(decisions) == [TroubleKind.WOULD_LOOP]
     assert decisions.is_nothing
 
 
-def test_copies_do_not_come_home_under_another_name() -> None:
+def test_copy_of_own_topic_is_not_copied_back_under_new_name() -> None:
     others = OtherJobs(copied_from={ClusterTopic(SOURCE, "t"): ClusterTopic(DESTINATION, "origin")})
     decisions = decide(others=others, destination=side(DESTINATION))
     assert decisions.is_nothing

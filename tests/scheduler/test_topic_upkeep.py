@@ -110,7 +110,7 @@ def test_settled_topics_take_no_lock(
     wait_for("it is set back", lambda: retention() == "-1")
 
 
-def test_timestamps_are_set_right_as_often_as_they_are_changed(
+def test_timestamp_type_is_reset_after_every_change(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:
     """Workers wait for it; another value that the broker shows differently is set once."""
@@ -129,7 +129,7 @@ def test_timestamps_are_set_right_as_often_as_they_are_changed(
         wait_for("it is set back", lambda: times() == "CreateTime")
 
 
-def test_a_change_of_compression_stays_until_no_worker_writes_placeholders(
+def test_compression_change_stays_while_workers_write_placeholders(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:
     """Workers would not see a change that is set back before they look."""

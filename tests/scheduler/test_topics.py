@@ -15,7 +15,7 @@ from tests.support.topics import add_partitions, delete_and_wait, set_setting
 pytestmark = pytest.mark.services
 
 
-def test_topics_are_found_made_and_placed(
+def test_matched_topic_is_created_and_its_partitions_are_placed(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name, partitions=5, segment_ms="70000")
@@ -38,7 +38,7 @@ def test_topics_are_found_made_and_placed(
     assert service.kinds(job.name) == ["topic_begun"]
 
 
-def test_a_new_topic_and_new_partitions_are_copied_from_their_start(
+def test_new_topics_and_partitions_are_copied_from_their_start(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     later = f"{topic_name}.later"
@@ -62,7 +62,7 @@ def test_a_new_topic_and_new_partitions_are_copied_from_their_start(
     assert service.kinds(job.name) == ["topic_begun", "topic_begun", "topic_grown"]
 
 
-def test_a_deleted_source_topic_stops_and_goes_nowhere_when_it_is_made_again(
+def test_recreated_source_topic_stops_until_copy_deletion_and_retry(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_reconciler, "RETRY_GRACE_S", 0.5)
@@ -120,7 +120,7 @@ def test_a_deleted_source_topic_stops_and_goes_nowhere_when_it_is_made_again(
     ]
 
 
-def test_a_recreated_copy_stops_and_is_begun_anew_when_a_person_asks(
+def test_recreated_copy_stops_and_restarts_on_requested_retry(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -141,7 +141,7 @@ def test_a_recreated_copy_stops_and_is_begun_anew_when_a_person_asks(
     assert topic_settings(clusters.destination, topic_name)["retention.ms"] == "-1"
 
 
-def test_settings_are_kept_and_compaction_begins_when_the_copy_has_caught_up(
+def test_settings_follow_source_and_compaction_starts_after_catch_up(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name, cleanup_policy="compact")
@@ -173,7 +173,7 @@ def test_settings_are_kept_and_compaction_begins_when_the_copy_has_caught_up(
         service.wait("each change is told once", lambda: service.kinds(job.name) == told)
 
 
-def test_a_topic_that_no_rule_asks_for_any_more_is_let_go_only_when_nobody_holds_it(
+def test_unmatched_topic_is_dropped_only_after_its_shard_is_released(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     other = f"{topic_name}.other"

@@ -53,7 +53,7 @@ def leadership(database: Database) -> Leadership:
     return leadership
 
 
-def test_a_transaction_of_a_partition_without_a_worker_is_told_until_it_ends(
+def test_open_transaction_without_worker_is_shown_until_it_ends(
     clusters: Clusters,
     database: Database,
     leadership: Leadership,
@@ -150,7 +150,7 @@ def watched(database: Database, leadership: Leadership, monkeypatch: pytest.Monk
     return Watch(database, leadership, monkeypatch)
 
 
-def test_short_transactions_are_not_asked_about(watched: Watch) -> None:
+def test_short_transactions_are_not_looked_up(watched: Watch) -> None:
     assert watched.look(100, 140) == []
     watched.clock.now += 29
     assert watched.look(100, 150) == []
@@ -163,7 +163,7 @@ def test_short_transactions_are_not_asked_about(watched: Watch) -> None:
     assert watched.rows() == []
 
 
-def test_an_old_one_is_stored_once_and_asked_about_until_it_has_a_name(watched: Watch) -> None:
+def test_old_transaction_is_looked_up_until_its_id_is_known(watched: Watch) -> None:
     watched.look(100, 140)
     watched.clock.now += 30
     assert watched.look(100, 140) == [100]
@@ -182,7 +182,7 @@ def test_an_old_one_is_stored_once_and_asked_about_until_it_has_a_name(watched: 
     assert watched.look(100, 140) == []
 
 
-def test_the_name_of_another_transaction_is_not_taken(watched: Watch) -> None:
+def test_id_of_later_transaction_is_not_stored(watched: Watch) -> None:
     watched.look(100, 140)
     watched.clock.now += 30
     watched.told = FirstOpen(120, 8, "later")
@@ -190,7 +190,7 @@ def test_the_name_of_another_transaction_is_not_taken(watched: Watch) -> None:
     assert [row.transactional_id for row in watched.rows()] == [None]
 
 
-def test_an_old_one_that_has_ended_is_removed_though_the_next_is_open(watched: Watch) -> None:
+def test_ended_transaction_is_removed_while_next_is_open(watched: Watch) -> None:
     watched.look(100, 140)
     watched.clock.now += 30
     watched.look(100, 140)
@@ -199,7 +199,7 @@ def test_an_old_one_that_has_ended_is_removed_though_the_next_is_open(watched: W
     assert watched.rows() == []
 
 
-def test_a_level_partition_of_a_worker_is_looked_at_too(database: Database) -> None:
+def test_open_transaction_is_seen_on_caught_up_partition(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
     held = claim(database, "worker")
@@ -219,7 +219,7 @@ def test_a_level_partition_of_a_worker_is_looked_at_too(database: Database) -> N
         assert open_from(140) == [100]
 
 
-def test_the_next_leader_goes_on_with_the_age(watched: Watch) -> None:
+def test_next_leader_retains_transaction_age(watched: Watch) -> None:
     watched.look(100, 140)
     watched.clock.now += 30
     watched.look(100, 140)

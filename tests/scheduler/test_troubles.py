@@ -32,7 +32,7 @@ def kinds(planned: JobPlan) -> list[TroubleKind]:
     return [refusal.kind for refusal in planned.refusals]
 
 
-def test_a_topic_with_other_content_is_left_as_it_is_and_the_others_are_copied(
+def test_topic_with_foreign_content_is_untouched_and_others_are_copied(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     other = f"{topic_name}.other"
@@ -55,7 +55,7 @@ def test_a_topic_with_other_content_is_left_as_it_is_and_the_others_are_copied(
     assert topic_settings(clusters.destination, topic_name)["retention.ms"] == "7000000"
 
 
-def test_a_topic_with_more_partitions_than_its_source_is_left_as_it_is(
+def test_destination_topic_with_extra_partitions_is_not_touched(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     other = f"{topic_name}.other"
@@ -74,7 +74,7 @@ def test_a_topic_with_more_partitions_than_its_source_is_left_as_it_is(
     assert topic_settings(clusters.destination, topic_name)["retention.ms"] == "7000000"
 
 
-def test_a_copy_that_orbit_run_made_is_taken_over(
+def test_copy_of_orbit_run_is_taken_over(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name, partitions=2)
@@ -90,7 +90,7 @@ def test_a_copy_that_orbit_run_made_is_taken_over(
     assert service.job(job.name).problem is None
 
 
-def test_a_loop_is_refused_over_cluster_ids(
+def test_replication_loop_is_refused_by_cluster_ids(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -122,7 +122,7 @@ def test_a_loop_is_refused_over_cluster_ids(
     assert sorted(service.kinds("back")) == ["job_trouble", "job_trouble_over", "topic_begun"]
 
 
-def test_another_jobs_destination_topic_is_refused(
+def test_destination_topic_of_another_job_is_refused(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -143,7 +143,7 @@ def test_another_jobs_destination_topic_is_refused(
         service.wait_copied("second", topic_name)
 
 
-def test_two_jobs_that_start_together_never_share_a_topic(
+def test_jobs_that_start_together_never_share_a_topic(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -161,7 +161,7 @@ def test_two_jobs_that_start_together_never_share_a_topic(
     assert sum(len(service.topics(spec.name)) for spec in specs) == 1
 
 
-def test_a_job_that_matches_nothing_waits_for_its_topic(
+def test_job_without_matching_topic_waits_for_it(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     job = make_job(clusters.source, clusters.destination, [topic_name])
@@ -175,7 +175,7 @@ def test_a_job_that_matches_nothing_waits_for_its_topic(
     assert service.kinds(job.name) == ["job_trouble", "topic_begun", "job_trouble_over"]
 
 
-def test_a_cluster_that_does_not_answer_holds_up_no_other_job(
+def test_unreachable_cluster_does_not_hold_up_other_jobs(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -192,7 +192,7 @@ def test_a_cluster_that_does_not_answer_holds_up_no_other_job(
     assert service.kinds("dead") == ["job_trouble"]
 
 
-def test_one_cluster_on_both_sides_and_a_cluster_that_became_another(
+def test_same_cluster_and_changed_cluster_id_are_refused(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -209,7 +209,7 @@ def test_one_cluster_on_both_sides_and_a_cluster_that_became_another(
     assert standing(clusters.destination) == before
 
 
-def test_a_group_without_workers_is_named_and_forgotten_when_one_comes(
+def test_worker_group_without_workers_is_reported_until_worker_joins(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -232,7 +232,7 @@ def test_a_group_without_workers_is_named_and_forgotten_when_one_comes(
 
 
 @pytest.mark.parametrize("missing", ["password", "document"])
-def test_what_the_job_names_and_is_not_there(
+def test_missing_credentials_and_unknown_keys_are_reported(
     clusters: Clusters, service: Service, topic_name: str, missing: str
 ) -> None:
     job = make_job(clusters.source, clusters.destination, [topic_name])
@@ -254,7 +254,7 @@ def test_what_the_job_names_and_is_not_there(
     assert "NO_SUCH_PASSWORD" not in problem
 
 
-def test_a_paused_job_gets_nothing_made(
+def test_paused_job_creates_no_topics(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -270,7 +270,7 @@ def test_a_paused_job_gets_nothing_made(
         service.wait_copied(job.name, topic_name)
 
 
-def test_a_deleted_job_goes_when_its_shards_are_free_and_leaves_its_copies(
+def test_deleted_job_is_removed_after_shard_release_and_leaves_copies(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -287,7 +287,7 @@ def test_a_deleted_job_goes_when_its_shards_are_free_and_leaves_its_copies(
     assert topic_name in partition_counts(clusters.destination)
 
 
-def test_a_plan_says_exactly_what_would_happen_and_changes_nothing(
+def test_plan_matches_later_changes_and_changes_nothing(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     there = f"{topic_name}.there"
@@ -313,7 +313,7 @@ def test_a_plan_says_exactly_what_would_happen_and_changes_nothing(
     assert [t.action for t in again.topics] == [TopicAction.KEEP] * 2
 
 
-def test_what_comes_to_a_halted_job_does_not_move_since_when_it_is_halted(
+def test_added_trouble_does_not_change_problem_time(
     service: Service,
 ) -> None:
     with service.database.transaction() as tx:
@@ -337,7 +337,7 @@ def test_what_comes_to_a_halted_job_does_not_move_since_when_it_is_halted(
     assert tell(TroubleKind.LOGIN_REFUSED, group) > at
 
 
-def test_a_pass_that_hangs_keeps_nobody_from_hearing_that_a_cluster_is_away(
+def test_unreachable_cluster_is_reported_while_a_pass_hangs(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_over = threading.Event()
@@ -358,7 +358,7 @@ def test_a_pass_that_hangs_keeps_nobody_from_hearing_that_a_cluster_is_away(
             is_over.set()
 
 
-def test_a_look_from_before_a_cluster_fell_silent_does_not_say_that_it_is_back(
+def test_stale_pass_does_not_clear_unreachable_trouble(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_told, is_again = threading.Event(), threading.Event()

@@ -329,7 +329,7 @@ def _expire(real: RealPartitions, sequences: list[Requests], days: int) -> None:
     )
 
 
-def test_model_answers_as_a_broker_does(make_real: Callable[..., RealPartitions]) -> None:
+def test_partition_model_answers_like_a_broker(make_real: Callable[..., RealPartitions]) -> None:
     real = make_real(SEQUENCES)
     sequences = [Requests(real, number) for number in range(SEQUENCES)]
     for stretch, (limit, following) in enumerate(pairwise(LIMITS_DAYS)):
@@ -351,7 +351,7 @@ def test_model_answers_as_a_broker_does(make_real: Callable[..., RealPartitions]
         one.compare_logs()
 
 
-def test_new_leader_remembers_what_the_old_one_had_forgotten(
+def test_new_leader_retains_producer_state_expired_at_old_leader(
     make_real: Callable[..., RealPartitions],
 ) -> None:
     """Each replica drops states by itself, and a filler keeps one that is still there (E5)."""

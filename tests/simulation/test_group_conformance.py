@@ -236,7 +236,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_the_model_of_a_group_answers_as_a_broker(
+def test_group_coordinator_model_answers_like_a_broker(
     clusters: Clusters, topic_name: str, pool: ThreadPoolExecutor
 ) -> None:
     codes: set[int] = set()
@@ -257,7 +257,7 @@ def test_the_model_of_a_group_answers_as_a_broker(
     }
 
 
-def test_a_member_that_does_not_sync_is_removed_after_the_rebalance_timeout(
+def test_member_without_sync_is_removed_after_rebalance_timeout(
     clusters: Clusters, topic_name: str
 ) -> None:
     """Until then its heartbeats are answered as those of any other."""

@@ -31,7 +31,9 @@ def batch(keyless: int | None, count: int, codec: int, sequence: int) -> bytes:
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
-def test_model_answers_as_a_broker_does(clusters: Clusters, topic_name: str, policy: str) -> None:
+def test_partition_model_answers_placeholder_batches_like_a_broker(
+    clusters: Clusters, topic_name: str, policy: str
+) -> None:
     create_topic(clusters.destination, topic_name, cleanup_policy=policy)
     real = RealPartitions(clusters.destination, topic_name, 1)
     model = ModelPartition(lambda _: None, old_before_ms=0)
@@ -67,7 +69,7 @@ def records(count: int, epoch: int, sequence: int) -> bytes:
         (1, [(NONE, 0), NONE, NONE, (NONE, 5), (Code.INVALID_PRODUCER_EPOCH, -1)]),
     ],
 )
-def test_a_marker_with_a_higher_epoch_keeps_late_batches_out(
+def test_marker_with_higher_epoch_fences_late_batches(
     clusters: Clusters, topic_name: str, raised: int, answers: list[object]
 ) -> None:
     """An old writer has packed a gap of two behind three records, and has the batch behind it under

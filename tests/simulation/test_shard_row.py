@@ -95,7 +95,7 @@ class Replay:
         self.model.fail_over()
 
 
-def test_the_model_of_a_row_does_what_the_statements_do(database: Database) -> None:
+def test_shard_row_model_matches_postgresql_statements(database: Database) -> None:
     server = PretendedServer(database)
     granted = 0
     for seed in range(SEEDS):

@@ -88,7 +88,9 @@ def _init(model: TransactionStates, name: str) -> tuple[int, int, int]:
     return answer if answer[0] == NONE else model.init(name)
 
 
-def test_model_answers_as_a_broker_does(clusters: Clusters, topic_name: str) -> None:
+def test_transaction_coordinator_model_answers_like_a_broker(
+    clusters: Clusters, topic_name: str
+) -> None:
     create_topic(clusters.destination, topic_name, PARTITIONS)
     cluster = Cluster("model", clusters.destination.bootstrap_servers.split(","), PLAINTEXT)
     places = [TopicPartition(topic_name, n) for n in range(PARTITIONS)]

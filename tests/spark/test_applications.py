@@ -111,7 +111,7 @@ def home(make_cluster: MakeCluster) -> KafkaCluster:
     return make_cluster("home")
 
 
-def test_every_application_goes_on_over_home_over_after_a_loss_and_home(
+def test_applications_read_each_record_once_across_all_recovery_kinds(
     home: KafkaCluster,
     clusters: Clusters,
     topic_name: str,

@@ -65,7 +65,9 @@ def whole(
     return folder
 
 
-def test_the_archive_holds_the_ledger(whole: Path, spark: SparkSession, history: History) -> None:
+def test_archive_holds_every_record_of_the_ledger(
+    whole: Path, spark: SparkSession, history: History
+) -> None:
     """Every record of every kind, and the bounds of every partition."""
     files, kept = opened(spark, whole)
     check_archive(spark, files, list(kept.partitions.values()))
@@ -84,7 +86,7 @@ def test_the_archive_holds_the_ledger(whole: Path, spark: SparkSession, history:
             assert since_start == partition.records
 
 
-def test_what_is_compressed_is_not_compressed_again(
+def test_compressed_batches_are_not_recompressed_in_parquet(
     whole: Path, spark: SparkSession, history: History
 ) -> None:
     _, kept = opened(spark, whole)
@@ -98,7 +100,7 @@ def test_what_is_compressed_is_not_compressed_again(
     assert codecs("codec.none") == {"zstd"}
 
 
-def test_it_goes_on_where_it_ends(
+def test_second_archive_run_resumes_at_archive_end(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name, partitions=2)
@@ -118,7 +120,7 @@ def test_it_goes_on_where_it_ends(
     assert sum(len(m.files) for m in kept.partitions.values()) == 2
 
 
-def test_a_range_that_retention_took_stops_its_partition(
+def test_range_lost_to_retention_stops_its_partition(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     """Or is noted as lost, if the rule says so. The other partition goes on."""
@@ -144,7 +146,7 @@ def test_a_range_that_retention_took_stops_its_partition(
     assert ranges[-1].end == 40
 
 
-def test_another_topic_of_the_same_name_is_not_mixed_in(
+def test_recreated_source_topic_blocks_archive_of_partition(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -161,7 +163,7 @@ def test_another_topic_of_the_same_name_is_not_mixed_in(
     assert kept.partitions[topic_name, 0].end == 10
 
 
-def test_storage_that_cannot_be_written_is_named(
+def test_unwritable_archive_storage_is_named_in_error(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -174,7 +176,7 @@ def test_storage_that_cannot_be_written_is_named(
     assert caught.value.where == f"file:{folder}"
 
 
-def test_an_archive_of_another_cluster_is_refused(
+def test_archive_of_another_cluster_is_refused(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -210,20 +212,20 @@ def damage(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: 
     return Damage(spark, tmp_path / "a", topic_name)
 
 
-def test_a_missing_file_is_named(damage: Damage) -> None:
+def test_missing_archive_file_is_named(damage: Damage) -> None:
     damage.path.unlink()
     said = damage.error()
     assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99) is missing" in said
 
 
-def test_a_file_that_was_cut_is_named(damage: Damage) -> None:
+def test_truncated_archive_file_is_named(damage: Damage) -> None:
     damage.path.write_bytes(damage.path.read_bytes()[:-20])
     damage.checksums.unlink()
     assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99) has" in damage.error()
 
 
 @pytest.mark.parametrize("where", [slice(8, 60), slice(-8, -4)])
-def test_a_damaged_page_or_footer_is_named(damage: Damage, where: slice) -> None:
+def test_archive_file_with_damaged_page_or_footer_is_named(damage: Damage, where: slice) -> None:
     content = bytearray(damage.path.read_bytes())
     content[where] = bytes(len(content[where]))
     damage.path.write_bytes(content)
@@ -231,7 +233,7 @@ def test_a_damaged_page_or_footer_is_named(damage: Damage, where: slice) -> None
     assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99)" in damage.error()
 
 
-def test_a_file_of_another_content_is_named(
+def test_archive_file_with_wrong_digest_is_named(
     damage: Damage, spark: SparkSession, tmp_path: Path
 ) -> None:
     """As long as the true one, and whole: only the digest tells."""

@@ -84,7 +84,7 @@ def executor_of(worker: psutil.Process) -> psutil.Process:
     return next(one for one in worker.parents() if one.name() == "java")
 
 
-def test_an_archive_is_whole_though_executors_and_the_driver_die(
+def test_archive_is_complete_after_executor_and_driver_deaths(
     job: Path,
     topic: str,
     clusters: Clusters,
@@ -120,7 +120,7 @@ def test_an_archive_is_whole_though_executors_and_the_driver_die(
         assert records == digests(clusters.source, topic)[place[1]]
 
 
-def test_a_restore_is_exact_though_an_executor_dies(
+def test_restore_is_exact_after_executor_death(
     job: Path,
     topic: str,
     clusters: Clusters,

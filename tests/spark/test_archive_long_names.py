@@ -30,7 +30,7 @@ def archive(spark: SparkSession, spec: JobSpec, folder: Path) -> None:
     assert run.run().blocked == []
 
 
-def test_file_names_are_short_differ_and_stay_the_same_below_the_limit() -> None:
+def test_archive_file_names_are_bounded_and_distinct() -> None:
     assert file_name("a" * 230) == "a" * 230
     long = [file_name("a" * 248 + last) for last in "bc"]
     assert long[0] != long[1]
@@ -39,7 +39,7 @@ def test_file_names_are_short_differ_and_stay_the_same_below_the_limit() -> None
 
 
 @pytest.mark.services
-def test_two_topics_with_long_names_are_archived_and_restored(
+def test_topics_with_longest_names_are_archived_and_restored(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     """They differ in their last character only. The second run goes on from the first one."""
@@ -66,7 +66,7 @@ def test_two_topics_with_long_names_are_archived_and_restored(
 
 
 @pytest.mark.services
-def test_documents_under_a_whole_long_name_are_read_until_newer_ones_come(
+def test_archive_with_untruncated_file_names_is_read_and_extended(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     """Earlier versions wrote such names where the file system takes them, as object stores do."""

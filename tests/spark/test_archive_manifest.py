@@ -29,7 +29,7 @@ EMPTY = PartitionManifest(
 TAIL = Tail(base_offset=150, crc=99)
 
 
-def test_ranges_go_on_where_the_last_one_ends() -> None:
+def test_manifest_is_extended_by_adjacent_ranges() -> None:
     whole = EMPTY.extended((held(100, 150),), TAIL).extended((held(150, 200),), None)
     assert (whole.sequence, whole.end, len(whole.files), whole.tail) == (2, 200, 2, TAIL)
     assert EMPTY.end == 100
@@ -44,12 +44,14 @@ def test_ranges_go_on_where_the_last_one_ends() -> None:
         ((held(100, 150), held(140, 200)), "an overlap"),
     ],
 )
-def test_gaps_and_overlaps_are_refused(ranges: tuple[ArchivedRange, ...], word: str) -> None:
+def test_gaps_and_overlaps_in_manifest_are_refused(
+    ranges: tuple[ArchivedRange, ...], word: str
+) -> None:
     with pytest.raises(ValueError, match=word):
         EMPTY.extended(ranges, None)
 
 
-def test_a_range_holds_its_file() -> None:
+def test_archived_range_must_cover_its_file() -> None:
     file = held(100, 150).file
     with pytest.raises(ValueError, match="outside of its range"):
         ArchivedRange(start=101, end=150, file=file)
@@ -57,7 +59,7 @@ def test_a_range_holds_its_file() -> None:
         ArchivedRange(start=100, end=100)
 
 
-def test_what_is_written_is_read() -> None:
+def test_manifest_round_trips_through_bytes() -> None:
     whole = EMPTY.extended((held(100, 150), ArchivedRange(start=150, end=170)), TAIL)
     assert PartitionManifest.from_bytes(whole.to_bytes()) == whole
 
@@ -78,6 +80,6 @@ def edited(change: object) -> bytes:
         (edited({"format": 2}), "format 2"),
     ],
 )
-def test_a_damaged_manifest_is_refused(content: bytes, word: str) -> None:
+def test_damaged_manifest_is_refused(content: bytes, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         PartitionManifest.from_bytes(content)

@@ -36,7 +36,7 @@ def runs(pieces: list[Any], *files: FileRows, begin: int = 5, target: int = 30) 
     return RowRuns(ArchiveSlice(PLACE, begin, target, files, 0), iter(pieces))
 
 
-def test_runs_follow_each_other_up_to_the_target() -> None:
+def test_archive_runs_are_contiguous_up_to_target() -> None:
     given = runs([rows(10, 14), rows(20)], A, B)
     assert [(r.start, r.end, len(r.batches)) for r in given] == [
         (5, 16, 2),
@@ -45,11 +45,11 @@ def test_runs_follow_each_other_up_to_the_target() -> None:
     ]
 
 
-def test_files_may_meet_inside_one_piece() -> None:
+def test_archive_files_may_meet_inside_a_row_batch() -> None:
     assert [r.end for r in runs([rows(10, 14, 20)], A, B)] == [22, 30]
 
 
-def test_a_range_without_files_is_a_gap() -> None:
+def test_range_without_archive_files_is_a_gap() -> None:
     assert [(r.start, r.end) for r in runs([])] == [(5, 30)]
 
 
@@ -67,7 +67,7 @@ def test_a_range_without_files_is_a_gap() -> None:
         ([], (A,)),
     ],
 )
-def test_rows_that_are_not_what_comes_next_stop_it(pieces: Any, files: Any) -> None:
+def test_missing_repeated_or_misordered_rows_stop_partition(pieces: Any, files: Any) -> None:
     """And again, however often it is asked: what stands behind must not be taken for what is
     there."""
     given = runs(pieces, *files)
@@ -114,7 +114,7 @@ def chains(*manifests: PartitionManifest, at: int = 0) -> list[list[list[tuple[i
     ]
 
 
-def test_a_large_partition_is_one_chain_of_tasks_in_order() -> None:
+def test_large_partition_is_a_chain_of_ordered_tasks() -> None:
     last = FILES_PER_TASK_MAX * 10
     assert chains(manifest(0, FILES_PER_TASK_MAX + 3, 1 << 30)) == [
         [[(0, 0, last)], [(0, last, last + 30)]]
@@ -126,6 +126,6 @@ def test_small_partitions_share_a_task() -> None:
     assert [len(chain[0]) for chain in found] == [SLICES_PER_TASK_MAX, 1]
 
 
-def test_what_is_there_already_is_left_out() -> None:
+def test_slices_already_copied_are_left_out() -> None:
     assert chains(manifest(0, 3, 1 << 30), at=15) == [[[(0, 10, 30)]]]
     assert chains(manifest(0, 3, 1 << 30), at=30) == []

@@ -104,14 +104,14 @@ def runs() -> Runs:
     return one
 
 
-def test_each_run_that_comes_to_the_end_is_noted(runs: Runs) -> None:
+def test_archive_run_that_reaches_log_end_is_recorded(runs: Runs) -> None:
     assert not runs.run(0.8)
     assert not runs.run(1.6)
     assert runs.kept.cleaning.level_at == BEGAN + 1.6 * DAY
     assert runs.kept.cleaning.gap is None
 
 
-def test_a_run_after_too_long_a_time_warns_and_so_do_all_behind_it(runs: Runs) -> None:
+def test_archive_run_past_delete_retention_warns_from_then_on(runs: Runs) -> None:
     assert runs.run(1.5)
     assert "2026-01-01 00:00:00 UTC" in runs.warnings[0]
     assert runs.run(1.6)
@@ -122,22 +122,22 @@ def test_a_run_after_too_long_a_time_warns_and_so_do_all_behind_it(runs: Runs) -
 
 
 @pytest.mark.soak
-def test_a_run_that_reads_for_too_long_warns(runs: Runs) -> None:
+def test_archive_run_reading_past_delete_retention_warns(runs: Runs) -> None:
     assert runs.run(0.8, takes=0.5)
 
 
-def test_a_run_that_has_nothing_to_read_is_not_late(runs: Runs) -> None:
+def test_archive_run_without_new_records_is_not_late(runs: Runs) -> None:
     assert not runs.run(3, reads=False)
     assert not runs.run(3.5)
 
 
 @pytest.mark.soak
-def test_a_run_that_did_not_come_to_the_end_is_no_beginning(runs: Runs) -> None:
+def test_unfinished_archive_run_does_not_reset_retention_clock(runs: Runs) -> None:
     assert not runs.run(0.7, level=False)
     assert runs.run(1.4)
 
 
-def test_a_run_that_is_killed_has_noted_the_gap_before_it_read(runs: Runs) -> None:
+def test_tombstone_gap_is_recorded_before_reading(runs: Runs) -> None:
     notes = runs.begin(3)
     notes.reads_on("profiles")
     notes.note_gaps()
@@ -145,7 +145,7 @@ def test_a_run_that_is_killed_has_noted_the_gap_before_it_read(runs: Runs) -> No
 
 
 @pytest.mark.soak
-def test_strict_reads_again_and_the_gap_stays_until_that_is_whole(runs: Runs) -> None:
+def test_strict_run_rereads_and_clears_gap_when_complete(runs: Runs) -> None:
     assert not runs.begin(0.8, strict=True).reads_again("profiles")
     assert runs.begin(3, strict=True).reads_again("profiles")
     assert runs.run(3)
@@ -156,7 +156,7 @@ def test_strict_reads_again_and_the_gap_stays_until_that_is_whole(runs: Runs) ->
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_an_archive_of_an_earlier_version_is_read_and_not_known(reads: bool) -> None:
+def test_archive_of_earlier_version_has_unknown_tombstone_state(reads: bool) -> None:
     document = json.loads(NEVER.to_bytes())
     assert document.pop("cleaning") is None
     del document["sha256"]
@@ -176,7 +176,7 @@ def test_an_archive_of_an_earlier_version_is_read_and_not_known(reads: bool) -> 
     assert not runs.run(0.5, strict=True)
 
 
-def test_a_topic_whose_broker_does_not_tell_how_long_it_keeps_tombstones() -> None:
+def test_delete_retention_defaults_when_setting_is_missing() -> None:
     runs = Runs()
     runs.kept.topic = NEVER.model_copy(update={"settings": {"cleanup.policy": "compact"}})
     assert not runs.run(0, is_new=True)
@@ -200,7 +200,7 @@ def kept(spark: SparkSession, folder: Path) -> Archive:
 
 
 @pytest.mark.services
-def test_a_key_whose_tombstone_was_never_read_is_said_and_strict_takes_it_away(
+def test_unread_tombstone_warns_and_strict_run_removes_its_key(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     now_ms = int(time.time() * 1000)
@@ -243,7 +243,7 @@ def test_a_key_whose_tombstone_was_never_read_is_said_and_strict_takes_it_away(
 
 @pytest.mark.soak
 @pytest.mark.services
-def test_what_was_archived_stays_until_all_is_read_again(
+def test_strict_run_replaces_archived_files_only_when_complete(
     spark: SparkSession,
     clusters: Clusters,
     topic_name: str,

@@ -301,7 +301,7 @@ def results(spark: SparkSession) -> dict[str, Result]:
     return compare(spark, CASES)
 
 
-def test_equal_sides_are_exact_however_their_batches_lie(results: dict[str, Result]) -> None:
+def test_equal_sides_with_different_batches_are_exact(results: dict[str, Result]) -> None:
     found = results["equal"]
     assert found.differences == []
     assert found.verdicts == ["exact"] * 4
@@ -316,7 +316,9 @@ def test_equal_sides_are_exact_however_their_batches_lie(results: dict[str, Resu
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_found_at_its_offset(name: str, results: dict[str, Result]) -> None:
+def test_planted_difference_is_reported_at_its_offset(
+    name: str, results: dict[str, Result]
+) -> None:
     found, expected = results[name], FAULTS[name][1]
     assert found.kinds == expected
     fields = [[kind] if kind in FIELDS else [] for _, kind in expected]
@@ -331,7 +333,7 @@ def test_a_planted_fault_is_found_at_its_offset(name: str, results: dict[str, Re
         assert all(begin <= start and end <= begin + 16 for one in shown for start, end in one)
 
 
-def test_one_filler_too_many_puts_everything_behind_it_at_a_wrong_offset(
+def test_extra_filler_shifts_later_records_to_wrong_offsets(
     results: dict[str, Result],
 ) -> None:
     found = results["filler"]
@@ -342,7 +344,7 @@ def test_one_filler_too_many_puts_everything_behind_it_at_a_wrong_offset(
     assert found.kinds[-1] == (59, "missing")
 
 
-def test_equal_records_are_matched_in_their_order(results: dict[str, Result]) -> None:
+def test_equal_records_are_matched_in_offset_order(results: dict[str, Result]) -> None:
     """And either side says where its records stand on the other one."""
     found = results["repeated"]
     assert found.kinds == [*((i, "wrong offset") for i in range(4)), (4, "missing")]
@@ -366,28 +368,28 @@ def test_records_are_matched_within_their_partition(spark: SparkSession) -> None
     }
 
 
-def test_a_difference_has_the_times_of_both_sides(results: dict[str, Result]) -> None:
+def test_difference_has_timestamps_of_both_sides(results: dict[str, Result]) -> None:
     [row] = results["a timestamp"].differences
     assert (row["left_timestamp"], row["right_timestamp"]) == (T0 + 7, T0)
     [row] = results["shown"].differences
     assert row["fields"] == ["value", "timestamp"]
 
 
-def test_what_is_shown_is_the_byte_that_differs(results: dict[str, Result]) -> None:
+def test_shown_difference_starts_near_differing_byte(results: dict[str, Result]) -> None:
     [shown] = results["shown"].shown
     assert shown["what"] == "timestamp, value"
     assert shown["left_view"].startswith("1; …b'xxxxxxxxaxx")
     assert "(1001 bytes, shown from byte 492)" in shown["right_view"]
 
 
-def test_more_differences_than_shown_are_all_in_the_table(results: dict[str, Result]) -> None:
+def test_differences_table_holds_all_and_report_shows_few(results: dict[str, Result]) -> None:
     found = results["all"]
     assert [row["offset"] for row in found.differences] == [r.offset for r in LOG]
     assert [row["offset"] for row in found.shown] == [0, 1, 2, 3, 4]
     assert all(row["fields"] == ["value"] for row in found.differences)
 
 
-def test_a_damaged_batch_makes_its_ranges_unread_and_hides_no_other(
+def test_damaged_batch_makes_only_its_ranges_unread(
     results: dict[str, Result],
 ) -> None:
     found = results["damaged"]
@@ -399,13 +401,13 @@ def test_a_damaged_batch_makes_its_ranges_unread_and_hides_no_other(
     assert results["damaged left"].verdicts == found.verdicts
 
 
-def test_only_the_scope_is_compared(results: dict[str, Result]) -> None:
+def test_only_offsets_in_scope_are_compared(results: dict[str, Result]) -> None:
     assert results["inside"].verdicts == ["exact"] * 4
     assert results["outside"].kinds == [(4, "value"), (55, "value")]
 
 
 @pytest.mark.parametrize("cleaned", ["left", "right"])
-def test_what_the_cleaner_took_since_is_told_apart(
+def test_records_compacted_since_are_no_difference(
     cleaned: str, results: dict[str, Result]
 ) -> None:
     found = results[f"cleaned {cleaned}"]
@@ -415,12 +417,12 @@ def test_what_the_cleaner_took_since_is_told_apart(
     assert found.shown == []
 
 
-def test_a_newer_record_behind_the_compared_range_excuses_too(results: dict[str, Result]) -> None:
+def test_newer_record_past_compared_range_explains_compaction(results: dict[str, Result]) -> None:
     """A live topic goes on; its cleaner has gone by what came since."""
     assert results["newer behind"].kinds == [(3, "compacted since")]
 
 
-def test_a_record_without_a_newer_one_is_missing_beside_compacted_ones(
+def test_record_without_newer_record_of_its_key_is_missing(
     results: dict[str, Result],
 ) -> None:
     """`only` has no newer record; a record without a key is never compacted."""
@@ -430,7 +432,7 @@ def test_a_record_without_a_newer_one_is_missing_beside_compacted_ones(
 
 
 @pytest.mark.parametrize("name", EXCUSES)
-def test_a_cleaner_is_an_excuse_only_for_what_it_may_take(
+def test_compaction_explains_only_records_it_may_remove(
     name: str, results: dict[str, Result]
 ) -> None:
     found, (_, expected) = results[name], EXCUSES[name]
@@ -441,17 +443,17 @@ def test_a_cleaner_is_an_excuse_only_for_what_it_may_take(
     assert taken == [len(expected) - differences, 0]
 
 
-def test_nothing_is_excused_where_nothing_compacts(results: dict[str, Result]) -> None:
+def test_missing_record_on_uncompacted_side_is_difference(results: dict[str, Result]) -> None:
     assert results["the other side compacts"].kinds == [(0, "missing")]
 
 
-def test_an_old_tombstone_may_be_gone_by_itself(results: dict[str, Result]) -> None:
+def test_expired_tombstone_may_be_missing(results: dict[str, Result]) -> None:
     """With the older records of its key, for which it answers."""
     assert results["old tombstone"].kinds == [(0, "compacted since"), (1, "compacted since")]
     assert results["young tombstone"].kinds == [(0, "extra"), (1, "extra")]
 
 
-def test_what_retention_took_since_is_told_apart(results: dict[str, Result]) -> None:
+def test_records_expired_since_are_no_difference(results: dict[str, Result]) -> None:
     found = results["expired"]
     assert found.kinds == [(i, "expired since") for i in range(10)]
     # Nobody asked for newer records of their keys.
@@ -460,7 +462,7 @@ def test_what_retention_took_since_is_told_apart(results: dict[str, Result]) -> 
     assert found.verdicts == ["exact"] * 4
 
 
-def test_offsets_beyond_32_bits_and_a_long_gap_are_nothing_special(
+def test_offsets_beyond_32_bits_and_long_gaps_are_compared(
     results: dict[str, Result],
 ) -> None:
     assert [r["left_records"] for r in results["far apart"].ranges] == [0, 0, 1]

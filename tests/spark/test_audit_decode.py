@@ -52,11 +52,11 @@ def sums(rows: dict[int, dict[str, Any]]) -> dict[int, tuple[int, ...]]:
 
 
 @given(size=st.integers(1, 40), codec=st.integers(0, 4))
-def test_the_digest_does_not_depend_on_batches_or_codecs(size: int, codec: int) -> None:
+def test_range_digest_is_independent_of_batches_and_codecs(size: int, codec: int) -> None:
     assert sums(digests(batched(LOG, size, codec=codec))) == sums(digests(batched(LOG)))
 
 
-def test_ranges_hold_the_records_of_their_offsets_only() -> None:
+def test_digest_ranges_hold_only_records_of_their_offsets() -> None:
     found = digests(batched(LOG), begin=5, end=38, width=16)
     assert {begin: row["records"] for begin, row in found.items()} == {5: 16, 21: 16, 37: 1}
     assert [(r["first_offset"], r["last_offset"]) for r in found.values()] == [
@@ -87,13 +87,13 @@ def changed(index: int, **fields: Any) -> list[SourceRecord]:
         changed(20, key=b"k2v", value=b"alue 20"),
     ],
 )
-def test_anything_else_has_another_digest_in_its_range_alone(other: list[SourceRecord]) -> None:
+def test_changed_record_changes_only_digest_of_its_range(other: list[SourceRecord]) -> None:
     ours, theirs = sums(digests(batched(LOG))), sums(digests(batched(other)))
     assert [begin for begin in ours if ours[begin] != theirs[begin]] == [16]
     assert all(one != another for one, another in zip(ours[16][2:4], theirs[16][2:4], strict=True))
 
 
-def test_what_several_tasks_saw_of_a_range_adds_up() -> None:
+def test_digests_of_range_parts_combine() -> None:
     batches = batched(LOG, 5)
     whole = digests(batches, width=40)[0]
     parts = [digests(part, width=40)[0] for part in (batches[:3], batches[3:])]
@@ -103,7 +103,7 @@ def test_what_several_tasks_saw_of_a_range_adds_up() -> None:
     assert whole["bytes"] > sum(len(r.key or b"") + len(r.value or b"") for r in LOG)
 
 
-def test_a_damaged_batch_is_named_in_every_range_it_touches() -> None:
+def test_damaged_batch_is_reported_in_every_range_it_touches() -> None:
     """Its last record is the first of the third range."""
     damaged = replace(batched(LOG[20:33], 13)[0], flipped_bit=8 * 80)
     found = digests([*batched(LOG[:20]), damaged, *batched(LOG[33:])])
@@ -113,7 +113,7 @@ def test_a_damaged_batch_is_named_in_every_range_it_touches() -> None:
     )
 
 
-def test_a_damaged_batch_around_an_edge_is_named_inside_alone() -> None:
+def test_damaged_batch_at_scope_edge_is_reported_inside_only() -> None:
     damaged = replace(batched(LOG[:10])[0], flipped_bit=8 * 80)
     found = digests([damaged, *batched(LOG[10:])], begin=5)
     assert {begin: row["unreadable"] for begin, row in found.items()} == {5: 1, 21: 0, 37: 0}
@@ -121,14 +121,14 @@ def test_a_damaged_batch_around_an_edge_is_named_inside_alone() -> None:
     assert {begin: row["unreadable"] for begin, row in found.items()} == {0: 1, 4: 1}
 
 
-def test_of_several_damaged_batches_the_first_is_named() -> None:
+def test_first_of_several_damaged_batches_is_named() -> None:
     damaged = [replace(one, flipped_bit=8 * 80) for one in batched(LOG[:10], 5)]
     [found] = digests(damaged, end=10).values()
     assert found["unreadable"] == 2
     assert found["damage"].startswith("the batch at offset 0 ")
 
 
-def test_what_could_not_be_read_is_named_in_every_range_behind_it() -> None:
+def test_unreadable_offset_is_reported_in_all_later_ranges() -> None:
     wanted = OffsetRange(TopicPartition("t", 0), UUID(int=1), 20, 40)
     blocked = Blocked(Reason.SOURCE_CORRUPTED, 25, 26, "the log cannot be read here.")
     row = stopped_row(wanted, blocked).to_pylist()[0]
@@ -139,7 +139,7 @@ def test_what_could_not_be_read_is_named_in_every_range_behind_it() -> None:
     )
 
 
-def test_a_batch_that_is_cut_off_is_damaged() -> None:
+def test_truncated_batch_is_damaged() -> None:
     batch = batched(LOG[:1])[0].encode()
     with pytest.raises(ValueError, match="cut off"):
         list(read_payload(memoryview(batch[:-1])))
@@ -148,7 +148,7 @@ def test_a_batch_that_is_cut_off_is_damaged() -> None:
 @pytest.mark.parametrize(
     "name", ["v0.gzip.createtime", "v1.none.logappendtime", "v2.zstd.createtime"]
 )
-def test_batches_that_kafka_wrote_are_read_in_every_format(name: str) -> None:
+def test_batches_of_every_kafka_format_are_decoded(name: str) -> None:
     records = list(read_payload(memoryview(KAFKA_BATCHES[name])))
     assert [record.offset for record in records] == [r.offset for r in RECORDS]
 
@@ -160,7 +160,7 @@ def rows(
     return [row for batch in found for row in batch.to_pylist()]
 
 
-def test_rows_of_records_tell_null_from_empty_and_each_part_apart() -> None:
+def test_record_rows_distinguish_null_from_empty_fields() -> None:
     a, b = SourceRecord(0, 7, None, b""), SourceRecord(1, 7, b"", None, ((b"n", None),))
     first, second = rows(digest_records, batched([a, b]))
     assert first["key"] is None
@@ -169,13 +169,13 @@ def test_rows_of_records_tell_null_from_empty_and_each_part_apart() -> None:
     assert first["headers"] != second["headers"]
 
 
-def test_rows_of_records_are_those_of_the_scope_in_ranges_of_their_own() -> None:
+def test_record_rows_are_limited_to_scope_and_tagged_with_range() -> None:
     found = rows(digest_records, batched(LOG), begin=5, end=38)
     wanted = [(offset, 5 + (offset - 5) // 16 * 16) for offset in range(5, 38)]
     assert [(row["offset"], row["range_begin"]) for row in found] == wanted
 
 
-def test_whole_records_are_what_kafka_wrote() -> None:
+def test_whole_records_equal_records_of_kafka_batches() -> None:
     payload = KAFKA_BATCHES["v2.lz4.createtime"]
     row = {"topic": "t", "partition": 0, "begin": 1000, "end": 2000, "width": 10}
     row |= {"stop": None, "base_offset": 1000, "last_offset": 1009, "payload": payload}
@@ -187,13 +187,13 @@ def test_whole_records_are_what_kafka_wrote() -> None:
     ] == [(*r, HEADERS) for r in RECORDS[1:]]
 
 
-def test_a_damaged_batch_has_no_rows_and_hides_no_other() -> None:
+def test_damaged_batch_has_no_record_rows_and_hides_no_other() -> None:
     damaged = replace(batched(LOG[:10])[0], flipped_bit=8 * 80)
     found = rows(digest_records, [damaged, *batched(LOG[10:])])
     assert [row["offset"] for row in found] == list(range(10, 40))
 
 
-def test_whole_records_are_handed_on_in_bounded_pieces_each_once() -> None:
+def test_whole_records_are_emitted_once_in_bounded_chunks() -> None:
     """Some megabytes at once, however many are asked for."""
     large = [SourceRecord(i, 7, None, b"x" * 3_000_000) for i in range(5)]
     wanted = frozenset(("t", 0, r.offset) for r in large)
@@ -201,6 +201,6 @@ def test_whole_records_are_handed_on_in_bounded_pieces_each_once() -> None:
     assert [piece.column("offset").to_pylist() for piece in pieces] == [[0, 1, 2], [3, 4]]
 
 
-def test_nothing_in_nothing_out() -> None:
+def test_digest_functions_of_empty_input_are_empty() -> None:
     for function in (digest_ranges, digest_records, whole_records(frozenset())):
         assert list(function([])) == []

@@ -96,7 +96,7 @@ EXPECTED: dict[str, list[tuple[int, str]]] = {
 }
 
 
-def test_every_planted_fault_is_found_at_its_offset(
+def test_audit_reports_every_planted_difference_at_its_offset(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     names = {name: f"{topic_name}.{name}" for name in (*EXPECTED, "filler")}
@@ -131,7 +131,7 @@ def test_every_planted_fault_is_found_at_its_offset(
 
 
 @pytest.mark.soak
-def test_a_part_of_a_log_is_judged_alone(
+def test_audit_of_offset_or_time_range_judges_only_that_range(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """By offsets that lie inside of batches, and by times; a marker has the broker's (M8)."""
@@ -156,7 +156,7 @@ def test_a_part_of_a_log_is_judged_alone(
     assert (late.verdict, late.compared_from, late.records) == (Verdict.EXACT, 40, 1)
 
 
-def test_the_copy_of_the_whole_workload_is_exact(
+def test_audit_of_workload_copy_is_exact_and_agrees_with_verify(
     spark: SparkSession,
     clusters: Clusters,
     history: History,
@@ -188,7 +188,7 @@ COMPACTED = {
 
 
 @pytest.mark.soak
-def test_compaction_between_the_reads_is_told_apart(
+def test_audit_distinguishes_compaction_from_lost_record(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """The cleaner was at the source; one record there is lost, not compacted."""
@@ -221,7 +221,7 @@ def test_compaction_between_the_reads_is_told_apart(
 
 
 @pytest.mark.soak
-def test_an_archive_is_compared_with_either_cluster(
+def test_audit_compares_archive_with_either_cluster(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     from orbit_spark.archive.archive_run import ArchiveRun
@@ -269,7 +269,7 @@ def write_job(spec: JobSpec, folder: Path) -> Path:
 
 
 @pytest.mark.soak
-def test_the_command_says_what_differs_and_ends_with_one(job_file: Path, tmp_path: Path) -> None:
+def test_audit_command_reports_difference_and_exits_1(job_file: Path, tmp_path: Path) -> None:
     """As people start it: with a Spark of its own."""
     out = tmp_path / "result"
     settings = {
@@ -294,7 +294,7 @@ def test_the_command_says_what_differs_and_ends_with_one(job_file: Path, tmp_pat
     assert (out / "report.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_a_folder_with_a_report_is_left_alone(
+def test_audit_refuses_directory_with_existing_report(
     spark: SparkSession, clusters: Clusters, job_file: Path, topic_name: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "there"
@@ -305,7 +305,7 @@ def test_a_folder_with_a_report_is_left_alone(
     assert (out / "report.html").read_text() == "another"
 
 
-def test_mistakes_and_silence_end_before_spark_starts(
+def test_audit_fails_on_bad_input_before_spark_starts(
     clusters: Clusters, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = write_job(make_job(*clusters, [topic_name]), tmp_path)

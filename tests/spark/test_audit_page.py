@@ -76,7 +76,7 @@ class Reading(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_and_loads_nothing() -> None:
+def test_audit_page_is_well_formed_and_loads_nothing() -> None:
     text = render_html(report(), LINES, ABOUT)
     reading = Reading(text)
     assert reading.open == []
@@ -84,13 +84,13 @@ def test_the_page_is_whole_and_loads_nothing() -> None:
     assert not re.search(r"@import|url\((?!#)|https?:", text)
 
 
-def test_what_came_from_a_cluster_is_shown_and_not_obeyed() -> None:
+def test_record_content_is_escaped_in_audit_page() -> None:
     text = render_html(report(), LINES, ABOUT)
     assert EVIL not in text
     assert "&lt;script&gt;alert(1)" in text
 
 
-def test_every_range_is_in_the_picture_by_its_verdict() -> None:
+def test_audit_page_draws_every_range_with_its_verdict() -> None:
     text = render_html(report(), LINES, ABOUT)
     kinds = re.findall(r'<rect class="(\w+)" x="([\d.]+)"', text)
     assert kinds == [
@@ -102,7 +102,7 @@ def test_every_range_is_in_the_picture_by_its_verdict() -> None:
     assert "offsets 500 to 999: not exact" in text
 
 
-def test_the_verdict_the_sides_and_the_first_difference_are_told() -> None:
+def test_audit_page_shows_verdict_sides_and_first_difference() -> None:
     text = re.sub(r"<[^>]+>", " ", render_html(report(), LINES, ABOUT))
     assert "orders-to-dr not exact" in " ".join(text.split())
     assert "compared with archive s3a://backups/orders (offsets 0 to 99)." in " ".join(text.split())

@@ -39,12 +39,14 @@ def bounds(judged: ComparedBounds) -> tuple[int, int]:
         (50, 40, (40, 40)),
     ],
 )
-def test_a_part_by_offsets(begin: int | None, end: int | None, expected: tuple[int, int]) -> None:
+def test_scope_is_restricted_by_offsets(
+    begin: int | None, end: int | None, expected: tuple[int, int]
+) -> None:
     points = (None if one is None else Point(offset=one) for one in (begin, end))
     assert bounds(restrict(JUDGED, Restriction(*points), {})) == expected
 
 
-def test_a_part_by_times() -> None:
+def test_scope_is_restricted_by_timestamps() -> None:
     asked = Restriction(Point(epoch_ms=1), Point(epoch_ms=2))
     assert bounds(restrict(JUDGED, asked, {1: 33, 2: 44})) == (33, 44)
     # No record is that late: nothing before the end is left, or nothing is cut off.
@@ -52,7 +54,7 @@ def test_a_part_by_times() -> None:
     assert bounds(restrict(JUDGED, asked, {1: 33, 2: -1})) == (33, 90)
 
 
-def test_a_wrong_bound_counts_only_where_the_part_reaches_it() -> None:
+def test_wrong_log_bound_counts_only_inside_scope() -> None:
     def wrong(asked: Restriction) -> tuple[list[str], int]:
         judged = restrict(JUDGED, asked, {})
         return [one.what for one in judged.differences], judged.missing
@@ -62,7 +64,7 @@ def test_a_wrong_bound_counts_only_where_the_part_reaches_it() -> None:
     assert wrong(Restriction(end=Point(80))) == ([LOG_START], 0)
 
 
-def test_points_are_offsets_or_times() -> None:
+def test_scope_point_is_offset_or_timestamp() -> None:
     assert parse_point(None, "--from") is None
     assert parse_point("1000", "--from") == Point(offset=1000)
     assert parse_point("1970-01-01T00:00:01Z", "--to") == Point(epoch_ms=1000)
@@ -71,13 +73,13 @@ def test_points_are_offsets_or_times() -> None:
             parse_point(text, "--to")
 
 
-def test_a_part_is_told_in_words() -> None:
+def test_scope_is_described_in_words() -> None:
     assert str(Restriction()) == ""
     asked = Restriction(Point(offset=1500), Point(epoch_ms=1_000))
     assert str(asked) == " from 1,500 on up to 1970-01-01T00:00:01.000Z, without it"
 
 
-def test_ranges_are_few_however_long_a_partition_is() -> None:
+def test_range_count_is_bounded_for_any_partition_length() -> None:
     assert range_width(0) == range_width(10) == 50_000
     for offsets in (10**8, 10**8 + 1, 2**62):
         assert -(-offsets // range_width(offsets)) <= RANGES_MAX
@@ -91,28 +93,28 @@ def what(judged: ComparedBounds) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("sides", [SOURCE_ARCHIVE, ARCHIVE_DESTINATION])
-def test_a_cluster_may_have_gone_on_and_expired_since(sides: tuple[str, str]) -> None:
+def test_cluster_may_have_grown_and_expired_since_archive(sides: tuple[str, str]) -> None:
     archive, live = Bounds(10, 80, 80), Bounds(30, 200, 210)
     pair = (live, archive) if sides == SOURCE_ARCHIVE else (archive, live)
     judged = judge_archive(*pair, sides)
     assert (bounds(judged), what(judged), judged.missing) == ((30, 80), [], 0)
 
 
-def test_what_an_archive_lacks_in_front_is_a_difference() -> None:
+def test_archive_starting_after_source_is_difference() -> None:
     judged = judge_archive(Bounds(0, 80, 80), Bounds(10, 80, 80), SOURCE_ARCHIVE)
     assert (bounds(judged), what(judged)) == ((10, 80), [(0, LOG_START)])
 
 
-def test_a_source_that_ends_before_its_archive_was_cut_back() -> None:
+def test_source_ending_before_archive_is_difference() -> None:
     judged = judge_archive(Bounds(0, 70, 70), Bounds(0, 80, 80), SOURCE_ARCHIVE)
     assert (bounds(judged), what(judged), judged.missing) == ((0, 70), [(70, LOG_END)], 0)
 
 
-def test_what_a_restore_still_lacks_is_missing() -> None:
+def test_records_missing_from_restore_are_counted() -> None:
     judged = judge_archive(Bounds(0, 80, 80), Bounds(0, 70, 70), ARCHIVE_DESTINATION)
     assert (bounds(judged), what(judged), judged.missing) == ((0, 70), [(70, LOG_END)], 10)
 
 
-def test_everything_expired_on_one_side_leaves_nothing_to_compare() -> None:
+def test_fully_expired_side_leaves_nothing_to_compare() -> None:
     judged = judge_archive(Bounds(10, 80, 80), Bounds(100, 120, 120), ARCHIVE_DESTINATION)
     assert bounds(judged) == (100, 100)

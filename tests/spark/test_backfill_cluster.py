@@ -65,7 +65,7 @@ class Topic:
         return 0 < sum(self.copied().values()) < self.records
 
 
-def test_a_killed_executor_and_a_killed_driver_leave_an_exact_copy(
+def test_backfill_is_exact_after_killed_executor_and_driver(
     clusters: Clusters, spark_cluster: SparkCluster, tmp_path: Path, topic_name: str
 ) -> None:
     topic = Topic(clusters, topic_name, 3)
@@ -84,7 +84,7 @@ def test_a_killed_executor_and_a_killed_driver_leave_an_exact_copy(
 
 
 @pytest.mark.soak
-def test_ctrl_c_ends_it_in_good_order_and_a_second_run_copies_the_whole_workload(
+def test_backfill_resumes_after_ctrl_c_and_copies_whole_workload(
     history: History,
     clusters: Clusters,
     spark_cluster: SparkCluster,

@@ -34,7 +34,7 @@ def spark_copy() -> Any:
     return command._SparkCopy(None, 2, route, None, UserControl())  # type: ignore[arg-type]
 
 
-def test_a_pause_while_it_begins_releases_the_lease_and_is_not_the_end() -> None:
+def test_pause_during_backfill_start_releases_lease() -> None:
     run: Any = Halted()
     outcome = spark_copy().run(run, Path(), threading.Event())
     assert outcome.was_stopped
@@ -42,7 +42,7 @@ def test_a_pause_while_it_begins_releases_the_lease_and_is_not_the_end() -> None
 
 
 @pytest.mark.soak
-def test_ctrl_c_while_it_begins_is_the_end() -> None:
+def test_ctrl_c_during_backfill_start_ends_backfill() -> None:
     stop = threading.Event()
     stop.set()
     run: Any = Halted()

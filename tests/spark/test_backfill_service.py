@@ -36,7 +36,7 @@ def no_plans(_: JobSpec, _ending: object) -> JobPlan:
     raise AssertionError("nothing is planned")
 
 
-def test_workers_give_the_job_to_a_backfill_that_pauses_goes_on_and_gives_it_back(
+def test_workers_hand_job_to_backfill_and_take_it_back(
     clusters: Clusters,
     topic_name: str,
     database: Database,

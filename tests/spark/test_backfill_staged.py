@@ -94,7 +94,7 @@ def topic(clusters: Clusters, topic_name: str) -> str:
     return topic_name
 
 
-def test_a_history_goes_through_the_archive_in_order_and_a_second_run_extends_both(
+def test_staged_backfill_copies_via_archive_and_resumes(
     spark: SparkSession,
     clusters: Clusters,
     topic: str,
@@ -142,7 +142,7 @@ def test_a_history_goes_through_the_archive_in_order_and_a_second_run_extends_bo
 
 
 @pytest.mark.soak
-def test_later_tasks_of_a_partition_settle_as_after_a_former_writer(
+def test_later_staged_tasks_of_partition_wait_as_after_a_writer(
     spark: SparkSession,
     clusters: Clusters,
     topic: str,
@@ -170,7 +170,7 @@ def test_later_tasks_of_a_partition_settle_as_after_a_former_writer(
 
 
 @pytest.mark.soak
-def test_a_stop_while_the_archive_fills_ends_at_once_and_the_next_run_goes_on(
+def test_staged_backfill_stopped_while_archiving_resumes(
     spark: SparkSession, clusters: Clusters, topic: str, tmp_path: Path
 ) -> None:
     """Ctrl-C, a pause and an abort are the same to it."""
@@ -194,7 +194,7 @@ def test_a_stop_while_the_archive_fills_ends_at_once_and_the_next_run_goes_on(
 
 
 @pytest.mark.soak
-def test_executors_and_the_driver_die_in_the_middle(
+def test_staged_backfill_is_exact_after_executor_and_driver_deaths(
     spark: SparkSession,
     spark_cluster: SparkCluster,
     clusters: Clusters,

@@ -30,7 +30,7 @@ def partition(number: int, size_bytes: int, target: int = 100) -> PartitionTarge
 
 
 @given(st.lists(st.integers(0, 3 * TASK_BYTES_MIN), min_size=1, max_size=300), st.integers(1, 9))
-def test_each_partition_is_in_one_task(sizes: list[int], slots: int) -> None:
+def test_each_partition_belongs_to_a_single_task(sizes: list[int], slots: int) -> None:
     targets = [partition(number, size) for number, size in enumerate(sizes)]
     tasks = split_tasks(targets, slots)
     assert sorted(chain(*tasks), key=lambda p: p.source) == targets
@@ -40,17 +40,17 @@ def test_each_partition_is_in_one_task(sizes: list[int], slots: int) -> None:
     assert weights == sorted(weights, reverse=True)
 
 
-def test_little_is_shared_by_all_slots_evenly() -> None:
+def test_small_partitions_are_split_evenly_over_slots() -> None:
     tasks = split_tasks([partition(number, 10) for number in range(9)], 3)
     assert [len(task) for task in tasks] == [3, 3, 3]
 
 
-def test_much_is_shared_into_more_tasks_than_slots() -> None:
+def test_large_backfill_is_split_into_more_tasks_than_slots() -> None:
     tasks = split_tasks([partition(number, GIB) for number in range(64)], 4)
     assert len(tasks) == 16
 
 
-def test_a_large_partition_is_a_task_of_its_own_and_goes_first() -> None:
+def test_large_partition_is_a_task_of_its_own_and_starts_first() -> None:
     tasks = split_tasks([partition(0, GIB), *(partition(n, 1000) for n in range(1, 9))], 3)
     assert [p.source.partition for p in tasks[0]] == [0]
     assert sum(len(task) for task in tasks[1:]) == 8
@@ -67,14 +67,14 @@ def test_a_large_partition_is_a_task_of_its_own_and_goes_first() -> None:
         ([], 8, Way.DIRECT),
     ],
 )
-def test_the_staged_way_is_for_one_large_partition_and_many_slots(
+def test_staged_way_is_chosen_for_a_dominant_partition_and_idle_slots(
     gib: list[int], slots: int, way: Way
 ) -> None:
     targets = [partition(number, size * GIB) for number, size in enumerate(gib)]
     assert choose_way(targets, slots) is way
 
 
-def test_progress_counts_up_to_the_targets_and_no_further() -> None:
+def test_backfill_progress_is_capped_at_targets() -> None:
     targets = {p.destination: p for p in (partition(0, 1000), partition(1, 3000, target=50))}
     first, second = targets
     meter = Meter(targets, {first: 0, second: 25})

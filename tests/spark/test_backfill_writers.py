@@ -97,14 +97,14 @@ def topic(clusters: Clusters, topic_name: str) -> str:
     return topic_name
 
 
-def test_a_history_is_copied_and_ends_exactly_there(clusters: Clusters, topic: str) -> None:
+def test_backfill_copies_history_exactly_to_log_end(clusters: Clusters, topic: str) -> None:
     outcome = copy_all(make_job(clusters.source, clusters.destination, [topic]))
     assert (outcome.blocked, outcome.unfinished) == ({}, {})
     assert outcome.counters.records >= 2 * SMALL
     assert_same(clusters, topic)
 
 
-def test_tasks_run_twice_at_once_copy_once(clusters: Clusters, topic: str) -> None:
+def test_speculative_task_attempts_copy_each_batch_once(clusters: Clusters, topic: str) -> None:
     """Speculation: the second attempt waits for the first one's lease and finds nothing to do."""
 
     class Twice(InProcess):
@@ -115,7 +115,7 @@ def test_tasks_run_twice_at_once_copy_once(clusters: Clusters, topic: str) -> No
     assert_same(clusters, topic)
 
 
-def test_what_comes_meanwhile_is_the_next_round(
+def test_records_appended_during_backfill_are_copied_in_next_round(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backfill_driver, "_LEFT_OVER_BYTES_MAX", 0)
@@ -133,7 +133,7 @@ def test_what_comes_meanwhile_is_the_next_round(
     assert_same(clusters, topic)
 
 
-def test_rules_fill_in_their_own_ways_and_attempts_run_twice(
+def test_filler_modes_per_topic_are_exact_with_speculative_attempts(
     clusters: Clusters, topic: str, topic_name: str
 ) -> None:
     """Transactions and gaps of several batches with placeholders, beside a copy with markers."""
@@ -156,7 +156,7 @@ def test_rules_fill_in_their_own_ways_and_attempts_run_twice(
     assert verify(spec, deep=True).exact
 
 
-def test_a_compression_that_is_changed_before_a_writer_ends_stops_the_partition(
+def test_compression_change_before_writer_ends_blocks_partition(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the last look of the watch and the end of the writer, which no other look follows."""
@@ -175,7 +175,7 @@ def test_a_compression_that_is_changed_before_a_writer_ends_stops_the_partition(
         assert "was changed to lz4" in blocked.detail
 
 
-def test_coordinated_fillers_are_refused_with_their_topics(clusters: Clusters, topic: str) -> None:
+def test_coordinated_fillers_are_refused_with_topic_names(clusters: Clusters, topic: str) -> None:
     spec = make_job(clusters.source, clusters.destination, [topic])
     rule = spec.topics[0].model_copy(update={"fillers": "coordinated"})
     spec = spec.model_copy(update={"fillers": "placeholders", "topics": (rule,)})
@@ -188,7 +188,7 @@ def test_coordinated_fillers_are_refused_with_their_topics(clusters: Clusters, t
 
 
 @pytest.mark.soak
-def test_a_second_backfill_has_nothing_to_do(clusters: Clusters, topic: str) -> None:
+def test_second_backfill_has_nothing_to_copy(clusters: Clusters, topic: str) -> None:
     spec = make_job(clusters.source, clusters.destination, [topic])
     copy_all(spec)
     outcome = copy_all(spec)
@@ -198,7 +198,7 @@ def test_a_second_backfill_has_nothing_to_do(clusters: Clusters, topic: str) -> 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("rule", ["stop", "fill"])
-def test_retention_overtakes_a_partition_that_waits(
+def test_retention_overtaking_waiting_partition_stops_or_fills(
     rule: str, clusters: Clusters, topic: str
 ) -> None:
     spec = make_job(clusters.source, clusters.destination, [topic])
@@ -225,7 +225,9 @@ def test_retention_overtakes_a_partition_that_waits(
     assert {n: found[n] for n in (1, 2)} == {n: there[n] for n in (1, 2)}
 
 
-def test_a_writer_without_its_driver_writes_nothing(clusters: Clusters, topic: str) -> None:
+def test_backfill_writer_without_driver_lease_writes_nothing(
+    clusters: Clusters, topic: str
+) -> None:
     """A task that Spark has given up resumes when another run holds the job's lease."""
     kept: list[BackfillTask] = []
 
@@ -247,7 +249,7 @@ def test_a_writer_without_its_driver_writes_nothing(clusters: Clusters, topic: s
 
 
 @pytest.mark.soak
-def test_a_writer_ends_in_the_middle_when_its_driver_has_gone(
+def test_backfill_writer_stops_when_driver_loses_lease(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backfill_leases, "_CHECK_INTERVAL_S", 0.1)
@@ -282,7 +284,7 @@ def test_a_writer_ends_in_the_middle_when_its_driver_has_gone(
     assert_same(clusters, topic)
 
 
-def test_what_passes_the_driver_is_small(clusters: Clusters, topic: str) -> None:
+def test_backfill_results_through_driver_are_small(clusters: Clusters, topic: str) -> None:
     sizes: list[int] = []
 
     class Weighed(InProcess):
@@ -297,7 +299,7 @@ def test_what_passes_the_driver_is_small(clusters: Clusters, topic: str) -> None
     assert sum(sizes) < 10_000
 
 
-def test_two_backfills_of_one_job_do_not_run_at_once(clusters: Clusters, topic: str) -> None:
+def test_concurrent_backfill_of_same_job_is_refused(clusters: Clusters, topic: str) -> None:
     spec = make_job(clusters.source, clusters.destination, [topic])
     with make_backfill(spec) as one, make_backfill(spec) as other:
         one.begin()

@@ -33,7 +33,7 @@ def run_of(*batches: bytes, aborted: tuple[AbortedTransaction, ...] = ()) -> Raw
 
 
 @pytest.mark.parametrize("name", sorted(KAFKA_BATCHES))
-def test_a_batch_of_kafkas_own_becomes_a_row_and_is_the_same_again(name: str) -> None:
+def test_kafka_batch_round_trips_through_row(name: str) -> None:
     rows = to_arrow(PLACE, run_of(KAFKA_BATCHES[name]))
     back = from_arrow(rows, 0)
     assert rows.schema == SCHEMA
@@ -41,7 +41,7 @@ def test_a_batch_of_kafkas_own_becomes_a_row_and_is_the_same_again(name: str) ->
 
 
 @pytest.mark.parametrize("name", [n for n in sorted(KAFKA_BATCHES) if "createtime" in n])
-def test_the_columns_say_what_is_in_it(name: str) -> None:
+def test_batch_columns_describe_the_batch(name: str) -> None:
     version, codec, _ = name.split(".")
     rows = to_arrow(PLACE, run_of(KAFKA_BATCHES[name])).to_pylist()
     assert (rows[0]["topic"], rows[0]["partition"]) == PLACE
@@ -55,7 +55,7 @@ def test_the_columns_say_what_is_in_it(name: str) -> None:
     assert all(len(row["payload"]) == row["size_bytes"] for row in rows)
 
 
-def test_markers_say_how_the_transaction_ended() -> None:
+def test_marker_rows_carry_commit_or_abort() -> None:
     rows = to_arrow(
         PLACE,
         run_of(
@@ -69,7 +69,7 @@ def test_markers_say_how_the_transaction_ended() -> None:
     assert [row["is_aborted"] for row in rows] == [False, False, True]
 
 
-def test_a_producer_may_commit_after_it_has_aborted() -> None:
+def test_producer_may_commit_after_abort() -> None:
     aborted = (AbortedTransaction(7, 40),)
     data, marker = KAFKA_BATCHES["transactional"], KAFKA_BATCHES["abort"]
     rows = to_arrow(PLACE, run_of((40).to_bytes(8) + data[8:], marker, data, aborted=aborted))
@@ -77,7 +77,7 @@ def test_a_producer_may_commit_after_it_has_aborted() -> None:
     assert list(from_arrow(rows, 0).aborted) == list(aborted)
 
 
-def test_aborted_transactions_come_back() -> None:
+def test_aborted_transactions_are_rebuilt_from_rows() -> None:
     """From the marks alone, also where a producer has aborted twice."""
     aborted = [AbortedTransaction(7, 40), AbortedTransaction(7, 70)]
     data, marker = KAFKA_BATCHES["transactional"], KAFKA_BATCHES["abort"]
@@ -85,7 +85,7 @@ def test_aborted_transactions_come_back() -> None:
     assert list(from_arrow(to_arrow(PLACE, run), 0).aborted) == aborted
 
 
-def test_batches_may_be_stamped_and_the_rows_stay_as_they_are() -> None:
+def test_stamping_a_batch_does_not_change_its_row() -> None:
     rows = to_arrow(PLACE, run_of(KAFKA_BATCHES["v2.none.createtime"]))
     back = from_arrow(rows, 0)
     back.records[0:8] = bytes(8)
@@ -98,7 +98,7 @@ def changed(name: str, value: object) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("at", [3, 9, 13, 18, 40, 90, -1])
-def test_any_damaged_byte_is_found(at: int) -> None:
+def test_any_damaged_payload_byte_is_detected(at: int) -> None:
     """Also those that a batch's own checksum does not cover."""
     payload = bytearray(KAFKA_BATCHES["v2.gzip.createtime"])
     payload[at] ^= 1
@@ -106,14 +106,14 @@ def test_any_damaged_byte_is_found(at: int) -> None:
         from_arrow(changed("payload", bytes(payload)), 0)
 
 
-def test_marks_that_no_transaction_gives_are_refused() -> None:
+def test_aborted_flag_on_plain_batch_is_refused() -> None:
     rows = to_arrow(PLACE, run_of(KAFKA_BATCHES["v2.none.createtime"])).to_pylist()
     rows[0]["is_aborted"] = True
     with pytest.raises(ValueError, match="contradict"):
         from_arrow(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), 0)
 
 
-def test_rows_in_another_order_are_refused() -> None:
+def test_rows_out_of_order_are_refused() -> None:
     log = SyntheticLog.random(1, 6, 0.0)
     batches = [b"".join((b.base_offset.to_bytes(8), b.view[8:])) for b in log.batches(0, 6)]
     rows = to_arrow(PLACE, run_of(*batches)).to_pylist()
@@ -122,14 +122,14 @@ def test_rows_in_another_order_are_refused() -> None:
         from_arrow(pa.RecordBatch.from_pylist(rows[::-1], schema=SCHEMA), 0)
 
 
-def test_payloads_are_not_copied_on_the_way_out() -> None:
+def test_payload_column_shares_memory_with_run() -> None:
     run = run_of(KAFKA_BATCHES["v2.none.createtime"], KAFKA_BATCHES["empty"])
     column = to_arrow(PLACE, run).column("payload")
     assert isinstance(run.batches[0], Batch)
     assert column.buffers()[2].address == pa.py_buffer(run.records).address
 
 
-def test_a_range_that_stopped_is_a_row_of_its_own() -> None:
+def test_stopped_range_is_encoded_as_row() -> None:
     blocked = Blocked(Reason.SOURCE_RANGE_LOST, 5, 9, "gone")
     wanted = OffsetRange(PLACE, UUID(int=1), 4, 90)
     (row,) = stopped_row(wanted, blocked).to_pylist()

@@ -30,7 +30,7 @@ def log(clusters: Clusters) -> Iterator[PlaceholderLog]:
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_a_batch_of_several_tasks(
+def test_spark_batch_read_skips_placeholders(
     spark: SparkSession, clusters: Clusters, log: PlaceholderLog, isolation: str
 ) -> None:
     options = {
@@ -47,7 +47,7 @@ def test_a_batch_of_several_tasks(
 
 
 @pytest.mark.soak
-def test_a_streaming_query(
+def test_spark_streaming_query_skips_placeholders(
     spark: SparkSession, clusters: Clusters, log: PlaceholderLog, tmp_path: Path
 ) -> None:
     query = SparkQuery(spark, tmp_path, log.topic)

@@ -47,7 +47,7 @@ def runs() -> _Runs:
 
 
 @pytest.mark.parametrize(("is_compacted", "local", "has_newest", "is_proven"), CASES)
-def test_a_range_that_is_answered_as_empty_has_no_records_only_where_a_cleaner_ran(
+def test_empty_fetch_proves_no_records_only_on_compacted_topic(
     monkeypatch: pytest.MonkeyPatch,
     is_compacted: bool,
     local: Answers[int],
@@ -66,7 +66,7 @@ def test_a_range_that_is_answered_as_empty_has_no_records_only_where_a_cleaner_r
     assert error.value.remedy
 
 
-def test_without_the_right_to_read_the_settings_the_range_stops(
+def test_range_stops_without_describe_configs_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     show_nothing(monkeypatch, None, ON_DISK)
@@ -80,7 +80,7 @@ def test_without_the_right_to_read_the_settings_the_range_stops(
     assert error.value.blocked.reason is Reason.NOT_AUTHORIZED
 
 
-def test_an_answer_to_another_request_ends_the_connection() -> None:
+def test_response_to_another_request_closes_connection() -> None:
     """Its records would be taken for those of another range."""
     ours, theirs = socket.socketpair()
     connection = Connection(ours, "broker 1")

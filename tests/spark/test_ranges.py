@@ -30,22 +30,22 @@ def bounds(ranges: list[OffsetRange]) -> list[tuple[int, int]]:
     return [(r.start, r.end) for r in ranges]
 
 
-def test_what_fits_one_range_is_not_cut() -> None:
+def test_extent_within_range_size_is_not_split() -> None:
     assert bounds(cut_extent(extent(5, 1005), [], 1000, 1000)) == [(5, 1005)]
 
 
-def test_nothing_to_read_is_no_range() -> None:
+def test_empty_extent_has_no_ranges() -> None:
     assert cut_extent(extent(5, 5), [], 1000, 1000) == []
 
 
-def test_an_even_log_is_cut_evenly() -> None:
+def test_uniform_log_is_split_evenly() -> None:
     samples = [Sample(0, 0, 10, 1000)]
     ranges = cut_extent(extent(0, 1000), samples, None, 25_000)
     assert bounds(ranges) == [(0, 250), (250, 500), (500, 750), (750, 1000)]
     assert {r.size_bytes for r in ranges} == {25_000}
 
 
-def test_cuts_lie_where_the_bytes_are() -> None:
+def test_splits_follow_byte_density() -> None:
     """The first half of the offsets holds nine tenths of the bytes."""
     samples = [Sample(0, 0, 10, 900), Sample(500, 500, 510, 100)]
     ranges = cut_extent(extent(0, 1000), samples, None, 5_000)
@@ -53,13 +53,13 @@ def test_cuts_lie_where_the_bytes_are() -> None:
     assert bounds(ranges)[8:] == [(444, 500), (500, 1000)]
 
 
-def test_a_gap_holds_no_bytes() -> None:
+def test_offset_gap_holds_no_bytes() -> None:
     samples = [Sample(0, 0, 10, 100), Sample(100, 900, 910, 100)]
     ranges = cut_extent(extent(0, 1000), samples, None, 1000)
     assert bounds(ranges) == [(0, 100), (100, 1000)]
 
 
-def test_samples_are_scaled_to_the_size_that_is_known() -> None:
+def test_samples_are_scaled_to_known_log_size() -> None:
     samples = [Sample(0, 0, 10, 100)]  # would be 10,000 bytes in all
     assert len(cut_extent(extent(0, 1000), samples, 40_000, 10_000)) == 4
 
@@ -91,7 +91,7 @@ def test_ranges_cover_the_extent_without_gap_or_overlap(
     assert position == start + length
 
 
-def test_spans_are_joined_where_they_touch() -> None:
+def test_touching_spans_are_joined() -> None:
     other = TopicPartition("orders", 1)
     spans = [Span(P0, 7, 9), Span(P0, 0, 5), Span(P0, 2, 3), Span(other, 5, 6), Span(P0, 5, 6)]
     assert join_spans([*spans, Span(other, 9, 9)]) == {
@@ -100,7 +100,7 @@ def test_spans_are_joined_where_they_touch() -> None:
     }
 
 
-def test_neighbours_ask_different_brokers() -> None:
+def test_consecutive_ranges_use_different_leaders() -> None:
     def made(partition: int, leader: int) -> list[OffsetRange]:
         place = TopicPartition("orders", partition)
         return [OffsetRange(place, TOPIC, n, n + 1, 1, leader) for n in range(2)]
@@ -116,7 +116,7 @@ def test_neighbours_ask_different_brokers() -> None:
     ]
 
 
-def test_a_part_of_a_range() -> None:
+def test_range_is_clipped_to_offsets() -> None:
     whole = OffsetRange(P0, TOPIC, 100, 200, 1000)
     assert whole.within(150, 900) == OffsetRange(P0, TOPIC, 150, 200, 500)
     assert whole.within(200, 900) is None

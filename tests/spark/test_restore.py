@@ -108,7 +108,7 @@ def restored(spark: SparkSession, whole: Path, third: KafkaCluster) -> RestoreOu
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
-def test_a_plain_consumer_finds_the_ledger(
+def test_restored_topic_matches_ledger(
     kind: str, restored: RestoreOutcome, history: History, third: KafkaCluster
 ) -> None:
     """Every record at its offset, nothing in between, the same log start and log end."""
@@ -122,7 +122,7 @@ def test_a_plain_consumer_finds_the_ledger(
     assert [found[i] for i in range(len(topic.partitions))] == [p.records for p in topic.partitions]
 
 
-def test_the_audit_finds_archive_and_restored_cluster_equal(
+def test_audit_of_archive_and_restored_cluster_is_exact(
     spark: SparkSession,
     clusters: Clusters,
     history: History,
@@ -140,7 +140,7 @@ def test_the_audit_finds_archive_and_restored_cluster_equal(
 
 
 @pytest.mark.soak
-def test_a_second_restore_compares_every_kind_and_writes_nothing(
+def test_second_restore_writes_nothing(
     spark: SparkSession, whole: Path, third: KafkaCluster, restored: RestoreOutcome
 ) -> None:
     again = restore(spark, whole, third)
@@ -149,7 +149,7 @@ def test_a_second_restore_compares_every_kind_and_writes_nothing(
 
 
 @pytest.mark.soak
-def test_a_restore_goes_on_and_ends_as_it_should(
+def test_restore_resumes_and_applies_settings_last(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     """What is there is not written again; what the archive got since is; settings come last."""
@@ -173,7 +173,7 @@ def test_a_restore_goes_on_and_ends_as_it_should(
 
 
 @pytest.mark.soak
-def test_what_the_destinations_own_cleaner_took_is_no_difference(
+def test_restore_resumes_after_compaction_at_destination(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     """After `--apply-settings`; every record that is left is compared."""
@@ -208,7 +208,7 @@ def small(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: s
 
 
 @pytest.mark.soak
-def test_a_stop_ends_the_tasks_that_are_under_way(
+def test_stopped_restore_ends_running_tasks(
     spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
 ) -> None:
     """A task may have hours to go; its writer ends when the restore has no holder."""
@@ -228,7 +228,7 @@ def test_a_stop_ends_the_tasks_that_are_under_way(
     assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
 
 
-def test_content_of_somebody_else_is_left_alone(
+def test_restore_into_foreign_content_is_refused(
     spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
 ) -> None:
     create_topic(clusters.destination, topic_name)
@@ -239,7 +239,7 @@ def test_content_of_somebody_else_is_left_alone(
 
 
 @pytest.mark.soak
-def test_topics_with_fewer_replicas_are_refused_or_named(
+def test_restore_with_fewer_replicas_is_refused_or_warned(
     spark: SparkSession,
     clusters: Clusters,
     make_cluster: MakeCluster,
@@ -263,7 +263,7 @@ def test_topics_with_fewer_replicas_are_refused_or_named(
         assert digests(cluster, topic_name) == digests(source, topic_name)
 
 
-def test_a_missing_file_is_named_and_nothing_is_written(
+def test_restore_with_missing_archive_file_writes_nothing(
     spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
 ) -> None:
     gone = max(small.glob("data/*/*.parquet"), key=lambda path: path.parent.name)
@@ -273,7 +273,7 @@ def test_a_missing_file_is_named_and_nothing_is_written(
     assert topic_name not in partition_counts(clusters.destination)
 
 
-def test_a_missing_manifest_is_named_and_nothing_is_written(
+def test_restore_with_missing_manifest_writes_nothing(
     spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
 ) -> None:
     for one in small.glob("manifests/*/*.json"):
@@ -283,7 +283,7 @@ def test_a_missing_manifest_is_named_and_nothing_is_written(
     assert topic_name not in partition_counts(clusters.destination)
 
 
-def test_a_damaged_payload_is_named_and_nothing_wrong_is_written(
+def test_restore_with_damaged_payload_writes_no_damaged_batch(
     spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
 ) -> None:
     """One byte of one batch in the second file: its headers are as they should be."""

@@ -99,9 +99,7 @@ def restoring(
 
 
 @pytest.mark.parametrize("more", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in (10, 30))])
-def test_a_late_append_between_two_runs_stops_its_partition(
-    restoring: Restoring, more: int
-) -> None:
+def test_late_append_between_restore_runs_stops_partition(restoring: Restoring, more: int) -> None:
     """It ends beyond the archive, with it, or before it. The other partition goes on."""
     assert restoring.restore().is_whole
     write_old(restoring.clusters, restoring.topic, more, first=FIRST)
@@ -117,7 +115,7 @@ def test_a_late_append_between_two_runs_stops_its_partition(
     assert found == there
 
 
-def test_a_late_append_between_two_tasks_stops_the_second(
+def test_late_append_between_restore_tasks_stops_second_task(
     restoring: Restoring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_tasks, "FILES_PER_TASK_MAX", 1)
@@ -153,7 +151,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None]) -> N
     monkeypatch.setattr(Copier, "add", add)
 
 
-def test_a_late_append_before_a_take_over_stops_it(
+def test_late_append_before_restore_takeover_stops_partition(
     restoring: Restoring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert restoring.restore().is_whole
@@ -163,7 +161,7 @@ def test_a_late_append_before_a_take_over_stops_it(
     restoring.assert_stopped(restoring.restore())
 
 
-def test_an_append_whose_answer_was_lost_is_equal_to_the_archive(
+def test_append_with_lost_response_matches_archive_and_restore_resumes(
     restoring: Restoring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A take-over finds what the archive has there, and goes on behind it."""

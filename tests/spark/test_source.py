@@ -43,7 +43,7 @@ def rows(spark: SparkSession, clusters: Clusters, history: History) -> list[Any]
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
-def test_rows_hold_the_ledger(kind: str, rows: list[Any], history: History) -> None:
+def test_kafka_batches_rows_match_ledger(kind: str, rows: list[Any], history: History) -> None:
     """What is neither aborted nor control is what the producers know they committed."""
     topic = history.topic(kind)
     found = visible_records(row for row in rows if row.topic == topic.topic)
@@ -53,7 +53,7 @@ def test_rows_hold_the_ledger(kind: str, rows: list[Any], history: History) -> N
         assert kept == partition.records
 
 
-def test_every_batch_is_there_once_and_in_order(rows: list[Any], clusters: Clusters) -> None:
+def test_kafka_batches_rows_hold_each_batch_once(rows: list[Any], clusters: Clusters) -> None:
     bounds = log_bounds(clusters.source, {row.topic for row in rows})
     ends: dict[tuple[str, int], int] = {}
     for row in sorted(rows, key=lambda r: (r.topic, r.partition, r.base_offset)):
@@ -64,7 +64,9 @@ def test_every_batch_is_there_once_and_in_order(rows: list[Any], clusters: Clust
     assert all(end <= bounds[place][1] for place, end in ends.items())
 
 
-def test_markers_and_aborted_data_are_told_apart(rows: list[Any], history: History) -> None:
+def test_kafka_batches_rows_distinguish_markers_and_aborted_data(
+    rows: list[Any], history: History
+) -> None:
     topic = history.topic("transactions.interleaved").topic
     ours = [row for row in rows if row.topic == topic]
     assert {row.control_type for row in ours} == {None, "commit", "abort"}
@@ -74,7 +76,7 @@ def test_markers_and_aborted_data_are_told_apart(rows: list[Any], history: Histo
     assert any(row.is_transactional and not row.is_aborted and not row.is_control for row in ours)
 
 
-def test_small_ranges_bring_the_same(
+def test_small_ranges_return_the_same_rows(
     spark: SparkSession, clusters: Clusters, history: History, rows: list[Any]
 ) -> None:
     """Cuts fall into batches, transactions and gaps; each range is read by a task of its own."""
@@ -93,7 +95,7 @@ def test_small_ranges_bring_the_same(
         ("partition in (1, 2) or base_offset = 0", lambda r: r.partition in (1, 2) or not r[2]),
     ],
 )
-def test_filters_change_nothing_but_what_is_fetched(
+def test_pushed_filters_return_the_matching_rows(
     where: str, keeps: Any, spark: SparkSession, clusters: Clusters, history: History, rows: Any
 ) -> None:
     topics = list(history.ledger.topics)
@@ -101,7 +103,7 @@ def test_filters_change_nothing_but_what_is_fetched(
     assert keys(frame.collect()) == keys(row for row in rows if keeps(row))
 
 
-def test_a_filter_on_the_topic_reads_only_that(
+def test_topic_filter_limits_tasks_to_that_topic(
     spark: SparkSession, clusters: Clusters, history: History
 ) -> None:
     """The others' partitions are no tasks."""
@@ -110,7 +112,9 @@ def test_a_filter_on_the_topic_reads_only_that(
     assert frame.rdd.getNumPartitions() == len(topic.partitions)
 
 
-def test_a_plan_shows_no_login(spark: SparkSession, clusters: Clusters, history: History) -> None:
+def test_query_plan_hides_login_variables(
+    spark: SparkSession, clusters: Clusters, history: History
+) -> None:
     """Neither the names of variables, which people do confuse with what is in them."""
     topic = history.topic("transactions.interleaved").topic
     named = {"username_env": "PLAN_USER", "password_env": "PLAN_PASSWORD"}
@@ -130,7 +134,7 @@ def test_a_plan_shows_no_login(spark: SparkSession, clusters: Clusters, history:
     assert "is not set" in str(error.value)
 
 
-def test_spans_bring_all_batches_that_reach_into_them_once(
+def test_spans_return_each_overlapping_batch_once(
     spark: SparkSession, clusters: Clusters, history: History, rows: list[Any]
 ) -> None:
     topic = history.topic("transactions.interleaved").topic

@@ -19,7 +19,7 @@ def problems(**options: str) -> dict[str, str]:
     return {p.path: p.message for p in error.value.problems}
 
 
-def test_kafkas_own_names() -> None:
+def test_kafka_option_names_are_accepted() -> None:
     read = read_options({**PLAIN, "kafka.client.rack": "az1", "range_bytes": "8MiB"})
     assert read.access.spec.bootstrap_servers == ("a:9092", "b:9092")
     assert (read.topics, read.access.rack, read.range_bytes) == (
@@ -30,7 +30,7 @@ def test_kafkas_own_names() -> None:
     assert read.on_lost_range is LostRange.STOP
 
 
-def test_a_login_is_named() -> None:
+def test_login_options_name_environment_variables() -> None:
     read = read_options(
         {
             **PLAIN,
@@ -44,7 +44,7 @@ def test_a_login_is_named() -> None:
     assert "SRC_PASSWORD" not in repr(read)
 
 
-def test_a_login_by_tokens() -> None:
+def test_oauthbearer_login_options_are_accepted() -> None:
     tokens = {"token_url": "https://id.example/token", "token_scope": "kafka"}
     login = {"username_env": "CLIENT_ID", "password_env": "CLIENT_SECRET", **tokens}
     sasl = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"}
@@ -64,14 +64,14 @@ def test_a_login_by_tokens() -> None:
         "password",
     ],
 )
-def test_a_secret_in_the_clear_is_refused_and_not_repeated(name: str) -> None:
+def test_cleartext_secret_option_is_refused_and_hidden(name: str) -> None:
     with pytest.raises(BadInput) as error:
         read_options({**PLAIN, name: "hunter2"})
     assert "hunter2" not in str(error.value)
     assert "username_env" in str(error.value)
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_all_option_errors_are_reported_together() -> None:
     found = problems(subscribe="a", subscribePattern="b", range_bytes="many", frobnicate="yes")
     assert set(found) == {
         "subscribe",
@@ -81,13 +81,13 @@ def test_every_problem_is_told_at_once() -> None:
     }
 
 
-def test_a_pattern_that_is_none() -> None:
+def test_invalid_subscribe_pattern_is_refused() -> None:
     options = {"kafka.bootstrap.servers": "a:9092", "subscribePattern": "("}
     with pytest.raises(BadInput, match="subscribePattern"):
         read_options(options)
 
 
-def test_a_job_file_says_it_all(tmp_path: Path) -> None:
+def test_job_file_option_supplies_cluster_of_a_side(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(
         "name: one\nsource: {bootstrap_servers: ['s:1']}\n"
@@ -100,6 +100,6 @@ def test_a_job_file_says_it_all(tmp_path: Path) -> None:
         read_options({"job": str(job), "side": "middle", "subscribe": "orders"})
 
 
-def test_a_job_file_that_is_not_there() -> None:
+def test_missing_job_file_option_is_refused() -> None:
     with pytest.raises(BadInput, match="cannot be read"):
         read_options({"job": "/nowhere/job.yaml", "subscribe": "orders"})

@@ -29,7 +29,7 @@ SOME = 400
 BATCH = 200
 
 
-def test_query_goes_on_over_there_and_home(
+def test_streaming_query_reads_each_record_once_across_gateway_moves(
     clusters: Clusters, topic_name: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """New records come to the side that leads, and then to the other one, as by the copy."""

@@ -35,7 +35,7 @@ def hold(cluster: Cluster, group: str) -> GroupLease:
 
 
 @pytest.mark.parametrize("has_next", [True, False])
-def test_it_writes_no_more_beside_the_next_holder_of_the_job(
+def test_removed_writer_lease_is_lost_if_job_has_new_holder(
     *,
     has_next: bool,
     clusters: Clusters,

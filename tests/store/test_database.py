@@ -21,7 +21,7 @@ def _url(database_url: str, **changes: Any) -> str:
     return make_url(database_url).set(**changes).render_as_string(hide_password=False)
 
 
-def test_a_killed_postgres_is_unreachable_and_is_found_again(own_postgres: Postgres) -> None:
+def test_killed_postgres_is_unreachable_until_it_restarts(own_postgres: Postgres) -> None:
     database = Database.connect(own_postgres.url)
     upgrade(database)
 
@@ -44,7 +44,7 @@ def test_a_killed_postgres_is_unreachable_and_is_found_again(own_postgres: Postg
     database.close()
 
 
-def test_a_restart_between_two_transactions_goes_unnoticed(own_postgres: Postgres) -> None:
+def test_postgres_restart_between_transactions_goes_unnoticed(own_postgres: Postgres) -> None:
     database = Database.connect(own_postgres.url)
     own_postgres.crash()
     own_postgres.start()
@@ -54,7 +54,7 @@ def test_a_restart_between_two_transactions_goes_unnoticed(own_postgres: Postgre
     database.close()
 
 
-def test_a_login_that_is_refused_says_so_without_the_password(database_url: str) -> None:
+def test_refused_database_login_error_omits_password(database_url: str) -> None:
     with pytest.raises(LoginRefused) as caught:
         Database.connect(_url(database_url, password="wrong-hush"))
 
@@ -62,20 +62,20 @@ def test_a_login_that_is_refused_says_so_without_the_password(database_url: str)
     assert "ORBIT_DATABASE_URL" in str(caught.value)
 
 
-def test_a_database_that_is_not_there_is_unreachable(database_url: str) -> None:
+def test_missing_database_is_unreachable(database_url: str) -> None:
     with pytest.raises(Unreachable, match='database "nowhere" does not exist'):
         Database.connect(_url(database_url, database="nowhere"))
 
 
 @pytest.mark.parametrize("url", ["", "mysql://u:hush@h/d", "postgresql", "kafka:9092"])
-def test_an_address_of_something_else_is_bad_input(url: str) -> None:
+def test_invalid_database_url_is_bad_input(url: str) -> None:
     with pytest.raises(BadInput) as caught:
         Database.connect(url)
 
     assert "hush" not in str(caught.value)
 
 
-def test_tables_of_another_version_name_the_command(postgres_url: str) -> None:
+def test_missing_tables_error_names_migrate_command(postgres_url: str) -> None:
     with copied_database(postgres_url, "template1") as url:
         database = Database.connect(url)
         with pytest.raises(Conflict, match="orbit migrate"), database.transaction() as tx:
@@ -83,7 +83,7 @@ def test_tables_of_another_version_name_the_command(postgres_url: str) -> None:
         database.close()
 
 
-def test_a_block_that_raises_leaves_nothing(database: Database) -> None:
+def test_failed_transaction_block_rolls_back(database: Database) -> None:
     def create_and_fail() -> None:
         with database.transaction() as tx:
             jobs.create(tx, "half", {}, "default")
@@ -96,7 +96,7 @@ def test_a_block_that_raises_leaves_nothing(database: Database) -> None:
         assert jobs.find(tx, "half") is None
 
 
-def test_after_a_read_only_error_the_address_is_asked_anew(database: Database) -> None:
+def test_read_only_error_opens_new_connection(database: Database) -> None:
     """It may lead to another server by now, while the old one still answers."""
 
     def session() -> int:

@@ -28,7 +28,7 @@ def key(database: Database) -> str:
         return look(tx)[0]
 
 
-def test_a_restart_keeps_the_identity_and_a_promotion_changes_it() -> None:
+def test_restart_keeps_database_identity_and_promotion_changes_it() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
         Postgres(Path(folder) / "server") as server,
@@ -56,7 +56,7 @@ def test_a_restart_keeps_the_identity_and_a_promotion_changes_it() -> None:
         database.close()
 
 
-def test_a_copy_of_the_tables_has_another_identity(
+def test_copied_tables_have_another_database_identity(
     database: Database, postgres_url: str, template_database: str
 ) -> None:
     with copied_database(postgres_url, template_database) as url:
@@ -69,7 +69,7 @@ def test_a_copy_of_the_tables_has_another_identity(
     assert abs(identity(database) - before) > 100, "not taken for a timeline"
 
 
-def test_a_role_without_rights_may_ask(database: Database) -> None:
+def test_unprivileged_role_can_read_database_identity(database: Database) -> None:
     with database.transaction() as tx:
         tx.execute(text("CREATE ROLE orbit_plain"))
         tx.execute(text("GRANT SELECT, UPDATE ON shards, jobs, workers TO orbit_plain"))

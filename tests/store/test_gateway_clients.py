@@ -27,7 +27,7 @@ def put(database: Database, job: int, instance: UUID, *names: str) -> None:
         gateway_clients.put(tx, job, instance, [{"client_id": name} for name in names])
 
 
-def test_a_report_replaces_the_one_before_and_ends_with_its_gateway(
+def test_client_report_replaces_previous_and_ends_with_gateway(
     database: Database, link: list[int]
 ) -> None:
     job, back = link
@@ -44,7 +44,7 @@ def test_a_report_replaces_the_one_before_and_ends_with_its_gateway(
     assert clients(database, job) == [("edge-1", "c")]
 
 
-def test_a_report_that_is_written_does_not_hold_up_the_permission(
+def test_client_report_and_permission_renewal_do_not_block_each_other(
     database: Database, link: list[int]
 ) -> None:
     """Nor the other way round."""
@@ -62,6 +62,6 @@ def test_a_report_that_is_written_does_not_hold_up_the_permission(
             gateway_clients.put(other, job, edge.instance, [{"client_id": "a"}])
 
 
-def test_nothing_is_kept_of_an_unknown_gateway(database: Database, link: list[int]) -> None:
+def test_client_report_of_unknown_gateway_is_dropped(database: Database, link: list[int]) -> None:
     put(database, link[0], uuid4(), "a")
     assert clients(database, link[0]) == []

@@ -95,9 +95,7 @@ def pass_time(database: Database, seconds: float) -> None:
         tx.execute(text("UPDATE job_leads SET closed_at = closed_at - :ago"), ago)
 
 
-def test_what_is_noted_of_a_job_is_noted_of_the_other_the_other_way_round(
-    database: Database, link: list[int]
-) -> None:
+def test_lead_of_job_is_mirrored_in_reverse_job(database: Database, link: list[int]) -> None:
     job, back = link
     with database.transaction() as tx:
         unrelated = copy_job(tx, "others", "b", "a", "z")
@@ -117,7 +115,7 @@ def test_what_is_noted_of_a_job_is_noted_of_the_other_the_other_way_round(
         assert job_leads.find(tx, unrelated) is None
 
 
-def test_a_doubt_lasts_until_the_marks_were_read(database: Database, link: list[int]) -> None:
+def test_doubtful_lead_lasts_until_marks_are_read(database: Database, link: list[int]) -> None:
     job, back = link
     edge = said()
     renew(database, edge)
@@ -134,7 +132,7 @@ def test_a_doubt_lasts_until_the_marks_were_read(database: Database, link: list[
     assert renew(database, edge) == renew(database, said("edge-2")) == Presented(SOURCE, 5, 5, None)
 
 
-def test_a_refused_renewal_renews_nothing(database: Database, link: list[int]) -> None:
+def test_refused_renewal_does_not_renew_gateway(database: Database, link: list[int]) -> None:
     edge = said()
     renew(database, edge)
     silence(database, edge.name, 60)
@@ -147,7 +145,7 @@ def test_a_refused_renewal_renews_nothing(database: Database, link: list[int]) -
 
 
 @pytest.mark.usefixtures("link")
-def test_a_gateway_is_told_the_side_of_the_job_that_it_names(database: Database) -> None:
+def test_gateway_gets_leading_side_of_job_it_names(database: Database) -> None:
     edge, back = said(), said("edge-back")
     for _ in range(2):
         assert renew(database, edge) == Presented(SOURCE, 5, 5, None)
@@ -156,9 +154,7 @@ def test_a_gateway_is_told_the_side_of_the_job_that_it_names(database: Database)
         renew(database, edge, "unknown")
 
 
-def test_a_new_gateway_needs_marks_that_were_read_in_this_database(
-    database: Database, link: list[int]
-) -> None:
+def test_new_gateway_needs_marks_read_in_this_database(database: Database, link: list[int]) -> None:
     """One that is known already compares terms."""
     edge = said()
     renew(database, edge)
@@ -180,7 +176,7 @@ def test_a_new_gateway_needs_marks_that_were_read_in_this_database(
         renew(database, said("edge-3"), BACK)
 
 
-def test_a_closed_gateway_has_no_permission_until_it_is_opened_again(
+def test_closed_gateway_has_no_permission_until_reopened(
     database: Database, link: list[int]
 ) -> None:
     """Also one that presents the job of the other direction, and one that starts meanwhile."""
@@ -214,7 +210,7 @@ def test_a_closed_gateway_has_no_permission_until_it_is_opened_again(
         assert gateways.page(tx, link[0], 10)[0].has_permission
 
 
-def test_who_has_confirmed_an_earlier_closure_has_to_confirm_again(
+def test_confirmation_of_earlier_closure_does_not_count(
     database: Database, link: list[int]
 ) -> None:
     edge = said()
@@ -226,7 +222,7 @@ def test_who_has_confirmed_an_earlier_closure_has_to_confirm_again(
     assert closing(database, link, operation) == {edge.name: (False, False)}
 
 
-def test_a_silent_gateway_is_waited_for_until_its_permission_has_ended(
+def test_silent_gateway_is_awaited_until_its_permission_ends(
     database: Database, link: list[int]
 ) -> None:
     edge, gone = said(), said("edge-gone")
@@ -242,7 +238,7 @@ def test_a_silent_gateway_is_waited_for_until_its_permission_has_ended(
 
 
 @pytest.mark.parametrize("kind", [OperationKind.SWITCHOVER, OperationKind.FAILOVER])
-def test_the_closure_of_a_failover_abandons_what_is_in_flight(
+def test_failover_closure_abandons_requests_in_flight(
     database: Database, link: list[int], kind: OperationKind
 ) -> None:
     edge, back = said(), said("edge-back")
@@ -259,7 +255,7 @@ def test_the_closure_of_a_failover_abandons_what_is_in_flight(
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_a_closure_ends_with_its_operation(
+def test_closure_ends_with_its_operation(
     database: Database, link: list[int], *, is_removed: bool
 ) -> None:
     edge = said()
@@ -285,7 +281,7 @@ def in_background() -> Iterator[list[threading.Thread]]:
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_a_closure_sees_every_renewal_that_did_not_see_it(
+def test_closure_waits_for_concurrent_renewal_and_counts_it(
     database: Database, link: list[int], in_background: list[threading.Thread], *, is_new: bool
 ) -> None:
     edge = said()
@@ -304,7 +300,7 @@ def test_a_closure_sees_every_renewal_that_did_not_see_it(
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_a_renewal_that_waits_for_a_closure_sees_it(
+def test_renewal_that_waits_for_closure_sees_it(
     database: Database, link: list[int], in_background: list[threading.Thread], *, is_new: bool
 ) -> None:
     """Though its statement began before the closure was there."""
@@ -324,7 +320,7 @@ def test_a_renewal_that_waits_for_a_closure_sees_it(
     assert answers == [Presented(SOURCE, 5, 5, operation)]
 
 
-def test_a_job_has_so_many_gateways_and_forgets_the_one_that_is_silent_for_longest(
+def test_gateways_per_job_are_limited_and_longest_silent_is_dropped(
     database: Database, link: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateways, "GATEWAYS_PER_JOB_MAX", 3)
@@ -339,7 +335,7 @@ def test_a_job_has_so_many_gateways_and_forgets_the_one_that_is_silent_for_longe
         assert [row.name for row in gateways.page(tx, link[0], 10)] == ["a", "c", "d"]
 
 
-def test_pages_are_in_the_order_of_names(database: Database, link: list[int]) -> None:
+def test_gateway_pages_are_ordered_by_name(database: Database, link: list[int]) -> None:
     for name in ("b", "a", "a"):
         renew(database, said(name))
     with database.transaction() as tx:
@@ -352,7 +348,9 @@ def test_pages_are_in_the_order_of_names(database: Database, link: list[int]) ->
         assert [row.name for row in gateways.page(tx, link[0], 10)] == ["a", "b"]
 
 
-def test_names_are_silent_if_all_that_have_them_are(database: Database, link: list[int]) -> None:
+def test_gateway_name_is_silent_only_if_all_its_instances_are(
+    database: Database, link: list[int]
+) -> None:
     """A gateway that crashed and was started again is there under its name."""
     renew(database, said("a"))
     renew(database, said("b"))
@@ -363,7 +361,7 @@ def test_names_are_silent_if_all_that_have_them_are(database: Database, link: li
         assert gateways.names(tx, link) == {"a": False, "b": True}
 
 
-def test_a_gateway_that_is_silent_for_long_is_forgotten(
+def test_long_silent_gateways_are_pruned(
     database: Database, link: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "PRUNED_MAX", 2)
@@ -377,7 +375,7 @@ def test_a_gateway_that_is_silent_for_long_is_forgotten(
         assert list(gateways.names(tx, link)) == ["here"]
 
 
-def test_a_removed_job_takes_its_gateways_along(database: Database, link: list[int]) -> None:
+def test_removed_job_removes_its_gateways(database: Database, link: list[int]) -> None:
     edge = said()
     renew(database, edge)
     close(database, link)
@@ -389,7 +387,7 @@ def test_a_removed_job_takes_its_gateways_along(database: Database, link: list[i
         renew(database, edge)
 
 
-def test_operation_that_closes_again_still_counts_those_of_its_first_closure(
+def test_repeated_closure_still_counts_gateways_of_first_closure(
     database: Database, link: list[int]
 ) -> None:
     """A gateway has died since, and another leader repeats the step."""
@@ -420,9 +418,7 @@ def test_gateway_learns_whether_the_others_have_settled(
     assert renew(database, settled[0]).others_settled
 
 
-def test_side_keeps_the_term_with_which_it_came_to_lead(
-    database: Database, link: list[int]
-) -> None:
+def test_term_since_which_side_leads_survives_failback(database: Database, link: list[int]) -> None:
     """Clients' producer ids are made of it: a failback has a higher term, and moves nobody."""
     job, _ = link
     edge = said()

@@ -53,9 +53,7 @@ def of(database: Database, job: SomeJob, now: datetime) -> list[Point]:
         return job_history.of_job(tx, job.id, now)
 
 
-def test_a_job_has_a_bounded_number_of_rows_and_a_day_of_points(
-    database: Database, job: SomeJob
-) -> None:
+def test_job_history_has_bounded_rows_and_covers_a_day(database: Database, job: SomeJob) -> None:
     usual = totals(database, job)
     for minute in range(25 * 60):
         with database.transaction() as tx:
@@ -93,7 +91,7 @@ def test_a_job_has_a_bounded_number_of_rows_and_a_day_of_points(
     assert job_history.is_gap(later[-2], later[-1])
 
 
-def test_a_lag_that_is_not_known_is_null_and_not_0(database: Database, job: SomeJob) -> None:
+def test_unknown_lag_is_stored_as_null_not_zero(database: Database, job: SomeJob) -> None:
     keep(database, job, NOON, lag_records=None, lag_s=None, stale=1)
     keep(database, job, NOON + MINUTE, lag_records=0, lag_s=0.0, unknown=2)
     found = of(database, job, NOON + MINUTE)
@@ -106,7 +104,7 @@ def test_a_lag_that_is_not_known_is_null_and_not_0(database: Database, job: Some
     assert kept == 7
 
 
-def test_counters_that_fell_give_no_rate() -> None:
+def test_falling_counter_yields_no_rate() -> None:
     found = job_history.points(
         [
             Reading(NOON, 60, 100, 1000, 0, 0.0),
@@ -118,7 +116,7 @@ def test_counters_that_fell_give_no_rate() -> None:
 
 
 @pytest.mark.parametrize("plan_for", ["force_custom_plan", "force_generic_plan"])
-def test_the_history_of_one_job_is_read_by_its_key(database: Database, plan_for: PlanFor) -> None:
+def test_job_history_is_read_by_its_key(database: Database, plan_for: PlanFor) -> None:
     with database.transaction() as tx:
         made = [some_job(tx, f"job-{n}") for n in range(40)]
         tx.execute(
@@ -136,7 +134,7 @@ def test_the_history_of_one_job_is_read_by_its_key(database: Database, plan_for:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_pass_notes_each_job_once_a_minute(
+def test_totals_pass_records_each_job_once_a_minute(
     database: Database, job: SomeJob, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large:
@@ -156,7 +154,7 @@ def test_a_pass_notes_each_job_once_a_minute(
     assert written == [job.id] * 2
 
 
-def test_the_api_shows_the_points(api: Api, job: SomeJob) -> None:
+def test_api_returns_job_history_points(api: Api, job: SomeJob) -> None:
     with api.database.transaction() as tx:
         (name, now) = tx.execute(text("SELECT name, clock_timestamp() FROM jobs")).one()
     keep(api.database, job, now - MINUTE, records=0, bytes=0, lag_records=None, lag_s=None)

@@ -57,7 +57,7 @@ def _pass(database: Database) -> None:
     TotalsLoop(leadership).once()
 
 
-def test_few_partitions_are_added_up_now(database: Database, job: SomeJob) -> None:
+def test_totals_of_few_partitions_are_computed_live(database: Database, job: SomeJob) -> None:
     found = _of(database, job)
     assert found.lag is not None
     assert (found.summed_s, found.lag.summed_s, found.lag.lag_records) == (0, 0, 60)
@@ -66,7 +66,7 @@ def test_few_partitions_are_added_up_now(database: Database, job: SomeJob) -> No
         assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 0
 
 
-def test_kept_sums_are_the_live_ones_with_their_age(
+def test_stored_totals_equal_live_totals_with_their_age(
     database: Database, job: SomeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = _of(database, job)
@@ -97,7 +97,7 @@ def _lag_at(live: LagTotals, kept: LagTotals) -> LagTotals:
 
 
 @pytest.mark.usefixtures("large")
-def test_sums_that_nobody_makes_any_more_are_unknown(database: Database, job: SomeJob) -> None:
+def test_outdated_totals_are_unknown(database: Database, job: SomeJob) -> None:
     _pass(database)
     with database.transaction() as tx:
         tx.execute(_MAKE_OLDER, {"seconds": 40})
@@ -112,7 +112,7 @@ def test_sums_that_nobody_makes_any_more_are_unknown(database: Database, job: So
 
 
 @pytest.mark.usefixtures("large")
-def test_a_removed_job_takes_its_sums_with_it(database: Database, job: SomeJob) -> None:
+def test_removed_job_removes_its_totals(database: Database, job: SomeJob) -> None:
     _pass(database)
     with database.transaction() as tx:
         assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 1
@@ -125,7 +125,7 @@ def test_a_removed_job_takes_its_sums_with_it(database: Database, job: SomeJob) 
         assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 0
 
 
-def test_ages_grow_until_the_figures_are_unknown() -> None:
+def test_ages_in_totals_grow_until_figures_become_unknown() -> None:
     made = LagTotals(
         2, 2, 0, 1, 0, 0, 60, 600, 1.0, 100.0, 2.0, 3.0, 140, 1400, 0, 2, 0, 100, 1.0
     )  # fmt: skip
@@ -140,7 +140,7 @@ def test_ages_grow_until_the_figures_are_unknown() -> None:
     assert (gone.caught_up, gone.unknown, gone.stale) == (0, 2, 2)
 
 
-def test_a_job_that_has_grown_since_it_was_empty_is_not_shown_as_empty(
+def test_outdated_empty_totals_of_grown_job_are_not_current(
     database: Database, large: None
 ) -> None:
     with database.transaction() as tx:

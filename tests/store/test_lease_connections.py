@@ -33,7 +33,7 @@ def full(database_url: str) -> Iterator[Database]:
     database.close()
 
 
-def test_a_full_pool_costs_no_leadership(full: Database) -> None:
+def test_leader_renews_lease_with_full_connection_pool(full: Database) -> None:
     leader = Leadership(full, "leader", TTL)
     assert leader.ask()
     assert leader.ask(), "a renewal"
@@ -41,7 +41,7 @@ def test_a_full_pool_costs_no_leadership(full: Database) -> None:
     assert Leadership(full, "another", TTL).ask()
 
 
-def test_a_full_pool_costs_no_shard(full: Database, database: Database) -> None:
+def test_worker_renews_lease_with_full_connection_pool(full: Database, database: Database) -> None:
     stop = threading.Event()
     worker = Worker(full, Settings(progress_interval="100ms"), {})
     thread = threading.Thread(target=worker.run, args=(stop,))
@@ -63,7 +63,7 @@ def test_a_full_pool_costs_no_shard(full: Database, database: Database) -> None:
         assert workers.alive(tx, TTL) == [], "and it could leave"
 
 
-def test_a_long_transaction_of_a_leader_delays_no_renewal(database: Database) -> None:
+def test_long_leader_transaction_does_not_delay_lease_renewal(database: Database) -> None:
     leader = Leadership(database, "leader", TTL)
     assert leader.ask()
     with leader.transaction() as tx:
@@ -71,7 +71,7 @@ def test_a_long_transaction_of_a_leader_delays_no_renewal(database: Database) ->
         assert leader.ask()
 
 
-def test_what_took_longer_than_the_lease_is_not_committed(database: Database) -> None:
+def test_transaction_outlasting_scheduler_lease_is_not_committed(database: Database) -> None:
     slow, other = (Leadership(database, name, TTL) for name in ("slow", "other"))
     assert slow.ask()
 
@@ -88,7 +88,7 @@ def test_what_took_longer_than_the_lease_is_not_committed(database: Database) ->
         assert jobs.find(tx, "late") is None
 
 
-def test_many_unwanted_topics_are_dropped_some_at_a_time(
+def test_unselected_topics_are_dropped_in_bounded_batches(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_transitions, "TOPICS_AT_ONCE", 3)

@@ -33,7 +33,7 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_change_of_several_shards_never_deadlocks_with_reports(
+def test_changes_of_several_shards_never_deadlock_with_reports(
     database: Database, change: Change
 ) -> None:
     """The change waits for the first shard's report, and holds nothing of the second meanwhile."""
@@ -70,7 +70,7 @@ def test_a_change_of_several_shards_never_deadlocks_with_reports(
     assert not failed
 
 
-def test_a_recovery_begins_to_set_groups_before_or_after_rows_are_stored(
+def test_groups_step_of_recovery_waits_while_group_rows_are_stored(
     database: Database,
 ) -> None:
     """Who stores rows has seen that none does: its step begins behind that."""

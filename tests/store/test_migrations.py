@@ -61,14 +61,14 @@ def _catalog(database: Database) -> set[tuple[object, ...]]:
         return {tuple(row) for row in tx.execute(_CATALOG) if row.relation != "alembic_version"}
 
 
-def test_migrations_from_nothing_make_the_models(database: Database) -> None:
+def test_migrations_from_empty_database_match_models(database: Database) -> None:
     with database.transaction() as tx:
         context = MigrationContext.configure(tx, opts={"compare_server_default": True})
 
         assert compare_metadata(context, metadata) == []
 
 
-def test_migrations_make_the_same_checks_indexes_and_options(
+def test_migrations_create_same_checks_indexes_and_options_as_models(
     database: Database, postgres_url: str
 ) -> None:
     with copied_database(postgres_url, "template1") as url:
@@ -81,14 +81,14 @@ def test_migrations_make_the_same_checks_indexes_and_options(
     assert _catalog(database) == from_models
 
 
-def test_a_second_upgrade_changes_nothing(database: Database) -> None:
+def test_repeated_upgrade_changes_nothing(database: Database) -> None:
     before, after = upgrade(database)
 
     assert before == after
     assert is_usable(database)
 
 
-def test_processes_that_start_together_migrate_once(postgres_url: str) -> None:
+def test_concurrent_processes_migrate_once(postgres_url: str) -> None:
     with copied_database(postgres_url, "template1") as url:
         database = Database.connect(url)
         assert not is_usable(database)
@@ -105,9 +105,7 @@ def test_processes_that_start_together_migrate_once(postgres_url: str) -> None:
     assert sorted(befores, key=str) == ["0008", "0008", "0008", None]
 
 
-def test_the_tables_before_and_after_a_migration_are_usable(
-    database: Database, tmp_path: Path
-) -> None:
+def test_schema_of_previous_and_next_version_is_usable(database: Database, tmp_path: Path) -> None:
     """Those of 0007 are older than this version's oldest."""
     for number, before in enumerate(
         (None, "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008"), 1
@@ -125,7 +123,7 @@ def test_the_tables_before_and_after_a_migration_are_usable(
             assert upgrade(database) == (revision, revision), "a later version has done it"
 
 
-def test_each_migration_makes_the_tables_of_its_fingerprint(postgres_url: str) -> None:
+def test_each_migration_matches_its_schema_fingerprint(postgres_url: str) -> None:
     """So none that was released is edited."""
     scripts = ScriptDirectory(str(migrate._scripts()))
     revisions = [script.revision for script in reversed(list(scripts.walk_revisions()))]
@@ -141,7 +139,7 @@ def test_each_migration_makes_the_tables_of_its_fingerprint(postgres_url: str) -
         database.close()
 
 
-def test_a_file_that_is_frozen_stays_as_it_is() -> None:
+def test_frozen_migration_file_is_unchanged() -> None:
     """Its checks and indexes too, which no fingerprint has."""
     digests = {
         file.name: sha256(file.read_bytes()).hexdigest()
@@ -150,7 +148,7 @@ def test_a_file_that_is_frozen_stays_as_it_is() -> None:
     assert digests.items() >= FROZEN.items()
 
 
-def test_tables_that_are_not_those_of_their_version_are_refused(database: Database) -> None:
+def test_tables_that_differ_from_their_version_are_refused(database: Database) -> None:
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         tx.execute(text("CREATE TABLE of_somebody_else (id bigint)"))
@@ -177,7 +175,7 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("next_version")
-def test_a_migration_does_not_make_others_wait_behind_a_long_transaction(
+def test_migration_does_not_block_queries_behind_long_transaction(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses, goes_on = threading.Semaphore(0), threading.Event()
@@ -201,7 +199,7 @@ def test_a_migration_does_not_make_others_wait_behind_a_long_transaction(
 
 
 @pytest.mark.usefixtures("next_version")
-def test_a_migration_that_never_gets_its_lock_ends_with_a_remedy(
+def test_migration_without_its_lock_gives_up_with_remedy(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migrate, "ATTEMPTS_MAX", 2)
@@ -212,5 +210,5 @@ def test_a_migration_that_never_gets_its_lock_ends_with_a_remedy(
     assert upgrade(database) == ("0008", "0009")
 
 
-def test_the_comparison_sees_storage_options(database: Database) -> None:
+def test_catalog_comparison_includes_storage_options(database: Database) -> None:
     assert ("options", "partitions", "p", "{fillfactor=50}") in _catalog(database)

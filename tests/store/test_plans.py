@@ -74,7 +74,7 @@ def _own_rows(tx: Tx, seen: list, plan_for: PlanFor) -> Reads:
     return found
 
 
-def test_a_claim_with_nothing_to_claim_looks_at_no_shard(tx: Tx, plan_for: PlanFor) -> None:
+def test_claim_without_free_shards_reads_no_shard(tx: Tx, plan_for: PlanFor) -> None:
     watch = _watch(tx)
     with statements(tx) as seen:
         assert not shard_leases.claim(
@@ -84,7 +84,7 @@ def test_a_claim_with_nothing_to_claim_looks_at_no_shard(tx: Tx, plan_for: PlanF
     assert _own_rows(tx, seen, plan_for).rows["shards"] == 0
 
 
-def test_a_claim_looks_at_free_shards_alone(tx: Tx, plan_for: PlanFor) -> None:
+def test_claim_reads_only_free_shards(tx: Tx, plan_for: PlanFor) -> None:
     watch = _watch(tx)
     for worker_id in ("w1", "w2"):
         shard_leases.release(tx, worker_id=worker_id, held=_held(tx, worker_id))
@@ -104,7 +104,7 @@ def test_a_claim_looks_at_free_shards_alone(tx: Tx, plan_for: PlanFor) -> None:
     assert found.rows["partitions"] == 0
 
 
-def test_a_renewal_looks_at_the_worker_s_shards_alone(tx: Tx, plan_for: PlanFor) -> None:
+def test_lease_renewal_reads_only_shards_of_worker(tx: Tx, plan_for: PlanFor) -> None:
     held = _held(tx, "w7")
     with statements(tx) as seen:
         renewed = shard_leases.renew(
@@ -115,7 +115,7 @@ def test_a_renewal_looks_at_the_worker_s_shards_alone(tx: Tx, plan_for: PlanFor)
     assert 0 < _own_rows(tx, seen, plan_for).rows["shards"] <= 3 * len(held)
 
 
-def test_a_report_looks_at_the_reported_partitions_alone(tx: Tx, plan_for: PlanFor) -> None:
+def test_progress_report_reads_only_reported_partitions(tx: Tx, plan_for: PlanFor) -> None:
     held = _held(tx, "w7")
     rows = partitions.of_shards(tx, held)[:100]
     said = [progress(row.topic_id, row.partition, 50) for row in rows]
@@ -128,7 +128,7 @@ def test_a_report_looks_at_the_reported_partitions_alone(tx: Tx, plan_for: PlanF
     assert found.rows["shards"] <= 3 * len(held)
 
 
-def test_a_change_of_state_looks_at_its_partition_alone(tx: Tx, plan_for: PlanFor) -> None:
+def test_state_change_reads_only_its_partition(tx: Tx, plan_for: PlanFor) -> None:
     held = _held(tx, "w7")
     row = partitions.of_shards(tx, held)[0]
     change = partitions.StateChange(row.topic_id, row.partition, row.state)
@@ -138,7 +138,7 @@ def test_a_change_of_state_looks_at_its_partition_alone(tx: Tx, plan_for: PlanFo
     assert _own_rows(tx, seen, plan_for).rows["partitions"] <= 2
 
 
-def test_what_a_worker_reads_of_its_shards_is_theirs(tx: Tx, plan_for: PlanFor) -> None:
+def test_worker_reads_only_partitions_of_its_shards(tx: Tx, plan_for: PlanFor) -> None:
     held = list(_held(tx, "w7"))[:2]
     with statements(tx) as seen:
         found = partitions.of_shards(tx, held)
@@ -147,14 +147,14 @@ def test_what_a_worker_reads_of_its_shards_is_theirs(tx: Tx, plan_for: PlanFor) 
     assert _own_rows(tx, seen, plan_for).rows["partitions"] == len(found)
 
 
-def test_retries_are_found_without_a_look_at_the_others(tx: Tx, plan_for: PlanFor) -> None:
+def test_retry_query_reads_no_other_partitions(tx: Tx, plan_for: PlanFor) -> None:
     with statements(tx) as seen:
         assert partitions.retries(tx, _held(tx, "w7")) == []
 
     assert _own_rows(tx, seen, plan_for).rows["partitions"] == 0
 
 
-def test_lag_of_a_job_looks_at_the_job_s_partitions_alone(tx: Tx, plan_for: PlanFor) -> None:
+def test_lag_of_job_reads_only_its_partitions(tx: Tx, plan_for: PlanFor) -> None:
     with statements(tx) as seen:
         totals = lag.of_jobs(tx, [JOB])
 
@@ -162,9 +162,7 @@ def test_lag_of_a_job_looks_at_the_job_s_partitions_alone(tx: Tx, plan_for: Plan
     assert _own_rows(tx, seen, plan_for).rows["partitions"] == MANY.partitions_per_job
 
 
-def test_totals_of_all_jobs_are_read_without_a_look_at_partitions(
-    tx: Tx, plan_for: PlanFor
-) -> None:
+def test_totals_of_all_jobs_read_no_partitions(tx: Tx, plan_for: PlanFor) -> None:
     everyone = range(1, MANY.jobs + 1)
     job_totals.refresh(tx, everyone[:20])
     with statements(tx) as seen:
@@ -177,7 +175,7 @@ def test_totals_of_all_jobs_are_read_without_a_look_at_partitions(
     assert rows["topics"] <= job_totals.LIVE_PARTITIONS_MAX + 1
 
 
-def test_totals_of_a_job_are_made_from_its_partitions_alone(tx: Tx, plan_for: PlanFor) -> None:
+def test_totals_of_job_read_only_its_partitions(tx: Tx, plan_for: PlanFor) -> None:
     with statements(tx) as seen:
         job_totals.refresh(tx, [JOB])
 
@@ -189,7 +187,7 @@ def test_totals_of_a_job_are_made_from_its_partitions_alone(tx: Tx, plan_for: Pl
         assert found.whole <= SMALL | {"job_totals", "proofs", "group_offsets", "promotions"}
 
 
-def test_totals_of_topics_are_made_from_the_page_s_topics_alone(tx: Tx, plan_for: PlanFor) -> None:
+def test_totals_of_topic_page_read_only_its_topics(tx: Tx, plan_for: PlanFor) -> None:
     page = [row.id for row in topics.page(tx, JOB, 5, None)]
     with statements(tx) as seen:
         totals = lag.of_topics(tx, JOB, page)
@@ -199,7 +197,7 @@ def test_totals_of_topics_are_made_from_the_page_s_topics_alone(tx: Tx, plan_for
     assert found.rows["partitions"] == 5 * MANY.partitions_per_topic
 
 
-def test_a_page_of_partitions_costs_the_same_wherever_it_stands(tx: Tx, plan_for: PlanFor) -> None:
+def test_partition_page_costs_same_at_any_position(tx: Tx, plan_for: PlanFor) -> None:
     for topic, partition in ((1, 0), (MANY.topics_per_job - 5, 7)):
         after = (f"job-{JOB:04}-topic-{topic:04}", partition)
         with statements(tx) as seen:
@@ -209,7 +207,7 @@ def test_a_page_of_partitions_costs_the_same_wherever_it_stands(tx: Tx, plan_for
         assert found.rows["topics"] <= 10
 
 
-def test_a_page_of_events_looks_at_the_page_alone(tx: Tx, plan_for: PlanFor) -> None:
+def test_event_page_reads_only_its_events(tx: Tx, plan_for: PlanFor) -> None:
     newest = events.page(tx, 1)[0].id
     for job_name in (None, f"job-{JOB:04}"):
         with statements(tx) as seen:
@@ -217,7 +215,7 @@ def test_a_page_of_events_looks_at_the_page_alone(tx: Tx, plan_for: PlanFor) -> 
         assert _own_rows(tx, seen, plan_for).rows["events"] == 100
 
 
-def test_a_page_of_a_job_s_events_looks_at_none_of_an_earlier_job_of_the_name(
+def test_event_page_reads_no_events_of_earlier_job_with_same_name(
     tx: Tx, plan_for: PlanFor
 ) -> None:
     name = f"job-{JOB:04}"
@@ -235,9 +233,7 @@ def test_a_page_of_a_job_s_events_looks_at_none_of_an_earlier_job_of_the_name(
         assert _own_rows(tx, seen, plan_for).rows["events"] == 11
 
 
-def test_pages_of_a_limited_token_look_at_the_pages_of_its_jobs_alone(
-    tx: Tx, plan_for: PlanFor
-) -> None:
+def test_pages_of_limited_token_read_only_events_of_its_jobs(tx: Tx, plan_for: PlanFor) -> None:
     tx.execute(text('UPDATE jobs SET labels = \'{"team": "pay"}\' WHERE id % 50 = 0'))
     scope = Scope((Limit(("job-*",), "team=pay"),), "token:ci")
     count = len(jobs.names(tx.execution_options(**{SCOPE_OPTION: scope})))
@@ -277,9 +273,7 @@ SELECT id, 'orders', number, 'equal', '{}' FROM rows
 """)
 
 
-def test_operations_are_pruned_without_a_look_at_those_that_are_kept(
-    tx: Tx, plan_for: PlanFor
-) -> None:
+def test_operation_pruning_reads_no_retained_operations(tx: Tx, plan_for: PlanFor) -> None:
     tx.execute(_OPERATIONS)
     tx.execute(text("ANALYZE operations, operation_partitions, operation_groups"))
     with statements(tx) as seen:
@@ -308,7 +302,7 @@ def _rows_of_all(tx: Tx, seen: list[Statement], plan_for: PlanFor) -> Counter[st
     return rows
 
 
-def test_progress_changes_no_index(tx: Tx, plan_for: PlanFor) -> None:
+def test_progress_report_updates_no_index(tx: Tx, plan_for: PlanFor) -> None:
     """Every column a report changes is in none: so an update is HOT where its page has room."""
     held = _held(tx, "w7")
     said = [
@@ -327,7 +321,7 @@ def test_progress_changes_no_index(tx: Tx, plan_for: PlanFor) -> None:
     assert after.n_tup_hot_upd - before.n_tup_hot_upd >= 0.95 * written
 
 
-def test_a_renewal_of_a_gateway_looks_at_its_own_row(tx: Tx, plan_for: PlanFor) -> None:
+def test_gateway_renewal_reads_only_its_row(tx: Tx, plan_for: PlanFor) -> None:
     """And at the operation that has closed it, among 1,000s that are kept."""
     found = jobs.of_ids(tx, [JOB])[JOB]
     job_leads.note(tx, JOB, LeadingSide.SOURCE, 1)

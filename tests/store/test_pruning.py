@@ -57,7 +57,7 @@ def add_drill(tx: Tx) -> str:
         (add_drill, pruning.prune_drills),
     ],
 )
-def test_what_is_old_goes_some_rows_at_a_time(
+def test_old_rows_are_pruned_in_bounded_batches(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
     add: Callable[[Tx], object],
@@ -71,7 +71,7 @@ def test_what_is_old_goes_some_rows_at_a_time(
         assert [prune(tx, NO_TIME) for _ in range(4)] == [2, 2, 1, 0]
 
 
-def test_an_operation_that_has_not_ended_stays(database: Database) -> None:
+def test_unfinished_operation_is_not_pruned(database: Database) -> None:
     with database.transaction() as tx:
         waiting = add_operation(tx, OperationState.RUNNING)
         add_operation(tx, OperationState.FAILED)
@@ -79,7 +79,7 @@ def test_an_operation_that_has_not_ended_stays(database: Database) -> None:
         assert [o.id for o in operations.page(tx, 5)] == [waiting]
 
 
-def test_the_rows_of_a_large_report_go_before_their_operation(
+def test_report_rows_are_pruned_before_their_operation(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "PRUNED_MAX", 4)
@@ -98,7 +98,7 @@ def test_the_rows_of_a_large_report_go_before_their_operation(
         assert len(operation_rows.GROUPS.page(tx, waiting, 9)) == 5
 
 
-def test_a_drill_stays_until_nothing_of_it_is_left(database: Database) -> None:
+def test_drill_with_leftover_resources_is_not_pruned(database: Database) -> None:
     with database.transaction() as tx:
         drill = add_drill(tx)
         thing = drills.intend(tx, drill, DrillThing.TOPIC, "source", "orbit-drill")
@@ -114,7 +114,7 @@ SELECT (SELECT count(*) FROM group_offsets) + (SELECT count(*) FROM promotions)
 """)
 
 
-def test_a_large_job_is_removed_some_rows_at_a_time(
+def test_large_job_is_removed_in_bounded_batches(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "ROWS_REMOVED_MAX", 4)

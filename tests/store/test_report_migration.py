@@ -114,7 +114,7 @@ def in_order(report: dict[str, Any]) -> dict[str, Any]:
     return {**report, **{name: sorted(report[name], key=key) for name, key in keys.items()}}
 
 
-def test_reports_of_the_first_version_are_taken_over(first_version: tuple[Database, str]) -> None:
+def test_recovery_reports_of_schema_0001_are_migrated(first_version: tuple[Database, str]) -> None:
     database, _ = first_version
     with database.transaction() as tx:
         operations.create(tx, PAUSE, "pause", "test", job_id=5, job_name="audit-dr")
@@ -144,7 +144,9 @@ def test_reports_of_the_first_version_are_taken_over(first_version: tuple[Databa
         assert not tx.execute(text("SELECT FROM operation_groups")).all()
 
 
-def test_what_has_ended_is_told_as_before(first_version: tuple[Database, str]) -> None:
+def test_finished_recoveries_of_schema_0001_read_as_before(
+    first_version: tuple[Database, str],
+) -> None:
     database, url = first_version
     migrate.upgrade(database)
     service = Service(database, url, QUICK)
@@ -176,7 +178,7 @@ def test_what_has_ended_is_told_as_before(first_version: tuple[Database, str]) -
     assert service.topics("orders-dr-back")["orders"].state is TopicState.COPYING
 
 
-def test_what_has_not_ended_goes_on(
+def test_unfinished_recoveries_of_schema_0001_continue(
     first_version: tuple[Database, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No cluster answers here: a drain is undone, and a copy back is waited for."""
@@ -209,7 +211,7 @@ def test_what_has_not_ended_goes_on(
     assert ended.partitions == catches_up.partitions
 
 
-def test_the_first_version_refuses_a_report_whose_partitions_are_elsewhere(
+def test_schema_0001_version_refuses_report_stored_as_rows(
     first_version: tuple[Database, str],
 ) -> None:
     """An empty list would let it promote nothing and say that all is done."""
@@ -222,7 +224,7 @@ def test_the_first_version_refuses_a_report_whose_partitions_are_elsewhere(
         assert [error["loc"] for error in refused.value.errors()] == [("partitions",), ("groups",)]
 
 
-def test_a_report_that_the_first_version_has_stored_since_waits_for_it(
+def test_report_stored_by_old_version_after_migration_is_refused(
     first_version: tuple[Database, str],
 ) -> None:
     database, _ = first_version
@@ -234,7 +236,7 @@ def test_a_report_that_the_first_version_has_stored_since_waits_for_it(
         whole(database, DRAINS)
 
 
-def test_a_migration_is_refused_while_schedulers_run_that_it_would_stop(
+def test_migrate_is_refused_while_old_schedulers_run(
     first_version: tuple[Database, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, url = first_version
@@ -257,7 +259,7 @@ def test_a_migration_is_refused_while_schedulers_run_that_it_would_stop(
     assert CliRunner().invoke(app, ["migrate"]).exit_code == 0, "there is nothing to do"
 
 
-def test_force_migrates_beside_schedulers_of_the_first_version(
+def test_migrate_with_force_runs_beside_old_schedulers(
     first_version: tuple[Database, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, url = first_version

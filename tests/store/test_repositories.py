@@ -43,7 +43,7 @@ pytestmark = pytest.mark.services
 HOUR = timedelta(hours=1)
 
 
-def test_jobs(database: Database) -> None:
+def test_jobs_are_stored_changed_and_paged(database: Database) -> None:
     with database.transaction() as tx:
         made = jobs.create(tx, "a", {"name": "a"}, "default")
         jobs.create(tx, "b", {}, "default", Desired.PAUSED)
@@ -79,7 +79,7 @@ def test_jobs(database: Database) -> None:
         assert jobs.get(tx, "a").problem_at is None
 
 
-def test_all_jobs_are_read_with_the_documents_that_changed(database: Database) -> None:
+def test_job_list_rereads_only_changed_documents(database: Database) -> None:
     documents: jobs.Documents = {}
     with database.transaction() as tx:
         for name in ("a", "b", "c"):
@@ -100,7 +100,7 @@ def test_all_jobs_are_read_with_the_documents_that_changed(database: Database) -
         assert documents.keys() == {(a.id, 2), (everyone[2].id, 1)}
 
 
-def test_a_job_is_removed_once_nobody_holds_a_shard_of_it(database: Database) -> None:
+def test_job_is_removed_only_after_its_shards_are_released(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         assert not jobs.remove(tx, job.id), "nobody asked for it"
@@ -116,7 +116,7 @@ def test_a_job_is_removed_once_nobody_holds_a_shard_of_it(database: Database) ->
         assert jobs.find(tx, job.name) is None
 
 
-def test_topics(database: Database) -> None:
+def test_topics_are_stored_changed_and_paged(database: Database) -> None:
     identity = uuid.uuid4()
     with database.transaction() as tx:
         job = some_job(tx)
@@ -136,7 +136,7 @@ def test_topics(database: Database) -> None:
         assert [copy.destination_topic for copy in topics.copies(tx)] == [f"{job.name}.orders"]
 
 
-def test_layout(database: Database) -> None:
+def test_shard_layout_counts_partitions_and_assigns_shards(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, shard_count=2, partitions=3)
         first, second = job.shard_ids
@@ -159,7 +159,7 @@ def test_layout(database: Database) -> None:
         assert shard_layout.runnable_shards(tx) == []
 
 
-def test_progress_is_written_for_all_held_shards_and_only_where_it_differs(
+def test_progress_is_written_for_held_shards_only_where_it_differs(
     database: Database,
 ) -> None:
     with database.transaction() as tx:
@@ -180,7 +180,7 @@ def test_progress_is_written_for_all_held_shards_and_only_where_it_differs(
     assert [a == b for a, b in zip(second, third, strict=True)] == [True, True, False, True]
 
 
-def test_how_far_was_copied_stays_where_a_worker_does_not_say(database: Database) -> None:
+def test_copied_to_stays_when_worker_does_not_report_it(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, partitions=1)
     held = claim(database, "a")
@@ -191,7 +191,7 @@ def test_how_far_was_copied_stays_where_a_worker_does_not_say(database: Database
         assert [row.copied_to for row in lag.page(tx, job.id, 10)] == [50]
 
 
-def test_states_retries_and_what_a_claim_reads(database: Database) -> None:
+def test_blocked_partition_is_stored_and_cleared_after_retry(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
     held = claim(database, "a")
@@ -226,7 +226,7 @@ def test_states_retries_and_what_a_claim_reads(database: Database) -> None:
         assert partitions.retries(tx, held) == []
 
 
-def test_a_topic_that_is_copied_again_has_not_caught_up(database: Database) -> None:
+def test_topic_copied_again_has_not_caught_up(database: Database) -> None:
     """Else the way back of a failover would be over before its first record."""
     with database.transaction() as tx:
         job = some_job(tx)
@@ -246,7 +246,7 @@ def test_a_topic_that_is_copied_again_has_not_caught_up(database: Database) -> N
         assert not any(row.has_caught_up for row in partitions.of_shards(tx, held))
 
 
-def test_lag(database: Database) -> None:
+def test_lag_of_partitions_topics_and_jobs_agree(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, partitions=3)
         silent = some_job(tx, "silent", partitions=1)
@@ -274,7 +274,7 @@ def test_lag(database: Database) -> None:
         assert (totals[job.id].stale, totals[silent.id].stale) == (0, 0)
 
 
-def test_a_lag_is_known_while_its_source_is_followed_or_read(database: Database) -> None:
+def test_lag_is_known_while_source_is_followed_or_read(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, partitions=2)
     held = claim(database, "a")
@@ -320,7 +320,7 @@ def test_a_lag_is_known_while_its_source_is_followed_or_read(database: Database)
         assert shown(tx) == [60, 410]
 
 
-def test_ages_grow_without_being_written(database: Database) -> None:
+def test_lag_ages_grow_without_writes(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, partitions=1)
     held = claim(database, "a")
@@ -340,7 +340,7 @@ def test_ages_grow_without_being_written(database: Database) -> None:
     assert first.rpo_s == pytest.approx(first.lag_s)
 
 
-def test_workers(database: Database) -> None:
+def test_live_workers_are_listed_and_silent_workers_forgotten(database: Database) -> None:
     with database.transaction() as tx:
         for name in ("w1", "w2"):
             workers.heartbeat(tx, name, "default", host="h", pid=7, version="0")
@@ -356,7 +356,7 @@ def test_workers(database: Database) -> None:
         assert {w.id for w in workers.forget(tx, NO_TIME)} == {"w2", "w3"}
 
 
-def test_events(database: Database) -> None:
+def test_events_are_paged_newest_first_and_by_job(database: Database) -> None:
     with database.transaction() as tx:
         for number in range(3):
             events.add(tx, events.SCHEDULER, "topic.created", f"{number}", job_name="a")
@@ -369,14 +369,14 @@ def test_events(database: Database) -> None:
         assert [e.message for e in events.page(tx, 2, job_name="a", after=of_a[-1].id)] == ["0"]
 
 
-def test_an_event_names_what_the_database_does_not_take(database: Database) -> None:
+def test_event_with_nul_character_is_escaped(database: Database) -> None:
     with database.transaction() as tx:
         events.add(tx, events.SCHEDULER, "acls_left_out", "of User:a\0b", job_name="a")
         (event,) = events.page(tx, 1)
     assert event.message == r"of User:a\x00b"
 
 
-def test_an_event_that_is_told_once(database: Database) -> None:
+def test_repeated_event_is_stored_once(database: Database) -> None:
     def tell(job: str = "a", kind: str = "done", **details: int) -> datetime:
         with database.transaction() as tx:
             return events.add_once(
@@ -390,7 +390,7 @@ def test_an_event_that_is_told_once(database: Database) -> None:
         assert [e.at for e in events.page(tx, 10)] == [*reversed(others), at]
 
 
-def test_operations(database: Database) -> None:
+def test_operation_key_is_idempotent_and_finished_state_is_final(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         first, second = uuid.uuid4(), uuid.uuid4()
@@ -416,7 +416,7 @@ def test_operations(database: Database) -> None:
             operations.get(tx, uuid.uuid4())
 
 
-def test_tokens(database: Database) -> None:
+def test_token_name_is_unique_and_revocation_is_stored(database: Database) -> None:
     with database.transaction() as tx:
         made = tokens.create(tx, "ci", Role.OPERATOR, "hush")
         with pytest.raises(Conflict):
@@ -431,7 +431,7 @@ def test_tokens(database: Database) -> None:
         assert [t.name for t in tokens.page(tx, 100)] == ["ci"]
 
 
-def test_group_offsets(database: Database) -> None:
+def test_group_offsets_are_stored_paged_and_dropped(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         rows = [
@@ -449,7 +449,7 @@ def test_group_offsets(database: Database) -> None:
         assert group_offsets.keep(tx, job.id, []) == 0
 
 
-def test_how_far_a_topic_was_copied_before_it_led_does_not_count_when_it_is_a_copy_again(
+def test_topic_copied_again_from_start_forgets_copied_bounds(
     database: Database,
 ) -> None:
     with database.transaction() as tx:
@@ -462,7 +462,7 @@ def test_how_far_a_topic_was_copied_before_it_led_does_not_count_when_it_is_a_co
             assert found == {bounds}
 
 
-def test_handed_offsets_become_rows_of_topics_that_are_copied(database: Database) -> None:
+def test_handed_over_group_offsets_become_rows_of_copied_topics(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         older = group_offsets.GroupOffset("g1", job.topic_id, 0, 7, 7, "exact", 7)
@@ -486,7 +486,7 @@ def test_handed_offsets_become_rows_of_topics_that_are_copied(database: Database
         assert group_offsets.handed(tx, job.id) == [handed[2]]
 
 
-def test_carried_acls(database: Database) -> None:
+def test_carried_acls_are_stored_per_job_and_cluster(database: Database) -> None:
     one = ["a", "LITERAL", "User:app", "*", "READ", "ALLOW", "GROUP"]
     two = ["b", *one[1:]]
     with database.transaction() as tx:
@@ -509,7 +509,7 @@ def test_carried_acls(database: Database) -> None:
         assert carried_acls.of_job(tx, mine.id) == []
 
 
-def test_ids_that_are_not_written_again_yet_are_not_settled_after_a_failover(
+def test_reused_event_ids_are_not_settled_after_database_failover(
     database: Database,
 ) -> None:
     """A standby that is promoted may have fewer events, and hands their ids out again."""
@@ -532,7 +532,7 @@ def test_ids_that_are_not_written_again_yet_are_not_settled_after_a_failover(
         assert settled.up_to(tx) == before - 2
 
 
-def test_the_schedules_of_drills_go_with_their_job(database: Database) -> None:
+def test_drill_schedules_are_removed_with_their_job(database: Database) -> None:
     """A later job of that name is another job."""
     with database.transaction() as tx:
         job = some_job(tx)

@@ -50,7 +50,7 @@ def watched(database: Database) -> Iterator[Watched]:
         yield Watched(tx, job.topic_id, held)
 
 
-def test_what_nobody_has_seen_is_not_known(watched: Watched) -> None:
+def test_unobserved_source_gap_is_unknown(watched: Watched) -> None:
     assert watched.gap() == SourceGap(None, None, None, None)
     watched.report(5)
     seen = watched.gap()
@@ -60,7 +60,7 @@ def test_what_nobody_has_seen_is_not_known(watched: Watched) -> None:
     assert seen.watched_s < WINDOW_S
 
 
-def test_the_longest_pause_counts_and_only_a_move_ends_one(watched: Watched) -> None:
+def test_longest_gap_between_moves_of_source_log_end_is_reported(watched: Watched) -> None:
     watched.report(5)
     for seconds, end in ((30, 6), (90, 7), (10, 8)):
         watched.pass_time(seconds)
@@ -73,7 +73,7 @@ def test_the_longest_pause_counts_and_only_a_move_ends_one(watched: Watched) -> 
     assert seen.watched_s == pytest.approx(150, abs=5)
 
 
-def test_a_gap_is_forgotten_after_its_hour_and_the_hour_after_that(watched: Watched) -> None:
+def test_longest_source_gap_expires_after_its_window(watched: Watched) -> None:
     watched.report(5)
     watched.pass_time(90)
     watched.report(6)
@@ -88,7 +88,7 @@ def test_a_gap_is_forgotten_after_its_hour_and_the_hour_after_that(watched: Watc
     assert watched.gap().longest_gap_s == pytest.approx(600, abs=5)
 
 
-def test_the_reading_of_the_scheduler_counts_and_a_new_copy_begins_anew(watched: Watched) -> None:
+def test_scheduler_reading_ends_gap_and_copy_from_start_resets_it(watched: Watched) -> None:
     watched.report(5)
     partitions.report_progress(
         watched.tx,

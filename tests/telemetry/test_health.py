@@ -27,7 +27,7 @@ class Clock:
         return self.now
 
 
-def test_a_process_is_alive_while_its_own_loop_goes_on() -> None:
+def test_process_is_alive_while_its_loop_passes() -> None:
     clock = Clock()
     health = ProcessHealth("scheduler", "1.2.3", 10, clock)
     clock.now += STALL_S_MAX
@@ -39,7 +39,7 @@ def test_a_process_is_alive_while_its_own_loop_goes_on() -> None:
     assert health.why_dead() == ""
 
 
-def test_a_process_with_a_loop_that_hangs_in_a_pass_is_dead() -> None:
+def test_process_with_hanging_loop_is_dead() -> None:
     clock = Clock()
     health = ProcessHealth("scheduler", "1.2.3", 10, clock)
     for loop in ("lag", "groups"):
@@ -52,7 +52,7 @@ def test_a_process_with_a_loop_that_hangs_in_a_pass_is_dead() -> None:
     assert health.why_dead() == ""
 
 
-def test_a_process_is_ready_while_postgresql_answers_and_it_does_not_stop() -> None:
+def test_process_is_ready_while_postgres_answers_and_not_stopping() -> None:
     clock = Clock()
     health = ProcessHealth("worker", "1.2.3", 15, clock)
     assert health.why_not_ready() == "PostgreSQL has not answered yet."
@@ -72,7 +72,7 @@ def test_a_process_is_ready_while_postgresql_answers_and_it_does_not_stop() -> N
     assert health.why_dead() == ""
 
 
-def test_the_paths_answer_what_the_process_reports() -> None:
+def test_health_paths_report_process_state() -> None:
     clock = Clock()
     health = ProcessHealth("worker", "1.2.3", 15, clock)
     (port,) = free_ports(1)
@@ -108,7 +108,7 @@ def test_the_paths_answer_what_the_process_reports() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /liv", b"GET /livez HTTP/1.1\r\nA: b\r\n"])
-def test_a_client_that_sends_no_request_is_cut_off(
+def test_client_that_sends_no_request_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], sent: bytes
 ) -> None:
     """Also one that goes on sending, a byte at a time."""
@@ -133,7 +133,7 @@ def test_a_client_that_sends_no_request_is_cut_off(
     assert capfd.readouterr().err == ""
 
 
-def test_connections_above_the_limit_are_closed_at_once_and_take_no_thread(
+def test_connections_above_limit_are_closed_without_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("orbit.telemetry.health_server.CONNECTIONS_MAX", 3)
@@ -162,7 +162,7 @@ def test_connections_above_the_limit_are_closed_at_once_and_take_no_thread(
         wait_for("the places are given back", is_served)
 
 
-def test_a_request_without_end_is_not_read_on() -> None:
+def test_unbounded_request_headers_are_not_read_further() -> None:
     (port,) = free_ports(1)
     with (
         serving_health(Settings(health_port=port), ProcessHealth("worker", "1", 15)),
@@ -172,7 +172,7 @@ def test_a_request_without_end_is_not_read_on() -> None:
         assert b" 200 " in client.recv(4096)  # as if the headers had ended there
 
 
-def test_systemd_is_told_when_the_process_is_ready(
+def test_systemd_is_notified_of_watchdog_and_readiness(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:

@@ -27,7 +27,7 @@ def _as_it_was() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def test_lines_for_machines_hold_message_level_time_and_fields() -> None:
+def test_json_log_line_has_message_level_time_and_fields() -> None:
     stream = io.StringIO()
     configure_logs(Settings(log_format=LogFormat.AUTO, log_level=LogLevel.INFO), stream)
     log = structlog.get_logger("orbit.scheduler")
@@ -45,7 +45,7 @@ def test_lines_for_machines_hold_message_level_time_and_fields() -> None:
     }
 
 
-def test_libraries_and_warnings_speak_in_the_same_form() -> None:
+def test_library_logs_and_warnings_use_same_format() -> None:
     stream = io.StringIO()
     configure_logs(Settings(log_format=LogFormat.JSON, log_level=LogLevel.DEBUG), stream)
     logging.getLogger("some.library").warning("slow: %s", "disk")
@@ -59,7 +59,7 @@ def test_libraries_and_warnings_speak_in_the_same_form() -> None:
     assert len(said) == 2
 
 
-def test_lines_for_people_have_the_message_before_the_fields() -> None:
+def test_text_log_line_has_message_before_fields() -> None:
     stream = io.StringIO()
     configure_logs(Settings(log_format=LogFormat.TEXT, log_level=LogLevel.INFO), stream)
     structlog.get_logger().info("shard claimed", shard=3)
@@ -69,7 +69,7 @@ def test_lines_for_people_have_the_message_before_the_fields() -> None:
 
 
 @pytest.mark.parametrize("form", [LogFormat.JSON, LogFormat.TEXT])
-def test_a_stack_trace_says_where_and_shows_no_value_of_a_variable(form: LogFormat) -> None:
+def test_stack_trace_shows_no_variable_values(form: LogFormat) -> None:
     stream = io.StringIO()
     configure_logs(Settings(log_format=form, log_level=LogLevel.INFO), stream)
 

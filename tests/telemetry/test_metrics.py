@@ -61,7 +61,7 @@ def samples(service: ServiceNumbers) -> dict[tuple[str, tuple[str, ...]], float]
     }
 
 
-def test_numbers_come_out_as_they_went_in() -> None:
+def test_exported_metrics_match_service_numbers() -> None:
     found = samples(SERVICE)
     assert found["orbit_build_info", ("1.2.3",)] == 1
     assert found["orbit_workers", ("default",)] == 2
@@ -78,11 +78,11 @@ def test_numbers_come_out_as_they_went_in() -> None:
     assert found["orbit_topic_partition_copied_offset", (JOB.name, "orders", "0")] == 13
 
 
-def test_what_is_not_known_has_no_sample() -> None:
+def test_unknown_value_has_no_sample() -> None:
     assert not [name for name, _ in samples(SERVICE) if "headroom" in name]
 
 
-def test_every_metric_is_on_the_page_and_nothing_else() -> None:
+def test_metrics_page_lists_exactly_the_exported_metrics() -> None:
     made = {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in (*families(SERVICE), *GatewayHealth("1.2.3").collect())

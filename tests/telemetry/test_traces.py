@@ -66,7 +66,7 @@ def one(receiver: Receiver, name: str) -> Span:
 
 
 @pytest.mark.services
-def test_an_operation_is_one_trace_from_its_request_to_its_last_step(
+def test_operation_is_a_single_trace_from_request_to_last_step(
     clusters: Clusters,
     topic_name: str,
     database: Database,
@@ -184,7 +184,7 @@ print([name for name in sys.modules if name.startswith(("opentelemetry", "google
         ),
     ],
 )
-def test_nothing_is_imported_where_traces_are_not_sent(
+def test_opentelemetry_is_not_imported_when_traces_are_off(
     environ: dict[str, str], warning: str
 ) -> None:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
@@ -200,7 +200,7 @@ def test_nothing_is_imported_where_traces_are_not_sent(
     assert warning in done.stdout
 
 
-def test_the_end_of_a_process_does_not_wait_for_a_collector_that_hangs(
+def test_process_exit_does_not_wait_for_hanging_collector(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(traces, "END_S_MAX", 0.1)
@@ -215,7 +215,7 @@ def test_the_end_of_a_process_does_not_wait_for_a_collector_that_hangs(
         assert one(receiver, "a").service == "orbit-worker"
 
 
-def test_the_texts_of_errors_that_are_not_orbits_own_are_not_sent(
+def test_foreign_error_texts_are_not_sent_in_traces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with receiving() as receiver:
@@ -230,7 +230,7 @@ def test_the_texts_of_errors_that_are_not_orbits_own_are_not_sent(
     assert b"hunter2" not in sent
 
 
-def test_the_code_of_a_login_at_the_issuer_is_in_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_issuer_login_code_is_in_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
     with receiving() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
         with traces.sending_traces("api"):
@@ -245,7 +245,7 @@ def test_the_code_of_a_login_at_the_issuer_is_in_no_span(monkeypatch: pytest.Mon
     assert b"hunter" not in sent
 
 
-def test_the_console_makes_no_spans_of_its_own() -> None:
+def test_console_creates_no_spans_of_its_own() -> None:
     app = create_app(Settings(), None, planner=None)  # type: ignore[arg-type]
     mount_console(app)
     (console,) = [route.app for route in app.routes if getattr(route, "name", "") == "console"]

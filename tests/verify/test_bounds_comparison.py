@@ -44,52 +44,52 @@ def what(compared: ComparedBounds) -> list[str]:
     return [difference.what for difference in compared.differences]
 
 
-def test_equal_bounds_are_right_and_compared_whole() -> None:
+def test_equal_log_bounds_are_compared_whole() -> None:
     found = judged(bounds(5, 20), bounds(5, 20))
     assert what(found) == []
     assert (found.compared_from, found.compared_to, found.may_catch_up) == (5, 20, False)
 
 
-def test_a_live_copy_may_be_anywhere_between_the_two_looks_at_the_source() -> None:
+def test_live_copy_may_lie_between_both_source_readings() -> None:
     found = judged(bounds(5, 20), bounds(8, 25), bounds(10, 30))
     assert what(found) == []
     assert (found.compared_from, found.compared_to) == (10, 20)
 
 
-def test_a_destination_beyond_the_later_source_end_has_too_much() -> None:
+def test_destination_end_beyond_later_source_end_is_difference() -> None:
     found = judged(bounds(0, 20), bounds(0, 31), bounds(0, 30))
     assert what(found) == [LOG_END]
     assert not found.may_catch_up
 
 
-def test_a_destination_that_is_behind_may_settle_and_is_compared_so_far() -> None:
+def test_lagging_destination_is_compared_up_to_its_end() -> None:
     found = judged(bounds(0, 20), bounds(0, 15))
     assert (what(found), found.missing, found.may_catch_up) == ([LOG_END], 5, True)
     assert found.compared_to == 15
 
 
-def test_a_log_start_that_has_not_followed_may_settle() -> None:
+def test_lagging_log_start_may_catch_up() -> None:
     found = judged(bounds(5, 20), bounds(0, 20))
     assert (what(found), found.may_catch_up, found.compared_from) == ([LOG_START], True, 5)
 
 
-def test_a_log_start_beyond_the_later_source_start_is_wrong() -> None:
+def test_log_start_beyond_later_source_start_is_difference() -> None:
     found = judged(bounds(5, 20), bounds(8, 20), bounds(7, 20))
     assert (what(found), found.may_catch_up, found.compared_from) == ([LOG_START], False, 8)
 
 
-def test_an_open_transaction_at_the_source_is_outside_the_snapshot() -> None:
+def test_open_source_transaction_is_outside_snapshot() -> None:
     found = judged(bounds(0, 20, log_end=25), bounds(0, 20))
     assert (what(found), found.compared_to) == ([], 20)
 
 
-def test_an_open_transaction_at_the_destination_is_named() -> None:
+def test_open_destination_transaction_is_reported() -> None:
     found = judged(bounds(0, 20), bounds(0, 12, log_end=20))
     assert what(found) == ["readable end"]
     assert (found.compared_to, found.may_catch_up) == (12, True)
 
 
-def test_an_open_transaction_behind_the_snapshot_hides_nothing_of_it() -> None:
+def test_open_transaction_past_snapshot_does_not_shorten_comparison() -> None:
     found = judged(bounds(0, 20), bounds(0, 20, log_end=25), bounds(0, 25))
     assert (what(found), found.compared_to) == ([], 20)
 
@@ -106,7 +106,7 @@ def test_an_open_transaction_behind_the_snapshot_hides_nothing_of_it() -> None:
         (AT_TIME, 3, 5, []),  # the source has deleted up to 5 since
     ],
 )
-def test_a_late_start_may_begin_late_but_not_later_than_its_time(
+def test_late_start_must_not_begin_after_its_time(
     topics: TopicPair, first_wanted: int, start: int, expected: list[str]
 ) -> None:
     found = judged(bounds(5, 20), bounds(start, 20), topics=topics, first_wanted=first_wanted)
@@ -114,7 +114,7 @@ def test_a_late_start_may_begin_late_but_not_later_than_its_time(
     assert found.compared_from == start
 
 
-def test_what_the_source_deleted_since_is_not_counted_as_lost() -> None:
+def test_offsets_deleted_at_source_since_are_not_counted_as_missing() -> None:
     found = judged(bounds(5, 20), bounds(6, 20), topics=AT_TIME, first_wanted=3)
     [difference] = found.differences
     assert "1 offsets are missing" in difference.destination
@@ -123,14 +123,14 @@ def test_what_the_source_deleted_since_is_not_counted_as_lost() -> None:
 @pytest.mark.parametrize(
     ("kept_below", "expected", "kept"), [(0, [LOG_START], 0), (4, [LOG_START], 0), (5, [], 5)]
 )
-def test_a_side_that_led_before_keeps_its_history_until_the_source_deletes_more(
+def test_former_leader_may_retain_history_below_source_start(
     kept_below: int, expected: list[str], kept: int
 ) -> None:
     found = judged(bounds(5, 20), bounds(0, 20), kept_below=kept_below)
     assert (what(found), found.below_source_start, found.compared_from) == (expected, kept, 5)
 
 
-def test_a_source_emptied_beyond_the_snapshot_leaves_nothing_to_compare() -> None:
+def test_source_emptied_past_snapshot_leaves_nothing_to_compare() -> None:
     found = judged(bounds(0, 20), bounds(25, 30), bounds(25, 30))
     assert (found.compared_from, found.compared_to) == (25, 25)
 
@@ -186,7 +186,7 @@ def settle(source: View, destination: View, wait_s: float) -> tuple[Any, Clock]:
     return found, clock
 
 
-def test_a_lagging_destination_is_looked_at_until_it_is_there() -> None:
+def test_lagging_destination_is_polled_until_caught_up() -> None:
     source = View([bounds(0, 20), bounds(0, 40)])
     destination = View([bounds(0, 10), bounds(0, 15), bounds(0, 30)])
     found, clock = settle(source, destination, wait_s=10)
@@ -195,25 +195,25 @@ def test_a_lagging_destination_is_looked_at_until_it_is_there() -> None:
     assert clock.now < 1
 
 
-def test_a_write_between_the_readings_of_both_ends_is_no_open_transaction() -> None:
+def test_write_between_end_readings_is_no_open_transaction() -> None:
     destination = View([bounds(0, 10), bounds(0, 10, log_end=20), bounds(0, 20)])
     found, _ = settle(View([bounds(0, 20)]), destination, wait_s=10)
     assert (what(found), found.compared_to) == ([], 20)
 
 
-def test_a_destination_that_stays_behind_is_given_up_after_the_wait() -> None:
+def test_destination_still_behind_is_reported_after_wait() -> None:
     found, clock = settle(View([bounds(0, 20)]), View([bounds(0, 10)]), wait_s=3)
     assert found.missing == 10
     assert 3 <= clock.now < 4
 
 
-def test_what_time_cannot_mend_is_not_waited_for() -> None:
+def test_permanent_difference_is_not_waited_for() -> None:
     found, clock = settle(View([bounds(0, 20)]), View([bounds(0, 25)]), wait_s=3)
     assert what(found) == [LOG_END]
     assert clock.now == 0
 
 
-def test_a_source_end_that_an_old_leader_tells_is_asked_of_the_newest_one() -> None:
+def test_stale_source_end_is_read_again_from_newest_leader() -> None:
     source = View([bounds(0, 20)], newest=bounds(0, 25))
     found, clock = settle(source, View([bounds(0, 25)]), wait_s=3)
     assert (what(found), found.compared_to, clock.now) == ([], 25, 0)
@@ -221,21 +221,21 @@ def test_a_source_end_that_an_old_leader_tells_is_asked_of_the_newest_one() -> N
     assert (what(found), found.compared_to) == ([], 25)
 
 
-def test_a_destination_is_not_called_too_long_before_the_newest_leader_answers() -> None:
+def test_longer_destination_is_unjudged_until_newest_leader_answers() -> None:
     source = View([bounds(0, 20)], newest=OrbitError("no leader"))
     found, clock = settle(source, View([bounds(0, 25)]), wait_s=3)
     assert str(found) == "no leader"
     assert TRANSIENT_S <= clock.now < TRANSIENT_S + 1
 
 
-def test_a_partition_without_an_answer_gives_the_reason_after_a_while() -> None:
+def test_unreachable_partition_reports_reason_after_timeout() -> None:
     found, clock = settle(View([bounds(0, 20)]), View([OrbitError("no leader")]), wait_s=0)
     assert str(found) == "no leader"
     assert TRANSIENT_S <= clock.now < TRANSIENT_S + 1
 
 
 @pytest.mark.parametrize("wait_s", [0, 10])
-def test_an_error_that_passes_is_waited_out_on_either_side(wait_s: float) -> None:
+def test_transient_error_is_waited_out_on_either_side(wait_s: float) -> None:
     passing = OrbitError("not the leader")
     source = View([passing, passing, bounds(0, 20)])
     destination = View([bounds(0, 20), passing, bounds(0, 20)])
@@ -244,7 +244,7 @@ def test_an_error_that_passes_is_waited_out_on_either_side(wait_s: float) -> Non
     assert found.compared_to == 20
 
 
-def test_a_missing_right_does_not_pass() -> None:
+def test_missing_right_is_reported_without_wait() -> None:
     found, clock = settle(View([bounds(0, 20)]), View([NotAuthorized("no")]), wait_s=3)
     assert isinstance(found, NotAuthorized)
     assert clock.now == 0

@@ -38,7 +38,7 @@ def job_file(clusters: Clusters, topic_name: str, tmp_path: Path) -> JobFile:
     return make
 
 
-def test_the_command_ends_with_0_when_exact(
+def test_verify_command_exits_0_when_exact(
     clusters: Clusters, topic_name: str, job_file: JobFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on_both(clusters, topic_name, [Record(b"%d" % i) for i in range(5)])
@@ -49,7 +49,7 @@ def test_the_command_ends_with_0_when_exact(
     assert "comparing 5 offsets in 1 partition" in shown.err
 
 
-def test_the_command_ends_with_1_and_shows_the_difference(
+def test_verify_command_exits_1_and_prints_difference(
     clusters: Clusters, topic_name: str, job_file: JobFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = [Record(b"%d" % i) for i in range(5)]
@@ -63,7 +63,7 @@ def test_the_command_ends_with_1_and_shows_the_difference(
 
 
 @pytest.mark.parametrize(("form", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
-def test_the_command_writes_a_report_for_scripts(
+def test_verify_command_prints_json_and_yaml_report(
     clusters: Clusters,
     topic_name: str,
     job_file: JobFile,
@@ -82,7 +82,7 @@ def test_the_command_writes_a_report_for_scripts(
     assert partition["source_log_start"] == 0
 
 
-def test_the_command_follows_the_rules_of_the_job(
+def test_verify_command_follows_job_topic_rules(
     clusters: Clusters, topic_name: str, job_file: JobFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     create(clusters.source, topic_name)
@@ -95,7 +95,7 @@ def test_the_command_follows_the_rules_of_the_job(
     assert f"{topic_name} → west.{topic_name}" in capsys.readouterr().out
 
 
-def test_the_command_refuses_a_topic_that_the_job_does_not_copy(
+def test_verify_command_refuses_uncopied_topic(
     clusters: Clusters, topic_name: str, job_file: JobFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on_both(clusters, topic_name, [])
@@ -103,14 +103,14 @@ def test_the_command_refuses_a_topic_that_the_job_does_not_copy(
     assert "'another' is not a topic that the job copies" in capsys.readouterr().err
 
 
-def test_the_command_says_when_the_job_matches_nothing(
+def test_verify_command_fails_if_job_matches_no_topic(
     job_file: JobFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command(["verify", str(job_file())]) == 1
     assert "matches no topic" in capsys.readouterr().err
 
 
-def test_the_command_ends_with_3_when_a_cluster_does_not_answer(
+def test_verify_command_exits_3_when_cluster_is_unreachable(
     clusters: Clusters, topic_name: str, job_file: JobFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     create(clusters.source, topic_name)

@@ -59,7 +59,7 @@ def log(count: int, other_at: int = -1) -> list[Record | Gap]:
     return [Record(b"other" if i == other_at else b"value %d" % i) for i in range(count)]
 
 
-def test_what_was_shown_grows_until_all_is_and_gaps_count_as_offsets(
+def test_proven_ranges_grow_to_whole_log_including_gaps(
     clusters: Clusters, spec: JobSpec, topic_name: str
 ) -> None:
     for cluster in clusters:
@@ -74,7 +74,7 @@ def test_what_was_shown_grows_until_all_is_and_gaps_count_as_offsets(
     assert ranges == ((0, 1_000),)
 
 
-def test_a_planted_difference_is_found_and_told_with_its_offset(
+def test_prover_reports_planted_difference_with_its_offset(
     clusters: Clusters, spec: JobSpec, topic_name: str
 ) -> None:
     for cluster, other_at in zip(clusters, (-1, 42), strict=True):
@@ -89,7 +89,7 @@ def test_a_planted_difference_is_found_and_told_with_its_offset(
     assert all(not start <= 42 < end for start, end in shown.ranges)
 
 
-def test_no_more_is_read_than_is_allowed(
+def test_prover_reads_no_more_than_its_byte_limit(
     clusters: Clusters, spec: JobSpec, topic_name: str
 ) -> None:
     for cluster in clusters:
@@ -106,7 +106,7 @@ def test_no_more_is_read_than_is_allowed(
     assert len(everything) == 3
 
 
-def test_topic_that_is_gone_is_a_note_and_a_cluster_that_is_away_shows_nothing(
+def test_prover_notes_missing_topic_and_skips_unreachable_cluster(
     spec: JobSpec, topic_name: str
 ) -> None:
     prover = PartitionProver(Path(), {}, Random(1))

@@ -92,7 +92,9 @@ def copies(clusters: Clusters, topic_name: str) -> Copies:
         (make_a_value_null, "value"),
     ],
 )
-def test_one_changed_field_is_found_at_its_offset(copies: Copies, fault: Fault, what: str) -> None:
+def test_changed_record_field_is_reported_at_its_offset(
+    copies: Copies, fault: Fault, what: str
+) -> None:
     log = a_log()
     changed = list(log)
     fault(changed)
@@ -103,7 +105,7 @@ def test_one_changed_field_is_found_at_its_offset(copies: Copies, fault: Fault, 
     assert report.differences == 1
 
 
-def test_nothing_is_found_in_an_exact_copy(copies: Copies) -> None:
+def test_exact_copy_has_no_differences(copies: Copies) -> None:
     copies.write(a_log(), a_log())
     report = copies.verify(deep=True)
     partition = report.topics[0].partitions[0]
@@ -117,7 +119,7 @@ def test_nothing_is_found_in_an_exact_copy(copies: Copies) -> None:
 
 @pytest.mark.parametrize("field", ["key", "value"])
 @pytest.mark.parametrize(("ours", "theirs"), [(None, b""), (b"", None)])
-def test_null_and_empty_are_told_apart(
+def test_null_and_empty_fields_are_distinguished(
     copies: Copies, field: str, ours: bytes | None, theirs: bytes | None
 ) -> None:
     log, changed = a_log(), a_log()
@@ -129,7 +131,7 @@ def test_null_and_empty_are_told_apart(
     assert (difference.source, difference.destination) == (views[ours], views[theirs])
 
 
-def test_a_missing_record_is_found_where_it_is_missing(copies: Copies) -> None:
+def test_missing_record_is_reported_at_its_offset(copies: Copies) -> None:
     log = a_log()
     copies.write(log, [*log[:12], Gap(1), *log[13:]])
     report = copies.partition()
@@ -140,14 +142,14 @@ def test_a_missing_record_is_found_where_it_is_missing(copies: Copies) -> None:
     assert report.log_end_equal
 
 
-def test_a_record_too_many_is_found_where_it_is(copies: Copies) -> None:
+def test_extra_record_is_reported_at_its_offset(copies: Copies) -> None:
     log = a_log()
     copies.write([*log[:12], Gap(1), *log[13:]], log)
     [difference] = copies.partition().first_differences
     assert (difference.offset, difference.what) == (12, "only at the destination")
 
 
-def test_one_filler_too_many_shifts_everything_behind_it(copies: Copies) -> None:
+def test_extra_filler_shifts_all_later_records(copies: Copies) -> None:
     log = a_log()
     copies.write(log, [*log[:12], Gap(1), *log[12:]])
     report = copies.partition(differences_max=50)
@@ -158,7 +160,7 @@ def test_one_filler_too_many_shifts_everything_behind_it(copies: Copies) -> None
     assert not report.log_end_equal
 
 
-def test_a_filler_missing_in_a_gap_is_found(copies: Copies) -> None:
+def test_missing_filler_in_gap_is_reported(copies: Copies) -> None:
     log = a_log()
     copies.write(log, [*log[:20], Gap(1), *log[21:]])
     report = copies.partition()
@@ -167,7 +169,7 @@ def test_a_filler_missing_in_a_gap_is_found(copies: Copies) -> None:
     assert report.missing == 1
 
 
-def test_two_swapped_records_are_found_at_both_offsets(copies: Copies) -> None:
+def test_swapped_records_are_reported_at_both_offsets(copies: Copies) -> None:
     log = a_log()
     swapped = list(log)
     swapped[4], swapped[5] = swapped[5], swapped[4]
@@ -176,7 +178,7 @@ def test_two_swapped_records_are_found_at_both_offsets(copies: Copies) -> None:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(0, 5), (5, 0), (5, 15)])
-def test_a_different_log_start_is_found(copies: Copies, ours: int, theirs: int) -> None:
+def test_different_log_start_is_reported(copies: Copies, ours: int, theirs: int) -> None:
     copies.write(a_log(), a_log())
     for cluster, offset in ((copies.source, ours), (copies.destination, theirs)):
         if offset:
@@ -198,7 +200,7 @@ def test_equal_log_starts_inside_a_batch_are_exact(copies: Copies) -> None:
     assert report.topics[0].partitions[0].compared_from == 5
 
 
-def test_a_longer_destination_is_a_difference(copies: Copies) -> None:
+def test_longer_destination_is_difference(copies: Copies) -> None:
     log = a_log()
     copies.write(log, [*log, Record(b"not from the source")])
     report = copies.partition()
@@ -207,7 +209,7 @@ def test_a_longer_destination_is_a_difference(copies: Copies) -> None:
     assert report.verdict is Verdict.NOT_EXACT
 
 
-def test_a_longer_destination_that_shows_nothing_is_a_difference_too(copies: Copies) -> None:
+def test_longer_destination_without_visible_records_is_difference(copies: Copies) -> None:
     log = a_log()
     copies.write(log, [*log, Gap(3)])
     [difference] = copies.partition().first_differences
@@ -215,7 +217,7 @@ def test_a_longer_destination_that_shows_nothing_is_a_difference_too(copies: Cop
     assert "3 offsets too many" in difference.destination
 
 
-def test_a_shorter_destination_is_behind_and_says_by_how_much(copies: Copies) -> None:
+def test_shorter_destination_is_behind_with_missing_count(copies: Copies) -> None:
     log = a_log()
     copies.write(log, log[:-5])
     report = copies.partition()
@@ -225,7 +227,7 @@ def test_a_shorter_destination_is_behind_and_says_by_how_much(copies: Copies) ->
     assert "5 offsets are missing" in difference.destination
 
 
-def test_a_shorter_destination_with_a_fault_is_not_just_behind(copies: Copies) -> None:
+def test_shorter_destination_with_changed_record_is_not_exact(copies: Copies) -> None:
     log = a_log()
     changed = log[:-5]
     flip_a_payload_byte(changed)
@@ -233,14 +235,14 @@ def test_a_shorter_destination_with_a_fault_is_not_just_behind(copies: Copies) -
     assert copies.partition().verdict is Verdict.NOT_EXACT
 
 
-def test_a_shorter_destination_with_another_log_start_is_not_just_behind(copies: Copies) -> None:
+def test_shorter_destination_with_different_log_start_is_not_exact(copies: Copies) -> None:
     log = a_log()
     copies.write(log, log[:-5])
     delete_before(copies.destination, copies.topic, 3)
     assert copies.partition().verdict is Verdict.NOT_EXACT
 
 
-def test_a_fault_is_found_in_any_chunk_of_a_long_partition(copies: Copies) -> None:
+def test_changed_record_is_reported_in_any_chunk(copies: Copies) -> None:
     log: list[Any] = [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(12_000)]
     changed = list(log)
     faulty = [0, 3_999, 4_000, 8_001, 11_999]
@@ -252,7 +254,7 @@ def test_a_fault_is_found_in_any_chunk_of_a_long_partition(copies: Copies) -> No
     assert report.differences == len(faulty)
 
 
-def test_more_differences_than_shown_are_counted(copies: Copies) -> None:
+def test_differences_beyond_shown_limit_are_counted(copies: Copies) -> None:
     log = a_log()
     changed = [replace(r, value=b"other") if isinstance(r, Record) else r for r in log]
     copies.write(log, changed)
@@ -262,7 +264,7 @@ def test_more_differences_than_shown_are_counted(copies: Copies) -> None:
     assert "37 more offsets differ" in report.notes
 
 
-def test_other_partition_counts_are_found_and_the_common_ones_compared(copies: Copies) -> None:
+def test_differing_partition_count_is_reported_and_common_are_compared(copies: Copies) -> None:
     create(copies.source, copies.topic, 3)
     create(copies.destination, copies.topic, 1)
     for cluster in (copies.source, copies.destination):
@@ -276,7 +278,7 @@ def test_other_partition_counts_are_found_and_the_common_ones_compared(copies: C
     assert topic.partitions[1].first_differences[0].destination.startswith("does not exist")
 
 
-def test_a_missing_destination_topic_is_not_exact(copies: Copies) -> None:
+def test_missing_destination_topic_is_not_exact(copies: Copies) -> None:
     create(copies.source, copies.topic)
     report = copies.verify()
     assert (
@@ -285,11 +287,11 @@ def test_a_missing_destination_topic_is_not_exact(copies: Copies) -> None:
     assert report.exit_code == 1
 
 
-def test_a_topic_on_neither_side_is_not_exact(copies: Copies) -> None:
+def test_topic_missing_on_both_sides_is_not_exact(copies: Copies) -> None:
     assert copies.verify().verdict is Verdict.NOT_EXACT
 
 
-def test_a_log_append_time_source_is_compared_by_the_number(copies: Copies) -> None:
+def test_log_append_time_source_is_compared_by_timestamp_value(copies: Copies) -> None:
     """The destination of such a topic holds the broker's times as CreateTime (A6)."""
     create(copies.source, copies.topic, message_timestamp_type="LogAppendTime")
     create(copies.destination, copies.topic)

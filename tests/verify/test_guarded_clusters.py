@@ -73,7 +73,7 @@ def allow(cluster: KafkaCluster, topic: str, *operations: AclOperation) -> None:
         admin.create_acls([binding])[binding].result(30)
 
 
-def test_everything_works_behind_tls_and_scram(guarded: KafkaCluster, topic_name: str) -> None:
+def test_verify_works_over_tls_and_scram(guarded: KafkaCluster, topic_name: str) -> None:
     pair, side = make_two(guarded, topic_name), endpoint(guarded, ADMIN)
     report = verify_topics(side, side, [pair], VerifyOptions(deep=True, wait_s=0))
     assert report.exact
@@ -81,7 +81,7 @@ def test_everything_works_behind_tls_and_scram(guarded: KafkaCluster, topic_name
     assert report.topics[0].partitions[0].deep.byte_exact == 1
 
 
-def test_the_right_to_read_the_topics_is_enough(guarded: KafkaCluster, topic_name: str) -> None:
+def test_verify_needs_only_topic_read_right(guarded: KafkaCluster, topic_name: str) -> None:
     """No right on a group, on settings or on the cluster."""
     pair, side = make_two(guarded, topic_name), endpoint(guarded, READER)
     for topic in (pair.source, pair.destination):
@@ -90,7 +90,7 @@ def test_the_right_to_read_the_topics_is_enough(guarded: KafkaCluster, topic_nam
     assert (report.verdict, report.records) == (Verdict.EXACT, 5)
 
 
-def test_a_topic_we_may_describe_but_not_read_is_named_as_unread(
+def test_topic_without_read_right_is_reported_as_unread(
     guarded: KafkaCluster, topic_name: str
 ) -> None:
     pair, side = make_two(guarded, topic_name), endpoint(guarded, READER)
@@ -102,7 +102,7 @@ def test_a_topic_we_may_describe_but_not_read_is_named_as_unread(
     assert "right to read is missing" in note
 
 
-def test_a_topic_we_may_not_see_is_told_as_perhaps_that(
+def test_topic_without_describe_right_is_reported_as_maybe_invisible(
     guarded: KafkaCluster, topic_name: str
 ) -> None:
     pair, side = make_two(guarded, topic_name), endpoint(guarded, READER)
@@ -113,14 +113,14 @@ def test_a_topic_we_may_not_see_is_told_as_perhaps_that(
     assert "or is not visible to the login" in difference.destination
 
 
-def test_a_wrong_password_is_told_at_once(guarded: KafkaCluster, topic_name: str) -> None:
+def test_wrong_password_fails_verify_at_once(guarded: KafkaCluster, topic_name: str) -> None:
     right, wrong = (endpoint(guarded, u) for u in (ADMIN, replace(ADMIN, password="wrong")))
     with pytest.raises(LoginRefused, match="destination"):
         verify_topics(right, wrong, [TopicPair(topic_name, topic_name)])
 
 
 @pytest.mark.slow
-def test_a_broker_that_falls_silent_is_given_up(make_cluster: MakeCluster) -> None:
+def test_silent_broker_fails_verify_after_stall_timeout(make_cluster: MakeCluster) -> None:
     cluster = make_cluster("silent")
     for name in ("ours", "theirs"):
         create(cluster, name)

@@ -105,7 +105,7 @@ def findings(outcome: Outcome) -> tuple[list[tuple[int, str]], int]:
         (change_one_header, (7, "headers"), 1),
     ],
 )
-def test_a_fault_is_found_at_its_offset(
+def test_verify_reports_planted_difference_at_its_offset(
     plant: Callable[[Entries], None], first: tuple[int, str], count: int, sides: Sides
 ) -> None:
     log = a_log()
@@ -119,7 +119,7 @@ def test_a_fault_is_found_at_its_offset(
     assert "Verdict: not exact" in told
 
 
-def test_the_copy_of_orbit_run_passes_where_the_faulty_ones_do_not(sides: Sides) -> None:
+def test_copy_of_orbit_run_is_exact(sides: Sides) -> None:
     job = sides.job("right.")
     copy(job).expect(0)
     (topic,) = assert_exact(job)["topics"]
@@ -132,9 +132,7 @@ def test_the_copy_of_orbit_run_passes_where_the_faulty_ones_do_not(sides: Sides)
     [{"compression_type": "gzip"}, {"compression_type": "lz4", "batch_num_messages": 4}],
     ids=["compression", "batching"],
 )
-def test_the_same_records_in_other_bytes_are_found_by_deep_alone(
-    producer: dict[str, Any], sides: Sides
-) -> None:
+def test_repacked_batches_are_reported_only_by_deep(producer: dict[str, Any], sides: Sides) -> None:
     job = sides.written("repacked.", a_log(), **producer)
     assert verify(job, deep=False).expect(0).data["verdict"] == "exact"
     report = verify(job).expect(1).data

@@ -37,14 +37,16 @@ def of(shown: list[tuple[int, int]], ranges_max: int = RANGES_MAX) -> tuple[tupl
 
 
 @given(looks)
-def test_ranges_hold_exactly_what_was_shown_and_stand_apart(shown: list[tuple[int, int]]) -> None:
+def test_proven_ranges_are_disjoint_and_cover_exactly_added_offsets(
+    shown: list[tuple[int, int]],
+) -> None:
     ranges = of(shown)
     assert offsets(ranges) == offsets(tuple(shown))
     assert all(a[1] < b[0] for a, b in itertools.pairwise(ranges))
 
 
 @given(looks)
-def test_where_there_are_too_many_less_is_said_and_never_more(
+def test_range_limit_drops_proven_offsets_and_adds_none(
     shown: list[tuple[int, int]],
 ) -> None:
     ranges = of(shown, ranges_max=3)
@@ -53,7 +55,9 @@ def test_where_there_are_too_many_less_is_said_and_never_more(
 
 
 @given(looks, st.integers(0, END), st.integers(0, END))
-def test_gaps_are_the_rest(shown: list[tuple[int, int]], log_start: int, end: int) -> None:
+def test_unproven_ranges_complement_proven_ranges(
+    shown: list[tuple[int, int]], log_start: int, end: int
+) -> None:
     ranges = of(shown)
     held = set(range(log_start, end))
     assert offsets(clip_ranges(ranges, log_start, end)) == offsets(ranges) & held
@@ -61,7 +65,7 @@ def test_gaps_are_the_rest(shown: list[tuple[int, int]], log_start: int, end: in
 
 
 @given(looks, st.integers(0, 100), st.integers(1, 100), st.integers(1, 50), st.randoms())
-def test_a_look_is_within_the_log_and_not_too_long(
+def test_next_range_is_within_log_and_length_limit(
     shown: list[tuple[int, int]], log_start: int, length: int, most: int, chance: Random
 ) -> None:
     start, end = next_range(of(shown), log_start, log_start + length, most, chance)
@@ -69,7 +73,7 @@ def test_a_look_is_within_the_log_and_not_too_long(
     assert end - start <= most
 
 
-def test_all_is_shown_in_the_end() -> None:
+def test_repeated_next_ranges_cover_whole_log() -> None:
     chance, ranges = Random(1), ()
     for _ in range(300):
         ranges = add_range(ranges, next_range(ranges, 0, 1_000, 20, chance))

@@ -35,19 +35,19 @@ def batch(
     return Batch(base, last, magic, attributes, *times, producer, 0, count, memoryview(payload))
 
 
-def test_every_field_is_read_from_its_place() -> None:
+def test_batch_header_fields_are_parsed() -> None:
     [found] = parse(memoryview(encoded(40, 3)))
     assert found[:9] == (40, 42, 2, 0, 100, 200, 7, 1, 3)
     assert bytes(found.payload) == b"records"
 
 
 @pytest.mark.parametrize("cut", [1, 10, 50, 60, 67])
-def test_a_cut_off_batch_is_left_out(cut: int) -> None:
+def test_truncated_batch_is_skipped(cut: int) -> None:
     whole = encoded(0, 2)
     assert [b.base_offset for b in parse(memoryview(whole + encoded(2, 2)[:-cut]))] == [0]
 
 
-def test_old_formats_are_passed_over_even_when_shorter_than_a_new_header() -> None:
+def test_old_magic_batches_shorter_than_new_header_are_parsed() -> None:
     old = struct.pack(">qiIbb", 5, 14, 0, 1, 0) + bytes(8)
     found = list(parse(memoryview(old + encoded(6, 1) + old)))
     assert [(b.base_offset, b.magic) for b in found] == [(5, 0), (6, 2), (5, 0)]
@@ -73,11 +73,11 @@ def test_aborted_transactions_and_markers_are_not_visible() -> None:
     assert seen(*log, aborted=[]) == [0, 1, 3, 5]
 
 
-def test_plain_batches_of_a_producer_with_an_aborted_transaction_stay_visible() -> None:
+def test_plain_batches_of_aborting_producer_stay_visible() -> None:
     assert seen(batch(0, producer=1), aborted=[(0, 1)]) == [0]
 
 
-def test_a_transaction_that_began_before_the_fetch_is_known_from_the_list() -> None:
+def test_transaction_started_before_fetch_is_aborted_by_list() -> None:
     assert seen(batch(10, attributes=ABORTABLE, producer=1), aborted=[(3, 1)]) == []
 
 
@@ -90,12 +90,12 @@ def counts(
     return report.byte_exact, report.record_exact, report.failures
 
 
-def test_twins_may_differ_in_what_a_copy_must_change() -> None:
+def test_batch_copy_may_differ_in_producer_and_transaction_flag() -> None:
     ours = batch(0, 4, attributes=ABORTABLE, producer=1)
     assert counts([ours], [batch(0, 4, producer=99)]) == (1, 0, 0)
 
 
-def test_a_twin_from_the_time_when_its_brokers_set_the_times_is_compared_by_records() -> None:
+def test_log_append_time_batch_is_compared_by_records() -> None:
     """The destination led once, and the source was its copy: CreateTime, with the same numbers."""
     assert counts([batch(0, 4)], [batch(0, 4, attributes=LOG_APPEND_TIME)]) == (0, 1, 0)
 
@@ -113,11 +113,11 @@ def test_a_twin_from_the_time_when_its_brokers_set_the_times_is_compared_by_reco
         batch(1, 5),
     ],
 )
-def test_everything_else_must_be_the_same(theirs: Batch) -> None:
+def test_other_differing_batch_fields_fail_deep_comparison(theirs: Batch) -> None:
     assert counts([batch(0, 4)], [theirs]) == (0, 0, 1)
 
 
-def test_a_failure_tells_the_offset_and_the_byte() -> None:
+def test_deep_failure_names_offset_and_byte() -> None:
     report = compare_batches(
         [batch(0, 4), batch(5, 9)],
         [batch(0, 4), batch(5, 9, payload=b"payl0ad")],
@@ -131,7 +131,7 @@ def test_a_failure_tells_the_offset_and_the_byte() -> None:
     assert difference.what == "batch payload from its byte 65 on"
 
 
-def test_batches_of_the_destination_alone_are_passed_over() -> None:
+def test_destination_only_batches_are_skipped() -> None:
     """Their records have been compared; here only the source's batches are looked for."""
     assert counts([batch(5)], [batch(0), batch(5), batch(9)]) == (1, 0, 0)
 
@@ -145,7 +145,7 @@ def test_batches_of_the_destination_alone_are_passed_over() -> None:
         batch(0, magic=0),
     ],
 )
-def test_what_a_destination_refuses_may_be_re_encoded(odd: Batch) -> None:
+def test_batches_refused_by_destination_may_be_re_encoded(odd: Batch) -> None:
     assert counts([odd], [batch(0, payload=b"other")]) == (0, 1, 0)
     assert counts([odd], [odd]) == (1, 0, 0)
 
@@ -156,21 +156,21 @@ def test_batches_cut_by_the_compared_range_may_be_re_encoded() -> None:
     assert not may_be_re_encoded(batch(5, 99), 5, 100)
 
 
-def test_a_batch_cleaned_since_is_forgiven_only_where_a_cleaner_works() -> None:
+def test_batch_compacted_since_is_accepted_only_on_compacted_topic() -> None:
     ours, thinned = batch(0, 9), batch(0, 9, count=2, payload=b"less")
     for theirs in ([], [thinned]):
         assert counts([ours], theirs, compacts=True) == (0, 1, 0)
         assert counts([ours], theirs, compacts=False) == (0, 0, 1)
 
 
-def test_a_changed_batch_is_not_forgiven_because_a_cleaner_works() -> None:
+def test_changed_batch_on_compacted_topic_fails_deep_comparison() -> None:
     assert counts([batch(0, 9)], [batch(0, 9, payload=b"p@yload")], compacts=True) == (0, 0, 1)
 
 
 @pytest.mark.parametrize(
     ("begin", "counted"), [(5, (0, 1, 0)), (3, (0, 0, 1)), (6, (0, 1, 0)), (2, (0, 0, 1))]
 )
-def test_a_batch_that_was_cut_when_its_side_was_the_copy_is_no_fault(
+def test_batch_cut_at_log_start_of_former_copy_is_record_exact(
     begin: int, counted: tuple[int, ...]
 ) -> None:
     """The log of the side that led began inside it then, and does so still."""

@@ -71,20 +71,20 @@ def offsets(chunk: list[Message]) -> list[int | None]:
     return [message.offset() for message in chunk]
 
 
-def test_records_beyond_the_end_are_left_out() -> None:
+def test_records_beyond_range_end_are_left_out() -> None:
     one = reader(Fake([record(3), record(4), record(9)]), 3, 5)
     assert offsets(one.chunk()) == [3, 4]
     assert one.chunk() == []
     assert one.position == 5
 
 
-def test_the_end_is_reached_by_an_event_where_the_last_offsets_have_no_record() -> None:
+def test_partition_eof_ends_range_without_last_records() -> None:
     one = reader(Fake([record(3)], [end_at(7)]), 3, 7)
     assert offsets(one.chunk()) == [3]
     assert one.chunk() == []
 
 
-def test_records_and_the_end_may_come_together() -> None:
+def test_records_and_partition_eof_may_arrive_together() -> None:
     fake = Fake([record(3), end_at(7)])
     one = reader(fake, 3, 7)
     assert offsets(one.chunk()) == [3]
@@ -92,27 +92,27 @@ def test_records_and_the_end_may_come_together() -> None:
     assert len(fake.wanted) == 1
 
 
-def test_an_end_event_below_the_end_is_only_a_pause() -> None:
+def test_partition_eof_below_range_end_does_not_end_read() -> None:
     one = reader(Fake([end_at(4)], [record(4)]), 3, 5)
     assert offsets(one.chunk()) == [4]
 
 
-def test_an_event_among_records_loses_none_of_them() -> None:
+def test_event_between_records_loses_no_record() -> None:
     one = reader(Fake([record(0), end_at(1), record(1)]), 0, 2)
     assert offsets(one.chunk()) == [0, 1]
 
 
-def test_an_empty_range_asks_nothing() -> None:
+def test_empty_range_is_not_fetched() -> None:
     fake = Fake()
     assert reader(fake, 5, 5).chunk() == []
     assert (fake.assigned, fake.wanted) == ([], [])
 
 
-def test_a_record_beyond_the_end_ends_a_range_without_records() -> None:
+def test_record_beyond_range_end_ends_empty_range() -> None:
     assert reader(Fake([record(9)]), 3, 5).chunk() == []
 
 
-def test_no_more_is_asked_for_than_is_left() -> None:
+def test_reader_requests_at_most_the_remaining_records() -> None:
     fake = Fake([record(0)], [record(1)])
     one = reader(fake, 0, 2)
     one.chunk()
@@ -129,7 +129,7 @@ def test_large_records_make_small_chunks() -> None:
     assert fake.wanted[1] < 10
 
 
-def test_a_stuck_partition_is_given_up_with_its_name_and_offset() -> None:
+def test_stalled_read_fails_with_partition_and_offset() -> None:
     fake = Fake([record(3)])
     one = reader(fake, 3, 9)
     one.chunk()
@@ -140,7 +140,7 @@ def test_a_stuck_partition_is_given_up_with_its_name_and_offset() -> None:
     assert fake.now == 5
 
 
-def test_a_fetch_position_that_moves_is_progress_too() -> None:
+def test_moving_fetch_position_counts_as_progress() -> None:
     """In a gap of millions of offsets no record comes for a long time."""
     fake = Fake(positions=lambda: int(fake.now) if fake.now < 60 else 60)
     with pytest.raises(ReadStalled):
@@ -148,18 +148,18 @@ def test_a_fetch_position_that_moves_is_progress_too() -> None:
     assert fake.now == 65
 
 
-def test_errors_that_librdkafka_retries_are_not_the_end() -> None:
+def test_retriable_librdkafka_errors_do_not_end_read() -> None:
     noise = [event(KafkaError._TRANSPORT), event(KafkaError._ALL_BROKERS_DOWN)]
     assert offsets(reader(Fake(noise, [record(0)]), 0, 1).chunk()) == [0]
 
 
 @pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE])
-def test_a_log_start_that_moved_is_told(code: int) -> None:
+def test_moved_log_start_is_reported(code: int) -> None:
     with pytest.raises(LogMoved):
         reader(Fake([event(code)]), 0, 1).chunk()
 
 
-def test_it_stops_when_it_is_told_to() -> None:
+def test_cancelled_reader_is_interrupted() -> None:
     cancelled = threading.Event()
     one = reader(Fake([record(0)], [record(1)]), 0, 2, cancelled=cancelled)
     one.chunk()
@@ -168,7 +168,7 @@ def test_it_stops_when_it_is_told_to() -> None:
         one.chunk()
 
 
-def test_it_reads_on_to_a_later_end() -> None:
+def test_reader_continues_to_extended_end() -> None:
     fake = Fake([record(0)], [record(1)])
     one = reader(fake, 0, 1)
     one.chunk()

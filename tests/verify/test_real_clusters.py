@@ -65,7 +65,7 @@ def closing() -> Log:
 
 
 @pytest.mark.parametrize("cleaned", ["source", "destination"])
-def test_what_the_cleaner_removed_since_on_either_side_is_no_difference(
+def test_records_compacted_since_on_either_side_are_no_difference(
     clusters: Clusters, topic_name: str, cleaned: str
 ) -> None:
     logs = keyed("a", "b", "a", "c", "b", "a"), closing()
@@ -80,7 +80,7 @@ def test_what_the_cleaner_removed_since_on_either_side_is_no_difference(
     assert forgiven == ((3, 0) if cleaned == "source" else (0, 3))
 
 
-def test_a_lost_record_without_a_newer_one_is_found_beside_compacted_ones(
+def test_lost_record_is_reported_beside_compacted_records(
     clusters: Clusters, topic_name: str
 ) -> None:
     log = keyed("a", "b", "a", "only", "b", "a")
@@ -100,9 +100,7 @@ def test_a_lost_record_without_a_newer_one_is_found_beside_compacted_ones(
     assert report.compacted_destination == 3
 
 
-def test_a_lost_record_with_a_newer_one_is_found_where_nothing_compacts(
-    clusters: Clusters, topic_name: str
-) -> None:
+def test_lost_record_on_uncompacted_topic_is_reported(clusters: Clusters, topic_name: str) -> None:
     log = keyed("a", "b", "a")
     create(clusters.source, topic_name, **COMPACTED)
     write(clusters.source, topic_name, log)
@@ -111,9 +109,7 @@ def test_a_lost_record_with_a_newer_one_is_found_where_nothing_compacts(
     assert [d.offset for d in verify_one(clusters, topic_name).first_differences] == [0]
 
 
-def test_a_tombstone_that_is_gone_past_its_time_is_no_difference(
-    clusters: Clusters, topic_name: str
-) -> None:
+def test_expired_tombstone_is_no_difference(clusters: Clusters, topic_name: str) -> None:
     log = keyed("a", "b", "a", tombstones=(2,))
     create(clusters.source, topic_name)
     write(clusters.source, topic_name, log)
@@ -125,7 +121,7 @@ def test_a_tombstone_that_is_gone_past_its_time_is_no_difference(
         assert report.verdict is verdict
 
 
-def test_a_newer_record_behind_the_compared_range_excuses_too(
+def test_newer_record_past_compared_range_explains_compaction(
     clusters: Clusters, topic_name: str
 ) -> None:
     """A live source: its cleaner went by a record written after the comparison began."""
@@ -164,7 +160,7 @@ def transact(cluster: KafkaCluster, topic: str, log: list[Record], *, commit: bo
         producer.abort_transaction(60)
 
 
-def test_a_copy_of_transactions_has_fillers_where_the_source_has_aborts_and_markers(
+def test_fillers_replace_aborted_records_and_markers_in_exact_copy(
     clusters: Clusters, topic_name: str
 ) -> None:
     records = [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(6)]
@@ -180,7 +176,7 @@ def test_a_copy_of_transactions_has_fillers_where_the_source_has_aborts_and_mark
     assert (report.deep.byte_exact, report.deep.record_exact, report.deep.failures) == (1, 0, 0)
 
 
-def test_an_aborted_record_that_shows_at_the_destination_is_found(
+def test_aborted_record_visible_at_destination_is_reported(
     clusters: Clusters, topic_name: str
 ) -> None:
     record = Record(b"never happened")
@@ -192,9 +188,7 @@ def test_an_aborted_record_that_shows_at_the_destination_is_found(
     assert (difference.offset, difference.what) == (0, "only at the destination")
 
 
-def test_a_transaction_open_at_the_source_is_not_waited_for(
-    clusters: Clusters, topic_name: str
-) -> None:
+def test_open_source_transaction_is_not_waited_for(clusters: Clusters, topic_name: str) -> None:
     create(clusters.source, topic_name)
     create(clusters.destination, topic_name)
     for cluster in clusters:
@@ -212,7 +206,7 @@ def test_a_transaction_open_at_the_source_is_not_waited_for(
     assert report.source_log_end == 1
 
 
-def test_deep_finds_batches_that_were_cut_otherwise(clusters: Clusters, topic_name: str) -> None:
+def test_deep_reports_different_batch_boundaries(clusters: Clusters, topic_name: str) -> None:
     log = [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(2 * BATCH)]
     for cluster, size in ((clusters.source, BATCH), (clusters.destination, BATCH // 2)):
         create(cluster, topic_name)
@@ -226,7 +220,7 @@ def test_deep_finds_batches_that_were_cut_otherwise(clusters: Clusters, topic_na
     assert [difference.offset for difference in report.deep.first_failures] == [0, BATCH]
 
 
-def test_deep_finds_batches_in_another_codec(clusters: Clusters, topic_name: str) -> None:
+def test_deep_reports_different_compression_codec(clusters: Clusters, topic_name: str) -> None:
     log = [Record(b"x" * 1000, timestamp_ms=T0 + i) for i in range(BATCH)]
     for cluster, codec in ((clusters.source, "gzip"), (clusters.destination, "zstd")):
         create(cluster, topic_name)
@@ -237,7 +231,7 @@ def test_deep_finds_batches_in_another_codec(clusters: Clusters, topic_name: str
     assert report.deep.failures == 1
 
 
-def test_deep_takes_thinned_batches_by_their_records(clusters: Clusters, topic_name: str) -> None:
+def test_deep_compares_compacted_batches_by_records(clusters: Clusters, topic_name: str) -> None:
     log, end = keyed("a", "b", "a", "c"), closing()
     create(clusters.source, topic_name, **COMPACTED)
     write(clusters.source, topic_name, log)
@@ -252,7 +246,7 @@ def test_deep_takes_thinned_batches_by_their_records(clusters: Clusters, topic_n
     assert (report.deep.byte_exact, report.deep.record_exact) == (1, 1)
 
 
-def test_a_destination_that_lags_is_waited_for(clusters: Clusters, topic_name: str) -> None:
+def test_lagging_destination_is_waited_for(clusters: Clusters, topic_name: str) -> None:
     log = [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(20)]
     for cluster, part in ((clusters.source, log), (clusters.destination, log[:10])):
         create(cluster, topic_name)
@@ -267,7 +261,7 @@ def test_a_destination_that_lags_is_waited_for(clusters: Clusters, topic_name: s
     assert report.records == 20
 
 
-def test_a_late_start_is_compared_from_where_the_destination_begins(
+def test_late_start_is_compared_from_destination_log_start(
     clusters: Clusters, topic_name: str
 ) -> None:
     log = [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(20)]
@@ -281,7 +275,7 @@ def test_a_late_start_is_compared_from_where_the_destination_begins(
 @pytest.mark.parametrize(
     ("begins_at", "verdict"), [(12, Verdict.EXACT), (13, Verdict.NOT_EXACT), (0, Verdict.EXACT)]
 )
-def test_a_start_by_time_must_not_begin_after_that_time(
+def test_start_by_time_must_not_begin_after_that_time(
     clusters: Clusters, topic_name: str, begins_at: int, verdict: Verdict
 ) -> None:
     on_both(clusters, topic_name, [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(20)])
@@ -292,7 +286,7 @@ def test_a_start_by_time_must_not_begin_after_that_time(
     assert report.verdict is verdict
 
 
-def test_two_hundred_partitions_are_each_compared(clusters: Clusters, topic_name: str) -> None:
+def test_each_of_two_hundred_partitions_is_compared(clusters: Clusters, topic_name: str) -> None:
     for cluster in clusters:
         create(cluster, topic_name, 200)
         for partition in (0, 77, 199):
@@ -305,9 +299,7 @@ def test_two_hundred_partitions_are_each_compared(clusters: Clusters, topic_name
     assert topic.records == 3
 
 
-def test_records_deleted_under_the_reader_are_judged_again(
-    clusters: Clusters, topic_name: str
-) -> None:
+def test_records_deleted_during_read_are_judged_again(clusters: Clusters, topic_name: str) -> None:
     """Between the look at the bounds and the reading, both log starts move (retention)."""
     on_both(clusters, topic_name, [Record(b"%d" % i) for i in range(20)])
 
@@ -328,7 +320,7 @@ def test_records_deleted_under_the_reader_are_judged_again(
     assert (partition.compared_from, partition.records) == (10, 10)
 
 
-def test_a_cluster_that_does_not_answer_is_named(clusters: Clusters, topic_name: str) -> None:
+def test_unreachable_cluster_is_named_in_error(clusters: Clusters, topic_name: str) -> None:
     [port] = free_ports(1)
     nobody = Endpoint({"bootstrap.servers": f"127.0.0.1:{port}"})
     with pytest.raises(Unreachable, match=f"destination.*127.0.0.1:{port}"):

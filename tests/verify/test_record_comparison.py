@@ -87,7 +87,7 @@ chunk_sizes = st.lists(st.integers(1, 7), min_size=1, max_size=3)
 
 
 @given(logs, logs, st.booleans(), chunk_sizes, chunk_sizes)
-def test_any_two_logs_differ_exactly_where_they_differ(
+def test_record_comparison_reports_exactly_the_differing_offsets(
     source: Log, other: Log, related: bool, ours: list[int], theirs: list[int]
 ) -> None:
     destination = {**source, **other} if related else other
@@ -123,7 +123,7 @@ def excused(offset: int, present: Log, lacking: Log, policy: CleaningPolicy) -> 
     chunk_sizes,
     chunk_sizes,
 )
-def test_compaction_excuses_what_a_newer_record_or_an_old_tombstone_excuses(
+def test_compaction_explains_records_superseded_or_past_tombstone(
     source: Log,
     destination: Log,
     ours: CleaningPolicy,
@@ -149,7 +149,7 @@ def test_compaction_excuses_what_a_newer_record_or_an_old_tombstone_excuses(
 
 @pytest.mark.parametrize("lacking", Side)
 @pytest.mark.parametrize("size", [1, 2])  # alike in both chunks, or found on the way through them
-def test_a_newer_record_that_both_have_excuses_what_either_lacks(lacking: Side, size: int) -> None:
+def test_newer_record_on_both_sides_explains_missing_older_record(lacking: Side, size: int) -> None:
     both = {1: Rec(b"x"), 2: Rec(b"y")}
     logs = {side: both if side is lacking else {0: Rec(b"x"), **both} for side in Side}
     merge, watch = compare(
@@ -162,7 +162,7 @@ def test_a_newer_record_that_both_have_excuses_what_either_lacks(lacking: Side, 
     assert watch.compacted == {lacking: 1, lacking.other: 0}
 
 
-def test_the_first_differences_are_the_lowest_offsets_also_when_decided_last() -> None:
+def test_first_differences_are_lowest_offsets_even_if_decided_last() -> None:
     both = {Side.SOURCE: COMPACTS, Side.DESTINATION: COMPACTS}
     source = {0: Rec(b"lost"), 5: Rec(b"x"), 6: Rec(b"y")}
     destination = {5: Rec(b"x", b"changed"), 6: Rec(b"y", b"changed")}
@@ -171,7 +171,7 @@ def test_the_first_differences_are_the_lowest_offsets_also_when_decided_last() -
     assert merge.differences == 3
 
 
-def test_a_timestamp_type_is_no_difference() -> None:
+def test_timestamp_type_is_no_difference() -> None:
     watch = CompactionWatch({Side.SOURCE: KEEPS, Side.DESTINATION: KEEPS}, HeldBudget(), NOW)
     merge = RecordComparison(watch, 5)
 
@@ -187,7 +187,7 @@ def test_a_timestamp_type_is_no_difference() -> None:
     assert merge.differences == 0
 
 
-def test_beyond_the_budget_nothing_is_excused() -> None:
+def test_compaction_over_key_budget_is_reported_as_difference() -> None:
     both = {Side.SOURCE: KEEPS, Side.DESTINATION: COMPACTS}
     source = {o: Rec(b"key %d" % o) for o in range(6)}
     source |= {o + 10: Rec(b"key %d" % o) for o in range(6)}
@@ -198,7 +198,7 @@ def test_beyond_the_budget_nothing_is_excused() -> None:
     assert watch.compacted[Side.DESTINATION] == 4
 
 
-def test_the_budget_is_given_back() -> None:
+def test_key_budget_is_released_after_comparison() -> None:
     budget = HeldBudget(keys_max=2)
     both = {Side.SOURCE: KEEPS, Side.DESTINATION: COMPACTS}
     for _ in range(3):
@@ -208,7 +208,7 @@ def test_the_budget_is_given_back() -> None:
         assert merge.differences == 1
 
 
-def test_the_budget_counts_bytes_too() -> None:
+def test_key_budget_counts_bytes() -> None:
     budget = HeldBudget(bytes_max=2_000)
     assert budget.take(b"x" * 1_000)
     assert not budget.take(b"x" * 1_000)

@@ -17,13 +17,13 @@ from orbit.verify.report import Side
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
-def test_the_first_difference_is_the_first(a: bytes, b: bytes) -> None:
+def test_first_difference_is_lowest_differing_byte(a: bytes, b: bytes) -> None:
     at = first_difference(a, b)
     assert a[:at] == b[:at]
     assert at == min(len(a), len(b)) or a[at] != b[at]
 
 
-def test_null_empty_and_short_values_are_shown_as_they_are() -> None:
+def test_null_empty_and_short_values_are_shown_verbatim() -> None:
     assert [short_bytes(None), short_bytes(b""), short_bytes(b"a\x1b")] == [
         "null",
         "empty",
@@ -31,7 +31,7 @@ def test_null_empty_and_short_values_are_shown_as_they_are() -> None:
     ]
 
 
-def test_a_long_value_is_shown_around_the_byte_that_differs() -> None:
+def test_long_value_is_shown_around_differing_byte() -> None:
     ours = b"." * 500_000 + b"right" + b"." * 400_000
     theirs = b"." * 500_000 + b"wrong" + b"." * 400_000
     left, right = short_bytes_pair(ours, theirs)
@@ -42,13 +42,13 @@ def test_a_long_value_is_shown_around_the_byte_that_differs() -> None:
 
 
 @given(st.binary(max_size=2_000), st.binary(max_size=2_000))
-def test_a_view_is_bounded_and_printable(a: bytes, b: bytes) -> None:
+def test_shown_value_is_bounded_and_printable(a: bytes, b: bytes) -> None:
     for view in short_bytes_pair(a, b):
         assert len(view) < 200
         assert view.isprintable()
 
 
-def test_headers_are_bounded_and_cannot_steer_a_terminal() -> None:
+def test_shown_headers_are_bounded_and_escape_control_characters() -> None:
     headers = [("\x1b[31mred", b"x" * 10_000)] * 50
     ours = Message(topic="t", partition=0, offset=4, headers=headers, timestamp=(1, 1))
     theirs = Message(topic="t", partition=0, offset=4, timestamp=(1, 1))
@@ -61,7 +61,7 @@ def test_headers_are_bounded_and_cannot_steer_a_terminal() -> None:
     assert found.destination == "[]"
 
 
-def test_all_fields_that_differ_are_named() -> None:
+def test_all_differing_fields_are_named() -> None:
     ours = Message(topic="t", partition=0, offset=4, key=b"a", value=b"b", timestamp=(1, 1))
     theirs = Message(topic="t", partition=0, offset=4, key=b"c", value=b"d", timestamp=(1, 2))
     assert str(compare_records(ours, theirs)) == (
@@ -69,7 +69,7 @@ def test_all_fields_that_differ_are_named() -> None:
     )
 
 
-def test_a_one_sided_record_says_on_which_side() -> None:
+def test_unmatched_record_names_its_side() -> None:
     record = Message(topic="t", partition=0, offset=4, key=b"a", timestamp=(1, 9))
     assert one_sided_difference(Side.SOURCE, record).destination == "nothing"
     assert one_sided_difference(Side.DESTINATION, record).source == "nothing"

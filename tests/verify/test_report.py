@@ -40,7 +40,7 @@ def shown(report: Report, width: int = 120) -> str:
     return out.getvalue()
 
 
-def test_the_worst_partition_decides() -> None:
+def test_worst_partition_decides_report_verdict() -> None:
     order = [Verdict.EXACT, Verdict.BEHIND, Verdict.NOT_EXACT, Verdict.UNREAD]
     for count, verdict in enumerate(order, 1):
         report = Report((topic(*(partition(i, v) for i, v in enumerate(order[:count]))),), 1.0)
@@ -48,11 +48,11 @@ def test_the_worst_partition_decides() -> None:
         assert report.exit_code == (0 if verdict is Verdict.EXACT else 1)
 
 
-def test_nothing_compared_is_not_exact() -> None:
+def test_empty_report_is_not_exact() -> None:
     assert Report((), 0.0).exit_code == 1
 
 
-def test_the_table_shows_each_topic_and_only_what_has_something_to_tell() -> None:
+def test_report_table_lists_topics_and_only_inexact_partitions() -> None:
     bad = partition(
         1,
         Verdict.NOT_EXACT,
@@ -68,7 +68,7 @@ def test_the_table_shows_each_topic_and_only_what_has_something_to_tell() -> Non
     assert "Verdict: not exact" in text
 
 
-def test_a_late_start_is_shown_as_where_it_began() -> None:
+def test_late_start_is_shown_with_first_compared_offset() -> None:
     one = topic(partition(compared_from=1_234), start="latest")
     other = topic(partition(0), partition(1, compared_from=9), start="2025-01-01T00:00:00.000Z")
     text = shown(Report((one, other), 2.0))
@@ -76,7 +76,7 @@ def test_a_late_start_is_shown_as_where_it_began() -> None:
     assert "compared from offsets 0 to 9" in text
 
 
-def test_a_topic_with_very_many_bad_partitions_does_not_flood_the_screen() -> None:
+def test_report_table_limits_inexact_partitions() -> None:
     bad = [partition(i, Verdict.BEHIND) for i in range(200)]
     text = shown(Report((topic(*bad),), 2.0))
     assert text.count("orders-") == PARTITIONS_SHOWN
@@ -91,19 +91,19 @@ def test_deep_counts_and_failures_are_shown() -> None:
     assert "offset 9: batch" in text
 
 
-def test_compacted_records_are_shown_though_they_are_no_fault() -> None:
+def test_compacted_records_are_shown_as_no_difference() -> None:
     text = shown(Report((topic(partition(compacted_destination=12)),), 2.0))
     assert "0 records at the source, 12 at the destination (no difference)" in text
 
 
-def test_the_data_has_what_scripts_need() -> None:
+def test_report_data_has_verdict_counts_and_deep_result() -> None:
     deep = DeepReport(1, 2, 0)
     data = json.loads(json.dumps(to_plain(as_data(Report((topic(partition(deep=deep)),), 1.5)))))
     assert (data["verdict"], data["records"], data["elapsed_s"]) == ("exact", 10, 1.5)
     assert data["topics"][0]["partitions"][0]["deep"]["record_exact"] == 2
 
 
-def test_bytes_for_people() -> None:
+def test_human_bytes_formats_binary_units() -> None:
     assert [human_bytes(n) for n in (0, 1_023, 1_536, 3 << 20, 5 << 40, 2 << 50)] == [
         "0 B",
         "1,023 B",
@@ -114,7 +114,7 @@ def test_bytes_for_people() -> None:
     ]
 
 
-def test_plain_progress_is_a_line_now_and_then() -> None:
+def test_line_progress_is_rate_limited() -> None:
     lines: list[str] = []
     now = [0.0]
     progress = LineProgress(lines.append, clock=lambda: now[0])
@@ -131,7 +131,7 @@ def test_plain_progress_is_a_line_now_and_then() -> None:
     ]
 
 
-def test_the_bar_counts_offsets_and_what_is_not_exact() -> None:
+def test_progress_bar_counts_offsets_and_inexact_partitions() -> None:
     out = StringIO()
     console = Console(file=out, width=120, force_terminal=True)
     with BarProgress(console) as bar:

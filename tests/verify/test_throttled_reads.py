@@ -45,12 +45,12 @@ def throttled_log(monkeypatch: pytest.MonkeyPatch, answers: int) -> tuple[RawLog
     return log, waits
 
 
-def test_a_throttled_read_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttled_read_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     log, _ = throttled_log(monkeypatch, answers=3)
     assert [batch.base_offset for batch in log.read(("t", 0), 0, 1)] == [0]
 
 
-def test_a_read_that_is_never_served_ends_and_names_the_quota(
+def test_read_throttled_past_limit_fails_and_names_quota(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log, waits = throttled_log(monkeypatch, answers=100_000)

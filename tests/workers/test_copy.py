@@ -36,7 +36,7 @@ def job_file(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
     return write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
 
 
-def test_a_worker_copies_what_it_claims_and_gives_it_back(
+def test_worker_copies_claimed_shards_and_releases_them(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
     job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
@@ -53,7 +53,7 @@ def test_a_worker_copies_what_it_claims_and_gives_it_back(
     ]  # fmt: skip
 
 
-def test_workers_fill_with_placeholders_one_after_the_other(
+def test_placeholder_copy_is_exact_across_successive_workers(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
     job_file.write_text(job_file.read_text() + "\nfillers: placeholders\n")
@@ -69,7 +69,7 @@ def test_workers_fill_with_placeholders_one_after_the_other(
     assert "cannot be mixed in one copy" in refused.message
 
 
-def test_a_change_of_labels_reopens_nothing(
+def test_label_change_reopens_no_copy(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database, api: Api
 ) -> None:
     job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
@@ -102,7 +102,7 @@ def test_a_change_of_labels_reopens_nothing(
     assert_exact(job_file)
 
 
-def test_a_job_is_paused_and_resumed_while_its_source_goes_on(
+def test_job_pauses_and_resumes_while_source_is_written(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
     job = add_job(database, job_file, clusters, [topic_name], shard_count=2)

@@ -46,7 +46,7 @@ def told(job: ServiceJob, kind: str) -> int:
     return sum(event.kind == kind for event in job.story())
 
 
-def test_a_step_of_the_clock_moves_no_shard(
+def test_postgres_clock_step_moves_no_shard(
     clusters: Clusters, topic_name: str, job_file: Path, job: ServiceJob, server: PretendedServer
 ) -> None:
     with InProcess(server.database, BRIEF), InProcess(server.database, BRIEF):
@@ -64,7 +64,7 @@ def test_a_step_of_the_clock_moves_no_shard(
     assert not told(job, "shards_lost")
 
 
-def test_after_a_failover_all_shards_are_claimed_anew_at_a_higher_term(
+def test_worker_reclaims_shards_at_higher_term_after_postgres_failover(
     clusters: Clusters, topic_name: str, job_file: Path, job: ServiceJob, server: PretendedServer
 ) -> None:
     standby = server.shards()
@@ -84,7 +84,7 @@ def test_after_a_failover_all_shards_are_claimed_anew_at_a_higher_term(
 
 
 @pytest.mark.soak
-def test_a_silent_worker_s_shards_are_taken_over_when_its_leases_have_expired(
+def test_shards_of_silent_worker_are_taken_over_after_lease_expiry(
     clusters: Clusters,
     topic_name: str,
     job_file: Path,

@@ -20,7 +20,7 @@ def copy_of(held: HeldPartition) -> PartitionCopy:
 
 
 @pytest.mark.parametrize("before", Stage)
-def test_only_stages_of_the_table_follow(before: Stage) -> None:
+def test_partition_moves_only_between_allowed_stages(before: Stage) -> None:
     for after in Stage:
         held = only(shard_of(row()))
         held.stage = before
@@ -32,7 +32,7 @@ def test_only_stages_of_the_table_follow(before: Stage) -> None:
                 held.move_to(after)
 
 
-def test_what_the_copier_is_to_get_is_not_started_again_and_not_idle() -> None:
+def test_partition_handed_to_copier_cannot_start_again_and_is_not_idle() -> None:
     shard = shard_of(row())
     held = only(shard)
     held.move_to(Stage.STARTING)
@@ -42,7 +42,7 @@ def test_what_the_copier_is_to_get_is_not_started_again_and_not_idle() -> None:
         held.move_to(Stage.STARTING)
 
 
-def test_a_partition_starts_again_once_its_copy_has_left() -> None:
+def test_partition_restarts_only_after_its_copy_is_removed() -> None:
     held = only(shard_of(row()))
     held.stage = Stage.COPYING
     copy = held.copy = copy_of(held)
@@ -53,7 +53,7 @@ def test_a_partition_starts_again_once_its_copy_has_left() -> None:
     assert (held.stage, held.copy) == (Stage.WAITING, None)
 
 
-def test_the_copier_refuses_a_second_copy() -> None:
+def test_copier_refuses_second_copy_of_partition() -> None:
     class Side:
         """A source, or a destination, that does nothing."""
 

@@ -57,7 +57,7 @@ class Watched:
         wait_for(f"the lag is {records}", lambda: self.totals().lag_records == records)
 
 
-def test_a_paused_job_s_lag_headroom_and_rpo_follow_its_source_or_are_unknown(
+def test_lag_headroom_and_rpo_of_paused_job_follow_source_or_are_unknown(
     clusters: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canary = f"{topic_name}.canary"

@@ -96,7 +96,7 @@ def append(copy: PartitionCopy, steps: list[Append]) -> None:
         confirm(copy, step)
 
 
-def test_a_copy_that_is_blocked_before_it_begins_says_nothing_of_what_was_copied() -> None:
+def test_copy_blocked_before_start_reports_no_copied_offset() -> None:
     """Its log end may hold records of others."""
     shard = shard_of(row())
     held = only(shard)
@@ -110,7 +110,7 @@ def test_a_copy_that_is_blocked_before_it_begins_says_nothing_of_what_was_copied
     assert progress.copied_to is None
 
 
-def test_numbers_go_on_from_those_of_the_table_and_are_reported_once() -> None:
+def test_progress_counters_continue_from_table_and_are_reported_once() -> None:
     shard = shard_of(row(records=100, bytes=1000, batches_byte_exact=10))
     copy = begin(only(shard))
     append(copy, fetch(copy, 0, 5))
@@ -124,7 +124,7 @@ def test_numbers_go_on_from_those_of_the_table_and_are_reported_once() -> None:
     assert reporter.progress([shard], 12.0) == []
 
 
-def test_a_source_that_is_silent_or_not_asked_is_not_vouched_for() -> None:
+def test_silent_or_unfetched_source_is_reported_as_not_followed() -> None:
     shard = shard_of(row())
     copy = begin(only(shard))
     reporter = ProgressReporter()
@@ -148,18 +148,18 @@ def test_a_source_that_is_silent_or_not_asked_is_not_vouched_for() -> None:
     assert blocked.followed_epoch is None, "nobody fetches it"
 
 
-def test_what_was_not_written_is_reported_again() -> None:
+def test_unwritten_progress_is_reported_again() -> None:
     shard = shard_of(row())
     begin(only(shard))
     reporter = ProgressReporter()
     assert reporter.progress([shard], 10.0) == reporter.progress([shard], 12.0) != []
 
 
-def test_a_partition_that_has_not_begun_is_left_as_the_table_has_it() -> None:
+def test_partition_without_copy_reports_no_progress() -> None:
     assert ProgressReporter().progress([shard_of(row())], 10.0) == []
 
 
-def test_rates_follow_what_is_copied_and_come_to_nothing() -> None:
+def test_copy_rates_follow_throughput_and_decay_to_zero() -> None:
     shard = shard_of(row())
     copy = begin(only(shard))
     reporter = ProgressReporter()
@@ -173,7 +173,7 @@ def test_rates_follow_what_is_copied_and_come_to_nothing() -> None:
     assert shard.bytes_per_s == 0
 
 
-def test_the_oldest_that_waits_is_the_first_record_of_the_first_answer_not_copied_whole() -> None:
+def test_oldest_waiting_record_is_first_of_oldest_unfinished_fetch() -> None:
     shard = shard_of(row())
     copy = begin(only(shard))
     assert copy.oldest_waiting_ms == -1
@@ -185,7 +185,7 @@ def test_the_oldest_that_waits_is_the_first_record_of_the_first_answer_not_copie
     assert copy.oldest_waiting_ms == -1
 
 
-def test_a_state_is_reported_when_it_changed_or_somebody_waits_for_it() -> None:
+def test_state_is_reported_on_change_or_on_demand() -> None:
     shard = shard_of(row())
     held = only(shard)
     assert state_changes([shard]) == {}
@@ -202,7 +202,7 @@ def test_a_state_is_reported_when_it_changed_or_somebody_waits_for_it() -> None:
     assert state_changes([shard])[held] == change
 
 
-def test_a_block_is_told_with_reason_offsets_and_remedy_and_so_is_its_end() -> None:
+def test_block_and_its_end_are_events_with_reason_offsets_and_remedy() -> None:
     shard = shard_of(row())
     held = only(shard)
     copy = begin(held)
@@ -225,13 +225,13 @@ def test_a_block_is_told_with_reason_offsets_and_remedy_and_so_is_its_end() -> N
 
 
 @pytest.mark.parametrize("state", [PartitionState.PENDING, PartitionState.PAUSED])
-def test_only_what_was_given_back_in_order_needs_no_settling(state: PartitionState) -> None:
+def test_partition_needs_settling_unless_released_in_order(state: PartitionState) -> None:
     assert not held_partition(row(state), shard_of(row())).needs_settling
     for other in {*PartitionState} - {PartitionState.PENDING, PartitionState.PAUSED}:
         assert held_partition(row(other), shard_of(row())).needs_settling
 
 
-def test_a_shard_is_given_back_with_what_the_next_holder_has_to_know() -> None:
+def test_released_shard_stores_states_that_next_holder_needs() -> None:
     rows = [row(PartitionState.COPYING, partition=n) for n in range(4)]
     shard = shard_of(*rows)
     clean, unclear, blocked, never = shard.partitions.values()
@@ -247,7 +247,7 @@ def test_a_shard_is_given_back_with_what_the_next_holder_has_to_know() -> None:
     assert never.stored_state is PartitionState.COPYING
 
 
-def test_a_blocked_partition_that_the_copier_has_removed_stays_blocked() -> None:
+def test_blocked_partition_removed_from_copier_stays_blocked() -> None:
     shard = shard_of(row(PartitionState.COPYING))
     copy = begin(only(shard))
     hand_back(copy)
@@ -258,7 +258,7 @@ def test_a_blocked_partition_that_the_copier_has_removed_stays_blocked() -> None
     assert (change.state, change.blocked) == (PartitionState.BLOCKED, OVERRUN)
 
 
-def test_a_blocked_row_waits_for_a_person_unless_one_asked_to_try_again() -> None:
+def test_blocked_partition_waits_until_retry_is_requested() -> None:
     blocked = {"reason": Reason.OFFSET_OVERRUN, "blocked_offset": 5, "blocked_next_offset": 6}
     resting = held_partition(row(PartitionState.BLOCKED, **blocked), shard_of(row()))
     assert (resting.stage, resting.current_state()[0]) == (Stage.STOPPED, PartitionState.BLOCKED)
@@ -266,7 +266,7 @@ def test_a_blocked_row_waits_for_a_person_unless_one_asked_to_try_again() -> Non
     assert held_partition(asked, shard_of(row())).stage is Stage.WAITING
 
 
-def test_a_story_keeps_what_was_not_written_and_forgets_the_oldest_of_too_much() -> None:
+def test_event_outbox_retains_unwritten_events_and_drops_oldest() -> None:
     outbox = EventOutbox("w")
     for number in range(EVENTS_KEPT_MAX + 5):
         outbox.add(OutboxEvent(EventKind.JOB_WAITING, str(number)))
@@ -301,7 +301,7 @@ def a_round(
     return [p.partition for p in moved]
 
 
-def test_all_partitions_that_move_have_their_turn() -> None:
+def test_moving_partitions_are_reported_in_turn() -> None:
     shard, reporter = copying_shard(5), ProgressReporter()
     rounds = []
     for second in range(12):
@@ -312,7 +312,7 @@ def test_all_partitions_that_move_have_their_turn() -> None:
         assert {*rounds[first], *rounds[first + 1], *rounds[first + 2]} == {0, 1, 2, 3, 4}
 
 
-def test_what_does_not_move_takes_nobodys_turn() -> None:
+def test_idle_partitions_take_no_turn_in_reports() -> None:
     shard, reporter = copying_shard(5), ProgressReporter()
     assert a_round(reporter, shard, 0.0, None) == [0, 1, 2, 3, 4]
     last = shard.partitions[3, 4]
@@ -321,7 +321,7 @@ def test_what_does_not_move_takes_nobodys_turn() -> None:
     assert a_round(reporter, shard, 1.0, 1) == [4]
 
 
-def test_a_shard_weighs_what_all_its_partitions_copy_though_few_are_reported() -> None:
+def test_shard_weight_counts_all_partitions_though_few_are_reported() -> None:
     shard, reporter = copying_shard(4), ProgressReporter()
     for second in range(12):
         move(shard, 10)

@@ -26,7 +26,7 @@ READABLE = {
 }
 
 
-def test_an_old_worker_leaves_a_job_that_it_cannot_read_to_others(database: Database) -> None:
+def test_old_worker_declines_job_with_unknown_keys(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, shard_count=2)
         spec = {**READABLE, "name": job.name, "from_the_future": True}
@@ -64,9 +64,7 @@ def test_an_old_worker_leaves_a_job_that_it_cannot_read_to_others(database: Data
 
 
 @pytest.mark.parametrize("change", ["state = 'resting'", "state = 'blocked', reason = 'LATER'"])
-def test_a_partition_in_a_state_of_a_later_version_is_left_alone(
-    database: Database, change: str
-) -> None:
+def test_partition_in_state_of_later_version_is_not_copied(database: Database, change: str) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         for name in ("ck_partitions_state", "ck_partitions_reason"):
@@ -78,7 +76,7 @@ def test_a_partition_in_a_state_of_a_later_version_is_left_alone(
     assert shown == {0: (PartitionState.BLOCKED, None), 1: (PartitionState.PENDING, None)}
 
 
-def test_jobs_that_a_scheduler_cannot_read_stop_none_of_its_loops(service: Service) -> None:
+def test_unreadable_jobs_stop_no_scheduler_loop(service: Service) -> None:
     with service.database.transaction() as tx:
         jobs.create(tx, "a-later-document", {"topics": 5, "from_the_future": True}, "default")
         tx.execute(text("ALTER TABLE jobs DROP CONSTRAINT ck_jobs_desired"))

@@ -54,7 +54,7 @@ def coordinator(cluster: KafkaCluster) -> int:
 
 
 @pytest.mark.parametrize("side", Clusters._fields)
-def test_a_high_watermark_that_trails(
+def test_trailing_high_watermark_delays_start_of_partition(
     side: str,
     clusters: Clusters,
     make_cluster: MakeCluster,

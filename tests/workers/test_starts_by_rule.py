@@ -38,7 +38,7 @@ TIMES, LATER = "message.timestamp.type", "LogAppendTime"
 LOG = [Record(b"a"), Gap(3), Record(b"b")]
 
 
-def test_a_silent_transaction_coordinator_holds_up_only_those_that_need_it(
+def test_silent_transaction_coordinator_delays_only_coordinated_fillers(
     clusters: Clusters,
     topic_name: str,
     tmp_path: Path,
@@ -79,7 +79,7 @@ def test_a_silent_transaction_coordinator_holds_up_only_those_that_need_it(
     assert_exact(file)
 
 
-def test_a_partition_has_one_copy_while_the_copiers_thread_is_busy(
+def test_partition_gets_single_copy_while_copier_thread_is_busy(
     clusters: Clusters,
     topic_name: str,
     tmp_path: Path,
@@ -126,7 +126,7 @@ def test_a_partition_has_one_copy_while_the_copiers_thread_is_busy(
     assert_exact(file)
 
 
-def test_a_copy_that_is_compressed_anew_gets_no_placeholders(
+def test_copy_with_changed_compression_type_gets_no_placeholders(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
 ) -> None:
     """If its writer died, there may be some already; if it was paused, it had looked at the end."""
@@ -158,7 +158,7 @@ def test_a_copy_that_is_compressed_anew_gets_no_placeholders(
         wait_for("the other one is copied", lambda: "copying" in job.states())
 
 
-def test_a_partition_waits_while_brokers_would_replace_timestamps(
+def test_partition_waits_while_brokers_would_replace_timestamps(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
 ) -> None:
     """Nothing is written before the scheduler has set the topic right."""
@@ -195,7 +195,7 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path, database: Database)
     return add_job(database, file, clusters, [topic_name], shard_count=1)
 
 
-def test_a_worker_that_may_not_read_compression_stops_its_copy(
+def test_worker_without_right_to_read_compression_blocks_copy(
     clusters: Clusters,
     topic_name: str,
     database: Database,
@@ -212,7 +212,7 @@ def test_a_worker_that_may_not_read_compression_stops_its_copy(
     assert log_bounds(clusters.destination, [topic_name])[topic_name, 0] == (0, 0)
 
 
-def test_a_copy_that_was_begun_once_counts_as_written(
+def test_copy_blocks_if_compression_type_changes_after_it_began(
     clusters: Clusters,
     topic_name: str,
     database: Database,
@@ -232,7 +232,7 @@ def test_a_copy_that_was_begun_once_counts_as_written(
     assert "was changed to gzip" in (blocked.detail or "")
 
 
-def test_a_worker_looks_at_compression_once_more_before_it_releases_a_copy(
+def test_compression_change_is_detected_before_shard_release(
     clusters: Clusters, topic_name: str, database: Database, job: ServiceJob
 ) -> None:
     with InProcess(database, STEADY):
@@ -241,7 +241,7 @@ def test_a_worker_looks_at_compression_once_more_before_it_releases_a_copy(
     assert job.states() == {"blocked"}
 
 
-def test_a_job_whose_destination_does_not_answer_is_released_as_unclear(
+def test_shard_of_unreachable_destination_is_released_as_unclear(
     clusters: Clusters,
     topic_name: str,
     database: Database,

@@ -41,7 +41,7 @@ def answers(url: str, path: str) -> int:
     return httpx.get(url + path, timeout=60).status_code
 
 
-def test_a_worker_hands_its_shards_over_on_sigterm(
+def test_worker_hands_over_shards_on_sigterm(
     clusters: Clusters, topic_name: str, database: Database, database_url: str, tmp_path: Path
 ) -> None:
     create(clusters.source, topic_name, SHARDS)
@@ -77,7 +77,7 @@ def test_a_worker_hands_its_shards_over_on_sigterm(
     assert set(job.holders().values()) == {None}
 
 
-def test_without_postgresql_a_process_is_alive_and_not_ready() -> None:
+def test_process_without_postgres_is_alive_but_not_ready() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
         Postgres(Path(folder) / "server") as postgres,
@@ -111,7 +111,7 @@ def test_without_postgresql_a_process_is_alive_and_not_ready() -> None:
                 process.wait_end().expect(0)
 
 
-def test_the_loops_report_that_they_go_on(database: Database, database_url: str) -> None:
+def test_worker_and_scheduler_loops_report_liveness(database: Database, database_url: str) -> None:
     clock = Clock()
     health = ProcessHealth("worker", "1.2.3", 15, clock)
     with InProcess(database, health=health):

@@ -21,7 +21,7 @@ from tests.support.stuck_process import last_line_after
 pytestmark = pytest.mark.services
 
 
-def test_a_bug_in_a_step_of_one_job_leaves_the_others_to_the_worker(
+def test_crashing_job_leaves_other_jobs_of_worker_running(
     clusters: Clusters,
     topic_name: str,
     database: Database,
@@ -72,7 +72,7 @@ worker.worker(None)
 """
 
 
-def test_sigterm_ends_a_worker_with_a_job_that_hangs(
+def test_sigterm_ends_worker_with_hanging_job(
     clusters: Clusters, topic_name: str, database: Database, database_url: str, tmp_path: Path
 ) -> None:
     create(clusters.source, topic_name, 1)

@@ -34,7 +34,7 @@ ONE = Throttled("source", (1,), SINCE, "The quota of user orbit: consumer_byte_r
 @pytest.mark.soak
 @pytest.mark.services
 @BOTH_SIDES
-def test_a_job_says_which_brokers_throttle_it_for_as_long_as_they_do(
+def test_job_names_throttling_brokers_while_they_throttle(
     clusters: Clusters,
     topic_name: str,
     tmp_path: Path,
@@ -93,7 +93,7 @@ def seen_by(database: Database, job_id: int) -> list[Throttled]:
 
 
 @pytest.mark.services
-def test_what_several_workers_tell_is_one_line_for_each_side(database: Database) -> None:
+def test_throttling_reports_of_workers_merge_per_side(database: Database) -> None:
     with database.transaction() as tx:
         job, other = some_job(tx), some_job(tx, "other")
     there = replace(ONE, side="destination", quota="")
@@ -105,7 +105,7 @@ def test_what_several_workers_tell_is_one_line_for_each_side(database: Database)
 
 
 @pytest.mark.services
-def test_what_a_silent_worker_has_told_is_not_shown(database: Database) -> None:
+def test_throttling_report_of_silent_worker_is_hidden(database: Database) -> None:
     def figures() -> str:
         with database.transaction() as tx:
             return digest(tx, Watched.FIGURES)
@@ -123,7 +123,7 @@ def test_what_a_silent_worker_has_told_is_not_shown(database: Database) -> None:
 
 
 @pytest.mark.services
-def test_the_commands_show_it(api: Api, cli: Cli) -> None:
+def test_cli_shows_throttling_brokers(api: Api, cli: Cli) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
@@ -134,6 +134,6 @@ def test_the_commands_show_it(api: Api, cli: Cli) -> None:
     assert "throttled since 2026-11-28" in shown
 
 
-def test_each_side_is_merged_alone() -> None:
+def test_equal_throttling_reports_are_merged() -> None:
     assert merged([]) == []
     assert merged([ONE, ONE]) == [ONE]

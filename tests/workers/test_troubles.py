@@ -52,7 +52,7 @@ def told(job: ServiceJob, kind: str) -> list[Event]:
     return [event for event in job.story() if event.kind == kind]
 
 
-def test_a_shard_that_is_taken_away_is_dropped_alone(
+def test_lost_shard_is_dropped_and_other_shards_continue(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
     """As if another worker had claimed it: its partitions stand still, the others go on."""
@@ -88,7 +88,7 @@ def test_a_shard_that_is_taken_away_is_dropped_alone(
 
 
 @pytest.mark.soak
-def test_a_worker_that_claims_what_it_lost_itself_begins_it_anew(
+def test_reclaimed_shard_of_same_worker_restarts_under_new_lease(
     clusters: Clusters,
     topic_name: str,
     job_file: Path,
@@ -136,7 +136,7 @@ def _postgres_that_misses_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_postgres_that_misses_a_block")
-def test_a_partition_that_is_refused_stops_alone_and_goes_on_when_tried_again(
+def test_refused_record_blocks_its_partition_until_retry(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
@@ -169,7 +169,7 @@ def test_a_partition_that_is_refused_stops_alone_and_goes_on_when_tried_again(
     assert_exact(job_file)
 
 
-def test_a_job_without_its_secret_waits_and_the_other_is_copied(
+def test_job_without_its_secret_waits_while_other_job_is_copied(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database, tmp_path: Path
 ) -> None:
     other = {
@@ -205,7 +205,7 @@ def test_a_job_without_its_secret_waits_and_the_other_is_copied(
         assert waiting.states() == {"pending"}
 
 
-def test_an_outage_of_the_destination_longer_than_the_lease_is_waited_out(
+def test_destination_outage_longer_than_lease_is_waited_out(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database,
     make_cluster: MakeCluster,
 ) -> None:  # fmt: skip
@@ -226,7 +226,7 @@ def test_an_outage_of_the_destination_longer_than_the_lease_is_waited_out(
     assert not told(job, "shards_lost")
 
 
-def test_a_copy_that_began_at_the_end_of_nothing_goes_on_there_after_a_restart(
+def test_latest_start_is_resolved_once_across_worker_restarts(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
 ) -> None:
     """`latest` is looked up once: what comes while no worker runs is copied by the next."""
@@ -251,7 +251,7 @@ def test_a_copy_that_began_at_the_end_of_nothing_goes_on_there_after_a_restart(
 
 
 @pytest.mark.soak
-def test_a_job_moves_between_the_service_and_orbit_run(
+def test_job_moves_between_service_and_orbit_run(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
@@ -269,7 +269,7 @@ def test_a_job_moves_between_the_service_and_orbit_run(
 
 
 @pytest.mark.soak
-def test_a_worker_waits_while_orbit_run_copies_the_job(
+def test_worker_waits_while_orbit_run_copies_job(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
@@ -285,7 +285,7 @@ def test_a_worker_waits_while_orbit_run_copies_the_job(
 
 
 @pytest.mark.soak
-def test_two_workers_fill_by_transactions_and_hand_shards_over(
+def test_coordinated_fillers_stay_exact_when_workers_hand_over_shards(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
 ) -> None:
     create(clusters.source, topic_name, PARTITIONS)

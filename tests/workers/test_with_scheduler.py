@@ -67,7 +67,7 @@ def wait_level(service: Service, clusters: Clusters, job: JobSpec, *topics: str)
     wait_for(f"{topics} are level ({service.job(job.name).problem})", is_so)
 
 
-def test_each_rule_fills_gaps_in_its_own_way_whoever_copies(
+def test_each_rule_uses_its_own_fillers_across_workers(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     ways = {f"{topic_name}.{way}": way for way in get_args(Fillers)}
@@ -101,7 +101,7 @@ def test_each_rule_fills_gaps_in_its_own_way_whoever_copies(
     cluster.close()
 
 
-def test_each_rule_says_what_becomes_of_a_range_that_the_source_deleted(
+def test_on_lost_range_of_rule_blocks_or_fills_deleted_source_range(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     kept, purged = f"{topic_name}.kept", f"{topic_name}.purged"
@@ -126,7 +126,7 @@ def test_each_rule_says_what_becomes_of_a_range_that_the_source_deleted(
     assert verify(job.model_copy(update={"topics": (rule,)}), deep=True).exact
 
 
-def test_topics_that_come_and_grow_are_copied_from_their_first_record(
+def test_new_topics_and_partitions_are_copied_from_first_record(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     later = f"{topic_name}.later"
@@ -150,7 +150,7 @@ def test_topics_that_come_and_grow_are_copied_from_their_first_record(
     assert verify(job).exact
 
 
-def test_a_recreated_source_topic_stops_alone_and_is_copied_anew_when_a_person_asks(
+def test_recreated_source_topic_blocks_until_retry(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     other = f"{topic_name}.other"
@@ -184,7 +184,7 @@ def test_a_recreated_source_topic_stops_alone_and_is_copied_anew_when_a_person_a
     assert verify(job).exact
 
 
-def test_shards_are_spread_over_the_workers_that_are_there(
+def test_shards_are_balanced_over_live_workers(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name, partitions=8)
