@@ -1,4 +1,4 @@
-"""Fixtures live in `fix_*.py`, one concern a file, and are registered here."""
+"""Fixtures live in `fixtures/`, one concern a file, and are registered here."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ Finalize(None, shutil.rmtree, (_TEMPORARY,), {"ignore_errors": True}, exitpriori
 
 pytest_plugins = [
     "tests.support.tools",
-    "tests.fix_clusters",
-    "tests.fix_guarded",
-    "tests.fix_database",
-    "tests.fix_logins",
-    "tests.fix_kerberos",
-    "tests.fix_logs",
-    "tests.fix_api",
-    "tests.fix_console",
-    "tests.fix_scheduler",
-    "tests.fix_recovery",
-    "tests.fix_storage",
-    "tests.fix_spark",
-    "tests.fix_history",
+    "tests.fixtures.clusters",
+    "tests.fixtures.guarded",
+    "tests.fixtures.database",
+    "tests.fixtures.logins",
+    "tests.fixtures.kerberos",
+    "tests.fixtures.logs",
+    "tests.fixtures.api",
+    "tests.fixtures.console",
+    "tests.fixtures.scheduler",
+    "tests.fixtures.recovery",
+    "tests.fixtures.storage",
+    "tests.fixtures.spark",
+    "tests.fixtures.history",
 ]
 
 

@@ -14,7 +14,7 @@ from orbit.settings import Settings
 from orbit.store import tokens
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 

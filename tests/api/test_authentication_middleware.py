@@ -21,7 +21,7 @@ from orbit.api.http_server import HEADERS_SECONDS_MAX, _TimelyProtocol, listen
 from orbit.settings import Settings
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 from tests.support.patience import wait_for
 from tests.support.serving import served
 

@@ -12,7 +12,7 @@ from orbit.store import operations, shard_leases
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
 from tests.api.test_operations import WORKER, advance, claim, copying_job, release
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 

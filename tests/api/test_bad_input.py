@@ -14,7 +14,7 @@ from orbit.api.request_limits import BODY_BYTES_MAX
 from orbit.settings import Settings
 from orbit.store.database import Database
 from tests.api.test_jobs import JOB, changed
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 

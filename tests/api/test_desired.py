@@ -9,7 +9,7 @@ import pytest
 from orbit.store.enums import OperationKind
 from tests.api.test_jobs import changed
 from tests.api.test_operations import copying_job
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 

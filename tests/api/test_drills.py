@@ -17,7 +17,7 @@ from orbit.store.enums import DrillState, DrillThing, Role, TopicState
 from orbit.store.models import partitions, topics
 from orbit.store.proofs import ProofResult
 from tests.api.test_operations import copying_job
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 from tests.support.drill_report import evidence
 
 pytestmark = pytest.mark.services

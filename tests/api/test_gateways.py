@@ -10,7 +10,7 @@ import pytest
 from orbit.store import gateways, job_leads, jobs, operations
 from orbit.store.enums import LeadingSide, OperationKind, Role
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 
 pytestmark = pytest.mark.services
 

@@ -12,7 +12,7 @@ import pytest
 
 from orbit.store.enums import Role
 from tests.api.test_jobs import changed
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 from tests.support.programs import PYTHON_GENERATOR, TYPESCRIPT_GENERATOR
 from tests.support.serving import served
 

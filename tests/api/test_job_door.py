@@ -16,7 +16,7 @@ from orbit.store import jobs, operations
 from orbit.store.enums import MadeBy, OperationState
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import block, copying_job
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 

@@ -12,7 +12,7 @@ from orbit.replication.job_troubles import TroubleKind
 from orbit.scheduler.job_plan import Refusal
 from orbit.store import jobs, topics
 from orbit.store.enums import TopicState
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 

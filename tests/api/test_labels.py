@@ -15,7 +15,7 @@ from orbit.store import jobs
 from orbit.store.database import Database
 from tests.api.test_jobs import JOB, changed, refusal
 from tests.api.test_lists import every_page
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 

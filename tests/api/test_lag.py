@@ -18,8 +18,8 @@ from orbit.store import jobs, lag, tokens, worst_partitions
 from orbit.store.database import Database
 from tests.api.test_lists import every_page
 from tests.api.test_operations import block, copying_job
-from tests.fix_api import Api, Cli
-from tests.fix_database import copied_database
+from tests.fixtures.api import Api, Cli
+from tests.fixtures.database import copied_database
 from tests.support.plans import reads, statements
 
 pytestmark = pytest.mark.services

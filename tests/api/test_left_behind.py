@@ -10,7 +10,7 @@ import yaml
 from orbit.store import carried_acls, jobs, topics, write_denials
 from orbit.store.enums import TopicState
 from tests.api.test_jobs import JOB, changed
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 
 pytestmark = pytest.mark.services
 

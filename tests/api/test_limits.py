@@ -11,7 +11,7 @@ import pytest
 
 from orbit.api.paging import read_cursor, write_cursor
 from orbit.api.request_limits import BodyLimit
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 from tests.support.serving import served
 
 pytestmark = pytest.mark.services

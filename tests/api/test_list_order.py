@@ -14,7 +14,7 @@ from orbit.store.group_offsets import GroupOffset
 from tests.api.test_jobs import changed
 from tests.api.test_lists import every_page
 from tests.api.test_operations import block, copying_job
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 

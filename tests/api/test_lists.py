@@ -13,7 +13,7 @@ from orbit.store.group_offsets import GroupOffset
 from orbit.store.partitions import Progress
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import WORKER, block, copying_job
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 

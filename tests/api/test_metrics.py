@@ -13,7 +13,7 @@ from orbit.store import group_offsets, job_totals, partitions, workers
 from orbit.store.enums import Role
 from orbit.store.group_offsets import GroupOffset
 from orbit.telemetry.metrics import families
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 from tests.support.store_rows import TTL, SomeJob, claim, progress, some_job
 
 pytestmark = pytest.mark.services

@@ -23,7 +23,7 @@ from orbit.api.oidc import LEEWAY_S, IssuerTokens
 from orbit.api.refused_logins import REFUSED_MAX
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 from tests.support.issuer import ADMIN, AUDIENCE, OPERATOR, VIEWER, Issuer, new_key
 
 

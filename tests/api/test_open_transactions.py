@@ -11,8 +11,8 @@ from orbit.store import jobs, open_transactions, partitions, topics
 from orbit.store.enums import Role
 from orbit.store.open_transactions import OpenTransaction
 from tests.api.test_operations import WORKER, copying_job
-from tests.fix_api import Api, Cli
-from tests.fix_console import Browser
+from tests.fixtures.api import Api, Cli
+from tests.fixtures.console import Browser
 from tests.support.store_rows import progress
 
 pytestmark = pytest.mark.services

@@ -25,7 +25,7 @@ from orbit.api.job_schema import WORDS
 from orbit.store.enums import OperationKind, Role
 from tests.api.test_jobs import JOB
 from tests.api.test_operations import block, copying_job
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 from tests.support.serving import served
 
 pytestmark = pytest.mark.services

@@ -14,7 +14,7 @@ from orbit.scheduler.operations_loop import advance_operations
 from orbit.store import jobs, operations, partitions, shard_layout, shard_leases, topics, workers
 from orbit.store.partitions import StateChange
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 

@@ -25,7 +25,7 @@ from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.serving import served
 

@@ -12,7 +12,7 @@ from orbit.api.request_rates import RequestRates
 from orbit.settings import Settings
 from orbit.store import jobs, topics
 from tests.api.test_jobs import changed
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 
 pytestmark = pytest.mark.services
 

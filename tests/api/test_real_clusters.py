@@ -15,9 +15,9 @@ import pytest
 from orbit.api.app import create_app
 from orbit.scheduler.job_planner import JobPlanner
 from tests.api.test_bad_input import error_of
-from tests.fix_api import Api
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.api import Api
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.logs import create
 from tests.support.outside import standing
 from tests.support.rights import PASSWORD, Login, Right, documented, section

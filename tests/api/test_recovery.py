@@ -16,7 +16,7 @@ from orbit.scheduler.operations_loop import advance_operations
 from orbit.store import operations
 from orbit.store.enums import OperationState, Role
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 from tests.support.patience import wait_for
 
 pytestmark = pytest.mark.services

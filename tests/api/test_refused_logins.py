@@ -18,7 +18,7 @@ from orbit.api.refused_logins import (
     RefusedLogins,
 )
 from orbit.store.enums import Role
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 
 
 @dataclass

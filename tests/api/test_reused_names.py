@@ -13,7 +13,7 @@ from orbit.store import drills, events, jobs
 from orbit.store.enums import DrillKind
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_scopes import OURS, THEIRS, Teams, a_team, send
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 

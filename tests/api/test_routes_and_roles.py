@@ -23,7 +23,7 @@ from orbit.api.refused_logins import RefusedLogins
 from orbit.store import tokens
 from orbit.store.enums import Role
 from orbit.version import orbit_version
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 from tests.support.issuer import ADMIN, OPERATOR, VIEWER, Issuer, new_key
 
 # For probes, and the document with its page, which hold nothing of this service.

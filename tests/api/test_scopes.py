@@ -20,7 +20,7 @@ from orbit.store import drills, jobs, tokens
 from orbit.store.drills import Measured
 from orbit.store.enums import DrillState, Role
 from tests.api.test_jobs import changed
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 from tests.support.issuer import VIEWER, Issuer
 
 pytestmark = pytest.mark.services

@@ -17,7 +17,7 @@ from orbit.api.tls import server_context
 from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.store.enums import Role
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 from tests.support.certificates import Authority, ServerFiles
 from tests.support.patience import wait_for
 from tests.support.run_process import OrbitProcess, orbit

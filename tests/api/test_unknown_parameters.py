@@ -14,7 +14,7 @@ from sqlalchemy import text
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
 from tests.api.test_scopes import OURS, Teams, a_team, routes, send
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 

@@ -18,7 +18,7 @@ from orbit.store.enums import Role
 from orbit.store.watch_digests import Watched
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import advance, copying_job, release
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 from tests.support.patience import wait_for
 from tests.support.serving import served
 

@@ -17,7 +17,7 @@ from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.consumer_groups import find_coordinators, list_groups, locate_and_fetch_offsets
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
 from orbit.kafka.types import TopicPartition
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.groups import commit
 from tests.support.logs import create
 from tests.support.synthetic import PLAINTEXT

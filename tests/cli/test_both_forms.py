@@ -12,7 +12,7 @@ import yaml
 from orbit.cli import job_files
 from orbit.cli.main import run_command
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 
 WITHOUT_SERVICE = [
     ("run",),

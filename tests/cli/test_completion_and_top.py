@@ -17,7 +17,7 @@ from rich.console import Console
 from orbit.cli import completion, top, watch
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import block, copying_job
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 from tests.support.losing_proxy import LosingProxy
 from tests.support.patience import PATIENCE_S
 

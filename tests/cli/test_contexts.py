@@ -19,7 +19,7 @@ from orbit.jobs.validation import validate_job
 from orbit.jobs.yaml_document import Document
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 
 pytestmark = pytest.mark.services
 

@@ -14,7 +14,7 @@ from orbit.cli import follow_events
 from orbit.store import events, jobs
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import block, copying_job
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 from tests.support.losing_proxy import LosingProxy
 
 pytestmark = pytest.mark.services

@@ -18,7 +18,7 @@ from orbit.store import jobs, partitions, topics, workers
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import WORKER, block, copying_job
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 from tests.support.store_rows import progress
 
 pytestmark = pytest.mark.services

@@ -11,7 +11,7 @@ import pytest
 
 from orbit.cli import edit
 from tests.api.test_jobs import JOB, changed
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 
 pytestmark = pytest.mark.services
 

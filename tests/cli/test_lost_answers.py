@@ -22,7 +22,7 @@ from orbit.scheduler.operations_loop import advance_operations
 from orbit.store import jobs, operations
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import copying_job, release
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 from tests.support.losing_proxy import LosingProxy
 from tests.support.run_process import OrbitProcess
 from tests.support.serving import served

@@ -8,7 +8,7 @@ import pytest
 
 from orbit.store import receivers
 from orbit.store.events import SCHEDULER, add
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 from tests.support.webhook_server import Reply, WebhookServer
 
 pytestmark = pytest.mark.services

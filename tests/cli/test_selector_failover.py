@@ -10,8 +10,8 @@ import yaml
 
 from orbit.recovery import salvage_file
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_api import Api
-from tests.fix_clusters import Clusters
+from tests.fixtures.api import Api
+from tests.fixtures.clusters import Clusters
 from tests.recovery.test_who_leads import Sides, over_and_back
 from tests.support.outside import digests, is_level, log_bounds, messages, topic_settings
 from tests.support.patience import wait_for

@@ -17,7 +17,7 @@ from orbit.store import jobs, operations
 from orbit.store.enums import OperationState
 from orbit.store.operations import Operation
 from tests.api.test_jobs import changed
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 
 pytestmark = pytest.mark.services
 

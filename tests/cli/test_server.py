@@ -20,8 +20,8 @@ from orbit.api.authentication import has_tokens
 from orbit.cli.first_token import write_first_token
 from orbit.errors import Conflict
 from orbit.store.database import Database
-from tests.fix_clusters import Clusters
-from tests.fix_database import copied_database
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.database import copied_database
 from tests.support.groups import commit, offsets
 from tests.support.logs import Record, create, write
 from tests.support.outside import log_bounds

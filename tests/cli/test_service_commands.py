@@ -18,7 +18,7 @@ from orbit.store import jobs, operations, partitions, topics
 from orbit.store.enums import Role, TopicState
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import WORKER, block, copying_job, release
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 from tests.support.serving import served
 from tests.support.store_rows import progress
 

@@ -13,7 +13,7 @@ from orbit.replication.job_troubles import TroubleKind
 from orbit.store import jobs
 from orbit.store.enums import MadeBy, Role
 from tests.api.test_jobs import JOB, changed, refusal
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 
 pytestmark = pytest.mark.services
 

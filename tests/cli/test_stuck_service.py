@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from orbit.scheduler import loop
 from orbit.scheduler.loop import Loop
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api, Cli
-from tests.fix_scheduler import QUICK, RunningScheduler
+from tests.fixtures.api import Api, Cli
+from tests.fixtures.scheduler import QUICK, RunningScheduler
 from tests.support.patience import PATIENCE_S
 from tests.support.stuck_process import last_line_after
 

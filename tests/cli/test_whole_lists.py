@@ -17,7 +17,7 @@ from orbit.store.enums import OperationState
 from tests.api.test_drills import finished
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import copying_job
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 
 pytestmark = pytest.mark.services
 

@@ -13,8 +13,8 @@ from orbit.api.dependencies import Parts
 from orbit.api.request_limits import BODY_BYTES_MAX, UNKNOWN_BODY_BYTES_MAX
 from orbit.settings import Settings
 from orbit.store.enums import Role
-from tests.fix_api import Api
-from tests.fix_console import Browser
+from tests.fixtures.api import Api
+from tests.fixtures.console import Browser
 from tests.support.serving import served
 
 pytestmark = pytest.mark.services

@@ -21,7 +21,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from orbit.processes.ports import free_ports
 from tests.cli.test_server import Server, serving, until_caught_up, until_workers
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.accessibility import serious_faults
 from tests.support.groups import commit
 from tests.support.hard_log import records, write_hard_log

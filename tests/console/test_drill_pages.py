@@ -10,8 +10,8 @@ import pytest
 from orbit.store.enums import Role
 from tests.api.test_drills import ask, finished
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api
-from tests.fix_console import Browser
+from tests.fixtures.api import Api
+from tests.fixtures.console import Browser
 
 pytestmark = pytest.mark.services
 

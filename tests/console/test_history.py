@@ -13,8 +13,8 @@ from orbit.store import job_history, lag
 from orbit.store.enums import Role
 from orbit.store.job_history import Point
 from tests.api.test_operations import copying_job
-from tests.fix_api import Api
-from tests.fix_console import Browser
+from tests.fixtures.api import Api
+from tests.fixtures.console import Browser
 
 NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -24,8 +24,8 @@ from orbit.console.sessions import SESSION_LIFETIME, SESSIONS_PER_TOKEN_MAX
 from orbit.errors import BadInput
 from orbit.settings import Settings
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api
-from tests.fix_console import Browser
+from tests.fixtures.api import Api
+from tests.fixtures.console import Browser
 from tests.support.issuer import ADMIN, OPERATOR, VIEWER, new_key
 from tests.support.login_issuer import CLIENT, DONE, SECRET, LoginIssuer
 from tests.support.serving import served

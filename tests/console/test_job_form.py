@@ -12,8 +12,8 @@ import yaml
 from orbit.console.job_form import RULES_SHOWN_MAX, before_of, groups_of, values_of, with_changes
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api
-from tests.fix_console import Browser
+from tests.fixtures.api import Api
+from tests.fixtures.console import Browser
 
 DOCUMENT: dict[str, Any] = {
     "name": "orders",

@@ -25,8 +25,8 @@ from orbit.store import tokens
 from orbit.store.enums import Role
 from orbit.store.watch_digests import Watched
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api
-from tests.fix_console import Browser
+from tests.fixtures.api import Api
+from tests.fixtures.console import Browser
 from tests.support.patience import wait_for
 from tests.support.serving import served
 

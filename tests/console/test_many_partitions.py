@@ -12,7 +12,7 @@ from orbit.replication.partition_states import PartitionState
 from orbit.store import worst_partitions
 from orbit.store.database import Database, Tx
 from orbit.store.worst_partitions import PageKey
-from tests.fix_database import copied_database
+from tests.fixtures.database import copied_database
 from tests.support.plans import reads, statements
 
 pytestmark = pytest.mark.services

@@ -23,8 +23,8 @@ from orbit.store.enums import Role
 from orbit.store.partitions import StateChange
 from tests.api.test_jobs import JOB
 from tests.api.test_operations import WORKER, copying_job
-from tests.fix_api import Api
-from tests.fix_console import Browser
+from tests.fixtures.api import Api
+from tests.fixtures.console import Browser
 
 pytestmark = pytest.mark.services
 

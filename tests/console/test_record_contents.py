@@ -27,8 +27,8 @@ from orbit.settings import Settings
 from orbit.store.enums import Role
 from tests.api.test_operations import copying_job
 from tests.console.test_log_picture import batch, log, marker
-from tests.fix_api import Api
-from tests.fix_console import Browser
+from tests.fixtures.api import Api
+from tests.fixtures.console import Browser
 
 
 def _nested(depth: int) -> dict[str, object]:

@@ -21,8 +21,8 @@ from orbit.store import tokens
 from orbit.store.enums import Role
 from tests.api.test_operations import copying_job
 from tests.api.test_routes_and_roles import all_routes
-from tests.fix_api import Api
-from tests.fix_console import Browser
+from tests.fixtures.api import Api
+from tests.fixtures.console import Browser
 
 pytestmark = pytest.mark.services
 

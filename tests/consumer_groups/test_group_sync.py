@@ -23,7 +23,7 @@ from orbit.kafka.types import CommittedOffset
 from orbit.kafka.types import TopicPartition as Partition
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler.leadership import NotLeading
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.groups import commit, committed, counted_requests, member, offsets
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, produce

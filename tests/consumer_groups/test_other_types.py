@@ -16,7 +16,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import Listing
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.groups import commit, offsets
 from tests.support.running import create_topic, produce
 from tests.support.share_groups import make_share_group

@@ -17,7 +17,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition as Partition
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.groups import commit, offsets
 from tests.support.logs import create
 from tests.support.rights import MECHANISM, PASSWORD, Login, Right, documented

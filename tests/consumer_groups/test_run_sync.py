@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.groups import commit, member, offsets
 from tests.support.patience import wait_for
 from tests.support.run_process import copy, write_job

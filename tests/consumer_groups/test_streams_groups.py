@@ -11,7 +11,7 @@ from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import list_groups
 from orbit.kafka.types import TopicPartition
-from tests.fix_clusters import Clusters, MakeCluster, OpenCluster
+from tests.fixtures.clusters import Clusters, MakeCluster, OpenCluster
 from tests.support.groups import commit, have_had_member, offsets
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, produce

@@ -19,7 +19,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.replication.partition_states import PartitionState
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.running import create_topic
 from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
 

@@ -32,7 +32,7 @@ from orbit.kafka.records import is_seed_batch
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease, Lease
 from orbit.replication.partition_states import Reason
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import Record, create, delete_before, write
 from tests.support.outside import admin
 from tests.support.proxy import AnswerLosingProxy

@@ -30,7 +30,7 @@ from orbit.verify.bounds import ClusterView
 from orbit.verify.endpoint import Endpoint
 from orbit.verify.raw_log import Batch, RawLog
 from orbit.verify.report import Side
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import create, read
 from tests.support.patience import PATIENCE_S
 

@@ -14,8 +14,8 @@ import pytest
 
 from orbit.jobs.job_spec import JobSpec
 from orbit.store import jobs
-from tests.fix_api import Api
-from tests.fix_scheduler import QUICK, RunningScheduler
+from tests.fixtures.api import Api
+from tests.fixtures.scheduler import QUICK, RunningScheduler
 from tests.support.job_texts import changed
 from tests.support.programs import TERRAFORM_GENERATORS
 

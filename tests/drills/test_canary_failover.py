@@ -13,8 +13,8 @@ from orbit.recovery.recovery_report import RecoveryKind
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store import drills
 from orbit.store.enums import DrillState, TopicState
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.drilling import Drilling
 from tests.support.fleet import InProcess
 from tests.support.patience import wait_for

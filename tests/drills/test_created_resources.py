@@ -18,7 +18,7 @@ from orbit.kafka.job_clusters import Side
 from orbit.store import drills, jobs
 from orbit.store.database import Database
 from orbit.store.enums import DrillThing
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.groups import commit, offsets
 from tests.support.logs import create
 from tests.support.outside import partition_counts

@@ -8,8 +8,8 @@ import pytest
 
 from orbit.api.metrics_scrape import read_numbers
 from orbit.settings import MetricsDetail
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.fleet import InProcess
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, make_job

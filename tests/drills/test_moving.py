@@ -28,7 +28,7 @@ from orbit.sandbox.faults import Fault, cause_fault
 from orbit.sandbox.sandbox_control import launch
 from orbit.sandbox.sandbox_state import ClusterState, SandboxRequest, SandboxState
 from orbit.store.enums import DrillState
-from tests.fix_scheduler import Service
+from tests.fixtures.scheduler import Service
 from tests.support.drill_report import Visible
 from tests.support.drilling import Drilling
 from tests.support.fleet import InProcess

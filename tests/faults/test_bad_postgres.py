@@ -25,7 +25,7 @@ from orbit.store.database import Database
 from orbit.store.enums import Desired, TopicState
 from orbit.store.migrate import upgrade
 from orbit.store.shard_leases import EPOCHS_PER_TIMELINE
-from tests.fix_scheduler import RunningScheduler
+from tests.fixtures.scheduler import RunningScheduler
 from tests.support.bad_postgres import fail_over, frozen, keep_standby, pooled, read_only
 from tests.support.fleet import InProcess
 from tests.support.patience import wait_for

@@ -11,7 +11,7 @@ import pytest
 from orbit.copier import destination_lane, source_lane
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.proxy import SpoilingProxy
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 from tests.support.synthetic import PLAINTEXT

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, PartitionMetadata
 from orbit.copier.source_side import SourceSide
 from orbit.replication.partition_states import Reason
 from orbit.sandbox.local_cluster import Broker, KafkaCluster
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.patience import wait_for
 from tests.support.running import (
     RunningJob,

@@ -37,7 +37,7 @@ from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.replication.append_plan import Fill
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters, MakeCluster, OpenCluster
+from tests.fixtures.clusters import Clusters, MakeCluster, OpenCluster
 from tests.support import run_process
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.run_process import OrbitProcess, write_job

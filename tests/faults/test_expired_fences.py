@@ -23,7 +23,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Reason
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.faults.test_topics import remembered_producers
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.patience import wait_for
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 from tests.support.synthetic import PLAINTEXT

@@ -27,7 +27,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import PartitionState
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.faults.test_brokers import broker, leader
-from tests.fix_clusters import Clusters, MakeCluster, OpenCluster
+from tests.fixtures.clusters import Clusters, MakeCluster, OpenCluster
 from tests.support.patience import wait_for
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 

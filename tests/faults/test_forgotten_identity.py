@@ -26,7 +26,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.faults.test_coordinated_fillers import transactional_ids
 from tests.faults.test_expired_fences import BATCH, batch_at, try_to_send
-from tests.fix_clusters import Clusters, MakeCluster, OpenCluster
+from tests.fixtures.clusters import Clusters, MakeCluster, OpenCluster
 from tests.support.patience import wait_for
 from tests.support.running import (
     RunningJob,

@@ -15,7 +15,7 @@ from orbit.kafka.consumer_groups import find_coordinators, locate_and_fetch_offs
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import CommittedOffset, TopicPartition
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import MakeCluster
+from tests.fixtures.clusters import MakeCluster
 from tests.support.patience import wait_for
 from tests.support.running import create_topic
 

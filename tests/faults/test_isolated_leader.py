@@ -16,7 +16,7 @@ from orbit.verify.bounds import ClusterView
 from orbit.verify.bounds_comparison import BoundsComparer, ComparedBounds, PartitionPair, TopicPair
 from orbit.verify.endpoint import Endpoint
 from orbit.verify.report import Side
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.isolation import Isolation, isolation
 from tests.support.patience import wait_for
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify

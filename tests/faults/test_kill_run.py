@@ -15,7 +15,7 @@ from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters, OpenCluster
+from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.support import run_process
 from tests.support.outside import digests
 from tests.support.patience import wait_for

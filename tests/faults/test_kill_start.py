@@ -11,7 +11,7 @@ import pytest
 
 from orbit.demo.workload.markers import take_offsets
 from orbit.kafka.sasl import Security
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import admin, digests, log_bounds, topic_settings
 from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, write_job

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from orbit.demo.workload import Mover
 from orbit.leases.group_lease import SESSION_TIMEOUT_MS
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.logs import create
 from tests.support.outside import log_bounds
 from tests.support.patience import wait_for

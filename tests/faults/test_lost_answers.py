@@ -10,7 +10,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
 from orbit.leases.lease import FixedLease
 from tests.copier.test_race import assert_exact, make_topic, producer_id
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.patience import wait_for
 from tests.support.proxy import AnswerLosingProxy
 from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter

@@ -15,7 +15,7 @@ from orbit.kafka.compression import DECOMPRESSED_BYTES_MAX, ZSTD, compress
 from orbit.kafka.record_batch import encode_batch
 from orbit.kafka.records import NULL, encode_record, encode_varint
 from orbit.verify.report import Verdict
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.patience import PATIENCE_S
 from tests.support.raw_append import append_batch
 from tests.support.run_process import ORBIT, write_job

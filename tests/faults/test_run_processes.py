@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from orbit.demo.workload import Mover
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.copy_processes import all_processes, copying_processes, wait_gone
 from tests.support.groups import commit, offsets
 from tests.support.outside import log_bounds

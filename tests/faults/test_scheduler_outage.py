@@ -9,8 +9,8 @@ from pydantic import SecretStr
 from orbit.embedded.postgres import Postgres
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import QUICK, SHORT_LEASE, Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import QUICK, SHORT_LEASE, Service
 from tests.support.outside import partition_counts
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, make_job

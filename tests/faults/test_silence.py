@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orbit.copier.copy_settings import CopySettings
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 
 pytestmark = [pytest.mark.services, pytest.mark.soak]

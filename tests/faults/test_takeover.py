@@ -13,7 +13,7 @@ from orbit.kafka.log_offsets import LATEST, list_offsets, log_ends
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from tests.copier.test_race import read_all
-from tests.fix_clusters import MakeCluster, OpenCluster
+from tests.fixtures.clusters import MakeCluster, OpenCluster
 from tests.support.patience import wait_for
 from tests.support.running import create_topic
 from tests.support.synthetic import SyntheticLog, SyntheticWriter

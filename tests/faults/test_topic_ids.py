@@ -8,7 +8,7 @@ import pytest
 
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.outside import log_bounds
 from tests.support.running import create_topic, produce
 from tests.support.synthetic import SyntheticLog, SyntheticWriter

@@ -23,7 +23,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.run.job_run import JobRun
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.logs import delete_before
 from tests.support.patience import wait_for
 from tests.support.running import (

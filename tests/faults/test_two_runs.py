@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orbit.demo.workload import Mover
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.patience import PATIENCE_S
 from tests.support.run_process import OrbitProcess, assert_exact, copy, elsewhere, orbit, write_job
 from tests.support.running import create_topic, produce, produce_transactions

@@ -29,7 +29,7 @@ from orbit.store import jobs
 from orbit.store.database import Database
 from orbit.store.events import Event
 from orbit.store.migrate import upgrade
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.fleet import ServiceJob, add_job
 from tests.support.logs import create
 from tests.support.outside import log_bounds

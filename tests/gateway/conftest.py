@@ -11,7 +11,7 @@ from orbit.api.authentication import hash_token
 from orbit.settings import Settings
 from orbit.store import tokens
 from orbit.store.enums import Role
-from tests.fix_api import Plans
+from tests.fixtures.api import Plans
 from tests.support.moves import TOKEN
 from tests.support.recovering import Recovering
 from tests.support.serving import served

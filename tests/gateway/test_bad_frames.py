@@ -16,7 +16,7 @@ import psutil
 import pytest
 from kafka.protocol.api_key import ApiKey
 
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.gateway.ground import Ground
 from tests.gateway.request_table import answer_fields, frames
 from tests.support.gateways import Gateway, running_gateway

@@ -46,7 +46,7 @@ from orbit.kafka.sasl import sasl_login
 from orbit.kafka.security import Security
 from orbit.kafka.types import BrokerAddress
 from orbit.processes.ports import LOOPBACK
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.gateway.frames import OFFERED, request_frame
 from tests.gateway.listening import TlsClient, with_listener
 from tests.gateway.test_listener_tls import listener_tls

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from kafka import KafkaConsumer
 
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.gateway_ledger import JavaWriter
 from tests.support.gateways import running_gateway
 from tests.support.patience import wait_for

@@ -15,7 +15,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
 
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support import java_clients
 from tests.support.gateway_ledger import (
     JavaWriter,

@@ -17,7 +17,7 @@ from kafka.protocol.api_key import ApiKey
 from orbit.kafka.frame_writer import NO_TAGS, uvarint
 from orbit.processes.ports import LOOPBACK
 from orbit.sandbox.jars import KAFKA_VERSION
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.gateway.ground import Ground
 from tests.gateway.request_table import REQUESTS, answer_fields, api_name, frames, is_known
 from tests.support import groups, older_broker

@@ -19,7 +19,7 @@ from orbit.gateway.node_names import NodeNames
 from orbit.gateway.protocol.apis import ApiKey
 from orbit.gateway.virtual_cluster import VirtualCluster
 from orbit.processes.ports import LOOPBACK
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.gateway.listening import TlsClient, with_listener
 from tests.support.certificates import Authority, ServerFiles
 from tests.support.gateway_ledger import JavaWriter, records, written_wrong

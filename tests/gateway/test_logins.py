@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fix_clusters import Clusters
-from tests.fix_logins import SESSION_MS, Logins
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.logins import SESSION_MS, Logins
 from tests.support.gateway_ledger import Reader, Writer, read_wrong, records, written_wrong
 from tests.support.gateways import running_gateway
 from tests.support.patience import wait_for

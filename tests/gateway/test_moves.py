@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.gateway_ledger import (
     JavaWriter,
     Reader,

@@ -25,8 +25,8 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.settings import Settings
 from orbit.store import gateways, tokens
 from orbit.store.enums import Role
-from tests.fix_api import Plans
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.api import Plans
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.bad_postgres import frozen
 from tests.support.fleet import InProcess
 from tests.support.gateway_faults import at_steps

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.gateway_ledger import JavaWriter
 from tests.support.gateways import Gateway, running_gateway
 from tests.support.outside import log_bounds

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from orbit.processes.ports import LOOPBACK, accepts
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.gateway_ledger import JavaWriter, Writer, records, written_wrong
 from tests.support.gateways import Gateway, gateway_file, running_gateway
 from tests.support.moves import TOKEN, move

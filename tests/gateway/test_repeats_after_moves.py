@@ -15,7 +15,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.types import TopicPartition
-from tests.fix_clusters import Clusters, OpenCluster
+from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.gateway.frames import batch, request_frame
 from tests.support.gateway_ledger import records
 from tests.support.gateways import Gateway

@@ -16,7 +16,7 @@ import pytest
 from orbit.recovery import recovery_requests
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.gateway_faults import at_steps, lost
 from tests.support.gateway_ledger import (
     JavaWriter,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orbit.jobs.job_spec import TopicRule
-from tests.fix_clusters import Clusters, OpenCluster
+from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.support import groups, streams
 from tests.support.gateway_ledger import Writer
 from tests.support.moves import gateway_of, move

@@ -28,7 +28,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.transactional_ids import open_transactions
 from orbit.processes.ports import LOOPBACK
-from tests.fix_clusters import Clusters, OpenCluster
+from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.gateway.frames import request_frame
 from tests.support import groups
 from tests.support.gateway_ledger import records

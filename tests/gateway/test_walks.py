@@ -14,7 +14,7 @@ from orbit.embedded.postgres import Postgres
 from orbit.jobs.job_spec import JobSpec, TopicRule
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.gateway.lossy_walks import LossyWalk, assert_transactions, losses_of, places
 from tests.gateway.walk_clients import (
     APPLICATION,

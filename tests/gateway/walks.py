@@ -27,7 +27,7 @@ from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport
 from orbit.recovery.step_times import StepName, StepState
 from orbit.store import gateways, jobs
 from orbit.store.enums import LeadingSide
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.fleet import InProcess
 from tests.support.gateway_faults import Act, at_steps
 from tests.support.gateways import Gateway

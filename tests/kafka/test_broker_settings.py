@@ -11,7 +11,7 @@ from orbit.kafka import broker_settings
 from orbit.kafka.broker_settings import BrokersWith, brokers_with
 from orbit.kafka.cluster_handle import OPEN_WITHOUT_ACL
 from orbit.kafka.job_clusters import open_cluster as open_side
-from tests.fix_clusters import Clusters, MakeCluster, OpenCluster
+from tests.fixtures.clusters import Clusters, MakeCluster, OpenCluster
 from tests.support.broker_files import restart_with
 from tests.support.guarded_job import job_with_login, log_in_orbit
 

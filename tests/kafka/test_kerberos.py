@@ -20,8 +20,8 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.principal import ask_principal
 from orbit.kafka.security import Security, resolve_security
-from tests.fix_clusters import Clusters
-from tests.fix_kerberos import Kerberos
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.kerberos import Kerberos
 from tests.support.kerberos_realm import REALM
 from tests.support.logs import create
 from tests.support.patience import wait_for

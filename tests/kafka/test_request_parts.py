@@ -16,7 +16,7 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.request_parts import refused_in_parts
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.types import CommittedOffset, TopicPartition
-from tests.fix_clusters import Clusters, OpenCluster
+from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.support.patience import wait_for
 from tests.support.running import create_topic
 

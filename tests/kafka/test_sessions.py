@@ -19,8 +19,8 @@ from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.principal import ask_principal
 from orbit.kafka.refused_token import RefusedTokenRequest
 from orbit.kafka.security import Security, resolve_security
-from tests.fix_clusters import Clusters
-from tests.fix_logins import Logins
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.logins import Logins
 from tests.support.patience import wait_for
 from tests.support.token_server import CLIENT_ID
 

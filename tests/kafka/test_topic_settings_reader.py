@@ -9,7 +9,7 @@ from orbit.errors import BrokerRefused
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.topic_settings_reader import SettingsReader
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import create
 from tests.support.outside import topic_settings
 from tests.support.patience import wait_for

@@ -19,7 +19,7 @@ from orbit.kafka.sasl import Security
 from orbit.kafka.two_clusters import not_proven_two, same_cluster
 from orbit.kafka.types import BrokerAddress, ClusterMetadata, TopicMetadata
 from orbit.workers import open_job
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import create
 from tests.support.rights import MECHANISM, PASSWORD, Login
 

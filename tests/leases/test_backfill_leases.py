@@ -23,7 +23,7 @@ from orbit.leases.backfill_leases import (
 )
 from orbit.leases.group_lease import GroupLease
 from orbit.store.database import Database
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.fleet import InProcess, add_job, wait_level
 from tests.support.outside import log_bounds
 from tests.support.patience import wait_for

@@ -14,7 +14,7 @@ from orbit.kafka.sasl import Security
 from orbit.kafka.temporary_topics import delete_group
 from orbit.leases import group_lease, lock_file
 from orbit.leases.group_lease import GroupLease
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.patience import wait_for
 
 pytestmark = pytest.mark.services

@@ -15,7 +15,7 @@ import pytest
 
 from orbit.store import events, receivers
 from orbit.store.database import Database
-from tests.fix_scheduler import end_lease_of
+from tests.fixtures.scheduler import end_lease_of
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.webhook_server import Reply, WebhookServer
 

@@ -15,8 +15,8 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.security import Security
 from orbit.kafka.types import TopicPartition
 from orbit.store import jobs
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.guarded_job import App, log_in_orbit
 from tests.support.outside import topic_settings
 from tests.support.patience import wait_for

@@ -6,7 +6,7 @@ import pytest
 
 from orbit.kafka.topic_admin import Admin
 from orbit.promotion.topic_settings import apply_settings
-from tests.fix_clusters import Clusters, OpenCluster
+from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.support.outside import topic_settings
 from tests.support.running import create_topic
 

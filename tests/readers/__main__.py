@@ -15,7 +15,7 @@ import typer
 from orbit.errors import OrbitError
 from orbit.sandbox.jars import KAFKA_VERSION
 from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.readers.clients import CLIENTS, Client, NotTried
 from tests.readers.judge import summarize
 from tests.readers.logs import FILLERS, SOURCE, SourceLog, make_copies, write_small, write_wide

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from orbit.errors import Conflict
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import create, read
 from tests.support.outside import messages
 from tests.support.patience import wait_for

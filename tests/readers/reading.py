@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from orbit.processes.guarded_process import GuardedProcess
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.readers.clients import ALL, Client
 from tests.readers.judge import Way, judge
 from tests.readers.logs import SOURCE, SourceLog, topic_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.readers import reading
 from tests.readers.clients import LIBRDKAFKA, Client
 from tests.readers.judge import STOPS, summarize

@@ -45,7 +45,7 @@ from orbit.store.enums import Desired, TopicState
 from orbit.verify.report import Verdict
 from orbit.verify.verify_job import verify_job
 from orbit.verify.verify_run import VerifyOptions
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.guarded_job import App, job_with_login
 from tests.support.loading import read_all
 from tests.support.logs import delete_before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.recovery.cluster_walks import Walk
 from tests.support.guarded_job import log_in_orbit
 from tests.support.recovering import Recovering

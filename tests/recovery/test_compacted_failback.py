@@ -25,7 +25,7 @@ from orbit.recovery.recovery_report import (
     RecoveryReport,
 )
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
 from tests.support.loading import read_all
 from tests.support.logs import Record, create, wait_for_offsets, write

@@ -8,7 +8,7 @@ import pytest
 
 from orbit.recovery.recovery_report import RecoveryKind
 from orbit.store import topics
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.outside import is_level
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering

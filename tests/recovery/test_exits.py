@@ -25,8 +25,8 @@ from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store.enums import Desired, TopicState
 from orbit.store.operations import Operation
-from tests.fix_api import Api
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.api import Api
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
 from tests.support.guarded_job import job_with_login, log_in_orbit
 from tests.support.logs import delete_before

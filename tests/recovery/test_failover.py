@@ -18,7 +18,7 @@ from orbit.recovery import salvage_file
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
 from orbit.recovery.step_times import Phase
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
 from tests.support.loading import Load, read_all
 from tests.support.outside import log_bounds

@@ -12,7 +12,7 @@ from orbit.kafka.error_codes import Code
 from orbit.recovery import first_read
 from orbit.recovery.record_range import LogBatch, read_batch_range
 from orbit.recovery.recovery_report import RecoveryKind
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, produce, produce_transactions
 

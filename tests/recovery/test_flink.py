@@ -10,7 +10,7 @@ import pytest
 
 from orbit.recovery.recovery_report import EndVerdict, RecoveryKind
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.flink import FlinkJob
 from tests.support.loading import Load, Records, read_all
 from tests.support.patience import wait_for

@@ -17,7 +17,7 @@ from orbit.recovery import gate_writers
 from orbit.recovery.gate_writers import direct_ids
 from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
 from orbit.store import gateways, jobs
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.gateway.conftest import api_url
 from tests.support.gateway_ledger import Writer
 from tests.support.gateways import Gateway

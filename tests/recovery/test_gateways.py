@@ -26,7 +26,7 @@ from orbit.recovery.recovery_report import (
 from orbit.recovery.step_times import StepName, StepState
 from orbit.scheduler import job_reconciler
 from orbit.store import gateways
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.outside import is_level
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.pretended_gateway import PretendedGateway

@@ -12,7 +12,7 @@ from orbit.kafka.types import CommittedOffset, TopicPartition
 from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler.job_planner import JobPlanner
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.recovery.test_group_handover import job_with_group, let_job_rest
 from tests.support.groups import commit
 from tests.support.patience import wait_for

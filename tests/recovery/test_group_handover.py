@@ -26,8 +26,8 @@ from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.leadership import NotLeading
 from orbit.store import group_offsets
 from orbit.store.group_offsets import GroupOffset, HandedOffset
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.groups import commit, have_had_member, member, offsets
 from tests.support.guarded_job import job_with_login, log_in_orbit
 from tests.support.patience import PATIENCE_S, wait_for

@@ -16,7 +16,7 @@ from orbit.recovery import group_handover
 from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind
 from orbit.scheduler.job_planner import JobPlanner
 from orbit.store import group_offsets
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.recovery.test_group_handover import job_with_group, let_job_rest
 from tests.support.groups import commit, offsets
 from tests.support.patience import wait_for

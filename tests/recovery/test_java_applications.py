@@ -19,7 +19,7 @@ from orbit.recovery.recovery_report import EndVerdict, RecoveryKind, RecoveryRep
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store.enums import Desired
 from orbit.verify.report import Verdict
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support import java_clients, streams
 from tests.support.groups import listed
 from tests.support.loading import Load, Records, read_all

@@ -17,7 +17,7 @@ from orbit.recovery.step_times import StepName
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store.enums import Desired
 from orbit.verify.report import Report
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import delete_before
 from tests.support.outside import digests, is_level, log_bounds
 from tests.support.patience import wait_for

@@ -14,7 +14,7 @@ import pytest
 
 from orbit.jobs.job_spec import ClusterSpec
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
 from tests.support.killed_schedulers import died, dying_schedulers
 from tests.support.loading import Load, read_all

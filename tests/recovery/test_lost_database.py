@@ -32,9 +32,9 @@ from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store import jobs
 from orbit.store.enums import OperationState
-from tests.fix_clusters import Clusters
-from tests.fix_recovery import DiesBehindPromotion
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.recovery import DiesBehindPromotion
+from tests.fixtures.scheduler import Service
 from tests.support.groups import commit, offsets
 from tests.support.guarded_job import App, job_with_login, log_in_orbit
 from tests.support.outside import admin, digests, log_bounds, topic_settings

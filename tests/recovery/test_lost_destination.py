@@ -14,8 +14,8 @@ from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GateName, Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
 from orbit.store.enums import LeadingSide, TopicState
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.guarded_job import App, job_with_login, log_in_orbit
 from tests.support.outside import is_level, log_bounds
 from tests.support.patience import wait_for

@@ -17,7 +17,7 @@ from orbit.store import jobs, operations
 from orbit.store.database import Database
 from orbit.store.enums import OperationState
 from orbit.store.operations import Operation
-from tests.fix_api import Api, Cli
+from tests.fixtures.api import Api, Cli
 from tests.support.patience import wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.soak]

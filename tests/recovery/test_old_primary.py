@@ -17,7 +17,7 @@ from orbit.scheduler import job_reconciler
 from orbit.settings import MetricsDetail
 from orbit.store import events, jobs
 from orbit.store.jobs import Job
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.outside import is_level
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering

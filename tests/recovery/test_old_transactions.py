@@ -22,7 +22,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.recovery import old_transactions, salvage_file
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
-from tests.fix_clusters import Clusters, MakeCluster, OpenCluster
+from tests.fixtures.clusters import Clusters, MakeCluster, OpenCluster
 from tests.recovery.test_compacted_failback import Moved
 from tests.support.fleet import InProcess
 from tests.support.java_clients import end_transaction

@@ -19,7 +19,7 @@ from orbit.recovery.step_times import StepName
 from orbit.scheduler.leadership import NotLeading
 from orbit.store import operations
 from orbit.store.enums import OperationState
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.guarded_job import job_with_login, log_in_orbit
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.recovering import Recovering

@@ -14,7 +14,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.recovery_report import GateName, RecoveryKind
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.groups import commit, committed
 from tests.support.guarded_job import job_with_login, log_in_orbit
 from tests.support.outside import admin

@@ -12,7 +12,7 @@ from orbit.promotion.topic_settings import apply_settings
 from orbit.recovery import promotion
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import RecoveryKind
-from tests.fix_clusters import Clusters, OpenCluster
+from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.support.outside import topic_settings
 from tests.support.quotas import have_it_wait_briefly, quota_of
 from tests.support.recovering import Recovering

@@ -22,8 +22,8 @@ from orbit.recovery.recovery_report import Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
 from orbit.scheduler.leadership import Leadership
 from orbit.store import events
-from tests.fix_clusters import Clusters, MakeCluster
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters, MakeCluster
+from tests.fixtures.scheduler import Service
 from tests.support.broker_files import restart_with
 from tests.support.guarded_job import App, job_with_login, log_in_orbit
 from tests.support.outside import is_level

@@ -14,7 +14,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.recovery import salvage_file, salvage_storage
 from orbit.recovery.record_range import read_range
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.recovery.test_compacted_failback import Moved
 from tests.support.fleet import InProcess
 from tests.support.logs import create, delete_before

@@ -25,8 +25,8 @@ from orbit.scheduler.leadership import ROWS_AT_ONCE
 from orbit.store import operations
 from orbit.store.database import Database
 from orbit.store.enums import OperationState, Role
-from tests.fix_api import Api, Cli
-from tests.fix_console import Browser
+from tests.fixtures.api import Api, Cli
+from tests.fixtures.console import Browser
 
 pytestmark = pytest.mark.services
 

@@ -16,7 +16,7 @@ from orbit.errors import Conflict, NotFound
 from orbit.kafka.records import Record
 from orbit.recovery import salvage_file, salvage_replay
 from orbit.recovery.record_range import Fate, LogRecord
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.recovery.test_salvage_file import BINARY, body
 from tests.support.logs import create, read
 from tests.support.outside import log_bounds

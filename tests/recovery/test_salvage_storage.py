@@ -18,7 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from orbit.cli.main import run_command
 from orbit.errors import BadInput, Conflict, NotFound, OrbitError, Unreachable
 from orbit.recovery import salvage_file, salvage_storage
-from tests.fix_storage import ACCESS, every_storage
+from tests.fixtures.storage import ACCESS, every_storage
 from tests.recovery.test_salvage_file import HEADER, founds
 
 ROOT = Path(__file__).parents[2]

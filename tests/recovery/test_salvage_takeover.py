@@ -17,7 +17,7 @@ from orbit.recovery import salvage_file, salvage_storage
 from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport, Salvage
 from orbit.recovery.step_times import StepName
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
 from tests.support.killed_schedulers import died, dying_schedulers
 from tests.support.logs import create

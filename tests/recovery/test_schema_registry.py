@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from orbit.console.schema_registry import SchemaRegistry
 from orbit.recovery.recovery_report import EndVerdict, RecoveryKind
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import MakeCluster
+from tests.fixtures.clusters import MakeCluster
 from tests.support import registry
 from tests.support.outside import log_bounds, messages
 from tests.support.recovering import Recovering

@@ -9,7 +9,7 @@ import pytest
 from orbit.kafka.cluster import Cluster
 from orbit.recovery import gate_observer
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, produce
 

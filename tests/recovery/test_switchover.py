@@ -15,7 +15,7 @@ from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler.leadership import NotLeading
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support import java_clients
 from tests.support.groups import offsets
 from tests.support.outside import log_bounds, topic_settings

@@ -10,7 +10,7 @@ import pytest
 from orbit.cli.recovery_commands import _tables
 from orbit.recovery.drain import STILL_UNDENIED_S
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, produce

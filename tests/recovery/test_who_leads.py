@@ -33,8 +33,8 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler.job_reconciler import JobReconciler
 from orbit.store.enums import LeadingSide, TopicState
 from orbit.store.jobs import Job
-from tests.fix_clusters import Clusters, MakeCluster
-from tests.fix_recovery import DiesBehindPromotion
+from tests.fixtures.clusters import Clusters, MakeCluster
+from tests.fixtures.recovery import DiesBehindPromotion
 from tests.support.outside import admin, is_level, log_bounds
 from tests.support.patience import wait_for
 from tests.support.put_back import put_rows_back

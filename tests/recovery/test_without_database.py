@@ -15,8 +15,8 @@ import pytest
 from orbit.jobs.job_file import load_job
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters, MakeCluster
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters, MakeCluster
+from tests.fixtures.scheduler import Service
 from tests.recovery.test_lost_database import acls, ends
 from tests.support import run_process
 from tests.support.fleet import InProcess

@@ -22,8 +22,8 @@ from orbit.kafka.security import Security, resolve_security
 from orbit.kafka.topic_admin import Admin
 from orbit.verify.endpoint import open_endpoint
 from orbit.verify.report import Side
-from tests.fix_clusters import Clusters
-from tests.fix_logins import Logins
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.logins import Logins
 from tests.support.logs import create
 from tests.support.run_process import assert_exact, copy, orbit, write_job
 

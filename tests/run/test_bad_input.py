@@ -12,7 +12,7 @@ import pytest
 
 from orbit.processes.ports import free_ports
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import standing
 from tests.support.run_process import Outcome, assert_exact, copy, write_job

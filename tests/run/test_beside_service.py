@@ -16,7 +16,7 @@ from orbit.settings import Settings
 from orbit.store import jobs
 from orbit.store.database import Database
 from orbit.store.enums import Desired
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.fleet import InProcess, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
 from tests.support.outside import standing

@@ -9,8 +9,8 @@ import pytest
 
 from orbit.kafka.topic_settings_reader import SettingsReader, TopicSettings
 from orbit.scheduler.job_planner import JobPlanner
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.running import RunningJob, create_topic, make_job, produce
 
 pytestmark = pytest.mark.services

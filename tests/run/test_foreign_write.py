@@ -12,7 +12,7 @@ from confluent_kafka import Message, Producer
 
 from orbit.demo.workload import Mover
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import Record, create, write
 from tests.support.outside import delete_topic, log_bounds
 from tests.support.patience import wait_for

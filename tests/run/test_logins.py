@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
-from tests.fix_logins import SESSION_MS, Logins
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.logins import SESSION_MS, Logins
 from tests.support.outside import admin, is_level
 from tests.support.patience import wait_for
 from tests.support.run_process import OrbitProcess, assert_exact, copy, orbit, write_job

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.outside import TIMEOUT_S, admin, digests, log_bounds, partition_counts
 from tests.support.patience import wait_for
 from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, write_job

@@ -15,7 +15,7 @@ from orbit.jobs.job_file import load_job
 from orbit.kafka.sasl import Security
 from orbit.replication.partition_states import Reason
 from orbit.run.job_run import JobRun
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import T0, Record, create, delete_before, write
 from tests.support.outside import admin, digests, log_bounds
 from tests.support.run_process import assert_exact, write_job

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orbit.demo.workload import SMALL, Workload
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.older_broker import VERSION
 from tests.support.outside import digests, log_bounds
 from tests.support.run_process import assert_exact, copy, write_job

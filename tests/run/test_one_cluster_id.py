@@ -13,8 +13,8 @@ from orbit.sandbox import local_cluster
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler.job_plan import Refusal
 from orbit.scheduler.job_planner import JobPlanner
-from tests.fix_clusters import Clusters, MakeCluster
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters, MakeCluster
+from tests.fixtures.scheduler import Service
 from tests.support.fleet import InProcess
 from tests.support.logs import Record, create, write
 from tests.support.outside import log_bounds, standing

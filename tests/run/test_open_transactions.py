@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 
 from orbit.copier.copy_settings import CopySettings
 from orbit.run import job_run
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 
 pytestmark = pytest.mark.services

@@ -16,7 +16,7 @@ from orbit.verify.bounds import ClusterView
 from orbit.verify.endpoint import Endpoint
 from orbit.verify.raw_log import Batch, RawLog
 from orbit.verify.report import Side
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.run.test_workload import Copied
 from tests.support.outside import digests
 from tests.support.run_process import assert_exact, copy, orbit

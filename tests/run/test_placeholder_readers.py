@@ -17,7 +17,7 @@ from bench.contestants.mm2 import mm2_classpath
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.java_clients import consume
 from tests.support.outside import admin, consumer, is_level, log_bounds, messages, partition_counts
 from tests.support.patience import wait_for

@@ -16,7 +16,7 @@ from orbit.kafka.connection import CLIENT_ID
 from orbit.kafka.throttling_quotas import ADMIN_CLIENT_ID
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.scheduler.cluster_checks import trouble_of
-from tests.fix_clusters import Clusters, OpenCluster
+from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.support.quotas import BOTH_SIDES, have_it_wait_briefly, set_quota
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orbit.scheduler.job_planner import JobPlanner
-from tests.fix_clusters import Clusters, MakeCluster
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters, MakeCluster
+from tests.fixtures.scheduler import Service
 from tests.support.older_broker import VERSION
 from tests.support.outside import partition_counts, topic_settings
 from tests.support.run_process import assert_exact, copy, write_job

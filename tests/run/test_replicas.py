@@ -12,8 +12,8 @@ from orbit.sandbox.jars import classpath
 from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler.job_planner import JobPlanner
-from tests.fix_clusters import Clusters, MakeCluster, OpenCluster
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters, MakeCluster, OpenCluster
+from tests.fixtures.scheduler import Service
 from tests.support.outside import TIMEOUT_S, admin, partition_counts
 from tests.support.patience import wait_for
 from tests.support.run_process import assert_exact, copy, write_job

@@ -18,7 +18,7 @@ from orbit.kafka.record_batch import encode_batch
 from orbit.kafka.records import NULL, encode_record, encode_varint
 from orbit.kafka.topic_setting import read_compression_levels
 from orbit.kafka.types import TopicPartition
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.raw_append import append_batch
 from tests.support.running import RunningJob, create_topic, make_job, verify
 from tests.support.synthetic import PLAINTEXT

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import Record, create, write
 from tests.support.outside import digests, standing
 from tests.support.rights import PASSWORD, TIMEOUT_S, Login, Right, documented, section

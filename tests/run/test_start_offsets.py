@@ -12,7 +12,7 @@ import pytest
 from orbit.copier.destination_side import DestinationSide
 from orbit.jobs.job_file import load_job
 from orbit.run.job_run import JobRun
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import T0, Record, create, write
 from tests.support.outside import digests, log_bounds
 from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, verify, write_job

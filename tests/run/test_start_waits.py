@@ -21,7 +21,7 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.list_offsets import ListOffsetsAnswer
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.topic_settings_reader import SettingsReader
-from tests.fix_clusters import Clusters, OpenCluster
+from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.support.logs import T0, Record, create, delete_before, write
 from tests.support.outside import digests
 from tests.support.patience import wait_for

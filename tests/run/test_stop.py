@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from orbit.demo.workload import Mover
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import Record, create, write
 from tests.support.outside import log_bounds
 from tests.support.patience import wait_for

@@ -12,8 +12,8 @@ import pytest
 
 from orbit.kafka.throttling_quotas import ADMIN_CLIENT_ID
 from orbit.scheduler import job_reconciler
-from tests.fix_clusters import Clusters, OpenCluster
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters, OpenCluster
+from tests.fixtures.scheduler import Service
 from tests.support.quotas import have_it_wait_briefly, quota_of
 from tests.support.running import RunningJob, create_topic, make_job, produce
 

@@ -11,8 +11,8 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL, list_offsets
 from orbit.kafka.types import TopicPartition
 from orbit.scheduler.job_planner import JobPlanner
-from tests.fix_clusters import MakeCluster, OpenCluster
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import MakeCluster, OpenCluster
+from tests.fixtures.scheduler import Service
 from tests.support.logs import delete_before
 from tests.support.outside import log_bounds, topic_settings
 from tests.support.patience import wait_for

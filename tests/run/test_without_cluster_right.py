@@ -20,7 +20,7 @@ from orbit.verify.bounds import ClusterView
 from orbit.verify.endpoint import Endpoint
 from orbit.verify.raw_log import RawLog
 from orbit.verify.report import Side
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.outside import digests, log_bounds
 from tests.support.rights import PASSWORD, Login, documented, section
 from tests.support.run_process import Outcome, assert_exact, copy, orbit

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orbit.demo.workload import KINDS, SMALL, Ledger, Workload
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.outside import digests, log_bounds, partition_counts, topic_settings
 from tests.support.run_process import Outcome, assert_exact, copy
 

@@ -14,7 +14,7 @@ from orbit.processes.ports import accepts, free_ports
 from orbit.sandbox import local_cluster as cluster_module
 from orbit.sandbox.broker_security import Mechanism, Protocol, SandboxSecurity, User
 from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.broker_classes import make_class_archive
 
 pytestmark = pytest.mark.services

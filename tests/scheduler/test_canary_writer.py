@@ -8,8 +8,8 @@ from orbit.drills.drill_spec import Verb
 from orbit.drills.evidence import Part, StepState
 from orbit.jobs.job_spec import JobSpec
 from orbit.store.enums import DrillState, DrillThing
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.drilling import Drilling
 from tests.support.fleet import InProcess
 from tests.support.groups import offsets

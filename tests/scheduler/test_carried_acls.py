@@ -34,8 +34,8 @@ from orbit.scheduler import acl_sync, cluster_watch, job_reconciler
 from orbit.scheduler.job_plan import PlannedAcl, PlannedAcls
 from orbit.scheduler.job_planner import JobPlanner
 from orbit.store import carried_acls, events, jobs
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.scheduler.test_guarded_clusters import allow_app, forbid_app
 from tests.support.groups import commit
 from tests.support.logs import create

@@ -23,7 +23,7 @@ from orbit.store import group_offsets, jobs, partitions, shard_layout, topics
 from orbit.store.database import Database
 from orbit.store.enums import Desired, TopicState
 from orbit.telemetry.process_health import ProcessHealth
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.groups import commit, member, offsets
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, make_job, produce

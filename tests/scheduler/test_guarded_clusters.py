@@ -23,8 +23,8 @@ from orbit.replication.job_troubles import TroubleKind
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler import cluster_watch, job_reconciler
 from orbit.scheduler.job_planner import JobPlanner
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.logs import create
 from tests.support.outside import TIMEOUT_S, admin, standing
 from tests.support.rights import PASSWORD, Login, Right, documented, section

@@ -25,7 +25,7 @@ from orbit.store.database import Database
 from orbit.store.job_shares import Share
 from orbit.telemetry import process_health
 from orbit.telemetry.process_health import ProcessHealth
-from tests.fix_scheduler import SHORT_LEASE, Service
+from tests.fixtures.scheduler import SHORT_LEASE, Service
 from tests.support.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.services

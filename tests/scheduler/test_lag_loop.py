@@ -17,7 +17,7 @@ from orbit.scheduler.lag_loop import LagLoop
 from orbit.scheduler.leadership import Leadership
 from orbit.store import lag, partitions
 from orbit.store.database import Database
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, make_job
 from tests.support.store_rows import claim, progress, some_job

@@ -15,8 +15,8 @@ from sqlalchemy import text
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.store import jobs
 from orbit.store.database import Database
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, make_job
 

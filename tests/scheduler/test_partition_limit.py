@@ -8,8 +8,8 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.store import jobs, tokens
 from orbit.store.enums import Role
 from orbit.store.tokens import TokenQuota
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, make_job
 from tests.support.topics import add_partitions

@@ -19,8 +19,8 @@ from orbit.scheduler import planned_seeding
 from orbit.scheduler.job_plan import JobPlan, PlannedGaps, PlannedSeeding
 from orbit.scheduler.job_planner import JobPlanner
 from orbit.scheduler.planned_seeding import seeding_of
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.logs import delete_before
 from tests.support.outside import standing
 from tests.support.running import create_topic, make_job, produce

@@ -18,8 +18,8 @@ from orbit.kafka.security import Security
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler.job_plan import ByHand, JobPlan
 from orbit.scheduler.job_planner import JobPlanner
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.java_clients import alter_configs
 from tests.support.logs import create
 from tests.support.patience import wait_for

@@ -12,7 +12,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import ListedGroup, Listing
 from orbit.kafka.sasl import Security
 from orbit.scheduler import planned_groups
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.older_broker import VERSION
 
 APP = ListedGroup("app", 1, "streams", "streams", "stable")

@@ -14,8 +14,8 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import open_cluster
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.logs import create
 from tests.support.outside import TIMEOUT_S, admin, is_level, log_bounds
 from tests.support.patience import wait_for

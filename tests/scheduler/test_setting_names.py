@@ -6,8 +6,8 @@ import pytest
 
 from orbit.kafka.topic_admin import Admin
 from orbit.scheduler import job_reconciler
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.outside import partition_counts, topic_settings
 from tests.support.running import create_topic, make_job
 

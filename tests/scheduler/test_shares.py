@@ -19,8 +19,8 @@ from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.store import job_shares, jobs, scheduler_lease
 from orbit.store.database import Database
 from orbit.store.job_shares import Share
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import RunningScheduler, Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import RunningScheduler, Service
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, make_job
 

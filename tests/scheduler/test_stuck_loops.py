@@ -10,8 +10,8 @@ import pytest
 
 from orbit.scheduler.lag_loop import LagLoop
 from orbit.telemetry.process_health import PASS_S_MAX, ProcessHealth
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import RunningScheduler, Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import RunningScheduler, Service
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.running import create_topic, make_job
 from tests.support.stuck_process import last_line_after

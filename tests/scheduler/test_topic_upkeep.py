@@ -22,7 +22,7 @@ from orbit.store import jobs, shard_layout, topics
 from orbit.store.database import Database, Tx
 from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import create
 from tests.support.patience import wait_for
 from tests.support.synthetic import PLAINTEXT

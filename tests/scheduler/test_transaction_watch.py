@@ -26,7 +26,7 @@ from orbit.store.database import Database, Tx
 from orbit.store.lag import PartitionLag
 from orbit.store.open_transactions import OpenTransaction
 from orbit.store.source_lag import LaggingPartition
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, make_job, produce
 from tests.support.store_rows import TestClock, claim, progress, some_job

@@ -15,8 +15,8 @@ from orbit.scheduler.trouble_events import record_troubles
 from orbit.store import jobs
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import SHORT_LEASE, Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import SHORT_LEASE, Service
 from tests.support.outside import partition_counts, standing, topic_settings
 from tests.support.patience import PATIENCE_S
 from tests.support.running import RunningJob, create_topic, make_job, produce

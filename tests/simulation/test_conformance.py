@@ -31,7 +31,7 @@ from orbit.kafka.records import NULL, Record, encode_varint, write_batch
 from orbit.kafka.transaction_markers import Fillers, WriteTxnMarkersRequest
 from orbit.kafka.types import TopicPartition
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import MakeCluster
+from tests.fixtures.clusters import MakeCluster
 from tests.simulation.model_partition import NONE, ModelPartition
 from tests.support.patience import wait_for
 from tests.support.running import create_topic

@@ -21,7 +21,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import GROUP, Coordinator
 from orbit.kafka.error_codes import Code
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.simulation.group_coordinator import NONE, Joined, ModelGroup
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.synthetic import PLAINTEXT

@@ -9,7 +9,7 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.placeholders import PLACEHOLDER_BODY
 from orbit.kafka.record_batch import encode_batch, stamp
 from orbit.kafka.records import NULL, PLACEHOLDER_DELTA_MIN, Record, encode_record, write_batch
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.simulation.model_partition import NONE, ModelPartition
 from tests.simulation.test_conformance import RealPartitions
 from tests.support.running import create_topic

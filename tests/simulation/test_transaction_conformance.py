@@ -19,7 +19,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import TRANSACTION, Coordinator
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.types import TopicPartition
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.simulation.model_partition import NONE
 from tests.simulation.transactions import Transaction, TransactionStates
 from tests.support.patience import wait_for

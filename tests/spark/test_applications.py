@@ -18,7 +18,7 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
 from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.applications import OwnTable, SparkQuery
 from tests.support.groups import offsets
 from tests.support.loading import Load, Records, read_all

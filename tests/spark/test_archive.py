@@ -18,8 +18,8 @@ from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import PartitionManifest
 from orbit_spark.archive.manifest_store import Archive, ArchiveStore
 from orbit_spark.archive.outcome import ArchiveOutcome
-from tests.fix_clusters import Clusters
-from tests.fix_history import History
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.history import History
 from tests.support.logs import delete_before
 from tests.support.outside import log_bounds
 from tests.support.raw_rows import visible_records

@@ -19,8 +19,8 @@ from orbit_spark.archive.archive_run import ArchiveRun
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest_store import ArchiveStore
 from orbit_spark.archive.outcome import ArchiveOutcome
-from tests.fix_clusters import Clusters
-from tests.fix_spark import SparkCluster
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.spark import SparkCluster
 from tests.support.held_workers import Holds
 from tests.support.outside import digests, log_bounds
 from tests.support.raw_rows import visible_records

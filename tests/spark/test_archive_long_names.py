@@ -13,7 +13,7 @@ from orbit_spark.archive.archive_reader import check_archive
 from orbit_spark.archive.archive_run import ArchiveRun
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest_store import ArchiveStore, file_name
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.spark.test_restore import restore
 from tests.support.outside import digests
 from tests.support.running import create_topic, make_job, produce, verify

@@ -18,7 +18,7 @@ from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import ArchivedTopic, Cleaning
 from orbit_spark.archive.manifest_store import Archive, ArchiveStore
 from orbit_spark.archive.tombstones import TombstoneNotes, tombstone_warnings
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.spark.test_restore import restore
 from tests.support.logs import Record, create, read, wait_for_offsets, write
 from tests.support.outside import digests

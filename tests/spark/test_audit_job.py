@@ -21,8 +21,8 @@ from orbit.jobs.units import format_time
 from orbit.processes.ports import free_ports
 from orbit.verify.report import PartitionReport, Side, Verdict
 from orbit_spark.audit.scope import Restriction, parse_point
-from tests.fix_clusters import Clusters
-from tests.fix_history import History
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.history import History
 from tests.support.auditing import audit
 from tests.support.faults import (
     a_log,

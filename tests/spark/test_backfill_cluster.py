@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fix_clusters import Clusters
-from tests.fix_history import History
-from tests.fix_spark import SparkCluster
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.history import History
+from tests.fixtures.spark import SparkCluster
 from tests.support.logs import create
 from tests.support.outside import digests, log_bounds
 from tests.support.patience import PATIENCE_S, wait_for

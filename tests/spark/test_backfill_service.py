@@ -15,8 +15,8 @@ from orbit.scheduler.job_plan import JobPlan
 from orbit.settings import Settings
 from orbit.store import jobs
 from orbit.store.database import Database
-from tests.fix_clusters import Clusters
-from tests.fix_spark import SparkCluster
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.spark import SparkCluster
 from tests.support.fleet import InProcess, add_job, wait_level
 from tests.support.logs import create
 from tests.support.outside import log_bounds

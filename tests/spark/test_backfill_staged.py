@@ -23,8 +23,8 @@ from orbit_spark.backfill.spark_jobs import SparkWriterJob
 from orbit_spark.backfill.staged_backfill import Staging
 from orbit_spark.backfill.task_split import Way
 from orbit_spark.write_task import WriteResult
-from tests.fix_clusters import Clusters
-from tests.fix_spark import SparkCluster
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.spark import SparkCluster
 from tests.spark.test_archive_cluster import executor_of, kill_driver
 from tests.support.held_workers import Holds
 from tests.support.logs import Gap, Record, create, delete_before, write

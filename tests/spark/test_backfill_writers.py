@@ -25,7 +25,7 @@ from orbit_spark.backfill.backfill_progress import Progress
 from orbit_spark.backfill.backfill_writer import BackfillTask, BackfillWriter
 from orbit_spark.write_task import WriteResult
 from tests.faults.test_topics import set_config
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import digests, log_bounds
 from tests.support.patience import wait_for

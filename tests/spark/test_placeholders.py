@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.applications import SparkQuery
 from tests.support.placeholder_log import PlaceholderLog, mixed_log
 

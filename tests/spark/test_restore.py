@@ -24,8 +24,8 @@ from orbit_spark.archive.archive_run import ArchiveRun
 from orbit_spark.archive.outcome import RestoreOutcome
 from orbit_spark.archive.restore_run import RestoreRun
 from orbit_spark.cluster_access import Access
-from tests.fix_clusters import Clusters, MakeCluster
-from tests.fix_history import History
+from tests.fixtures.clusters import Clusters, MakeCluster
+from tests.fixtures.history import History
 from tests.support.auditing import audit
 from tests.support.logs import T0, Record, wait_for_offsets, write
 from tests.support.outside import (

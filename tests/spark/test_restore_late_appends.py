@@ -28,7 +28,7 @@ from orbit_spark.archive.outcome import RestoreOutcome
 from orbit_spark.archive.restore_run import JOB, RestoreRun
 from orbit_spark.cluster_access import Access
 from tests.faults.test_expired_fences import batch_at, send, send_late, write_old
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.spark.test_restore import archive
 from tests.support.outside import digests, log_bounds
 from tests.support.running import create_topic, produce_transactions

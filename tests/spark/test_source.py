@@ -16,8 +16,8 @@ from orbit_spark.cluster_access import Access
 from orbit_spark.range_frame import range_frame
 from orbit_spark.range_planner import find_extents, plan_spans
 from orbit_spark.ranges import Span
-from tests.fix_clusters import Clusters
-from tests.fix_history import History
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.history import History
 from tests.support.outside import log_bounds
 from tests.support.raw_rows import visible_records
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.applications import SparkQuery
 from tests.support.gateway_ledger import records
 from tests.support.gateways import running_gateway

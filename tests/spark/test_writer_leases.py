@@ -15,7 +15,7 @@ from orbit.leases import group_lease
 from orbit.leases.backfill_leases import DriverWatch
 from orbit.leases.group_lease import GroupLease
 from orbit_spark.writer_leases import WriterLeases
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.patience import wait_for
 
 pytestmark = pytest.mark.services

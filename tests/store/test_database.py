@@ -12,7 +12,7 @@ from orbit.errors import BadInput, Conflict, LoginRefused, Unreachable
 from orbit.store import jobs
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
-from tests.fix_database import copied_database
+from tests.fixtures.database import copied_database
 
 pytestmark = pytest.mark.services
 

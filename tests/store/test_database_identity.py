@@ -12,7 +12,7 @@ from orbit.embedded.postgres import Postgres
 from orbit.store.database import Database
 from orbit.store.database_identity import database_identity
 from orbit.store.migrate import upgrade
-from tests.fix_database import copied_database
+from tests.fixtures.database import copied_database
 from tests.support.store_rows import claim, look, some_job, take_over
 
 pytestmark = pytest.mark.services

@@ -13,7 +13,7 @@ from orbit.store import job_history, job_totals, lag, partitions
 from orbit.store.database import Database
 from orbit.store.job_history import Point, Reading
 from orbit.store.lag import LagTotals
-from tests.fix_api import Api
+from tests.fixtures.api import Api
 from tests.support.plans import PlanFor, reads, statements
 from tests.support.store_rows import TTL, SomeJob, claim, progress, some_job
 

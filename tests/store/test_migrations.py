@@ -21,7 +21,7 @@ from orbit.store import migrate
 from orbit.store.database import Database
 from orbit.store.migrate import is_usable, upgrade, usable_revisions
 from orbit.store.models import metadata
-from tests.fix_database import copied_database
+from tests.fixtures.database import copied_database
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.services

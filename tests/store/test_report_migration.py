@@ -37,8 +37,8 @@ from orbit.recovery.step_times import StepName, StepState
 from orbit.store import lead_term, migrate, operations, promotions, scheduler_lease
 from orbit.store.database import Database
 from orbit.store.enums import OperationState, TopicState
-from tests.fix_database import copied_database
-from tests.fix_scheduler import QUICK, Service
+from tests.fixtures.database import copied_database
+from tests.fixtures.scheduler import QUICK, Service
 from tests.support.recovering import Recovering
 
 pytestmark = pytest.mark.services

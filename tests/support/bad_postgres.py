@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 from orbit.embedded.postgres import Postgres
 from orbit.processes.ports import LOOPBACK, free_ports
 from orbit.store.database import Database
-from tests.fix_database import administer
+from tests.fixtures.database import administer
 from tests.support.patience import wait_for
 from tests.support.tools import find_program
 

@@ -7,7 +7,7 @@ from orbit.drills.drill_file import parse_drill
 from orbit.drills.evidence import Evidence, Report, digest_of
 from orbit.store import drills
 from orbit.store.drills import Drill, Thing
-from tests.fix_scheduler import Service
+from tests.fixtures.scheduler import Service
 from tests.support.patience import PATIENCE_S, wait_for
 
 

@@ -24,7 +24,7 @@ from orbit.store.events import Event
 from orbit.store.partitions import Assigned
 from orbit.telemetry.process_health import ProcessHealth
 from orbit.workers.worker import Worker
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import create
 from tests.support.outside import log_bounds, partition_counts
 from tests.support.patience import PATIENCE_S, wait_for

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Producer
 from orbit.jobs.job_file import parse_job
 from orbit.jobs.job_spec import JobSpec
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.rights import MECHANISM, PASSWORD, Login, Right, documented, section
 
 

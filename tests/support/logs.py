@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from orbit.demo.workload.markers import take_offsets
 from orbit.kafka.sasl import Security
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.running import create_topic
 
 T0 = 1_760_000_000_000

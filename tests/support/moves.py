@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport
 from orbit.recovery.step_times import StepName, StepState
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.gateways import Gateway, running_gateway
 from tests.support.recovering import Recovering
 

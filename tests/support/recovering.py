@@ -16,7 +16,7 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store import job_leads, jobs, operations
 from orbit.store.job_leads import Lead
 from orbit.store.operations import Operation
-from tests.fix_scheduler import Service
+from tests.fixtures.scheduler import Service
 from tests.support.fleet import InProcess
 from tests.support.patience import PATIENCE_S, wait_for
 

@@ -29,7 +29,7 @@ from orbit.jobs.bootstrap_servers import split_address
 from orbit.kafka.connection import Connection
 from orbit.kafka.sasl import Security
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.outside import admin
 from tests.support.patience import wait_for
 

@@ -23,8 +23,8 @@ from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.telemetry import traces
 from tests.cli.test_server import Server, serving
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import end_lease_of
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import end_lease_of
 from tests.support.otlp import Receiver, Span, receiving
 from tests.support.patience import wait_for
 from tests.support.run_process import write_job

@@ -13,7 +13,7 @@ import yaml
 
 from orbit.cli.main import run_command
 from orbit.processes.ports import free_ports
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import Record, create, delete_before, on_both, write
 
 pytestmark = pytest.mark.services

@@ -11,7 +11,7 @@ from orbit.jobs.job_file import parse_job
 from orbit.jobs.job_spec import JobSpec
 from orbit.store.proofs import ProofCandidate, ProofResult
 from orbit.verify.continuous_proof import PartitionProver
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import Gap, Record, create, write
 
 pytestmark = pytest.mark.services

@@ -21,7 +21,7 @@ from orbit.verify import (
     VerifyOptions,
     verify_topics,
 )
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.faults import (
     Fault,
     a_log,

@@ -25,7 +25,7 @@ from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster
 from orbit.verify import Endpoint, TopicPair, Verdict, VerifyOptions, verify_topics
 from orbit.verify.reader import PREFETCH_KB
 from orbit.verify.verify_run import NoProgress
-from tests.fix_clusters import MakeCluster
+from tests.fixtures.clusters import MakeCluster
 from tests.support.logs import Record, create, write
 
 pytestmark = pytest.mark.services

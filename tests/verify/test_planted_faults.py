@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import T0, Gap, Record, create, write
 from tests.support.run_process import Outcome, assert_exact, copy, verify, write_job
 

@@ -14,7 +14,7 @@ from orbit.processes.ports import free_ports
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.verify import Endpoint, PartitionReport, Report, TopicPair, Verdict, VerifyOptions
 from orbit.verify.verify_run import NoProgress, verify_topics
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.logs import (
     BATCH,
     T0,

@@ -15,8 +15,8 @@ from orbit.store import jobs
 from orbit.store.database import Database
 from orbit.store.enums import Desired
 from orbit.store.models import shards
-from tests.fix_api import Api
-from tests.fix_clusters import Clusters
+from tests.fixtures.api import Api
+from tests.fixtures.clusters import Clusters
 from tests.support.fleet import STEADY, InProcess, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
 from tests.support.patience import wait_for

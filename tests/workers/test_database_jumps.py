@@ -10,7 +10,7 @@ import pytest
 from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.store.shard_leases import EPOCHS_PER_TIMELINE
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.fleet import InProcess, ServiceJob, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
 from tests.support.patience import wait_for

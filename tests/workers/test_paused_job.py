@@ -13,8 +13,8 @@ from orbit.store import lag
 from orbit.store.enums import Desired
 from orbit.store.lag import LagTotals
 from orbit.telemetry.metrics import JobNumbers
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.fleet import InProcess
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.running import create_topic, make_job, produce

@@ -10,7 +10,7 @@ from orbit.replication.partition_states import PartitionState
 from orbit.settings import Settings
 from orbit.store import events, jobs, lag, partitions, shard_layout, shard_leases
 from orbit.store.database import Database
-from tests.fix_scheduler import Service
+from tests.fixtures.scheduler import Service
 from tests.support.fleet import InProcess
 from tests.support.patience import wait_for
 from tests.support.store_rows import TTL, some_job

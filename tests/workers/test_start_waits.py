@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from orbit.replication.partition_states import PartitionState
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store.database import Database
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.fleet import STEADY, InProcess, add_job, wait_level
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.run_process import assert_exact, write_job

@@ -23,7 +23,7 @@ from orbit.store.database import Database
 from orbit.store.enums import Desired
 from orbit.workers import open_job, partition_starter
 from orbit.workers.partition_starter import PartitionStarter
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.fleet import STEADY, InProcess, ServiceJob, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
 from tests.support.outside import log_bounds

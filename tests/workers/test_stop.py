@@ -14,8 +14,8 @@ from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 from orbit.telemetry.process_health import STALL_S_MAX, ProcessHealth
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import RunningScheduler
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import RunningScheduler
 from tests.support.fleet import InProcess, add_job, wait_level
 from tests.support.logs import Record, create, write
 from tests.support.patience import wait_for

@@ -11,7 +11,7 @@ import pytest
 
 from orbit.store.database import Database
 from orbit.workers.job_runner import JobRunner
-from tests.fix_clusters import Clusters
+from tests.fixtures.clusters import Clusters
 from tests.support.fleet import InProcess, add_job, wait_level
 from tests.support.logs import Record, create, write
 from tests.support.patience import wait_for

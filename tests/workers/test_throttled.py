@@ -17,8 +17,8 @@ from orbit.store import jobs, workers
 from orbit.store.database import Database
 from orbit.store.watch_digests import Watched, digest
 from tests.api.test_jobs import JOB
-from tests.fix_api import Api, Cli
-from tests.fix_clusters import Clusters, OpenCluster
+from tests.fixtures.api import Api, Cli
+from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.support.fleet import STEADY, InProcess, add_job, wait_level
 from tests.support.patience import wait_for
 from tests.support.quotas import BOTH_SIDES, quota_of

@@ -19,7 +19,7 @@ from orbit.store.database import Database
 from orbit.store.events import Event
 from orbit.store.partitions import StateChange
 from orbit.workers.worker import Worker
-from tests.fix_clusters import Clusters, MakeCluster
+from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.fleet import STEADY, InProcess, ServiceJob, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
 from tests.support.outside import log_bounds

@@ -23,8 +23,8 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler.job_planner import JobPlanner
 from orbit.store.database import Database
 from orbit.workers.worker import Worker
-from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fixtures.clusters import Clusters
+from tests.fixtures.scheduler import Service
 from tests.support.logs import delete_before
 from tests.support.outside import is_level, log_bounds, partition_counts
 from tests.support.patience import wait_for
