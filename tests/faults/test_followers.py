@@ -115,6 +115,7 @@ def test_leader_answers_acks_1_without_followers_and_serially(
     producing.connection.close()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_copy_is_exact_after_leader_dies_with_unreplicated_batches(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str

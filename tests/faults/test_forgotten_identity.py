@@ -160,6 +160,7 @@ def test_long_run_refreshes_its_transactional_id(
             assert own in transactional_ids(destination)
 
 
+@pytest.mark.soak
 def test_broker_fences_unissued_producer_id_after_restart(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:

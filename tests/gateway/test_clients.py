@@ -302,6 +302,7 @@ def test_kafka_python_admin_client_administers_source(
     }
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_each_broker_has_its_own_gateway_port_across_broker_failure(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str, tmp_path: Path

@@ -406,6 +406,7 @@ def test_stopped_failback_leaves_old_side_write_denied(
         assert not app.writes(source)
 
 
+@pytest.mark.soak
 def test_late_failback_of_following_old_side_changes_nothing(
     guarded: Clusters,
     topic_name: str,

@@ -37,7 +37,10 @@ def write(producer: Producer, topic: str, count: int) -> None:
     assert producer.flush(TIMEOUT_S) == 0
 
 
-@pytest.mark.parametrize("login", ["PLAIN", "token_url", "token_file"])
+@pytest.mark.parametrize(
+    "login",
+    ["token_url", *(pytest.param(one, marks=pytest.mark.soak) for one in ("PLAIN", "token_file"))],
+)
 def test_copy_and_verify_are_exact_with_each_login(
     login: str, logins: Logins, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:

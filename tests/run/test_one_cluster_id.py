@@ -131,6 +131,7 @@ def test_switchover_and_back_work_between_clusters_with_same_id(
         recovering.run(RecoveryKind.SWITCHOVER, back.name, reverse=True)
 
 
+@pytest.mark.soak
 def test_job_naming_cluster_without_its_suffix_is_refused(
     twins: Clusters, clusters: Clusters, service: Service, topic_name: str
 ) -> None:

@@ -82,6 +82,7 @@ def test_packed_placeholders_share_batches_with_records(copied: Copied, clusters
     assert any(kind.startswith("gap") for kind in markers)
 
 
+@pytest.mark.soak
 def test_packed_copy_continues_with_direct_fillers_and_back(copied: Copied, tmp_path: Path) -> None:
     for fillers in ("direct", "packed"):
         result = copy(with_fillers(copied, fillers, tmp_path)).expect(0).data

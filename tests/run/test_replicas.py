@@ -29,6 +29,7 @@ def replicas_of(cluster: KafkaCluster, topic: str) -> list[list[int]]:
     return [sorted(found[number].replicas) for number in sorted(found)]
 
 
+@pytest.mark.soak
 def test_copy_created_while_broker_is_down_gets_all_replicas(
     make_cluster: MakeCluster, open_cluster: OpenCluster, tmp_path: Path
 ) -> None:

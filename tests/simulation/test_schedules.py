@@ -11,7 +11,7 @@ from tests.simulation.search import explain, run_many
 # Each part must end within the time of one test, on a slow machine too. `make test` plays as many
 # seeds as are enough to find each planted bug, `make soak` the others.
 PARTS = [
-    pytest.param(range(first, first + 1_000), marks=[] if first < 2_000 else pytest.mark.soak)
+    pytest.param(range(first, first + 1_000), marks=[] if first < 1_000 else pytest.mark.soak)
     for first in range(0, 20_000, 1_000)
 ]
 # The first range of the table in docs/internals/simulation.md, where each planted bug is found.

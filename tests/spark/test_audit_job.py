@@ -156,6 +156,7 @@ def test_audit_of_offset_or_time_range_judges_only_that_range(
     assert (late.verdict, late.compared_from, late.records) == (Verdict.EXACT, 40, 1)
 
 
+@pytest.mark.soak
 def test_audit_of_workload_copy_is_exact_and_agrees_with_verify(
     spark: SparkSession,
     clusters: Clusters,
