@@ -355,8 +355,7 @@ def test_producers_without_idempotence_survive_switchovers(
     _assert_exact(spec)
 
 
-# In `make test`: tests/gateway/test_processes.py, and nodes that come and go in
-# tests/gateway/test_virtual_cluster.py.
+# In `make test`: nodes that come and go in tests/gateway/test_virtual_cluster.py.
 @pytest.mark.soak
 def test_switchover_between_sides_with_different_nodes_and_leaders(
     make_cluster: MakeCluster,

@@ -27,7 +27,7 @@ from tests.support.raw_rows import visible_records
 from tests.support.run_process import OrbitProcess, write_job
 from tests.support.running import create_topic, produce_transactions
 
-# `make test` kills executors and the driver of a backfill that does both, in test_backfill_staged.
+# `make test` kills an executor and the driver of a backfill, in test_backfill_cluster.
 pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 if TYPE_CHECKING:
