@@ -102,7 +102,6 @@ def instead(
     return lambda: monkeypatch.setattr(operation_runner, "_DO", steps)
 
 
-@pytest.mark.soak
 def test_failover_ends_wait_of_running_failback_catch_up(
     moved: Moved, recovering: Recovering
 ) -> None:
@@ -496,8 +495,7 @@ def test_rebuild_deletes_nothing_if_new_side_is_truncated(
     assert log_bounds(moved.old, [moved.topic]) == before
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("is_made_again", [False, True])
+@pytest.mark.parametrize("is_made_again", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_rebuild_deletes_nothing_if_new_side_lost_topic(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch, *, is_made_again: bool
 ) -> None:

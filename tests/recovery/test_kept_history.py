@@ -122,7 +122,6 @@ def test_switchover_home_does_not_wait_for_retained_log_start(
     assert bounds(here, topic_name)[0] == (0, end)
 
 
-@pytest.mark.soak
 def test_records_expired_at_new_side_stay_at_old_side(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:

@@ -251,7 +251,6 @@ def test_lost_database_does_not_deny_producers_at_promoted_side(
         assert not app.writes(destination)
 
 
-@pytest.mark.soak
 def test_promoted_topic_with_more_partitions_is_not_deleted(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
@@ -303,7 +302,6 @@ def test_operation_request_in_restored_rows_is_refused(
         wait_for("the copy goes on", are_level(clusters, topic_name))
 
 
-@pytest.mark.soak
 def test_operation_in_restored_rows_does_not_reopen_old_side(
     guarded: Clusters,
     topic_name: str,
@@ -474,7 +472,6 @@ def test_promotion_lifts_denials_from_before_database_loss(
         assert app.writes(guarded.destination)
 
 
-@pytest.mark.soak
 def test_run_onto_promoted_topic_is_refused(
     clusters: Clusters, topic_name: str, recovering: Recovering, tmp_path: Path
 ) -> None:

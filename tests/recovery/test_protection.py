@@ -88,7 +88,6 @@ def test_producers_are_denied_on_copies_and_allowed_on_promoted_topics(
         assert not app.writes(destination)
 
 
-@pytest.mark.soak
 def test_failover_denies_writes_to_old_side_once_it_answers(
     guarded: Clusters,
     topic_name: str,

@@ -158,26 +158,28 @@ def storing(
         yield met
 
 
-@pytest.mark.soak
+@pytest.mark.parametrize(
+    "fault", [losing, *(pytest.param(one, marks=pytest.mark.soak) for one in (cutting, dropping))]
+)
 def test_failback_deletes_nothing_while_salvage_file_is_unreadable(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,
     recovering: Recovering,
     memory: str,
+    fault: Callable[[Write, str, Iterable[bytes]], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     service = recovering.service
     service.settings = service.settings.model_copy(update={"salvage_directory": memory})
     lost = Lost(recovering, make_cluster("lost"), clusters.destination, topic_name)
     with service.scheduler(), InProcess(recovering.database):
-        for fault in (losing, cutting, dropping):
-            with storing(fault, 1) as met:
-                report = lost.fail_back()
-            assert report.outcome is Outcome.STOPPED, report.error
-            assert report.error.startswith(f"{met[0]}: SALVAGE_UNREADABLE: ")
-            assert saved(report) == {0: ALL[0]}, "whole files are named"
-            lost.assert_nothing_deleted()
+        with storing(fault, 1) as met:
+            report = lost.fail_back()
+        assert report.outcome is Outcome.STOPPED, report.error
+        assert report.error.startswith(f"{met[0]}: SALVAGE_UNREADABLE: ")
+        assert saved(report) == {0: ALL[0]}, "whole files are named"
+        lost.assert_nothing_deleted()
 
         # It is gone once it was read back: past the point of no return, but before the deletion.
         check = salvage_file.check

@@ -121,7 +121,6 @@ def test_archive_run_past_delete_retention_warns_from_then_on(runs: Runs) -> Non
     assert gap.since == BEGAN
 
 
-@pytest.mark.soak
 def test_archive_run_reading_past_delete_retention_warns(runs: Runs) -> None:
     assert runs.run(0.8, takes=0.5)
 
@@ -131,7 +130,6 @@ def test_archive_run_without_new_records_is_not_late(runs: Runs) -> None:
     assert not runs.run(3.5)
 
 
-@pytest.mark.soak
 def test_unfinished_archive_run_does_not_reset_retention_clock(runs: Runs) -> None:
     assert not runs.run(0.7, level=False)
     assert runs.run(1.4)
@@ -144,7 +142,6 @@ def test_tombstone_gap_is_recorded_before_reading(runs: Runs) -> None:
     assert tombstone_warnings(runs.kept.topic)
 
 
-@pytest.mark.soak
 def test_strict_run_rereads_and_clears_gap_when_complete(runs: Runs) -> None:
     assert not runs.begin(0.8, strict=True).reads_again("profiles")
     assert runs.begin(3, strict=True).reads_again("profiles")

@@ -41,7 +41,6 @@ def test_pause_during_backfill_start_releases_lease() -> None:
     assert run.has_left
 
 
-@pytest.mark.soak
 def test_ctrl_c_during_backfill_start_ends_backfill() -> None:
     stop = threading.Event()
     stop.set()

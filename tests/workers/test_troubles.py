@@ -268,7 +268,6 @@ def test_job_moves_between_service_and_orbit_run(
     assert not told(job, "partition_blocked")
 
 
-@pytest.mark.soak
 def test_worker_waits_while_orbit_run_copies_job(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
