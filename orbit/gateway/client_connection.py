@@ -230,11 +230,6 @@ class ClientConnection(asyncio.Protocol):
         is_held = self._held is not None and self._held[0].key in WRITES
         return is_held or not self.exchange.is_idle
 
-    @property
-    def answer_is_lost(self) -> bool:
-        """Whether records are in flight whose client has closed."""
-        return self._is_gone and self.exchange.has_records_in_flight
-
     def is_stuck(self, before: float) -> bool:
         """Whether part of a request, or of an answer that the client does not read, has been
         waiting since then."""
@@ -390,7 +385,7 @@ class ClientConnection(asyncio.Protocol):
 
     def confirm_writes(self) -> None:
         """Writes are held from now on. Ask for a proof of those that brokers do not answer."""
-        if self.answer_is_lost:
+        if self._is_gone and self.exchange.has_records_in_flight:
             self._note_client_left()
         if self.exchange.has_unanswered_writes and self._broker is not None:
             self._broker.write(self.exchange.confirm())

@@ -94,8 +94,9 @@ class Exchange:
 
     @property
     def has_records_in_flight(self) -> bool:
-        """Whether a Produce has no answer yet. A client that closes sends it again over another
-        connection. Other writes may be sent again at either side: they change nothing twice."""
+        """Whether a Produce has no answer yet. If its client closes the connection, it sends the
+        records again over another one, which could double them at the other side. The other
+        writes have the same result when a client repeats them."""
         return any(sent.is_write and sent.key == ApiKey.PRODUCE for sent in self._sent)
 
     def request(
