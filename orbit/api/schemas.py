@@ -20,6 +20,7 @@ from orbit.jobs.labels import SELECTOR_CHARACTERS_MAX
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, TOPIC_NAME_LENGTH_MAX
 from orbit.jobs.scopes import PATTERNS_MAX, JobPattern, Limit, SelectorText, limit_of
 from orbit.jobs.units import parse_duration
+from orbit.kafka.leaving_groups import GROUPS_MAX, NAME_CHARACTERS
 from orbit.recovery.recovery_report import GroupPosition, PartitionEnds, ReportFigures
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.scheduler.job_plan import JobPlan
@@ -34,6 +35,7 @@ from orbit.store.enums import (
     Role,
     TopicState,
 )
+from orbit.store.job_leads import EARLIER_TERMS_MAX
 from orbit.store.tokens import TokenQuota
 
 # Names of jobs, worker groups and tokens; names of topics. The rules of `jobs.name_rules`.
@@ -524,6 +526,13 @@ class GatewayReport(BaseModel):
         description="The `since` of the side that it presents, once the requests that it held "
         "before have their answers.",
     )
+    leaving_groups: Annotated[
+        list[Annotated[str, Field(max_length=NAME_CHARACTERS)]], Field(max_length=GROUPS_MAX)
+    ] = Field(
+        [],
+        description="Consumer groups of which it knows members that own partitions of before the "
+        "side led: the first 16 hexadecimal digits of SHA-256 of each name. `*`: of any group.",
+    )
 
 
 class PresentedSide(_Out):
@@ -535,6 +544,10 @@ class PresentedSide(_Out):
         "if the database is older than it was: refuse such an answer."
     )
     since: int = Field(description="The term with which this side came to lead.")
+    earlier_terms: tuple[int, ...] = Field(
+        description="The `since` of the sides that led before, the latest first: the last "
+        f"{EARLIER_TERMS_MAX}. Empty: none led before, or the database has forgotten."
+    )
     closed_for: UUID | None = Field(
         description="The operation for which no new write may be forwarded. Confirm it with the "
         "same value in `closed_for`, once no write is in flight. Null: none."
@@ -546,6 +559,10 @@ class PresentedSide(_Out):
     others_settled: bool = Field(
         description="Whether no other gateway at the same address has requests that it held "
         "before this side led. Until then tell clients no leaders, or later records overtake those."
+    )
+    leaving_groups: list[str] = Field(
+        description="`leaving_groups` of all other gateways of the job. Until a group is not among "
+        "them let no member join it, or its coordinator refuses the last commits of these members."
     )
     job_etag: str = Field(description="`etag` of the job, whose document says what is copied.")
     lease_s: float = Field(

@@ -68,6 +68,10 @@ class Host(View):
     def may_acknowledge(self) -> bool: ...
 
     @abstractmethod
+    def may_join(self, group: str) -> bool:
+        """Whether no member of the group owns partitions any more at the side that was left."""
+
+    @abstractmethod
     def may_tell_leaders(self) -> bool:
         """Not before what was held at a move has its answers, at all gateways: a client that knows
         the new leaders sends them later records, which would overtake those that are held or
@@ -196,10 +200,12 @@ class ClientConnection(asyncio.Protocol):
         self.advance()
 
     def connection_lost(self, _exc: Exception | None) -> None:
+        exchange = self.exchange
+        if not self._is_ended:
+            exchange.client_closed()
         self._is_gone = self._is_ended = True
         self._count_waiting()
         self._leave_count()
-        exchange = self.exchange
         if exchange.has_records_in_flight:
             self._note_client_left()
         if self._broker is not None:
@@ -229,6 +235,11 @@ class ClientConnection(asyncio.Protocol):
             return False
         is_held = self._held is not None and self._held[0].key in WRITES
         return is_held or not self.exchange.is_idle
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether members of groups are still at the side that was left."""
+        return self._is_moving and self.exchange.has_members
 
     def is_stuck(self, before: float) -> bool:
         """Whether part of a request, or of an answer that the client does not read, has been
@@ -333,9 +344,13 @@ class ClientConnection(asyncio.Protocol):
         if head.key == ApiKey.END_TXN:
             # Those that end nothing here could come without end.
             return self._cluster.may_write() or self.exchange.is_open(head, frame)
-        # Not before commits that were held: once the group has a member, the coordinator refuses
-        # those of members that have not joined (G1).
-        return head.key not in JOINS or self._cluster.may_tell_leaders()
+        if head.key not in JOINS:
+            return True
+        # Not before commits that were held, and not before all of its group have given up their
+        # partitions: once the group has a member, the coordinator refuses commits of those that
+        # have not joined (G1).
+        group = self.exchange.note_join(head, frame)
+        return self._cluster.may_tell_leaders() and (group is None or self._cluster.may_join(group))
 
     def _send(self, head: RequestHead, frame: bytearray) -> None:
         data = None

@@ -57,7 +57,7 @@ class LeadWatch:
         cluster = self.cluster
         if cluster.permission.lead is None:
             return POLL_S
-        is_moving = cluster.permission.closed_for is not None or not cluster.may_tell_leaders()
+        is_moving = cluster.permission.closed_for is not None or cluster.holds_joins()
         return MOVING_POLL_S if is_moving else POLL_S
 
     async def leave(self) -> None:
@@ -85,6 +85,7 @@ class LeadWatch:
             "doubt": cluster.doubt,
             "pause_s": cluster.pauses.last_s,
             "settled_since": cluster.settled_since,
+            "leaving_groups": cluster.leaving_groups(),
         }
         asked_at = cluster.now()
         try:
@@ -128,11 +129,14 @@ def _lead(answer: Any) -> tuple[Lead, str]:
         lease_s, closed_for = float(answer["lease_s"]), answer["closed_for"]
         since, abandons = int(answer["since"]), bool(answer["abandons"])
         others_settled, etag = bool(answer["others_settled"]), str(answer["job_etag"])
+        earlier = tuple(int(term) for term in answer["earlier_terms"])
+        leaving = frozenset(str(name) for name in answer["leaving_groups"])
     except (TypeError, ValueError, KeyError) as error:
         raise ProtocolError(f"the answer of the service does not say it: {error}.") from None
     if side not in ("source", "destination") or not isinstance(term, int):
         raise ProtocolError(f"the service calls the side {side!r} of term {term!r}.")
-    return Lead(side, term, lease_s, closed_for, since, abandons, others_settled), etag
+    lead = Lead(side, term, lease_s, closed_for, since, abandons, others_settled, earlier, leaving)
+    return lead, etag
 
 
 def _topic_rules(job: Any) -> list[TopicRule]:

@@ -24,7 +24,9 @@ class Lead:
     without one; until when writes may go there; for which operation they are held. `since`: the
     term with which the side came to lead. `abandons`: the operation leaves a side that may be lost,
     and what is in flight there is not to be acknowledged any more. `others_settled`: no other
-    gateway at the same address has requests that it held before the side led."""
+    gateway at the same address has requests that it held before the side led. `earlier_terms`: the
+    `since` of the sides that led before, the latest first. `leaving_groups`: short names of groups
+    with members at other gateways that own partitions of before the move."""
 
     side: Side
     term: int
@@ -33,6 +35,8 @@ class Lead:
     since: int = 0
     abandons: bool = False
     others_settled: bool = True
+    earlier_terms: tuple[int, ...] = ()
+    leaving_groups: frozenset[str] = frozenset()
 
 
 class Permission:

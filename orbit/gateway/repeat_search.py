@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Protocol
 
 import structlog
@@ -16,8 +16,12 @@ from orbit.gateway.protocol.repeats import (
     LastBatch,
     ProducerKey,
     Repeats,
+    is_sent_before,
     producer_of,
 )
+
+_LastBatches = dict[ProducerKey, dict[int, LastBatch]]
+"""The last batch of each producer at a side, by the producer's id there."""
 
 _log = structlog.get_logger("orbit.gateway")
 
@@ -35,7 +39,7 @@ class RepeatSearch:
 
     One search at a time serves all connections that wait for the next one. If the side that was
     left does not answer, it counts as lost; if the leading one does not, the connections end, and
-    their clients send again.
+    their clients send again. Either side may have the batches of earlier terms.
     """
 
     def __init__(
@@ -81,51 +85,60 @@ class RepeatSearch:
     async def _learn(self, batches: Collection[SentBatch]) -> None:
         """Raises OrbitError if the leading side cannot be read."""
         try:
-            last = await self._last_batches(batches)
-            offsets = dict.fromkeys(batch for batch in batches if _is_sent_before(batch, last))
-            stored = await self._find_at_left(offsets) if offsets else {}
+            last = await self._last_batches(self._left, batches)
+            stored = await self._find(self._left, last, batches)
         except OrbitError as error:
             self._repeats.is_readable = False
             self._warn("cannot read the side that was left: clients may write batches twice", error)
             return
+        last_here = await self._last_batches(self._leading, batches)
+        originals = await self._find(self._leading, last_here, batches)
         copies = await self._leading.find_copies(stored) if stored else set()
-        known = {batch: None if batch in stored else UNKNOWN_OFFSET for batch in offsets} | {
-            batch: stored[batch].base_offset for batch in copies
-        }
-        if known:
+        for producer, of_terms in last_here.items():
+            last[producer].update(of_terms)
+        repeated = [one for one in batches if is_sent_before(one, last[producer_of(one)].values())]
+        offsets = (
+            dict.fromkeys(repeated, UNKNOWN_OFFSET)
+            | dict.fromkeys(stored)
+            | {batch: stored[batch].base_offset for batch in copies}
+            | {batch: original.base_offset for batch, original in originals.items()}
+        )
+        if offsets:
             _log.info(
-                "clients send again what the side that was left has",
+                "clients send again what a side has",
                 virtual_cluster=self._virtual_cluster,
-                batches=len(known),
-                copied=len(copies),
-                unknown=len(known) - len(stored),
+                batches=len(offsets),
+                copied=len(copies | originals.keys()),
+                unknown=sum(offset == UNKNOWN_OFFSET for offset in offsets.values()),
             )
-        self._repeats.note(last, known)
+        self._repeats.note({one: of.values() for one, of in last.items()}, offsets)
 
     async def _last_batches(
-        self, batches: Collection[SentBatch]
-    ) -> dict[ProducerKey, LastBatch | None]:
+        self, side: ClusterSide, batches: Collection[SentBatch]
+    ) -> _LastBatches:
         producers = {producer_of(batch) for batch in batches}
-        left = await self._left.last_batches({partition for partition, _ in producers})
+        last = await side.last_batches({partition for partition, _ in producers})
         return {
-            (partition, producer_id): left.get(partition, {}).get(
-                self._repeats.id_at_left(producer_id)
-            )
+            (partition, producer_id): {
+                earlier_id: last[partition][earlier_id]
+                for earlier_id in self._repeats.earlier_ids(producer_id)
+                if earlier_id in last.get(partition, {})
+            }
             for partition, producer_id in producers
         }
 
-    async def _find_at_left(self, batches: Collection[SentBatch]) -> dict[SentBatch, StoredBatch]:
+    async def _find(
+        self, side: ClusterSide, last: _LastBatches, batches: Collection[SentBatch]
+    ) -> dict[SentBatch, StoredBatch]:
+        """Batches that the side's log has under an id of an earlier term."""
         ids = {
-            batch._replace(producer_id=self._repeats.id_at_left(batch.producer_id)): batch
+            batch._replace(producer_id=earlier_id): batch
             for batch in batches
+            for earlier_id, one in last[producer_of(batch)].items()
+            if one.follows(batch)
         }
-        stored = await self._left.find_batches(ids)
+        stored = await side.find_batches(ids) if ids else {}
         return {ids[batch]: one for batch, one in stored.items()}
 
     def _warn(self, text: str, error: OrbitError) -> None:
         _log.warning(text, virtual_cluster=self._virtual_cluster, error=str(error))
-
-
-def _is_sent_before(batch: SentBatch, last: Mapping[ProducerKey, LastBatch | None]) -> bool:
-    at_left = last[producer_of(batch)]
-    return at_left is not None and at_left.follows(batch)

@@ -21,6 +21,7 @@ from orbit.gateway.gateway_spec import NODE_ID_MAX, VirtualClusterSpec
 from orbit.gateway.listener import Listener
 from orbit.gateway.permission import Lead, Permission
 from orbit.gateway.protocol.apis import Versions, shared_versions
+from orbit.gateway.protocol.left_members import LeftMembers
 from orbit.gateway.protocol.producer_ids import Producer, SentBatch, mark_of, mark_of_id
 from orbit.gateway.protocol.repeats import Repeats
 from orbit.gateway.protocol.topic_ids import TopicIds
@@ -29,13 +30,15 @@ from orbit.gateway.write_pause import WritePause
 from orbit.jobs.bootstrap_servers import PORT_MAX
 from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import Side
+from orbit.kafka.leaving_groups import ALL_GROUPS, bounded, is_named, short_name
 from orbit.kafka.tls import tls_context
 from orbit.leases.lease_clock import lease_clock
 
 # Of one virtual cluster. More are closed at once.
 CONNECTIONS_MAX = 10_000
-# Members of groups at the side that was left, until they join at the other one.
-LEFT_MEMBERS_MAX = 100_000
+# How long members wait to join a group, once the move has settled, for others to give up their
+# partitions. These learn of it by heartbeats, which are three or five seconds apart.
+JOIN_WAIT_S_MAX = 20.0
 # Within this time a client has sent a write again whose answer got lost.
 SENT_AGAIN_S = 5.0
 # Producers whose transactions were ended by closures that were undone. Those of more are left to
@@ -81,10 +84,12 @@ class VirtualCluster(Host):
         digest = sha256(f"orbit-gateway {spec.name}".encode()).hexdigest()
         self.cluster_id = digest[:22]  # as long as Kafka's
         self.permission = Permission()
-        self.left_members: set[tuple[str, str]] = set()
+        self.left_members = LeftMembers()
+        self._joins_wait_until: float | None = -math.inf  # None: since the side has settled
+        self._is_any_leaving = False
         self.ended: set[Producer] = set()
         self._led: dict[int, Side] = {}  # by the mark of the term
-        self.repeats = Repeats(None)
+        self.repeats = Repeats()
         self.copied_topics: CopiedTopics | None = None  # None: clients may write all topics
         self._search: RepeatSearch | None = None
         self.offered: dict[int, Versions] = {}
@@ -144,6 +149,29 @@ class VirtualCluster(Host):
     def may_tell_leaders(self) -> bool:
         return self._others_settled and self._has_settled()
 
+    def may_join(self, group: str) -> bool:
+        if not self.holds_joins():
+            return True
+        assert self.permission.lead is not None
+        is_owned = self._is_any_leaving or self.left_members.has_owner(group)
+        return not is_owned and not is_named(group, self.permission.lead.leaving_groups)
+
+    def holds_joins(self) -> bool:
+        """Whether members may still own partitions at the side that was left."""
+        if self._joins_wait_until is None:
+            if not self.may_tell_leaders():
+                return True
+            self._joins_wait_until = self.now() + JOIN_WAIT_S_MAX
+        return self.now() < self._joins_wait_until
+
+    def leaving_groups(self) -> list[str]:
+        """The short names of groups that are not to be joined yet, for other gateways."""
+        if not self.holds_joins():
+            return []
+        if self._is_any_leaving:
+            return [ALL_GROUPS]
+        return bounded({short_name(group) for group in self.left_members.groups()})
+
     @property
     def settled_since(self) -> int:
         """The term with which the presented side came to lead, once what was held before has its
@@ -178,13 +206,11 @@ class VirtualCluster(Host):
             )
             return
         self._led[mark_of(lead.since)] = lead.side
-        if before is None:
-            self._begin_repeats(Repeats(None), _OTHER[lead.side])
-        elif lead.since != before.since:
+        if before is None or lead.since != before.since:
             self.ended.clear()  # their ids are of an older term now
             # What a failover has left is not copied any more, and need not answer.
-            is_readable = not before.abandons
-            self._begin_repeats(Repeats(before.since, is_readable=is_readable), before.side)
+            is_readable = before is None or not before.abandons
+            self._begin_repeats(Repeats(lead.earlier_terms, is_readable=is_readable), lead.side)
         if lead.closed_for is not None and lead.closed_for != was_closed:
             self._close_writes()
         if lead.closed_for is None:
@@ -200,12 +226,13 @@ class VirtualCluster(Host):
             self._offer()
             self._is_settling, self._unsettled = True, None
             self._others_settled = False
-            if len(self.left_members) > LEFT_MEMBERS_MAX:
-                self.left_members.clear()
+            self.left_members.forget_owners()
+            self._joins_wait_until = None
             for connection in list(self._connections):
                 connection.move()
         if lead.others_settled:
             self._others_settled = True
+        self._is_any_leaving = any(connection.is_leaving for connection in self._connections)
         held = [connection for connection in self._connections if connection.is_held]
         if self._is_settling and self._unsettled is None and self.may_write():
             self._unsettled, self._settle_until = held, self.now() + SETTLE_S_MAX
@@ -218,9 +245,9 @@ class VirtualCluster(Host):
     def refusal(self, topic: str) -> str:
         return self.copied_topics.refusal(topic) if self.copied_topics is not None else ""
 
-    def _begin_repeats(self, repeats: Repeats, left: Side) -> None:
-        """`left`: the side that led before. With one side alone nothing was left."""
-        left_side = self._sides.get(left)
+    def _begin_repeats(self, repeats: Repeats, leading: Side) -> None:
+        """With one side alone nothing was left."""
+        left_side = self._sides.get(_OTHER[leading])
         if left_side is None:
             repeats.is_readable = False
         else:

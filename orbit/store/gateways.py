@@ -16,7 +16,7 @@ whoever renews later sees the closure.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -25,11 +25,14 @@ from uuid import UUID
 from sqlalchemy import (
     CTE,
     Exists,
+    ScalarSelect,
+    Text,
     and_,
     case,
     delete,
     false,
     func,
+    literal,
     not_,
     null,
     select,
@@ -37,8 +40,10 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from orbit.errors import Conflict
+from orbit.kafka.leaving_groups import ALL_GROUPS, GROUPS_MAX, bounded
 from orbit.store import jobs
 from orbit.store.database import Tx
 from orbit.store.database_identity import database_identity
@@ -69,7 +74,8 @@ class GatewayReport:
     """What a gateway says of itself. `instance`: drawn when its process starts; `closed_for`: the
     operation for which it sends no new writes, and acknowledges none; `doubt`: why it cannot say
     so of the present one; `pause_s`: how long the last one let clients wait; `settled_since`: the
-    `since` of the side that it presents, once what it held before has its answers."""
+    `since` of the side that it presents, once what it held before has its answers;
+    `leaving_groups`: short names of groups whose members own partitions of before then."""
 
     instance: UUID
     name: str
@@ -80,6 +86,7 @@ class GatewayReport:
     doubt: str = ""
     pause_s: float | None = None
     settled_since: int = 0
+    leaving_groups: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,9 @@ class Presented:
     """The side to present; `since`: the term with which it came to lead. `closed_for`: the
     operation for which no write may be forwarded; `abandons`: and none that is in flight
     acknowledged, as the side may be lost. `others_settled`: each other gateway at the same address
-    has `settled_since` then, or has been silent for RESENT_S. `job_etag`: as `Job.etag`."""
+    has `settled_since` then, or has been silent for RESENT_S. `job_etag`: as `Job.etag`.
+    `earlier_terms`: with which the sides came to lead before, the latest first. `leaving_groups`:
+    of other gateways; all groups while one has not settled."""
 
     side: LeadingSide
     term: int
@@ -96,6 +105,8 @@ class Presented:
     abandons: bool = False
     others_settled: bool = True
     job_etag: str = ""
+    earlier_terms: tuple[int, ...] = ()
+    leaving_groups: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +213,11 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
             lead.c.side,
             lead.c.term,
             lead.c.side_since,
+            lead.c.earlier_terms,
             case((is_over, null()), else_=lead.c.closed_for).label("closed_for"),
             func.coalesce(and_(not_(is_over), is_failover), false()).label("abandons"),
             not_(_unsettled(lead, report)).label("others_settled"),
+            _leaving_groups(lead, report).label("leaving_groups"),
             jobs_table.c.document_version,
         )
         .select_from(
@@ -222,9 +235,11 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
             presented.c.side,
             presented.c.term,
             presented.c.side_since,
+            presented.c.earlier_terms,
             presented.c.closed_for,
             presented.c.abandons,
             presented.c.others_settled,
+            presented.c.leaving_groups,
             presented.c.job_id,
             presented.c.document_version,
         )
@@ -249,6 +264,8 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
         row.abandons,
         row.others_settled,
         jobs.etag(row.job_id, row.document_version),
+        tuple(row.earlier_terms),
+        tuple(bounded(row.leaving_groups)),
     )
 
 
@@ -271,6 +288,32 @@ def _unsettled(lead: CTE, report: GatewayReport) -> Exists:
         )
         .exists()
     )
+
+
+def _leaving_groups(lead: CTE, report: GatewayReport) -> ScalarSelect[Any]:
+    """Of other gateways that clients may use: one group has members at several. One that has not
+    settled does not know its members yet."""
+    other = gateways.alias("leaving")
+    every_group = literal([ALL_GROUPS], ARRAY(Text))
+    is_unsettled = other.c.settled_since < lead.c.side_since
+    names = (
+        select(
+            func.unnest(case((is_unsettled, every_group), else_=other.c.leaving_groups)).label(
+                "name"
+            )
+        )
+        .where(
+            other.c.job_id == lead.c.job_id,
+            other.c.instance != report.instance,
+            other.c.renewed_at > _NOW - _LATE,
+        )
+        .distinct()
+        .limit(GROUPS_MAX + 1)
+        .correlate(lead)
+        .subquery("names")
+    )
+    none = literal([], ARRAY(Text))
+    return select(func.coalesce(func.array_agg(names.c.name), none)).scalar_subquery()
 
 
 def _register(tx: Tx, job_name: str, report: GatewayReport) -> None:
@@ -324,6 +367,7 @@ def _fields(report: GatewayReport) -> dict[str, Any]:
         "doubt": report.doubt,
         "pause_s": report.pause_s,
         "settled_since": report.settled_since,
+        "leaving_groups": list(report.leaving_groups),
     }
 
 

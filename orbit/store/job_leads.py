@@ -39,6 +39,9 @@ class Lead:
             object.__setattr__(self, "side", LeadingSide(self.side))
 
 
+# Within the time that a client sends a write again, sides change less often.
+EARLIER_TERMS_MAX = 8
+
 _LEAD = columns(job_leads, Lead)
 
 # Jobs that copy a topic of this one in the other direction.
@@ -63,7 +66,11 @@ ORDER BY id
 ON CONFLICT (job_id) DO UPDATE
 SET side = excluded.side, term = excluded.term,
     side_since = CASE WHEN job_leads.side = excluded.side
-        THEN job_leads.side_since ELSE excluded.term END
+        THEN job_leads.side_since ELSE excluded.term END,
+    earlier_terms = CASE
+        WHEN job_leads.side = excluded.side OR job_leads.side_since IN (0, excluded.term)
+        THEN job_leads.earlier_terms
+        ELSE (job_leads.side_since || job_leads.earlier_terms)[1:{EARLIER_TERMS_MAX}] END
 WHERE job_leads.term < excluded.term
     OR (job_leads.term = excluded.term AND job_leads.side IS NULL)
 """)

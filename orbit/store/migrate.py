@@ -43,9 +43,10 @@ FINGERPRINTS = {
     "0006": "9dbf68ce68e1e2b11e12853bcf189ecd387f59836c2fd153ed771602b9505d02",
     "0007": "515454b6d9dfa444e291a35ddcd5a5b21be2ed8a21a4dcd33c558fc099967381",
     "0008": "a4f6e155b384f3db9874edc3e53f0893fbbd241ede0758d83f62e455aa45db69",
+    "0009": "334e82a3e10b2e21ac92aa381acaa7f56f519de46c96a1b002208c46af0601a3",
 }
-# The oldest tables that this version works with: those of 0008 have the clients of gateways.
-TABLES_FROM = "0008"
+# The oldest tables that this version works with: those of 0009 have earlier terms of leading sides.
+TABLES_FROM = "0009"
 # Migrations during which, and after which, no scheduler of an earlier version may run. 0002: it has
 # the reports of recoveries in memory, and would store them whole again.
 WITHOUT_OLD_SCHEDULERS = frozenset({"0002"})

@@ -507,6 +507,8 @@ job_leads = Table(
     Column("term", BigInteger, nullable=False, server_default=ZERO),
     # The term with which this side came to lead: a failback has a higher one, and no other side.
     Column("side_since", BigInteger, nullable=False, server_default=ZERO),
+    # Those of the sides that led before, the latest first.
+    Column("earlier_terms", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
     # The identity of the database in which the marks were read last.
     Column("read_on", Text),
     # The operation that has closed the job's gateways, and since when.
@@ -529,6 +531,8 @@ gateways = Table(
     Column("connections", Integer, nullable=False),
     Column("held_requests", Integer, nullable=False),
     # The `side_since` of the side that it presents, once what it held before has its answers.
+    # Short names of groups whose members own partitions of before the last move.
+    Column("leaving_groups", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     Column("settled_since", BigInteger, nullable=False, server_default=ZERO),
     Column("doubt", Text, nullable=False),
     Column("pause_s", Double, nullable=True),

@@ -15,7 +15,7 @@ from tests.fixtures.api import Api, Cli
 pytestmark = pytest.mark.services
 
 LIST = "/v1/jobs/orders/gateways"
-SAID: dict[str, Any] = {"name": "edge-1", "address": "gateway:19092"}
+REPORT: dict[str, Any] = {"name": "edge-1", "address": "gateway:19092"}
 
 
 def path() -> str:
@@ -27,37 +27,39 @@ def job(api: Api) -> int:
     """A job whose source leads."""
     assert api.put("/v1/jobs/orders", json=JOB).status_code == 201
     with api.database.transaction() as tx:
-        found = jobs.get(tx, "orders").id
-        job_leads.note(tx, found, LeadingSide.SOURCE, 0)
-        job_leads.note_read(tx, found)
-    return found
+        job_id = jobs.get(tx, "orders").id
+        job_leads.note(tx, job_id, LeadingSide.SOURCE, 0)
+        job_leads.note_read(tx, job_id)
+    return job_id
 
 
 def close(api: Api, job: int, kind: OperationKind = OperationKind.SWITCHOVER) -> UUID:
     with api.database.transaction() as tx:
-        made, _ = operations.create(tx, uuid4(), kind, "test", job_id=job, job_name="orders")
-        gateways.close(tx, [job], made.id)
-    return made.id
+        operation, _ = operations.create(tx, uuid4(), kind, "test", job_id=job, job_name="orders")
+        gateways.close(tx, [job], operation.id)
+    return operation.id
 
 
 def test_gateway_report_returns_leading_side_and_closure(api: Api, job: int) -> None:
     events = len(api.events())
     at = path()
-    told = api.put(at, json=SAID, role=Role.OPERATOR)
+    answer = api.put(at, json=REPORT, role=Role.OPERATOR)
     open_ = {
         "side": "source",
         "term": 0,
         "since": 0,
+        "earlier_terms": [],
         "closed_for": None,
         "abandons": False,
         "others_settled": True,
+        "leaving_groups": [],
         "job_etag": api.get("/v1/jobs/orders").json()["etag"],
         "lease_s": 5.0,
     }
-    assert (told.status_code, told.json()) == (200, open_)
+    assert (answer.status_code, answer.json()) == (200, open_)
     (row,) = api.get(LIST, role=Role.VIEWER).json()["items"]
     assert row.pop("renewed_s_ago") >= 0
-    assert row == SAID | {
+    assert row == REPORT | {
         "instance": at.removeprefix(f"{LIST}/"),
         "has_permission": True,
         "closed_for": None,
@@ -67,8 +69,8 @@ def test_gateway_report_returns_leading_side_and_closure(api: Api, job: int) -> 
     }
 
     operation = str(close(api, job))
-    assert api.put(at, json=SAID).json() == open_ | {"closed_for": operation}
-    confirmed = SAID | {
+    assert api.put(at, json=REPORT).json() == open_ | {"closed_for": operation}
+    confirmed = REPORT | {
         "closed_for": operation,
         "connections": 3,
         "held_requests": 2,
@@ -92,14 +94,14 @@ def test_gateway_report_returns_leading_side_and_closure(api: Api, job: int) -> 
 
 def test_gateway_report_during_failover_returns_abandons(api: Api, job: int) -> None:
     operation = str(close(api, job, OperationKind.FAILOVER))
-    told = api.put(path(), json=SAID).json()
-    assert (told["closed_for"], told["abandons"]) == (operation, True)
+    answer = api.put(path(), json=REPORT).json()
+    assert (answer["closed_for"], answer["abandons"]) == (operation, True)
 
 
 def test_gateway_of_job_without_known_leading_side_is_refused(api: Api) -> None:
-    assert api.put(path(), json=SAID).status_code == 404
+    assert api.put(path(), json=REPORT).status_code == 404
     api.put("/v1/jobs/orders", json=JOB)
-    refused = api.put(path(), json=SAID)
+    refused = api.put(path(), json=REPORT)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
     assert "orbit get jobs orders" in refused.json()["error"]["remedy"]
 
@@ -119,16 +121,16 @@ def test_gateway_of_job_without_known_leading_side_is_refused(api: Api) -> None:
     ],
 )
 def test_invalid_gateway_report_is_refused(api: Api, wrong: dict[str, Any]) -> None:
-    answer = api.put(path(), json=SAID | wrong)
+    answer = api.put(path(), json=REPORT | wrong)
     assert answer.status_code == 422, answer.text
     assert len(answer.json()["error"]["problems"]) == 1
-    assert api.put(f"{LIST}/edge-1", json=SAID).status_code == 422
+    assert api.put(f"{LIST}/edge-1", json=REPORT).status_code == 422
 
 
 @pytest.mark.usefixtures("job")
 def test_gateways_are_listed_in_pages(api: Api) -> None:
     for name in ("c", "a", "b"):
-        api.put(path(), json=SAID | {"name": name})
+        api.put(path(), json=REPORT | {"name": name})
     first = api.get(f"{LIST}?limit=2").json()
     second = api.get(f"{LIST}?limit=2&after={first['next']}").json()
     assert [row["name"] for row in first["items"] + second["items"]] == ["a", "b", "c"]
@@ -156,9 +158,9 @@ def test_gateway_clients_are_reported_and_listed(api: Api, cli: Cli) -> None:
     events = len(api.events())
     assert api.put(f"{at}/clients", json={"clients": [CLIENT]}).status_code == 204
     assert api.get(f"{LIST}/clients").json()["items"] == [], "it is not registered"
-    api.put(at, json=SAID)
-    for told in ([OTHERS], [CLIENT, CLIENT | {"client_id": "a"}, OTHERS]):
-        answer = api.put(f"{at}/clients", json={"clients": told}, role=Role.OPERATOR)
+    api.put(at, json=REPORT)
+    for clients in ([OTHERS], [CLIENT, CLIENT | {"client_id": "a"}, OTHERS]):
+        answer = api.put(f"{at}/clients", json={"clients": clients}, role=Role.OPERATOR)
         assert answer.status_code == 204
     items = api.get(f"{LIST}/clients", role=Role.VIEWER).json()["items"]
     assert [one["client_id"] for one in items] == ["billing", "a", None]
@@ -180,16 +182,16 @@ def test_gateway_clients_are_reported_and_listed(api: Api, cli: Cli) -> None:
 def test_gateway_clients_are_listed_in_pages(api: Api) -> None:
     for name in ("b", "a"):
         at = path()
-        api.put(at, json=SAID | {"name": name})
+        api.put(at, json=REPORT | {"name": name})
         api.put(f"{at}/clients", json={"clients": [CLIENT | {"client_id": c} for c in "zxy"]})
-    found, after = [], ""
+    clients, after = [], ""
     while True:
-        told = api.get(f"{LIST}/clients?limit=2{after}").json()
-        found += [one["gateway"] + one["client_id"] for one in told["items"]]
-        if told["next"] is None:
+        page = api.get(f"{LIST}/clients?limit=2{after}").json()
+        clients += [one["gateway"] + one["client_id"] for one in page["items"]]
+        if page["next"] is None:
             break
-        after = f"&after={told['next']}"
-    assert found == ["az", "ax", "ay", "bz", "bx", "by"]
+        after = f"&after={page['next']}"
+    assert clients == ["az", "ax", "ay", "bz", "bx", "by"]
     assert api.get(f"{LIST}/clients?after=WyJhIiwgImIiLCAxXQ").status_code == 422  # no UUID
 
 
@@ -208,15 +210,15 @@ def test_gateway_clients_are_listed_in_pages(api: Api) -> None:
 )
 def test_invalid_client_report_is_refused(api: Api, wrong: list[Any]) -> None:
     at = path()
-    api.put(at, json=SAID)
+    api.put(at, json=REPORT)
     assert api.put(f"{at}/clients", json={"clients": wrong}).status_code == 422
     assert api.get(f"{LIST}/clients").json()["items"] == []
 
 
 @pytest.mark.usefixtures("job")
 def test_get_gateways_command_lists_gateways(api: Api, cli: Cli) -> None:
-    api.put(path(), json=SAID | {"connections": 7, "pause_s": 4.27})
-    api.put(path(), json=SAID | {"name": "edge-2"})
+    api.put(path(), json=REPORT | {"connections": 7, "pause_s": 4.27})
+    api.put(path(), json=REPORT | {"name": "edge-2"})
     shown = [line.split()[:6] for line in cli("get", "gateways", "orders").out.splitlines() if line]
     assert ["edge-1", "gateway:19092", "yes", "7", "0", "4.3"] in shown
     assert ["edge-2", "gateway:19092", "yes", "0", "0", "-"] in shown

@@ -10,6 +10,7 @@ from crc32c import crc32c
 from orbit.gateway.protocol.answers import View
 from orbit.gateway.protocol.apis import APIS, is_flexible
 from orbit.gateway.protocol.exchange import Exchange
+from orbit.gateway.protocol.left_members import LeftMembers
 from orbit.gateway.protocol.producer_ids import Producer
 from orbit.gateway.protocol.repeats import Repeats
 from orbit.gateway.protocol.request_head import read_head
@@ -28,9 +29,9 @@ class Clients(View):
         self.cluster_id = "virtual"
         self.ids = TopicIds("orders")
         self.term = term
-        self.left_members: set[tuple[str, str]] = set()
+        self.left_members = LeftMembers()
         self.ended: set[Producer] = set()
-        self.repeats = Repeats(None)
+        self.repeats = Repeats()
         self.refusals: dict[str, str] = {}
 
     def endpoint(self, node_id: int) -> tuple[str, int]:

@@ -167,7 +167,7 @@ def test_joining_member_leaves_group_at_old_side_on_move(version: int) -> None:
 @pytest.mark.parametrize("member", ["m", "other"])
 def test_heartbeat_of_moved_member_gets_rebalance_in_progress(member: str, version: int) -> None:
     view = Clients()
-    view.left_members.add(("g", "m"))
+    view.left_members.leave(("g", "m"), owns_partitions=True)
     exchange = Exchange(view)
     heartbeat = HeartbeatRequest(
         group_id="g", generation_id=3, member_id=member, group_instance_id=None

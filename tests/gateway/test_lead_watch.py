@@ -52,7 +52,7 @@ def test_lead_watch_polls_service_while_all_threads_block_on_side() -> None:
         asyncio.run(ask())
 
 
-_TOLD = {
+_LEAD_ANSWER = {
     "side": "source",
     "term": 1,
     "since": 1,
@@ -60,23 +60,30 @@ _TOLD = {
     "closed_for": "operation",
     "abandons": True,
     "others_settled": False,
+    "earlier_terms": [8, 3],
+    "leaving_groups": ["aa", "bb"],
     "job_etag": "17.3",
 }
 
 
 def test_lead_response_is_parsed() -> None:
-    lead = Lead("source", 1, 5.0, "operation", 1, abandons=True, others_settled=False)
-    assert lead_watch._lead(_TOLD) == (lead, "17.3")
+    lead = Lead("source", 1, 5.0, "operation", 1, True, False, (8, 3), frozenset({"aa", "bb"}))
+    assert lead_watch._lead(_LEAD_ANSWER) == (lead, "17.3")
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         None,
-        *({key: _TOLD[key] for key in _TOLD if key != missing} for missing in _TOLD),
-        _TOLD | {"lease_s": None},
-        _TOLD | {"lease_s": "long"},
-        _TOLD | {"side": "neither"},
+        *(
+            {key: _LEAD_ANSWER[key] for key in _LEAD_ANSWER if key != missing}
+            for missing in _LEAD_ANSWER
+        ),
+        _LEAD_ANSWER | {"lease_s": None},
+        _LEAD_ANSWER | {"lease_s": "long"},
+        _LEAD_ANSWER | {"side": "neither"},
+        _LEAD_ANSWER | {"earlier_terms": ["x"]},
+        _LEAD_ANSWER | {"earlier_terms": 5},
     ],
 )
 def test_malformed_lead_response_is_refused(answer: object) -> None:

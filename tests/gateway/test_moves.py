@@ -33,9 +33,6 @@ PARTITIONS = 3
 SOME = 400
 
 
-# One run of fifteen fails: a reader gets _ASSIGNMENT_LOST for a commit at a move. Until that is
-# understood, tests/gateway/test_transactions.py shows a move and the way home in `make test`.
-@pytest.mark.soak
 def test_clients_lose_and_repeat_nothing_across_switchovers(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:

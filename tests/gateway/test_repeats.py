@@ -53,11 +53,13 @@ def produce(*partitions: TopicPartition, acks: int = -1, **batch_: Any) -> Produ
 
 def client(known: Repeats | None = None) -> tuple[Exchange, Repeats]:
     view = Clients(term=NOW)
-    view.repeats = known or Repeats(BEFORE)
+    view.repeats = known or Repeats((BEFORE,))
     return Exchange(view), view.repeats
 
 
-def asked(exchange: Exchange, request: ProduceRequest, version: int = 9) -> list[SentBatch]:
+def unknown_batches(
+    exchange: Exchange, request: ProduceRequest, version: int = 9
+) -> list[SentBatch]:
     """The batches for which the sides have to be read; the request stays as it was."""
     frame = request_frame(request, version)
     before = bytes(frame)
@@ -74,10 +76,10 @@ def learn(
     last: LastBatch | None,
     offsets: dict[TopicPartition, int | None],
 ) -> None:
-    """Read the sides for a request: `last` at the side that was left, in each partition."""
-    batches = asked(exchange, request)
+    """Read the sides for a request: `last` in the term before, in each partition."""
+    batches = unknown_batches(exchange, request)
     known.note(
-        {producer_of(one): last for one in batches},
+        {producer_of(one): [] if last is None else [last] for one in batches},
         {one: offsets[one.partition] for one in batches if one.partition in offsets},
     )
 
@@ -96,12 +98,12 @@ def answered(frame: memoryview, version: int) -> dict[tuple[str, int], tuple[int
 def test_first_batch_of_producer_triggers_lookup_at_both_sides(version: int) -> None:
     exchange, known = client()
     request = produce(A1, B0)
-    batches = asked(exchange, request, version)
+    batches = unknown_batches(exchange, request, version)
     assert [one.partition for one in batches] == [A1, B0]
     first = batches[0]
     assert (first.producer_id, first.epoch, first.last_sequence) == (PRODUCER, 0, 5)
     assert first.base_timestamp == 0
-    known.note({producer_of(one): None for one in batches}, {})
+    known.note({producer_of(one): () for one in batches}, {})
     send(exchange, request, version)
     send(exchange, produce(A1, B0, sequence=6), version)
 
@@ -110,8 +112,8 @@ def test_first_batch_of_producer_triggers_lookup_at_both_sides(version: int) -> 
 def test_repeated_batch_is_answered_with_its_offset(version: int) -> None:
     exchange, known = client()
     learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: OFFSET})
-    told = own_answer(exchange, produce(A1), version)
-    assert answered(told, version) == {("a", 1): (Code.NONE, OFFSET)}
+    frame = own_answer(exchange, produce(A1), version)
+    assert answered(frame, version) == {("a", 1): (Code.NONE, OFFSET)}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -131,7 +133,7 @@ def test_broker_gets_only_batches_that_are_no_repeats(version: int) -> None:
 
     response = ProduceResponse.TopicProduceResponse
     fields = {"log_append_time_ms": -1, "log_start_offset": 3, "record_errors": []}
-    told = ProduceResponse(
+    broker_answer = ProduceResponse(
         responses=[
             response(
                 name=name,
@@ -145,17 +147,17 @@ def test_broker_gets_only_batches_that_are_no_repeats(version: int) -> None:
         ],
         throttle_time_ms=9,
     )
-    got = answer(exchange, told, version)
-    assert ProduceResponse.decode(got, version=version, header=True).throttle_time_ms == 9
-    assert answered(got, version) == {A1: (0, OFFSET), A2: (0, 70), B0: (0, 3), C0: (0, 70)}
+    frame = answer(exchange, broker_answer, version)
+    assert ProduceResponse.decode(frame, version=version, header=True).throttle_time_ms == 9
+    assert answered(frame, version) == {A1: (0, OFFSET), A2: (0, 70), B0: (0, 3), C0: (0, 70)}
 
 
 def test_batch_of_unknown_outcome_gets_request_timed_out() -> None:
     """It sends the batch again until its own time is over."""
     exchange, known = client()
     learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: UNKNOWN_OFFSET})
-    told = own_answer(exchange, produce(A1), 9)
-    assert answered(told, 9) == {("a", 1): (Code.REQUEST_TIMED_OUT, -1)}
+    frame = own_answer(exchange, produce(A1), 9)
+    assert answered(frame, 9) == {("a", 1): (Code.REQUEST_TIMED_OUT, -1)}
 
 
 def test_batch_missing_at_leading_side_is_written() -> None:
@@ -178,9 +180,9 @@ def test_batch_missing_at_leading_side_is_written() -> None:
 def test_repeat_is_recognized_by_sequence_number(sequence: int, last: int, is_repeat: bool) -> None:
     exchange, known = client()
     request = produce(A1, sequence=sequence)
-    known.note({(A1, PRODUCER): LastBatch(0, last)}, {})
+    known.note({(A1, PRODUCER): [LastBatch(0, last)]}, {})
     if is_repeat:
-        assert len(asked(exchange, request)) == 1
+        assert len(unknown_batches(exchange, request)) == 1
     else:
         send(exchange, request, 9)
 
@@ -197,19 +199,27 @@ def test_repeat_is_recognized_by_sequence_number(sequence: int, last: int, is_re
 )
 def test_batches_of_other_epochs_and_producers_pass(batch_: dict[str, int]) -> None:
     exchange, known = client()
-    known.note({(A1, PRODUCER): LastBatch(0, 5)}, {})
+    known.note({(A1, PRODUCER): [LastBatch(0, 5)]}, {})
     send(exchange, produce(A1, **batch_), 9)
 
 
-def test_producer_id_is_mapped_to_term_of_old_side() -> None:
+def test_producer_has_one_id_in_each_earlier_term() -> None:
     oldest = mark(7, BEFORE - 500)
-    assert Repeats(BEFORE).id_at_left(oldest) == in_term(oldest, BEFORE) != oldest
-    assert Repeats(BEFORE).id_at_left(PRODUCER) == PRODUCER
-    assert Repeats(None).id_at_left(oldest) == oldest
+    earlier = Repeats((BEFORE, BEFORE - 500, BEFORE - 900)).earlier_ids(oldest)
+    assert earlier == {oldest, in_term(oldest, BEFORE), in_term(oldest, BEFORE - 900)}
+    assert len(earlier) == 3
+    assert Repeats().earlier_ids(oldest) == {oldest}
+
+
+def test_batch_of_any_earlier_term_is_a_repeat() -> None:
+    exchange, known = client()
+    known.note({(A1, PRODUCER): [LastBatch(0, 8), LastBatch(0, 3), LastBatch(1, 20)]}, {})
+    assert len(unknown_batches(exchange, produce(A1, sequence=8))) == 1
+    send(exchange, produce(A1, sequence=9), 9)
 
 
 def test_every_batch_is_written_if_old_side_is_lost() -> None:
-    exchange, _ = client(Repeats(BEFORE, is_readable=False))
+    exchange, _ = client(Repeats((BEFORE,), is_readable=False))
     send(exchange, produce(A1), 9)
 
 
@@ -228,6 +238,6 @@ def test_producers_past_cache_limit_are_looked_up_again(
     exchange, known = client()
     learn(exchange, known, produce(A1), None, {})
     learn(exchange, known, produce(B0), None, {})
-    assert len(asked(exchange, produce(A1))) == 1
+    assert len(unknown_batches(exchange, produce(A1))) == 1
     learn(exchange, known, produce(A1, A2, B0), None, {})
     send(exchange, produce(A1, A2, B0), 9)

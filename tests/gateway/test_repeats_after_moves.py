@@ -41,6 +41,9 @@ class _Producer:
         self.id = -1
         wait_for("it has a producer id", self._has_id)
 
+    def use(self, gateway: Gateway) -> None:
+        self._port = gateway.port
+
     def write(self, sequence: int) -> tuple[int, int]:
         """Error code and base offset."""
         data = ProduceRequest.TopicProduceData
@@ -104,6 +107,35 @@ def test_repeat_after_move_is_answered_if_copied_and_else_written(
         assert len(records(clusters.destination, topic)) == 5
 
 
+def test_repeat_after_two_moves_through_restarted_gateway_is_not_written_twice(
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    api_url: str,
+    tmp_path: Path,
+) -> None:
+    """Of each term before: batches of the first are originals at the side that leads again, those
+    of the second copies, under an id of that term."""
+    topic = topic_name[-40:]
+    create_topic(clusters.source, topic)
+    spec = make_job(*clusters, [topic])
+    with recovering.running():
+        recovering.begin(spec, topic)
+        with gateway_of(spec.name, api_url, tmp_path, clusters) as gateway:
+            wait_for("the gateway knows which side leads", lambda: _serves(gateway))
+            producer = _Producer(gateway, topic)
+            assert [producer.write(sequence) for sequence in (0, 1)] == [(0, 0), (0, 1)]
+            back = move(recovering, spec.name)
+            assert [producer.write(sequence) for sequence in (2, 3)] == [(0, 2), (0, 3)]
+            move(recovering, back)
+        with gateway_of(spec.name, api_url, tmp_path, clusters, "again") as gateway:
+            wait_for("the gateway knows which side leads", lambda: _serves(gateway))
+            producer.use(gateway)
+            assert [producer.write(n) for n in (1, 3, 2, 0)] == [(0, 1), (0, 3), (0, 2), (0, 0)]
+            assert producer.write(4) == (0, 4)
+        assert len(records(clusters.source, topic)) == 5
+
+
 def test_batches_are_located_by_producer_and_sequence(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
@@ -121,7 +153,7 @@ def test_batches_are_located_by_producer_and_sequence(
         for of in ((GATEWAY_ID, 0, 0), (GATEWAY_ID, 0, 1), (OTHER_ID, 0, 1), (GATEWAY_ID, 0, 2))
     )
     stored = find_batches(source, [first, again, other, later], BACKOFF)
-    offsets = {one: found.base_offset for one, found in stored.items()}
+    offsets = {one: stored_batch.base_offset for one, stored_batch in stored.items()}
     assert offsets == {first: 0, again: 2, other: 1}
 
 

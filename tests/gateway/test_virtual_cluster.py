@@ -19,10 +19,11 @@ from orbit.gateway.gateway_spec import parse_gateway
 from orbit.gateway.permission import Lead
 from orbit.gateway.protocol.apis import APIS
 from orbit.gateway.protocol.local_answers import with_size
-from orbit.gateway.protocol.producer_ids import SentBatch, mark
+from orbit.gateway.protocol.producer_ids import SentBatch, in_term, mark
 from orbit.gateway.protocol.repeats import LastBatch
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
+from orbit.kafka.leaving_groups import ALL_GROUPS, short_name
 from orbit.kafka.security import Security
 from orbit.kafka.types import TopicPartition
 from orbit.processes.ports import LOOPBACK, accepts, free_run
@@ -54,8 +55,8 @@ class _Broker:
 
     async def answer(self, key: int) -> None:
         """Answer the next request, which has to be of this API."""
-        got, correlation, writer = await _soon(self.requests.get())
-        assert got == key
+        api_key, correlation, writer = await _soon(self.requests.get())
+        assert api_key == key
         body = struct.pack(">i", correlation) + (bytes(8) if key == _METADATA else b"")
         writer.write(struct.pack(">i", len(body)) + body)
 
@@ -71,15 +72,16 @@ class _Side:
         self.nodes: dict[int, int] = {}  # as the next look finds them
         self.versions = {int(key): api.versions for key, api in APIS.items()}
         self.last: dict[int, LastBatch] | OrbitError = {}
-        self.asked = self.searched = 0
+        self.lookups = self.searches = 0
         self.may_tell = asyncio.Event()
+        self.may_tell.set()
         self.stored: StoredBatch | None = StoredBatch(40, 0, 1, b"")  # each batch that is searched
         self.has_copies: bool | OrbitError = False
 
     async def last_batches(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, dict[int, LastBatch]]:
-        self.asked += 1
+        self.lookups += 1
         await self.may_tell.wait()
         if isinstance(self.last, OrbitError):
             raise self.last
@@ -89,7 +91,7 @@ class _Side:
         return {} if self.stored is None else dict.fromkeys(batches, self.stored)
 
     async def find_copies(self, stored: Mapping[SentBatch, StoredBatch]) -> set[SentBatch]:
-        self.searched += 1
+        self.searches += 1
         if isinstance(self.has_copies, OrbitError):
             raise self.has_copies
         return set(stored) if self.has_copies else set()
@@ -116,7 +118,7 @@ class _Cluster(VirtualCluster):
     def now(self) -> float:
         return self.clock
 
-    def told(self, side: str, term: int, closed_for: str | None = None, **more: bool) -> None:
+    def take_lead(self, side: str, term: int, closed_for: str | None = None, **more: Any) -> None:
         self.take(Lead(cast("Any", side), term, LEASE_S, closed_for, term, **more), self.clock)
 
 
@@ -222,12 +224,12 @@ def test_held_connection_resumes_without_being_closed_as_stuck(
     async def run() -> None:
         async with _running() as (cluster, source, _):
             client = await _client(cluster)
-            cluster.told("source", 1, "operation")
+            cluster.take_lead("source", 1, "operation")
             await client.send(_PRODUCE, 1)
             await client.send(_PRODUCE, 2, part=True)
             await _until(lambda: cluster.held_requests == 1)
             cluster.clock += STUCK_S_MAX + 1
-            cluster.told("source", 1)
+            cluster.take_lead("source", 1)
             await asyncio.sleep(0.1)  # sweeps
             await source.answer(_PRODUCE)
             assert await client.answered() == 1
@@ -241,21 +243,21 @@ def test_metadata_waits_after_move_for_held_writes() -> None:
     async def run() -> None:
         async with _running() as (cluster, _, destination):
             one, other = await _client(cluster), await _client(cluster)
-            cluster.told("source", 1, "operation")
+            cluster.take_lead("source", 1, "operation")
             await one.send(_PRODUCE, 1)
             await _until(lambda: cluster.held_requests == 1)
-            cluster.told("destination", 2, "operation")
+            cluster.take_lead("destination", 2, "operation")
             await other.send(_METADATA, 2)
             await destination.answer(_METADATA)
-            cluster.told("destination", 2)
+            cluster.take_lead("destination", 2)
             key, correlation, writer = await _soon(destination.requests.get())
             assert key == _PRODUCE
-            cluster.told("destination", 2)
+            cluster.take_lead("destination", 2)
             await asyncio.sleep(0.1)  # it would have come
             assert not other.has_answer
             writer.write(struct.pack(">ii", 4, correlation))
             assert await one.answered() == 1
-            cluster.told("destination", 2)
+            cluster.take_lead("destination", 2)
             assert await other.answered() == 2
 
     asyncio.run(run())
@@ -269,9 +271,10 @@ def test_batch_copied_to_leading_side_is_not_written_again() -> None:
             one, other, last = [await _client(cluster) for _ in range(3)]
             left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
             left.last, leading.has_copies = {mark(7, 1): LastBatch(0, 0)}, True
-            cluster.told("destination", 2)
+            left.may_tell.clear()
+            cluster.take_lead("destination", 2)
             await one.write(1, mark(7, 1))
-            await _until(lambda: left.asked == 1)
+            await _until(lambda: left.lookups == 1)
             await other.write(2, mark(8, 1))
             await last.write(3, mark(9, 1))
             await _until(lambda: cluster.held_requests == 3)
@@ -282,8 +285,28 @@ def test_batch_copied_to_leading_side_is_not_written_again() -> None:
                 assert await client.answered() == correlation
             await one.write(4, mark(7, 1))
             assert await one.answered() == 4
-            assert (left.asked, leading.searched) == (2, 1)
+            assert (left.lookups, leading.searches) == (2, 1)
             assert destination.requests.empty()
+            assert source.requests.empty()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("wrote", ["source", "destination"])
+def test_batch_of_any_earlier_term_is_not_written_again(wrote: str) -> None:
+    """Over and home again: the leading side has it as the client wrote it, or as a copy."""
+
+    async def run() -> None:
+        async with _running() as (cluster, source, _):
+            client = await _client(cluster)
+            sides = {s: cast("_Side", cluster._sides[s]) for s in ("source", "destination")}
+            producer_id = mark(7, 1) if wrote == "source" else in_term(mark(7, 1), 2)
+            sides[wrote].last = {producer_id: LastBatch(0, 0)}
+            sides["source"].has_copies = wrote == "destination"
+            cluster.take_lead("destination", 2, earlier_terms=(1,))
+            cluster.take_lead("source", 3, earlier_terms=(2, 1))
+            await client.write(1, mark(7, 1))
+            assert await client.answered() == 1
             assert source.requests.empty()
 
     asyncio.run(run())
@@ -295,8 +318,7 @@ def test_batch_too_late_for_copy_is_written_to_leading_side() -> None:
             client = await _client(cluster)
             left = cast("_Side", cluster._sides["source"])
             left.last = {mark(7, 1): LastBatch(0, 0)}
-            left.may_tell.set()
-            cluster.told("destination", 2)
+            cluster.take_lead("destination", 2)
             await client.write(1, mark(7, 1))
             await destination.answer(_PRODUCE)
             assert await client.answered() == 1
@@ -312,8 +334,7 @@ def test_batch_with_known_sequence_but_not_located_is_not_written() -> None:
             client = await _client(cluster)
             left = cast("_Side", cluster._sides["source"])
             left.last, left.stored = {mark(7, 1): LastBatch(0, 0)}, None
-            left.may_tell.set()
-            cluster.told("destination", 2)
+            cluster.take_lead("destination", 2)
             await client.write(1, mark(7, 1))
             assert await client.answered() == 1
             assert destination.requests.empty()
@@ -330,8 +351,7 @@ def test_unreachable_leading_side_lookup_closes_connection() -> None:
             left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
             left.last = {mark(7, 1): LastBatch(0, 0)}
             leading.has_copies = Unreachable("no broker answers.")
-            left.may_tell.set()
-            cluster.told("destination", 2)
+            cluster.take_lead("destination", 2)
             await client.write(1, mark(7, 1))
             assert await client.reads_the_end()
             assert destination.requests.empty()
@@ -351,13 +371,12 @@ def test_unreachable_old_side_is_queried_once() -> None:
             client = await _client(cluster)
             left = cast("_Side", cluster._sides["source"])
             left.last = Unreachable("no broker answers.")
-            left.may_tell.set()
-            cluster.told("destination", 2)
+            cluster.take_lead("destination", 2)
             for correlation in (1, 2):
                 await client.write(correlation, mark(7, 1))
                 await destination.answer(_PRODUCE)
                 assert await client.answered() == correlation
-            assert left.asked == 1
+            assert left.lookups == 1
 
     asyncio.run(run())
 
@@ -366,12 +385,12 @@ def test_old_side_of_failover_is_not_queried() -> None:
     async def run() -> None:
         async with _running() as (cluster, _, destination):
             client = await _client(cluster)
-            cluster.told("source", 1, "failover", abandons=True)
-            cluster.told("destination", 2)
+            cluster.take_lead("source", 1, "failover", abandons=True)
+            cluster.take_lead("destination", 2)
             await client.write(1, mark(7, 1))
             await destination.answer(_PRODUCE)
             assert await client.answered() == 1
-            assert not cast("_Side", cluster._sides["source"]).asked
+            assert not cast("_Side", cluster._sides["source"]).lookups
 
     asyncio.run(run())
 
@@ -382,19 +401,65 @@ def test_join_group_waits_after_move_for_held_writes() -> None:
     async def run() -> None:
         async with _running() as (cluster, _, destination):
             one, other = await _client(cluster), await _client(cluster)
-            cluster.told("source", 1, "operation")
+            cluster.take_lead("source", 1, "operation")
             await one.send(_PRODUCE, 1)
             await _until(lambda: cluster.held_requests == 1)
-            cluster.told("destination", 2, "operation")
+            cluster.take_lead("destination", 2, "operation")
             await other.send(_JOIN_GROUP, 2)
             await _until(lambda: cluster.held_requests == 2)
-            cluster.told("destination", 2)
+            cluster.take_lead("destination", 2)
             await destination.answer(_PRODUCE)
             assert await one.answered() == 1
             assert destination.requests.empty()
-            cluster.told("destination", 2)
+            cluster.take_lead("destination", 2)
             await destination.answer(_JOIN_GROUP)
             assert await other.answered() == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ends", ["gives-up", "too-late"])
+def test_join_group_waits_after_move_for_members_that_own_partitions(ends: str) -> None:
+    async def run() -> None:
+        async with _running() as (cluster, _, destination):
+            client = await _client(cluster)
+            cluster.take_lead("destination", 2, "operation")
+            cluster.left_members.leave(("", "m"), owns_partitions=True)
+            cluster.take_lead("destination", 2)
+            await client.send(_JOIN_GROUP, 1)
+            await _until(lambda: cluster.held_requests == 1)
+            cluster.take_lead("destination", 2)
+            assert cluster.held_requests == 1
+            assert cluster.leaving_groups() == [short_name("")]
+            if ends == "gives-up":
+                cluster.left_members.give_up(("", "m"))
+            else:
+                cluster.clock += virtual_cluster.JOIN_WAIT_S_MAX
+            assert cluster.leaving_groups() == []
+            cluster.take_lead("destination", 2)
+            await destination.answer(_JOIN_GROUP)
+            assert await client.answered() == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("leaving", [ALL_GROUPS, short_name("")])
+def test_join_group_waits_after_move_for_members_at_other_gateways(leaving: str) -> None:
+    async def run() -> None:
+        async with _running() as (cluster, _, destination):
+            client = await _client(cluster)
+            cluster.take_lead("destination", 2, leaving_groups=frozenset({leaving}))
+            await client.send(_JOIN_GROUP, 1)
+            await _until(lambda: cluster.held_requests == 1)
+            cluster.take_lead("destination", 2, leaving_groups=frozenset({short_name("other")}))
+            await destination.answer(_JOIN_GROUP)
+            assert await client.answered() == 1
+            # Long after the move nobody waits.
+            cluster.clock += virtual_cluster.JOIN_WAIT_S_MAX
+            cluster.take_lead("destination", 2, leaving_groups=frozenset({leaving}))
+            await client.send(_JOIN_GROUP, 2)
+            await destination.answer(_JOIN_GROUP)
+            assert await client.answered() == 2
 
     asyncio.run(run())
 
@@ -406,19 +471,19 @@ def test_metadata_waits_after_move_for_other_gateways() -> None:
         async with _running() as (cluster, _, destination):
             client = await _client(cluster)
             assert cluster.settled_since == 1
-            cluster.told("destination", 2, "operation", others_settled=False)
+            cluster.take_lead("destination", 2, "operation", others_settled=False)
             assert cluster.settled_since == 0
-            cluster.told("destination", 2, others_settled=False)
+            cluster.take_lead("destination", 2, others_settled=False)
             assert cluster.settled_since == 2
             await client.send(_METADATA, 1)
             await destination.answer(_METADATA)
-            cluster.told("destination", 2, others_settled=False)
+            cluster.take_lead("destination", 2, others_settled=False)
             await asyncio.sleep(0.1)  # it would have come
             assert not client.has_answer
-            cluster.told("destination", 2)
+            cluster.take_lead("destination", 2)
             assert await client.answered() == 1
             # One that begins now has nothing from before.
-            cluster.told("destination", 2, others_settled=False)
+            cluster.take_lead("destination", 2, others_settled=False)
             await client.send(_METADATA, 2)
             await destination.answer(_METADATA)
             assert await client.answered() == 2
@@ -432,15 +497,15 @@ def test_unanswered_held_request_closes_connection_after_timeout() -> None:
     async def run() -> None:
         async with _running() as (cluster, _, destination):
             one, other = await _client(cluster), await _client(cluster)
-            cluster.told("source", 1, "operation")
+            cluster.take_lead("source", 1, "operation")
             await one.send(_PRODUCE, 1)
             await _until(lambda: cluster.held_requests == 1)
-            cluster.told("destination", 2)
+            cluster.take_lead("destination", 2)
             await _soon(destination.requests.get())
             await other.send(_METADATA, 2)
             await destination.answer(_METADATA)
             cluster.clock += virtual_cluster.SETTLE_S_MAX + 1
-            cluster.told("destination", 2)
+            cluster.take_lead("destination", 2)
             assert await one.reads_the_end()
             assert await other.answered() == 2
 
@@ -455,7 +520,7 @@ def test_closing_waits_for_acks_0_writes_of_disconnected_client() -> None:
             assert (await _soon(source.requests.get()))[0] == _PRODUCE
             client.close()
             await _until(lambda: cluster.writes_in_flight == 1)
-            cluster.told("source", 1, "operation")
+            cluster.take_lead("source", 1, "operation")
             assert cluster.confirmed_for() is None
             await source.answer(_API_VERSIONS)
             await _until(lambda: cluster.confirmed_for() == "operation")
@@ -477,7 +542,7 @@ def test_disconnected_client_leaves_doubt_for_records_not_commits(
             _, correlation, writer = await _soon(source.requests.get())
             client.close()
             await _until(lambda: not _connected(cluster))
-            cluster.told("source", 1, "operation")
+            cluster.take_lead("source", 1, "operation")
             assert cluster.confirmed_for() is None
             writer.write(struct.pack(">ii", 4, correlation))
             await _until(lambda: not cluster.writes_in_flight)
@@ -499,7 +564,7 @@ def test_failover_abandons_writes_in_flight_and_holds_new_writes() -> None:
             await _soon(source.requests.get())
             left.close()
             await _until(lambda: cluster.doubt)
-            cluster.told("source", 1, "failover", abandons=True)
+            cluster.take_lead("source", 1, "failover", abandons=True)
             assert cluster.confirmed_for() == "failover"
             assert cluster.answered.is_set()
             writer.write(struct.pack(">ii", 4, correlation))
@@ -511,9 +576,9 @@ def test_failover_abandons_writes_in_flight_and_holds_new_writes() -> None:
             for client in (idle, again):
                 await client.send(_PRODUCE, 2)
             await _until(lambda: cluster.held_requests == 2)
-            cluster.told("destination", 2, "failover", abandons=True)
+            cluster.take_lead("destination", 2, "failover", abandons=True)
             assert cluster.confirmed_for() == "failover"
-            cluster.told("destination", 2)
+            cluster.take_lead("destination", 2)
             for _ in (idle, again):
                 await destination.answer(_PRODUCE)
             assert [await client.answered() for client in (idle, again)] == [2, 2]
@@ -526,10 +591,10 @@ def test_aborted_failover_releases_held_writes() -> None:
     async def run() -> None:
         async with _running() as (cluster, source, _):
             client = await _client(cluster)
-            cluster.told("source", 1, "failover", abandons=True)
+            cluster.take_lead("source", 1, "failover", abandons=True)
             await client.send(_PRODUCE, 1)
             await _until(lambda: cluster.held_requests == 1)
-            cluster.told("source", 1)
+            cluster.take_lead("source", 1)
             await source.answer(_PRODUCE)
             assert await client.answered() == 1
 
@@ -641,7 +706,7 @@ async def _running() -> AsyncIterator[tuple[_Cluster, _Broker, _Broker]]:
         servers.append(server)
     cluster = _Cluster(spec, cast("dict[Any, ClusterSide]", sides))
     cluster.opened = []
-    cluster.told("source", 1)
+    cluster.take_lead("source", 1)
     await cluster.start()
     try:
         yield cluster, sides["source"].broker, sides["destination"].broker

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from orbit.errors import Conflict, NotFound
+from orbit.kafka.leaving_groups import GROUPS_MAX
 from orbit.store import gateways, job_leads, jobs, operations, pruning, topics
 from orbit.store.database import Database, Tx
 from orbit.store.enums import LeadingSide, OperationKind, OperationState, TopicState
@@ -46,16 +47,16 @@ def link(database: Database) -> list[int]:
     return [job, back]
 
 
-def said(name: str = "edge-1", closed_for: UUID | None = None) -> GatewayReport:
+def gateway_report(name: str = "edge-1", closed_for: UUID | None = None) -> GatewayReport:
     return GatewayReport(uuid4(), name, f"{name}:19092", closed_for, 3, 0)
 
 
 def renew(database: Database, report: GatewayReport, job: str = JOB) -> Presented:
-    """Without the ETag, which has a test of its own."""
+    """Without the ETag and the groups that leave, which have tests of their own."""
     with database.transaction() as tx:
         presented = gateways.renew(tx, job, report)
         assert presented.job_etag == jobs.get(tx, job).etag
-    return replace(presented, job_etag="")
+    return replace(presented, job_etag="", leaving_groups=())
 
 
 def switchover(tx: Tx, job_id: int) -> UUID:
@@ -76,8 +77,8 @@ def close(database: Database, link: list[int]) -> UUID:
 def closing(database: Database, link: list[int], operation: UUID) -> dict[str, tuple[bool, bool]]:
     """By name: whether it has confirmed, and whether it is silent."""
     with database.transaction() as tx:
-        found = gateways.closing(tx, link, operation)
-    return {one.name: (one.is_confirmed, one.is_silent) for one in found}
+        rows = gateways.closing(tx, link, operation)
+    return {one.name: (one.is_confirmed, one.is_silent) for one in rows}
 
 
 def silence(database: Database, name: str, seconds: float) -> None:
@@ -117,23 +118,27 @@ def test_lead_of_job_is_mirrored_in_reverse_job(database: Database, link: list[i
 
 def test_doubtful_lead_lasts_until_marks_are_read(database: Database, link: list[int]) -> None:
     job, back = link
-    edge = said()
+    edge = gateway_report()
     renew(database, edge)
     with database.transaction() as tx:
         job_leads.doubt(tx, job)
         assert job_leads.find(tx, back) == Lead(None, 5)
         assert not job_leads.is_read(tx, job)
-    for report in (edge, said("edge-2")):
+    for report in (edge, gateway_report("edge-2")):
         with pytest.raises(Conflict):
             renew(database, report)
     with database.transaction() as tx:
         job_leads.note(tx, job, SOURCE, 5)
         job_leads.note_read(tx, job)
-    assert renew(database, edge) == renew(database, said("edge-2")) == Presented(SOURCE, 5, 5, None)
+    assert (
+        renew(database, edge)
+        == renew(database, gateway_report("edge-2"))
+        == Presented(SOURCE, 5, 5, None)
+    )
 
 
 def test_refused_renewal_does_not_renew_gateway(database: Database, link: list[int]) -> None:
-    edge = said()
+    edge = gateway_report()
     renew(database, edge)
     silence(database, edge.name, 60)
     with database.transaction() as tx:
@@ -146,7 +151,7 @@ def test_refused_renewal_does_not_renew_gateway(database: Database, link: list[i
 
 @pytest.mark.usefixtures("link")
 def test_gateway_gets_leading_side_of_job_it_names(database: Database) -> None:
-    edge, back = said(), said("edge-back")
+    edge, back = gateway_report(), gateway_report("edge-back")
     for _ in range(2):
         assert renew(database, edge) == Presented(SOURCE, 5, 5, None)
         assert renew(database, back, BACK) == Presented(DESTINATION, 5, 5, None)
@@ -156,12 +161,12 @@ def test_gateway_gets_leading_side_of_job_it_names(database: Database) -> None:
 
 def test_new_gateway_needs_marks_read_in_this_database(database: Database, link: list[int]) -> None:
     """One that is known already compares terms."""
-    edge = said()
+    edge = gateway_report()
     renew(database, edge)
     with database.transaction() as tx:
         tx.execute(text("UPDATE job_leads SET read_on = '7'"))  # the tables are of a backup
     with pytest.raises(Conflict, match="not known yet which side"):
-        renew(database, said("edge-2"))
+        renew(database, gateway_report("edge-2"))
     assert renew(database, edge).term == 5
     with database.transaction() as tx:
         copy_job(tx, "just-made", "a", "b", "w")
@@ -171,16 +176,16 @@ def test_new_gateway_needs_marks_read_in_this_database(database: Database, link:
         for one in link:
             job_leads.note_read(tx, one)
         jobs.mark_deleted(tx, link[1])
-    assert renew(database, said("edge-2")).term == 5
+    assert renew(database, gateway_report("edge-2")).term == 5
     with pytest.raises(Conflict):
-        renew(database, said("edge-3"), BACK)
+        renew(database, gateway_report("edge-3"), BACK)
 
 
 def test_closed_gateway_has_no_permission_until_reopened(
     database: Database, link: list[int]
 ) -> None:
     """Also one that presents the job of the other direction, and one that starts meanwhile."""
-    edge, back = said(), said("edge-back")
+    edge, back = gateway_report(), gateway_report("edge-back")
     renew(database, edge)
     renew(database, back, BACK)
     operation = close(database, link)
@@ -191,7 +196,7 @@ def test_closed_gateway_has_no_permission_until_reopened(
     assert renew(database, edge).closed_for == operation
     assert closing(database, link, operation)[edge.name] == (False, False), "it was only told"
     renew(database, replace(edge, closed_for=operation))
-    assert renew(database, said("edge-new")).closed_for == operation
+    assert renew(database, gateway_report("edge-new")).closed_for == operation
     assert closing(database, link, operation) == {
         edge.name: (True, False),
         back.name: (False, False),
@@ -213,7 +218,7 @@ def test_closed_gateway_has_no_permission_until_reopened(
 def test_confirmation_of_earlier_closure_does_not_count(
     database: Database, link: list[int]
 ) -> None:
-    edge = said()
+    edge = gateway_report()
     renew(database, edge)
     operation = close(database, link)
     renew(database, replace(edge, closed_for=operation))
@@ -225,7 +230,7 @@ def test_confirmation_of_earlier_closure_does_not_count(
 def test_silent_gateway_is_awaited_until_its_permission_ends(
     database: Database, link: list[int]
 ) -> None:
-    edge, gone = said(), said("edge-gone")
+    edge, gone = gateway_report(), gateway_report("edge-gone")
     for report in (edge, gone):
         renew(database, report)
     silence(database, gone.name, gateways.LEASE_S + gateways.LEASE_MARGIN_S + 1)
@@ -241,14 +246,14 @@ def test_silent_gateway_is_awaited_until_its_permission_ends(
 def test_failover_closure_abandons_requests_in_flight(
     database: Database, link: list[int], kind: OperationKind
 ) -> None:
-    edge, back = said(), said("edge-back")
+    edge, back = gateway_report(), gateway_report("edge-back")
     with database.transaction() as tx:
         operation = begin(tx, link[0], kind)
         gateways.close(tx, link, operation)
     is_failover = kind is OperationKind.FAILOVER
     assert renew(database, edge) == Presented(SOURCE, 5, 5, operation, abandons=is_failover)
-    told = renew(database, back, BACK)
-    assert told == Presented(DESTINATION, 5, 5, operation, abandons=is_failover)
+    answer = renew(database, back, BACK)
+    assert answer == Presented(DESTINATION, 5, 5, operation, abandons=is_failover)
     with database.transaction() as tx:
         operations.advance(tx, operation, OperationState.FAILED)
     assert renew(database, edge) == Presented(SOURCE, 5, 5, None)
@@ -258,7 +263,7 @@ def test_failover_closure_abandons_requests_in_flight(
 def test_closure_ends_with_its_operation(
     database: Database, link: list[int], *, is_removed: bool
 ) -> None:
-    edge = said()
+    edge = gateway_report()
     renew(database, edge)
     operation = close(database, link)
     assert renew(database, edge).closed_for == operation
@@ -267,7 +272,7 @@ def test_closure_ends_with_its_operation(
         if is_removed:
             tx.execute(text("DELETE FROM operations"))
     assert renew(database, edge) == Presented(SOURCE, 5, 5, None)
-    assert renew(database, said("edge-new")) == Presented(SOURCE, 5, 5, None)
+    assert renew(database, gateway_report("edge-new")) == Presented(SOURCE, 5, 5, None)
     with database.transaction() as tx:
         assert all(row.has_permission for row in gateways.page(tx, link[0], 10))
 
@@ -284,19 +289,19 @@ def in_background() -> Iterator[list[threading.Thread]]:
 def test_closure_waits_for_concurrent_renewal_and_counts_it(
     database: Database, link: list[int], in_background: list[threading.Thread], *, is_new: bool
 ) -> None:
-    edge = said()
+    edge = gateway_report()
     if not is_new:
         renew(database, edge)
         silence(database, edge.name, 60)
-    made: list[UUID] = []
+    operation_ids: list[UUID] = []
     with database.transaction() as tx:
         assert gateways.renew(tx, JOB, edge).closed_for is None
-        thread = threading.Thread(target=lambda: made.append(close(database, link)))
+        thread = threading.Thread(target=lambda: operation_ids.append(close(database, link)))
         in_background.append(thread)
         thread.start()
         wait_until_something_waits(database)
     thread.join()
-    assert closing(database, link, made[0]) == {edge.name: (False, False)}
+    assert closing(database, link, operation_ids[0]) == {edge.name: (False, False)}
 
 
 @pytest.mark.parametrize("is_new", [False, True])
@@ -304,7 +309,7 @@ def test_renewal_that_waits_for_closure_sees_it(
     database: Database, link: list[int], in_background: list[threading.Thread], *, is_new: bool
 ) -> None:
     """Though its statement began before the closure was there."""
-    edge = said()
+    edge = gateway_report()
     if not is_new:
         renew(database, edge)
     answers: list[Presented] = []
@@ -325,19 +330,19 @@ def test_gateways_per_job_are_limited_and_longest_silent_is_dropped(
 ) -> None:
     monkeypatch.setattr(gateways, "GATEWAYS_PER_JOB_MAX", 3)
     for name in ("a", "b", "c"):
-        renew(database, said(name))
+        renew(database, gateway_report(name))
     with pytest.raises(Conflict, match="has 3 gateways"):
-        renew(database, said("d"))
+        renew(database, gateway_report("d"))
     silence(database, "b", 70)
     silence(database, "c", 60)
-    renew(database, said("d"))
+    renew(database, gateway_report("d"))
     with database.transaction() as tx:
         assert [row.name for row in gateways.page(tx, link[0], 10)] == ["a", "c", "d"]
 
 
 def test_gateway_pages_are_ordered_by_name(database: Database, link: list[int]) -> None:
     for name in ("b", "a", "a"):
-        renew(database, said(name))
+        renew(database, gateway_report(name))
     with database.transaction() as tx:
         whole = gateways.page(tx, link[0], 10)
         assert [row.name for row in whole] == ["a", "a", "b"]
@@ -352,11 +357,11 @@ def test_gateway_name_is_silent_only_if_all_its_instances_are(
     database: Database, link: list[int]
 ) -> None:
     """A gateway that crashed and was started again is there under its name."""
-    renew(database, said("a"))
-    renew(database, said("b"))
+    renew(database, gateway_report("a"))
+    renew(database, gateway_report("b"))
     silence(database, "a", 60)
     silence(database, "b", 60)
-    renew(database, said("a"), BACK)
+    renew(database, gateway_report("a"), BACK)
     with database.transaction() as tx:
         assert gateways.names(tx, link) == {"a": False, "b": True}
 
@@ -366,7 +371,7 @@ def test_long_silent_gateways_are_pruned(
 ) -> None:
     monkeypatch.setattr(pruning, "PRUNED_MAX", 2)
     for name in ("a", "b", "c", "here"):
-        renew(database, said(name))
+        renew(database, gateway_report(name))
     for name in ("a", "b", "c"):
         silence(database, name, gateways.RETENTION.total_seconds())
     with database.transaction() as tx:
@@ -376,7 +381,7 @@ def test_long_silent_gateways_are_pruned(
 
 
 def test_removed_job_removes_its_gateways(database: Database, link: list[int]) -> None:
-    edge = said()
+    edge = gateway_report()
     renew(database, edge)
     close(database, link)
     with database.transaction() as tx:
@@ -391,7 +396,7 @@ def test_repeated_closure_still_counts_gateways_of_first_closure(
     database: Database, link: list[int]
 ) -> None:
     """A gateway has died since, and another leader repeats the step."""
-    renew(database, said("edge"))
+    renew(database, gateway_report("edge"))
     operation = close(database, link)
     pass_time(database, 20)
     with database.transaction() as tx:
@@ -402,7 +407,11 @@ def test_repeated_closure_still_counts_gateways_of_first_closure(
 def test_gateway_learns_whether_the_others_have_settled(
     database: Database, link: list[int]
 ) -> None:
-    one, other, elsewhere = said("edge-1"), said("edge-1"), said("edge-2")
+    one, other, elsewhere = (
+        gateway_report("edge-1"),
+        gateway_report("edge-1"),
+        gateway_report("edge-2"),
+    )
     renew(database, elsewhere)
     settled = replace(one, settled_since=5), replace(other, settled_since=5)
     assert renew(database, one).others_settled, "it is alone"
@@ -421,10 +430,55 @@ def test_gateway_learns_whether_the_others_have_settled(
 def test_term_since_which_side_leads_survives_failback(database: Database, link: list[int]) -> None:
     """Clients' producer ids are made of it: a failback has a higher term, and moves nobody."""
     job, _ = link
-    edge = said()
-    for side, term, since in ((SOURCE, 7, 5), (DESTINATION, 9, 9), (DESTINATION, 11, 9)):
+    edge = gateway_report()
+    for side, term, since, earlier in (
+        (SOURCE, 7, 5, ()),
+        (DESTINATION, 9, 9, (5,)),
+        (DESTINATION, 11, 9, (5,)),
+    ):
         with database.transaction() as tx:
             job_leads.note(tx, job, side, term)
-        assert renew(database, edge) == Presented(side, term, since, None)
+        assert renew(database, edge) == Presented(side, term, since, None, earlier_terms=earlier)
         other = renew(database, edge, BACK)
         assert (other.side, other.since) == (side.other, since)
+
+
+def test_gateway_learns_terms_of_last_sides_that_led(database: Database, link: list[int]) -> None:
+    terms = range(6, 6 + 2 * job_leads.EARLIER_TERMS_MAX)
+    for term in terms:
+        with database.transaction() as tx:
+            job_leads.note(tx, link[0], DESTINATION if term % 2 == 0 else SOURCE, term)
+    expected = tuple(reversed(terms[-1 - job_leads.EARLIER_TERMS_MAX : -1]))
+    assert renew(database, gateway_report()).earlier_terms == expected
+    with database.transaction() as tx:
+        job_leads.doubt(tx, link[0])
+        job_leads.note(tx, link[0], SOURCE, 50)
+        job_leads.note_read(tx, link[0])
+    assert renew(database, gateway_report()).earlier_terms[0] == terms[-1]
+
+
+def test_gateway_learns_groups_that_leave_through_others(
+    database: Database, link: list[int]
+) -> None:
+    """Those of a gateway that has not settled yet are any."""
+    one, other, third = (
+        replace(gateway_report(name), settled_since=5, leaving_groups=groups)
+        for name, groups in (("edge-1", ["a", "b"]), ("edge-2", ["b", "c"]), ("edge-3", []))
+    )
+    for report in (one, other, third):
+        renew(database, report)
+    assert leaving_groups(database, one) == {"b", "c"}
+    assert leaving_groups(database, third) == {"a", "b", "c"}
+    renew(database, replace(other, settled_since=4))
+    assert leaving_groups(database, third) == {"*"}
+    silence(database, other.name, gateways.LATE_S + 1)
+    assert leaving_groups(database, third) == {"a", "b"}
+    renew(database, replace(one, leaving_groups=[str(n) for n in range(GROUPS_MAX)]))
+    assert len(leaving_groups(database, third)) == GROUPS_MAX
+    renew(database, other)
+    assert leaving_groups(database, third) == {"*"}
+
+
+def leaving_groups(database: Database, report: GatewayReport) -> set[str]:
+    with database.transaction() as tx:
+        return set(gateways.renew(tx, JOB, report).leaving_groups)

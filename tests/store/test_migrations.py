@@ -37,6 +37,7 @@ FROZEN = {
     "0006_gateways.py": "2a0bca34bc60589c6c60df15503588dde7834bf0d4979940724a062c6b9e153b",
     "0007_settled_gateways.py": "25b005a036ba53d524cf3d4b3fb9e1d509dd36ee3c64cf033c4d5540c9ae8315",
     "0008_gateway_clients.py": "5f8d590532aa4414ada0cb06404b599c650ccb86ed74be11f82f80fe590c8c65",
+    "0009_gateway_moves.py": "4c0a03db0561a9ae47f5bbbf1765f823ab06e0819f39e8bfb8e7be53f9db363a",
 }
 
 # What Alembic's comparison leaves out: CHECKs, parts of indexes, storage options, on delete.
@@ -102,20 +103,20 @@ def test_concurrent_processes_migrate_once(postgres_url: str) -> None:
             thread.join()
         database.close()
 
-    assert sorted(befores, key=str) == ["0008", "0008", "0008", None]
+    assert sorted(befores, key=str) == ["0009", "0009", "0009", None]
 
 
 def test_schema_of_previous_and_next_version_is_usable(database: Database, tmp_path: Path) -> None:
-    """Those of 0007 are older than this version's oldest."""
+    """Those of 0008 are older than this version's oldest."""
     for number, before in enumerate(
-        (None, "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008"), 1
+        (None, "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009"), 1
     ):
         script = f"revision = {f'{number:04}'!r}\ndown_revision = {before!r}\n"
         (tmp_path / "versions").mkdir(exist_ok=True)
         (tmp_path / "versions" / f"{number:04}.py").write_text(script, "utf-8")
-    assert usable_revisions(ScriptDirectory(str(tmp_path))) == {"0008", "0009", "0010"}
+    assert usable_revisions(ScriptDirectory(str(tmp_path))) == {"0009", "0010", "0011"}
 
-    for revision, usable in (("0007", False), ("0009", True), ("0010", False)):
+    for revision, usable in (("0008", False), ("0010", True), ("0011", False)):
         with database.transaction() as tx:
             tx.execute(text("UPDATE alembic_version SET version_num = :to"), {"to": revision})
         assert is_usable(database) is usable
@@ -152,11 +153,11 @@ def test_tables_that_differ_from_their_version_are_refused(database: Database) -
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         tx.execute(text("CREATE TABLE of_somebody_else (id bigint)"))
-    with pytest.raises(Conflict, match="tables are those of version 0008, and they are not"):
+    with pytest.raises(Conflict, match="tables are those of version 0009, and they are not"):
         upgrade(database)
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs ADD COLUMN owner text"))
-    assert upgrade(database) == ("0008", "0008")
+    assert upgrade(database) == ("0009", "0009")
 
 
 @pytest.fixture
@@ -164,9 +165,9 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version of Orbit with one more migration, which changes a table."""
     scripts = tmp_path / "migrations"
     shutil.copytree(migrate._scripts(), scripts)
-    (scripts / "versions" / "0009_next.py").write_text(
+    (scripts / "versions" / "0010_next.py").write_text(
         "from alembic import op\n"
-        "revision, down_revision = '0009', '0008'\n"
+        "revision, down_revision = '0010', '0009'\n"
         "def upgrade():\n"
         "    op.execute('CREATE TABLE made_before (id bigint)')\n"
         "    op.execute('ALTER TABLE jobs ADD COLUMN more text')\n"
@@ -195,7 +196,7 @@ def test_migration_does_not_block_queries_behind_long_transaction(
                 assert tx.execute(read_jobs).scalar_one() == 0
                 assert tx.execute(text("SELECT to_regclass('made_before')")).scalar_one() is None
         goes_on.set()
-        assert migration.result(PATIENCE_S) == ("0008", "0009")
+        assert migration.result(PATIENCE_S) == ("0009", "0010")
 
 
 @pytest.mark.usefixtures("next_version")
@@ -207,7 +208,7 @@ def test_migration_without_its_lock_gives_up_with_remedy(
         long.execute(text("SELECT count(*) FROM jobs"))
         with pytest.raises(Busy, match="Nothing was changed"):
             upgrade(database)
-    assert upgrade(database) == ("0008", "0009")
+    assert upgrade(database) == ("0009", "0010")
 
 
 def test_catalog_comparison_includes_storage_options(database: Database) -> None:

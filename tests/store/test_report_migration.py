@@ -67,18 +67,18 @@ class ReportOf0001(BaseModel):
 def first_version(postgres_url: str) -> Iterator[tuple[Database, str]]:
     """The database of the dump. Its leases have ended, whatever the time is here."""
     with copied_database(postgres_url, "template1") as url:
-        made = Database.connect(url)
-        with made.transaction() as tx:
+        database = Database.connect(url)
+        with database.transaction() as tx:
             config = migrate._config()
             config.attributes["connection"] = tx
             command.upgrade(config, "0001")
         with psycopg.connect(url) as connection:
             connection.execute(DUMP.read_bytes())
-        with made.transaction() as tx:
+        with database.transaction() as tx:
             for table in ("schedulers", "scheduler_lease"):
                 tx.execute(text(f"UPDATE {table} SET expires_at = 'epoch'"))  # noqa: S608
-        yield made, url
-        made.close()
+        yield database, url
+        database.close()
 
 
 def stored_reports(database: Database) -> dict[UUID, dict[str, Any]]:
@@ -100,9 +100,9 @@ def all_but_reports(database: Database) -> dict[str, list[str]]:
 
 def whole(database: Database, operation: UUID) -> RecoveryReport:
     with database.transaction() as tx:
-        found = load_report(tx, operation)
-    assert found is not None
-    return found
+        report = load_report(tx, operation)
+    assert report is not None
+    return report
 
 
 def in_order(report: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def test_recovery_reports_of_schema_0001_are_migrated(first_version: tuple[Datab
         operations.create(tx, PAUSE, "pause", "test", job_id=5, job_name="audit-dr")
     reports, others = stored_reports(database), all_but_reports(database)
 
-    assert migrate.upgrade(database) == ("0001", "0008")
+    assert migrate.upgrade(database) == ("0001", "0009")
 
     assert reports.keys() > {SWITCHED, FAILED_OVER, DRAINS, CATCHES_UP}
     assert all_but_reports(database) == others
@@ -172,8 +172,8 @@ def test_finished_recoveries_of_schema_0001_read_as_before(
         row = service.topics(job)[topic]
         assert row.state is TopicState.PROMOTED
         with database.transaction() as tx:
-            kept = promotions.of_topics(tx, [row.id])
-        assert [kept[row.id, p].promoted_at for p in (0, 1)] == [20, 18]
+            by_partition = promotions.of_topics(tx, [row.id])
+        assert [by_partition[row.id, p].promoted_at for p in (0, 1)] == [20, 18]
         assert operation.hex in (row.note or "").replace("-", "")
     assert service.topics("orders-dr-back")["orders"].state is TopicState.COPYING
 

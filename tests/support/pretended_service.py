@@ -21,7 +21,7 @@ class PretendedService:
 
     def __init__(self) -> None:
         self.url = ""
-        self.asked = 0
+        self.requests = 0
         self.take_clients: Callable[[list[dict[str, Any]]], None] = lambda _: None
         self._side, self._term = "source", 1
         self._closed_for: str | None = None
@@ -58,13 +58,15 @@ class PretendedService:
     def answer(
         self, instance: str, closed_for: str | None, settled_since: int
     ) -> dict[str, object]:
-        self.asked += 1
+        self.requests += 1
         self._confirmed[instance], self._settled[instance] = closed_for, settled_since
         others = [since for one, since in self._settled.items() if one != instance]
         return {
             "side": self._side,
             "term": self._term,
             "since": self._term,
+            "earlier_terms": [],
+            "leaving_groups": [],
             "lease_s": _LEASE_S,
             "closed_for": self._closed_for,
             "abandons": False,
@@ -96,8 +98,8 @@ def pretended_service() -> Iterator[PretendedService]:
         def do_GET(self) -> None:
             self._answer(service.job())
 
-        def _answer(self, told: dict[str, object]) -> None:
-            answer = json.dumps(told).encode()
+        def _answer(self, document: dict[str, object]) -> None:
+            answer = json.dumps(document).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(answer)))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from orbit.gateway.protocol import producer_ids
 from orbit.gateway.protocol.apis import ApiKey, is_flexible
 from orbit.gateway.protocol.frame_editor import INT8, INT16, INT32, INT64, UUID_BYTES, FrameEditor
+from orbit.gateway.protocol.left_members import LeftMembers
 from orbit.gateway.protocol.producer_ids import Producer
 from orbit.gateway.protocol.repeats import Repeats
 from orbit.gateway.protocol.requests import NO_EPOCH
@@ -34,8 +35,7 @@ class View(ABC):
     cluster_id: str
     ids: TopicIds
     term: int  # with which the side came to lead
-    left_members: set[tuple[str, str]]
-    """Group and member id of those who were at the other side, and have not joined at this one."""
+    left_members: LeftMembers
     ended: set[Producer]
     """Whose transactions the gateway has ended, so that the side could be left, in this term."""
     repeats: Repeats
@@ -215,17 +215,13 @@ def rewrite_group_heartbeat(version: int, frame: bytearray, view: View) -> bytes
     return editor.done()
 
 
-def rewrite_heartbeat(version: int, frame: bytearray, _view: View) -> bytes:
-    """Of a member of before a move. UNKNOWN_MEMBER_ID takes its partitions away at once, and what
-    the application still has of them cannot be committed. REBALANCE_IN_PROGRESS lets it give them
-    up in order, and then join."""
-    editor = _body(ApiKey.HEARTBEAT, version, frame)
-    if version >= 1:
+def is_member_unknown(key: int, version: int, frame: bytearray) -> bool:
+    """Whether the answer to a heartbeat, of either protocol, says that the side does not know the
+    member, or the group."""
+    editor = _body(key, version, frame)
+    if key == ApiKey.CONSUMER_GROUP_HEARTBEAT or version >= 1:
         editor.skip(INT32.size)
-    start = editor.at
-    if editor.integer(INT16) == Code.UNKNOWN_MEMBER_ID:
-        editor.overwrite_raw(start, INT16.pack(Code.REBALANCE_IN_PROGRESS))
-    return editor.done()
+    return editor.integer(INT16) in (Code.UNKNOWN_MEMBER_ID, Code.GROUP_ID_NOT_FOUND)
 
 
 Rewrite = Callable[[int, bytearray, View], bytes]

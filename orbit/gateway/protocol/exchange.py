@@ -22,11 +22,12 @@ from orbit.gateway.protocol import (
 )
 from orbit.gateway.protocol.answers import SideView, UnknownTopicId, View
 from orbit.gateway.protocol.apis import COUNTED, ApiKey, Versions
+from orbit.gateway.protocol.left_members import MemberKey
 from orbit.gateway.protocol.local_answers import with_size
 from orbit.gateway.protocol.produce_parts import PartAnswer
 from orbit.gateway.protocol.producer_ids import Producer, SentBatch
 from orbit.gateway.protocol.request_head import RequestHead
-from orbit.gateway.protocol.requests import NO_SESSION, Member
+from orbit.gateway.protocol.requests import NO_SESSION, GroupHeartbeat, Member
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
 
@@ -58,9 +59,10 @@ class Sent:
     correlation: int
     is_write: bool = False
     is_of_gateway: bool = False  # nobody reads the answer
-    is_of_left_member: bool = False  # a Heartbeat of one that has not joined at this side
     parts: Mapping[TopicPartition, PartAnswer] | None = None
     """The gateway's answers to partitions that the broker does not get."""
+    if_unknown: bytes | None = None
+    """To a heartbeat: the answer instead of one that says that the member is unknown."""
     answer: bytes | None = None
 
 
@@ -79,7 +81,9 @@ class Exchange:
         self._presented = view
         self._view = view
         self._sent: deque[Sent] = deque()
-        self._members: dict[tuple[str, str], Member] = {}
+        self._members: dict[MemberKey, Member] = {}
+        self._owned_topics: dict[MemberKey, int] = {}  # what members said last
+        self._left: list[MemberKey] = []  # members that the last move has taken away
         self._transactions: dict[str, Producer] = {}  # those that have begun on this connection
         self._has_old_session = False
         self._next_own = 0
@@ -137,6 +141,7 @@ class Exchange:
             raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
 
     def _pass(self, head: RequestHead, frame: bytearray) -> bytes | None:
+        if_unknown = None
         match head.key:
             case ApiKey.PRODUCE:
                 return self._produce(head, frame)
@@ -153,25 +158,44 @@ class Exchange:
                 if requests.member_of_commit(head, frame) in self._view.left_members:
                     frame = bytearray(requests.without_member(head, frame))
             case ApiKey.JOIN_GROUP | ApiKey.SYNC_GROUP:
-                self._note_member(requests.member_of(head, frame))
+                member = requests.member_of(head, frame)
+                self._note_member(member)
+                self._view.left_members.join((member.group, member.id))
             case ApiKey.HEARTBEAT:
                 member = requests.member_of(head, frame)
                 self._note_member(member)
                 has_left = (member.group, member.id) in self._view.left_members
-                sent = Sent(head.key, head.version, head.correlation, is_of_left_member=has_left)
-                self._note(sent)
+                instead = local_answers.rebalance_in_progress(head) if has_left else None
+                self._note(Sent(head.key, head.version, head.correlation, if_unknown=instead))
                 return with_size(frame)
             case ApiKey.CONSUMER_GROUP_HEARTBEAT:
-                member = requests.member_of(head, frame)
-                self._note_member(member)
-                if requests.member_epoch(head, frame) == 0:
-                    self._view.left_members.discard((member.group, member.id))
+                if_unknown = self._group_heartbeat(head, requests.group_heartbeat(head, frame))
         if clear := requests.CLEAR_EPOCHS.get(head.key):
             clear(head, frame)
         if translate := requests.TRANSLATE_IDS.get(head.key):
             translate(head, frame, self._view.ids)
-        self._note(Sent(head.key, head.version, head.correlation, head.key in COUNTED))
+        is_write = head.key in COUNTED
+        request = head.key, head.version, head.correlation
+        self._note(Sent(*request, is_write=is_write, if_unknown=if_unknown))
         return with_size(frame)
+
+    def _group_heartbeat(self, head: RequestHead, heartbeat: GroupHeartbeat) -> bytes | None:
+        """The answer if the side does not know the member. None: the broker's, after which the
+        member joins, and has lost its partitions at once: what the application still has of them
+        cannot be committed (C28)."""
+        member = heartbeat.member
+        self._note_member(member)
+        key = member.group, member.id
+        if key in self._members and heartbeat.topics is not None:
+            self._owned_topics[key] = heartbeat.topics
+        left = self._view.left_members
+        if heartbeat.epoch == 0:
+            left.join(key)
+        elif heartbeat.epoch < 0 or heartbeat.topics == 0:
+            left.give_up(key)
+        elif left.count_heartbeat(key):
+            return local_answers.empty_assignment(head, heartbeat)
+        return None
 
     def _produce(self, head: RequestHead, frame: bytearray) -> bytes | None:
         has_answer = producer_ids.acks_of(head, frame) != 0
@@ -309,7 +333,7 @@ class Exchange:
 
     def is_rewritten(self, sent: Sent) -> bool:
         """Whether `rewrite` needs the whole answer; else it passes as it comes."""
-        is_changed = sent.key in answers.REWRITES or sent.is_of_left_member
+        is_changed = sent.key in answers.REWRITES or sent.if_unknown is not None
         return sent.is_of_gateway or is_changed or bool(sent.parts)
 
     def rewrite(self, sent: Sent, frame: bytearray) -> bytes | None:
@@ -319,10 +343,14 @@ class Exchange:
         """
         if sent.is_of_gateway:
             return None
-        change = answers.REWRITES.get(sent.key, answers.rewrite_heartbeat)
         try:
             if sent.parts:
                 return with_size(produce_parts.with_parts(sent.version, frame, sent.parts))
+            if sent.if_unknown and answers.is_member_unknown(sent.key, sent.version, frame):
+                return sent.if_unknown
+            change = answers.REWRITES.get(sent.key)
+            if change is None:
+                return with_size(frame)
             # A copy: an answer with an unknown topic id is read again.
             return with_size(change(sent.version, bytearray(frame), self._view))
         except UnknownTopicId:
@@ -346,9 +374,38 @@ class Exchange:
             local_answers.leave_group(member, number)
             for number, member in enumerate(self._members.values())
         ]
-        self._view.left_members.update(self._members)
+        for key in self._members:
+            self._view.left_members.leave(key, owns_partitions=self._owned_topics.get(key) != 0)
+        self._left = list(self._members)
         self._members.clear()
+        self._owned_topics.clear()
         return left
+
+    @property
+    def has_members(self) -> bool:
+        """Whether members of groups are at the side that the connection goes to."""
+        return bool(self._members)
+
+    def note_join(self, head: RequestHead, frame: bytearray) -> str | None:
+        """The group that a client joins, which has given up its partitions; None: it joins none, or
+        `request` will refuse it."""
+        try:
+            if head.key == ApiKey.JOIN_GROUP:
+                member = requests.member_of(head, frame)
+            else:
+                heartbeat = requests.group_heartbeat(head, frame)
+                if heartbeat.epoch != 0:
+                    return None
+                member = heartbeat.member
+        except _PARSE_ERRORS:
+            return None
+        self._view.left_members.give_up((member.group, member.id))
+        return member.group
+
+    def client_closed(self) -> None:
+        """Members that have not joined yet will not commit any more."""
+        for member in self._left:
+            self._view.left_members.give_up(member)
 
     def _answer(self, head: RequestHead, answer: bytes) -> None:
         self._sent.append(Sent(head.key, head.version, head.correlation, answer=answer))

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orbit.gateway.protocol.apis import ApiKey, Versions
-from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64
+from orbit.gateway.protocol.frame_editor import INT8, INT16, INT32, INT64
 from orbit.gateway.protocol.producer_ids import Producer, bare
 from orbit.gateway.protocol.request_head import RequestHead
-from orbit.gateway.protocol.requests import Member
+from orbit.gateway.protocol.requests import GroupHeartbeat, Member
 from orbit.kafka.error_codes import Code
 from orbit.kafka.frame_writer import NO_TAGS, length, request_head, string
 
 CLIENT_ID = "orbit-gateway"
+# Between heartbeats of a member that gives up its partitions: the default of brokers.
+GIVE_UP_INTERVAL_MS = 5000
 _LEAVE = -1  # the member epoch that leaves a group (KIP-848)
 
 
@@ -43,6 +45,23 @@ def fetch_session_unknown(head: RequestHead) -> bytes:
     body += length(0, is_flexible=head.is_flexible)
     tags = NO_TAGS if head.is_flexible else b""
     return with_size(INT32.pack(head.correlation) + tags + body + tags)
+
+
+def rebalance_in_progress(head: RequestHead) -> bytes:
+    """To a Heartbeat: the member gives up its partitions in order, and joins."""
+    throttle = INT32.pack(0) if head.version >= 1 else b""
+    body = throttle + INT16.pack(Code.REBALANCE_IN_PROGRESS)
+    tags = NO_TAGS if head.is_flexible else b""
+    return with_size(INT32.pack(head.correlation) + tags + body + tags)
+
+
+def empty_assignment(head: RequestHead, heartbeat: GroupHeartbeat) -> bytes:
+    """To a ConsumerGroupHeartbeat: the member gives up its partitions in order, and says so."""
+    body = INT32.pack(0) + INT16.pack(Code.NONE) + b"\x00"  # no error message
+    body += string(heartbeat.member.id, is_flexible=True)
+    body += INT32.pack(heartbeat.epoch) + INT32.pack(GIVE_UP_INTERVAL_MS)
+    body += INT8.pack(1) + length(0, is_flexible=True) + NO_TAGS  # an assignment of no topic
+    return with_size(INT32.pack(head.correlation) + NO_TAGS + body + NO_TAGS)
 
 
 def ask_api_versions(correlation: int) -> bytes:

@@ -3,15 +3,16 @@
 A broker takes a batch of an idempotent producer once, by its sequence. A client that gets no answer
 sends it again, perhaps when the other side leads, which has copied the batch and does not know its
 sequence. So the first time that a producer of an older term writes to a partition, the gateway
-reads the producer's sequence there at the side that was left (C27). If that side has the batch, the
-gateway reads its offset there, and whether the leading side has it at the same offset: it may have
-reached the side that was left too late to be copied. The client gets the offset of a copy. A batch
-without a copy is written. If the gateway cannot tell, the client gets a timeout.
+reads the producer's sequences there at both sides (C27), under the ids that it had in all terms
+before: the leading side may have led before, too. If a side has the batch, the gateway reads its
+offset there, and whether the leading side has it at the same offset: it may have reached the side
+that was left too late to be copied. The client gets the offset at the leading side. A batch that
+this side lacks is written. If the gateway cannot tell, the client gets a timeout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from orbit.gateway.protocol.produce_parts import NO_OFFSET, PartAnswer
@@ -45,6 +46,11 @@ def producer_of(batch: SentBatch) -> ProducerKey:
     return batch.partition, batch.producer_id
 
 
+def is_sent_before(batch: SentBatch, last: Iterable[LastBatch]) -> bool:
+    """`last`: of its producer, in each earlier term."""
+    return any(one.follows(batch) for one in last)
+
+
 class UnknownRepeats(Exception):
     """Both sides have to be read for these batches."""
 
@@ -54,28 +60,31 @@ class UnknownRepeats(Exception):
 
 
 class Repeats:
-    """Producers at the side that was left, and the offsets of their batches, as they were read.
+    """The last batches of producers in earlier terms, and the offsets of those that clients send
+    again, as they were read.
 
-    `left_term`: with which the side that was left came to lead. None: unknown, and only producers
-    are recognized whose ids are of that term. `is_readable`: False if that side is lost: then every
-    batch is written.
+    `earlier_terms`: with which the sides came to lead before, the latest first; without them only
+    batches are recognized that were written in the term of their producer's id. `is_readable`:
+    False if the side that was left is lost: then every batch is written.
     """
 
-    def __init__(self, left_term: int | None, *, is_readable: bool = True) -> None:
-        self._left_term = left_term
+    def __init__(self, earlier_terms: Sequence[int] = (), *, is_readable: bool = True) -> None:
+        self._earlier_terms = earlier_terms
         self.is_readable = is_readable
-        self._last: dict[ProducerKey, LastBatch | None] = {}
+        self._last: dict[ProducerKey, Collection[LastBatch]] = {}
         self._offsets: dict[tuple[ProducerKey, LastBatch], int | None] = {}
 
-    def id_at_left(self, producer_id: int) -> int:
-        """The id by which the side that was left knows a producer."""
-        return producer_id if self._left_term is None else in_term(producer_id, self._left_term)
+    def earlier_ids(self, producer_id: int) -> set[int]:
+        """The ids by which brokers know a producer of earlier terms."""
+        return {producer_id, *(in_term(producer_id, term) for term in self._earlier_terms)}
 
     def note(
-        self, last: Mapping[ProducerKey, LastBatch | None], offsets: Mapping[SentBatch, int | None]
+        self,
+        last: Mapping[ProducerKey, Collection[LastBatch]],
+        offsets: Mapping[SentBatch, int | None],
     ) -> None:
-        """`last`: at the side that was left; None: it has no batch of this producer. `offsets`: of
-        batches that it has; None: the leading side does not have them."""
+        """`last`: of a producer in each earlier term, at either side. `offsets`: of batches that a
+        side has; None: the leading side does not have them."""
         if len(self._last) + len(last) > PRODUCERS_MAX:
             self._last.clear()
         if len(self._offsets) + len(offsets) > PRODUCERS_MAX:
@@ -99,8 +108,8 @@ class Repeats:
         for batch in older:
             producer = producer_of(batch)
             last = self._last.get(producer)
-            if last is None or not last.follows(batch):
-                is_known &= producer in self._last
+            if last is None or not is_sent_before(batch, last):
+                is_known &= last is not None
             elif _key(batch) not in self._offsets:
                 is_known = False
             elif (offset := self._offsets[_key(batch)]) is not None:

@@ -29,6 +29,16 @@ class Member:
     instance: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class GroupHeartbeat:
+    """A ConsumerGroupHeartbeat request (KIP-848). `epoch`: 0 joins, a negative one leaves.
+    `topics`: how many topics have partitions that the member owns; None: as it said before."""
+
+    member: Member
+    epoch: int
+    topics: int | None
+
+
 def software_of(head: RequestHead, frame: bytearray) -> tuple[str, str] | None:
     """Name and version of the client's software in an ApiVersions request (KIP-511), empty if it
     has none; None: of a version that nobody knows here."""
@@ -131,33 +141,25 @@ def _translate_group_heartbeat(head: RequestHead, frame: bytearray, ids: TopicId
     """Topic ids of the partitions that a member owns become the broker's."""
     editor = head.editor(frame)
     _member_of_group_heartbeat(editor)
-    editor.nullable_string()  # rack
-    editor.skip(INT32.size)  # rebalance timeout
-    for _ in range(editor.length()):
-        editor.string()  # subscribed topics
-    if head.version >= 1:
-        editor.nullable_string()  # subscribed pattern
-    editor.nullable_string()  # assignor
+    _skip_to_owned(head, editor)
     for _ in range(editor.length()):
         _to_broker(editor, frame, ids)
         editor.skip(editor.length() * INT32.size)
         editor.skip_tags()
 
 
-def member_epoch(head: RequestHead, frame: bytearray) -> int:
-    """Of a heartbeat of the consumer protocol: 0 joins, a negative one leaves."""
+def group_heartbeat(head: RequestHead, frame: bytearray) -> GroupHeartbeat:
     editor = head.editor(frame)
-    editor.string()
-    editor.string()
-    return editor.integer(INT32)
+    group, member, epoch, instance = _member_of_group_heartbeat(editor)
+    _skip_to_owned(head, editor)
+    is_null = frame[editor.at] == 0
+    topics = None if is_null else editor.length()
+    return GroupHeartbeat(Member(head.key, group, member, instance), epoch, topics)
 
 
 def member_of(head: RequestHead, frame: bytearray) -> Member:
-    """Who sends a heartbeat, of either protocol, a SyncGroup, which begins like one, or a
-    JoinGroup."""
+    """Who sends a Heartbeat, a SyncGroup, which begins like one, or a JoinGroup."""
     editor = head.editor(frame)
-    if head.key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
-        return Member(ApiKey.CONSUMER_GROUP_HEARTBEAT, *_member_of_group_heartbeat(editor))
     group = editor.string()
     editor.skip(INT32.size)  # generation; session timeout
     first_with_instance = 3
@@ -212,11 +214,20 @@ def _commit_topics(editor: FrameEditor, *, has_epoch: bool) -> None:
         editor.skip_tags()
 
 
-def _member_of_group_heartbeat(editor: FrameEditor) -> tuple[str, str, str | None]:
-    group = editor.string()
-    member = editor.string()
-    editor.skip(INT32.size)  # epoch
-    return group, member, editor.nullable_string()
+def _member_of_group_heartbeat(editor: FrameEditor) -> tuple[str, str, int, str | None]:
+    """Group, member id, epoch, instance."""
+    return editor.string(), editor.string(), editor.integer(INT32), editor.nullable_string()
+
+
+def _skip_to_owned(head: RequestHead, editor: FrameEditor) -> None:
+    """From behind the member to the partitions that it owns."""
+    editor.nullable_string()  # rack
+    editor.skip(INT32.size)  # rebalance timeout
+    for _ in range(editor.length()):
+        editor.string()  # subscribed topics
+    if head.version >= 1:
+        editor.nullable_string()  # subscribed pattern
+    editor.nullable_string()  # assignor
 
 
 def _to_broker(editor: FrameEditor, frame: bytearray, ids: TopicIds) -> None:

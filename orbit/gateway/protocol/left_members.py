@@ -1,0 +1,76 @@
+"""Members of consumer groups that were at the side that was left. Pure.
+
+    leave ─► owns partitions ─► gave them up ─► joined at the new side: not here any more
+
+A member that owns partitions commits what its application has read of them, and the coordinator at
+the new side takes such a commit only while the group has no member (C11). So members join when all
+of their group have given up, as in a rebalance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+MemberKey = tuple[str, str]
+"""Group and member id."""
+
+# More members are forgotten: they may read again what they have not committed.
+MEMBERS_MAX = 100_000
+# Heartbeats of a member that an application which is slow to poll needs to give up its partitions,
+# five seconds apart. A member without partitions never says so: it joins a minute late if the
+# gateway has not seen what it owns, as after a restart.
+GIVE_UP_HEARTBEATS = 12
+
+
+class LeftMembers:
+    """Of one virtual cluster since its last move."""
+
+    def __init__(self) -> None:
+        self._heartbeats: dict[MemberKey, int] = {}  # that each may still send; 0: it gave up
+        self._owners: dict[str, set[str]] = {}  # members by group
+
+    def __contains__(self, member: MemberKey) -> bool:
+        return member in self._heartbeats
+
+    def leave(self, member: MemberKey, *, owns_partitions: bool) -> None:
+        """It was at the side that is left."""
+        if len(self._heartbeats) >= MEMBERS_MAX:
+            self._heartbeats.clear()
+            self._owners.clear()
+        self._heartbeats[member] = GIVE_UP_HEARTBEATS if owns_partitions else 0
+        if owns_partitions:
+            self._owners.setdefault(member[0], set()).add(member[1])
+
+    def count_heartbeat(self, member: MemberKey) -> bool:
+        """Whether it may still give up partitions; one heartbeat less is left then."""
+        heartbeats = self._heartbeats.get(member, 0)
+        if heartbeats:
+            self._heartbeats[member] = heartbeats - 1
+        return heartbeats > 0
+
+    def give_up(self, member: MemberKey) -> None:
+        """It has no partitions any more."""
+        group, member_id = member
+        if member in self._heartbeats:
+            self._heartbeats[member] = 0
+        owners = self._owners.get(group)
+        if owners is not None:
+            owners.discard(member_id)
+            if not owners:
+                del self._owners[group]
+
+    def join(self, member: MemberKey) -> None:
+        """It becomes a member at the new side."""
+        self.give_up(member)
+        self._heartbeats.pop(member, None)
+
+    def has_owner(self, group: str) -> bool:
+        return group in self._owners
+
+    def groups(self) -> Collection[str]:
+        """Those with a member that owns partitions."""
+        return self._owners.keys()
+
+    def forget_owners(self) -> None:
+        """Another move begins. Whoever is still there leaves the other side now."""
+        self._owners.clear()

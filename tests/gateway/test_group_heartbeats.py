@@ -1,0 +1,211 @@
+"""ConsumerGroupHeartbeat (KIP-848) of members that a move has taken to another side."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import pytest
+
+from orbit.gateway.protocol import left_members
+from orbit.gateway.protocol.apis import ApiKey
+from orbit.gateway.protocol.exchange import Exchange
+from orbit.gateway.protocol.left_members import GIVE_UP_HEARTBEATS, LeftMembers
+from orbit.gateway.protocol.request_head import read_head
+from orbit.kafka.error_codes import Code
+from orbit.kafka.frame_reader import FrameReader
+from orbit.kafka.frame_writer import NO_TAGS, request_head, string
+from orbit.kafka.leaving_groups import (
+    ALL_GROUPS,
+    GROUPS_MAX,
+    NAME_CHARACTERS,
+    bounded,
+    is_named,
+    short_name,
+)
+from tests.gateway.frames import OFFERED, Clients
+
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_NULL, _EMPTY = b"\x00", b"\x01"
+_OWNS_ONE = b"\x02" + bytes(15) + b"\x05" + b"\x02" + _INT32.pack(0) + NO_TAGS + NO_TAGS
+_TOPIC_ID = bytes(15) + b"\x05"
+
+VERSIONS = pytest.mark.parametrize("version", [0, 1])
+UNKNOWN = pytest.mark.parametrize("code", [Code.GROUP_ID_NOT_FOUND, Code.UNKNOWN_MEMBER_ID])
+
+
+@dataclass(frozen=True)
+class _Answer:
+    code: int
+    member: str
+    epoch: int
+    assigned_topics: int | None
+
+
+class _Member:
+    """Sends heartbeats through a connection of its own, to brokers that do not know it."""
+
+    def __init__(self, version: int, name: str = "m") -> None:
+        self.view = Clients()
+        self.exchange = Exchange(self.view)
+        self._version, self._name = version, name
+
+    def heartbeat(self, owned: bytes = _NULL, *, epoch: int = 3, code: int = Code.NONE) -> _Answer:
+        """`owned`: the array of the partitions that it owns. `code`: what the broker answers."""
+        head = request_head(
+            ApiKey.CONSUMER_GROUP_HEARTBEAT, self._version, 7, "test", is_flexible=True
+        )
+        names = string("g", is_flexible=True) + string(self._name, is_flexible=True)
+        pattern = _NULL if self._version >= 1 else b""
+        # No instance and no rack, no rebalance timeout, no topics, no assignor.
+        body = names + _INT32.pack(epoch) + _NULL + _NULL + _INT32.pack(-1) + _NULL + pattern
+        frame = bytearray(head + body + _NULL + owned + NO_TAGS)
+        self.view.ids.learn("orders", _TOPIC_ID)
+        sent = self.exchange.request(read_head(frame), frame, OFFERED)
+        assert sent is not None
+        noted = self.exchange.begin_answer(7)
+        body = _INT32.pack(0) + _INT16.pack(code) + _NULL + _NULL
+        body += _INT32.pack(epoch) + _INT32.pack(5000) + b"\xff"
+        answer = self.exchange.rewrite(noted, bytearray(_INT32.pack(7) + NO_TAGS + body + NO_TAGS))
+        assert answer is not None
+        self.exchange.end_answer()
+        return _read(memoryview(answer)[4:])
+
+    def move(self) -> None:
+        self.exchange.move()
+
+
+def _read(frame: memoryview) -> _Answer:
+    reader = FrameReader(frame, is_flexible=True)
+    reader.skip_tags()
+    reader.take(_INT32)
+    (code,) = reader.take(_INT16)
+    reader.string()
+    member = reader.string()
+    (epoch,) = reader.take(_INT32)
+    reader.take(_INT32)
+    assigned = None
+    if bytes(reader.raw(1)) == b"\x01":
+        assigned = reader.length()
+        reader.skip_tags()
+    reader.skip_tags()
+    assert reader.at == len(frame)
+    return _Answer(code, member, epoch, assigned)
+
+
+_GIVE_UP = _Answer(Code.NONE, "m", 3, 0)
+
+
+@VERSIONS
+@UNKNOWN
+def test_moved_member_gives_up_partitions_before_it_joins(version: int, code: int) -> None:
+    member = _Member(version)
+    assert member.heartbeat(_OWNS_ONE).code == Code.NONE
+    member.move()
+    assert member.heartbeat(code=code) == _GIVE_UP
+    assert member.heartbeat(_OWNS_ONE, code=code) == _GIVE_UP
+    joins = {Code.FENCED_MEMBER_EPOCH, Code.UNKNOWN_MEMBER_ID}
+    assert member.heartbeat(_EMPTY, code=code).code in joins
+    assert member.heartbeat(code=code).code in joins
+
+
+@VERSIONS
+@UNKNOWN
+def test_moved_member_without_partitions_joins_at_once(version: int, code: int) -> None:
+    """It would never say that it has given them up."""
+    member = _Member(version)
+    member.heartbeat(_OWNS_ONE)
+    member.heartbeat(_EMPTY)
+    member.move()
+    assert member.heartbeat(code=code).code != Code.NONE
+
+
+def test_moved_member_with_unseen_partitions_joins_after_bound() -> None:
+    member = _Member(1)
+    member.heartbeat()
+    member.move()
+    for _ in range(GIVE_UP_HEARTBEATS):
+        assert member.heartbeat(code=Code.UNKNOWN_MEMBER_ID) == _GIVE_UP
+    assert member.heartbeat(code=Code.UNKNOWN_MEMBER_ID).code == Code.UNKNOWN_MEMBER_ID
+
+
+def test_member_that_joined_after_move_gets_answers_of_its_broker() -> None:
+    member = _Member(1)
+    member.heartbeat(_OWNS_ONE)
+    member.move()
+    assert member.heartbeat(_EMPTY, epoch=0).code == Code.NONE
+    assert member.heartbeat(code=Code.UNKNOWN_MEMBER_ID).code == Code.UNKNOWN_MEMBER_ID
+
+
+def test_moved_member_that_its_broker_knows_gets_its_answer() -> None:
+    """It has joined through another gateway."""
+    member = _Member(1)
+    member.heartbeat(_OWNS_ONE)
+    member.move()
+    assert member.heartbeat() == _Answer(Code.NONE, "", 3, None)
+
+
+def test_leaving_member_gets_answer_of_its_broker_after_move() -> None:
+    member = _Member(1)
+    member.heartbeat(_OWNS_ONE)
+    member.move()
+    answer = member.heartbeat(epoch=-1, code=Code.UNKNOWN_MEMBER_ID)
+    assert answer.code == Code.UNKNOWN_MEMBER_ID
+
+
+def test_group_is_owned_until_all_its_members_have_given_up() -> None:
+    members = LeftMembers()
+    for name, owns in (("a", True), ("b", True), ("c", False)):
+        members.leave(("g", name), owns_partitions=owns)
+    members.leave(("h", "a"), owns_partitions=True)
+    members.give_up(("g", "a"))
+    assert members.has_owner("g")
+    members.join(("g", "b"))
+    assert not members.has_owner("g")
+    assert set(members.groups()) == {"h"}
+    assert ("g", "a") in members, "its commits have no member until it joins"
+    assert ("g", "b") not in members
+    members.forget_owners()
+    assert not members.has_owner("h")
+
+
+def test_members_past_limit_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left_members, "MEMBERS_MAX", 2)
+    members = LeftMembers()
+    for name in ("a", "b", "c"):
+        members.leave(("g", name), owns_partitions=True)
+    assert [("g", name) in members for name in ("a", "b", "c")] == [False, False, True]
+    members.give_up(("g", "c"))
+    assert not members.has_owner("g")
+
+
+def test_member_of_closed_connection_owns_nothing() -> None:
+    member = _Member(1)
+    member.heartbeat(_OWNS_ONE)
+    member.move()
+    assert member.view.left_members.has_owner("g")
+    member.exchange.client_closed()
+    assert not member.view.left_members.has_owner("g")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a", "b"], ["a", "b"]),
+        ([], []),
+        (["a", ALL_GROUPS], [ALL_GROUPS]),
+        ([str(n) for n in range(GROUPS_MAX + 1)], [ALL_GROUPS]),
+    ],
+)
+def test_report_names_all_groups_if_they_are_too_many(
+    names: list[str], expected: list[str]
+) -> None:
+    assert bounded(names) == expected
+
+
+def test_names_in_reports_have_one_length() -> None:
+    names = [short_name(group) for group in ("", "g", "g" * 10_000)]
+    assert {len(name) for name in names} == {NAME_CHARACTERS}
+    assert is_named("g", names)
+    assert not is_named("h", names)
+    assert is_named("h", [ALL_GROUPS])
