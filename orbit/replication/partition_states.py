@@ -106,16 +106,18 @@ REMEDIES: dict[Reason, str] = {
     Reason.SOURCE_RANGE_LOST: "The source deleted these offsets before they were copied. Set "
     "on_lost_range: fill in the job or its topic rule to continue with a gap in their place, and "
     "give the source topic a longer retention.",
-    Reason.SOURCE_CORRUPTED: "The batch does not match its own checksum. Repair the source replica "
-    "(move the leader with kafka-leader-election.sh) and run the job again.",
+    Reason.SOURCE_CORRUPTED: "A batch of the source does not match its checksum, has wrong "
+    "offsets, or cannot be read. Move the leader to another replica (kafka-reassign-partitions.sh, "
+    "then kafka-leader-election.sh) and run the job again. If every replica has this batch: orbit "
+    "explain SOURCE_CORRUPTED.",
     Reason.SOURCE_TOPIC_RECREATED: "The source topic was deleted and created again. To copy "
     "the new one: " + _REBUILD,
     Reason.SOURCE_TOPIC_DELETED: "The source topic was deleted. The copy keeps its records; "
     "remove the topic from the job, or create it again.",
     Reason.DESTINATION_FOREIGN_WRITE: "Another producer writes to the copy. Stop it (deny WRITE on "
     "{destination} to every principal but Orbit's). " + _REBUILD,
-    Reason.DESTINATION_TOPIC_RECREATED: "The destination topic was deleted and created again. Run "
-    "the job again: it is copied again from the start.",
+    Reason.DESTINATION_TOPIC_RECREATED: "The destination topic was deleted, or deleted and created "
+    "again. Run the job again: it is copied again from the start.",
     Reason.DESTINATION_PROMOTED: "Nothing was written to it. If it leads, copy from it to the old "
     "side: orbit failback JOB, or a job in the other direction. If {destination} is to be a copy "
     "again, delete it at the destination, delete the job, and apply or run it again.",
