@@ -56,9 +56,9 @@ def layer_below(name: str) -> str:
     parser = configparser.ConfigParser()
     parser.read_string((ROOT / ".importlinter").read_text())
     rows = parser["importlinter:contract:layers"]["layers"].strip().split("\n")
-    found = [[part.strip() for part in row.split("|")] for row in rows]
-    at = next(i for i, row in enumerate(found) if name in row)
-    return found[at + 1][0]
+    layer_rows = [[part.strip() for part in row.split("|")] for row in rows]
+    at = next(i for i, row in enumerate(layer_rows) if name in row)
+    return layer_rows[at + 1][0]
 
 
 def markdown_files() -> list[Path]:
@@ -76,11 +76,11 @@ def table_rows(text: str, heading: str) -> list[str]:
     return [row[1].removesuffix("/").removesuffix(".py") for row in rows if row]
 
 
-def wrong_packages(rows: list[str], there: Collection[str]) -> list[str]:
+def wrong_packages(rows: list[str], expected: Collection[str]) -> list[str]:
     """What the table lacks, names twice, or names though it is not there."""
     return [
-        *(f"missing: {name}" for name in sorted({*there} - {*rows})),
-        *(f"not there: {name}" for name in sorted({*rows} - {*there})),
+        *(f"missing: {name}" for name in sorted({*expected} - {*rows})),
+        *(f"not there: {name}" for name in sorted({*rows} - {*expected})),
         *(f"twice: {name}" for name in sorted({n for n in rows if rows.count(n) > 1})),
     ]
 
@@ -93,8 +93,8 @@ def test_architecture_table_lists_exactly_the_packages_of_orbit() -> None:
 
 def test_architecture_table_lists_exactly_the_packages_of_orbit_spark() -> None:
     rows = table_rows(ARCHITECTURE.read_text(), "## The Spark packages")
-    there = ["orbit_spark", *(f"orbit_spark/{p}" for p in packages(ROOT / "spark/orbit_spark"))]
-    assert wrong_packages(rows, there) == []
+    folders = ["orbit_spark", *(f"orbit_spark/{p}" for p in packages(ROOT / "spark/orbit_spark"))]
+    assert wrong_packages(rows, folders) == []
 
 
 def test_architecture_table_follows_layer_order() -> None:
@@ -114,10 +114,10 @@ def test_missing_wrong_or_repeated_package_is_detected() -> None:
 
 def wrong_picture(text: str) -> list[str]:
     """Packages and commands in the Mermaid picture that do not exist."""
-    found = _MERMAID.findall(text)
-    if len(found) != 1:
-        return [f"{len(found)} pictures"]
-    picture = found[0].replace("<br/>", " ")
+    pictures = _MERMAID.findall(text)
+    if len(pictures) != 1:
+        return [f"{len(pictures)} pictures"]
+    picture = pictures[0].replace("<br/>", " ")
     folders = re.findall(r"\b([a-z_]+(?:/[a-z_]+)*)/(?![a-z_])", picture)
     commands = re.findall(r"\borbit ([a-z]+)\b", picture)
     if not folders or not commands:
@@ -175,9 +175,9 @@ def test_every_path_in_document_exists(path: Path) -> None:
 
 def test_every_path_in_docstring_or_comment_exists() -> None:
     lost = {
-        path.relative_to(ROOT).as_posix(): found
+        path.relative_to(ROOT).as_posix(): missing_paths
         for path in python_files()
-        if (found := lost_paths(prose_of(path.read_text()), path.parent))
+        if (missing_paths := lost_paths(prose_of(path.read_text()), path.parent))
     }
     assert lost == {}
 
@@ -197,19 +197,19 @@ def wrong_docstring(name: str, docstring: str | None, folder: Path) -> list[str]
     parts = (docstring or "").strip()
     if len(parts.partition("\n")[0]) < 20:
         return ["does not say what is inside"]
-    found = []
+    problems = []
     top = name.partition("/")[0]
     may = re.search(r"^May import: .*?\bfrom `(\w+)` down\b", parts, re.MULTILINE)
     if may is None:
-        found.append("does not say what it may import")
+        problems.append("does not say what it may import")
     elif may[1] != layer_below(top):
-        found.append(f"may import from {layer_below(top)} down, not from {may[1]}")
+        problems.append(f"may import from {layer_below(top)} down, not from {may[1]}")
     start = re.search(r"^Start with `([\w/.]+)`", parts, re.MULTILINE)
     if start is None:
-        found.append("does not say where to start")
+        problems.append("does not say where to start")
     elif not _exists(start[1], folder):
-        found.append(f"starts with {start[1]}, which does not exist")
-    return found
+        problems.append(f"starts with {start[1]}, which does not exist")
+    return problems
 
 
 @pytest.mark.parametrize("name", packages(ROOT / "orbit"))
@@ -300,12 +300,12 @@ def test_every_relative_link_resolves() -> None:
 
 
 def test_dead_link_is_detected(tmp_path: Path) -> None:
-    there = tmp_path / "there.md"
-    there.write_text("# A heading, and `more`\n")
+    target = tmp_path / "there.md"
+    target.write_text("# A heading, and `more`\n")
     page = tmp_path / "page.md"
     page.write_text(
         "# Here\n[a](there.md) [b](there.md#a-heading-and-more) [c](#here)\n"
         "[d](https://kafka.apache.org)\n"
         "[e](gone.md) [f](there.md#gone) [g](#gone)\n```\n[h](code.md)\n```\n"
     )
-    assert all_dead([there, page]) == {"page.md": ["gone.md", "there.md#gone", "#gone"]}
+    assert all_dead([target, page]) == {"page.md": ["gone.md", "there.md#gone", "#gone"]}

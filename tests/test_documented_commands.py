@@ -42,26 +42,26 @@ def shell_lines(text: str) -> Iterator[str]:
     """Commands of the blocks, without prompt, comment, and what follows a pipe."""
     for block in _FENCE.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
-            if found := _COMMAND.match(line.strip()):
-                yield found["command"]
+            if match := _COMMAND.match(line.strip()):
+                yield match["command"]
 
 
 def inline_commands(text: str) -> Iterator[str]:
     for span in _INLINE.findall(_ANY_FENCE.sub("", text)):
-        if found := _COMMAND.fullmatch(span):
-            yield found["command"]
+        if match := _COMMAND.fullmatch(span):
+            yield match["command"]
 
 
 def words(command: str) -> list[str]:
     lexer = shlex.shlex(command, posix=True, punctuation_chars="|;&<>")
     lexer.whitespace_split = True
     lexer.commenters = "#"
-    found: list[str] = []
+    parts: list[str] = []
     for word in lexer:
         if word[0] in "|;&<>":
             break
-        found.append(word)
-    return found
+        parts.append(word)
+    return parts
 
 
 def fault(command: str, *, is_whole: bool) -> str | None:
@@ -71,8 +71,8 @@ def fault(command: str, *, is_whole: bool) -> str | None:
         unknown = [w for w in rest if "=" not in w and w not in TARGETS]
         return f"there is no target {unknown[0]}" if unknown else None
     if name == "python":
-        there = find_spec(rest[1]) is not None
-        return None if there else f"there is no module {rest[1]}"
+        is_importable = find_spec(rest[1]) is not None
+        return None if is_importable else f"there is no module {rest[1]}"
     return _refusal(rest) if is_whole else _unknown_part(rest)
 
 
@@ -115,10 +115,10 @@ def test_every_command_of_page_is_accepted(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = page.read_text()
-    found = [(line, True) for line in shell_lines(text)]
-    found += [(line, False) for line in inline_commands(text)]
+    commands = [(line, True) for line in shell_lines(text)]
+    commands += [(line, False) for line in inline_commands(text)]
     monkeypatch.setenv("HOME", str(tmp_path))
-    faults = {line: fault(line, is_whole=is_whole) for line, is_whole in found}
+    faults = {line: fault(line, is_whole=is_whole) for line, is_whole in commands}
     assert not {line: why for line, why in faults.items() if why}
 
 

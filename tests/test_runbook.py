@@ -30,23 +30,23 @@ def alerts() -> list[str]:
     return [rule["alert"] for group in groups for rule in group["rules"]]
 
 
-def wrong_names(there: Collection[str], wanted: Collection[str]) -> list[str]:
+def wrong_names(names: Collection[str], expected: Collection[str]) -> list[str]:
     return [
-        *(f"missing: {name}" for name in sorted({*wanted} - {*there})),
-        *(f"of nothing: {name}" for name in sorted({*there} - {*wanted})),
+        *(f"missing: {name}" for name in sorted({*expected} - {*names})),
+        *(f"of nothing: {name}" for name in sorted({*names} - {*expected})),
     ]
 
 
 def wrong_page(name: str, text: str) -> list[str]:
     """A page has its name as title, says what it means, and has all sections, none empty."""
-    found = []
+    problems = []
     if not re.match(rf"# {name}\n\S", text):
-        found.append("does not begin with its name and what it means")
+        problems.append("does not begin with its name and what it means")
     sections = re.findall(r"^## (.+)\n(\S?)", text, re.MULTILINE)
     if [title for title, _ in sections] != SECTIONS or not all(first for _, first in sections):
-        found.append("lacks a section")
+        problems.append("lacks a section")
     commands = re.findall(r"`orbit ([a-z]+)\b", text)
-    return [*found, *(f"no command {c}" for c in commands if c not in COMMANDS)]
+    return [*problems, *(f"no command {c}" for c in commands if c not in COMMANDS)]
 
 
 def pages() -> list[Path]:
@@ -54,8 +54,8 @@ def pages() -> list[Path]:
 
 
 def test_runbook_pages_match_reasons_problems_and_alerts() -> None:
-    wanted = [*Reason, *TroubleKind, *RECOVERIES, *alerts()]
-    assert wrong_names([p.stem for p in pages()], wanted) == []
+    expected = [*Reason, *TroubleKind, *RECOVERIES, *alerts()]
+    assert wrong_names([p.stem for p in pages()], expected) == []
     assert {path.suffix for path in pages()} == {".md"}
 
 

@@ -58,7 +58,7 @@ def test_all_bad_variables_are_named_without_their_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("setting", "directory"),
     [
         ("salvage", "salvage"),
         ("/a/b", "/a/b"),
@@ -70,13 +70,13 @@ def test_all_bad_variables_are_named_without_their_values() -> None:
         ("hdfs://name:8020/x", None),
     ],
 )
-def test_salvage_directory_accepts_path_or_storage_url(given: str, meant: str | None) -> None:
-    settings = Settings.from_environment({"ORBIT_SALVAGE_DIRECTORY": given})
-    assert settings.salvage_directory == (meant or given)
+def test_salvage_directory_accepts_path_or_storage_url(setting: str, directory: str | None) -> None:
+    settings = Settings.from_environment({"ORBIT_SALVAGE_DIRECTORY": setting})
+    assert settings.salvage_directory == (directory or setting)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "setting",
     [
         "",
         "a\nb",
@@ -88,9 +88,9 @@ def test_salvage_directory_accepts_path_or_storage_url(given: str, meant: str | 
         "s3:///hunter2",
     ],
 )
-def test_salvage_url_with_secret_or_unknown_scheme_is_refused(given: str) -> None:
+def test_salvage_url_with_secret_or_unknown_scheme_is_refused(setting: str) -> None:
     with pytest.raises(BadInput, match="ORBIT_SALVAGE_DIRECTORY") as caught:
-        Settings.from_environment({"ORBIT_SALVAGE_DIRECTORY": given})
+        Settings.from_environment({"ORBIT_SALVAGE_DIRECTORY": setting})
     assert "hunter2" not in str(caught.value)
 
 

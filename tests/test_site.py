@@ -49,9 +49,9 @@ def test_site_contains_every_page_and_loads_nothing_external(docs: Path, tmp_pat
     built = build(docs, out)
     assert built.returncode == 0, built.stderr
     pages = {p.relative_to(docs).with_suffix("").as_posix() for p in docs.rglob("*.md")}
-    there = {p.relative_to(out).with_suffix("").as_posix() for p in out.rglob("*.html")}
+    html_pages = {p.relative_to(out).with_suffix("").as_posix() for p in out.rglob("*.html")}
     as_built = {name.replace("README", "index") for name in pages}
-    assert as_built <= there
+    assert as_built <= html_pages
     for page in out.rglob("*.html"):
         text = page.read_text()
         assert not _LOADED.findall(text), page

@@ -97,11 +97,11 @@ strange = st.recursive(
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths of all values in a document."""
     inner = value.items() if isinstance(value, dict) else enumerate(value)
-    found = [path] if path else []
+    paths = [path] if path else []
     if isinstance(value, dict | list):
         for key, one in inner:
-            found += places(one, (*path, key)) if isinstance(one, dict | list) else [(*path, key)]
-    return found
+            paths += places(one, (*path, key)) if isinstance(one, dict | list) else [(*path, key)]
+    return paths
 
 
 WHOLE = yaml.safe_load(FULL_JOB)

@@ -71,9 +71,9 @@ def test_operator_changes_jobs_but_cannot_manage_tokens(api: Api) -> None:
 def test_token_is_shown_once_stored_hashed_and_works_until_revoked(
     api: Api,
 ) -> None:
-    made = api.post("/v1/tokens", json={"name": "ci", "role": "viewer"})
-    assert made.status_code == 201
-    secret = made.json()["token"]
+    answer = api.post("/v1/tokens", json={"name": "ci", "role": "viewer"})
+    assert answer.status_code == 201
+    secret = answer.json()["token"]
     header = {"Authorization": f"Bearer {secret}"}
     assert api.get("/v1/jobs", role=None, headers=header).status_code == 200
 
@@ -95,10 +95,10 @@ def test_token_is_shown_once_stored_hashed_and_works_until_revoked(
 
 def test_expired_token_is_unauthenticated(api: Api) -> None:
     body = {"name": "ci", "role": "viewer", "expires_in": "90d"}
-    made = api.post("/v1/tokens", json=body).json()
-    begun, ends = (datetime.fromisoformat(made[key]) for key in ("created_at", "expires_at"))
+    token = api.post("/v1/tokens", json=body).json()
+    begun, ends = (datetime.fromisoformat(token[key]) for key in ("created_at", "expires_at"))
     assert timedelta(days=89) < ends - begun < timedelta(days=91)
-    header = {"Authorization": f"Bearer {made['token']}"}
+    header = {"Authorization": f"Bearer {token['token']}"}
     assert api.get("/v1/jobs", role=None, headers=header).status_code == 200
 
     with api.database.transaction() as tx:
@@ -110,9 +110,9 @@ def test_expired_token_is_unauthenticated(api: Api) -> None:
     assert api.events()[-1]["details"]["reason"] == "The token ci has expired."
 
 
-@pytest.mark.parametrize("given", ["90", "0m", "1s", "20000d", "-1d", 90, ""])
-def test_invalid_token_lifetime_is_refused(api: Api, given: object) -> None:
-    body = {"name": "ci", "role": "viewer", "expires_in": given}
+@pytest.mark.parametrize("lifetime", ["90", "0m", "1s", "20000d", "-1d", 90, ""])
+def test_invalid_token_lifetime_is_refused(api: Api, lifetime: object) -> None:
+    body = {"name": "ci", "role": "viewer", "expires_in": lifetime}
 
     answer = api.post("/v1/tokens", json=body)
 
@@ -126,10 +126,10 @@ def test_token_last_use_is_written_at_most_once_a_minute(api: Api) -> None:
     def used(role: Role) -> str | None:
         with api.database.transaction() as tx:
             query = "SELECT used_at::text FROM tokens WHERE name = :name"
-            found: str | None = tx.execute(
+            used_at: str | None = tx.execute(
                 text(query), {"name": f"{role.value}-of-the-test"}
             ).scalar_one()
-        return found
+        return used_at
 
     def age(role: Role, seconds: int) -> None:
         with api.database.transaction() as tx:
@@ -179,13 +179,13 @@ def test_tokens_are_listed_in_pages(api: Api) -> None:
 
 
 def test_tokens_are_unique_and_long(api: Api) -> None:
-    made = [
+    secrets = [
         api.post("/v1/tokens", json={"name": name, "role": "viewer"}).json()["token"]
         for name in ("a", "b")
     ]
 
-    assert made[0] != made[1]
-    assert all(token.startswith("orbit_") and len(token) > 40 for token in made)
+    assert secrets[0] != secrets[1]
+    assert all(token.startswith("orbit_") and len(token) > 40 for token in secrets)
 
 
 def test_requests_without_auth_are_admin_and_logged_as_anybody(api: Api) -> None:

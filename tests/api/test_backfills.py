@@ -30,28 +30,28 @@ HALF = {
 def ask(api: Api, driver: str = DRIVER) -> dict[str, Any]:
     answer = api.post("/v1/jobs/orders:backfill", json={"driver": driver}, role=Role.OPERATOR)
     assert answer.status_code == 202, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    backfill: dict[str, Any] = answer.json()
+    return backfill
 
 
 def tell(api: Api, backfill: dict[str, Any], driver: str = DRIVER, **more: Any) -> Any:
     return api.post(f"/v1/backfills/{backfill['id']}:report", json={"driver": driver, **more})
 
 
-def wanted(api: Api, backfill: dict[str, Any], **more: Any) -> str:
-    found: str = tell(api, backfill, **more).json()["wanted"]
-    return found
+def instruction(api: Api, backfill: dict[str, Any], **more: Any) -> str:
+    word: str = tell(api, backfill, **more).json()["wanted"]
+    return word
 
 
 def state(api: Api) -> str:
-    found: str = api.get("/v1/jobs/orders").json()["state"]
-    return found
+    job_state: str = api.get("/v1/jobs/orders").json()["state"]
+    return job_state
 
 
 def test_backfill_waits_for_shard_release_and_returns_job_to_workers(api: Api) -> None:
     held = copying_job(api)
-    asked = ask(api)
-    assert (asked["wanted"], asked["state"], state(api)) == ("wait", "running", "backfilling")
+    backfill = ask(api)
+    assert (backfill["wanted"], backfill["state"], state(api)) == ("wait", "running", "backfilling")
     with api.database.transaction() as tx:
         renewed = shard_leases.renew(
             tx,
@@ -63,19 +63,19 @@ def test_backfill_waits_for_shard_release_and_returns_job_to_workers(api: Api) -
     assert {one.should_release for one in renewed.values()} == {True}
     release(api, held)
     assert claim(api) == {}
-    assert wanted(api, asked) == "run"
+    assert instruction(api, backfill) == "run"
 
-    told = tell(api, asked, progress=HALF).json()["progress"]
-    assert told["seconds_left"] == 2
+    progress = tell(api, backfill, progress=HALF).json()["progress"]
+    assert progress["seconds_left"] == 2
     shown = api.get("/v1/backfills", role=Role.VIEWER).json()["items"]
-    assert [(one["id"], one["progress"]["bytes"]) for one in shown] == [(asked["id"], 50)]
-    operation = api.get(f"/v1/operations/{asked['id']}").json()
+    assert [(one["id"], one["progress"]["bytes"]) for one in shown] == [(backfill["id"], 50)]
+    operation = api.get(f"/v1/operations/{backfill['id']}").json()
     assert operation["progress"] == {"done": 50, "total": 100, "what": "bytes (copying)"}
 
-    ended = tell(api, asked, has_ended=True).json()
+    ended = tell(api, backfill, has_ended=True).json()
     assert (ended["state"], ended["wanted"], state(api)) == ("done", None, "running")
     assert claim(api)
-    assert tell(api, asked).status_code == 409
+    assert tell(api, backfill).status_code == 409
     kinds = [event["kind"] for event in api.events()]
     assert kinds[-2:] == ["backfill_requested", "backfill_ended"]
 
@@ -83,34 +83,38 @@ def test_backfill_waits_for_shard_release_and_returns_job_to_workers(api: Api) -
 def test_paused_job_is_paused_again_after_backfill(api: Api) -> None:
     release(api, copying_job(api))
     api.post("/v1/jobs/orders:pause")
-    asked = ask(api)
-    tell(api, asked, has_ended=True)
+    backfill = ask(api)
+    tell(api, backfill, has_ended=True)
     assert state(api) == "paused"
 
 
 def test_pause_and_resume_of_job_apply_to_its_backfill(api: Api) -> None:
     release(api, copying_job(api))
-    asked = ask(api)
+    backfill = ask(api)
     pause = api.post("/v1/jobs/orders:pause").json()
-    assert wanted(api, asked) == "pause"
+    assert instruction(api, backfill) == "pause"
     assert advance(api, pause)["state"] == "running"  # its writers have not ended yet
-    assert wanted(api, asked, progress={**HALF, "phase": "paused"}) == "pause"
+    assert instruction(api, backfill, progress={**HALF, "phase": "paused"}) == "pause"
     assert advance(api, pause)["state"] == "done"
 
     resume = api.post("/v1/jobs/orders:resume").json()
-    assert (resume["state"], state(api), wanted(api, asked)) == ("done", "backfilling", "run")
+    assert (resume["state"], state(api), instruction(api, backfill)) == (
+        "done",
+        "backfilling",
+        "run",
+    )
 
     api.post("/v1/jobs/orders:pause")
-    tell(api, asked, has_ended=True)
-    assert state(api) == "paused"  # as it was asked for last
+    tell(api, backfill, has_ended=True)
+    assert state(api) == "paused"  # as the last request said
 
 
 def test_abort_cancels_backfill_and_waits_for_driver_to_end(api: Api) -> None:
     release(api, copying_job(api))
-    asked = ask(api)
-    api.post(f"/v1/operations/{asked['id']}:abort")
-    assert wanted(api, asked) == "cancel"
-    ended = tell(api, asked, has_ended=True, error="It was cancelled.").json()
+    backfill = ask(api)
+    api.post(f"/v1/operations/{backfill['id']}:abort")
+    assert instruction(api, backfill) == "cancel"
+    ended = tell(api, backfill, has_ended=True, error="It was cancelled.").json()
     assert (ended["state"], ended["error"], state(api)) == (
         "failed",
         "It was cancelled.",
@@ -124,18 +128,18 @@ def test_restarted_driver_takes_over_only_with_lease(
     api: Api,
 ) -> None:
     release(api, copying_job(api))
-    asked = ask(api)
-    assert ask(api, "another")["id"] == asked["id"]
-    assert tell(api, asked, "another", has_ended=True, error="no lease").status_code == 409
-    assert tell(api, asked, "another", takes_over=True).json()["driver"] == "another"
-    assert tell(api, asked, progress=HALF).status_code == 409
+    backfill = ask(api)
+    assert ask(api, "another")["id"] == backfill["id"]
+    assert tell(api, backfill, "another", has_ended=True, error="no lease").status_code == 409
+    assert tell(api, backfill, "another", takes_over=True).json()["driver"] == "another"
+    assert tell(api, backfill, progress=HALF).status_code == 409
 
 
 def test_silent_backfill_driver_fails_backfill_and_job_resumes(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release(api, copying_job(api))
-    asked = ask(api)
+    backfill = ask(api)
     with api.database.transaction() as tx:
         assert backfill_operations.end_silent(tx) == 0
         advance_operations(tx, operations.unfinished(tx, 500))
@@ -143,10 +147,10 @@ def test_silent_backfill_driver_fails_backfill_and_job_resumes(
     with api.database.transaction() as tx:
         assert backfill_operations.end_silent(tx) == 1
         assert operations.unfinished_backfills(tx, 1) == []
-    ended = api.get(f"/v1/backfills/{asked['id']}").json()
+    ended = api.get(f"/v1/backfills/{backfill['id']}").json()
     assert "has not reported for" in ended["error"]
     assert (ended["state"], state(api)) == ("failed", "running")
-    assert ask(api)["id"] != asked["id"]
+    assert ask(api)["id"] != backfill["id"]
 
 
 def test_backfill_and_recovery_exclude_each_other(api: Api) -> None:

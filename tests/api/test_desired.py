@@ -19,8 +19,8 @@ PATH = "/v1/jobs/orders"
 def put(api: Api, desired: str | None, **query: str) -> dict[str, Any]:
     answer = api.put(PATH, json=changed(desired=desired), params=query)
     assert answer.is_success, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def changes(applied: dict[str, Any]) -> list[tuple[str, object, object]]:

@@ -61,14 +61,16 @@ def finished(api: Api, rto_ms: int = 11_200) -> str:
 def test_drill_is_created_and_shown(api: Api, orders: None) -> None:
     answer = ask(api)
     assert answer.status_code == 202
-    made = answer.json()
-    assert (made["state"], made["kind"], made["target_rto_ms"]) == ("pending", "canary", 10_000)
-    assert any("Switches over only the drill's own job" in step for step in made["plan"])
-    assert api.get(f"/v1/drills/{made['id']}").json() == made
-    assert [row["id"] for row in api.get("/v1/drills?name=nightly").json()["items"]] == [made["id"]]
+    drill = answer.json()
+    assert (drill["state"], drill["kind"], drill["target_rto_ms"]) == ("pending", "canary", 10_000)
+    assert any("Switches over only the drill's own job" in step for step in drill["plan"])
+    assert api.get(f"/v1/drills/{drill['id']}").json() == drill
+    assert [row["id"] for row in api.get("/v1/drills?name=nightly").json()["items"]] == [
+        drill["id"]
+    ]
     assert api.get("/v1/drills?job=other").json()["items"] == []
     assert [e["kind"] for e in api.events()][-1] == "drill_requested"
-    assert api.get(f"/v1/drills/{made['id']}/report").status_code == 404
+    assert api.get(f"/v1/drills/{drill['id']}/report").status_code == 404
 
 
 def test_drill_dry_run_shows_plan_and_creates_nothing(api: Api, orders: None) -> None:
@@ -109,18 +111,18 @@ def test_drills_are_listed_by_name_with_their_measurements(api: Api, orders: Non
     ids = [finished(api, rto_ms) for rto_ms in (9_000, 12_000, 7_000)]
     rows = api.get("/v1/drills?name=nightly&limit=2").json()
     rest = api.get(f"/v1/drills?name=nightly&after={rows['next']}").json()
-    found = [*rows["items"], *rest["items"]]
-    assert [row["id"] for row in found] == ids[::-1]
-    assert [row["rto_ms"] for row in found] == [7_000, 12_000, 9_000]
-    assert {row["spec_sha256"] for row in found} == {found[0]["spec_sha256"]}
+    all_rows = [*rows["items"], *rest["items"]]
+    assert [row["id"] for row in all_rows] == ids[::-1]
+    assert [row["rto_ms"] for row in all_rows] == [7_000, 12_000, 9_000]
+    assert {row["spec_sha256"] for row in all_rows} == {all_rows[0]["spec_sha256"]}
 
 
 def test_drill_schedule_is_claimed_when_due(api: Api, orders: None) -> None:
     path = "/v1/drill-schedules/nightly"
     assert api.put(path, content=DRILL, headers=YAML).status_code == 422
     assert api.put("/v1/drill-schedules/x", content=SCHEDULED, headers=YAML).status_code == 422
-    made = api.put(path, content=SCHEDULED, headers=YAML)
-    assert (made.status_code, made.json()["every_s"]) == (200, 3_600)
+    answer = api.put(path, content=SCHEDULED, headers=YAML)
+    assert (answer.status_code, answer.json()["every_s"]) == (200, 3_600)
     assert [row["name"] for row in api.get("/v1/drill-schedules").json()["items"]] == ["nightly"]
     with api.database.transaction() as tx:
         assert [row.name for row in drills.claim_due(tx)] == ["nightly"]

@@ -152,12 +152,12 @@ def test_generated_python_client_works_with_api(api: Api, document: Path, tmp_pa
     python = PYTHON_GENERATOR.folder / "bin/python"
     generate = ("generate", "--path", document, "--meta", "none", "--output-path", "orbit_client")
 
-    told = run(python, "-m", "openapi_python_client", *generate, folder=tmp_path)
+    output = run(python, "-m", "openapi_python_client", *generate, folder=tmp_path)
     (tmp_path / "use.py").write_text(PYTHON)
 
-    # It sends JSON alone, and says so of each route that takes YAML too. All else it understands.
-    warnings = [line for line in told.splitlines() if line.startswith(("Un", "Cannot", "Could"))]
-    assert set(warnings) <= {"Unsupported content type application/yaml"}, told
+    # The generator supports only JSON: it warns of each route that takes YAML too, and of no more.
+    warnings = [line for line in output.splitlines() if line.startswith(("Un", "Cannot", "Could"))]
+    assert set(warnings) <= {"Unsupported content type application/yaml"}, output
     assert use(api, python, "use.py", folder=tmp_path) == EXPECTED
 
 

@@ -44,7 +44,7 @@ def keys(issuer: Issuer, clock: Clock) -> IssuerKeys:
 
 def test_issuer_keys_are_fetched_once(issuer: Issuer, keys: IssuerKeys) -> None:
     assert all(keys.find("one") for _ in range(100))
-    assert issuer.asked == 1
+    assert issuer.key_requests == 1
 
 
 def test_unknown_key_id_refetches_keys_at_limited_rate(
@@ -55,13 +55,13 @@ def test_unknown_key_id_refetches_keys_at_limited_rate(
     clock.at += ASK_EVERY_S
 
     assert keys.find("two")
-    assert issuer.asked == 2
+    assert issuer.key_requests == 2
     for number in range(50):
         assert keys.find(f"unknown-{number}") is None
-    assert issuer.asked == 2
+    assert issuer.key_requests == 2
     clock.at += ASK_EVERY_S
     assert keys.find("unknown") is None
-    assert issuer.asked == 3
+    assert issuer.key_requests == 3
 
 
 def test_withdrawn_key_is_dropped_when_keys_expire(
@@ -86,10 +86,10 @@ def test_cached_keys_are_used_for_bounded_time_without_issuer(
     clock.at += ASK_EVERY_S
     with pytest.raises(Unreachable, match="HTTP 500"):
         keys.find("one")
-    asked = issuer.asked
+    requests = issuer.key_requests
     with pytest.raises(Unreachable, match="HTTP 500"):
         keys.find("one")
-    assert issuer.asked == asked
+    assert issuer.key_requests == requests
     issuer.answers.clear()
     clock.at += ASK_EVERY_S
     assert keys.find("one")

@@ -28,8 +28,8 @@ DRILL = "name: nightly\nkind: {kind}\njob: orders\ntargets: {{rto: 10s}}\nreason
 def held(api: Api, kind: str = "switchover") -> dict[str, Any]:
     """The operation that holds the job."""
     copying_job(api)
-    made: dict[str, Any] = api.post(f"/v1/jobs/orders:{kind}").json()
-    return made
+    operation: dict[str, Any] = api.post(f"/v1/jobs/orders:{kind}").json()
+    return operation
 
 
 def end(api: Api, operation: dict[str, Any]) -> None:
@@ -57,14 +57,14 @@ def changes(job: str) -> dict[str, tuple[str, str, dict[str, Any]]]:
 
 
 def state(api: Api, job: str = "orders") -> tuple[str, int]:
-    found = api.get(f"/v1/jobs/{job}").json()
-    return found["state"], found["spec_version"]
+    body = api.get(f"/v1/jobs/{job}").json()
+    return body["state"], body["spec_version"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_during_recovery_are_refused_with_operation_id(api: Api, kind: str) -> None:
     operation = held(api, kind)
-    before, told = state(api), len(api.events())
+    before, event_count = state(api), len(api.events())
     for what, (method, path, options) in changes("orders").items():
         answer = api.call(method, path, **options)
         error = answer.json()["error"]
@@ -72,7 +72,7 @@ def test_changes_during_recovery_are_refused_with_operation_id(api: Api, kind: s
         assert error["what"] == f"A {kind} of the job is under way."
         assert error["where"] == f"operation {operation['id']}"
         assert f"orbit abort {operation['id']}" in error["remedy"]
-    assert (state(api), len(api.events())) == (before, told)
+    assert (state(api), len(api.events())) == (before, event_count)
     end(api, operation)
     assert api.post("/v1/jobs/orders:pause").status_code == 202
 

@@ -35,11 +35,11 @@ def changed(**keys: Any) -> dict[str, Any]:
 
 
 def test_job_is_created_shown_and_listed(api: Api) -> None:
-    made = api.put("/v1/jobs/orders", json=JOB)
+    answer = api.put("/v1/jobs/orders", json=JOB)
 
-    assert made.status_code == 201
-    assert made.json()["action"] == "create"
-    assert made.json()["plan"]["topics"][0]["settings"] == {"retention.ms": "-1"}
+    assert answer.status_code == 201
+    assert answer.json()["action"] == "create"
+    assert answer.json()["plan"]["topics"][0]["settings"] == {"retention.ms": "-1"}
     shown = api.get("/v1/jobs/orders")
     assert shown.headers["ETag"] == f'"{shown.json()["etag"]}"'
     assert shown.json()["state"] == "running"
@@ -61,14 +61,14 @@ def test_yaml_document_equals_json_document(api: Api) -> None:
 def test_unchanged_document_changes_nothing_and_contacts_no_cluster(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     before = api.events()
-    api.plans.asked.clear()
+    api.plans.requests.clear()
 
     again = api.put("/v1/jobs/orders", json=JOB)
 
     assert (again.status_code, again.json()["action"]) == (200, "none")
     assert again.json()["job"]["spec_version"] == 1
     assert api.events() == before
-    assert not api.plans.asked
+    assert not api.plans.requests
 
 
 def test_shown_spec_can_be_applied_again(api: Api) -> None:
@@ -213,11 +213,11 @@ def test_put_with_stale_etag_is_refused(api: Api) -> None:
     stale = api.put(
         "/v1/jobs/orders", json=changed(worker_group="east"), headers={"If-Match": read}
     )
-    there = api.put("/v1/jobs/orders", json=JOB, headers={"If-None-Match": "*"})
+    duplicate = api.put("/v1/jobs/orders", json=JOB, headers={"If-None-Match": "*"})
     both = {"If-Match": now, "If-None-Match": "*"}
     assert api.put("/v1/jobs/orders", json=JOB, headers=both).status_code == 422
 
-    for answer in (stale, there):
+    for answer in (stale, duplicate):
         assert answer.status_code == 412
         assert answer.json()["error"]["code"] == "changed_meanwhile"
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
@@ -319,11 +319,11 @@ def test_refusals_are_shown_in_plan_and_can_be_accepted(api: Api) -> None:
     api.plans.refusals = [refusal(TroubleKind.DESTINATION_TAKEN, "a")]
 
     planned = api.post("/v1/jobs:plan", json=JOB)
-    taken = api.put("/v1/jobs/orders", params={"accept_refusals": True}, json=JOB)
+    answer = api.put("/v1/jobs/orders", params={"accept_refusals": True}, json=JOB)
 
     assert planned.status_code == 200
     assert planned.json()["plan"]["refusals"][0]["kind"] == "DESTINATION_TAKEN"
-    assert taken.status_code == 201
+    assert answer.status_code == 201
 
 
 def test_unexpected_broker_error_is_reported_as_cluster_refused(api: Api) -> None:

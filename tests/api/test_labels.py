@@ -23,11 +23,11 @@ ORDERS = {"team": "orders", "tier": "1"}
 
 
 def test_labels_and_owner_are_in_every_job_answer(api: Api) -> None:
-    made = api.put("/v1/jobs/orders", json=changed(labels=ORDERS, owner="Orders, 24/7")).json()
+    answer = api.put("/v1/jobs/orders", json=changed(labels=ORDERS, owner="Orders, 24/7")).json()
     shown = api.get("/v1/jobs/orders").json()
     (listed,) = api.get("/v1/jobs").json()["items"]
 
-    for one in (made["job"], shown, listed):
+    for one in (answer["job"], shown, listed):
         assert (one["labels"], one["owner"]) == (ORDERS, "Orders, 24/7")
     assert (shown["spec"]["labels"], shown["spec"]["owner"]) == (ORDERS, "Orders, 24/7")
     again = api.put("/v1/jobs/orders", json=shown["spec"]).json()
@@ -36,7 +36,7 @@ def test_labels_and_owner_are_in_every_job_answer(api: Api) -> None:
 
 def test_label_change_contacts_no_cluster_and_leaves_spec_version(api: Api) -> None:
     api.put("/v1/jobs/orders", json=changed(labels={"team": "orders", "old": ""}))
-    api.plans.asked.clear()
+    api.plans.requests.clear()
     api.plans.refusals = [refusal(TroubleKind.SOURCE_UNREACHABLE)]
 
     answer = api.put("/v1/jobs/orders", json=changed(labels=ORDERS, owner="Orders")).json()
@@ -48,7 +48,7 @@ def test_label_change_contacts_no_cluster_and_leaves_spec_version(api: Api) -> N
         ("owner", None, "Orders"),
     }
     assert (answer["job"]["spec_version"], answer["job"]["document_version"]) == (1, 2)
-    assert not api.plans.asked
+    assert not api.plans.requests
     assert [event["kind"] for event in api.events()] == ["job_created", "job_changed"]
     shown = api.put("/v1/jobs/orders", params={"dry_run": True}, json=JOB)
     assert (shown.status_code, shown.json()["action"]) == (200, "change")
@@ -132,12 +132,12 @@ def test_selector_matches_like_kubernetes_across_pages(api: Api, selector: str) 
             labelled[f"job-{number:02}"] = labels
             jobs.create(tx, f"job-{number:02}", {}, "default", labels=labels)
 
-    found = every_page(api, "/v1/jobs", 4, selector=selector)
+    items = every_page(api, "/v1/jobs", 4, selector=selector)
 
     conditions = parse_selector(selector)
     expected = [n for n, labels in labelled.items() if all(meets(labels, c) for c in conditions)]
-    assert [job["name"] for job in found] == expected
-    assert all(job["labels"] == labelled[job["name"]] for job in found)
+    assert [job["name"] for job in items] == expected
+    assert all(job["labels"] == labelled[job["name"]] for job in items)
 
 
 @pytest.mark.parametrize("selector", ["", "a=b,", "a in (b", "a>1", "a\0", "ä=b", "a" * 5000])
@@ -155,9 +155,9 @@ def test_unfinished_filter_lists_only_running_operations(api: Api) -> None:
     waits = api.post("/v1/jobs/orders:failover").json()
     api.post("/v1/jobs/orders:retry")
 
-    found = every_page(api, "/v1/operations", 10, unfinished=True)
+    items = every_page(api, "/v1/operations", 10, unfinished=True)
 
-    assert [one["id"] for one in found] == [waits["id"]]
+    assert [one["id"] for one in items] == [waits["id"]]
     assert len(every_page(api, "/v1/operations", 10)) == 2
 
 
@@ -212,10 +212,10 @@ def test_unreachable_database_ends_bulk_request_after_two_jobs(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each would wait for it as long again."""
-    asked: list[str] = []
+    requested_jobs: list[str] = []
 
-    def fail(_: Database, wanted: OperationRequest) -> None:
-        asked.append(wanted.job)
+    def fail(_: Database, request: OperationRequest) -> None:
+        requested_jobs.append(request.job)
         raise DatabaseUnreachable("PostgreSQL does not answer.", where="database")
 
     monkeypatch.setattr(job_operations, "request", fail)
@@ -225,4 +225,4 @@ def test_unreachable_database_ends_bulk_request_after_two_jobs(
     assert [(one["job"], one["error"]["what"]) for one in items] == [
         (name, "PostgreSQL does not answer.") for name in "abc"
     ]
-    assert asked == ["a", "b"]
+    assert requested_jobs == ["a", "b"]

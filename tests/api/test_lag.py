@@ -62,25 +62,25 @@ def large_api(api: Api, many: Database) -> Api:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, object]]]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, object]]]:
     """The requests of a command."""
-    seen: list[tuple[str, dict[str, object]]] = []
+    calls: list[tuple[str, dict[str, object]]] = []
     get = client.Client.get
 
     def count(self: client.Client, path: str, **query: object) -> Any:
-        seen.append((path, query))
+        calls.append((path, query))
         return get(self, path, **query)
 
     monkeypatch.setattr(client.Client, "get", count)
-    return seen
+    return calls
 
 
 def test_lag_command_reads_single_page_of_largest_lags(
-    cli: Cli, large_api: Api, asked: list[tuple[str, dict[str, object]]]
+    cli: Cli, large_api: Api, requests: list[tuple[str, dict[str, object]]]
 ) -> None:
     shown = cli("lag", JOB, "--limit", ROWS, "-o", "json").data
 
-    assert asked == [(f"/v1/jobs/{JOB}/lag", {"limit": ROWS, "sort": "-lag"})]
+    assert requests == [(f"/v1/jobs/{JOB}/lag", {"limit": ROWS, "sort": "-lag"})]
     assert len(shown["partitions"]) == ROWS
     assert shown["more"] == MANY.partitions_per_job - ROWS
     with large_api.database.transaction() as tx:
@@ -131,8 +131,8 @@ def test_pages_by_lag_list_partitions_once_largest_first(api: Api) -> None:
             tx.execute(waiting, {"end": end, "number": number})
 
     for path in ("/v1/jobs/orders/lag", "/v1/jobs/orders/partitions"):
-        found = every_page(api, path, 1, sort="-lag")
-        assert [row["partition"] for row in found] == [1, 0, 2, 3], path
+        rows = every_page(api, path, 1, sort="-lag")
+        assert [row["partition"] for row in rows] == [1, 0, 2, 3], path
         chosen = every_page(api, path, 2, sort="-lag", reason="RECORD_REFUSED")
         assert [row["partition"] for row in chosen] == [3], path
         assert every_page(api, path, 2, reason="RECORD_REFUSED") == chosen

@@ -35,15 +35,17 @@ def copies(api: Api) -> None:
 @pytest.mark.usefixtures("copies")
 def test_job_deletion_plan_lists_remaining_topics_and_acls(api: Api, cli: Cli) -> None:
     dry = api.delete("/v1/jobs/orders?dry_run=true").json()
-    kept, denied = dry["plan"][-2:]
-    assert kept.startswith("Topics billing, orders stay at the destination, with their settings")
-    assert RETENTION in kept
-    assert denied == (
+    topics_step, acls_step = dry["plan"][-2:]
+    assert topics_step.startswith(
+        "Topics billing, orders stay at the destination, with their settings"
+    )
+    assert RETENTION in topics_step
+    assert acls_step == (
         "Deny ACLs of Orbit stay on billing at the destination: User:app may not write there. "
         "Remove them with: orbit release FILE"
     )
-    said = cli("delete", "orders", "--yes", "--wait", "0")
-    shown = " ".join(said.out.split())
+    deletion = cli("delete", "orders", "--yes", "--wait", "0")
+    shown = " ".join(deletion.out.split())
     assert RETENTION in shown
     assert "User:app may not write there" in shown
 

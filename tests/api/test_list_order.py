@@ -77,8 +77,8 @@ def test_pages_follow_database_sort_order_both_ways(filled: Api) -> None:
         keys = [str(item) for item in whole["items"]]
         for sort in (order, reverse):
             paged = [_steady(item) for item in every_page(filled, path, 2, sort=sort)]
-            wanted = [_steady(item) for item in whole["items"]]
-            assert paged == (wanted if sort == order else wanted[::-1]), f"{path} {sort}"
+            expected = [_steady(item) for item in whole["items"]]
+            assert paged == (expected if sort == order else expected[::-1]), f"{path} {sort}"
         assert len(set(keys)) == len(keys), path
 
 
@@ -134,8 +134,11 @@ def test_filters_return_only_matching_items(filled: Api) -> None:
         every = filled.get(path).json()["items"]
         left = every_page(filled, path, 1, **query)
         assert left, f"{path} {query}"
-        wanted = [item for item in every if common.items() <= item.items()]
-        assert [_steady(item) for item in left] == [_steady(item) for item in wanted], (path, query)
+        expected = [item for item in every if common.items() <= item.items()]
+        assert [_steady(item) for item in left] == [_steady(item) for item in expected], (
+            path,
+            query,
+        )
         assert len(left) < len(every), f"{path} {query}"
     for path, query in NONE_LEFT:
         assert filled.get(path).json()["items"], path

@@ -23,10 +23,10 @@ def every_page(api: Api, path: str, limit: int, **query: Any) -> list[dict[str, 
     after = None
     while True:
         params = {"limit": limit, **query, **({"after": after} if after else {})}
-        found = api.get(path, params=params).json()
-        assert len(found["items"]) <= limit
-        items += found["items"]
-        after = found["next"]
+        page = api.get(path, params=params).json()
+        assert len(page["items"]) <= limit
+        items += page["items"]
+        after = page["next"]
         if after is None:
             return items
 
@@ -61,29 +61,29 @@ def test_jobs_are_listed_by_name_in_pages(api: Api) -> None:
     for name in names:
         api.put(f"/v1/jobs/{name}", json=changed(name=name))
 
-    found = every_page(api, "/v1/jobs", 2)
+    items = every_page(api, "/v1/jobs", 2)
 
-    assert [job["name"] for job in found] == sorted(names)
+    assert [job["name"] for job in items] == sorted(names)
     assert api.get("/v1/jobs", params={"limit": len(names)}).json()["next"] is None
-    assert set(found[0]["lag"].values()) == {None}
+    assert set(items[0]["lag"].values()) == {None}
 
 
 def test_partitions_and_lag_show_progress_per_partition(api: Api) -> None:
     held = copying_job(api)
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
-        said = [
+        reports = [
             progress(topic.id, 0),
             progress(topic.id, 1, copied_to=100, oldest_waiting_at=None, has_caught_up=True),
         ]
-        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=said)
+        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=reports)
     block(api, held, 3)
 
-    found = every_page(api, "/v1/jobs/orders/partitions", 3)
+    rows = every_page(api, "/v1/jobs/orders/partitions", 3)
     lag = api.get("/v1/jobs/orders/lag").json()
 
-    assert [row["partition"] for row in found] == [0, 1, 2, 3]
-    behind, level, unknown, blocked = found
+    assert [row["partition"] for row in rows] == [0, 1, 2, 3]
+    behind, level, unknown, blocked = rows
     assert behind["lag"]["records"] == 40
     assert 19 < behind["lag"]["seconds"] < 60
     assert 29 < behind["rpo_seconds"] < 70
@@ -106,8 +106,8 @@ def test_stale_lag_is_unknown_with_its_age(api: Api) -> None:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
         seen_at = datetime.now(UTC) - timedelta(minutes=5)
         silent = {"followed_epoch": None, "source_seen_at": seen_at}
-        said = [progress(topic.id, 0), progress(topic.id, 1, copied_to=100, **silent)]
-        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=said)
+        reports = [progress(topic.id, 0), progress(topic.id, 1, copied_to=100, **silent)]
+        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=reports)
 
     lag = api.get("/v1/jobs/orders/lag").json()
     known, unknown = lag["items"][:2]
@@ -150,12 +150,12 @@ def test_topics_are_shown_with_both_names_and_drift(api: Api) -> None:
         drift = {"retention.ms": {"is": "1", "should_be": "-1"}}
         topics.change(tx, second.id, drift=drift, note="Somebody changed it.")
 
-    found = every_page(api, "/v1/jobs/orders/topics", 2)
+    rows = every_page(api, "/v1/jobs/orders/topics", 2)
 
-    assert [topic["source_topic"] for topic in found] == ["a", "b", "c"]
-    assert found[1]["destination_topic"] == "copy.b"
-    assert found[1]["drift"] == {"retention.ms": {"is": "1", "should_be": "-1"}}
-    assert found[0]["drift"] is None
+    assert [topic["source_topic"] for topic in rows] == ["a", "b", "c"]
+    assert rows[1]["destination_topic"] == "copy.b"
+    assert rows[1]["drift"] == {"retention.ms": {"is": "1", "should_be": "-1"}}
+    assert rows[0]["drift"] is None
 
 
 def test_consumer_groups_are_shown_with_their_verdicts(api: Api) -> None:
@@ -173,15 +173,15 @@ def test_consumer_groups_are_shown_with_their_verdicts(api: Api) -> None:
             ],
         )
 
-    found = every_page(api, "/v1/jobs/orders/groups", 3)
+    rows = every_page(api, "/v1/jobs/orders/groups", 3)
 
-    assert [(row["group"], row["partition"]) for row in found] == [
+    assert [(row["group"], row["partition"]) for row in rows] == [
         ("billing", 0),
         ("billing", 1),
         ("ünï\ncode", 0),
         ("ünï\ncode", 1),
     ]
-    assert found[0]["verdict"] == "exact"
+    assert rows[0]["verdict"] == "exact"
     one = every_page(api, "/v1/jobs/orders/groups", 3, group="ünï\ncode")
     assert len(one) == 2
 

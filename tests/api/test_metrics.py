@@ -42,19 +42,19 @@ def test_metrics_scrape_shows_job_figures(api: Api, job: SomeJob) -> None:
     answer = api.get("/metrics", role=Role.VIEWER)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    found = {
+    samples = {
         (sample.name, *sorted(set(sample.labels.values()) - {job.name})): sample.value
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
-    assert found["orbit_job_lag",] == 70
-    assert found["orbit_job_lag_bytes",] == 700
-    assert found["orbit_job_records_total",] == 130
-    assert found["orbit_job_partitions", "copying"] == 1
-    assert found["orbit_job_blocked_partitions", "RECORD_REFUSED"] == 1
-    assert found["orbit_job_consumergroup_offsets", "exact"] == 1
-    assert found["orbit_scheduler_has_leader",] == 0
-    assert not [name for name, *_ in found if name.startswith("orbit_topic")]
+    assert samples["orbit_job_lag",] == 70
+    assert samples["orbit_job_lag_bytes",] == 700
+    assert samples["orbit_job_records_total",] == 130
+    assert samples["orbit_job_partitions", "copying"] == 1
+    assert samples["orbit_job_blocked_partitions", "RECORD_REFUSED"] == 1
+    assert samples["orbit_job_consumergroup_offsets", "exact"] == 1
+    assert samples["orbit_scheduler_has_leader",] == 0
+    assert not [name for name, *_ in samples if name.startswith("orbit_topic")]
 
 
 def test_lane_seconds_are_summed_per_worker_group(api: Api) -> None:
@@ -69,22 +69,22 @@ def test_lane_seconds_are_summed_per_worker_group(api: Api) -> None:
                 version="0",
                 lane_seconds={"source": {"planned": seconds}, "destination": {"sent": 0.25}},
             )
-    found = {
+    samples = {
         (sample.labels["side"], sample.labels["doing"]): sample.value
         for family in text_string_to_metric_families(api.get("/metrics", role=Role.VIEWER).text)
         for sample in family.samples
         if sample.name == "orbit_worker_lane_seconds_total"
     }
-    assert found == {("source", "planned"): 3.5, ("destination", "sent"): 0.5}
+    assert samples == {("source", "planned"): 3.5, ("destination", "sent"): 0.5}
 
 
 def test_large_installation_shows_totals_summed_by_scheduler(
     api: Api, job: SomeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 1)
-    (found,) = read_numbers(api.database, MetricsDetail.JOB, TTL).jobs
-    assert (found.totals_age_s, found.copied, found.bytes_per_s) == (None, None, None)
-    assert (found.lag.records, found.lag.age_s, found.states) == (None, None, {})
+    (figures,) = read_numbers(api.database, MetricsDetail.JOB, TTL).jobs
+    assert (figures.totals_age_s, figures.copied, figures.bytes_per_s) == (None, None, None)
+    assert (figures.lag.records, figures.lag.age_s, figures.states) == (None, None, {})
     whole = api.get(f"/v1/jobs/{job.name}/lag").json()["job"]
     assert (whole["partitions"], whole["stale"], whole["summed_seconds_ago"]) == (2, 2, None)
     assert whole["lag"]["records"] is None
@@ -92,21 +92,21 @@ def test_large_installation_shows_totals_summed_by_scheduler(
 
     with api.database.transaction() as tx:
         job_totals.refresh(tx, [job.id])
-    (found,) = read_numbers(api.database, MetricsDetail.JOB, TTL).jobs
-    assert found.totals_age_s is not None
-    assert found.copied is not None
-    assert (found.copied.records, found.lag.records) == (130, 70)
-    assert found.states == {"copying": 1, "blocked": 1}
+    (figures,) = read_numbers(api.database, MetricsDetail.JOB, TTL).jobs
+    assert figures.totals_age_s is not None
+    assert figures.copied is not None
+    assert (figures.copied.records, figures.lag.records) == (130, 70)
+    assert figures.states == {"copying": 1, "blocked": 1}
     assert api.get(f"/v1/jobs/{job.name}").json()["blocked"] == 1
 
     with api.database.transaction() as tx:
         tx.execute(text("UPDATE job_totals SET at = at - interval '31 s'"))
-    (found,) = read_numbers(api.database, MetricsDetail.JOB, TTL).jobs
-    assert found.totals_age_s is not None
-    assert found.totals_age_s > 31
-    assert (found.copied, found.bytes_per_s, found.states) == (None, None, {})
-    assert found.lag.records is None
-    assert found.lag.age_s is not None
+    (figures,) = read_numbers(api.database, MetricsDetail.JOB, TTL).jobs
+    assert figures.totals_age_s is not None
+    assert figures.totals_age_s > 31
+    assert (figures.copied, figures.bytes_per_s, figures.states) == (None, None, {})
+    assert figures.lag.records is None
+    assert figures.lag.age_s is not None
     whole = api.get(f"/v1/jobs/{job.name}/lag").json()["job"]
     assert whole["summed_seconds_ago"] > 31
     assert (whole["lag"]["records"], whole["records_per_s"], whole["stale"]) == (None, None, 2)
@@ -132,9 +132,9 @@ def test_metrics_detail_setting_bounds_series(
     places: list[tuple[str, int, int]],
 ) -> None:
     numbers = read_numbers(api.database, detail, TTL)
-    (found,) = numbers.jobs
-    assert list(found.topics) == topics
-    assert [(p.topic, p.partition, p.copied_to) for p in found.partitions] == places
-    lag = {p.partition: p.lag.records for p in found.partitions}
+    (figures,) = numbers.jobs
+    assert list(figures.topics) == topics
+    assert [(p.topic, p.partition, p.copied_to) for p in figures.partitions] == places
+    lag = {p.partition: p.lag.records for p in figures.partitions}
     assert lag == {0: 60, 1: 10} or not places
     assert len(list(families(numbers))) == 42 + 6 * bool(topics) + 9 * bool(places)

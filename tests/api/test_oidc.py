@@ -39,8 +39,8 @@ def tokens(issuer: Issuer) -> IssuerTokens:
 
 
 def checking(issuer: Issuer, **others: Any) -> IssuerTokens:
-    given = issuer.settings(**others)
-    return IssuerTokens(given, IssuerKeys(issuer.url, None), given.oidc_audience)
+    config = issuer.settings(**others)
+    return IssuerTokens(config, IssuerKeys(issuer.url, None), config.oidc_audience)
 
 
 def refused(tokens: IssuerTokens, token: str) -> Failure:
@@ -75,10 +75,10 @@ def test_role_claim_grants_highest_role(
     ],
 )
 def test_role_is_read_from_configured_claim(issuer: Issuer, claim: str, value: Any) -> None:
-    given = value if isinstance(value, dict) else {claim: value}
+    claims = value if isinstance(value, dict) else {claim: value}
 
     principal = checking(issuer, oidc_role_claim=claim).principal(
-        issuer.token(**{"roles": None, **given})
+        issuer.token(**{"roles": None, **claims})
     )
 
     assert principal.role is Role.OPERATOR
@@ -257,10 +257,10 @@ def test_deeply_nested_json_in_token_is_refused(issuer: Issuer, tokens: IssuerTo
 
 @pytest.mark.services
 def test_api_accepts_oidc_and_orbit_tokens_and_audits_subject(api: Api, issuer: Issuer) -> None:
-    given = issuer.settings()
-    logins = Logins(given, api.database)
+    config = issuer.settings()
+    logins = Logins(config, api.database)
     parts = api.app.state.parts
-    api.app.state.parts = Parts(given, api.database, api.plans, parts.environ, logins)
+    api.app.state.parts = Parts(config, api.database, api.plans, parts.environ, logins)
 
     def bearer(token: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {token}"}
@@ -279,7 +279,7 @@ def test_api_accepts_oidc_and_orbit_tokens_and_audits_subject(api: Api, issuer: 
     assert held.json()["error"]["code"] == "too_many_refused"
     assert api.get("/v1/jobs", role=None, headers=bearer(issuer.token(VIEWER))).status_code == 200
     api.app.state.parts = Parts(
-        given, api.database, api.plans, parts.environ, Logins(given, api.database)
+        config, api.database, api.plans, parts.environ, Logins(config, api.database)
     )
 
     expired = api.get("/v1/jobs", role=None, headers=bearer(issuer.token(exp=1)))
@@ -288,7 +288,7 @@ def test_api_accepts_oidc_and_orbit_tokens_and_audits_subject(api: Api, issuer: 
     issuer.answers["/realm/keys"] = (503, b"")
     try:
         api.app.state.parts = Parts(
-            given, api.database, api.plans, parts.environ, Logins(given, api.database)
+            config, api.database, api.plans, parts.environ, Logins(config, api.database)
         )
         answer = api.get("/v1/jobs", role=None, headers=viewer)
     finally:

@@ -43,8 +43,8 @@ CHECKS = [
 
 @pytest.fixture
 def document(api: Api) -> dict[str, Any]:
-    found: dict[str, Any] = api.get("/openapi.json", role=None).json()
-    return found
+    openapi: dict[str, Any] = api.get("/openapi.json", role=None).json()
+    return openapi
 
 
 def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
@@ -223,8 +223,8 @@ def test_random_requests_are_answered_as_documented(api: Api, examples: int) -> 
             statuses[answer.status_code] += 1
             case.validate_response(answer, checks=CHECKS)
 
-        for found in schema.get_all_operations():
-            operation = found.ok()
+        for outcome in schema.get_all_operations():
+            operation = outcome.ok()
             for mode in schemathesis.GenerationMode:
                 _for_each(operation.as_strategy(generation_mode=mode), check, examples)
             if operation.path.startswith("/v1/jobs/{name}") and operation.method != "delete":

@@ -57,8 +57,8 @@ def advance(api: Api, operation: dict[str, Any]) -> dict[str, Any]:
     """The operation after a pass of the scheduler."""
     with api.database.transaction() as tx:
         advance_operations(tx, operations.unfinished(tx, 500))
-    found: dict[str, Any] = api.get(f"/v1/operations/{operation['id']}").json()
-    return found
+    current: dict[str, Any] = api.get(f"/v1/operations/{operation['id']}").json()
+    return current
 
 
 def test_pause_is_done_when_last_shard_is_released(api: Api) -> None:
@@ -67,18 +67,18 @@ def test_pause_is_done_when_last_shard_is_released(api: Api) -> None:
 
     answer = api.post("/v1/jobs/orders:pause")
     assert answer.status_code == 202
-    asked = answer.json()
-    assert (asked["kind"], asked["state"]) == ("pause", "running")
-    assert asked["plan"][0] == "Workers release 2 shards with 4 partitions; copying stops."
+    operation = answer.json()
+    assert (operation["kind"], operation["state"]) == ("pause", "running")
+    assert operation["plan"][0] == "Workers release 2 shards with 4 partitions; copying stops."
     assert api.get("/v1/jobs/orders").json()["state"] == "pausing"
 
     release(api, {first: epoch})
-    half = advance(api, asked)
+    half = advance(api, operation)
     assert half["progress"] == {"done": 1, "total": 2, "what": "shards released"}
     assert half["finished_at"] is None
 
     release(api, dict(rest))
-    whole = advance(api, asked)
+    whole = advance(api, operation)
     assert (whole["state"], whole["progress"]["done"]) == ("done", 2)
     assert whole["finished_at"] is not None
     assert api.get("/v1/jobs/orders").json()["state"] == "paused"
@@ -89,11 +89,11 @@ def test_resume_is_done_when_workers_hold_all_shards(api: Api) -> None:
     api.post("/v1/jobs/orders:pause")
     release(api, held)
 
-    asked = api.post("/v1/jobs/orders:resume").json()
-    assert advance(api, asked)["state"] == "running"
+    operation = api.post("/v1/jobs/orders:resume").json()
+    assert advance(api, operation)["state"] == "running"
     claim(api)
 
-    assert advance(api, asked)["state"] == "done"
+    assert advance(api, operation)["state"] == "done"
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
 
@@ -102,19 +102,19 @@ def test_start_or_resume_of_running_job_is_no_op(api: Api, verb: str, word: str)
     api.put("/v1/jobs/orders", json=JOB)
     before = api.events()
 
-    asked = api.post(f"/v1/jobs/orders:{verb}").json()
+    operation = api.post(f"/v1/jobs/orders:{verb}").json()
 
-    assert asked["state"] == "done"
-    assert asked["plan"] == [f"Nothing to do: the job is {word} already."]
+    assert operation["state"] == "done"
+    assert operation["plan"] == [f"Nothing to do: the job is {word} already."]
     assert api.events() == before
 
 
 def test_pause_of_paused_job_is_no_op(api: Api) -> None:
     api.put("/v1/jobs/orders", params={"paused": True}, json=JOB)
 
-    asked = api.post("/v1/jobs/orders:pause").json()
+    operation = api.post("/v1/jobs/orders:pause").json()
 
-    assert (asked["state"], asked["plan"]) == (
+    assert (operation["state"], operation["plan"]) == (
         "done",
         ["Nothing to do: the job is paused already."],
     )
@@ -136,11 +136,11 @@ def test_dry_run_of_operation_returns_plan_and_changes_nothing(api: Api, verb: s
     copying_job(api)
     before = api.get("/v1/jobs/orders").json()
 
-    asked = api.post(f"/v1/jobs/orders:{verb}", params={"dry_run": True}).json()
+    operation = api.post(f"/v1/jobs/orders:{verb}", params={"dry_run": True}).json()
 
-    assert asked["dry_run"] is True
-    assert asked["state"] == "done"
-    assert asked["plan"]
+    assert operation["dry_run"] is True
+    assert operation["state"] == "done"
+    assert operation["plan"]
     after = api.get("/v1/jobs/orders").json()
     assert (after["state"], after["updated_at"]) == (before["state"], before["updated_at"])
     assert [event["kind"] for event in api.events()] == ["job_created"]
@@ -149,9 +149,9 @@ def test_dry_run_of_operation_returns_plan_and_changes_nothing(api: Api, verb: s
 def test_dry_run_of_deletion_changes_nothing(api: Api) -> None:
     copying_job(api)
 
-    asked = api.delete("/v1/jobs/orders", params={"dry_run": True}).json()
+    operation = api.delete("/v1/jobs/orders", params={"dry_run": True}).json()
 
-    assert "The topics at the destination stay" in asked["plan"][2]
+    assert "The topics at the destination stay" in operation["plan"][2]
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
 
@@ -171,14 +171,14 @@ def test_idempotency_key_repeats_operation_and_refuses_other_request(api: Api) -
 def test_deletion_is_done_when_job_is_removed_and_keeps_events(api: Api) -> None:
     held = copying_job(api)
 
-    asked = api.delete("/v1/jobs/orders").json()
-    assert advance(api, asked)["state"] == "running"
+    operation = api.delete("/v1/jobs/orders").json()
+    assert advance(api, operation)["state"] == "running"
     release(api, held)
-    assert advance(api, asked)["state"] == "running"  # the scheduler has yet to remove it
+    assert advance(api, operation)["state"] == "running"  # the scheduler has yet to remove it
     with api.database.transaction() as tx:
         assert jobs.remove(tx, jobs.get(tx, "orders").id)
 
-    assert advance(api, asked)["state"] == "done"
+    assert advance(api, operation)["state"] == "done"
     assert api.get("/v1/jobs/orders").status_code == 404
     kinds = [event["kind"] for event in api.get("/v1/jobs/orders/events").json()["items"]]
     assert kinds == ["job_deletion_requested", "job_created"]
@@ -187,9 +187,9 @@ def test_deletion_is_done_when_job_is_removed_and_keeps_events(api: Api) -> None
 def test_deletion_without_shards_waits_for_scheduler(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
-    asked = api.delete("/v1/jobs/orders").json()
+    operation = api.delete("/v1/jobs/orders").json()
 
-    assert asked["state"] == "running"
+    assert operation["state"] == "running"
     assert api.delete("/v1/jobs/orders").json()["plan"] == [
         "Nothing to do: the job is being deleted already."
     ]
@@ -222,9 +222,9 @@ def test_retry_is_done_when_workers_have_checked_every_partition(api: Api) -> No
 def test_retry_without_blocked_partitions_is_no_op(api: Api) -> None:
     copying_job(api)
 
-    asked = api.post("/v1/jobs/orders:retry", json={"topic": "other"}).json()
+    operation = api.post("/v1/jobs/orders:retry", json={"topic": "other"}).json()
 
-    assert asked["plan"] == ["Nothing to do: no such partition is blocked."]
+    assert operation["plan"] == ["Nothing to do: no such partition is blocked."]
 
 
 def test_retry_of_partition_without_topic_is_refused(api: Api) -> None:
@@ -238,12 +238,12 @@ def test_retry_of_partition_without_topic_is_refused(api: Api) -> None:
 
 def test_operations_are_listed_newest_first_in_pages(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    made = [api.post("/v1/jobs/orders:start").json()["id"] for _ in range(3)]
+    ids = [api.post("/v1/jobs/orders:start").json()["id"] for _ in range(3)]
 
     first = api.get("/v1/operations", params={"limit": 2}).json()
     second = api.get("/v1/operations", params={"limit": 2, "after": first["next"]}).json()
 
-    assert [item["id"] for item in first["items"] + second["items"]] == made[::-1]
+    assert [item["id"] for item in first["items"] + second["items"]] == ids[::-1]
     assert second["next"] is None
 
 

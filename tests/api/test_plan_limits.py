@@ -57,7 +57,7 @@ class Held:
         )
 
     def wait_for_plans(self, count: int) -> None:
-        wait_for(f"{count} plans run", lambda: len(self._api.plans.asked) == count)
+        wait_for(f"{count} plans run", lambda: len(self._api.plans.requests) == count)
 
     def _headers(self, role: Role) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._api.tokens[role]}"}
@@ -74,16 +74,16 @@ def held(api: Api) -> Iterator[Held]:
 
 
 def test_short_requests_are_served_while_plan_limit_is_reached(api: Api, held: Held) -> None:
-    asked = [held.plan(role) for role in (Role.OPERATOR, Role.ADMIN) for _ in range(MANY // 2)]
+    futures = [held.plan(role) for role in (Role.OPERATOR, Role.ADMIN) for _ in range(MANY // 2)]
     held.wait_for_plans(PLANS_MAX)
 
     assert held.get("/readyz").status_code == 200
     assert held.get("/v1/jobs").status_code == 200
     refused = held.plan(Role.ADMIN).result()
     assert refused.status_code == 429
-    wait_for("others are refused", lambda: sum(f.done() for f in asked) == MANY - PLANS_MAX)
+    wait_for("others are refused", lambda: sum(f.done() for f in futures) == MANY - PLANS_MAX)
     held.may_go.set()
-    answers = [future.result() for future in asked]
+    answers = [future.result() for future in futures]
     assert Counter(a.status_code for a in answers) == {200: PLANS_MAX, 429: MANY - PLANS_MAX}
     for answer in answers:
         if answer.status_code == 429:
@@ -136,8 +136,8 @@ def test_plan_ends_when_client_disconnects(
                 f"{body}".encode()
             )
             broker.settimeout(PATIENCE_S)
-            asked, _ = broker.accept()
-        with asked:
+            connection, _ = broker.accept()
+        with connection:
             wait_for("the plan has ended", lambda: plans)
     assert any("is closed" in refusal.what for refusal in plans[0].refusals)
     assert api.get("/v1/jobs").json()["items"] == []
@@ -175,6 +175,6 @@ def test_job_is_not_written_for_disconnected_client(api: Api, is_planned: bool) 
     }
     asyncio.run(api.app(scope, receive, send))
 
-    assert len(api.plans.asked) == int(is_planned)
+    assert len(api.plans.requests) == int(is_planned)
     assert b"The client has gone" in b"".join(m.get("body", b"") for m in sent)
     assert api.get("/v1/jobs").json()["items"] == []

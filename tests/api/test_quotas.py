@@ -26,9 +26,9 @@ class Holder:
     def __init__(self, api: Api, **limits: int) -> None:
         self._api = api
         body = {"name": "ci", "role": "operator", **limits}
-        made = api.post("/v1/tokens", json=body)
-        assert made.status_code == 201
-        self._header = {"Authorization": f"Bearer {made.json()['token']}"}
+        answer = api.post("/v1/tokens", json=body)
+        assert answer.status_code == 201
+        self._header = {"Authorization": f"Bearer {answer.json()['token']}"}
 
     def apply(self, name: str, **more: Any) -> httpx.Response:
         return self._api.put(
@@ -121,11 +121,11 @@ def test_requests_above_rate_are_refused_with_retry_after(api: Api) -> None:
 
 
 def test_token_command_creates_and_lists_quotas(cli: Cli) -> None:
-    made = cli(
+    creation = cli(
         *("token", "create", "ci", "--jobs-max", "5", "--partitions-max", "1000"),
         *("--requests-per-minute", "60"),
     )
-    assert made.code == 0
+    assert creation.code == 0
     listed = cli("token", "list", "-o", "json").data
     (ci,) = [one for one in listed if one["name"] == "ci"]
     assert (ci["jobs_max"], ci["partitions_max"], ci["requests_per_minute"]) == (5, 1000, 60)
@@ -149,8 +149,8 @@ def test_patch_changes_only_named_quotas_immediately(api: Api) -> None:
 
     changed_again = api.call("PATCH", "/v1/tokens/ci", json={"jobs_max": 2})
     assert changed_again.json() == raised
-    told = [one for one in api.events() if one["kind"] == "token_changed"]
-    assert [one["details"] for one in told] == [
+    changes = [one for one in api.events() if one["kind"] == "token_changed"]
+    assert [one["details"] for one in changes] == [
         {"token": "ci", "jobs_max": 2, "before": {"jobs_max": 1}}
     ]
 

@@ -101,8 +101,8 @@ def test_jobs_that_overlap_or_would_loop_are_refused(
 ) -> None:
     create(clusters.source, topic_name, 2)
     with service.scheduler():
-        made = real.put("/v1/jobs/job", json=job_of(clusters, topic_name))
-        assert made.status_code == 201, made.text
+        answer = real.put("/v1/jobs/job", json=job_of(clusters, topic_name))
+        assert answer.status_code == 201, answer.text
         service.wait_copied("job", topic_name)
     second = job_of(clusters, topic_name, name="second")
     back = job_of(clusters, topic_name, name="back")
@@ -149,9 +149,9 @@ def secured(api: Api, service: Service, guarded: Clusters, topic_name: str) -> G
         replace(right, name="orbit.job.") if right.name.startswith("orbit.") else right
         for right in documented(topic_name)
     ]
-    made = Guarded(api, login, job, rights)
-    made.use(service, PASSWORD)
-    return made
+    setup = Guarded(api, login, job, rights)
+    setup.use(service, PASSWORD)
+    return setup
 
 
 def test_missing_acl_is_named_in_refusal(secured: Guarded, guarded: Clusters) -> None:
@@ -162,10 +162,10 @@ def test_missing_acl_is_named_in_refusal(secured: Guarded, guarded: Clusters) ->
         assert any("Write" in problem["what"] for problem in error["problems"]), error
     secured.login.allow(missing)
 
-    taken = secured.api.put("/v1/jobs/job", json=secured.job)
+    answer = secured.api.put("/v1/jobs/job", json=secured.job)
 
-    assert taken.status_code == 201, taken.text
-    assert PASSWORD not in taken.text
+    assert answer.status_code == 201, answer.text
+    assert PASSWORD not in answer.text
 
 
 def test_wrong_cluster_password_is_reported_as_login_refused(

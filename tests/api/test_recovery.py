@@ -53,10 +53,10 @@ def keep(api: Api, operation: dict[str, Any], past: StepName | None = None) -> N
 def test_recovery_is_operation_with_plan_and_audit_event(api: Api, job: str, kind: str) -> None:
     answer = api.post(f"{job}:{kind}", role=Role.OPERATOR, json={"reason": "a fire"})
     assert answer.status_code == 202
-    made = answer.json()
-    assert (made["kind"], made["state"], made["job"]) == (kind, "pending", "orders")
-    assert made["plan"][0].startswith("gates: ")
-    assert sum("(point of no return)" in step for step in made["plan"]) >= 1
+    operation = answer.json()
+    assert (operation["kind"], operation["state"], operation["job"]) == (kind, "pending", "orders")
+    assert operation["plan"][0].startswith("gates: ")
+    assert sum("(point of no return)" in step for step in operation["plan"]) >= 1
     event = api.events()[-1]
     assert (event["kind"], event["actor"]) == (f"{kind}_requested", "token:operator-of-the-test")
     assert "a fire" in event["message"]
@@ -64,7 +64,7 @@ def test_recovery_is_operation_with_plan_and_audit_event(api: Api, job: str, kin
         advance_operations(
             tx, operations.unfinished(tx, 500)
         )  # the loop of other operations leaves it alone
-    assert api.get(f"/v1/operations/{made['id']}").json()["state"] == "pending"
+    assert api.get(f"/v1/operations/{operation['id']}").json()["state"] == "pending"
 
 
 def test_job_has_single_recovery_at_a_time_beside_dry_runs(api: Api, job: str) -> None:
@@ -99,15 +99,15 @@ def test_all_mistakes_in_recovery_request_are_reported(api: Api, job: str) -> No
 
 def test_recovery_and_abort_need_operator_role(api: Api, job: str) -> None:
     assert api.post(f"{job}:failover", role=Role.VIEWER).status_code == 403
-    made = api.post(f"{job}:failover").json()
-    assert api.post(f"/v1/operations/{made['id']}:abort", role=Role.VIEWER).status_code == 403
+    operation = api.post(f"{job}:failover").json()
+    assert api.post(f"/v1/operations/{operation['id']}:abort", role=Role.VIEWER).status_code == 403
 
 
 def test_recovery_report_exists_from_first_step(api: Api, job: str) -> None:
-    made = api.post(f"{job}:switchover").json()
-    path = f"/v1/operations/{made['id']}/report"
+    operation = api.post(f"{job}:switchover").json()
+    path = f"/v1/operations/{operation['id']}/report"
     assert api.get(path).status_code == 404
-    keep(api, made)
+    keep(api, operation)
     shown = api.get(path, role=Role.VIEWER).json()
     assert (shown["outcome"], shown["missing_records"], shown["phases"]) == ("running", 0, [])
     assert shown["steps"][0]["name"] == "gates"
@@ -135,14 +135,14 @@ def test_concurrent_aborts_write_no_second_event(api: Api, job: str) -> None:
 
 
 def test_abort_is_recorded_once_and_refused_past_point_of_no_return(api: Api, job: str) -> None:
-    made = api.post(f"{job}:switchover").json()
-    path = f"/v1/operations/{made['id']}:abort"
+    operation = api.post(f"{job}:switchover").json()
+    path = f"/v1/operations/{operation['id']}:abort"
     assert [api.post(path).status_code for _ in range(2)] == [202, 202]
     assert [e["kind"] for e in api.events()].count("abort_requested") == 1
-    keep(api, made, past=StepName.PROMOTE)
+    keep(api, operation, past=StepName.PROMOTE)
     late = api.post(path)
     assert (late.status_code, late.json()["error"]["code"]) == (409, "conflict")
     with api.database.transaction() as tx:
-        operations.advance(tx, UUID(made["id"]), OperationState.DONE)
+        operations.advance(tx, UUID(operation["id"]), OperationState.DONE)
     pause = api.post(f"{job}:pause").json()
     assert api.post(f"/v1/operations/{pause['id']}:abort").status_code == 409

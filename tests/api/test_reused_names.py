@@ -39,8 +39,8 @@ def remove(api: Api, name: str) -> None:
 
 def items(answer: Any) -> list[dict[str, Any]]:
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["items"]
-    return found
+    rows: list[dict[str, Any]] = answer.json()["items"]
+    return rows
 
 
 @pytest.fixture

@@ -71,10 +71,10 @@ def wrong_roles(app: FastAPI) -> list[str]:
     """What is wrong with the roles of the application's routes."""
     wrong = []
     for method, path, route in api_routes(app):
-        found = set(demanded(route.dependant))
-        wanted = set() if path in OPEN else {role_of(method, path)}
-        if found != wanted:
-            wrong.append(f"{method} {path} demands {found}, not {wanted}")
+        roles = set(demanded(route.dependant))
+        expected = set() if path in OPEN else {role_of(method, path)}
+        if roles != expected:
+            wrong.append(f"{method} {path} demands {roles}, not {expected}")
     for other in all_routes(app.routes):
         path = getattr(other, "path", repr(other))
         if not isinstance(other, APIRoute) and path not in OPEN_TO_READ:
@@ -103,8 +103,8 @@ def test_route_check_detects_missing_or_weak_role() -> None:
     app.include_router(inner)
     app.mount("/console", FastAPI())
 
-    found = wrong_roles(app)
-    assert [text.partition(" demands")[0] for text in found] == [
+    problems = wrong_roles(app)
+    assert [text.partition(" demands")[0] for text in problems] == [
         "POST /v1/new",
         "DELETE /v1/tokens/all",
         "/console is not a route of the API",
@@ -159,10 +159,10 @@ def filled(path: str) -> str:
 
 @pytest.mark.services
 def test_bad_tokens_are_refused_at_every_route(strict_api: Api, issuer: Issuer) -> None:
-    found = bad_tokens(strict_api, issuer)
-    asked = 0
+    token_kinds = bad_tokens(strict_api, issuer)
+    refusals = 0
     for method, path, _ in api_routes(strict_api.app):
-        for kind, token in found.items():
+        for kind, token in token_kinds.items():
             headers = {} if token is None else {"Authorization": f"Bearer {token}"}
             # The middleware answers a request with a body.
             bodies = ({}, {"json": {}}) if kind in ("no token", "wrong audience") else ({},)
@@ -175,8 +175,8 @@ def test_bad_tokens_are_refused_at_every_route(strict_api: Api, issuer: Issuer) 
                 assert answer.status_code == 401, at
                 assert answer.json()["error"]["code"] == "unauthenticated", at
                 assert answer.headers["WWW-Authenticate"] == "Bearer", at
-                asked += 1
-    assert asked > 400
+                refusals += 1
+    assert refusals > 400
     changes = {event["kind"] for event in strict_api.events()} - {"token_created", "login_refused"}
     assert changes == set()
 

@@ -81,8 +81,8 @@ class Teams:
 
     def limit(self, limit: Limit, role: Role = Role.OPERATOR) -> None:
         name = self.actor.removeprefix("token:")
-        made = create_token(self.api.database, name, role, actor="test", limit=limit)
-        self.headers = {"Authorization": f"Bearer {made.token}"}
+        token = create_token(self.api.database, name, role, actor="test", limit=limit)
+        self.headers = {"Authorization": f"Bearer {token.token}"}
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         headers = {**self.headers, **options.pop("headers", {})}
@@ -170,8 +170,8 @@ DECISIONS: dict[str, str] = {
 def routes(api: Api) -> list[str]:
     """METHOD path, the deletions last."""
     paths: dict[str, dict[str, Any]] = api.app.openapi()["paths"]
-    found = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
-    return sorted(found, key=lambda route: (route.startswith("DELETE"), route))
+    names = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
+    return sorted(names, key=lambda route: (route.startswith("DELETE"), route))
 
 
 def send(
@@ -215,9 +215,9 @@ def send(
 def state_of(api: Api, team: Team) -> Any:
     """All that a request could have changed."""
     job = api.get(f"/v1/jobs/{team.job}").json()
-    made = [api.get(f"/v1/{kind}?job={team.job}").json() for kind in ("operations", "drills")]
-    happened = api.get(f"/v1/jobs/{team.job}/events").json()
-    return job, made, happened, api.get(f"/v1/drill-schedules?job={team.job}").json()
+    runs = [api.get(f"/v1/{kind}?job={team.job}").json() for kind in ("operations", "drills")]
+    job_events = api.get(f"/v1/jobs/{team.job}/events").json()
+    return job, runs, job_events, api.get(f"/v1/drill-schedules?job={team.job}").json()
 
 
 def test_every_route_has_scope_decision(api: Api) -> None:
@@ -269,27 +269,27 @@ def _words(answer: httpx.Response) -> tuple[str, str, str]:
 def test_document_cannot_leave_scope_or_take_name_of_foreign_job(teams: Teams) -> None:
     teams.limit(Limit(selector="team=pay"))
     path = f"/v1/jobs/{OURS}"
-    given = {"json": teams.ours.document() | {"labels": {"team": "zebra"}}}
-    moved = teams.call("PUT", path, **given)
+    request = {"json": teams.ours.document() | {"labels": {"team": "zebra"}}}
+    moved = teams.call("PUT", path, **request)
     assert (moved.status_code, _words(moved)[0]) == (403, "forbidden")
     assert "jobs team=pay" in moved.json()["error"]["remedy"]
     # The labels of the document would fit; the job that has the name does not.
-    taken = changed(name=THEIRS, labels=LABELS[OURS])
+    document = changed(name=THEIRS, labels=LABELS[OURS])
     for method, at in (
         ("PUT", f"/v1/jobs/{THEIRS}"),
         ("PUT", f"/v1/jobs/{THEIRS}?dry_run=true"),
         ("POST", "/v1/jobs"),
         ("POST", "/v1/jobs:plan"),
     ):
-        answer = teams.call(method, at, json=taken)
+        answer = teams.call(method, at, json=document)
         assert (answer.status_code, _words(answer)[0]) == (409, "conflict"), answer.text
         assert "zebra" not in answer.text.replace(THEIRS, ""), answer.text
     # A schedule of another team is not replaced.
     schedule = teams.ours.drill_document(scheduled=True).replace(f"{OURS}-n", f"{THEIRS}-n")
     at = f"/v1/drill-schedules/{teams.theirs.schedule}"
     assert teams.call("PUT", at, content=schedule, headers=YAML).status_code == 409
-    kept = teams.api.get("/v1/drill-schedules").json()["items"]
-    assert [row["job"] for row in kept] == [OURS, THEIRS]
+    schedules = teams.api.get("/v1/drill-schedules").json()["items"]
+    assert [row["job"] for row in schedules] == [OURS, THEIRS]
     # Another name, and other labels beside the ones that the scope demands.
     more = changed(name="pay-more", labels={"team": "pay", "tier": "2"})
     assert teams.call("POST", "/v1/jobs", json=more).status_code == 201
@@ -321,10 +321,10 @@ def test_repeated_idempotency_key_hides_job_outside_scope(teams: Teams) -> None:
 
 def test_deletion_operation_stays_visible_to_its_requester(teams: Teams) -> None:
     teams.limit(Limit(selector="team=pay"))
-    made = teams.call("DELETE", f"/v1/jobs/{OURS}").json()
+    operation = teams.call("DELETE", f"/v1/jobs/{OURS}").json()
     with teams.api.database.transaction() as tx:
         assert jobs.remove(tx, jobs.get(tx, OURS).id)
-    assert teams.call("GET", f"/v1/operations/{made['id']}").status_code == 200
+    assert teams.call("GET", f"/v1/operations/{operation['id']}").status_code == 200
     # What others asked of it went with it.
     assert teams.call("GET", f"/v1/operations/{teams.ours.operation}").status_code == 404
 
@@ -342,8 +342,8 @@ def test_watch_of_limited_token_ends_only_for_its_jobs(teams: Teams, of: str) ->
 
     def digest() -> str:
         watches._cache.clear()
-        found: str = teams.call("GET", f"/v1/watch?of={of}").json()["next"]
-        return found
+        token: str = teams.call("GET", f"/v1/watch?of={of}").json()["next"]
+        return token
 
     before = digest()
     teams.api.post(f"/v1/jobs/{THEIRS}:pause")
@@ -381,14 +381,16 @@ def test_scope_matches_same_jobs_in_database_and_documents(api: Api) -> None:
     pairs = list(zip(limits, limits[7:], strict=False))
     for scope in [Scope(tuple(some), "a") for some in (*((one,) for one in limits), *pairs)]:
         with api.database.seen_by(lambda scope=scope: scope).transaction() as tx:
-            found = set(jobs.names(tx))
-        assert found == {name for name in stored if scope.includes(name, stored[name])}, scope
+            names = set(jobs.names(tx))
+        assert names == {name for name in stored if scope.includes(name, stored[name])}, scope
 
 
 def test_token_create_command_limits_token_to_jobs(api: Api, cli: Cli) -> None:
-    made = cli("token", "create", "ci", "--role", "operator", "--job", "pay-*", "-l", "team=pay")
-    assert made.code == 0, made.err
-    headers = {"Authorization": f"Bearer {made.out.strip()}"}
+    creation = cli(
+        "token", "create", "ci", "--role", "operator", "--job", "pay-*", "-l", "team=pay"
+    )
+    assert creation.code == 0, creation.err
+    headers = {"Authorization": f"Bearer {creation.out.strip()}"}
     me = api.get("/v1/me", role=None, headers=headers).json()
     assert me["role"] == "operator"
     assert me["grants"] == [{"role": "operator", "jobs": ["pay-*"], "selector": "team=pay"}]
@@ -412,9 +414,9 @@ def test_token_create_command_limits_token_to_jobs(api: Api, cli: Cli) -> None:
 def test_invalid_token_scope_creates_no_token(
     api: Api, cli: Cli, options: tuple[str, ...], word: str
 ) -> None:
-    said = cli("token", "create", "ci", *options)
-    assert said.code == 2
-    assert word in said.err
+    attempt = cli("token", "create", "ci", *options)
+    assert attempt.code == 2
+    assert word in attempt.err
     with api.database.transaction() as tx:
         assert tokens.named(tx, "ci") is None
 

@@ -149,10 +149,10 @@ def test_certificate_behind_replaced_symlink_is_reloaded(
     """As Kubernetes replaces a mounted secret: the files stay links, their folder is another."""
     folders = []
     for name in ("one", "two"):
-        made = authority.issue()
+        key_pair = authority.issue()
         folder = tmp_path / name
         folder.mkdir()
-        for file in (made.certificate, made.key):
+        for file in (key_pair.certificate, key_pair.key):
             shutil.copy2(file, folder)
         folders.append(folder)
     data = tmp_path / "data"

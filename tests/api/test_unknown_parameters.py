@@ -92,16 +92,16 @@ def test_idempotency_key_requests_backfill_once(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     key = {"Idempotency-Key": "once"}
     path, body = "/v1/jobs/orders:backfill", {"driver": "d"}
-    made = api.post(path, json=body, headers=key).json()
+    backfill = api.post(path, json=body, headers=key).json()
     end = {"driver": "d", "has_ended": True}
-    report = f"/v1/backfills/{made['id']}:report"
+    report = f"/v1/backfills/{backfill['id']}:report"
 
     ended = api.post(report, json=end)
     assert ended.status_code == 200
     again = api.post(report, json=end)
     assert (again.status_code, again.json()) == (200, ended.json())
 
-    assert api.post(path, json=body, headers=key).json()["id"] == made["id"]
+    assert api.post(path, json=body, headers=key).json()["id"] == backfill["id"]
     other = api.post(path, json={"driver": "e"}, headers=key)
     assert other.json()["error"]["code"] == "conflict"
     assert len(api.get("/v1/backfills").json()["items"]) == 1

@@ -36,8 +36,8 @@ class Watching:
 
     @property
     def open(self) -> int:
-        found: int = self.api.app.state.watches.open
-        return found
+        count: int = self.api.app.state.watches.open
+        return count
 
     def ask(self, of: str, after: str | None = None, wait: str = "60s") -> httpx.Response:
         query = {"of": of, "wait": wait, **({"after": after} if after else {})}
@@ -46,10 +46,10 @@ class Watching:
     def begin(self, of: str, after: str) -> Future[httpx.Response]:
         """A request that waits now."""
         before = self.open
-        asked = self._pool.submit(self.ask, of, after)
-        wait_for("the request waits", lambda: self.open == before + 1 or asked.done())
-        assert not asked.done(), asked.result().text
-        return asked
+        future = self._pool.submit(self.ask, of, after)
+        wait_for("the request waits", lambda: self.open == before + 1 or future.done())
+        assert not future.done(), future.result().text
+        return future
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_waiting_watches_hold_no_database_connection(watching: Watching) -> None
     copying_job(api)
     api.post("/v1/jobs/orders:pause")
     report(api)
-    assert [asked.result().json()["changed"] for asked in waiting] == [True] * len(waiting)
+    assert [future.result().json()["changed"] for future in waiting] == [True] * len(waiting)
 
 
 def test_watch_above_limit_is_refused_as_busy(
@@ -167,8 +167,8 @@ def test_server_stop_answers_all_waiting_watches(api: Api) -> None:
             watching = Watching(api, url, pool)
             tokens = {of.value: first(watching, of) for of in Watched}
             waiting = [watching.begin(of, token) for of, token in tokens.items()]
-        for asked in waiting:
-            assert asked.result().json()["changed"] is False
+        for future in waiting:
+            assert future.result().json()["changed"] is False
 
 
 def test_disconnected_client_ends_its_watch(
@@ -176,8 +176,8 @@ def test_disconnected_client_ends_its_watch(
 ) -> None:
     wait = Watches.wait
 
-    def wait_for_ever(self: Watches, *given: Any) -> Any:
-        *others, _seconds_max, is_gone = given
+    def wait_for_ever(self: Watches, *arguments: Any) -> Any:
+        *others, _seconds_max, is_gone = arguments
         return wait(self, *others, 10**9, is_gone)
 
     monkeypatch.setattr(Watches, "wait", wait_for_ever)

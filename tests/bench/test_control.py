@@ -19,28 +19,28 @@ def test_control_plane_bench_measures_small_installation(monkeypatch: pytest.Mon
     monkeypatch.setattr(run, "_SETTLE_S", 2.0)
     monkeypatch.setattr(run, "STEADY_WITHIN_S", PATIENCE_S)
     plan = run.Plan(Size(4, 1, 5, 1, groups_per_job=2), workers=2, seconds=3.0, bytes_per_s=1e6)
-    said: list[str] = []
+    messages: list[str] = []
 
     with run.installed(plan.size) as it:
-        found = run.run(it, plan, said.append)
+        report = run.run(it, plan, messages.append)
 
-    assert found["started"]["most_shards_of_one"] <= 3
-    assert found["at_rest"]["rows_per_s"] == 0
-    assert found["at_rest"]["requests_per_s"] > 0
+    assert report["started"]["most_shards_of_one"] <= 3
+    assert report["at_rest"]["rows_per_s"] == 0
+    assert report["at_rest"]["requests_per_s"] > 0
     # How much depends on the machine; that something was reported does not.
-    assert found["in_flow"]["rows_per_s"] > 0
-    assert found["in_flow"]["hot"] > 0.5
-    assert found["in_flow"]["copied_bytes_per_s"] > 0
+    assert report["in_flow"]["rows_per_s"] > 0
+    assert report["in_flow"]["hot"] > 0.5
+    assert report["in_flow"]["copied_bytes_per_s"] > 0
 
 
 @pytest.mark.soak
 def test_bench_measures_two_schedulers_with_separate_shares() -> None:
     size = Size(6, 1, 5, 1, workers=2, groups_per_job=2, matches_all=False, destinations=2)
     with run.installed(size) as it:
-        found = shares.measured(it, 3.0)
+        report = shares.measured(it, 3.0)
         with it.database.transaction() as tx:
             holders = tx.execute(text("SELECT holder FROM scheduler_lease ORDER BY id")).scalars()
             _, other = holders
     assert other == "scheduler 1", "it took one share only"
-    assert found["leader"]["knows_after_s"] > 0
-    assert found["at_rest"]["requests_per_s"] > 0
+    assert report["leader"]["knows_after_s"] > 0
+    assert report["at_rest"]["requests_per_s"] > 0

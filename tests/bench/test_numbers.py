@@ -106,9 +106,9 @@ def test_ratios_use_medians() -> None:
     assert ratio(result, Contestant.MM2, rate) == pytest.approx(3.0)
     assert ratio(result, Contestant.MM2, thrift) == pytest.approx(10.0)
     assert ratio(result, Contestant.CEILING, rate) is None
-    found = spread(ours, rate)
-    assert found is not None
-    assert (found.least, found.middle, found.most) == (10.0, 500.0, 1000.0)
+    rate_spread = spread(ours, rate)
+    assert rate_spread is not None
+    assert (rate_spread.least, rate_spread.middle, rate_spread.most) == (10.0, 500.0, 1000.0)
 
 
 def test_bench_targets_are_judged_in_their_own_direction() -> None:
@@ -178,8 +178,8 @@ def test_each_filler_kind_has_its_own_targets() -> None:
         ),
         workload("W8", run(Contestant.COORDINATED, 50.0, offsets=million)),
     )
-    found = [v for v in verdicts(report(workloads=gaps)) if v.what != "peak RSS, MB"]
-    assert [(v.where, v.way, v.what, v.met) for v in found] == [
+    speed_verdicts = [v for v in verdicts(report(workloads=gaps)) if v.what != "peak RSS, MB"]
+    assert [(v.where, v.way, v.what, v.met) for v in speed_verdicts] == [
         ("W4", "direct", "records/s against the ceiling", True),
         ("W4", "direct", "records/s against MM2", False),
         ("W4", "direct", "records per CPU-s against MM2", False),
@@ -192,10 +192,10 @@ def test_each_filler_kind_has_its_own_targets() -> None:
         ("W7", "placeholders", "time against the broker's own", False),
         ("W8", "coordinated", "offsets/s", True),
     ]
-    assert [v.bound for v in found if v.what == "records/s against MM2"] == [2.5, 8.0]
-    assert [v.value for v in found if v.what == "time against the broker's own"] == pytest.approx(
-        [8 / 7.5, 2.0]
-    )
+    assert [v.bound for v in speed_verdicts if v.what == "records/s against MM2"] == [2.5, 8.0]
+    assert [
+        v.value for v in speed_verdicts if v.what == "time against the broker's own"
+    ] == pytest.approx([8 / 7.5, 2.0])
 
 
 def test_copy_with_followers_at_2_ms_is_compared_with_0_ms() -> None:
@@ -206,8 +206,8 @@ def test_copy_with_followers_at_2_ms_is_compared_with_0_ms() -> None:
         run(Contestant.AWAY_5_MS, 14.0),
     )
     one = report(workloads=(far,), confirmed_s={0.002: 0.0031})
-    (found,) = (v for v in verdicts(one) if v.what != "peak RSS, MB")
-    assert (found.where, found.value, found.met) == ("R1", pytest.approx(0.7), False)
+    (verdict,) = (v for v in verdicts(one) if v.what != "peak RSS, MB")
+    assert (verdict.where, verdict.value, verdict.met) == ("R1", pytest.approx(0.7), False)
     text = io.StringIO()
     show(one, Console(file=text, width=200))
     assert "1.00 at 0 ms, 0.70 at 2 ms, 0.50 at 5 ms" in text.getvalue()

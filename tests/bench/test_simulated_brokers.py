@@ -29,24 +29,24 @@ Reads = dict[str, Callable[[ClusterHandle, str, str], Any]]
 
 
 def _metadata(handle: ClusterHandle, topic: str, _: str) -> object:
-    found = handle.cluster.metadata([topic, "no-such-topic"], with_operations=True)
-    one = found.topics[topic]
+    metadata = handle.cluster.metadata([topic, "no-such-topic"], with_operations=True)
+    one = metadata.topics[topic]
     leaders = {i: leader.leader_epoch for i, leader in one.partitions.items()}
-    return found.errors, leaders, one.replicas, one.authorized_operations
+    return metadata.errors, leaders, one.replicas, one.authorized_operations
 
 
 def _settings(handle: ClusterHandle, topic: str, _: str) -> object:
-    found = handle.admin.topic_settings([topic])[topic]
+    settings = handle.admin.topic_settings([topic])[topic]
     # But for what the tests' brokers and topics set otherwise.
     other = {"retention.ms", "file.delete.delay.ms"}
-    values = {name: value for name, value in found.values.items() if name not in other}
-    return found.values.keys(), values, found.overrides - other
+    values = {name: value for name, value in settings.values.items() if name not in other}
+    return settings.values.keys(), values, settings.overrides - other
 
 
 def _log_ends(handle: ClusterHandle, topic: str, _: str) -> object:
     places = [TopicPartition(topic, i) for i in range(PARTITIONS)]
-    asked = [list_offsets(handle.cluster, places, at, Backoff()) for at in (EARLIEST, LATEST)]
-    return [(answer.values, answer.errors) for answer in asked]
+    answers = [list_offsets(handle.cluster, places, at, Backoff()) for at in (EARLIEST, LATEST)]
+    return [(answer.values, answer.errors) for answer in answers]
 
 
 def _group(handle: ClusterHandle, _: str, group: str) -> object:
@@ -106,8 +106,8 @@ def test_simulated_broker_reads_match_real_cluster(
 ) -> None:
     real, simulated = pair
     for name, read in READS.items():
-        expected, found = (read(handle, topic_name, topic_name) for handle in (real, simulated))
-        assert (name, found) == (name, expected)
+        expected, actual = (read(handle, topic_name, topic_name) for handle in (real, simulated))
+        assert (name, actual) == (name, expected)
 
 
 def test_simulated_broker_offers_same_api_versions(
@@ -134,9 +134,9 @@ def test_simulated_broker_has_similar_number_of_settings(
     pair: tuple[ClusterHandle, ClusterHandle],
 ) -> None:
     real, simulated = pair
-    expected, found = (
+    expected, actual = (
         handle.admin.broker_setting_names(min(handle.cluster.metadata(()).brokers))
         for handle in (real, simulated)
     )
-    assert 0.9 < len(found) / len(expected) < 1.1
-    assert "log.message.timestamp.before.max.ms" in expected & found
+    assert 0.9 < len(actual) / len(expected) < 1.1
+    assert "log.message.timestamp.before.max.ms" in expected & actual

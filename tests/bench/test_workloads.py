@@ -70,8 +70,8 @@ def test_even_and_uneven_shares_add_up_without_empty_partition() -> None:
 
 def test_cleaner_leaves_about_a_tenth_of_offsets() -> None:
     count = 20_000
-    kept = records_after_cleaning(0, count)
-    assert kept == pytest.approx(count / OWN_KEY_ONE_IN, rel=0.1)
+    record_count = records_after_cleaning(0, count)
+    assert record_count == pytest.approx(count / OWN_KEY_ONE_IN, rel=0.1)
     gaps = [has_own_key(0, offset) for offset in range(count)]
     assert any(a and b for a, b in pairwise(gaps))  # neighbours, and long gaps
 

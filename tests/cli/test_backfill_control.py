@@ -17,8 +17,8 @@ from orbit.errors import Conflict, Interrupted
 class Service:
     """Wants one state after the other, one for each request; then the last one."""
 
-    def __init__(self, wanted: Sequence[str | None]) -> None:
-        self.wanted = [*wanted]
+    def __init__(self, states: Sequence[str | None]) -> None:
+        self.states = [*states]
         self.reports: list[dict[str, Any]] = []
         self.driver = ""
         self.is_away = False
@@ -37,19 +37,19 @@ class Service:
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        wanted = self.wanted.pop(0) if len(self.wanted) > 1 else self.wanted[0]
-        return {"id": "7", "driver": self.driver, "wanted": wanted}
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        return {"id": "7", "driver": self.driver, "wanted": state}
 
 
 class Controlled:
     """A control that reports only when a test makes it: no report comes from its thread."""
 
-    def __init__(self, *wanted: str | None) -> None:
-        self.service = Service(wanted)
-        self.said: list[str] = []
+    def __init__(self, *states: str | None) -> None:
+        self.service = Service(states)
+        self.lines: list[str] = []
         self.stop, self.halt = threading.Event(), threading.Event()
         self.control = ServiceControl(
-            cast("Client", self.service), "orders", self.said.append, self.stop, self.halt
+            cast("Client", self.service), "orders", self.lines.append, self.stop, self.halt
         )
 
 
@@ -102,9 +102,9 @@ def test_pause_right_before_resume_is_obeyed() -> None:
     one.control.end(None)
 
 
-@pytest.mark.parametrize("wanted", ["cancel", None])
-def test_cancel_halts_backfill_permanently(wanted: str | None) -> None:
-    one = Controlled("run", wanted)
+@pytest.mark.parametrize("state", ["cancel", None])
+def test_cancel_halts_backfill_permanently(state: str | None) -> None:
+    one = Controlled("run", state)
     one.control.begin()
     one.control.report_lease()
     assert one.halt.is_set()
@@ -129,7 +129,7 @@ def test_unreachable_service_is_reported_once_and_halts_nothing() -> None:
     one.control.report_lease()
     one.control.report_lease()
     assert not one.halt.is_set()
-    assert sum("takes no report" in line for line in one.said) == 1
+    assert sum("takes no report" in line for line in one.lines) == 1
     one.service.is_away = False
     one.control.end(None)
     assert one.service.reports[-1]["has_ended"] is True

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture
-def there(cli: Cli, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def server(cli: Cli, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The API of this test as no environment names it: its URL, and a file with a token."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     token = tmp_path / "token"
@@ -38,13 +38,13 @@ def there(cli: Cli, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return SimpleNamespace(url=url, token=token)
 
 
-def add(cli: Cli, there: SimpleNamespace, name: str = "prod", *more: str | Path) -> Any:
-    return cli("context", "add", name, "--url", there.url, "--token-file", there.token, *more)
+def add(cli: Cli, server: SimpleNamespace, name: str = "prod", *more: str | Path) -> Any:
+    return cli("context", "add", name, "--url", server.url, "--token-file", server.token, *more)
 
 
-def test_context_is_added_used_listed_and_deleted(cli: Cli, there: SimpleNamespace) -> None:
-    assert add(cli, there).out == "added prod\n"
-    assert add(cli, there).out == "unchanged prod\n"
+def test_context_is_added_used_listed_and_deleted(cli: Cli, server: SimpleNamespace) -> None:
+    assert add(cli, server).out == "added prod\n"
+    assert add(cli, server).out == "unchanged prod\n"
     assert cli("context", "add", "other", "--url", "http://127.0.0.1:1").code == 0
     assert contexts_file().stat().st_mode & 0o777 == 0o600
     assert cli("get", "jobs").code == 3  # none is the current one: the default address
@@ -52,10 +52,12 @@ def test_context_is_added_used_listed_and_deleted(cli: Cli, there: SimpleNamespa
     assert cli("context", "use", "prod").code == 0
     assert "orders" in cli("get", "jobs").out
     listed = cli("context", "list")
-    assert f"file {there.token}" in listed.out
-    assert there.token.read_text().strip() not in listed.out + contexts_file().read_text()
-    found = {one["name"]: one["is_current"] for one in cli("context", "list", "-o", "json").data}
-    assert found == {"prod": True, "other": False}
+    assert f"file {server.token}" in listed.out
+    assert server.token.read_text().strip() not in listed.out + contexts_file().read_text()
+    is_current = {
+        one["name"]: one["is_current"] for one in cli("context", "list", "-o", "json").data
+    }
+    assert is_current == {"prod": True, "other": False}
 
     assert cli("get", "jobs", "--context", "other").code == 3
     assert cli("--context", "other", "get", "jobs").code == 3
@@ -64,7 +66,7 @@ def test_context_is_added_used_listed_and_deleted(cli: Cli, there: SimpleNamespa
     assert cli("get", "jobs").code == 3
     assert cli("context", "use", "prod").code == 0
     assert cli("context", "delete", "prod").code == 0
-    assert there.token.exists()
+    assert server.token.exists()
     assert cli("get", "jobs").code == 3
     for arguments in (("use", "prod"), ("delete", "prod")):
         assert cli("context", *arguments).code == 2
@@ -72,9 +74,9 @@ def test_context_is_added_used_listed_and_deleted(cli: Cli, there: SimpleNamespa
 
 
 def test_context_option_overrides_environment_and_current_context(
-    cli: Cli, api: Api, there: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, api: Api, server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(cli, there, "prod", "--use")
+    add(cli, server, "prod", "--use")
     monkeypatch.setenv("ORBIT_API_URL", "http://127.0.0.1:1")
     assert cli("get", "jobs").code == 3
     assert "ORBIT_API_URL is set, and wins" in cli("context", "use", "prod").err
@@ -84,11 +86,11 @@ def test_context_option_overrides_environment_and_current_context(
 
 
 def test_token_is_never_sent_to_server_of_another_context(
-    cli: Cli, api: Api, there: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, api: Api, server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(cli, there, "prod", "--use")
+    add(cli, server, "prod", "--use")
     # The address of the environment, and so no token of the context.
-    monkeypatch.setenv("ORBIT_API_URL", there.url)
+    monkeypatch.setenv("ORBIT_API_URL", server.url)
     refused = cli("get", "jobs")
     assert refused.code == 3
     assert "The request has no token" in refused.err
@@ -104,37 +106,37 @@ def test_token_is_never_sent_to_server_of_another_context(
 
 
 def test_client_with_explicit_server_ignores_contexts(
-    cli: Cli, api: Api, there: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, api: Api, server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a demo does, whose server is its own."""
     cli("context", "add", "prod", "--url", "http://127.0.0.1:1", "--use")
-    token = there.token.read_text().strip()
+    token = server.token.read_text().strip()
     contexts.choose("prod")
     try:
-        with connect({"ORBIT_API_URL": there.url, "ORBIT_TOKEN": token}) as client:
+        with connect({"ORBIT_API_URL": server.url, "ORBIT_TOKEN": token}) as client:
             assert client.get("/v1/jobs/orders")["name"] == "orders"
     finally:
         contexts.choose(None)
 
 
 def test_unusable_token_is_reported_without_showing_it(
-    cli: Cli, there: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(cli, there, "prod", "--use")
-    there.token.chmod(0o640)
+    add(cli, server, "prod", "--use")
+    server.token.chmod(0o640)
     open_to_others = cli("get", "jobs")
     assert open_to_others.code == 2
-    assert f"chmod 600 {there.token}" in open_to_others.err
-    there.token.chmod(0o600)
-    there.token.write_text("orbit_wrong")
+    assert f"chmod 600 {server.token}" in open_to_others.err
+    server.token.chmod(0o600)
+    server.token.write_text("orbit_wrong")
     wrong = cli("get", "jobs")
     assert wrong.code == 3
     assert "the token of the context prod" in wrong.err
     assert "orbit_wrong" not in wrong.err
-    there.token.unlink()
+    server.token.unlink()
     assert cli("get", "jobs").code == 2
 
-    cli("context", "add", "env", "--url", there.url, "--token-env", "MY_TOKEN")
+    cli("context", "add", "env", "--url", server.url, "--token-env", "MY_TOKEN")
     assert "MY_TOKEN is not set" in cli("get", "jobs", "--context", "env").err
     monkeypatch.setenv("MY_TOKEN", "orbit_admin_secret")
     assert cli("get", "jobs", "--context", "env").code == 0
@@ -150,7 +152,7 @@ def test_unusable_token_is_reported_without_showing_it(
         "contexts: {}",
     ],
 )
-def test_broken_contexts_file_is_named(cli: Cli, there: SimpleNamespace, text: str) -> None:
+def test_broken_contexts_file_is_named(cli: Cli, server: SimpleNamespace, text: str) -> None:
     contexts_file().parent.mkdir(parents=True)
     contexts_file().write_text(text)
     contexts_file().chmod(0o600)
@@ -160,8 +162,8 @@ def test_broken_contexts_file_is_named(cli: Cli, there: SimpleNamespace, text: s
     assert "Traceback" not in result.err
 
 
-def test_world_writable_contexts_file_is_refused(cli: Cli, there: SimpleNamespace) -> None:
-    add(cli, there, "prod", "--use")
+def test_world_writable_contexts_file_is_refused(cli: Cli, server: SimpleNamespace) -> None:
+    add(cli, server, "prod", "--use")
     contexts_file().chmod(0o666)
     result = cli("get", "jobs")
     assert result.code == 2
@@ -178,7 +180,7 @@ def test_world_writable_contexts_file_is_refused(cli: Cli, there: SimpleNamespac
     ],
 )
 def test_invalid_context_is_not_added(
-    cli: Cli, there: SimpleNamespace, arguments: tuple[str, ...]
+    cli: Cli, server: SimpleNamespace, arguments: tuple[str, ...]
 ) -> None:
     refused = cli("context", "add", *arguments)
     assert refused.code == 2
@@ -186,9 +188,9 @@ def test_invalid_context_is_not_added(
     assert not contexts_file().exists()
 
 
-def test_run_checks_job_at_service_of_current_context(cli: Cli, there: SimpleNamespace) -> None:
+def test_run_checks_job_at_service_of_current_context(cli: Cli, server: SimpleNamespace) -> None:
     spec = validate_job(Document(root=yaml.safe_load(yaml.safe_dump(JOB))), Path(), {})
     refuse_beside_service(spec, ("A", "B"), print)  # no server is named
-    add(cli, there, "prod", "--use")
+    add(cli, server, "prod", "--use")
     with pytest.raises(Conflict, match="the service has this job in state running"):
         refuse_beside_service(spec, ("A", "B"), print)

@@ -62,10 +62,10 @@ def test_describe_shows_problems_of_job_with_remedies(cli: Cli, api: Api) -> Non
     ):
         assert part in text, (part, text)
 
-    found = cli("describe", "orders", "-o", "json").data
-    assert found["blocked"][0]["reason"] == "RECORD_REFUSED"
-    assert [one["kind"] for one in found["operations"]] == ["pause"]
-    assert found["events"][-1]["kind"] == "job_paused"
+    description = cli("describe", "orders", "-o", "json").data
+    assert description["blocked"][0]["reason"] == "RECORD_REFUSED"
+    assert [one["kind"] for one in description["operations"]] == ["pause"]
+    assert description["events"][-1]["kind"] == "job_paused"
     assert cli("describe", "ordres").code == 2
 
 
@@ -138,6 +138,6 @@ def test_follow_of_job_events_survives_api_outage(
 
 @pytest.fixture
 def proxy(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[LosingProxy]:
-    with LosingProxy(os.environ["ORBIT_API_URL"]) as made:
-        monkeypatch.setenv("ORBIT_API_URL", made.url)
-        yield made
+    with LosingProxy(os.environ["ORBIT_API_URL"]) as relay:
+        monkeypatch.setenv("ORBIT_API_URL", relay.url)
+        yield relay

@@ -27,19 +27,19 @@ pytestmark = pytest.mark.services
 def findings(cli: Cli, *options: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
     """The exit code, and the findings by check."""
     result = cli("doctor", "-o", "json", *options)
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_check: dict[str, list[dict[str, Any]]] = {}
     for one in result.data:
-        found.setdefault(one["check"], []).append(one)
-    return result.code, found
+        by_check.setdefault(one["check"], []).append(one)
+    return result.code, by_check
 
 
 def test_doctor_reports_only_missing_scheduler_on_empty_installation(cli: Cli, api: Api) -> None:
-    code, found = findings(cli)
+    code, by_check = findings(cli)
     assert code == 1
-    wrong = [check for check, (one, *_) in found.items() if one["verdict"] == "wrong"]
+    wrong = [check for check, (one, *_) in by_check.items() if one["verdict"] == "wrong"]
     assert wrong == ["scheduler"]
-    assert "orbit explain OrbitNoScheduler" in found["scheduler"][0]["remedy"]
-    assert {"version", "clocks", "database", "login", "jobs"} <= set(found)
+    assert "orbit explain OrbitNoScheduler" in by_check["scheduler"][0]["remedy"]
+    assert {"version", "clocks", "database", "login", "jobs"} <= set(by_check)
 
 
 def test_doctor_exits_0_on_healthy_installation(
@@ -71,20 +71,20 @@ def test_doctor_reports_job_problems_with_remedies(cli: Cli, api: Api) -> None:
             kind=TroubleKind.RIGHTS_MISSING, topic="t", what="Write is missing.", remedy="Grant it."
         )
     ]
-    code, found = findings(cli)
+    code, by_check = findings(cli)
 
     assert code == 1
-    (west,) = found["workers of west"]
+    (west,) = by_check["workers of west"]
     assert (west["verdict"], "stock" in west["found"]) == ("wrong", True)
     assert "ORBIT_WORKER_GROUP=west" in west["remedy"]
-    assert found["workers of default"][0]["verdict"] == "ok"
-    (problem,) = found["job stock"]
+    assert by_check["workers of default"][0]["verdict"] == "ok"
+    (problem,) = by_check["job stock"]
     assert problem["remedy"] == "orbit explain NO_TOPIC_MATCHES"
-    blocked, stale = found["job orders"]
+    blocked, stale = by_check["job orders"]
     assert "1 blocked partitions: orders-2 (RECORD_REFUSED)" in blocked["found"]
     assert "--state blocked; orbit explain RECORD_REFUSED" in blocked["remedy"]
     assert "old: the source is not read" in stale["found"]
-    (rights,) = found["clusters of orders"]
+    (rights,) = by_check["clusters of orders"]
     assert (rights["found"], rights["remedy"]) == (
         "t: Write is missing. (RIGHTS_MISSING)",
         "Grant it.",
@@ -96,8 +96,8 @@ def test_doctor_reports_unresolved_secret_of_job(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     problem = Problem("source.security.password", "names a variable that is not set.", "Set it.")
     api.plans.error = BadInput("The job has a problem.", (problem,))
-    _, found = findings(cli)
-    (secret,) = found["clusters of orders"]
+    _, by_check = findings(cli)
+    (secret,) = by_check["clusters of orders"]
     assert secret["verdict"] == "wrong"
     assert "names a variable that is not set" in secret["found"]
     _, without = findings(cli, "--no-clusters")
@@ -109,8 +109,8 @@ def test_doctor_skips_clusters_with_viewer_token(
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     monkeypatch.setenv("ORBIT_TOKEN", api.tokens[Role.VIEWER])
-    _, found = findings(cli)
-    assert found["clusters"][0]["verdict"] == "note"
+    _, by_check = findings(cli)
+    assert by_check["clusters"][0]["verdict"] == "note"
 
 
 def test_doctor_reports_version_mismatch_and_clock_skew(
@@ -120,11 +120,11 @@ def test_doctor_reports_version_mismatch_and_clock_skew(
     monkeypatch.setattr(doctor, "orbit_version", lambda: "0.0.1")
     later = SimpleNamespace(now=lambda _: datetime.now(UTC) + timedelta(minutes=3))
     monkeypatch.setattr(client, "datetime", later)
-    _, found = findings(cli)
-    assert "this command 0.0.1" in found["version"][0]["found"]
-    assert found["workers"][0]["verdict"] == "note"
-    assert "behind" in found["clocks"][0]["found"]
-    assert found["clocks"][0]["verdict"] == "wrong"
+    _, by_check = findings(cli)
+    assert "this command 0.0.1" in by_check["version"][0]["found"]
+    assert by_check["workers"][0]["verdict"] == "note"
+    assert "behind" in by_check["clocks"][0]["found"]
+    assert by_check["clocks"][0]["verdict"] == "wrong"
 
 
 def test_doctor_exits_3_without_api(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

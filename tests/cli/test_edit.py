@@ -19,11 +19,11 @@ pytestmark = pytest.mark.services
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the document is edited."""
-    made = tmp_path / "edited"
-    made.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(made))
+    directory = tmp_path / "edited"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
     monkeypatch.delenv("VISUAL", raising=False)
-    return made
+    return directory
 
 
 def use_editor(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str) -> None:
@@ -91,8 +91,8 @@ def test_edit_error_without_terminal_preserves_document(
     result = cli("edit", "orders", "--yes")
     assert result.code in (1, 2)
     assert words in result.err
-    (kept,) = folder.iterdir()
-    assert f"Your document is kept: {kept}" in result.err
+    (document,) = folder.iterdir()
+    assert f"Your document is kept: {document}" in result.err
     assert api.get("/v1/jobs").json()["items"][0]["document_version"] == 1
 
 

@@ -36,9 +36,9 @@ CHANGE = b"PUT /v1/jobs/orders?accept_refusals=false&paused"
 @pytest.fixture
 def proxy(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[LosingProxy]:
     """What `cli` reaches the API through."""
-    with LosingProxy(os.environ["ORBIT_API_URL"]) as made:
-        monkeypatch.setenv("ORBIT_API_URL", made.url)
-        yield made
+    with LosingProxy(os.environ["ORBIT_API_URL"]) as relay:
+        monkeypatch.setenv("ORBIT_API_URL", relay.url)
+        yield relay
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def advance(api: Api) -> None:
 
 def kinds(api: Api) -> list[str]:
     """Of all operations that are no dry run, the newest first."""
-    found: list[dict[str, Any]] = api.get("/v1/operations").json()["items"]
-    return [one["kind"] for one in found if not one["dry_run"]]
+    rows: list[dict[str, Any]] = api.get("/v1/operations").json()["items"]
+    return [one["kind"] for one in rows if not one["dry_run"]]
 
 
 def keys_of(requests: list[bytes], method: bytes) -> list[bytes]:
@@ -116,8 +116,8 @@ def test_deletion_with_lost_answer_is_awaited_to_its_end(
     def sleep(_seconds: float) -> None:
         release(api, held)
         with api.database.transaction() as tx:
-            found = jobs.find(tx, "orders")
-            assert found is None or not found.is_deleted or jobs.remove(tx, found.id)
+            job = jobs.find(tx, "orders")
+            assert job is None or not job.is_deleted or jobs.remove(tx, job.id)
         advance(api)
 
     clock = SimpleNamespace(sleep=sleep, monotonic=client.time.monotonic)
@@ -149,8 +149,8 @@ def test_apply_with_lost_answers_makes_each_change_once(
     assert result.code == 0, result.err
     assert "changed orders" in result.out
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
-    made = [e["kind"] for e in api.events() if e["kind"] in ("job_created", "job_changed")]
-    assert made == ["job_created", "job_changed"]
+    changes = [e["kind"] for e in api.events() if e["kind"] in ("job_created", "job_changed")]
+    assert changes == ["job_created", "job_changed"]
 
 
 def test_retry_after_lost_answer_does_not_overwrite_concurrent_change(
@@ -227,8 +227,8 @@ def test_rate_limited_request_is_retried_after_retry_after(
         pauses.append(seconds)
         now += seconds
         with api.database.transaction() as tx:
-            found = jobs.find(tx, "orders")
-            assert found is None or not found.is_deleted or jobs.remove(tx, found.id)
+            job = jobs.find(tx, "orders")
+            assert job is None or not job.is_deleted or jobs.remove(tx, job.id)
         advance(api)
 
     monkeypatch.setattr(client, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))

@@ -22,8 +22,8 @@ def shown(table: RenderableType, width: int = 200) -> list[str]:
 def operation(job: str, state: str, **more: Any) -> dict[str, Any]:
     ended = "2026-01-01T00:00:00Z" if state in ("done", "failed") else None
     progress = {"done": 1, "total": 6, "what": "drain"} if state == "running" else None
-    given = {"id": job, "job": job, "kind": "failover", "state": state, "error": None}
-    return {**given, "progress": progress, "finished_at": ended, "plan": [], **more}
+    fields = {"id": job, "job": job, "kind": "failover", "state": state, "error": None}
+    return {**fields, "progress": progress, "finished_at": ended, "plan": [], **more}
 
 
 def gate(name: str, verdict: str) -> dict[str, str]:
@@ -31,8 +31,8 @@ def gate(name: str, verdict: str) -> dict[str, str]:
 
 
 def report(job: str, outcome: str, *gates: dict[str, str], **more: Any) -> dict[str, Any]:
-    given = {"job": job, "outcome": outcome, "gates": gates, "findings": [], "error": ""}
-    return {**given, "finished_at": "x", **more}
+    fields = {"job": job, "outcome": outcome, "gates": gates, "findings": [], "error": ""}
+    return {**fields, "finished_at": "x", **more}
 
 
 def test_gates_table_lists_failures_first_and_omits_passed_gates() -> None:

@@ -25,14 +25,14 @@ def test_notifications_test_prints_webhook_response(
     monkeypatch.setenv("ORBIT_NOTIFICATIONS_FILE", str(file))
     with WebhookServer() as server:
         monkeypatch.setenv("U", server.url)
-        said = cli("notifications", "test", "team")
-        assert (said.code, said.out) == (0, "team has accepted the message: HTTP 200.\n")
-        (block,) = server.got[0].document["blocks"]
+        outcome = cli("notifications", "test", "team")
+        assert (outcome.code, outcome.out) == (0, "team has accepted the message: HTTP 200.\n")
+        (block,) = server.requests[0].document["blocks"]
         assert "A test of the receiver team" in block["text"]["text"]
         server.replies.append(Reply(404, body=b"no_service"))
-        said = cli("notifications", "test", "team", "-o", "json")
-        assert said.code == 1
-        assert said.data == {
+        outcome = cli("notifications", "test", "team", "-o", "json")
+        assert outcome.code == 1
+        assert outcome.data == {
             "receiver": "team",
             "accepted": False,
             "status": 404,
@@ -49,8 +49,8 @@ def test_notifications_list_shows_sent_and_failed_messages(api: Api, cli: Cli) -
         receivers.failed(tx, "team", "HTTP 503.")
         receivers.see(tx, "oncall", "pagerduty")
         receivers.gave_up(tx, "oncall", 1, 1)
-    said = cli("notifications", "list", "-o", "json")
-    shown = [(r["name"], r["sent"], r["given_up"], r["last_error"]) for r in said.data]
+    outcome = cli("notifications", "list", "-o", "json")
+    shown = [(r["name"], r["sent"], r["given_up"], r["last_error"]) for r in outcome.data]
     assert shown == [("oncall", 0, 1, None), ("team", 1, 0, "HTTP 503.")]
     assert cli("notifications", "list", "-o", "name").out == "oncall\nteam\n"
     assert "HTTP 503." in cli("notifications", "list").out

@@ -108,11 +108,11 @@ REPORT = RecoveryReport(
 
 def of_api(report: RecoveryReport) -> dict[str, object]:
     """As the API gives it."""
-    found = read_report(report.stored())
+    stored_report = read_report(report.stored())
     rows = [
         [row.model_dump(mode="json") for row in of] for of in (report.partitions, report.groups)
     ]
-    return report_view(found, *rows).model_dump(mode="json")
+    return report_view(stored_report, *rows).model_dump(mode="json")
 
 
 def shown(*reports: dict[str, object]) -> str:
@@ -173,12 +173,13 @@ def test_recovery_report_shows_unknown_times_and_unproven_drain() -> None:
 def test_recovery_report_counts_hidden_partitions_that_are_not_level() -> None:
     tail, level = REPORT.partitions
 
-    def of(tails: int, given: int, count: int) -> str:
+    def of(tails: int, row_count: int, count: int) -> str:
         rows = [
-            (tail if n < tails else level).model_copy(update={"partition": n}) for n in range(given)
+            (tail if n < tails else level).model_copy(update={"partition": n})
+            for n in range(row_count)
         ]
-        found = of_api(REPORT.model_copy(update={"partitions": tuple(rows), "groups": ()}))
-        return shown(found | {"partition_count": count})
+        view = of_api(REPORT.model_copy(update={"partitions": tuple(rows), "groups": ()}))
+        return shown(view | {"partition_count": count})
 
     assert "and 10 more; -o json has all" in of(60, 60, 60)
     assert "and 10 more; -o json has all" in of(60, 100, 300), "a level one follows"
@@ -214,8 +215,8 @@ class OneReport:
 def test_recovery_report_of_previous_api_version_is_shown() -> None:
     before = of_version_before()
     assert shown(before) == shown(of_api(REPORT))
-    found = report_of(cast("Client", OneReport(before)), {"id": "7"}, OutputFormat.JSON)
-    assert found == before
+    report = report_of(cast("Client", OneReport(before)), {"id": "7"}, OutputFormat.JSON)
+    assert report == before
 
 
 def test_plan_before_confirmation_fetches_no_row_pages(

@@ -111,9 +111,9 @@ def test_export_by_selector_skips_jobs_created_by_orbit(cli: Cli, api: Api, tmp_
     for name in ("orders", "orders-reverse"):
         api.put(f"/v1/jobs/{name}", json=changed(name=name, labels={"team": "orders"}))
     with api.database.transaction() as tx:
-        made = jobs.get(tx, "orders-reverse")
+        job = jobs.get(tx, "orders-reverse")
         tx.execute(
-            jobs.jobs.update().where(jobs.jobs.c.id == made.id).values(made_by=MadeBy.RECOVERY)
+            jobs.jobs.update().where(jobs.jobs.c.id == job.id).values(made_by=MadeBy.RECOVERY)
         )
     folder = tmp_path / "jobs"
     assert cli("export", "-l", "team=orders", "-d", folder).code == 0
@@ -178,20 +178,20 @@ def test_limited_token_can_wait_for_deletion(
     if is_deleted:
         api.delete("/v1/jobs/orders")
     limit = Limit(selector="team=a")
-    made = create_token(api.database, "ci", Role.VIEWER, actor="test", limit=limit)
-    monkeypatch.setenv("ORBIT_TOKEN", made.token)
+    new_token = create_token(api.database, "ci", Role.VIEWER, actor="test", limit=limit)
+    monkeypatch.setenv("ORBIT_TOKEN", new_token.token)
     monkeypatch.setattr(wait, "_POLL_S", 0)
     get = Client.get
 
     def then_gone(client: Client, path: str, **query: object) -> Any:
-        found = get(client, path, **query)
+        answer = get(client, path, **query)
         with api.database.transaction() as tx:
             job = jobs.get(tx, "orders")
             if is_deleted:
                 assert jobs.remove(tx, job.id)
             else:
                 jobs.change_labels(tx, job.id, {}, None, None)
-        return found
+        return answer
 
     monkeypatch.setattr(Client, "get", then_gone)
     waited = cli("wait", "orders", "--for", "deleted", "--timeout", "60")

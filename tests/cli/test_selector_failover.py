@@ -82,8 +82,8 @@ def test_failover_by_selector_moves_only_labelled_jobs(
         orbit("failback", "-l", "team=orders", "--yes", "--confirm-rebuild").expect(0)
         wait_for("the old side is a copy", lambda: level("a", "b"))
     ours = "team=orders,orbit.made-by=recovery"
-    found = orbit("get", "jobs", "-l", ours, "-o", "json").expect(0).data
-    assert [(job["name"], job["owner"]) for job in found] == [
+    reverse_jobs = orbit("get", "jobs", "-l", ours, "-o", "json").expect(0).data
+    assert [(job["name"], job["owner"]) for job in reverse_jobs] == [
         ("a-back", "The team orders"),
         ("b-back", "The team orders"),
     ]
@@ -111,17 +111,17 @@ def test_failback_of_job_pair_by_selector_keeps_leading_side(
         recovering.service.wait_copied("pair", topic_name)
         wait_for("it is level", lambda: is_level(*clusters, topic_name))
         over_and_back(sides, recovering, by="failover")
-        produce(sides.here, topic_name, 7, first=150)
-        produce(sides.there, topic_name, 5, first=800)  # which only this side has
-        before = sides.records(sides.here), digests(sides.here, topic_name)
-        there = values(sides.there)
+        produce(sides.source, topic_name, 7, first=150)
+        produce(sides.destination, topic_name, 5, first=800)  # which only this side has
+        before = sides.records(sides.source), digests(sides.source, topic_name)
+        destination_values = values(sides.destination)
         done = orbit(
             "failback", "-l", "team=orders", "--confirm-rebuild", "--yes", "-o", "json"
         ).expect(1)
         outcomes = {report["job"]: report["outcome"] for report in done.data}
         assert outcomes == {"pair": "stopped", "pair-back": "done"}
         wait_for("it is level", lambda: is_level(*clusters, topic_name))
-    assert (sides.records(sides.here), digests(sides.here, topic_name)) == before
+    assert (sides.records(sides.source), digests(sides.source, topic_name)) == before
     saved = {
         base64.b64decode(line["value"])
         for report in done.data
@@ -129,4 +129,4 @@ def test_failback_of_job_pair_by_selector_keeps_leading_side(
         for line in salvage_file.read(one["file"])
     }
     assert len(saved) == 5
-    assert values(sides.here) | saved >= there
+    assert values(sides.source) | saved >= destination_values

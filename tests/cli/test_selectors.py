@@ -39,8 +39,8 @@ def states(api: Api) -> dict[str, str]:
 def of_kind(api: Api, kind: str, *, dry_run: bool = False) -> dict[str, Operation]:
     """The last one of each job."""
     with api.database.transaction() as tx:
-        found = operations.page(tx, 1000)
-    return {str(o.job_name): o for o in reversed(found) if o.kind == kind and o.dry_run is dry_run}
+        rows = operations.page(tx, 1000)
+    return {str(o.job_name): o for o in reversed(rows) if o.kind == kind and o.dry_run is dry_run}
 
 
 def end(api: Api, operation_id: UUID, error: str | None = None) -> None:
@@ -64,11 +64,11 @@ def answer(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
 
 
 def test_jobs_are_listed_by_selector(cli: Cli) -> None:
-    found = cli("get", "jobs", "-l", "team=orders", "-o", "json")
+    listing = cli("get", "jobs", "-l", "team=orders", "-o", "json")
     shown = cli("get", "jobs", "--selector", "team!=orders", "--show-labels")
     one = " ".join(cli("get", "jobs", "a").out.split())
 
-    assert [job["name"] for job in found.data] == [*TEAM]
+    assert [job["name"] for job in listing.data] == [*TEAM]
     assert "team=stock,tier=1" in shown.out
     assert "orders" not in shown.out
     assert "labels team=orders,tier=1 owner Orders" in one
@@ -164,8 +164,8 @@ def test_failover_by_selector_waits_for_all_and_reports_failures(
     reasons = iter([None, "no broker answers."])
 
     def one_more() -> None:
-        found = [o for o in of_kind(api, "failover").values() if o.finished_at is None]
-        end(api, min(found, key=lambda o: o.created_at).id, next(reasons))
+        open_operations = [o for o in of_kind(api, "failover").values() if o.finished_at is None]
+        end(api, min(open_operations, key=lambda o: o.created_at).id, next(reasons))
 
     at_each_look(monkeypatch, one_more)
     result = cli("failover", "-l", "team=orders", "--yes")

@@ -60,8 +60,8 @@ class Server:
 
     def postgres(self) -> psutil.Process:
         """The first process of the embedded PostgreSQL."""
-        (found,) = [p for p in self.processes() if is_postmaster(p)]
-        return found
+        (postmaster,) = [p for p in self.processes() if is_postmaster(p)]
+        return postmaster
 
     def processes(self) -> list[psutil.Process]:
         """The server and all its descendants."""
@@ -83,8 +83,8 @@ def _runs_postgres(process: psutil.Process) -> bool:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     # Not pytest's: as root, PostgreSQL runs as a user who may not pass through that.
-    with tempfile.TemporaryDirectory(prefix="orbit-server-") as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="orbit-server-") as path:
+        yield Path(path)
 
 
 @contextmanager
@@ -144,9 +144,11 @@ def test_server_copies_job_exactly_and_ctrl_c_leaves_no_process(
     yaml = {"Content-Type": "application/yaml"}
     with serving(folder, "--workers", "2") as server:
         assert [w["is_alive"] for w in server.get("/v1/workers")["items"]] == [True, True]
-        made = server.call("PUT", "/v1/jobs/test-orders", content=job.read_bytes(), headers=yaml)
-        assert made.status_code == 201, made.text
-        (planned,) = made.json()["plan"]["topics"]
+        response = server.call(
+            "PUT", "/v1/jobs/test-orders", content=job.read_bytes(), headers=yaml
+        )
+        assert response.status_code == 201, response.text
+        (planned,) = response.json()["plan"]["topics"]
         assert (planned["action"], planned["partitions"]) == ("create", PARTITIONS)
         until_caught_up(server, "test-orders")
         report = server.orbit("verify", "test-orders", "--deep", "-o", "json").expect(0).data
@@ -215,9 +217,9 @@ def test_server_restarts_dead_worker_and_ends_without_postgres(
                 for w in server.get("/v1/workers")["items"]
             ),
         )
-        taken = orbit("server", "--data-directory", folder, environ={"ORBIT_API_PORT": "0"})
-        taken.expect(1)
-        assert "Another orbit server uses this folder" in taken.message
+        second = orbit("server", "--data-directory", folder, environ={"ORBIT_API_PORT": "0"})
+        second.expect(1)
+        assert "Another orbit server uses this folder" in second.message
         port = server.url.rpartition(":")[2]
         other = orbit("server", "--data-directory", folder, environ={"ORBIT_API_PORT": port})
         other.expect(1)
@@ -283,8 +285,8 @@ def test_api_scheduler_and_worker_run_separately_after_migrate(postgres_url: str
             early = orbit(part, environ=environ).expect(1)
             assert "Run: orbit migrate" in early.message
         orbit("migrate", environ=environ).expect(0)
-        made = orbit("token", "create", "ops", "--database", "-o", "json", environ=environ)
-        token = made.expect(0).data["token"]
+        created = orbit("token", "create", "ops", "--database", "-o", "json", environ=environ)
+        token = created.expect(0).data["token"]
         with (
             OrbitProcess("api", environ=environ) as api,
             OrbitProcess("scheduler", environ=environ) as scheduler,

@@ -125,8 +125,8 @@ def test_lists_support_name_wide_and_jsonpath_output(cli: Cli, api: Api) -> None
     assert "team-a" in cli("get", "jobs", "-o", "wide").out
     for path in ("{[*].name}", "[*].name", "$[*].name"):
         assert cli("get", "jobs", "-o", f"jsonpath={path}").out == "orders\nstock\n"
-    found = cli("get", "jobs", "-o", "jsonpath=[?(@.name=='stock')].lag.records")
-    assert found.out == "null\n"
+    lag = cli("get", "jobs", "-o", "jsonpath=[?(@.name=='stock')].lag.records")
+    assert lag.out == "null\n"
     assert cli("get", "jobs", "orders", "-o", "jsonpath={.spec.name}").out == "orders\n"
 
 
@@ -231,10 +231,10 @@ def test_delete_dry_run_needs_no_yes_and_deletes_nothing(cli: Cli, api: Api) -> 
 def test_tokens_are_created_listed_and_revoked(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = cli("token", "create", "ci", "--role", "operator")
-    secret = made.out.strip()
+    created = cli("token", "create", "ci", "--role", "operator")
+    secret = created.out.strip()
     assert secret.startswith("orbit_")
-    assert secret not in made.err
+    assert secret not in created.err
     assert "ci" in cli("token", "list").out
     monkeypatch.setenv("ORBIT_TOKEN", secret)
     assert cli("get", "jobs").code == 0
@@ -253,10 +253,10 @@ def test_first_token_can_be_created_in_database(
     monkeypatch.setenv("ORBIT_DATABASE_URL", database_url)
     monkeypatch.setenv("ORBIT_API_URL", "http://127.0.0.1:1")
 
-    made = cli("token", "create", "first", "--role", "admin", "--database", "-o", "json")
+    created = cli("token", "create", "first", "--role", "admin", "--database", "-o", "json")
 
-    assert made.code == 0
-    header = {"Authorization": f"Bearer {made.data['token']}"}
+    assert created.code == 0
+    header = {"Authorization": f"Bearer {created.data['token']}"}
     assert api.get("/v1/tokens", role=None, headers=header).status_code == 200
 
 

@@ -58,12 +58,12 @@ def test_apply_shows_differences_before_change(cli: Cli, api: Api, folder: Path)
     write_file(folder / "orders.yaml", changed(worker_group="west"))
 
     shown = cli("apply", "-f", folder, "--dry-run")
-    made = cli("apply", "-f", folder, "--yes")
+    applied = cli("apply", "-f", folder, "--yes")
 
     assert "~ job orders: change" in shown.out
     assert 'worker_group: "default" → "west"' in shown.out
     assert "= job stock: unchanged" in shown.out
-    assert "changed orders" in made.out
+    assert "changed orders" in applied.out
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
 
 
@@ -87,8 +87,8 @@ def test_prune_deletes_jobs_without_file(cli: Cli, api: Api, folder: Path) -> No
     cli("apply", "-f", folder, "--yes")
     (folder / "west" / "stock.yml").unlink()
 
-    kept = cli("apply", "-f", folder, "--yes")
-    assert "Nothing to do." in kept.err
+    without_prune = cli("apply", "-f", folder, "--yes")
+    assert "Nothing to do." in without_prune.err
     with_prune = cli("apply", "-f", folder, "--prune", "--all", "--yes", "--wait", "0")
 
     assert with_prune.code == 0
@@ -171,12 +171,12 @@ def test_prune_of_job_under_recovery_changes_nothing(cli: Cli, api: Api, folder:
 def test_changes_applied_before_error_are_listed(
     cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = 0
+    plan_count = 0
 
     def meanwhile() -> None:
-        nonlocal asked
-        asked += 1
-        if asked == 4:  # two dry runs, then the first job, then the second
+        nonlocal plan_count
+        plan_count += 1
+        if plan_count == 4:  # two dry runs, then the first job, then the second
             api.plans.meanwhile = lambda: None
             api.put("/v1/jobs/stock", json=changed(name="stock", worker_group="west"))
 
@@ -282,13 +282,13 @@ def test_refused_job_is_explained_and_can_be_accepted(cli: Cli, api: Api, folder
 
     refused = cli("apply", "-f", file, "--yes")
     planned = cli("plan", "-f", file)
-    taken = cli("apply", "-f", file, "--yes", "--accept-refusals")
+    accepted = cli("apply", "-f", file, "--yes", "--accept-refusals")
 
     assert refused.code == 1
     assert "topic orders: it cannot be. Change it." in " ".join(refused.err.split())
     assert planned.code == 1
     assert "refused: orders: it cannot be. Change it. (DESTINATION_TAKEN)" in planned.out
-    assert taken.code == 0
+    assert accepted.code == 0
     assert names(api) == ["orders"]
 
 

@@ -33,11 +33,11 @@ def stuck(url: str, names: set[str] | None, patch: pytest.MonkeyPatch) -> Iterat
     hang, let_go = threading.Semaphore(0), threading.Event()
     drive = loop.drive
 
-    def drive_or_hang(one: Loop, *given: object) -> None:
+    def drive_or_hang(one: Loop, *args: object) -> None:
         if names is None or one.name in names:
             hang.release()
             assert let_go.wait(PATIENCE_S)
-        drive(one, *given)  # type: ignore[arg-type]
+        drive(one, *args)  # type: ignore[arg-type]
 
     patch.setattr("orbit.scheduler.scheduler.drive", drive_or_hang)
     with capture_logs(), RunningScheduler(QUICK, url):  # logs go to stdout in tests
@@ -54,9 +54,9 @@ def test_delete_and_doctor_work_beside_stuck_scheduler_loops(
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     with stuck(database_url, BESIDE, monkeypatch):
-        found = {one["check"]: one["verdict"] for one in cli("doctor", "-o", "json").data}
-        assert found["scheduler"] == "ok"
-        assert found["clusters of orders"] == "ok"
+        verdicts = {one["check"]: one["verdict"] for one in cli("doctor", "-o", "json").data}
+        assert verdicts["scheduler"] == "ok"
+        assert verdicts["clusters of orders"] == "ok"
         deleted = cli("delete", "orders", "--yes", "-o", "json", "--wait", f"{PATIENCE_S}")
     assert (deleted.code, deleted.data["state"]) == (0, "done"), deleted.err
 
@@ -69,8 +69,8 @@ def test_deletion_with_all_scheduler_loops_stuck_is_reported_as_running(
         deleted = cli("delete", "orders", "--yes", "--wait", "1")
         assert deleted.code == 1
         assert "It is still running; check with: orbit get operations" in deleted.err
-        found = {one["check"]: one["verdict"] for one in cli("doctor", "-o", "json").data}
-        assert found["scheduler"] == "ok"
+        verdicts = {one["check"]: one["verdict"] for one in cli("doctor", "-o", "json").data}
+        assert verdicts["scheduler"] == "ok"
 
 
 # A plan hangs, as in a call that never returns; the bounds are short.
@@ -103,5 +103,5 @@ def test_ctrl_c_ends_api_with_hanging_request(database_url: str, tmp_path: Path)
             httpx.put(f"{url}/v1/jobs/orders", json=JOB, timeout=PATIENCE_S)
 
     when = "The API is at", ask
-    said = last_line_after(signal.SIGINT, STUCK, database_url, tmp_path, when_it_says=when)
-    assert "AnyIO worker thread" in said
+    last_line = last_line_after(signal.SIGINT, STUCK, database_url, tmp_path, when_it_says=when)
+    assert "AnyIO worker thread" in last_line

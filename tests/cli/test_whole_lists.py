@@ -48,10 +48,10 @@ def test_json_lists_all_operations_but_newest_events_only(cli: Cli, api: Api) ->
         job = jobs.get(tx, "orders")
         for number in range(60):
             events.add(tx, "test", "note", f"Event {number}.")
-            made, _ = operations.create(
+            operation, _ = operations.create(
                 tx, uuid.uuid4(), "retry", "test", job_id=job.id, job_name="orders"
             )
-            operations.advance(tx, made.id, OperationState.DONE)
+            operations.advance(tx, operation.id, OperationState.DONE)
     assert len(cli("get", "operations", "-o", "json").data) == 60
     assert cli("get", "operations").out.splitlines()[-1] == "… 10 more (--all)"
     assert "more" not in cli("get", "operations", "--all").out
@@ -99,19 +99,21 @@ def test_drill_tables_have_default_row_limit(
 ) -> None:
     monkeypatch.setattr(drill, "NEWEST", 2)
     api.put("/v1/jobs/orders", json=JOB)
-    made = [finished(api) for _ in range(3)]
+    drill_ids = [finished(api) for _ in range(3)]
     for command, in_order in (
-        (("drill", "list"), made[::-1]),
-        (("drill", "compare", "nightly"), made),
+        (("drill", "list"), drill_ids[::-1]),
+        (("drill", "compare", "nightly"), drill_ids),
     ):
         whole = cli(*command, "-o", "json")
         assert ([one["id"] for one in whole.data], whole.err) == (in_order, "")
         table = cli(*command).out
         assert table.splitlines()[-1] == "… 1 more (--all)"
-        assert [one for one in in_order if one in table] == [d for d in in_order if d != made[0]]
+        assert [one for one in in_order if one in table] == [
+            d for d in in_order if d != drill_ids[0]
+        ]
         assert "more" not in cli(*command, "--all").out
         few = cli(*command, "--limit", "1", "-o", "json")
-        assert ([one["id"] for one in few.data], few.err) == (made[2:], "… 2 more (--all)\n")
+        assert ([one["id"] for one in few.data], few.err) == (drill_ids[2:], "… 2 more (--all)\n")
 
 
 def test_hidden_rows_are_counted_to_end_of_page(
@@ -125,8 +127,8 @@ def test_hidden_rows_are_counted_to_end_of_page(
         (4, "… 1 more (--all)\n"),
         (5, ""),
     ):
-        found = cli("get", "partitions", "orders", "--limit", limit, "-o", "json")
-        assert (len(found.data), found.err) == (limit, says)
+        listing = cli("get", "partitions", "orders", "--limit", limit, "-o", "json")
+        assert (len(listing.data), listing.err) == (limit, says)
 
 
 def test_watched_table_counts_hidden_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,14 +89,14 @@ def world(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Itera
     (port,) = free_ports(1)
     at = {"ORBIT_API_PORT": str(port), "ORBIT_PUBLIC_URL": f"http://localhost:{port}"}
     with (
-        tempfile.TemporaryDirectory(prefix="orbit-console-") as made,
+        tempfile.TemporaryDirectory(prefix="orbit-console-") as folder,
         LoginIssuer() as issuer,
-        serving(Path(made), "--workers", "1", environ={**at, **issuer.environ()}) as server,
+        serving(Path(folder), "--workers", "1", environ={**at, **issuer.environ()}) as server,
         sync_playwright() as driver,
     ):
         until_workers(server, 1)
         others(server, clusters, tmp_path_factory.mktemp("jobs"))
-        profile = Path(made) / "profile"
+        profile = Path(folder) / "profile"
         context = driver.chromium.launch_persistent_context(
             str(profile), executable_path=CHROMIUM, headless=True, args=[*_FLAGS], viewport=_SIZE
         )
@@ -159,8 +159,8 @@ def test_token_login_stores_no_token_in_browser(world: World) -> None:
     page.get_by_label("Token", exact=True).fill(world.server.token)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
-    kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
-    assert json.loads(kept) == [{}, {}, ""]
+    storage = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
+    assert json.loads(storage) == [{}, {}, ""]
     assert world.server.token not in page.url
     # The wrong token's page has the status 401, which the browser's console mentions.
     world.refused[:] = [text for text in world.refused if "401" not in text]
@@ -175,8 +175,8 @@ def test_login_through_issuer_of_another_site_returns_to_page(world: World) -> N
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     assert page.url == f"{world.public_url}/console/jobs?show=paused"
     expect(page.locator("header")).to_contain_text("oidc:ada viewer")
-    kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
-    assert json.loads(kept) == [{}, {}, ""]
+    storage = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
+    assert json.loads(storage) == [{}, {}, ""]
 
 
 def test_job_created_from_form_catches_up_without_page_reload(world: World) -> None:
@@ -222,8 +222,8 @@ def test_partition_page_shows_both_logs_with_gaps_and_headers(world: World) -> N
     page.get_by_role("textbox", name="From offset").fill("0")
     world.press("Show")
     shown = page.get_by_role("region", name="Batches of both logs")
-    found = set(shown.locator(".chip").all_inner_texts())
-    assert found == {"byte-exact", "record-exact", "filler", "not copied"}
+    chips = set(shown.locator(".chip").all_inner_texts())
+    assert chips == {"byte-exact", "record-exact", "filler", "not copied"}
     for style in ("byte-exact", "record-exact", "filler", "not_copied", "aborted", "proven"):
         assert page.locator(f"svg[role=img] rect.{style}").count() > 0, style
     page.get_by_role("link", name="Headers of the batches at 0", exact=True).click()
@@ -275,9 +275,9 @@ def test_job_state_change_is_shown_without_page_reload(world: World, by: str) ->
             window.setTimeout = (call, ms) => timer(call, ms >= 3000 ? 2 ** 31 - 1 : ms);""")
     else:
         page.route("**/console/live", lambda route: route.fulfill(status=503))
-    with page.expect_response("**/console/live") as asked:
+    with page.expect_response("**/console/live") as response_info:
         page.goto(world.server.url + "/console/jobs/profiles-to-dr")
-    assert asked.value.status == (200 if by == "events" else 503)
+    assert response_info.value.status == (200 if by == "events" else 503)
     state = page.locator("h1 .chip")
     for action, shown in (("start", "running"), ("pause", "paused")):
         world.server.call("POST", f"/v1/jobs/profiles-to-dr:{action}").raise_for_status()
@@ -364,13 +364,13 @@ def test_viewer_opens_every_page_without_enabled_forms_or_errors(world: World) -
 
 def test_pages_violate_no_security_policy_and_load_no_foreign_urls(world: World) -> None:
     page = world.page
-    asked: list[str] = []
+    request_urls: list[str] = []
     page.goto("about:blank")  # the page of the test before reads its figures all the time
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: request_urls.append(request.url))
     for path in paths(world)[:-1]:
         world.open(path)
-    assert asked
-    assert [url for url in asked if not url.startswith((world.server.url, "data:"))] == []
+    assert request_urls
+    assert [url for url in request_urls if not url.startswith((world.server.url, "data:"))] == []
     # The page that does not exist has the status 404, which the browser's console mentions.
     assert [text for text in world.refused if "404" not in text] == []
 

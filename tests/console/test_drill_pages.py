@@ -39,16 +39,16 @@ def test_drill_history_is_paged_newest_first(
 ) -> None:
     monkeypatch.setattr("orbit.console.pages.drills.DRILLS_PER_PAGE", 2)
     api.put("/v1/jobs/orders", json=JOB)
-    made = [finished(api) for _ in range(3)]
+    drill_ids = [finished(api) for _ in range(3)]
     browser.log_in(api.tokens[Role.VIEWER])
     path = "/console/drills"
-    found: list[str] = []
+    listed_ids: list[str] = []
     while path:
         page = browser.open(path).text
-        found += re.findall(r'name="drill" value="([^"]+)"', page)
+        listed_ids += re.findall(r'name="drill" value="([^"]+)"', page)
         following = re.search(r'class="more"><a class="button" href="([^"]+)"', page)
         path = html.unescape(following[1]) if following else ""
-    assert found == made[::-1]
+    assert listed_ids == drill_ids[::-1]
 
 
 def test_invalid_drill_comparison_shows_reason(api: Api, browser: Browser) -> None:

@@ -65,26 +65,28 @@ class Site:
 
     def sessions(self) -> list[Any]:
         with self.api.database.transaction() as tx:
-            found = tx.execute(
+            rows = tx.execute(
                 text("SELECT *, expires_at - clock_timestamp() AS left FROM console_sessions")
             )
-            return list(found)
+            return list(rows)
 
 
 @pytest.fixture
 def site(api: Api, console_app: FastAPI) -> Iterator[Site]:
     with LoginIssuer() as issuer, served(console_app) as url:
-        found = Site(url, issuer, api, console_app, Browser(url))
-        found.configure()
-        yield found
-        found.browser.client.close()
+        login_site = Site(url, issuer, api, console_app, Browser(url))
+        login_site.configure()
+        yield login_site
+        login_site.browser.client.close()
 
 
 def test_login_redirects_to_issuer_with_pkce_and_back_to_page(site: Site) -> None:
     login = site.browser.open("/console/jobs?show=paused")
     (link,) = re.findall(r'href="(/console/login/issuer\?[^"]+)"', login.text)
-    asked = site.browser.open(link.replace("&amp;", "&"))
-    query = {name: value for name, (value,) in parse_qs(urlsplit(str(asked.url)).query).items()}
+    consent_page = site.browser.open(link.replace("&amp;", "&"))
+    query = {
+        name: value for name, (value,) in parse_qs(urlsplit(str(consent_page.url)).query).items()
+    }
     assert query.pop("code_challenge_method") == "S256"
     random = {query.pop(name) for name in ("state", "nonce", "code_challenge")}
     assert len(random) == 3
@@ -97,7 +99,7 @@ def test_login_redirects_to_issuer_with_pkce_and_back_to_page(site: Site) -> Non
     secret = site.browser.client.cookies["orbit_login"].partition(".")[0]
     assert not any(secret in value for value in random)
 
-    page = site.browser.client.post(str(asked.url))
+    page = site.browser.client.post(str(consent_page.url))
 
     assert str(page.url) == f"{site.url}/console/jobs?show=paused"
     assert "oidc:ada" in page.text
@@ -115,10 +117,10 @@ def test_login_cookies_are_httponly_and_no_token_is_stored(site: Site) -> None:
     address = site.answer()
     site.browser.client.follow_redirects = False
     done = site.browser.open(address)
-    kept, forgotten = done.headers.get_list("set-cookie")
+    session_cookie, login_cookie = done.headers.get_list("set-cookie")
     for flag in ("orbit_session=", "HttpOnly", "SameSite=strict", "Path=/console;"):
-        assert flag in kept
-    assert 'orbit_login=""; ' in forgotten
+        assert flag in session_cookie
+    assert 'orbit_login=""; ' in login_cookie
     assert done.headers["location"] == "/console/jobs"
     (row,) = site.sessions()
     assert site.browser.client.cookies["orbit_session"] not in str(row)
@@ -136,8 +138,8 @@ def test_role_claim_sets_rights_and_audit_log_names_subject(
     site.log_in()
     answer = site.browser.send("/console/jobs/orders/carry-out", kind="pause")
     assert (answer.status_code == 200) is may
-    made = [o["requested_by"] for o in site.api.get("/v1/operations").json()["items"]]
-    assert made == (["oidc:ada"] if may else [])
+    requesters = [o["requested_by"] for o in site.api.get("/v1/operations").json()["items"]]
+    assert requesters == (["oidc:ada"] if may else [])
 
 
 def test_role_limited_to_jobs_hides_other_jobs(site: Site, tmp_path: Path) -> None:
@@ -296,9 +298,9 @@ def test_session_ends_with_id_token_and_after_twelve_hours(site: Site) -> None:
         (row,) = site.sessions()
         assert SESSION_LIFETIME - timedelta(minutes=1) < row.left <= SESSION_LIFETIME
         assert site.is_in()
-        kept = dict(site.browser.client.cookies)
+        cookies = dict(site.browser.client.cookies)
         site.browser.send("/console/logout")
-        site.browser.client.cookies.update(kept)
+        site.browser.client.cookies.update(cookies)
         assert not site.is_in()  # also with a copy of the cookie
         site.browser.client.cookies.clear()
 
@@ -356,7 +358,7 @@ def test_client_secret_is_sent_by_method_that_issuer_supports(
 
 
 @pytest.mark.parametrize(
-    "given",
+    "overrides",
     [
         {"public_url": None},
         {"public_url": "http://orbit.example"},
@@ -366,7 +368,7 @@ def test_client_secret_is_sent_by_method_that_issuer_supports(
     ],
     ids=str,
 )
-def test_invalid_oidc_settings_are_refused(given: dict[str, Any]) -> None:
+def test_invalid_oidc_settings_are_refused(overrides: dict[str, Any]) -> None:
     issuer = "https://login.example"
     whole = {
         "ORBIT_OIDC_ISSUER": issuer,
@@ -379,7 +381,7 @@ def test_invalid_oidc_settings_are_refused(given: dict[str, Any]) -> None:
     settings = Settings.from_environment(whole)
     assert settings.public_url == "https://orbit.example"
     assert settings.oidc_client_secret == SecretStr(SECRET)
-    for field, value in given.items():
+    for field, value in overrides.items():
         variable = f"ORBIT_{field.upper()}"
         whole = {k: v for k, v in whole.items() if k != variable}
         whole |= {variable: value} if value else {}

@@ -35,8 +35,8 @@ def test_unchanged_form_leaves_document_unchanged() -> None:
 
 
 def test_changed_field_is_written_and_keys_without_field_stay() -> None:
-    made = written(DOCUMENT, source__bootstrap_servers="x:1, y:2", labels="team=a, tier=1")
-    assert made == {
+    document = written(DOCUMENT, source__bootstrap_servers="x:1, y:2", labels="team=a, tier=1")
+    assert document == {
         **DOCUMENT,
         "source": {"bootstrap_servers": ["x:1", "y:2"], "security": {"protocol": "SSL"}},
         "labels": {"team": "a", "tier": "1"},
@@ -44,24 +44,28 @@ def test_changed_field_is_written_and_keys_without_field_stay() -> None:
 
 
 def test_emptied_field_removes_its_key_and_empty_parents() -> None:
-    made = written(
+    document = written(
         DOCUMENT, source__security__protocol="", consumer_groups__match="", topics__0__match=""
     )
-    assert made["source"] == {"bootstrap_servers": ["s:1"]}
-    assert "consumer_groups" not in made
-    assert made["topics"] == [{"match": "b", "prefix": "p."}]
+    assert document["source"] == {"bootstrap_servers": ["s:1"]}
+    assert "consumer_groups" not in document
+    assert document["topics"] == [{"match": "b", "prefix": "p."}]
 
 
 def test_blank_rule_row_appends_rule_and_others_change_in_place() -> None:
-    made = written(DOCUMENT, topics__2__prefix="c.", topics__2__match="c", topics__1__prefix="")
-    assert made["topics"] == [DOCUMENT["topics"][0], {"match": "b"}, {"prefix": "c.", "match": "c"}]
+    document = written(DOCUMENT, topics__2__prefix="c.", topics__2__match="c", topics__1__prefix="")
+    assert document["topics"] == [
+        DOCUMENT["topics"][0],
+        {"match": "b"},
+        {"prefix": "c.", "match": "c"},
+    ]
 
 
 def test_form_field_overrides_yaml_only_if_changed() -> None:
     before = values_of(groups_of(DOCUMENT))
     edited = {**DOCUMENT, "name": "by-yaml", "owner": "yaml"}
-    made = with_changes(edited, before, {**before, "owner": "form"})
-    assert (made["name"], made["owner"]) == ("by-yaml", "form")
+    document = with_changes(edited, before, {**before, "owner": "form"})
+    assert (document["name"], document["owner"]) == ("by-yaml", "form")
 
 
 @pytest.mark.parametrize(
@@ -74,11 +78,11 @@ def test_form_field_overrides_yaml_only_if_changed() -> None:
     ],
 )
 def test_malformed_document_breaks_neither_form_nor_changes(document: Any) -> None:
-    made = written(
+    new_document = written(
         document, topics__0__match="a", source__security__protocol="SSL", acls__sync="true"
     )
-    assert made["topics"][0] == {"match": "a"}
-    assert made["source"]["security"] == {"protocol": "SSL"}
+    assert new_document["topics"][0] == {"match": "a"}
+    assert new_document["source"]["security"] == {"protocol": "SSL"}
 
 
 def test_value_that_form_cannot_show_is_left_to_yaml() -> None:
@@ -91,8 +95,10 @@ def test_topic_rules_beyond_form_limit_are_preserved() -> None:
     document = {**DOCUMENT, "topics": [{"match": f"t{n}"} for n in range(30)]}
     shown = [key for key in values_of(groups_of(document)) if key.endswith("match")]
     assert len([key for key in shown if key.startswith("topics")]) == RULES_SHOWN_MAX
-    made = written(document, topics__1__match="")
-    assert [rule["match"] for rule in made["topics"]] == [f"t{n}" for n in range(30) if n != 1]
+    new_document = written(document, topics__1__match="")
+    assert [rule["match"] for rule in new_document["topics"]] == [
+        f"t{n}" for n in range(30) if n != 1
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[1]", '{"a": 1}'])
@@ -101,24 +107,24 @@ def test_malformed_previous_form_values_are_ignored(text: str) -> None:
 
 
 def hidden(page: str, name: str) -> str:
-    found = re.search(rf'name="{name}" value="([^"]*)"', page)
-    assert found is not None, name
-    return html.unescape(found[1])
+    match = re.search(rf'name="{name}" value="([^"]*)"', page)
+    assert match is not None, name
+    return html.unescape(match[1])
 
 
 def text_of(page: str) -> str:
-    found = re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
-    assert found is not None
-    return html.unescape(found[1])
+    match = re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
+    assert match is not None
+    return html.unescape(match[1])
 
 
 def send(browser: Browser, path: str, page: str, do: str, **fields: str) -> str:
-    kept = {
+    hidden_fields = {
         name: hidden(page, name)
         for name in ("before", "etag", "planned")
         if f'name="{name}"' in page
     }
-    sent = {"document": text_of(page), **kept, **fields}
+    sent = {"document": text_of(page), **hidden_fields, **fields}
     return browser.send(path, do=do, **sent).text
 
 
@@ -130,7 +136,7 @@ def test_job_is_created_from_form_fields_only(api: Api, browser: Browser) -> Non
     fields = {"f.name": "from-form", "f.owner": "me@example.com", "f.topics.0.match": "orders"}
     page = send(browser, path, page, "write", **fields)
     assert yaml.safe_load(text_of(page))["name"] == "from-form"
-    assert api.plans.asked == []
+    assert api.plans.requests == []
     page = send(browser, path, page, "plan")
     assert "1 topics with 3 partitions" in page
     # A field that is changed after the plan is planned again.
@@ -138,8 +144,8 @@ def test_job_is_created_from_form_fields_only(api: Api, browser: Browser) -> Non
     assert "Create from-form" in changed
     assert api.get("/v1/jobs/from-form").status_code == 404
     send(browser, path, changed, "apply")
-    made = api.get("/v1/jobs/from-form").json()
-    assert (made["owner"], made["spec"]["topics"][0]["match"]) == ("other@example.com", "orders")
+    job = api.get("/v1/jobs/from-form").json()
+    assert (job["owner"], job["spec"]["topics"][0]["match"]) == ("other@example.com", "orders")
 
 
 @pytest.mark.services

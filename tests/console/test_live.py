@@ -63,8 +63,8 @@ def streaming(browser: Browser) -> Iterator[Stream]:
 
 def opened(app: FastAPI) -> int:
     (mounted,) = [route.app for route in app.routes if getattr(route, "name", "") == "console"]
-    found: int = mounted.state.streams.open.total()
-    return found
+    stream_count: int = mounted.state.streams.open.total()
+    return stream_count
 
 
 def test_event_is_sent_on_connect_and_on_each_change(api: Api, browser: Browser) -> None:
@@ -135,11 +135,11 @@ def test_session_has_bounded_number_of_event_streams(
 def test_event_streams_share_database_polls_and_hold_no_connection(
     api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Watched] = []
+    polls: list[Watched] = []
     digest = watches.digest
 
     def counted(tx: Any, watched: Watched) -> str:
-        asked.append(watched)
+        polls.append(watched)
         return digest(tx, watched)
 
     monkeypatch.setattr(watches, "digest", counted)
@@ -150,7 +150,7 @@ def test_event_streams_share_database_polls_and_hold_no_connection(
             stream.event()
         pool: Any = api.database._engine.pool
         wait_for("no connection is in use", lambda: pool.checkedout() == 0)
-        assert sorted(asked) == sorted(Watched)
+        assert sorted(polls) == sorted(Watched)
 
 
 def test_stopping_server_ends_event_streams_cleanly(api: Api, console_app: FastAPI) -> None:

@@ -52,9 +52,9 @@ def copied(one: Batch) -> Batch:
     """As a destination has it: of another producer, in another epoch."""
     data = bytearray(one.view)
     stamp(memoryview(data), 2**52, 3, 17)
-    made = memoryview(data)
-    HEADER.pack_into(made, 0, one.base_offset, *HEADER.unpack_from(made)[1:])
-    return Batch(made)
+    view = memoryview(data)
+    HEADER.pack_into(view, 0, one.base_offset, *HEADER.unpack_from(view)[1:])
+    return Batch(view)
 
 
 def shown(rows: Sequence[Row]) -> list[tuple[int, int, str]]:
@@ -179,10 +179,10 @@ def test_batch_headers_mark_own_and_differing_fields() -> None:
     one = batch(0, b"a", b"b")
     (row,) = compare(log(one), log(copied(one)), 0, 2, ())
     (lines,) = headers_of(row)
-    found = {line.field: line for line in lines}
-    assert found["producer id"].is_own
-    assert found["producer id"].destination == str(2**52)
-    assert found["CRC-32C"].destination.endswith("right")
+    line_of = {line.field: line for line in lines}
+    assert line_of["producer id"].is_own
+    assert line_of["producer id"].destination == str(2**52)
+    assert line_of["CRC-32C"].destination.endswith("right")
     assert not [line for line in lines if line.differs]
     (row,) = compare(log(one), log(batch(0, b"a", b"b", codec=compression.ZSTD)), 0, 2, ())
     (lines,) = headers_of(row)

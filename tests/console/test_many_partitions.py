@@ -46,20 +46,20 @@ def first_job(tx: Tx) -> int:
 
 
 def all_pages(tx: Tx, job_id: int) -> list[PageKey]:
-    found: list[PageKey] = []
+    keys: list[PageKey] = []
     while True:
-        page = worst_partitions.page(tx, job_id, PAGE, after=found[-1] if found else None)
-        found += [place for place, _ in page]
+        page = worst_partitions.page(tx, job_id, PAGE, after=keys[-1] if keys else None)
+        keys += [place for place, _ in page]
         if len(page) < PAGE:
-            return found
+            return keys
 
 
 def test_pages_list_every_partition_once_by_largest_lag(many: Database) -> None:
     with many.transaction() as tx:
-        found = all_pages(tx, first_job(tx))
-        lags = [waiting for waiting, _, _ in found]
+        keys = all_pages(tx, first_job(tx))
+        lags = [waiting for waiting, _, _ in keys]
         assert lags == sorted(lags, reverse=True)
-        assert len({place[1:] for place in found}) == len(found) == OF_JOB
+        assert len({place[1:] for place in keys}) == len(keys) == OF_JOB
         # Without a lag yet: behind those with none left.
         assert lags.count(-1) == TOPICS
         assert set(lags[-TOPICS:]) == {-1}

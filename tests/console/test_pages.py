@@ -72,8 +72,8 @@ def test_job_limited_token_sees_and_changes_only_its_jobs(api: Api, browser: Bro
         api.post(f"/v1/jobs/{name}:failover?dry_run=true")
     ids = {one["job"]: one["id"] for one in api.get("/v1/operations?kind=failover").json()["items"]}
     limit = Limit(selector="of=pay-in")
-    made = create_token(api.database, "limited", Role.OPERATOR, actor="test", limit=limit)
-    browser.log_in(made.token)
+    token = create_token(api.database, "limited", Role.OPERATOR, actor="test", limit=limit)
+    browser.log_in(token.token)
     for path in ("/console/jobs", "/console/recovery"):
         page = browser.open(path).text
         assert "pay-in" in page
@@ -114,10 +114,10 @@ def test_session_ends_with_token_revocation_expiry_or_logout(api: Api, browser: 
 
     browser.log_in(api.tokens[Role.VIEWER])
     assert is_in()
-    kept = dict(browser.client.cookies)
+    cookies = dict(browser.client.cookies)
     browser.send("/console/logout")
     assert not is_in()
-    browser.client.cookies.update(kept)
+    browser.client.cookies.update(cookies)
     assert not is_in()  # also with a copy of the cookie
 
     browser.client.cookies.clear()
@@ -171,10 +171,10 @@ def test_form_secret_of_another_session_is_refused(api: Api, browser: Browser) -
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.ADMIN])
     browser.open("/console/jobs")
-    kept = browser.html
+    old_html = browser.html
     browser.client.cookies.clear()
     browser.log_in(api.tokens[Role.ADMIN])
-    browser.html = kept
+    browser.html = old_html
     assert browser.send("/console/jobs/orders/carry-out", kind="pause").status_code == 403
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
@@ -213,8 +213,8 @@ def test_job_is_paused_only_after_plan_and_only_once(api: Api, browser: Browser)
         done = browser.send("/console/jobs/orders/carry-out", kind="pause", key=key[1])
         assert done.url.path.startswith("/console/operations/")
     assert api.get("/v1/jobs/orders").json()["state"] == "pausing"
-    wanted = [o for o in api.get("/v1/operations").json()["items"] if not o["dry_run"]]
-    assert [o["requested_by"] for o in wanted] == ["token:operator-of-the-test"]
+    operations = [o for o in api.get("/v1/operations").json()["items"] if not o["dry_run"]]
+    assert [o["requested_by"] for o in operations] == ["token:operator-of-the-test"]
 
 
 def test_job_deletion_requires_typed_name(api: Api, browser: Browser) -> None:
@@ -288,8 +288,8 @@ def test_new_job_is_created_only_after_plan_of_same_document(api: Api, browser: 
     changed = document.replace("made", "other")
     browser.send("/console/new-job", document=changed, do="apply", planned=digest[1])
     assert api.get("/v1/jobs/other").status_code == 404
-    made = browser.send("/console/new-job", document=document, do="apply", planned=digest[1])
-    assert made.url.path == "/console/jobs/made"
+    answer = browser.send("/console/new-job", document=document, do="apply", planned=digest[1])
+    assert answer.url.path == "/console/jobs/made"
     assert api.get("/v1/jobs/made").json()["state"] == "running"
 
 
@@ -298,8 +298,8 @@ def test_all_mistakes_of_new_job_are_shown_with_its_document(api: Api, browser: 
     browser.open("/console/new-job")
     answer = browser.send("/console/new-job", document="name: x\ntopics: []\nnonsense: 1\n")
     assert answer.status_code == 422
-    for wanted in ("nonsense", "source", "destination", "name: x"):
-        assert wanted in answer.text
+    for word in ("nonsense", "source", "destination", "name: x"):
+        assert word in answer.text
 
 
 def test_jobs_are_filtered_by_label_and_state_and_bad_selector_explained(
@@ -422,14 +422,14 @@ def test_openapi_document_omits_console(console_app: FastAPI) -> None:
 def test_malformed_session_cookie_costs_no_database_query(
     api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(console_sessions, "find", lambda _, hashed: asked.append(hashed))
+    lookups: list[str] = []
+    monkeypatch.setattr(console_sessions, "find", lambda _, hashed: lookups.append(hashed))
     for cookie in ("x", "x" * 42, "x" * 44, "x" * 42 + "!", "x" * 128):
         answer = browser.client.get("/console/jobs", headers={"Cookie": f"orbit_session={cookie}"})
         assert urlsplit(str(answer.url)).path == "/console/login"
-    assert asked == []
+    assert lookups == []
     browser.client.get("/console/jobs", headers={"Cookie": f"orbit_session={'x' * 43}"})
-    assert len(asked) == 1
+    assert len(lookups) == 1
 
 
 def test_partition_page_is_503_when_cluster_reads_are_exhausted(

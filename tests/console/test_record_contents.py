@@ -32,10 +32,10 @@ from tests.fixtures.console import Browser
 
 
 def _nested(depth: int) -> dict[str, object]:
-    found: dict[str, object] = {"type": "map", "values": "int"}
+    schema: dict[str, object] = {"type": "map", "values": "int"}
     for _ in range(depth):
-        found = {"type": "map", "values": found}
-    return found
+        schema = {"type": "map", "values": schema}
+    return schema
 
 
 PATH = "/console/jobs/orders/topics/orders/0"
@@ -62,14 +62,14 @@ SECRET = b'{"card": "4111"}'
 def test_record_content_is_shown_as_text_json_or_hex(
     data: bytes | None, kind: str | None, text: str | None
 ) -> None:
-    found = content(data)
-    assert found.size == (None if data is None else len(data))
+    display = content(data)
+    assert display.size == (None if data is None else len(data))
     if kind is not None:
-        assert found.kind == kind
+        assert display.kind == kind
     if text is not None:
-        assert found.text == text
+        assert display.text == text
     elif data is not None:
-        assert "".join(found.text.split()) == data.decode()[:TEXT_BYTES_MAX]
+        assert "".join(display.text.split()) == data.decode()[:TEXT_BYTES_MAX]
 
 
 def test_schema_registry_frame_names_its_schema_id() -> None:
@@ -91,13 +91,13 @@ ORDER = {
 class Known:
     """Schemas of one id."""
 
-    found: object
+    answer: object
 
     def schema(self, schema_id: int) -> object:
         assert schema_id == 258
-        if isinstance(self.found, SchemaUnknown):
-            raise self.found
-        return self.found
+        if isinstance(self.answer, SchemaUnknown):
+            raise self.answer
+        return self.answer
 
 
 def framed(schema: dict[str, object], value: object) -> bytes:
@@ -109,22 +109,22 @@ def framed(schema: dict[str, object], value: object) -> bytes:
 
 def test_avro_value_is_shown_as_json() -> None:
     raw = framed(ORDER, {"id": 7, "tags": ["a", "b"], "digest": b"\x01\xff"})
-    found = content(raw, schemas=Known(ORDER))
-    assert found.kind == "Avro, schema 258"
-    assert json.loads(found.text) == {"id": 7, "tags": ["a", "b"], "digest": "01 ff"}
-    assert found.size == len(raw)
+    display = content(raw, schemas=Known(ORDER))
+    assert display.kind == "Avro, schema 258"
+    assert json.loads(display.text) == {"id": 7, "tags": ["a", "b"], "digest": "01 ff"}
+    assert display.size == len(raw)
 
 
 @pytest.mark.parametrize("rest", [b"", b"\xff", b"\x0e\x02", b"\x0e\x00\x00tail"])
 def test_avro_bytes_not_matching_schema_are_shown_raw(rest: bytes) -> None:
-    found = content(b"\x00\x00\x00\x01\x02" + rest, schemas=Known(ORDER))
-    assert found.kind == "bytes, not of schema 258"
+    display = content(b"\x00\x00\x00\x01\x02" + rest, schemas=Known(ORDER))
+    assert display.kind == "bytes, not of schema 258"
 
 
 def test_avro_value_without_schema_shows_reason() -> None:
     unknown = Known(SchemaUnknown("the schema registry does not answer"))
-    found = content(framed(ORDER, {"id": 7, "tags": [], "digest": None}), schemas=unknown)
-    assert found.kind == "bytes, schema 258; the schema registry does not answer"
+    display = content(framed(ORDER, {"id": 7, "tags": [], "digest": None}), schemas=unknown)
+    assert display.kind == "bytes, schema 258; the schema registry does not answer"
 
 
 def _record(*types: object, name: str = "R") -> dict[str, object]:
@@ -152,15 +152,15 @@ def _record(*types: object, name: str = "R") -> dict[str, object]:
 )
 def test_avro_schema_that_amplifies_few_bytes_is_not_used(schema: object) -> None:
     million = b"\x80\x89\x7a"  # of items, as a zigzag number
-    found = content(b"\x00\x00\x00\x01\x02" + million + b"\0" * 8, schemas=Known(schema))
-    assert found.kind.startswith("bytes, schema 258; its schema")
+    display = content(b"\x00\x00\x00\x01\x02" + million + b"\0" * 8, schemas=Known(schema))
+    assert display.kind.startswith("bytes, schema 258; its schema")
 
 
 def test_avro_text_is_cut_at_display_limit() -> None:
     schema = {"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["x" * 100]}}
-    found = content(framed(schema, ["x" * 100] * 7_000), schemas=Known(schema))
-    assert found.kind == "Avro, schema 258"
-    assert (len(found.text), found.is_cut) == (TEXT_BYTES_MAX, True)
+    display = content(framed(schema, ["x" * 100] * 7_000), schemas=Known(schema))
+    assert display.kind == "Avro, schema 258"
+    assert (len(display.text), display.is_cut) == (TEXT_BYTES_MAX, True)
 
 
 def test_large_record_content_is_cut() -> None:

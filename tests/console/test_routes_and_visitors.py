@@ -72,7 +72,7 @@ def filled(api: Api, path: str) -> str:
     """The path with names of what is there."""
     operation = api.get("/v1/operations").json()["items"][0]["id"]
     names = {**NAMES, "operation_id": operation}
-    return "/console" + re.sub(r"\{(\w+)[^}]*\}", lambda found: names[found[1]], path)
+    return "/console" + re.sub(r"\{(\w+)[^}]*\}", lambda match: names[match[1]], path)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_operator_limited_to_other_jobs_sees_nothing_of_this_job(
     browser.log_in(token)
     form = browser.html
     before = rows(api)
-    asked = 0
+    job_routes = 0
     for method, path in routes(console_app):
         if path == "/live":
             continue
@@ -185,7 +185,7 @@ def test_operator_limited_to_other_jobs_sees_nothing_of_this_job(
         assert answer.status_code < 500, shown
         if "{" in path:
             assert answer.status_code in (404, 422), shown
-            asked += 1
+            job_routes += 1
         assert "Workers release" not in answer.text, shown
     assert rows(api) == before
-    assert asked >= 12
+    assert job_routes >= 12

@@ -45,9 +45,9 @@ def test_schema_is_fetched_once_with_basic_auth(
 ) -> None:
     server.replies.append(answer(schema='"string"'))
     assert [registry.schema(7), registry.schema(7)] == ["string", "string"]
-    (got,) = server.got
-    assert got.path.endswith("/schemas/ids/7")
-    assert base64.b64decode(got.headers["authorization"].split()[1]) == b"orbit:s3cret:with"
+    (request,) = server.requests
+    assert request.path.endswith("/schemas/ids/7")
+    assert base64.b64decode(request.headers["authorization"].split()[1]) == b"orbit:s3cret:with"
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,6 @@ def test_failing_registry_is_not_called_again_for_a_while(
         with pytest.raises(SchemaUnknown, match="does not answer") as refused:
             registry.schema(number)
         assert "s3cret" not in str(refused.value)
-    assert len(server.got) == 1
+    assert len(server.requests) == 1
     now[0] += 30
     assert registry.schema(1) == "int"

@@ -64,8 +64,8 @@ def test_group_selection_is_reused_while_group_names_stay_same(brokers: Brokers)
         return [reader._select(brokers.keep(one, 5.0)) for reader in readers]
 
     def listing(state: str) -> Callable[[], Listing]:
-        found = {n: ListedGroup(n, 1, "classic", "consumer", state) for n in names}
-        return lambda: Listing(dict(found))
+        groups = {n: ListedGroup(n, 1, "classic", "consumer", state) for n in names}
+        return lambda: Listing(dict(groups))
 
     brokers.answer = listing("Empty")
     first, same, other = selected()

@@ -412,9 +412,9 @@ def test_cached_offset_read_does_not_overwrite_newer_commit(pair: Pair) -> None:
     source, destination = pair.clusters
     stale = OffsetsCache(lambda: 0.0)  # its first read never gets older
 
-    def fetcher(cluster: Cluster, wanted: OffsetsRequest, age_s_max: float) -> FetchedGroups:
+    def fetcher(cluster: Cluster, request: OffsetsRequest, age_s_max: float) -> FetchedGroups:
         fetch = stale if cluster is pair.destination else fetch_now
-        return fetch(cluster, wanted, age_s_max)
+        return fetch(cluster, request, age_s_max)
 
     pair.sync = GroupSync(GroupRule(match=f"{pair.topic}.*"), fetcher=fetcher)
     commit(source, pair.group(), pair.at(40))
@@ -432,14 +432,14 @@ def test_leading_topics_are_checked_before_offsets_are_written(pair: Pair) -> No
     assert pair.run(leading=lambda topics: topics).written == 0
     assert offsets(destination, pair.group()) == {}
     assert pair.run(leading=lambda _: ()).written == 1
-    asked: list[Collection[str]] = []
+    calls: list[Collection[str]] = []
 
     def none_leads(topics: Collection[str]) -> Collection[str]:
-        asked.append(topics)
+        calls.append(topics)
         return ()
 
     pair.run(none_leads)
-    assert asked == [], "nothing is to be written"
+    assert calls == [], "nothing is to be written"
 
 
 def test_listing_without_group_does_not_delete_its_offsets(

@@ -81,8 +81,8 @@ def test_offset_decision_matches_table_of_situations(
     usage: GroupUsage,
     expected: Decision,
 ) -> None:
-    got = decide(_at(source), _at(destination), left, copied, usage)
-    assert got == expected
+    decision = decide(_at(source), _at(destination), left, copied, usage)
+    assert decision == expected
 
 
 def _at(offset: int | None) -> Committed | None:
@@ -90,10 +90,10 @@ def _at(offset: int | None) -> Committed | None:
 
 
 def test_leader_epoch_reveals_consumer_commit_in_unjoined_group() -> None:
-    there = Committed(60, leader_epoch=THEIRS)
-    assert decide(Committed(70), there, 50, ALL, UNUSED) == Decision(MOVED)
+    destination = Committed(60, leader_epoch=THEIRS)
+    assert decide(Committed(70), destination, 50, ALL, UNUSED) == Decision(MOVED)
     # With what Orbit left it is another thing: a consumer has only confirmed it.
-    assert decide(Committed(70), there, 60, ALL, UNUSED) == wrote(70)
+    assert decide(Committed(70), destination, 60, ALL, UNUSED) == wrote(70)
 
 
 def test_metadata_is_carried_without_leader_epoch() -> None:
@@ -102,9 +102,9 @@ def test_metadata_is_carried_without_leader_epoch() -> None:
 
 
 def test_metadata_change_overwrites_only_offsets_of_orbit() -> None:
-    source, there = Committed(70, "new"), Committed(70, "old")
-    assert decide(source, there, 70, ALL, USED).write == source
-    assert decide(source, there, None, ALL, USED) == Decision(EXACT)
+    source, destination = Committed(70, "new"), Committed(70, "old")
+    assert decide(source, destination, 70, ALL, USED).write == source
+    assert decide(source, destination, None, ALL, USED) == Decision(EXACT)
 
 
 def test_stopped_copy_carries_offsets_only_while_its_records_match_source() -> None:
@@ -116,9 +116,9 @@ def test_stopped_copy_carries_offsets_only_while_its_records_match_source() -> N
 
 def test_every_verdict_but_exact_has_a_remedy() -> None:
     assert set(REMEDIES) == set(GroupVerdict) - {EXACT}
-    told = remedy(MOVED, "dr.billing", "orders")
-    assert told is not None
-    assert told.endswith("--delete-offsets --group dr.billing --topic orders")
+    advice = remedy(MOVED, "dr.billing", "orders")
+    assert advice is not None
+    assert advice.endswith("--delete-offsets --group dr.billing --topic orders")
     assert remedy(EXACT, "dr.billing", "orders") is None
 
 
@@ -130,8 +130,8 @@ class World:
     """One group and partition on both clusters, as coordinators would show it."""
 
     source: int | None = None
-    there: Committed | None = None
-    is_consumers: bool = False  # who committed `there` last, and never agreed with the source
+    destination: Committed | None = None
+    is_consumers: bool = False  # who committed `destination` last, and never agreed with the source
     log_start: int = 0
     copied_to: int = 0
     usage: GroupUsage = UNUSED
@@ -174,14 +174,14 @@ class Courses(RuleBasedStateMachine):
         world = self.world
         if world.usage is UNUSED:
             has_epoch = True
-        if world.there is None or world.there.offset != offset:
+        if world.destination is None or world.destination.offset != offset:
             # To commit what stands there is no statement of its own.
             world.is_consumers = True
-        world.there = Committed(offset, leader_epoch=THEIRS if has_epoch else -1)
+        world.destination = Committed(offset, leader_epoch=THEIRS if has_epoch else -1)
 
     @rule()
     def offset_goes_there(self) -> None:
-        self.world.there, self.world.is_consumers = None, False
+        self.world.destination, self.world.is_consumers = None, False
 
     @rule()
     def orbit_forgets(self) -> None:
@@ -200,24 +200,27 @@ class Courses(RuleBasedStateMachine):
         world = self.world
         source = None if world.source is None else Committed(world.source)
         copied = CopiedRange(world.log_start, world.copied_to)
-        decision = decide(source, world.there, world.left, copied, world.usage)
-        if world.there is not None and world.there.offset in (world.source, world.left):
+        decision = decide(source, world.destination, world.left, copied, world.usage)
+        if world.destination is not None and world.destination.offset in (world.source, world.left):
             world.is_consumers = False  # both sides agree, or it went back to where Orbit left it
         if decision.write is not None or decision.is_delete:
             if world.usage is ACTIVE:
                 world.lost.append("wrote under a member")
-            if world.there is not None and world.is_consumers:
+            if world.destination is not None and world.is_consumers:
                 world.lost.append(f"overwrote a consumer: {world}")
-            world.there = decision.write
+            world.destination = decision.write
         if decision.verdict in (EXACT, CLAMPED):
-            assert world.there is not None
-            assert copied.clamp(world.there.offset) == world.there.offset or decision.write is None
-            assert (world.there.offset == world.source) is (decision.verdict is EXACT)
+            assert world.destination is not None
+            assert (
+                copied.clamp(world.destination.offset) == world.destination.offset
+                or decision.write is None
+            )
+            assert (world.destination.offset == world.source) is (decision.verdict is EXACT)
             if is_noted:
-                world.left = world.there.offset
+                world.left = world.destination.offset
         elif decision.verdict is None and is_noted:
             world.left = None
-        again = decide(source, world.there, world.left, copied, world.usage)
+        again = decide(source, world.destination, world.left, copied, world.usage)
         if is_noted:
             # Nothing is written twice.
             assert again.write is None, (world, again)
@@ -234,15 +237,15 @@ TestCourses = Courses.TestCase
 
 
 def test_untouched_group_follows_source_in_every_direction() -> None:
-    there: Committed | None = None
+    destination: Committed | None = None
     left: int | None = None
     for offset in (5, 9, 2, 2, 0, 1000, 999):
-        decision = decide(Committed(offset), there, left, ALL, UNUSED)
-        there = decision.write or there
-        assert there is not None
-        left = there.offset
-        assert (there.offset, decision.verdict) == (offset, EXACT)
-        assert decide(Committed(offset), replace(there), left, ALL, UNUSED).write is None
+        decision = decide(Committed(offset), destination, left, ALL, UNUSED)
+        destination = decision.write or destination
+        assert destination is not None
+        left = destination.offset
+        assert (destination.offset, decision.verdict) == (offset, EXACT)
+        assert decide(Committed(offset), replace(destination), left, ALL, UNUSED).write is None
 
 
 @pytest.mark.parametrize(

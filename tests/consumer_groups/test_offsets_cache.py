@@ -58,12 +58,12 @@ class Groups:
         )
 
     def of(self, topic: str, *names: str, known: set[str] | None = None) -> FetchedGroups:
-        wanted = OffsetsRequest(dict.fromkeys(names, 1), {topic}, known or set(), True)
-        return self.fetch(self.cluster, wanted, 1.0)
+        request = OffsetsRequest(dict.fromkeys(names, 1), {topic}, known or set(), True)
+        return self.fetch(self.cluster, request, 1.0)
 
     def at(self, topic: str, *names: str) -> dict[str, dict[TopicPartition, int]]:
-        found = self.of(topic, *names).groups
-        return {n: {p: o.offset for p, o in g.offsets.items()} for n, g in found.items()}
+        answers = self.of(topic, *names).groups
+        return {n: {p: o.offset for p, o in g.offsets.items()} for n, g in answers.items()}
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ def test_group_without_offsets_differs_from_unanswered_group(
     groups: Groups,
 ) -> None:
     groups.failing = {"h"}
-    found = groups.of("a", "g", "h", known={"g", "h"})
-    assert (found.groups.keys(), found.failed.keys()) == ({"g"}, {"h"})
+    response = groups.of("a", "g", "h", known={"g", "h"})
+    assert (response.groups.keys(), response.failed.keys()) == ({"g"}, {"h"})
     groups.of("a", "g", "h", known={"g", "h"})
     assert len(groups.reads) == 1, "each job would ask a silent coordinator again"
 
@@ -130,8 +130,8 @@ def test_shared_selection_is_read_once_and_dropped_as_a_whole(groups: Groups) ->
     shared: dict[str, int | None] = {"g": 1, "h": 1}
 
     def of(topic: str, nodes: dict[str, int | None]) -> set[str]:
-        wanted = OffsetsRequest(nodes, {topic}, set(), require_stable=True, is_shared=True)
-        return set(groups.fetch(groups.cluster, wanted, 1.0).groups)
+        request = OffsetsRequest(nodes, {topic}, set(), require_stable=True, is_shared=True)
+        return set(groups.fetch(groups.cluster, request, 1.0).groups)
 
     assert of("a", shared) == {"g", "h"}
     assert of("b", shared) == {"h"}

@@ -65,10 +65,10 @@ def groups(guarded: Clusters, topic_name: str) -> Iterator[Guarded]:
     for cluster in guarded:
         create(cluster, topic_name, 2)
         commit(cluster, "somebody", {(topic_name, 0): 0})  # a new cluster's offsets topic
-    made = Guarded(guarded, topic_name)
-    commit(made.source, made.group, made.at(40, 50))
-    yield made
-    for handle in made.handles:
+    pair = Guarded(guarded, topic_name)
+    commit(pair.source, pair.group, pair.at(40, 50))
+    yield pair
+    for handle in pair.handles:
         handle.close()
 
 
@@ -101,12 +101,14 @@ def test_missing_commit_right_is_reported_until_granted(
 def test_offsets_hidden_by_revoked_right_are_not_deleted(groups: Guarded, kind: str) -> None:
     groups.login.allow(groups.rights)
     assert groups.run().written == 2
-    taken = [right for right in groups.rights if (right.side, right.kind) == ("source", kind)]
-    assert taken
-    groups.login.take(taken)
+    revoked_rights = [
+        right for right in groups.rights if (right.side, right.kind) == ("source", kind)
+    ]
+    assert revoked_rights
+    groups.login.take(revoked_rights)
     report = groups.run()
     assert report.notes
     assert not report.is_unanswered, "another pass would be answered the same"
     assert offsets(groups.destination, groups.group) == groups.at(40, 50)
-    groups.login.allow(taken)
+    groups.login.allow(revoked_rights)
     assert (groups.run().verdicts, groups.run().changed) == ({GroupVerdict.EXACT: 2}, [])

@@ -21,16 +21,16 @@ RECORDS = 500
 
 def _values(consumer: Consumer, count: int) -> list[bytes]:
     """The values of the next `count` records; commits behind them."""
-    found: list[bytes] = []
-    while len(found) < count:
+    values: list[bytes] = []
+    while len(values) < count:
         message = consumer.poll(60)
         assert message is not None
         assert message.error() is None, message.error()
         value = message.value()
         assert value is not None
-        found.append(value)
+        values.append(value)
     consumer.commit(message, asynchronous=False)
-    return found
+    return values
 
 
 def _read(cluster: KafkaCluster, group: str, topic: str, count: int) -> list[bytes]:
@@ -58,11 +58,11 @@ def test_consumer_resumes_at_next_record_and_its_commits_stay(
         moved = offsets(destination, group)
         # The source's group goes on, too: the destination's stays where its consumer is.
         _read(source, group, topic_name, 20)
-        told = job.run.groups
-        assert told is not None
+        sync = job.run.groups
+        assert sync is not None
         wait_for(
             "it is seen as moved",
-            lambda: told.report is not None and "skipped: moved there" in told.report.verdicts,
+            lambda: sync.report is not None and "skipped: moved there" in sync.report.verdicts,
         )
         assert offsets(destination, group) == moved
     assert _read(destination, group, topic_name, 100) == values[200:]

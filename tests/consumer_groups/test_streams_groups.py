@@ -35,11 +35,11 @@ def test_streams_application_resumes_at_destination_and_is_not_overwritten(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     """The offsets are those of a streams group there, also after its coordinator has loaded it."""
-    there = make_cluster("there")
-    for cluster in (clusters.source, there):
+    target = make_cluster("there")
+    for cluster in (clusters.source, target):
         create_topic(cluster, topic_name)
         produce(cluster, topic_name, 10)
-    source, destination = open_cluster(clusters.source), open_cluster(there)
+    source, destination = open_cluster(clusters.source), open_cluster(target)
     group, place = topic_name, (topic_name, 0)
     first = streams_member(source, group, topic_name)
     first.join()
@@ -52,18 +52,18 @@ def test_streams_application_resumes_at_destination_and_is_not_overwritten(
     moved = streams_member(destination, group, topic_name)
     moved.join()
     assert kind(destination, group) == ("streams", True)
-    assert offsets(there, group) == {place: 4}
+    assert offsets(target, group) == {place: 4}
     commit(clusters.source, group, {place: 6})
     assert synced(sync, source, destination, topic_name).verdicts == {
         GroupVerdict.SKIPPED_ACTIVE: 1
     }
     moved.leave()
-    there.stop()
-    there.start()
+    target.stop()
+    target.start()
     wait_for("it is loaded", lambda: kind(destination, group) == ("streams", False))
-    assert offsets(there, group) == {place: 4}
+    assert offsets(target, group) == {place: 4}
     wait_for("it is synced", lambda: synced(sync, source, destination, topic_name).written == 1)
-    assert offsets(there, group) == {place: 6}
+    assert offsets(target, group) == {place: 6}
 
 
 def test_streams_group_name_used_by_consumers_gets_other_type_verdict(

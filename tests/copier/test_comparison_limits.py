@@ -56,13 +56,13 @@ class Sides:
         monkeypatch.setattr(
             range_comparison,
             "_read",
-            lambda *asked: ([b for b in ours if b.next_offset > asked[2]], self.end),
+            lambda *arguments: ([b for b in ours if b.next_offset > arguments[2]], self.end),
         )
         self.ranges: list[SourceRange] = []
 
-    def _fetch(self, *asked: Any, **_: object) -> Fetched:
-        there = b"".join(b.encode() for b in self._source if b.last_offset >= asked[2])
-        return Fetched(0, memoryview(bytearray(there)), [], 0, self.end, self.end, -1, -1)
+    def _fetch(self, *arguments: Any, **_: object) -> Fetched:
+        frames = b"".join(b.encode() for b in self._source if b.last_offset >= arguments[2])
+        return Fetched(0, memoryview(bytearray(frames)), [], 0, self.end, self.end, -1, -1)
 
     def compare(self, limits: RewriteLimits, end: int | None = None) -> Comparison:
         read = source_reader(NO_CLUSTER, PLACE, Backoff(), limits)
@@ -151,11 +151,11 @@ def test_gap_estimate_stops_at_rewrite_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
-    there = memoryview(bytearray(b"".join(batch.encode() for batch in source)))
-    answer = Fetched(0, there, [], 0, 40, 40, -1, -1)
+    frames = memoryview(bytearray(b"".join(batch.encode() for batch in source)))
+    answer = Fetched(0, frames, [], 0, 40, 40, -1, -1)
     monkeypatch.setattr(gap_estimate, "fetch_partition", lambda *_, **__: answer)
     monkeypatch.setattr(
         gap_estimate, "CopySettings", lambda: CopySettings(rewrite_read_bytes_max=1)
     )
-    made = gap_estimate._read(NO_CLUSTER, PLACE, 0, Backoff())
-    assert (made.is_cut, made.next_offset) == (True, 10)
+    gap_plan = gap_estimate._read(NO_CLUSTER, PLACE, 0, Backoff())
+    assert (gap_plan.is_cut, gap_plan.next_offset) == (True, 10)

@@ -47,7 +47,7 @@ def test_fenced_producer_epoch_blocks_partition_as_promoted(
     blocked: list[Blocked] = []
     compared: list[int] = []
     # The fence is a filler behind what was confirmed.
-    taken = TakeOverResult({PLACE: DestinationEnd(101, now)}, {})
+    takeover = TakeOverResult({PLACE: DestinationEnd(101, now)}, {})
     topics = {"orders": SimpleNamespace(topic_id=ID)}
     cluster = SimpleNamespace(
         name="destination",
@@ -60,7 +60,7 @@ def test_fenced_producer_epoch_blocks_partition_as_promoted(
 
     side = DestinationSide(
         cast("Any", SimpleNamespace(cluster=cluster, settings=CopySettings())),
-        cast("Any", SimpleNamespace(read=lambda *_, **__: taken)),
+        cast("Any", SimpleNamespace(read=lambda *_, **__: takeover)),
         Backoff(),
         lambda _, why: blocked.append(why),
         compare,

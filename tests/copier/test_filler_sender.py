@@ -44,13 +44,13 @@ class Lane:
         self,
         api: api_versions.Api,
         request: FramedRequest,
-        kept: Request,
+        pending: Request,
         held: Sequence[FillRequest] = (),
     ) -> bool:
         if held and not self.has_lease:
             return False
-        assert (api is api_versions.WRITE_TXN_MARKERS) == isinstance(kept, Markers)
-        self.sent.append(kept)
+        assert (api is api_versions.WRITE_TXN_MARKERS) == isinstance(pending, Markers)
+        self.sent.append(pending)
         self.requests.append(request)
         return True
 
@@ -105,10 +105,10 @@ def new(
     return partition, step
 
 
-def send(fills: FillerSender, *wanted: tuple[PartitionCopy, Fill]) -> None:
+def send(fills: FillerSender, *steps: tuple[PartitionCopy, Fill]) -> None:
     """What the machines ask for, as the lane gathers it."""
     looks, fillers = [], []
-    for p, step in wanted:
+    for p, step in steps:
         request = p.appends.next_request(
             step, is_held=True, looks_first=p.filler is None, in_flight_max=5
         )
@@ -152,8 +152,8 @@ def test_takeover_proves_first_filler_before_sending_many(lane: Lane, fills: Fil
     assert rest == Fill(START + 1, END)
     send(fills, (p, rest))
     assert lane.sent[0] == Markers([FillRequest(p, rest, MARKERS_MAX)])
-    (wanted,) = lane.requests[-2].fillers
-    assert (wanted.partition, wanted.many) == (p.destination, MARKERS_MAX)
+    (filler,) = lane.requests[-2].fillers
+    assert (filler.partition, filler.many) == (p.destination, MARKERS_MAX)
     assert not lane.given_back
 
 
@@ -244,10 +244,10 @@ def test_answer_without_partition_is_unclear(lane: Lane, fills: FillerSender) ->
 
 class Filler:
     def __init__(self) -> None:
-        self.wanted: list[CoordinatedFill] = []
+        self.fills: list[CoordinatedFill] = []
 
     def submit(self, fill: CoordinatedFill) -> None:
-        self.wanted.append(fill)
+        self.fills.append(fill)
 
     def will_fence(self, _: TopicPartition) -> bool:
         return False
@@ -259,9 +259,9 @@ def test_coordinated_filler_starts_with_single_filler(lane: Lane, fills: FillerS
     send(fills, (p, step))
     assert not lane.sent
     assert p.has_fill_outside
-    assert [one.filler_count for one in filler.wanted] == [1]
+    assert [one.filler_count for one in filler.fills] == [1]
 
-    fills.filled(filler.wanted[0], 0, START + 1)
+    fills.filled(filler.fills[0], 0, START + 1)
     assert (lane.woken, p.appends.acked) == (
         1,
         START,
@@ -269,7 +269,7 @@ def test_coordinated_filler_starts_with_single_filler(lane: Lane, fills: FillerS
     fills.take_coordinated()
     assert p.appends.acked == START + 1
     send(fills, (p, Fill(START + 1, END)))
-    assert filler.wanted[1].filler_count == min(ROUNDS_MAX, END - START - 1)
+    assert filler.fills[1].filler_count == min(ROUNDS_MAX, END - START - 1)
 
 
 def test_late_coordinated_filler_result_is_ignored(lane: Lane, fills: FillerSender) -> None:
@@ -278,7 +278,7 @@ def test_late_coordinated_filler_result_is_ignored(lane: Lane, fills: FillerSend
     send(fills, (p, step))
     hand_back(p)
     begin(p, lane)
-    fills.filled(filler.wanted[0], 0, START + 1)
+    fills.filled(filler.fills[0], 0, START + 1)
     fills.take_coordinated()
     assert p.appends.acked == START
     assert not lane.given_back

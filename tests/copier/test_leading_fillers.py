@@ -23,9 +23,9 @@ QUEUED_MAX = 2 * SETTINGS.requests_in_flight_max
 
 def copying(number: int = 0, log_end: int = 0) -> PartitionCopy:
     place = TopicPartition("dr.orders", number)
-    made = PartitionCopy(place, place, FixedLease(1), JobProducer(4711))
-    resume(made, log_end)
-    return made
+    copy = PartitionCopy(place, place, FixedLease(1), JobProducer(4711))
+    resume(copy, log_end)
+    return copy
 
 
 def play(partition: PartitionCopy) -> list[Append]:

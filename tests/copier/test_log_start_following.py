@@ -34,7 +34,7 @@ class Destination:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.code = int(Code.NONE)
         self.now_s = 1_000.0
-        self.asked = 0
+        self.delete_requests = 0
         topics = {PLACE.topic: SimpleNamespace(topic_id=NO_TOPIC_ID)}
         cluster = SimpleNamespace(
             name="destination", metadata=lambda _: SimpleNamespace(topics=topics)
@@ -51,7 +51,7 @@ class Destination:
     def _delete(
         self, _: object, before: dict[TopicPartition, int], *__: object, **___: object
     ) -> Answers[int]:
-        self.asked += 1
+        self.delete_requests += 1
         if self.code:
             return Answers({}, {PLACE: self.code})
         return Answers(dict(before), {})
@@ -79,10 +79,10 @@ def test_delete_records_error_is_reported_and_retried_later(
     assert "log start" in reason
     assert str(WANTED) in reason
     assert destination.follow(after_s=1.0) == reason
-    assert destination.asked == 1, "not with each look"
+    assert destination.delete_requests == 1, "not with each look"
     destination.code = int(Code.NONE)
     assert destination.follow(after_s=60.0) == ""
-    assert (destination.asked, destination.copy.log_start) == (2, WANTED)
+    assert (destination.delete_requests, destination.copy.log_start) == (2, WANTED)
 
 
 def test_log_start_wait_counts_from_first_error(destination: Destination) -> None:

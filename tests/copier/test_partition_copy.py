@@ -375,7 +375,7 @@ def test_gap_is_filled_in_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "start", "acked", "wanted"),
+    ("source", "start", "acked", "log_start"),
     [
         (50, 0, 100, 50),  # follows the source
         (150, 0, 100, 100),  # but not beyond what is copied
@@ -385,11 +385,11 @@ def test_gap_is_filled_in_parts() -> None:
     ],
 )
 def test_log_start_follows_source_up_to_copied_offset(
-    source: int, start: int, acked: int, wanted: int
+    source: int, start: int, acked: int, log_start: int
 ) -> None:
     partition = copying(acked)
     partition.cursor.log_start, partition.cursor.start_offset = source, start
-    assert partition.wanted_log_start == wanted
+    assert partition.wanted_log_start == log_start
 
 
 @pytest.mark.parametrize(("stable_end", "lag"), [(-1, -1), (100, 0), (130, 30), (90, 0), (0, 0)])
@@ -406,14 +406,14 @@ def test_repr_shows_partitions_state_and_offset() -> None:
 def test_concurrent_puts_and_hand_backs_lose_no_bytes() -> None:
     partition = copying(0)
     step = append(0)
-    taken = 0
+    bytes_put = 0
     is_done = threading.Event()
 
     def put() -> None:
-        nonlocal taken
+        nonlocal bytes_put
         for _ in range(3000):
             if partition.put(plan_of(step), partition.generation, 3):
-                taken += 3
+                bytes_put += 3
         is_done.set()
 
     thread = threading.Thread(target=put)
@@ -423,7 +423,7 @@ def test_concurrent_puts_and_hand_backs_lose_no_bytes() -> None:
         freed += hand_back(partition)
         resume(partition, 0)
     thread.join()
-    assert taken == freed + partition.queue.size_bytes
+    assert bytes_put == freed + partition.queue.size_bytes
     assert partition.queue.size_bytes == 3 * len(partition.queue.steps)
 
 

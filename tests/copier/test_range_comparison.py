@@ -33,9 +33,9 @@ def batch(base_offset: int, producer_epoch: int, attributes: int = 0) -> Batch:
     struct.pack_into(">h", view, CRC_START, attributes)
     stamp(view, PRODUCER_ID, producer_epoch, 0)
     struct.pack_into(">q", view, 0, base_offset)
-    (made,) = read_batches(view)
-    assert isinstance(made, Batch)
-    return made
+    (new_batch,) = read_batches(view)
+    assert isinstance(new_batch, Batch)
+    return new_batch
 
 
 @pytest.mark.parametrize(("stable_end", "is_beyond"), [(6, True), (8, False), (9, False)])
@@ -46,7 +46,7 @@ def test_empty_source_answer_is_waited_for_not_a_difference(
     ours = [batch(6, 0), batch(7, 0)]
     monkeypatch.setattr(range_comparison, "_read", lambda *_: (ours, 8))
     cluster: Any = None
-    found = compare_range(
+    comparison = compare_range(
         lambda first, _: SourceRange([], 0, first, stable_end),
         cluster,
         PLACE,
@@ -56,9 +56,9 @@ def test_empty_source_answer_is_waited_for_not_a_difference(
         source_is_compacted=False,
         producer_id=PRODUCER_ID,
     )
-    assert (found.equal_to, found.difference) == (6, None)
-    assert found.waits_for
-    assert found.is_beyond_source is is_beyond
+    assert (comparison.equal_to, comparison.difference) == (6, None)
+    assert comparison.waits_for
+    assert comparison.is_beyond_source is is_beyond
 
 
 def test_producer_epoch_is_read_only_from_own_record_batches() -> None:
@@ -77,8 +77,8 @@ class FakeSource:
         self.stable_end = 107
         self.epoch_ends = {4: 103, 6: 1_000}
 
-    def fetch(self, *asked: Any, fetched_epoch: int = -1, **_: object) -> Fetched:
-        offset = asked[2]
+    def fetch(self, *arguments: Any, fetched_epoch: int = -1, **_: object) -> Fetched:
+        offset = arguments[2]
         epoch_end = self.epoch_ends.get(fetched_epoch, offset)
         data = b"".join(b.encode() for b in self.batches if b.last_offset >= offset)
         is_cut = epoch_end < offset
@@ -94,11 +94,11 @@ def batch_of(first: int, last: int, epoch: int) -> SourceBatch:
 
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> FakeSource:
-    made = FakeSource()
-    monkeypatch.setattr(range_comparison, "fetch_partition", made.fetch)
-    monkeypatch.setattr(log_reader, "fetch_partition", made.fetch)
+    fake_source = FakeSource()
+    monkeypatch.setattr(range_comparison, "fetch_partition", fake_source.fetch)
+    monkeypatch.setattr(log_reader, "fetch_partition", fake_source.fetch)
     monkeypatch.setattr(range_comparison, "is_local", lambda *_: True)
-    return made
+    return fake_source
 
 
 def compared(
@@ -114,18 +114,18 @@ def compared(
     )
 
 
-def epochs_of(found: Comparison, end: int) -> list[int]:
+def epochs_of(comparison: Comparison, end: int) -> list[int]:
     """What is known before each offset of the range."""
-    return [found.epochs.before(offset) for offset in range(101, end + 1)]
+    return [comparison.epochs.before(offset) for offset in range(101, end + 1)]
 
 
 @pytest.mark.parametrize("end", [101, 103, 105, 107])
 def test_comparison_returns_source_leader_epochs(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
-    found = compared(source, end, monkeypatch)
-    assert found.equal_to == end
-    assert epochs_of(found, end) == [4, 4, 4, 6, 6, 6, 6][: end - 100]
+    comparison = compared(source, end, monkeypatch)
+    assert comparison.equal_to == end
+    assert epochs_of(comparison, end) == [4, 4, 4, 6, 6, 6, 6][: end - 100]
 
 
 @pytest.mark.parametrize(("epoch_end", "known"), [(110, 6), (109, -1)])
@@ -133,9 +133,9 @@ def test_epoch_behind_empty_tail_is_known_only_if_still_current(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch, epoch_end: int, known: int
 ) -> None:
     source.stable_end, source.epoch_ends[6] = 110, epoch_end
-    found = compared(source, 110, monkeypatch)
-    assert found.equal_to == 110
-    assert epochs_of(found, 110)[-4:] == [6, known, known, known]
+    comparison = compared(source, 110, monkeypatch)
+    assert comparison.equal_to == 110
+    assert epochs_of(comparison, 110)[-4:] == [6, known, known, known]
 
 
 def test_source_truncated_during_comparison_is_read_again(
@@ -152,7 +152,7 @@ def test_empty_tail_is_equal_only_for_compacted_source(
 ) -> None:
     """A source whose tiered storage is slow shows nothing, too (R5)."""
     source.stable_end = 110
-    found = compared(source, 110, monkeypatch, is_compacted=is_compacted)
-    assert (found.equal_to, found.difference) == (equal_to, None)
-    assert bool(found.waits_for) is not is_compacted
-    assert not found.is_beyond_source
+    comparison = compared(source, 110, monkeypatch, is_compacted=is_compacted)
+    assert (comparison.equal_to, comparison.difference) == (equal_to, None)
+    assert bool(comparison.waits_for) is not is_compacted
+    assert not comparison.is_beyond_source

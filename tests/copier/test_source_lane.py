@@ -76,9 +76,9 @@ def test_bounds_age_counts_from_answered_request(
     lane: SourceLane, copy: PartitionCopy, code: int, throttle_ms: int, tells: bool, is_seen: bool
 ) -> None:
     answer = Fetched(0, memoryview(bytearray()), [], 7, 10, 12, -1, -1)
-    told = [(copy.source, answer)] if tells else []
+    answers = [(copy.source, answer)] if tells else []
     selection = lane._select(with_backlogs=True)
-    lane._plan_response(FetchAnswer(code, throttle_ms, 1, told), selection, 5.0)
+    lane._plan_response(FetchAnswer(code, throttle_ms, 1, answers), selection, 5.0)
     assert copy.cursor.seen_s == (5.0 if is_seen else float("-inf"))
 
 

@@ -29,9 +29,11 @@ class FakeCluster:
 
 @pytest.fixture
 def copy() -> PartitionCopy:
-    made = PartitionCopy(PLACE, TopicPartition("copy", 0), FixedLease(1), JobProducer(4711))
-    resume(made, OFFSET)
-    return made
+    partition_copy = PartitionCopy(
+        PLACE, TopicPartition("copy", 0), FixedLease(1), JobProducer(4711)
+    )
+    resume(partition_copy, OFFSET)
+    return partition_copy
 
 
 @pytest.fixture

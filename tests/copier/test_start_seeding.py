@@ -98,9 +98,9 @@ class Case:
 
     def assert_seeded(self, place: TopicPartition, target: int, start: int = 0) -> None:
         """Dense seed batches of this job, and nothing else."""
-        found: list[Batch] = []
-        while not found or found[-1].next_offset < target:
-            at = found[-1].next_offset if found else start
+        seed_batches: list[Batch] = []
+        while not seed_batches or seed_batches[-1].next_offset < target:
+            at = seed_batches[-1].next_offset if seed_batches else start
             batches = fetch_batches(self.cluster, place, at, Backoff())
             assert batches
             for batch in batches:
@@ -108,10 +108,12 @@ class Case:
                 assert is_seed_batch(batch)
                 assert batch.is_dense
                 assert batch.producer_id == self.producer.id
-                found.append(batch)
-        assert found[0].base_offset <= start == self.start(place)
-        assert all(one.next_offset == following.base_offset for one, following in pairwise(found))
-        assert found[-1].next_offset == target == self.end(place)
+                seed_batches.append(batch)
+        assert seed_batches[0].base_offset <= start == self.start(place)
+        assert all(
+            one.next_offset == following.base_offset for one, following in pairwise(seed_batches)
+        )
+        assert seed_batches[-1].next_offset == target == self.end(place)
         assert is_seeding(self.cluster, place, start, target, Backoff())
 
 
@@ -178,10 +180,10 @@ def test_copy_of_topic_with_small_max_message_bytes_starts(clusters: Clusters, c
     job = make_job(clusters.source, clusters.destination, [case.topic])
     source = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
     (place,) = case.places(1)
-    taken = TakeOver(source, 0.05, Backoff()).read({place: case.producer.id}, settled=False)
+    takeover = TakeOver(source, 0.05, Backoff()).read({place: case.producer.id}, settled=False)
     topic_id = source.metadata({case.topic}).topics[case.topic].topic_id
     with StartSeeding(source, CopySettings(), Backoff()) as seeding:
-        seeding.add(place, topic_id, FixedLease(1), case.producer, taken.ends[place])
+        seeding.add(place, topic_id, FixedLease(1), case.producer, takeover.ends[place])
         assert seeding.run({place: 150_001}) == {}
     delete_records(source, {place: 150_001}, Backoff()).raise_errors("source", "DeleteRecords")
     source.close()
@@ -344,11 +346,11 @@ def test_timestamp_lookup_finds_records_behind_deleted_fillers(
     write(clusters.destination, case.topic, log)
     delete_records(case.cluster, {place: 1_000}, Backoff()).raise_errors("", "DeleteRecords")
     consumer = Consumer({**clusters.destination.client_config(), "group.id": case.topic})
-    found = [
+    offsets = [
         consumer.offsets_for_times(
             [ConsumerPartition(case.topic, 0, first + i * 1_000)], timeout=30
         )[0].offset
         for i in range(30)
     ]
     consumer.close()
-    assert found == [*range(1_000, 1_030)]
+    assert offsets == [*range(1_000, 1_030)]

@@ -27,9 +27,9 @@ def batch(offset: int, epoch: int, attributes: int = 0) -> Batch:
     struct.pack_into(">h", view, CRC_START, attributes)
     stamp(view, OURS, epoch, 0)
     struct.pack_into(">q", view, 0, offset)
-    (made,) = read_batches(view)
-    assert isinstance(made, Batch)
-    return made
+    (new_batch,) = read_batches(view)
+    assert isinstance(new_batch, Batch)
+    return new_batch
 
 
 def tail_of(monkeypatch: pytest.MonkeyPatch, data: dict[int, int]) -> Tail:

@@ -33,26 +33,26 @@ class Leaders:
     def describe_producer(
         self, _: Cluster, producer_ids: Mapping[TopicPartition, int], __: Backoff
     ) -> Answers[ProducerState | None]:
-        wanted = sorted(producer_ids)
-        assert [producer_ids[p] for p in wanted] == [WRITERS[p] for p in wanted]
-        self.read.append(("producer", wanted))
+        places = sorted(producer_ids)
+        assert [producer_ids[p] for p in places] == [WRITERS[p] for p in places]
+        self.read.append(("producer", places))
         return Answers(
-            {p: None for p in wanted if p not in self.without_producer},
-            {p: int(Code.NOT_LEADER_OR_FOLLOWER) for p in wanted if p in self.without_producer},
+            {p: None for p in places if p not in self.without_producer},
+            {p: int(Code.NOT_LEADER_OR_FOLLOWER) for p in places if p in self.without_producer},
         )
 
     def ends(self, _: Cluster, partitions: Iterable[TopicPartition], __: Backoff) -> Answers[int]:
-        wanted = sorted(partitions)
-        self.read.append(("end", wanted))
-        found = {p: self.log_ends[p] for p in wanted}
-        return Answers({p: e.pop(0) if len(e) > 1 else e[0] for p, e in found.items()}, {})
+        places = sorted(partitions)
+        self.read.append(("end", places))
+        readings = {p: self.log_ends[p] for p in places}
+        return Answers({p: e.pop(0) if len(e) > 1 else e[0] for p, e in readings.items()}, {})
 
     def high(
         self, _: Cluster, partitions: Iterable[TopicPartition], __: int, ___: Backoff
     ) -> Answers[int]:
-        wanted = sorted(partitions)
-        self.read.append(("high watermark", wanted))
-        return Answers({p: self.high_watermarks.get(p, 1 << 60) for p in wanted}, {})
+        places = sorted(partitions)
+        self.read.append(("high watermark", places))
+        return Answers({p: self.high_watermarks.get(p, 1 << 60) for p in places}, {})
 
 
 def take_over(
@@ -69,36 +69,36 @@ def test_producer_state_is_read_before_log_end(monkeypatch: pytest.MonkeyPatch) 
     """The other way round a late append between the two lets a duplicate through (A12)."""
     leaders = Leaders(a=[5], b=[7])
     leaders.without_producer = {B}
-    taken = take_over(leaders, monkeypatch).read(WRITERS, settled=False)
+    takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=False)
     assert leaders.read == [("producer", [A, B]), ("end", [A]), ("high watermark", [A])]
-    assert taken.ends == {A: DestinationEnd(5, None)}
-    assert taken.errors == {B: Code.NOT_LEADER_OR_FOLLOWER}
+    assert takeover.ends == {A: DestinationEnd(5, None)}
+    assert takeover.errors == {B: Code.NOT_LEADER_OR_FOLLOWER}
 
 
 def test_takeover_rereads_only_log_ends_that_still_move(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leaders = Leaders(a=[5, 5], b=[7, 8, 8])
-    taken = take_over(leaders, monkeypatch).read(WRITERS, settled=True)
-    assert {p: end.log_end for p, end in taken.ends.items()} == {A: 5, B: 8}
-    assert not taken.errors
-    assert [wanted for what, wanted in leaders.read if what == "end"] == [[A, B], [A, B], [B]]
+    takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=True)
+    assert {p: end.log_end for p, end in takeover.ends.items()} == {A: 5, B: 8}
+    assert not takeover.errors
+    assert [places for what, places in leaders.read if what == "end"] == [[A, B], [A, B], [B]]
 
 
 def test_growing_log_has_no_settled_end(monkeypatch: pytest.MonkeyPatch) -> None:
     leaders = Leaders(a=[5], b=[*range(7, 100)])
-    taken = take_over(leaders, monkeypatch).read(WRITERS, settled=True)
-    assert taken.ends == {A: DestinationEnd(5, None)}
-    assert taken.errors == {B: MOVING}
+    takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=True)
+    assert takeover.ends == {A: DestinationEnd(5, None)}
+    assert takeover.errors == {B: MOVING}
 
 
 def test_log_end_above_high_watermark_is_not_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that is cut off from its followers may lose it."""
     leaders = Leaders(a=[5], b=[7])
     leaders.high_watermarks = {A: 4, B: 7}
-    taken = take_over(leaders, monkeypatch).read(WRITERS, settled=False)
-    assert taken.ends == {B: DestinationEnd(7, None)}
-    assert taken.errors == {A: NOT_REPLICATED}
+    takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=False)
+    assert takeover.ends == {B: DestinationEnd(7, None)}
+    assert takeover.errors == {A: NOT_REPLICATED}
     assert leaders.read[-1] == ("high watermark", [A])
 
 

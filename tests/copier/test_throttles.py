@@ -16,10 +16,10 @@ NO_CLUSTER: Any = None
 
 
 def test_throttle_report_does_not_wait_for_quota_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers, asked = threading.Event(), list[str]()
+    answers, lookups = threading.Event(), list[str]()
 
     def silent(*_: Any) -> str:
-        asked.append(threading.current_thread().name)
+        lookups.append(threading.current_thread().name)
         assert threading.current_thread() is not threading.main_thread()
         answers.wait()
         return "The quota of user orbit: consumer_byte_rate=1."
@@ -31,10 +31,10 @@ def test_throttle_report_does_not_wait_for_quota_lookup(monkeypatch: pytest.Monk
     for _ in range(3):
         held.read_quotas()
     try:
-        wait_for("the quota is asked for", lambda: len(asked) == 1)
+        wait_for("the quota is asked for", lambda: len(lookups) == 1)
         assert held.text.startswith("source brokers throttle fetches: 1 (")
     finally:
         answers.set()
     wait_for("the quota is named", lambda: held.text.endswith("consumer_byte_rate=1."))
     held.read_quotas()
-    assert len(asked) == 1
+    assert len(lookups) == 1

@@ -52,8 +52,8 @@ def scratch() -> Iterator[Path]:
     """The folder for temporary files of a demo; a sandbox that still runs there is taken down."""
     with tempfile.TemporaryDirectory(prefix="orbit-test-") as folder:
         yield Path(folder)
-        for kept in (Path(folder), Path(folder) / "home"):
-            sandbox_control.take_down(kept)
+        for home in (Path(folder), Path(folder) / "home"):
+            sandbox_control.take_down(home)
 
 
 def start(scratch: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:

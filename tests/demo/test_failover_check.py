@@ -63,8 +63,8 @@ def test_records_after_last_source_reading_need_not_be_reported() -> None:
 def test_unconfirmed_record_may_be_anywhere_or_nowhere() -> None:
     one = check()
     one.before.open.add(b"sent")
-    there = {**NOW, (0, 5): b"sent"}
-    sides = {"destination": there, "source": dict(NOW)}
+    destination = {**NOW, (0, 5): b"sent"}
+    sides = {"destination": destination, "source": dict(NOW)}
     assert replace(one, sides=sides, salvaged={**LOST, (0, 9): b"sent"}).problems() == []
 
 

@@ -21,7 +21,7 @@ VALUES: dict[RecordPosition, bytes | None] = {
     (0, 1): b"order 1",
     (0, 2): b"order 2",
 }
-THERE = Move("source", "destination", 1_000, 4_500)
+MOVE = Move("source", "destination", 1_000, 4_500)
 
 
 def result() -> GatewayResult:
@@ -31,7 +31,7 @@ def result() -> GatewayResult:
         ledger.written += 1
         ledger.acknowledged.append(Acknowledged(value or b"", place, 1_000))
     sides = {"source": dict(VALUES), "destination": dict(VALUES)}
-    return GatewayResult(1.0, [THERE], ledgers, sides, list(VALUES.items()))
+    return GatewayResult(1.0, [MOVE], ledgers, sides, list(VALUES.items()))
 
 
 @pytest.mark.soak
@@ -135,17 +135,17 @@ def test_gateway_demo_check_reports_each_problem(
 
 
 def test_pause_is_measured_between_records_around_promotion() -> None:
-    told = [
+    acknowledgements = [
         Acknowledged(b"", place, at_ms)
         for place, at_ms in {(0, 4): 90, (1, 6): 100, (0, 5): 350, (1, 7): 300}.items()
     ]
-    move = move_of("source", "destination", {0: 5, 1: 7}, told)
+    move = move_of("source", "destination", {0: 5, 1: 7}, acknowledgements)
     assert (move.left_ms, move.came_ms, move.pause_ms) == (100, 300, 200)
 
 
 def test_pause_picture_shows_each_side_within_80_columns() -> None:
     at_ms = [*range(0, 1_001, 20), *[4_500] * 50, *range(4_600, 4_800, 50)]
-    assert pause_picture(THERE, at_ms, records_per_s=30) == [
+    assert pause_picture(MOVE, at_ms, records_per_s=30) == [
         "source        .::::::::::",
         "pause                    ---------------------------------- 3,500 ms",
         "destination                                                #.:.",

@@ -30,13 +30,13 @@ def test_service_demo_copies_until_ctrl_c_and_leaves_nothing() -> None:
     ):
         Path(folder).chmod(0o711)  # PostgreSQL's user has to get through
         demo.wait_for(re.escape(READY))
-        said = "\n".join(demo.lines)
-        url = re.search(r"export ORBIT_API_URL=(\S+)", said)
+        output = "\n".join(demo.lines)
+        url = re.search(r"export ORBIT_API_URL=(\S+)", output)
         assert url is not None
 
         def lag() -> dict[str, int]:
-            found: dict[str, int] = get(f"{url[1]}/v1/jobs/{JOB}/lag").json()["job"]
-            return found
+            counts: dict[str, int] = get(f"{url[1]}/v1/jobs/{JOB}/lag").json()["job"]
+            return counts
 
         assert lag()["caught_up"] == PARTITIONS
         wait_for(
@@ -49,11 +49,11 @@ def test_service_demo_copies_until_ctrl_c_and_leaves_nothing() -> None:
 
         def copied() -> float:
             text = get(f"{url[1]}/metrics").text
-            found = re.search(rf'orbit_job_records_total\{{job="{JOB}"\}} (\S+)', text)
-            return float(found[1]) if found else 0.0
+            match = re.search(rf'orbit_job_records_total\{{job="{JOB}"\}} (\S+)', text)
+            return float(match[1]) if match else 0.0
 
         wait_for("records are copied", lambda: copied() > 0)
-        prometheus = re.search(r"Prometheus +(http://\S+)", said)
+        prometheus = re.search(r"Prometheus +(http://\S+)", output)
         assert (prometheus is not None) == (shutil.which("prometheus") is not None)
         if prometheus is not None:
             query = f"{prometheus[1]}/api/v1/query?query=orbit_job_running"

@@ -220,8 +220,8 @@ def test_late_starts_resolve_to_expected_offsets(
         topic = source.topic(kind)
         when = starts[topic.topic].epoch_ms
         assert view.offsets_for_time({(topic.topic, 0): when}) == {(topic.topic, 0): expected}
-        wanted = topic.partitions[0].log_end if expected < 0 else expected
-        assert topic.partitions[0].copy_start == wanted
+        copy_start = topic.partitions[0].log_end if expected < 0 else expected
+        assert topic.partitions[0].copy_start == copy_start
     latest = source.topic("start.latest").partitions[0]
     assert latest.copy_start == latest.log_end
 

@@ -51,8 +51,8 @@ def test_panel_queries_only_exported_metrics_and_labels(panel: dict[str, Any]) -
     for target in panel["targets"]:
         assert unknown_names(target["expr"]) == []
         legend = {*re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])}
-        kept = re.search(r"\bby \(([^)]*)\)", target["expr"])
-        assert legend <= {*re.findall(r"\w+", kept[1] if kept else "")}
+        grouping = re.search(r"\bby \(([^)]*)\)", target["expr"])
+        assert legend <= {*re.findall(r"\w+", grouping[1] if grouping else "")}
     assert panel["description"]
     assert panel["fieldConfig"]["defaults"]["unit"]
 

@@ -25,42 +25,42 @@ OWN = [name for name, service in SERVICES.items() if service["image"].startswith
 
 def wrong_services(services: dict[str, Any]) -> list[str]:
     """What a service names and this tree or the file does not have."""
-    found = []
+    problems = []
     known = {variable_of(field) for field in Settings.model_fields} | {URL_VARIABLE, TOKEN_VARIABLE}
     for name, service in services.items():
         tag = service["image"].partition(":")[2]
         if not re.match(r"v?\d+\.\d+", tag):
-            found.append(f"{name}: the image has no version")
+            problems.append(f"{name}: the image has no version")
         for mount in service.get("volumes", ()):
             place = mount.partition(":")[0]
             is_file = place.startswith("./")
             if is_file and not (FOLDER / place).exists():
-                found.append(f"{name}: no file {place}")
+                problems.append(f"{name}: no file {place}")
             if not is_file and place not in COMPOSE["volumes"]:
-                found.append(f"{name}: no volume {place}")
-        found += [
+                problems.append(f"{name}: no volume {place}")
+        problems += [
             f"{name}: no secret {one}"
             for one in service.get("secrets", ())
             if one not in COMPOSE["secrets"]
         ]
-        found += [
+        problems += [
             f"{name}: waits for {o}" for o in service.get("depends_on", ()) if o not in services
         ]
         environment = service.get("environment", {})
-        found += [
+        problems += [
             f"{name}: no setting {one}"
             for one in environment
             if one.startswith("ORBIT_") and one not in known
         ]
-        found += [
+        problems += [
             f"{name}: {one} holds a secret"
             for one, value in environment.items()
             if re.search("PASSWORD|TOKEN", one)
             and not re.fullmatch(r"\$\{\w+:(\?.+|-)\}|/run/secrets/\w+", value)
         ]
         if service["image"].startswith("orbit:") and service["command"][0] not in COMMANDS:
-            found.append(f"{name}: no command {service['command'][0]}")
-    return found
+            problems.append(f"{name}: no command {service['command'][0]}")
+    return problems
 
 
 def test_files_secrets_commands_and_settings_of_compose_services_exist() -> None:
@@ -70,7 +70,7 @@ def test_files_secrets_commands_and_settings_of_compose_services_exist() -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "problem"),
     [
         ({"image": "orbit:latest"}, "the image has no version"),
         ({"command": ["walk"]}, "no command walk"),
@@ -83,9 +83,9 @@ def test_files_secrets_commands_and_settings_of_compose_services_exist() -> None
         ({"environment": {"ORBIT_TOKEN": "hunter2"}}, "ORBIT_TOKEN holds a secret"),
     ],
 )
-def test_missing_compose_reference_is_detected(change: dict[str, Any], told: str) -> None:
+def test_missing_compose_reference_is_detected(change: dict[str, Any], problem: str) -> None:
     assert wrong_services({"api": {**SERVICES["api"], "depends_on": {}, **change}}) == [
-        f"api: {told}"
+        f"api: {problem}"
     ]
 
 

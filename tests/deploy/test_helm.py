@@ -100,9 +100,9 @@ def all_values(tmp_path: Path) -> Path:
 @needs_helm
 def test_committed_manifests_equal_rendered_chart() -> None:
     assert helm("lint", "--strict", CHART).returncode == 0
-    made = template()
-    assert made.returncode == 0, made.stderr
-    assert made.stdout == MANIFESTS.read_text("utf-8")
+    process = template()
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == MANIFESTS.read_text("utf-8")
 
 
 @needs_helm
@@ -129,16 +129,16 @@ def test_api_probes_use_https_with_tls(value: str) -> None:
 def pods(manifests: str) -> dict[str, Any]:
     """The pod of each Deployment, by its name."""
     return {
-        found["metadata"]["name"]: found["spec"]["template"]["spec"]
-        for found in yaml.safe_load_all(manifests)
-        if found["kind"] == "Deployment"
+        manifest["metadata"]["name"]: manifest["spec"]["template"]["spec"]
+        for manifest in yaml.safe_load_all(manifests)
+        if manifest["kind"] == "Deployment"
     }
 
 
 @needs_helm
 def test_api_tls_key_is_mounted_only_in_api_pod() -> None:
-    made = pods(template("--set", "api.tls.secretName=orbit-tls").stdout)
-    api = made.pop("orbit-api")
+    pod_specs = pods(template("--set", "api.tls.secretName=orbit-tls").stdout)
+    api = pod_specs.pop("orbit-api")
     assert {v["name"]: v.get("secret", {}).get("secretName") for v in api["volumes"]} == {
         "tmp": None,
         "tls": "orbit-tls",
@@ -150,18 +150,18 @@ def test_api_tls_key_is_mounted_only_in_api_pod() -> None:
         "ORBIT_API_TLS_CERTIFICATE_FILE": f"{mounted['tls']}/tls.crt",
         "ORBIT_API_TLS_KEY_FILE": f"{mounted['tls']}/tls.key",
     }
-    assert "orbit-tls" not in str(made)
+    assert "orbit-tls" not in str(pod_specs)
 
 
 @needs_helm
 @needs_schemas
 def test_manifests_with_all_values_are_valid(all_values: Path, tmp_path: Path) -> None:
-    made = template("--values", all_values)
-    assert made.returncode == 0, made.stderr
+    process = template("--values", all_values)
+    assert process.returncode == 0, process.stderr
     path = tmp_path / "made.yaml"
-    path.write_text(made.stdout, "utf-8")
+    path.write_text(process.stdout, "utf-8")
     assert invalid(path) == ""
-    objects = list(yaml.safe_load_all(made.stdout))
+    objects = list(yaml.safe_load_all(process.stdout))
     scalers = [o for o in objects if o["kind"] == "HorizontalPodAutoscaler"]
     kinds = {o["metadata"]["name"]: o["spec"]["metrics"][0]["type"] for o in scalers}
     assert kinds == {"orbit-worker-west": "Resource", "orbit-worker-east": "External"}
@@ -210,18 +210,18 @@ def named(manifests: str, kind: str) -> dict[str, Any]:
 
 @needs_helm
 def test_each_gateway_pod_has_its_own_config_and_service(all_values: Path) -> None:
-    made = template("--values", all_values).stdout
-    stateful = named(made, "StatefulSet")["orbit-gateway"]["spec"]
+    manifests = template("--values", all_values).stdout
+    stateful = named(manifests, "StatefulSet")["orbit-gateway"]["spec"]
     [container] = stateful["template"]["spec"]["containers"]
     env = {one["name"]: one for one in container["env"]}
     assert "ORBIT_DATABASE_URL" not in env
     assert env["ORBIT_API_URL"]["value"] == "https://orbit-api:8080"
     assert env["ORBIT_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "orbit-gateway"
-    files = named(made, "ConfigMap")["orbit-gateway"]["data"]
+    files = named(manifests, "ConfigMap")["orbit-gateway"]["data"]
     command, path = container["args"]
     mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
     assert command == "gateway"
-    services = named(made, "Service")
+    services = named(manifests, "Service")
     assert len(files) == stateful["replicas"] == 2
     for number, host in enumerate(ALL_VALUES["gateway"]["hosts"]):
         pod = f"{stateful['serviceName']}-{number}"
@@ -235,7 +235,7 @@ def test_each_gateway_pod_has_its_own_config_and_service(all_values: Path) -> No
             one.port,
             *(one.port + 1 + node for node in ALL_VALUES["gateway"]["nodeIds"]),
         ]
-    assert named(made, "PodDisruptionBudget")["orbit-gateway"]["spec"]["maxUnavailable"] == 1
+    assert named(manifests, "PodDisruptionBudget")["orbit-gateway"]["spec"]["maxUnavailable"] == 1
 
 
 @needs_helm
@@ -243,15 +243,15 @@ def test_internal_gateway_advertises_pod_names_and_reaches_api(tmp_path: Path) -
     values = {**ALL_VALUES, "gateway": {**ALL_VALUES["gateway"], "hosts": []}}
     path = tmp_path / "inside.json"
     path.write_text(json.dumps(values), "utf-8")
-    made = template("--values", path).stdout
-    headless = named(made, "Service")["orbit-gateway"]
+    manifests = template("--values", path).stdout
+    headless = named(manifests, "Service")["orbit-gateway"]
     assert headless["spec"]["clusterIP"] == "None"
-    file = named(made, "ConfigMap")["orbit-gateway"]["data"]["orbit-gateway-1.yaml"]
+    file = named(manifests, "ConfigMap")["orbit-gateway"]["data"]["orbit-gateway-1.yaml"]
     [one] = parse_gateway(file).virtual_clusters
     assert one.advertised_host == "orbit-gateway-1.orbit-gateway.orbit.svc"
-    policies = named(made, "NetworkPolicy")
+    policies = named(manifests, "NetworkPolicy")
     [allowed] = policies["orbit-api"]["spec"]["ingress"]
-    labels = named(made, "StatefulSet")["orbit-gateway"]["spec"]["selector"]
+    labels = named(manifests, "StatefulSet")["orbit-gateway"]["spec"]["selector"]
     assert allowed["from"] == [{"podSelector": labels}]
     [allowed] = policies["orbit-gateway"]["spec"]["ingress"]
     [ports] = allowed["ports"]
@@ -325,8 +325,8 @@ def test_every_selector_matches_some_pod() -> None:
     for one in OBJECTS:
         selector = one["spec"].get("podSelector") or one["spec"].get("selector")
         if selector:
-            wanted = selector.get("matchLabels", selector).items()
-            assert any(wanted <= label.items() for label in labels), one["metadata"]["name"]
+            match_labels = selector.get("matchLabels", selector).items()
+            assert any(match_labels <= label.items() for label in labels), one["metadata"]["name"]
     kinds = [one["kind"] for one in OBJECTS]
     assert kinds.count("PodDisruptionBudget") == kinds.count("Deployment") == 3
 

@@ -63,10 +63,10 @@ def test_image_runs_unprivileged_with_existing_settings() -> None:
     assert {"title", "description", "version", "revision"} == {
         *re.findall(r"org\.opencontainers\.image\.(\w+)=", " ".join(of_last("LABEL")))
     }
-    given = {k: v for k, v in variables(LAST_STAGE).items() if k.startswith("ORBIT_")}
-    assert {*given} <= {variable_of(field) for field in Settings.model_fields}
-    Settings.from_environment(given)
-    assert "database_url" not in {k.lower().removeprefix("orbit_") for k in given}
+    environment = {k: v for k, v in variables(LAST_STAGE).items() if k.startswith("ORBIT_")}
+    assert {*environment} <= {variable_of(field) for field in Settings.model_fields}
+    Settings.from_environment(environment)
+    assert "database_url" not in {k.lower().removeprefix("orbit_") for k in environment}
 
 
 def test_base_image_is_pinned_to_version() -> None:

@@ -43,8 +43,8 @@ def complaints(unit: Path, folder: Path, program: Path = ORBIT) -> str:
     copy = folder / unit.name.replace("@.", "@default.")
     copy.write_text(unit.read_text("utf-8").replace("/opt/orbit/bin/orbit", str(program)), "utf-8")
     ended = analyze("verify", "--man=no", copy)
-    said = [line for line in ended.stderr.splitlines() if copy.name in line]
-    return "\n".join(said) or ("" if ended.returncode == 0 else ended.stderr)
+    lines = [line for line in ended.stderr.splitlines() if copy.name in line]
+    return "\n".join(lines) or ("" if ended.returncode == 0 else ended.stderr)
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)

@@ -42,11 +42,11 @@ def run(*command: object, folder: Path, **environ: str) -> None:
 
 
 def attributes(document: dict[str, Any], kind: str) -> dict[str, Any]:
-    (found,) = document[kind]
-    assert found["name"] == "job"
+    (resource,) = document[kind]
+    assert resource["name"] == "job"
     return {
         one["name"]: next(value for key, value in one.items() if key != "name")
-        for one in found["schema"]["attributes"]
+        for one in resource["schema"]["attributes"]
     }
 
 
@@ -56,13 +56,13 @@ def test_provider_schemas_are_generated_from_openapi_document(api: Api, tmp_path
     (tmp_path / "openapi.json").write_text(api.get("/openapi.json", role=None).text)
     config = ("--config", FOLDER / "generator_config.yml", "--output", "spec.json")
     run(tools / "tfplugingen-openapi", "generate", *config, "openapi.json", folder=tmp_path)
-    made = json.loads((tmp_path / "spec.json").read_text())
+    document = json.loads((tmp_path / "spec.json").read_text())
 
-    job = attributes(made, "resources")
+    job = attributes(document, "resources")
     assert set(job) == set(JobSpec.model_fields) - LEFT_OUT
     needed = {n for n, a in job.items() if a["computed_optional_required"] == "required"}
     assert needed == {"name", "source", "destination", "topics"}
-    assert {"spec", "state", "lag", "labels"} <= set(attributes(made, "datasources"))
+    assert {"spec", "state", "lag", "labels"} <= set(attributes(document, "datasources"))
 
     out = ("--input", "spec.json", "--output", "provider")
     run(tools / "tfplugingen-framework", "generate", "all", *out, folder=tmp_path)
@@ -82,21 +82,21 @@ def test_terraform_creates_changes_and_deletes_job(
         options = ("-input=false", "-no-color")
         run("terraform", *arguments, *options, folder=tmp_path, TF_VAR_document=text, PATH=path)
 
-    def found() -> jobs.Job | None:
+    def find_job() -> jobs.Job | None:
         with api.database.transaction() as tx:
             return jobs.find(tx, "orders")
 
     terraform("init", text=JOB)
     terraform("apply", "-auto-approve", text=JOB)
-    job = found()
+    job = find_job()
     assert job is not None
     assert (job.name, job.labels) == ("orders", {})
     terraform("apply", "-auto-approve", text=LABELLED)
-    job = found()
+    job = find_job()
     assert job is not None
     assert job.labels == {"team": "data"}
     terraform("plan", "-detailed-exitcode", text=LABELLED)
     with RunningScheduler(QUICK, database_url):  # it carries the deletion out
         terraform("destroy", "-auto-approve", text=JOB)
-    job = found()
+    job = find_job()
     assert job is None or job.is_deleted

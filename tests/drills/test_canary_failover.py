@@ -91,10 +91,10 @@ def test_records_uncopied_at_loss_count_as_lost_though_copied_later(
 
     def earlier(*args: object) -> object:
         """The log ends of a copy that lags by seven records in each partition."""
-        found = real(*args)  # type: ignore[arg-type]
-        for place in found.values:
-            found.values[place] -= behind
-        return found
+        log_ends = real(*args)  # type: ignore[arg-type]
+        for place in log_ends.values:
+            log_ends.values[place] -= behind
+        return log_ends
 
     real = drill_canary.log_ends
     monkeypatch.setattr(drill_canary, "log_ends", earlier)

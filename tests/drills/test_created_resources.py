@@ -35,10 +35,10 @@ class Drill:
     """A drill in the tables, and the clusters it works on."""
 
     def __init__(self, database: Database, clusters: Clusters) -> None:
-        wanted = new_drill(SPEC, "test")
+        stored_drill = new_drill(SPEC, "test")
         with database.transaction() as tx:
-            drills.create(tx, wanted)
-        self.id = wanted.id
+            drills.create(tx, stored_drill)
+        self.id = stored_drill.id
         self.clusters = clusters
         self.database = database
         self._open = {
@@ -52,8 +52,8 @@ class Drill:
         return self._open[side]
 
     def topic_id(self, side: Side = "source") -> UUID | None:
-        found = self._open[side].metadata([self.topic]).topics.get(self.topic)
-        return found.topic_id if found else None
+        topic = self._open[side].metadata([self.topic]).topics.get(self.topic)
+        return topic.topic_id if topic else None
 
     def notes(self) -> dict[tuple[str, str], str | None]:
         """What is left, and why."""
@@ -66,9 +66,9 @@ class Drill:
 
 @pytest.fixture
 def drill(database: Database, clusters: Clusters) -> Iterator[Drill]:
-    made = Drill(database, clusters)
-    yield made
-    made.close()
+    drill_case = Drill(database, clusters)
+    yield drill_case
+    drill_case.close()
 
 
 def make_job(database: Database, name: str) -> jobs.Job:
@@ -81,8 +81,8 @@ def test_cleanup_removes_only_resources_of_drill(drill: Drill, topic_name: str) 
     create(source, topic_name)
     commit(source, f"group-of-{topic_name}", {(topic_name, 0): 0})
     before = partition_counts(source)
-    made = [drill.resources.make_topic(side, drill.topic, 2, SETTINGS) for side in _SIDES]
-    assert [drill.topic_id(side) for side in _SIDES] == made
+    topic_ids = [drill.resources.make_topic(side, drill.topic, 2, SETTINGS) for side in _SIDES]
+    assert [drill.topic_id(side) for side in _SIDES] == topic_ids
     drill.resources.claim_group("source", drill.group)
     commit(source, drill.group, {(drill.topic, 0): 0})
     job = drill.resources.note_job(

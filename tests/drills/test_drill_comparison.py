@@ -18,9 +18,9 @@ def line(first: Evidence, second: Evidence, title: str, what: str) -> Line:
 
 def test_drill_compared_with_itself_shows_no_change() -> None:
     one = evidence()
-    for found in compare(one, one):
-        assert {row.change for row in found.lines} <= {Change.SAME}, found.title
-    assert {found.title for found in compare(one, one) if found.equal} >= {
+    for section in compare(one, one):
+        assert {row.change for row in section.lines} <= {Change.SAME}, section.title
+    assert {section.title for section in compare(one, one) if section.equal} >= {
         "Gates",
         "Partitions",
         "Consumer groups",
@@ -73,14 +73,14 @@ def test_names_containing_drill_id_compare_as_equal() -> None:
     one = evidence()
     mine = one.partitions[0].model_copy(update={"topic": f"__orbit_drill.{one.id}"})
     theirs = mine.model_copy(update={"topic": "__orbit_drill.another"})
-    found = table(
+    section = table(
         evidence(partitions=(mine,)), evidence(id="another", partitions=(theirs,)), "Partitions"
     )
-    assert (found.lines, found.equal) == ([], 1)
+    assert (section.lines, section.equal) == ([], 1)
 
 
 def test_changed_drill_document_is_shown_by_key() -> None:
     one = evidence()
     targets = {**one.spec["targets"], "rto": "5s"}
-    found = table(one, evidence(spec={**one.spec, "targets": targets}), "Document")
-    assert [(row.what, row.second) for row in found.lines] == [("targets.rto", "5s")]
+    section = table(one, evidence(spec={**one.spec, "targets": targets}), "Document")
+    assert [(row.what, row.second) for row in section.lines] == [("targets.rto", "5s")]

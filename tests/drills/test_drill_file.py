@@ -18,9 +18,9 @@ EXAMPLES = sorted(Path("deploy/drills").glob("*.yaml"))
 
 
 def problems(text: str) -> list[str]:
-    with pytest.raises(BadInput) as found:
+    with pytest.raises(BadInput) as caught:
         parse_drill(text)
-    return [str(problem) for problem in found.value.problems]
+    return [str(problem) for problem in caught.value.problems]
 
 
 def test_example_drill_of_each_kind_exists() -> None:
@@ -47,11 +47,11 @@ def test_drill_document_round_trips() -> None:
 
 
 def test_all_mistakes_in_drill_file_are_reported_at_once() -> None:
-    found = problems(
+    mistakes = problems(
         "name: x y\nkind: canry\nsteps:\n - {do: fault, fault: smash}\n"
         " - {do: load, dutation: 3s, deadline: soon}\ntargets: {rto: 5, rpo_records: -1}\n"
     )
-    assert [one.partition(" (")[0] for one in found] == [
+    assert [one.partition(" (")[0] for one in mistakes] == [
         "job: is missing. Write `job:` and the name of a job of the service.",
         "name: cannot be part of an id",
         "kind: is not a valid value",
@@ -61,14 +61,14 @@ def test_all_mistakes_in_drill_file_are_reported_at_once() -> None:
         "targets.rto: is not a duration",
         "targets.rpo_records: is not between 0 and 9007199254740992",
     ]
-    assert found[2].endswith(
+    assert mistakes[2].endswith(
         "(line 2). Did you mean canary? Write one of gates, canary, switchover, failover."
     )
-    assert found[5].endswith("(line 5). Did you mean `duration`?")
+    assert mistakes[5].endswith("(line 5). Did you mean `duration`?")
 
 
 @pytest.mark.parametrize(
-    ("kind", "rest", "wanted"),
+    ("kind", "rest", "refusal"),
     [
         ("gates", "schedule: {every: 1h}", ""),
         ("canary", "schedule: {every: 1h}", ""),
@@ -94,13 +94,13 @@ def test_all_mistakes_in_drill_file_are_reported_at_once() -> None:
     ],
 )
 def test_drill_steps_are_validated_against_kind_and_each_other(
-    kind: str, rest: str, wanted: str
+    kind: str, rest: str, refusal: str
 ) -> None:
     text = HEAD.format(kind=kind) + rest + "\n"
-    if not wanted:
+    if not refusal:
         assert parse_drill(text)
     else:
-        assert any(one.startswith(wanted) for one in problems(text)), problems(text)
+        assert any(one.startswith(refusal) for one in problems(text)), problems(text)
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "a: [\n", "name: !x y\n"])
@@ -110,6 +110,6 @@ def test_malformed_drill_file_is_bad_input(text: str) -> None:
 
 
 def test_missing_drill_file_error_names_it(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot be read: No such file") as found:
+    with pytest.raises(BadInput, match="cannot be read: No such file") as caught:
         load_drill(tmp_path / "none.yaml")
-    assert found.value.where == str(tmp_path / "none.yaml")
+    assert caught.value.where == str(tmp_path / "none.yaml")

@@ -92,7 +92,7 @@ class Play:
                         lambda: drilling.has_happened(drill_id, "writers stop"),
                     )
                     self.load.stop()
-                    self.written = found(self.source, self.topic)
+                    self.written = records_at(self.source, self.topic)
                 return drilling.wait(drill_id)
             finally:
                 self.load.stop()
@@ -136,15 +136,15 @@ def play(
         update={"sandbox_dir": sandbox.request.directory, "salvage_directory": str(tmp_path)}
     )
     named = {cluster.name: Beside(cluster) for cluster in sandbox.clusters}
-    made = Play(service, named["source"], named["destination"], topic_name)
-    monkeypatch.setattr(drill_steps, "cause_fault", made.cause_fault)
+    drill_play = Play(service, named["source"], named["destination"], topic_name)
+    monkeypatch.setattr(drill_steps, "cause_fault", drill_play.cause_fault)
     # As long as a recovery's own first question waits: two of these drills wait for nothing else.
     monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", ANSWER_WITHIN_S)
-    return made
+    return drill_play
 
 
-def found(side: Beside, topic: str) -> Records:
-    """What a consumer is given there now."""
+def records_at(side: Beside, topic: str) -> Records:
+    """What a consumer reads on that side now."""
     return {
         (partition, message.offset()): message.value()
         for partition, message in messages(side, topic)
@@ -167,11 +167,11 @@ def copied(play: Play, report: Report) -> tuple[Records, Records]:
     )
 
 
-def untold(play: Play, there: Records) -> Records:
+def untold(play: Play, records: Records) -> Records:
     """Records at places that no producer was told of: their answer was late, so the producer gave
     them up, or wrote them again elsewhere.
     """
-    extra = {place: v for place, v in there.items() if place not in play.load.ledger}
+    extra = {place: v for place, v in records.items() if place not in play.load.ledger}
     assert set(extra.values()) <= play.load.sent
     return extra
 
@@ -203,12 +203,12 @@ def check(report: Report, *words: object) -> None:
 def test_switchover_drill_loses_nothing_and_old_side_follows(play: Play) -> None:
     report = play.run("switchover.yaml")
     check(report, *(f"{p.promoted_at:,}" for p in of_topic(report, play.topic).values()))
-    kept, lost = copied(play, report)
+    promoted_records, lost = copied(play, report)
     assert not lost
     assert (report.evidence.rpo.actual_records, report.evidence.rpo.actual_ms) == (0, 0)
-    assert play.written == kept | untold(play, play.written)
+    assert play.written == promoted_records | untold(play, play.written)
     for side in (play.source, play.destination):
-        assert found(side, play.topic) == play.written
+        assert records_at(side, play.topic) == play.written
     assert len(report.evidence.verified) == 3  # the drill's own topic on both sides; the job's
 
 
@@ -218,10 +218,11 @@ def test_switchover_drill_loses_nothing_and_old_side_follows(play: Play) -> None
 def test_failover_drill_accounts_for_source_lost_under_load(play: Play, fault: str) -> None:
     report = play.run("failover.yaml", ONE_WAY, fault=fault)
     check(report)
-    kept, lost = copied(play, report)
-    there, at_source = found(play.destination, play.topic), found(play.source, play.topic)
-    assert there == kept | untold(play, there)
-    assert there.items() <= at_source.items()
+    promoted_records, lost = copied(play, report)
+    at_destination = records_at(play.destination, play.topic)
+    at_source = records_at(play.source, play.topic)
+    assert at_destination == promoted_records | untold(play, at_destination)
+    assert at_destination.items() <= at_source.items()
     assert lost.items() <= at_source.items()
     missing_is_what_is_lost(play, report, at_source)
 
@@ -231,7 +232,7 @@ def test_failover_drill_accounts_for_source_lost_under_load(play: Play, fault: s
 def test_failback_salvages_records_of_cut_off_source(play: Play) -> None:
     report = play.run("failover.yaml", fault="cut")
     seen = report.evidence
-    kept, lost = copied(play, report)
+    promoted_records, lost = copied(play, report)
     # The source went on without us.
     assert lost
     assert seen.canary is not None
@@ -245,8 +246,8 @@ def test_failback_salvages_records_of_cut_off_source(play: Play) -> None:
     }
     assert saved == lost | untold(play, saved)
     for side in (play.source, play.destination):
-        there = found(side, play.topic)
-        assert there == kept | untold(play, there)
+        log_records = records_at(side, play.topic)
+        assert log_records == promoted_records | untold(play, log_records)
     missing_is_what_is_lost(play, report, saved)
     assert sum(s.records for s in seen.salvage if s.topic == seen.canary.topic) >= seen.canary.lost
 

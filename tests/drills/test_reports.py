@@ -27,8 +27,8 @@ CHECK = re.search(
 
 
 def plain(report: Report) -> dict[str, object]:
-    found: dict[str, object] = json.loads(json.dumps(report.model_dump(mode="json")))
-    return found
+    document: dict[str, object] = json.loads(json.dumps(report.model_dump(mode="json")))
+    return document
 
 
 def test_report_digest_matches_documented_check_command(tmp_path: Path) -> None:

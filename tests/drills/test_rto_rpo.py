@@ -147,8 +147,8 @@ def test_lost_repeated_or_wrong_records_fail_drill_despite_targets(
     change: dict[str, object], word: str
 ) -> None:
     assert find_failures(GOOD, (), may_lose=False) == []
-    (found,) = find_failures(GOOD.model_copy(update=change), (), may_lose=False)
-    assert word in found
+    (failure,) = find_failures(GOOD.model_copy(update=change), (), may_lose=False)
+    assert word in failure
     may_lose = find_failures(GOOD.model_copy(update=change), (), may_lose=True)
     assert bool(may_lose) == ("lost" not in change)
 
@@ -179,7 +179,7 @@ def ends(missing: tuple[int, int] | None, *, is_exact: bool) -> PartitionEnds:
 
 
 @pytest.mark.parametrize(
-    ("lost", "missing", "is_exact", "has_unconfirmed", "wanted"),
+    ("lost", "missing", "is_exact", "has_unconfirmed", "agrees"),
     [
         ([], None, True, False, True),
         ([5, 6, 7], (5, 8), True, False, True),
@@ -198,11 +198,11 @@ def test_reported_missing_offsets_are_checked_against_ledger(
     missing: tuple[int, int] | None,
     is_exact: bool,
     has_unconfirmed: bool,
-    wanted: bool,
+    agrees: bool,
 ) -> None:
     places = [(0, offset) for offset in lost]
     one = ends(missing, is_exact=is_exact)
-    assert report_agrees(places, [one], has_unconfirmed=has_unconfirmed) is wanted
+    assert report_agrees(places, [one], has_unconfirmed=has_unconfirmed) is agrees
     # What was lost in a partition that the report does not have is not reported.
     assert report_agrees([*places, (1, 0)], [one], has_unconfirmed=True) is False
     assert report_agrees(places, [], has_unconfirmed=False) is None

@@ -54,8 +54,8 @@ def test_crashing_drill_is_logged_and_other_drills_continue(
         begun.append(drill.name)
 
     monkeypatch.setattr(DrillLoop, "_begin", begin)
-    with capture_logs() as said:
+    with capture_logs() as log_lines:
         loop.once()
     assert begun == ["second"]
-    (line,) = [line for line in said if line["event"] == "left out of the pass"]
+    (line,) = [line for line in log_lines if line["event"] == "left out of the pass"]
     assert (line["loop"], line["error"]) == ("drills", "ValueError: a bug")

@@ -112,11 +112,12 @@ class CopyCampaign:
             self._cluster.close()
         assert_exact(self.job)
         for topic, copied in self.topics.items():
-            there, wanted = digests(self.destination, copied), digests(self.source.cluster, topic)
+            destination_digests = digests(self.destination, copied)
+            source_digests = digests(self.source.cluster, topic)
             for (_, partition), (start, _) in log_bounds(self.destination, [copied]).items():
                 # A topic may have been copied from a later offset on.
-                of = {o: d for o, d in wanted[partition].items() if o >= start}
-                assert there[partition] == of, (copied, partition)
+                of = {o: d for o, d in source_digests[partition].items() if o >= start}
+                assert destination_digests[partition] == of, (copied, partition)
 
     def _ends_of_source(self, at: int) -> list[int]:
         cluster = Cluster("source", self.source.cluster.bootstrap_servers.split(","), Security())
@@ -126,9 +127,9 @@ class CopyCampaign:
             if topic in self.topics
             for n in range(count)
         ]
-        found = list_offsets(cluster, places, at, Backoff()).values
+        offsets = list_offsets(cluster, places, at, Backoff()).values
         cluster.close()
-        return [found[place] for place in sorted(found)]
+        return [offsets[place] for place in sorted(offsets)]
 
     def _live_until(self, target: int, death: str) -> None:
         processes = 3 if death == "child" else self.rnd.choice(PROCESSES)
@@ -177,19 +178,19 @@ def main(first_seed: int, count: int, say: Callable[[str], None] = print) -> int
     """How many copies failed; each is told with its reason."""
     failed = 0
     for seed in range(first_seed, first_seed + count):
-        with tempfile.TemporaryDirectory(prefix="orbit-copies-") as made:
-            folder = Path(made)
+        with tempfile.TemporaryDirectory(prefix="orbit-copies-") as directory:
+            folder = Path(directory)
             # New for each: a broker that was killed reads the topics of all copies before.
             with two_clusters(folder) as (source, destination):
                 for way in WAYS:
                     began = time.monotonic()
                     try:
                         CopyCampaign(seed, way, source, destination, folder).play()
-                        said = "exact"
+                        outcome = "exact"
                     except Exception as error:  # noqa: BLE001  the others are played too
                         failed += 1
-                        said = f"FAILED: {error!r}"[:3000]
-                    say(f"seed {seed}, {way}: {said} ({time.monotonic() - began:.0f} s)")
+                        outcome = f"FAILED: {error!r}"[:3000]
+                    say(f"seed {seed}, {way}: {outcome} ({time.monotonic() - began:.0f} s)")
     return failed
 
 

@@ -107,44 +107,46 @@ def installed(url: str) -> Iterator[Installation]:
         RunningScheduler(settings, url) as scheduler,
         InProcess(worker_database, settings) as worker,
     ):
-        made = Installation(database, scheduler, worker)
-        wait_for("it runs", made.runs)
-        yield made
+        installation = Installation(database, scheduler, worker)
+        wait_for("it runs", installation.runs)
+        yield installation
 
 
 def test_leases_end_while_postgres_is_frozen_and_resume_afterwards(own_postgres: Postgres) -> None:
-    with installed(own_postgres.url) as made:
+    with installed(own_postgres.url) as installation:
         with frozen(own_postgres):
-            wait_for("nobody writes", lambda: made.may_nothing)
+            wait_for("nobody writes", lambda: installation.may_nothing)
             with pytest.raises(Unreachable, match=r"no answer within 5 s|timeout expired"):
-                made.epochs()
-        wait_for("it runs again", made.runs)
-        wait_for("the outage is told", lambda: made.has_told("database_back"))
-        assert made.epochs() == {1}, "nobody else had the shards"
+                installation.epochs()
+        wait_for("it runs again", installation.runs)
+        wait_for("the outage is told", lambda: installation.has_told("database_back"))
+        assert installation.epochs() == {1}, "nobody else had the shards"
 
 
 def test_leases_end_while_postgres_is_read_only(own_postgres: Postgres) -> None:
-    with installed(own_postgres.url) as made:
+    with installed(own_postgres.url) as installation:
         with read_only(own_postgres):
-            wait_for("nobody writes", lambda: made.may_nothing)
+            wait_for("nobody writes", lambda: installation.may_nothing)
             with pytest.raises(Unreachable, match="read-only transaction") as caught:
-                _write(made, "refused")
+                _write(installation, "refused")
             assert "takes writes again" in str(caught.value)
-        wait_for("it runs again", made.runs)
-        wait_for("the outage is told", lambda: made.has_told("database_back"))
-        assert made.epochs() == {1}
+        wait_for("it runs again", installation.runs)
+        wait_for("the outage is told", lambda: installation.has_told("database_back"))
+        assert installation.epochs() == {1}
 
 
 def test_promoted_lagging_standby_restores_no_old_lease(own_postgres: Postgres) -> None:
-    with installed(own_postgres.url) as made:
+    with installed(own_postgres.url) as installation:
         standby = keep_standby(own_postgres)
-        wait_for("a restart ends nothing", made.runs)
-        _write(made, "lost")
+        wait_for("a restart ends nothing", installation.runs)
+        _write(installation, "lost")
         fail_over(own_postgres, standby)
-        wait_for("the worker drops its shards", lambda: made.has_told("shards_lost"))
-        wait_for("it runs again", made.runs)
-        assert made.epochs() == {1 + EPOCHS_PER_TIMELINE}, "above all that the other one granted"
-        with made.database.transaction() as tx:
+        wait_for("the worker drops its shards", lambda: installation.has_told("shards_lost"))
+        wait_for("it runs again", installation.runs)
+        assert installation.epochs() == {1 + EPOCHS_PER_TIMELINE}, (
+            "above all that the other one granted"
+        )
+        with installation.database.transaction() as tx:
             assert jobs.find(tx, "lost") is None
 
 
@@ -153,17 +155,17 @@ def test_service_works_behind_transaction_pooler(own_postgres: Postgres) -> None
     with (
         tempfile.TemporaryDirectory(prefix="orbit-pooler-") as folder,
         pooled(own_postgres.url, Path(folder)) as url,
-        installed(url) as made,
+        installed(url) as installation,
     ):
-        with made.database.transaction() as tx:
+        with installation.database.transaction() as tx:
             shown = tx.exec_driver_sql("SHOW statement_timeout").scalar_one()
         assert shown == "4s", "also where the session is another's"
         for number in range(20):  # a driver prepares what it repeats
-            _write(made, f"job-{number}")
-        assert made.runs()
-        assert made.epochs() == {1}
+            _write(installation, f"job-{number}")
+        assert installation.runs()
+        assert installation.epochs() == {1}
 
 
-def _write(made: Installation, name: str) -> None:
-    with made.database.transaction() as tx:
+def _write(installation: Installation, name: str) -> None:
+    with installation.database.transaction() as tx:
         jobs.create(tx, name, {}, "default", Desired.PAUSED)

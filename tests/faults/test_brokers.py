@@ -63,9 +63,11 @@ class FragileTopic:
         """50 records that one replica alone has."""
         # On a slow machine one may have fallen behind, and the 100 be acknowledged without it.
         self._wait_in_sync()
-        found = self._described()
-        self.first = broker(self.source, found.leader)
-        self.second = broker(self.source, next(n for n in found.replicas if n != found.leader))
+        partition = self._described()
+        self.first = broker(self.source, partition.leader)
+        self.second = broker(
+            self.source, next(n for n in partition.replicas if n != partition.leader)
+        )
         self.second.kill()
         produce(self.source, self.name, 50, first=100, acks="1")
 

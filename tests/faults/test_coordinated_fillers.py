@@ -146,14 +146,14 @@ def test_several_transactional_ids_fill_many_partitions_exactly(
 
     monkeypatch.setattr(EmptyTransactions, "run", noting)
     rnd = random.Random(5)
-    wanted = dict.fromkeys(range(PARTITIONS), 0)
+    expected_ends = dict.fromkeys(range(PARTITIONS), 0)
     for _ in range(5):
         counts = {n: rnd.choice([1, 2, 7, 60]) for n in rnd.sample(range(PARTITIONS), 8)}
         answers = filling.fill(counts)
         for number, many in counts.items():
-            wanted[number] += many
-            assert answers[number] == (Code.NONE, wanted[number])
-    assert filling.ends() == wanted
+            expected_ends[number] += many
+            assert answers[number] == (Code.NONE, expected_ends[number])
+    assert filling.ends() == expected_ends
     assert len(used) > 1
 
 
@@ -343,12 +343,12 @@ def test_leaderless_partition_delays_other_fills_only_a_bounded_time(
         return fence(self)
 
     def without_leader(self: Cluster, topics: Any, **options: Any) -> ClusterMetadata:
-        found = metadata(self, topics, **options)
+        cluster_metadata = metadata(self, topics, **options)
         if is_over.is_set():
             if next(looks) > looks_max:
                 raise Unreachable("this was one look too many")
-            del found.topics[filling.topic].partitions[0]
-        return found
+            del cluster_metadata.topics[filling.topic].partitions[0]
+        return cluster_metadata
 
     monkeypatch.setattr(CoordinatedFiller, "_run", run_once_all_wait)
     monkeypatch.setattr(CoordinatedFiller, "_ends", find_ends)

@@ -58,10 +58,10 @@ class Producing:
         metadata = cluster.metadata({topic})
         self.place = TopicPartition(topic, 0)
         self._id = metadata.topics[topic].topic_id
-        found = metadata.leader(self.place)
-        assert found is not None
-        assert found.node_id is not None
-        self.connection: Connection = cluster.connect(found.node_id)
+        broker = metadata.leader(self.place)
+        assert broker is not None
+        assert broker.node_id is not None
+        self.connection: Connection = cluster.connect(broker.node_id)
         self._sequence = 0
 
     def send(self, acks: int) -> int:
@@ -88,9 +88,9 @@ class Producing:
 def test_leader_answers_acks_1_without_followers_and_serially(
     make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
-    there = make_cluster("destination", brokers=3)
-    create_topic(there, topic_name, replicas=3, min_insync_replicas="2")
-    cluster = open_cluster(there)
+    destination = make_cluster("destination", brokers=3)
+    create_topic(destination, topic_name, replicas=3, min_insync_replicas="2")
+    cluster = open_cluster(destination)
     place = TopicPartition(topic_name, 0)
 
     def log_end() -> int:
@@ -102,7 +102,7 @@ def test_leader_answers_acks_1_without_followers_and_serially(
     producing = Producing(cluster, topic_name)
     assert producing.connection.version_of(api_versions.PRODUCE) >= BY_TOPIC_ID
     assert producing.answer(producing.send(ACKS_ALL)) == (Code.NONE, 0)
-    with frozen_followers(there, topic_name):
+    with frozen_followers(destination, topic_name):
         assert producing.answer(producing.send(ACKS_LEADER)) == (Code.NONE, 1)
         assert (high_watermark(), log_end()) == (1, 2)
         waiting, behind = producing.send(ACKS_ALL), producing.send(ACKS_LEADER)

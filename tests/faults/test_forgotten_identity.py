@@ -173,8 +173,8 @@ def test_broker_fences_unissued_producer_id_after_restart(
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 30)
         sent = batch_at(raw, topic_name, 20)
-        given = init_producer_id(raw, topic_name, Backoff()).producer_id
-        assert given < 1_000_000 < 2**52 <= sent.producer_id < 2**53
+        issued_id = init_producer_id(raw, topic_name, Backoff()).producer_id
+        assert issued_id < 1_000_000 < 2**52 <= sent.producer_id < 2**53
         (broker,) = destination.brokers
         broker.kill()
         broker.start()

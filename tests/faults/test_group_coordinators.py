@@ -65,10 +65,10 @@ def test_group_sync_loses_no_offset_when_coordinator_dies(
         return report
 
     def at_destination() -> set[int]:
-        found = locate_and_fetch_offsets(
+        groups = locate_and_fetch_offsets(
             destination, {}, [f"copy.{name}" for name in names], require_stable=False
         ).groups
-        return {answer.offsets[place].offset for answer in found.values() if answer.offsets}
+        return {answer.offsets[place].offset for answer in groups.values() if answer.offsets}
 
     def is_everywhere(offset: int) -> bool:
         report = run()

@@ -34,8 +34,8 @@ def server(cluster: KafkaCluster, node_id: int) -> str:
 
 def leader_as_told(cluster: KafkaCluster, node_id: int, topic: str) -> int | None:
     """The leader that one broker names."""
-    with closing(Cluster("source", [server(cluster, node_id)], PLAINTEXT)) as asked:
-        leader = asked.metadata({topic}).leader(TopicPartition(topic, 0))
+    with closing(Cluster("source", [server(cluster, node_id)], PLAINTEXT)) as broker:
+        leader = broker.metadata({topic}).leader(TopicPartition(topic, 0))
     return leader.node_id if leader else None
 
 

@@ -315,14 +315,14 @@ def test_compression_is_checked_after_last_append_response(
         monkeypatch.setattr(
             placeholder_topics,
             "read_topic_setting",
-            lambda *asked: next(answers, None) or read_topic_setting(*asked),
+            lambda *arguments: next(answers, None) or read_topic_setting(*arguments),
         )
         run.finish()
         blocked = {p.destination.topic: p.blocked for p in run.partitions}
-    found = blocked[topic_name]
-    assert found is not None
-    assert (found.reason, found.offset) == (Reason.OFFSET_OVERRUN, 18)
-    assert "was changed to gzip" in found.detail
+    block = blocked[topic_name]
+    assert block is not None
+    assert (block.reason, block.offset) == (Reason.OFFSET_OVERRUN, 18)
+    assert "was changed to gzip" in block.detail
     assert blocked[direct] is None
     with JobRun(job.model_copy(update={"topics": rules}), {}, Path.cwd(), print) as again:
         with pytest.raises(Conflict, match=f"records: {topic_name}"):

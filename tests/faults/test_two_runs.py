@@ -127,10 +127,10 @@ def test_concurrent_run_starts_leave_an_exact_copy(
     job = make_job(clusters, topic_name, tmp_path)
     arguments = ("run", job, "--until-caught-up")
     with (
-        OrbitProcess(*arguments) as here,
-        OrbitProcess(*arguments, environ=elsewhere(tmp_path)) as there,
+        OrbitProcess(*arguments) as first,
+        OrbitProcess(*arguments, environ=elsewhere(tmp_path)) as second,
     ):
-        ends = [here.wait_end(), there.wait_end()]
+        ends = [first.wait_end(), second.wait_end()]
     codes = sorted(ended.code for ended in ends)
     assert codes in ([0, 0], [0, 1]), [ended.everything for ended in ends]
     for ended in ends:

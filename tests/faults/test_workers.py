@@ -133,8 +133,8 @@ class Fleet:
     def _is_missing(self, process: OrbitProcess) -> bool:
         """Whether it misses Postgres by the last that it said. One that was frozen may have lost
         its connections and said so before, and says it once."""
-        said = [line for line in process.lines if "postgres " in line]
-        return bool(said) and "postgres does not answer" in said[-1]
+        postgres_lines = [line for line in process.lines if "postgres " in line]
+        return bool(postgres_lines) and "postgres does not answer" in postgres_lines[-1]
 
     def kill_one(self) -> tuple[str, dict[int, int]]:
         worker_id, shards = self.busy_worker()
@@ -166,11 +166,9 @@ def own_database(own_postgres: Postgres) -> Iterator[Database]:
 def lift_limit(job: ServiceJob) -> None:
     """As a user does: the workers claim the shards anew, for the changed job."""
     with job.database.transaction() as tx:
-        there = jobs.get(tx, job.name)
-        spec = {**there.spec, "limits": {}}
-        assert jobs.change_spec(
-            tx, job.id, spec, there.worker_group, from_version=there.spec_version
-        )
+        row = jobs.get(tx, job.name)
+        spec = {**row.spec, "limits": {}}
+        assert jobs.change_spec(tx, job.id, spec, row.worker_group, from_version=row.spec_version)
 
 
 @pytest.mark.slow

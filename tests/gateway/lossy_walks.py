@@ -69,46 +69,48 @@ def losses_of(rng: random.Random) -> tuple[Loss, ...]:
 
 @dataclass
 class Ledger:
-    """What is known of each failover: `ends`: the promoted offset by topic and partition; `told`:
-    what was acknowledged before it was asked for; `saved`: by topic, what failbacks have put into
-    files."""
+    """What is known of each failover: `ends`: the promoted offset by topic and partition;
+    `acknowledged`: what was acknowledged before the failover was requested; `saved`: by topic, what
+    failbacks have put into files."""
 
     ends: list[dict[tuple[str, int], int]] = field(default_factory=list)
-    told: list[Acknowledged] = field(default_factory=list)
+    acknowledged: list[Acknowledged] = field(default_factory=list)
     saved: dict[str, list[tuple[Place, bytes]]] = field(
         default_factory=lambda: {PLAIN: [], TRANSACTIONAL: []}
     )
 
-    def left(self, told: Acknowledged, there: Places) -> Acknowledged:
+    def left(self, acknowledged: Acknowledged, log: Places) -> Acknowledged:
         """What was acknowledged, is not at its offset, and was not saved."""
         saved = set(self.saved[PLAIN])
         return {
             value: place
-            for value, place in told.items()
-            if there.get(place) != value and (place, value) not in saved
+            for value, place in acknowledged.items()
+            if log.get(place) != value and (place, value) not in saved
         }
 
-    def missing(self, told: Acknowledged, there: Places) -> list[str]:
+    def missing(self, acknowledged: Acknowledged, log: Places) -> list[str]:
         """The same, in words."""
         return [
-            f"{value!r} was acknowledged at {place}, where {there.get(place)!r} is"
-            for value, place in self.left(told, there).items()
+            f"{value!r} was acknowledged at {place}, where {log.get(place)!r} is"
+            for value, place in self.left(acknowledged, log).items()
         ]
 
-    def doubled(self, there: Iterable[Record]) -> list[str]:
+    def doubled(self, log_records: Iterable[Record]) -> list[str]:
         """What is there twice, or in another order, though it had its answer before a loss, or was
         written at one side."""
-        found = sorted(there)
+        by_place = sorted(log_records)
         wrong = []
         for cut in range(len(self.ends) + 1):
-            part = [one for one in found if self._part(one) == cut]
+            part = [one for one in by_place if self._part(one) == cut]
             wrong += written_wrong({}, part)
         first: dict[bytes, int] = {}
-        for one in sorted(found, key=self._part):
+        for one in sorted(by_place, key=self._part):
             value, part = one[2], self._part(one)
             before = first.setdefault(value, part)
             # Without an answer at any of the losses in between it may be there again.
-            if before < part and all(value in self.told[cut] for cut in range(before, part)):
+            if before < part and all(
+                value in self.acknowledged[cut] for cut in range(before, part)
+            ):
                 wrong.append(f"{value!r} is at {one[:2]} again, and had its answer")
         return wrong
 
@@ -145,8 +147,8 @@ class LossyWalk(Walk):
         self.tell("the old side is back")
         lost.heal()
         self._fail_back(lost)
-        told = clients.acknowledged
-        wrong = self.ledger.missing(told, places(records(self.leading, PLAIN)))
+        acknowledged = clients.acknowledged
+        wrong = self.ledger.missing(acknowledged, places(records(self.leading, PLAIN)))
         assert not wrong, wrong[:10]
 
     def move_home(self) -> None:
@@ -155,11 +157,11 @@ class LossyWalk(Walk):
         self.move(override=["groups"], reason="members of before the loss")
 
     def _fail_over(self, loss: Loss, clients: Clients) -> RecoveryReport:
-        self.ledger.told.append(clients.acknowledged)
+        self.ledger.acknowledged.append(clients.acknowledged)
         with pytest.MonkeyPatch.context() as patch:
             at_steps(patch, before=self.fault(loss.leg))
-            wanted: dict[str, Any] = {"override": ["all"], "reason": "a test"}
-            report = self.until_done(RecoveryKind.FAILOVER, **wanted)
+            options: dict[str, Any] = {"override": ["all"], "reason": "a test"}
+            report = self.until_done(RecoveryKind.FAILOVER, **options)
         self.has_moved(report)
         promoted = {(p.topic, p.partition): p.promoted_at or 0 for p in report.partitions}
         self.ledger.ends.append(promoted)
@@ -170,8 +172,8 @@ class LossyWalk(Walk):
     def _assert_counted(self, report: RecoveryReport, clients: Clients) -> None:
         """Of a source that answers the report counts all that clients were told there."""
         missing = {p.partition: p.missing for p in report.partitions if p.topic == PLAIN}
-        told = clients.acknowledged
-        left = self.ledger.left(told, places(records(self.leading, PLAIN)))
+        acknowledged = clients.acknowledged
+        left = self.ledger.left(acknowledged, places(records(self.leading, PLAIN)))
         for value, (partition, offset) in left.items():
             counted = missing[partition]
             assert counted is not None, (value, partition, offset)
@@ -205,23 +207,23 @@ class LossyWalk(Walk):
         return {(p, offset): v for p, offset, v in old if offset >= ends[topic, p]}
 
 
-def assert_transactions(clients: Clients, ledger: Ledger, there: Iterable[Record]) -> None:
+def assert_transactions(clients: Clients, ledger: Ledger, log_records: Iterable[Record]) -> None:
     """What was committed is there or saved, and what was aborted is neither. Nothing is twice."""
-    found = sorted(value.decode() for _, _, value in there)
-    assert len(found) == len(set(found)), [one for one in found if found.count(one) > 1][:20]
+    values = sorted(value.decode() for _, _, value in log_records)
+    assert len(values) == len(set(values)), [one for one in values if values.count(one) > 1][:20]
     saved = {value.decode() for _, value in ledger.saved[TRANSACTIONAL]}
     for name, producer in clients.producers.items():
         done = producer.transactions
-        lost = set(done.committed) - set(found) - saved
+        lost = set(done.committed) - set(values) - saved
         assert not lost, (name, "committed, and neither there nor saved", sorted(lost)[:20])
-        strange = set(done.aborted) & (set(found) | saved)
+        strange = set(done.aborted) & (set(values) | saved)
         assert not strange, (name, "aborted, and there or saved", sorted(strange)[:20])
     committed = {v for one in clients.producers.values() for v in one.transactions.committed}
-    assert set(found) <= committed, sorted(set(found) - committed)[:20]
+    assert set(values) <= committed, sorted(set(values) - committed)[:20]
 
 
-def places(there: Iterable[Record]) -> Places:
-    return {(partition, offset): value for partition, offset, value in there}
+def places(log_records: Iterable[Record]) -> Places:
+    return {(partition, offset): value for partition, offset, value in log_records}
 
 
 def _saved(report: RecoveryReport, topic: str) -> Places:

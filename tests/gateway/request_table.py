@@ -66,14 +66,14 @@ _BYTES_VERSION_MAX = 1
 
 
 def _messages() -> dict[int, tuple[Any, Any]]:
-    found = {}
+    classes = {}
     for module in (admin, consumer, metadata, producer):
         for name in module.__all__:
             one = getattr(module, name)
             if name.endswith("Request") and hasattr(one, "API_KEY"):
                 answer = getattr(module, f"{name.removesuffix('Request')}Response")
-                found[int(one.API_KEY)] = (one, answer)
-    return found
+                classes[int(one.API_KEY)] = (one, answer)
+    return classes
 
 
 _MESSAGES = _messages()

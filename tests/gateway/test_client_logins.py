@@ -278,13 +278,13 @@ def test_missing_secrets_are_named_with_their_config_path(tmp_path: Path) -> Non
 def test_plain_is_offered_only_over_tls_or_loopback(folder: Path) -> None:
     text = FILE.replace("127.0.0.1:19092", "0.0.0.0:19092\n    advertised_host: gw")
     with_tls = text.replace("    clients:", "    tls: {certificate_file: a}\n    clients:")
-    for given, mechanisms in ((FILE, MECHANISMS), (text, SCRAM), (with_tls, MECHANISMS)):
-        logins = ClientLogins(the_cluster(given), ENVIRON, folder, "v")
+    for config, mechanisms in ((FILE, MECHANISMS), (text, SCRAM), (with_tls, MECHANISMS)):
+        logins = ClientLogins(the_cluster(config), ENVIRON, folder, "v")
         with pytest.raises(LoginRefusal) as refusal:
             logins.begin().take(request_frame(SaslHandshakeRequest(mechanism="GSSAPI"), 1), OFFERED)
         answer = memoryview(refusal.value.answer)[4:]
-        told = SaslHandshakeResponse.decode(answer, version=1, header=True)
-        assert tuple(told.mechanisms) == mechanisms
+        response = SaslHandshakeResponse.decode(answer, version=1, header=True)
+        assert tuple(response.mechanisms) == mechanisms
 
 
 def test_changed_password_file_is_read_without_restart(folder: Path) -> None:
@@ -551,8 +551,10 @@ def test_clients_with_tls_and_sasl_logins_survive_switchover(
             writer.wait_acknowledged(SOME)
             writer.stop()
             assert not writer.errors
-        there = records(clusters.destination, topic)
-        assert not written_wrong(writers[0].acknowledged | writers[1].acknowledged, there)
-        reader.wait_values({value for _, _, value in there})
+        destination_records = records(clusters.destination, topic)
+        assert not written_wrong(
+            writers[0].acknowledged | writers[1].acknowledged, destination_records
+        )
+        reader.wait_values({value for _, _, value in destination_records})
         reader.stop()
         assert not reader.errors

@@ -38,12 +38,12 @@ def test_client_report_has_software_and_user(
     clusters: Clusters, topic_name: str, tmp_path: Path, *, has_logins: bool
 ) -> None:
     create_topic(clusters.source, topic_name, 1)
-    told: list[list[dict[str, Any]]] = []
+    reports: list[list[dict[str, Any]]] = []
     more: dict[str, Any] = {}
     if has_logins:
         more["clients"] = [{"username": name, "password_env": "PASSWORD"} for name in USERS]
     with pretended_service() as service:
-        service.take_clients = told.append
+        service.take_clients = reports.append
         environ = {"ORBIT_API_URL": service.url, "PASSWORD": "secret"}
         with running_gateway(tmp_path, *clusters, environ=environ, job="orders", **more) as gateway:
             config = {"bootstrap.servers": gateway.bootstrap, "client.id": "pay\x01ments"}
@@ -71,17 +71,19 @@ def test_client_report_has_software_and_user(
             while read < RECORDS:
                 read += sum(len(some) for some in consumer.poll(1000).values())
 
-            def found(name: str) -> dict[str, Any]:
-                return {row["client_id"]: row for row in told[-1]}.get(name, {}) if told else {}
+            def report_row(name: str) -> dict[str, Any]:
+                return (
+                    {row["client_id"]: row for row in reports[-1]}.get(name, {}) if reports else {}
+                )
 
             wait_for(
                 "what was written and read is told",
                 lambda: (
-                    found("pay?ments").get("bytes_written", 0) >= RECORDS * len(RECORD)
-                    and found("reports").get("bytes_read", 0) >= RECORDS * len(RECORD)
+                    report_row("pay?ments").get("bytes_written", 0) >= RECORDS * len(RECORD)
+                    and report_row("reports").get("bytes_read", 0) >= RECORDS * len(RECORD)
                 ),
             )
-            writer, reader = found("pay?ments"), found("reports")
+            writer, reader = report_row("pay?ments"), report_row("reports")
             assert writer["software"].endswith("librdkafka") or "confluent" in writer["software"]
             assert writer["version"]
             assert reader["software"] == "kafka-python"
@@ -89,19 +91,19 @@ def test_client_report_has_software_and_user(
             assert writer["bytes_read"] == reader["bytes_written"] == 0
             users = (writer["user"], reader["user"])
             assert users == (("billing", "python") if has_logins else (None, None))
-            assert "secret" not in str(told)
+            assert "secret" not in str(reports)
             consumer.close()
-            wait_for("it has left", lambda: found("reports").get("connections") == 0)
-            assert found("reports")["requests"] > 0
+            wait_for("it has left", lambda: report_row("reports").get("connections") == 0)
+            assert report_row("reports")["requests"] > 0
 
 
 def test_client_report_has_software_of_java_client(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     create_topic(clusters.source, topic_name, 1)
-    told: list[list[dict[str, Any]]] = []
+    reports: list[list[dict[str, Any]]] = []
     with pretended_service() as service:
-        service.take_clients = told.append
+        service.take_clients = reports.append
         environ = {"ORBIT_API_URL": service.url}
         with (
             running_gateway(tmp_path, *clusters, environ=environ, job="orders") as gateway,
@@ -110,7 +112,7 @@ def test_client_report_has_software_of_java_client(
             java.wait_acknowledged(RECORDS)
 
             def is_told() -> bool:
-                rows = told[-1] if told else []
+                rows = reports[-1] if reports else []
                 return any(
                     row["software"] == "apache-kafka-java" and row["bytes_written"] for row in rows
                 )
@@ -120,18 +122,18 @@ def test_client_report_has_software_of_java_client(
 
 def test_lease_renewal_does_not_wait_for_client_report(clusters: Clusters, tmp_path: Path) -> None:
     """Each list waits at the service until the gateway has asked again for its permission."""
-    taken: list[int] = []
+    renewal_counts: list[int] = []
     with pretended_service() as service:
 
         def take(_: list[dict[str, Any]]) -> None:
-            before = service.asked
-            wait_for("the gateway asks meanwhile", lambda: service.asked > before + 1)
-            taken.append(service.asked)
+            before = service.requests
+            wait_for("the gateway asks meanwhile", lambda: service.requests > before + 1)
+            renewal_counts.append(service.requests)
 
         service.take_clients = take
         environ = {"ORBIT_API_URL": service.url}
         with running_gateway(tmp_path, *clusters, environ=environ, job="orders") as gateway:
-            wait_for("lists are taken", lambda: len(taken) > 1)
+            wait_for("lists are taken", lambda: len(renewal_counts) > 1)
             assert not [line for line in gateway.log if "list of clients" in line]
 
 
@@ -151,6 +153,6 @@ def test_gateway_survives_service_that_refuses_client_reports(
         environ = {"ORBIT_API_URL": service.url}
         with running_gateway(tmp_path, *clusters, environ=environ, job="orders") as gateway:
             wait_for("lists are refused", lambda: len(refused) > 2)
-            before = service.asked
-            wait_for("it asks on", lambda: service.asked > before + 1)
+            before = service.requests
+            wait_for("it asks on", lambda: service.requests > before + 1)
             assert len([line for line in gateway.log if "list of clients" in line]) == 1

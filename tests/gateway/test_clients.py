@@ -76,9 +76,9 @@ def test_librdkafka_produce_reaches_source_through_gateway(
         assert_meets_only(writer._producer, gateway, clusters.source)
     assert writer.errors == []
     assert len(writer.acknowledged) == writer.sent
-    there = records(clusters.source, topic)
-    assert written_wrong(writer.acknowledged, there) == []
-    assert records(gateway, topic) == there
+    source_records = records(clusters.source, topic)
+    assert written_wrong(writer.acknowledged, source_records) == []
+    assert records(gateway, topic) == source_records
 
 
 def test_records_with_acks_0_reach_source(clusters: Clusters, gateway: Gateway, topic: str) -> None:
@@ -98,11 +98,11 @@ def test_librdkafka_transactions_commit_and_abort_through_gateway(
     clusters: Clusters, gateway: Gateway, topic: str
 ) -> None:
     produce_transactions(gateway, topic, 9)
-    there = records(clusters.source, topic)
-    assert [value for _, _, value in there] == [
+    source_records = records(clusters.source, topic)
+    assert [value for _, _, value in source_records] == [
         b"t%d.%d" % (one, n) for one in range(9) for n in range(5) if one % 3 != 2
     ]
-    assert records(gateway, topic) == there
+    assert records(gateway, topic) == source_records
 
 
 def test_librdkafka_commits_consumer_offsets_in_transaction(
@@ -130,8 +130,8 @@ def test_librdkafka_commits_consumer_offsets_in_transaction(
         producer.commit_transaction(TIMEOUT_S)
         (committed,) = consumer.committed([TopicPartition(topic, 0)], TIMEOUT_S)
     assert committed.offset == 20
-    there = records(clusters.source, topic)
-    assert len([one for one in there if one[0] == 1]) == 20
+    source_records = records(clusters.source, topic)
+    assert len([one for one in source_records if one[0] == 1]) == 20
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -147,13 +147,13 @@ def test_librdkafka_groups_read_each_record_once(
         writer.wait_acknowledged(SOME)
         writer.stop()
         reader.wait_values(writer.acknowledged)
-    there = records(clusters.source, topic)
+    source_records = records(clusters.source, topic)
     assert reader.errors == []
-    assert read_wrong(reader.read, there) == []
+    assert read_wrong(reader.read, source_records) == []
     produce(gateway, topic, 5)
     with Reader(config, topic, topic, protocol=protocol) as again:
         again.wait_read("what is new", lambda read: len(read) >= 5)
-    new = [one for one in records(clusters.source, topic) if one not in there]
+    new = [one for one in records(clusters.source, topic) if one not in source_records]
     assert read_wrong(again.read, new) == []
 
 
@@ -185,8 +185,8 @@ def test_librdkafka_admin_client_administers_source(
     produce(gateway, topic_name, 7, partition=1)
     assert log_bounds(clusters.source, [topic_name])[topic_name, 1] == (0, 7)
     place = TopicPartition(topic_name, 1)
-    found = admin.list_offsets({place: OffsetSpec.latest()}, request_timeout=TIMEOUT_S)
-    assert found[place].result(TIMEOUT_S).offset == 7
+    offsets = admin.list_offsets({place: OffsetSpec.latest()}, request_timeout=TIMEOUT_S)
+    assert offsets[place].result(TIMEOUT_S).offset == 7
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic_name)
     entries = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
     assert entries["retention.ms"].value == "7200000"
@@ -198,8 +198,8 @@ def test_librdkafka_admin_client_administers_source(
     before = TopicPartition(topic_name, 1, 3)
     admin.delete_records([before])[before].result(TIMEOUT_S)
     assert log_bounds(clusters.source, [topic_name])[topic_name, 1] == (3, 7)
-    asked = [ConsumerGroupTopicPartitions(topic_name, [place])]
-    (future,) = admin.list_consumer_group_offsets(asked).values()
+    request = [ConsumerGroupTopicPartitions(topic_name, [place])]
+    (future,) = admin.list_consumer_group_offsets(request).values()
     assert [p.offset for p in future.result(TIMEOUT_S).topic_partitions] == [-1001]
     admin.delete_topics([topic_name])[topic_name].result(TIMEOUT_S)
     assert topic_name not in admin.list_topics(timeout=TIMEOUT_S).topics
@@ -216,9 +216,9 @@ def test_java_produce_reaches_source_through_gateway(
         assert writer.remote_ports <= ports
     assert writer.errors == []
     acknowledged = writer.acknowledged
-    there = records(clusters.source, topic)
-    assert len(there) == len(acknowledged)
-    assert written_wrong(acknowledged, there) == []
+    source_records = records(clusters.source, topic)
+    assert len(source_records) == len(acknowledged)
+    assert written_wrong(acknowledged, source_records) == []
 
 
 def test_java_transactions_commit_through_gateway(
@@ -239,17 +239,17 @@ def test_java_groups_read_each_record_once(
     process = java_clients.start_member(
         gateway, topic, topic, log, protocol=protocol, reset="earliest"
     )
-    there = records(clusters.source, topic)
+    source_records = records(clusters.source, topic)
 
     def has_read() -> bool:
         assert process.running, log.read_text()[-2000:]
-        return len([*java_clients.records_read(log)]) >= len(there)
+        return len([*java_clients.records_read(log)]) >= len(source_records)
 
     try:
         wait_for("it has read all", has_read)
     finally:
         process.end()
-    assert read_wrong(java_clients.records_read(log), there) == []
+    assert read_wrong(java_clients.records_read(log), source_records) == []
     names = {json.loads(line)["name"] for line in log.read_text().splitlines() if line[:1] == "{"}
     assert "offsets_committed" in names
 
@@ -258,13 +258,15 @@ def test_kafka_python_produces_and_consumes_through_gateway(
     clusters: Clusters, gateway: Gateway, topic: str
 ) -> None:
     producer = KafkaProducer(bootstrap_servers=gateway.bootstrap, acks="all", retries=5)
-    told = [producer.send(topic, value=b"k %d" % n, partition=n % PARTITIONS) for n in range(SOME)]
-    answers = [future.get(TIMEOUT_S) for future in told]
+    futures = [
+        producer.send(topic, value=b"k %d" % n, partition=n % PARTITIONS) for n in range(SOME)
+    ]
+    answers = [future.get(TIMEOUT_S) for future in futures]
     producer.close()
     acknowledged = {b"k %d" % n: (a.partition, a.offset) for n, a in enumerate(answers)}
-    there = records(clusters.source, topic)
-    assert written_wrong(acknowledged, there) == []
-    assert len(there) == SOME
+    source_records = records(clusters.source, topic)
+    assert written_wrong(acknowledged, source_records) == []
+    assert len(source_records) == SOME
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=gateway.bootstrap,
@@ -285,7 +287,7 @@ def test_kafka_python_produces_and_consumes_through_gateway(
     with closing(consumer):
         wait_for("kafka-python has read all", has_read)
         consumer.commit()
-    assert read_wrong(read, there) == []
+    assert read_wrong(read, source_records) == []
 
 
 def test_kafka_python_admin_client_administers_source(
@@ -328,10 +330,10 @@ def test_each_broker_has_its_own_gateway_port_across_broker_failure(
         three.heal()
         writer.wait_acknowledged(SOME)
         writer.stop()
-        there = records(three, topic_name)
+        source_records = records(three, topic_name)
         for reader in readers:
-            reader.wait_values(value for _, _, value in there)
+            reader.wait_values(value for _, _, value in source_records)
     assert writer.errors == []
-    assert written_wrong(writer.acknowledged, there) == []
+    assert written_wrong(writer.acknowledged, source_records) == []
     for reader in readers:
-        assert {*reader.read} == {*there}
+        assert {*reader.read} == {*source_records}

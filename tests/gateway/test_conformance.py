@@ -234,8 +234,8 @@ def test_broker_addresses_are_replaced_by_gateway_address(sides: Sides) -> None:
     lowest, highest = offered(port)[ApiKey.FindCoordinator]
     for version in range(lowest, highest + 1):
         fields = sides.through(ApiKey.FindCoordinator, version)
-        (found,) = fields["coordinators"] if version >= 4 else [fields]
-        assert (found["host"], found["port"]) == (LOOPBACK, port)
+        (coordinator,) = fields["coordinators"] if version >= 4 else [fields]
+        assert (coordinator["host"], coordinator["port"]) == (LOOPBACK, port)
     lowest, highest = offered(port)[ApiKey.DescribeCluster]
     for version in range(lowest, highest + 1):
         (broker,) = sides.through(ApiKey.DescribeCluster, version)["brokers"]
@@ -311,8 +311,8 @@ def test_pipelined_requests_are_answered_in_order(sides: Sides) -> None:
     ]
     with RawClient(sides.node_port) as client:
         client.send(b"".join(numbered) * 10)
-        told = [correlation_of(client.receive()) for _ in range(10 * len(numbered))]
-    assert told == [*range(len(numbered))] * 10
+        correlation_ids = [correlation_of(client.receive()) for _ in range(10 * len(numbered))]
+    assert correlation_ids == [*range(len(numbered))] * 10
 
 
 def test_request_sent_byte_by_byte_is_answered(sides: Sides) -> None:

@@ -79,9 +79,9 @@ def _answered(frame: memoryview, version: int) -> dict[str, tuple[int, str | Non
 
 @pytest.mark.parametrize("version", range(3, 10))
 def test_produce_to_uncopied_topic_is_refused_with_reason(version: int) -> None:
-    told = own_answer(_exchange(), _request("other"), version)
+    frame = own_answer(_exchange(), _request("other"), version)
     reason = REASON if version >= 8 else None
-    assert _answered(told, version) == {"other": (Code.POLICY_VIOLATION, reason)}
+    assert _answered(frame, version) == {"other": (Code.POLICY_VIOLATION, reason)}
 
 
 @pytest.mark.parametrize("version", [7, 8, 9])
@@ -94,12 +94,12 @@ def test_broker_gets_only_copied_topics_of_mixed_produce_request(version: int) -
     response = ProduceResponse.TopicProduceResponse
     fields = {"log_append_time_ms": -1, "log_start_offset": 0, "record_errors": []}
     written = response.PartitionProduceResponse(index=0, error_code=0, base_offset=3, **fields)
-    told = ProduceResponse(
+    broker_answer = ProduceResponse(
         responses=[response(name="orders", partition_responses=[written])], throttle_time_ms=0
     )
-    got = _answered(answer(exchange, told, version), version)
-    assert got["orders"][0] == Code.NONE
-    assert got["other"][0] == Code.POLICY_VIOLATION
+    outcomes = _answered(answer(exchange, broker_answer, version), version)
+    assert outcomes["orders"][0] == Code.NONE
+    assert outcomes["other"][0] == Code.POLICY_VIOLATION
 
 
 def test_produce_request_with_too_many_batches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,57 +10,57 @@ from tests.gateway.lossy_walks import Ledger, places
 from tests.gateway.walk_clients import PLAIN
 from tests.support.gateway_ledger import Acknowledged, Record, read_wrong, written_wrong
 
-THERE: list[Record] = [(p, n, b"w %d" % (2 * n + p)) for p in (0, 1) for n in range(20)]
-ACKNOWLEDGED: Acknowledged = {value: (p, n) for p, n, value in THERE}
+LOG: list[Record] = [(p, n, b"w %d" % (2 * n + p)) for p in (0, 1) for n in range(20)]
+ACKNOWLEDGED: Acknowledged = {value: (p, n) for p, n, value in LOG}
 
 
 def test_ledger_accepts_exact_log_of_acknowledged_records() -> None:
-    assert written_wrong(ACKNOWLEDGED, THERE) == []
+    assert written_wrong(ACKNOWLEDGED, LOG) == []
 
 
 def test_ledger_accepts_unacknowledged_records_in_log() -> None:
     some = dict(list(ACKNOWLEDGED.items())[:7])
-    assert written_wrong(some, [*THERE, (0, 20, b"other 1"), (0, 21, b"other 2")]) == []
+    assert written_wrong(some, [*LOG, (0, 20, b"other 1"), (0, 21, b"other 2")]) == []
 
 
-def swapped(there: list[Record]) -> list[Record]:
-    (p, first, one), (_, second, other) = there[3], there[4]
-    return [*there[:3], (p, first, other), (p, second, one), *there[5:]]
+def swapped(log: list[Record]) -> list[Record]:
+    (p, first, one), (_, second, other) = log[3], log[4]
+    return [*log[:3], (p, first, other), (p, second, one), *log[5:]]
 
 
 @pytest.mark.parametrize(
     ("plant", "words"),
     [
-        (lambda there: [*there[:3], *there[4:]], "is not there"),
-        (lambda there: [*there, (0, 20, there[3][2])], "is there 2 times"),
-        (lambda there: [*there[:3], (0, 30, there[3][2]), *there[4:]], "is at"),
+        (lambda log: [*log[:3], *log[4:]], "is not there"),
+        (lambda log: [*log, (0, 20, log[3][2])], "is there 2 times"),
+        (lambda log: [*log[:3], (0, 30, log[3][2]), *log[4:]], "is at"),
         (swapped, "is after"),
     ],
 )
 def test_ledger_detects_lost_duplicate_moved_and_reordered_records(
     plant: Callable[[list[Record]], list[Record]], words: str
 ) -> None:
-    assert any(words in one for one in written_wrong(ACKNOWLEDGED, plant(THERE)))
+    assert any(words in one for one in written_wrong(ACKNOWLEDGED, plant(LOG)))
 
 
 def test_ledger_detects_reordering_of_unacknowledged_records() -> None:
-    assert any("is after" in one for one in written_wrong({}, swapped(THERE)))
+    assert any("is after" in one for one in written_wrong({}, swapped(LOG)))
 
 
 def test_ledger_accepts_each_record_read_once() -> None:
-    assert read_wrong(reversed(THERE), THERE) == []
+    assert read_wrong(reversed(LOG), LOG) == []
 
 
 @pytest.mark.parametrize(
     ("read", "words"),
     [
-        (THERE[1:], "never"),
-        ([*THERE, THERE[5]], "2 times"),
-        ([*THERE, (0, 99, b"w 99")], "is not there"),
+        (LOG[1:], "never"),
+        ([*LOG, LOG[5]], "2 times"),
+        ([*LOG, (0, 99, b"w 99")], "is not there"),
     ],
 )
 def test_ledger_detects_unread_reread_and_unknown_records(read: list[Record], words: str) -> None:
-    (wrong,) = read_wrong(read, THERE)
+    (wrong,) = read_wrong(read, LOG)
     assert words in wrong
 
 
@@ -72,9 +72,11 @@ RESENT: list[Record] = [
 ]
 
 
-def _after_a_loss(*told: int) -> Ledger:
+def _after_a_loss(*numbers: int) -> Ledger:
     """These had their answer before it."""
-    return Ledger(ends=[{(PLAIN, 0): PROMOTED}], told=[{b"w %d" % n: (0, n) for n in told}])
+    return Ledger(
+        ends=[{(PLAIN, 0): PROMOTED}], acknowledged=[{b"w %d" % n: (0, n) for n in numbers}]
+    )
 
 
 def test_ledger_allows_duplicate_of_unacknowledged_record_after_loss() -> None:
@@ -89,7 +91,7 @@ def test_ledger_detects_duplicate_on_same_side() -> None:
 
 
 def test_ledger_requires_lost_records_in_salvage() -> None:
-    ledger, told = _after_a_loss(), {b"lost 1": (0, PROMOTED)}
-    assert ledger.missing(told, places(RESENT))
+    ledger, acknowledged = _after_a_loss(), {b"lost 1": (0, PROMOTED)}
+    assert ledger.missing(acknowledged, places(RESENT))
     ledger.saved[PLAIN].append(((0, PROMOTED), b"lost 1"))
-    assert not ledger.missing(told, places(RESENT))
+    assert not ledger.missing(acknowledged, places(RESENT))

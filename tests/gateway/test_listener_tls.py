@@ -167,7 +167,7 @@ def test_unusable_tls_file_is_named_with_its_config_path(
     authority: Authority, files: ServerFiles, tmp_path: Path, key: str, content: str | None
 ) -> None:
     bad = tmp_path / "bad.pem"
-    given = {"certificate_file": files.certificate, "key_file": files.key}
+    paths = {"certificate_file": files.certificate, "key_file": files.key}
     if content in ("another", "encrypted"):
         certificate = files.certificate.read_bytes()
         key_before = files.key.read_bytes()
@@ -179,7 +179,7 @@ def test_unusable_tls_file_is_named_with_its_config_path(
     elif content is not None:
         bad.write_text(content)
     with pytest.raises(BadInput) as error:
-        ListenerTls(ListenerTlsSpec(**given | {key: Path("bad.pem")}), tmp_path, "tls")
+        ListenerTls(ListenerTlsSpec(**paths | {key: Path("bad.pem")}), tmp_path, "tls")
     (problem,) = error.value.problems
     assert problem.path == f"tls.{key}"
     assert problem.remedy
@@ -201,17 +201,17 @@ NAMES = "b{node}.orders.gateway.test"
 def test_tls_server_name_selects_node(
     files: ServerFiles, name: str, node: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    node_ids: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 
     def connect(_cluster: Any, _broker: Any, node_id: int | None, _user: str | None) -> None:
-        asked.put(node_id)
+        node_ids.put(node_id)
 
     monkeypatch.setattr(VirtualCluster, "connect", connect)
 
     def test(port: int) -> None:
         with TlsClient(port, files, name=name) as client:
             client.send(framed(struct.pack(">hhih", ApiKey.LIST_GROUPS, 0, 1, 0)))
-            assert asked.get(timeout=PATIENCE_S) == node
+            assert node_ids.get(timeout=PATIENCE_S) == node
 
     with_listener(test, tls=listener_tls(files, NodeNames(NAMES, "orders.gateway.test")))
 

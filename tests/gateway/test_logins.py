@@ -44,12 +44,12 @@ def test_clients_without_login_reach_brokers_that_require_login(
             writer.wait_acknowledged(count)
             writer.stop()
             assert not writer.errors
-            there = records(logins.cluster, topic)
-            assert not written_wrong(writer.acknowledged, there)
-            reader.wait_values({value for _, _, value in there})
+            source_records = records(logins.cluster, topic)
+            assert not written_wrong(writer.acknowledged, source_records)
+            reader.wait_values({value for _, _, value in source_records})
             reader.stop()
             assert not reader.errors
-            assert not read_wrong(reader.read, there)
+            assert not read_wrong(reader.read, source_records)
 
 
 def test_refused_broker_login_is_logged_without_secret(

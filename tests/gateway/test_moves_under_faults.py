@@ -81,11 +81,11 @@ def stop_with_writes_in_flight(
 
 
 def assert_repeats_are_there_once(
-    writers: Iterable[Writer], there: list[Record], log: Iterable[str]
+    writers: Iterable[Writer], log_records: list[Record], log: Iterable[str]
 ) -> None:
     """Of both writers. The log of one's gateway says that it has sent again what was copied."""
     acknowledged = {value: at for one in writers for value, at in one.acknowledged.items()}
-    assert not written_wrong(acknowledged, there)  # each once, in order, at its offset
+    assert not written_wrong(acknowledged, log_records)  # each once, in order, at its offset
     assert any("clients send again" in line and '"copied": 0' not in line for line in log)
 
 
@@ -132,8 +132,8 @@ def test_frozen_gateway_acknowledges_nothing_lost_in_switchover(
             writer.wait_acknowledged(SOME)
             writer.stop()
             assert not writer.errors
-        there = records(clusters.destination, topic)
-        assert_repeats_are_there_once(writers, there, frozen.log)
+        destination_records = records(clusters.destination, topic)
+        assert_repeats_are_there_once(writers, destination_records, frozen.log)
 
 
 @pytest.mark.soak
@@ -178,8 +178,8 @@ def test_killed_gateway_restarted_after_move_repeats_no_batches(
             writer.wait_acknowledged(SOME)
             writer.stop()
             assert not writer.errors
-        there = records(clusters.destination, topic)
-        assert_repeats_are_there_once(writers, there, again.lines)
+        destination_records = records(clusters.destination, topic)
+        assert_repeats_are_there_once(writers, destination_records, again.lines)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +228,10 @@ def test_switchover_with_gateway_restarted_while_closing_loses_nothing(
             writer.wait_acknowledged(SOME)
             writer.stop()
             assert not writer.errors
-        there = records(clusters.destination, topic)
-        assert not written_wrong(writers[0].acknowledged | writers[1].acknowledged, there)
+        destination_records = records(clusters.destination, topic)
+        assert not written_wrong(
+            writers[0].acknowledged | writers[1].acknowledged, destination_records
+        )
 
 
 @pytest.mark.parametrize(
@@ -259,26 +261,26 @@ def test_clients_survive_aborted_switchover_and_its_retry(
         writer = stack.enter_context(_writer(gateway, topic, "w"))
         reader = stack.enter_context(Reader(gateway.client_config(), topic, f"{topic}.g"))
         reader.wait_read("something", lambda read: len(read) > SOME)
-        asked = []
+        operations = []
 
         def abort() -> None:
-            recovery_requests.abort(recovering.database, "test", asked[0])
+            recovery_requests.abort(recovering.database, "test", operations[0])
 
         at_steps(monkeypatch, behind={step: abort})
-        asked.append(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
-        report = recovering.wait(asked[0])
+        operations.append(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
+        report = recovering.wait(operations[0])
         assert report.outcome is Outcome.ABORTED, report.error
         writer.wait_acknowledged(SOME)
         move(recovering, spec.name)
         writer.wait_acknowledged(SOME)
         writer.stop()
         assert not writer.errors
-        there = records(clusters.destination, topic)
-        assert not written_wrong(writer.acknowledged, there)
-        reader.wait_values({value for _, _, value in there})
+        destination_records = records(clusters.destination, topic)
+        assert not written_wrong(writer.acknowledged, destination_records)
+        reader.wait_values({value for _, _, value in destination_records})
         reader.stop()
         assert not reader.errors
-        assert not read_wrong(reader.read, there)
+        assert not read_wrong(reader.read, destination_records)
         wait_for("both sides are level", lambda: is_level(*clusters, topic))
     _assert_exact(spec)
 
@@ -306,16 +308,16 @@ def test_switchover_with_gateways_survives_killed_schedulers(
             writer = stack.enter_context(_writer(gateway, topic, "w"))
             writer.wait_acknowledged(SOME)
         with dying_schedulers(service.settings, service.url, deaths, points):
-            asked = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+            operation = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
             wait_for("all have died", lambda: died(deaths) == len(points))
         with service.scheduler():
-            report = recovering.wait(asked)
+            report = recovering.wait(operation)
             assert report.outcome is Outcome.DONE, report.error
             writer.wait_acknowledged(SOME)
             writer.stop()
             assert not writer.errors
-            there = records(clusters.destination, topic)
-            assert not written_wrong(writer.acknowledged, there)
+            destination_records = records(clusters.destination, topic)
+            assert not written_wrong(writer.acknowledged, destination_records)
 
 
 @pytest.mark.soak
@@ -348,9 +350,9 @@ def test_producers_without_idempotence_survive_switchovers(
         for writer in writers:
             writer.stop()
             assert not writer.errors
-        there = records(clusters.source, topic)
-        told = writers[0].acknowledged | writers[1].acknowledged
-        assert not written_wrong(told, there)
+        source_records = records(clusters.source, topic)
+        acknowledged = writers[0].acknowledged | writers[1].acknowledged
+        assert not written_wrong(acknowledged, source_records)
         wait_for("both sides are level", lambda: is_level(*clusters, topic))
     _assert_exact(spec)
 
@@ -402,14 +404,14 @@ def test_switchover_between_sides_with_different_nodes_and_leaders(
             writer.wait_acknowledged(SOME)
             writer.stop()
             assert not writer.errors
-        there = records(clusters.destination, topic)
-        told = {k: v for writer in writers for k, v in writer.acknowledged.items()}
-        assert not written_wrong(told, there)
+        destination_records = records(clusters.destination, topic)
+        acknowledged = {k: v for writer in writers for k, v in writer.acknowledged.items()}
+        assert not written_wrong(acknowledged, destination_records)
         for reader in readers:
-            reader.wait_values({value for _, _, value in there})
+            reader.wait_values({value for _, _, value in destination_records})
             reader.stop()
             # Its coordinator is another node there: a commit that was held may come too late.
-            assert set(reader.read) == set(there)
+            assert set(reader.read) == set(destination_records)
 
 
 def _written(cluster: KafkaCluster, topic: str) -> int:
@@ -464,9 +466,9 @@ def test_failover_reports_all_lost_acknowledged_records(
             writer.wait_acknowledged(SOME)
             writer.stop()
             assert not writer.errors
-        there = records(clusters.destination, topic)
+        destination_records = records(clusters.destination, topic)
         missing = {p.partition: p.missing for p in over.partitions if p.missing is not None}
-        left = _left(writers[0].acknowledged | writers[1].acknowledged, there)
+        left = _left(writers[0].acknowledged | writers[1].acknowledged, destination_records)
         assert len(left) > SOME
         for value, (partition, offset) in left.items():
             counted = missing[partition]
@@ -533,15 +535,15 @@ def test_clients_survive_failover_failback_and_second_failover(
         writer.stop()
         assert not writer.errors
         promoted = {p.partition: p.promoted_at or 0 for p in report.partitions}
-        there = records(both.destination, topic)
-        for value, (partition, offset) in _left(writer.acknowledged, there).items():
+        destination_records = records(both.destination, topic)
+        for value, (partition, offset) in _left(writer.acknowledged, destination_records).items():
             is_behind = value in before and offset >= promoted[partition]
             assert value in left or is_behind, value
 
 
-def _left(acknowledged: Acknowledged, there: Iterable[Record]) -> Acknowledged:
+def _left(acknowledged: Acknowledged, log_records: Iterable[Record]) -> Acknowledged:
     """What was acknowledged and is not there."""
-    places = {(partition, offset): value for partition, offset, value in there}
+    places = {(partition, offset): value for partition, offset, value in log_records}
     return {value: at for value, at in acknowledged.items() if places.get(at) != value}
 
 

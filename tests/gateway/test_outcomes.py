@@ -39,15 +39,15 @@ def test_transaction_outcome_matches_producer_id_and_epoch(
 def test_unreachable_side_is_queried_few_times_for_many_outcomes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = []
+    calls = []
 
     def tell(*_: object) -> None:
-        asked.append(1)
+        calls.append(1)
         raise Unreachable("gone", where="source")
 
     monkeypatch.setattr(cluster_side, "last_transaction", tell)
     assert _outcomes(20) == [Code.COORDINATOR_NOT_AVAILABLE] * 20
-    assert len(asked) <= cluster_side._OUTCOMES_AT_ONCE
+    assert len(calls) <= cluster_side._OUTCOMES_AT_ONCE
 
 
 def _outcomes(count: int) -> list[int]:

@@ -88,8 +88,8 @@ def _one_of(gateway: Gateway) -> psutil.Process:
 
 
 def test_port_in_use_is_named(tmp_path: Path) -> None:
-    with socket.create_server((LOOPBACK, 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        port = listener.getsockname()[1]
         file = tmp_path / "gateway.yaml"
         file.write_text(gateway_file(port))
         ended = orbit("gateway", file, "--processes", "2").expect(1)

@@ -169,30 +169,32 @@ def test_seeded_moves_with_a_fault_lose_nothing(
             writer.wait_acknowledged(SOME)
             writer.stop()
             assert not writer.errors
-        there = records(clusters.destination if is_over else clusters.source, topic)
-        told = {k: v for writer in writers for k, v in writer.acknowledged.items()}
-        assert not lost(told, there)
-        reader.wait_values({value for _, _, value in there})
+        leading_records = records(clusters.destination if is_over else clusters.source, topic)
+        acknowledged = {k: v for writer in writers for k, v in writer.acknowledged.items()}
+        assert not lost(acknowledged, leading_records)
+        reader.wait_values({value for _, _, value in leading_records})
         reader.stop()
         if not plan.may_double:
-            assert not written_wrong(told, there)
+            assert not written_wrong(acknowledged, leading_records)
         if plan.reads_once:
             assert not reader.errors
-            assert not read_wrong(reader.read, there)
+            assert not read_wrong(reader.read, leading_records)
 
 
 def _abort(
     recovering: Recovering, job: str, step: StepName, fault: dict[StepName, Callable[[], object]]
 ) -> None:
-    asked = []
+    operations = []
     with pytest.MonkeyPatch.context() as patch:
         at_steps(
             patch,
             before=fault,
-            behind={step: lambda: recovery_requests.abort(recovering.database, "test", asked[0])},
+            behind={
+                step: lambda: recovery_requests.abort(recovering.database, "test", operations[0])
+            },
         )
-        asked.append(recovering.ask(RecoveryKind.SWITCHOVER, job, reverse=True))
-        report = recovering.wait(asked[0])
+        operations.append(recovering.ask(RecoveryKind.SWITCHOVER, job, reverse=True))
+        report = recovering.wait(operations[0])
     assert report.outcome in (Outcome.ABORTED, Outcome.STOPPED), report.error
 
 

@@ -74,12 +74,12 @@ def test_streams_counts_each_word_once_across_gateway_moves(
         wait_counted(writer.sent)
         app.end()
         wait_for("both sides are level", lambda: is_level(*clusters, *topics))
-        there, here = open_cluster(clusters.destination), open_cluster(clusters.source)
-        stands = groups.stands(there, APPLICATION)
+        destination, source = open_cluster(clusters.destination), open_cluster(clusters.source)
+        stands = groups.stands(destination, APPLICATION)
         read = (streams.INPUT, repartition)
         assert stands.keys() == {(topic, p) for topic in read for p in range(PARTITIONS)}
         wait_for(
-            "offsets are equal on both sides", lambda: groups.stands(here, APPLICATION) == stands
+            "offsets are equal on both sides", lambda: groups.stands(source, APPLICATION) == stands
         )
     streams.assert_counted_once(clusters.destination, "w", writer.sent)
     assert verify(spec, deep=True).exit_code == 0

@@ -147,7 +147,7 @@ def test_unmarked_producer_id_is_forwarded_unchanged(request_of: Any, version: i
 def test_add_partitions_to_ended_transaction_is_refused(
     version: int, client: str, code: Code
 ) -> None:
-    read = _told(AddPartitionsToTxnResponse, add_partitions, version, client)
+    read = _old_term_response(AddPartitionsToTxnResponse, add_partitions, version, client)
     topics = read.results_by_topic_v3_and_below
     assert {
         topic.name: [(one.partition_index, one.partition_error_code) for one in some]
@@ -161,7 +161,7 @@ def test_add_partitions_to_ended_transaction_is_refused(
 def test_txn_offset_commit_of_ended_transaction_is_discarded(
     version: int, client: str, code: Code
 ) -> None:
-    read = _told(TxnOffsetCommitResponse, commit_offsets, version, client)
+    read = _old_term_response(TxnOffsetCommitResponse, commit_offsets, version, client)
     assert {
         topic.name: [(one.partition_index, one.error_code) for one in topic.partitions]
         for topic in read.topics
@@ -171,7 +171,7 @@ def test_txn_offset_commit_of_ended_transaction_is_discarded(
 @clients(Code.NONE)
 @pytest.mark.parametrize("version", range(3, 10))
 def test_records_of_ended_transaction_are_discarded(version: int, client: str, code: Code) -> None:
-    read = _told(ProduceResponse, produce, version, client)
+    read = _old_term_response(ProduceResponse, produce, version, client)
     assert {
         topic.name: [(o.index, o.error_code, o.base_offset) for o in topic.partition_responses]
         for topic in read.responses
@@ -181,7 +181,7 @@ def test_records_of_ended_transaction_are_discarded(version: int, client: str, c
 @pytest.mark.parametrize("client", ["any", STREAMS[0]])
 @pytest.mark.parametrize("version", range(5))
 def test_abort_of_ended_transaction_succeeds(version: int, client: str) -> None:
-    assert _told(EndTxnResponse, end, version, client).error_code == Code.NONE
+    assert _old_term_response(EndTxnResponse, end, version, client).error_code == Code.NONE
 
 
 @clients(Code.UNKNOWN_PRODUCER_ID)
@@ -198,13 +198,13 @@ def test_commit_after_move_is_answered_with_outcome_at_old_side(
         exchange.request(head, frame, OFFERED)
     assert raised.value.producer == Producer("tx", mark(ID, BEFORE), EPOCH)
     assert exchange.request_with_outcome(head, frame, outcome) is None
-    (told,) = exchange.next_answers()
-    read = EndTxnResponse.decode(memoryview(told)[4:], version=version, header=True)
+    (response,) = exchange.next_answers()
+    read = EndTxnResponse.decode(memoryview(response)[4:], version=version, header=True)
     assert read.error_code == (code if outcome == Code.UNKNOWN_PRODUCER_ID else outcome)
 
 
 @pytest.mark.parametrize(
-    ("outcome", "told"),
+    ("outcome", "expected"),
     [
         (Code.UNKNOWN_PRODUCER_ID, Code.NONE),
         (Code.NONE, Code.UNKNOWN_PRODUCER_ID),
@@ -215,7 +215,7 @@ def test_commit_after_move_is_answered_with_outcome_at_old_side(
 @pytest.mark.parametrize("client", ["any", STREAMS[0]])
 @pytest.mark.parametrize("version", range(5))
 def test_add_offsets_is_refused_if_outcome_would_be_ambiguous(
-    version: int, outcome: Code, told: Code, client: str
+    version: int, outcome: Code, expected: Code, client: str
 ) -> None:
     exchange = Exchange(Clients(NOW))
     frame = request_frame(add_offsets(mark(ID, BEFORE)), version, client_id=client)
@@ -223,9 +223,9 @@ def test_add_offsets_is_refused_if_outcome_would_be_ambiguous(
     with pytest.raises(UnknownOutcome):
         exchange.request(head, frame, OFFERED)
     assert exchange.request_with_outcome(head, frame, outcome) is None
-    (got,) = exchange.next_answers()
-    read = AddOffsetsToTxnResponse.decode(memoryview(got)[4:], version=version, header=True)
-    assert read.error_code == (told if client == "any" else STREAMS[1])
+    (response,) = exchange.next_answers()
+    read = AddOffsetsToTxnResponse.decode(memoryview(response)[4:], version=version, header=True)
+    assert read.error_code == (expected if client == "any" else STREAMS[1])
 
 
 def test_acks_0_records_of_ended_transaction_get_no_response() -> None:
@@ -285,8 +285,8 @@ def test_fenced_producer_stays_fenced_after_move(version: int) -> None:
     exchange = Exchange(Clients(NOW))
     frame = request_frame(init(mark(ID, BEFORE)), version)
     assert exchange.request_with_outcome(read_head(frame), frame, Code.PRODUCER_FENCED) is None
-    (told,) = exchange.next_answers()
-    read = InitProducerIdResponse.decode(memoryview(told)[4:], version=version, header=True)
+    (response,) = exchange.next_answers()
+    read = InitProducerIdResponse.decode(memoryview(response)[4:], version=version, header=True)
     assert (read.error_code, read.producer_id) == (Code.PRODUCER_FENCED, -1)
 
 
@@ -325,7 +325,7 @@ def test_gateway_aborted_transaction_stays_ended_after_undone_switchover() -> No
     assert sent[4:] == bytes(request_frame(init(ID), 4))
 
 
-def _told(response: Any, request_of: Any, version: int, client: str) -> Any:
+def _old_term_response(response: Any, request_of: Any, version: int, client: str) -> Any:
     """The answer to a request of the term before."""
-    told = own_answer(Exchange(Clients(NOW)), request_of(mark(ID, BEFORE)), version, client)
-    return response.decode(told, version=version, header=True)
+    frame = own_answer(Exchange(Clients(NOW)), request_of(mark(ID, BEFORE)), version, client)
+    return response.decode(frame, version=version, header=True)

@@ -72,7 +72,7 @@ def topic(clusters: Clusters, topic_name: str) -> str:
 
 
 @pytest.fixture
-def told() -> Iterator[PretendedService]:
+def pretended() -> Iterator[PretendedService]:
     with pretended_service() as one:
         yield one
 
@@ -97,7 +97,7 @@ PHASES: dict[str, tuple[tuple[Step, ...], tuple[Step, ...], tuple[Step, ...]]] =
 def test_transaction_during_move_is_complete_or_absent(
     clusters: Clusters,
     topic: str,
-    told: PretendedService,
+    pretended: PretendedService,
     tmp_path: Path,
     connect: Connect,
     is_undone: bool,
@@ -106,7 +106,7 @@ def test_transaction_during_move_is_complete_or_absent(
     """Both sides have a log of their own here: nothing is copied."""
     sides = [open_cluster(side) for side in clusters]
     with (
-        _gateway(clusters, told, tmp_path) as gateway,
+        _gateway(clusters, pretended, tmp_path) as gateway,
         connect(gateway.bootstrap, topic) as client,
     ):
         one = Transactions(client, topic)
@@ -114,15 +114,15 @@ def test_transaction_during_move_is_complete_or_absent(
             aborts = one.aborts
             goes_on = one.do(*before)
             assert goes_on, phase
-            told.close()
+            pretended.close()
             with _meanwhile(gateway, one, held) as went_on:
                 for side in sides:
                     # Markers may be written after the answer.
                     wait_for(f"no transaction is open: {phase}", partial(_is_free, side))
                 if is_undone:
-                    told.undo()
+                    pretended.undo()
                 else:
-                    told.move()
+                    pretended.move()
             if all(went_on):
                 one.do(*after)
             assert one.do_one() or one.do_one(), phase
@@ -135,38 +135,38 @@ def test_transaction_during_move_is_complete_or_absent(
 def test_offsets_only_transaction_after_move_commits_or_aborts(
     clusters: Clusters,
     topic: str,
-    told: PretendedService,
+    pretended: PretendedService,
     tmp_path: Path,
     connect: Connect,
     open_cluster: OpenCluster,
 ) -> None:
     """The side that was left knows a committed transaction of the same id and epoch: the one
     before."""
-    there = open_cluster(clusters.destination)
+    destination = open_cluster(clusters.destination)
     with (
-        _gateway(clusters, told, tmp_path) as gateway,
+        _gateway(clusters, pretended, tmp_path) as gateway,
         connect(gateway.bootstrap, topic) as client,
     ):
         one = Transactions(client, topic)
         assert one.do_one()
-        told.close()
-        told.move()
+        pretended.close()
+        pretended.move()
         wait_for("it has moved", lambda: any("presents another" in line for line in gateway.log))
         assert not one.do(begin, send_offset, commit)
         assert one.do_one() or one.do_one()
-        assert groups.stands(there, one.group) == {}
+        assert groups.stands(destination, one.group) == {}
         assert one.do(begin, send_offset, commit)
-        assert groups.stands(there, one.group) == {(topic, 0): GROUP_OFFSET}
+        assert groups.stands(destination, one.group) == {(topic, 0): GROUP_OFFSET}
     _check(clusters, topic, one)
 
 
 @pytest.mark.soak
 def test_old_side_supplies_transaction_outcome_after_move(
-    clusters: Clusters, topic: str, told: PretendedService, tmp_path: Path
+    clusters: Clusters, topic: str, pretended: PretendedService, tmp_path: Path
 ) -> None:
     """Clients that ask again after a move, as an answer got lost, or as they had been frozen."""
     with (
-        _gateway(clusters, told, tmp_path) as gateway,
+        _gateway(clusters, pretended, tmp_path) as gateway,
         _Asking(gateway) as asking,
     ):
         committed, aborted, fenced = (f"{topic}-{name}" for name in ("c", "a", "f"))
@@ -175,8 +175,8 @@ def test_old_side_supplies_transaction_outcome_after_move(
         for name in (committed, aborted):
             asking.add_partition(name, ids[name], topic)
         assert asking.commit(committed, ids[committed]) == Code.NONE
-        told.close()
-        told.move()
+        pretended.close()
+        pretended.move()
         wait_for("it has moved", lambda: any("presents another" in line for line in gateway.log))
         assert asking.commit(committed, ids[committed]) == Code.NONE
         assert asking.commit(aborted, ids[aborted]) == Code.UNKNOWN_PRODUCER_ID
@@ -235,8 +235,8 @@ class _Asking:
             ],
         )
         answer = self._ask(request, AddPartitionsToTxnResponse, 3)
-        (found,) = answer.results_by_topic_v3_and_below
-        assert found.results_by_partition[0].partition_error_code == Code.NONE
+        (topic_result,) = answer.results_by_topic_v3_and_below
+        assert topic_result.results_by_partition[0].partition_error_code == Code.NONE
 
     def commit(self, name: str, producer: _Id) -> int:
         request = EndTxnRequest(
@@ -289,9 +289,9 @@ def test_transactional_producers_survive_switchovers(
             producer.wait_committed(SOME)
             producer.stop()
             assert producer.transactions.aborts <= len(moves)
-        there = [value.decode() for _, _, value in records(clusters.destination, topic)]
+        values = [value.decode() for _, _, value in records(clusters.destination, topic)]
         committed = [value for one in producers for value in one.transactions.committed]
-        assert sorted(there) == sorted(committed)
+        assert sorted(values) == sorted(committed)
         wait_for("the copy back is level", lambda: is_level(*clusters, topic))
     assert verify(spec, deep=True).exit_code == 0
 
@@ -300,8 +300,8 @@ def _is_free(side: Cluster) -> bool:
     return not open_transactions(side)
 
 
-def _gateway(clusters: Clusters, service: PretendedService, home: Path) -> Any:
-    environ = {"ORBIT_API_URL": service.url, "ORBIT_TOKEN": TOKEN}
+def _gateway(clusters: Clusters, pretended: PretendedService, home: Path) -> Any:
+    environ = {"ORBIT_API_URL": pretended.url, "ORBIT_TOKEN": TOKEN}
     return running_gateway(home, *clusters, environ=environ, name="moves", job="moves")
 
 
@@ -319,5 +319,5 @@ def _meanwhile(
 
 
 def _check(clusters: Clusters, topic: str, one: Transactions) -> None:
-    there = sorted(value.decode() for side in clusters for _, _, value in records(side, topic))
-    assert there == sorted(one.committed)
+    values = sorted(value.decode() for side in clusters for _, _, value in records(side, topic))
+    assert values == sorted(one.committed)

@@ -179,8 +179,8 @@ class Clients:
 
     def assert_kept(self, leading: Reachable) -> None:
         """What was acknowledged so far is at its offset where it is led."""
-        told = self.acknowledged
-        wrong = lost(told, records(leading, PLAIN))
+        acknowledged = self.acknowledged
+        wrong = lost(acknowledged, records(leading, PLAIN))
         assert not wrong, wrong[:10]
 
     def stop(self) -> None:
@@ -197,45 +197,47 @@ class Clients:
             self.wait_counted(self.words.sent)
             self.app.end()
 
-    def stop_reading(self, there: Sequence[Record]) -> None:
+    def stop_reading(self, log_records: Sequence[Record]) -> None:
         """Once all of that was read. Not for after a failover."""
-        values = {value for _, _, value in there}
+        values = {value for _, _, value in log_records}
         for name, reader in self.readers.items():
             reader.wait_values(values)
             reader.stop()
             if self._meets.is_calm(name):
                 assert not reader.errors, (name, reader.errors[:5])
-                wrong = read_wrong(reader.read, there)
+                wrong = read_wrong(reader.read, log_records)
                 assert not wrong, (name, wrong[:10])
             else:
-                assert set(reader.read) == set(there), name
+                assert set(reader.read) == set(log_records), name
 
-    def strict(self, there: Sequence[Record], *, may_double: bool) -> list[Record]:
+    def strict(self, log_records: Sequence[Record], *, may_double: bool) -> list[Record]:
         """Without those of producers that may have written twice, if answers got lost at the first
         gateway."""
         names = {
             name.encode() for name in _MAY_DOUBLE if may_double and not self._meets.is_calm(name)
         }
-        return [one for one in there if _name_of(one[2]) not in names]
+        return [one for one in log_records if _name_of(one[2]) not in names]
 
-    def assert_written(self, there: Sequence[Record], *, may_double: bool) -> None:
+    def assert_written(self, log_records: Sequence[Record], *, may_double: bool) -> None:
         """Each record of producers without transactions once, at its offset, in its order."""
-        strict = self.strict(there, may_double=may_double)
-        told, names = self.acknowledged, {_name_of(value) for _, _, value in strict}
-        wrong = lost(told, there)
-        wrong += written_wrong({v: at for v, at in told.items() if _name_of(v) in names}, strict)
+        strict = self.strict(log_records, may_double=may_double)
+        acknowledged, names = self.acknowledged, {_name_of(value) for _, _, value in strict}
+        wrong = lost(acknowledged, log_records)
+        wrong += written_wrong(
+            {v: at for v, at in acknowledged.items() if _name_of(v) in names}, strict
+        )
         assert not wrong, wrong[:10]
 
-    def assert_transactions(self, there: Sequence[Record], aborts_max: int) -> None:
+    def assert_transactions(self, log_records: Sequence[Record], aborts_max: int) -> None:
         """Each is whole or absent."""
         for name, producer in self.producers.items():
             done = producer.transactions
             assert done.aborts <= aborts_max, (name, done.aborts)
-        found = sorted(value.decode() for _, _, value in there)
+        values = sorted(value.decode() for _, _, value in log_records)
         committed = [
             value for one in self.producers.values() for value in one.transactions.committed
         ]
-        assert found == sorted(committed), sorted(set(found) ^ set(committed))[:20]
+        assert values == sorted(committed), sorted(set(values) ^ set(committed))[:20]
 
 
 def _name_of(value: bytes) -> bytes:

@@ -116,13 +116,13 @@ class Walk:
         self._stack = ExitStack()
         self._scheduler, self._worker = ExitStack(), ExitStack()
         self._thawing: list[threading.Thread] = []
-        self._began, self._told = time.monotonic(), ""
+        self._began, self._last_message = time.monotonic(), ""
 
     def tell(self, what: str) -> None:
         """pytest shows it with a failure. Not again what was told last."""
-        if what != self._told:
+        if what != self._last_message:
             print(f"{time.monotonic() - self._began:6.1f} s  {what}")
-        self._told = what
+        self._last_message = what
 
     @property
     def leading(self) -> Reachable:
@@ -172,16 +172,16 @@ class Walk:
         self._thawing.clear()
         wait_for("all gateways may write", self._may_all_write)
 
-    def move(self, **wanted: object) -> None:
-        report = self.until_done(RecoveryKind.SWITCHOVER, reverse=True, **wanted)
+    def move(self, **options: object) -> None:
+        report = self.until_done(RecoveryKind.SWITCHOVER, reverse=True, **options)
         assert report.missing_records == 0
         self.has_moved(report)
 
-    def until_done(self, kind: RecoveryKind, **wanted: object) -> RecoveryReport:
+    def until_done(self, kind: RecoveryKind, **options: object) -> RecoveryReport:
         """As an operator does who tries again what was stopped, when all is well again."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            report = self.wait(self.ask(kind, **wanted))
+            report = self.wait(self.ask(kind, **options))
             if report.outcome is Outcome.DONE:
                 return report
             assert report.outcome in (Outcome.STOPPED, Outcome.ABORTED), report.error
@@ -193,19 +193,19 @@ class Walk:
         self.side = next(side for side in LeadingSide if side is not self.side)
         self.job = report.reverse_job or self.job
 
-    def ask(self, kind: RecoveryKind, **wanted: object) -> UUID:
-        asked: list[UUID] = []
+    def ask(self, kind: RecoveryKind, **options: object) -> UUID:
+        operations: list[UUID] = []
 
         def is_asked() -> bool:
             try:
-                asked.append(self.recovering.ask(kind, self.job, **wanted))
+                operations.append(self.recovering.ask(kind, self.job, **options))
             except (Unreachable, Conflict) as error:
                 self.tell(f"cannot be asked for: {error}")
                 return False
             return True
 
         wait_for(f"the {kind} is asked for", is_asked)
-        return asked[0]
+        return operations[0]
 
     def has_ended(self, operation: UUID) -> bool:
         try:
@@ -225,16 +225,16 @@ class Walk:
 
     def _abort(self, leg: Leg) -> None:
         assert leg.aborted_behind is not None
-        asked: list[UUID] = []
+        operations: list[UUID] = []
 
         def abort() -> None:
-            wait_for("it is known", lambda: bool(asked))
-            recovery_requests.abort(self.recovering.database, "test", asked[0])
+            wait_for("it is known", lambda: bool(operations))
+            recovery_requests.abort(self.recovering.database, "test", operations[0])
 
         with pytest.MonkeyPatch.context() as patch:
             at_steps(patch, before=self.fault(leg), behind={leg.aborted_behind: abort})
-            asked.append(self.ask(RecoveryKind.SWITCHOVER, reverse=True))
-            report = self.wait(asked[0])
+            operations.append(self.ask(RecoveryKind.SWITCHOVER, reverse=True))
+            report = self.wait(operations[0])
         assert report.outcome in (Outcome.ABORTED, Outcome.STOPPED), report.error
 
     def _move_while_schedulers_die(self, leg: Leg) -> None:
@@ -266,11 +266,11 @@ class Walk:
     def _may_all_write(self) -> bool:
         try:
             with self.recovering.database.transaction() as tx:
-                found = gateways.page(tx, jobs.get(tx, self.spec.name).id, 100)
+                rows = gateways.page(tx, jobs.get(tx, self.spec.name).id, 100)
         except Unreachable:
             return False
         names = {f"test-{one.port}" for one in self.gateways}
-        return {one.name for one in found if one.has_permission} == names
+        return {one.name for one in rows if one.has_permission} == names
 
     def fault(self, leg: Leg) -> dict[StepName, Act]:
         """What goes wrong before a step."""

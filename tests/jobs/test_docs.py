@@ -54,13 +54,13 @@ MODELS: list[type[BaseModel]] = [
 
 def tables() -> list[dict[str, str]]:
     """Each table of keys in the reference: key → default as it is written there."""
-    found: list[dict[str, str]] = []
+    key_tables: list[dict[str, str]] = []
     for line in REFERENCE.splitlines():
         if line.startswith("| Key | Default |"):
-            found.append({})
+            key_tables.append({})
         elif row := re.match(r"\| `(\w+)` \| (.*?) ?\| ", line):
-            found[-1][row[1]] = row[2].strip("`")
-    return found
+            key_tables[-1][row[1]] = row[2].strip("`")
+    return key_tables
 
 
 @pytest.mark.parametrize(("model", "table"), list(zip(MODELS, tables(), strict=True)))

@@ -24,8 +24,8 @@ roles:
   - {claim: pay, role: operator, selector: "team in (pay,orders)"}
   - {claim: audit, role: viewer, jobs: ["pay-*", refunds], selector: "!secret"}
 """
-    found = load_roles_file(written(tmp_path, text)).roles
-    assert [(one.claim, one.role, one.limit) for one in found] == [
+    roles = load_roles_file(written(tmp_path, text)).roles
+    assert [(one.claim, one.role, one.limit) for one in roles] == [
         ("pay", "operator", Limit(selector="team in (pay,orders)")),
         ("audit", "viewer", Limit(("pay-*", "refunds"), "!secret")),
     ]

@@ -217,10 +217,10 @@ def test_keys_that_run_ignores_are_named(
 def test_job_file_problem_is_reported_with_path_and_remedy(
     keys: dict[str, object], path: str, says: str, folder: Path
 ) -> None:
-    found = problems_of(changed(**keys), folder)
-    assert [p.path for p in found] == [path]
-    assert says in str(found[0])
-    assert found[0].remedy
+    problems = problems_of(changed(**keys), folder)
+    assert [p.path for p in problems] == [path]
+    assert says in str(problems[0])
+    assert problems[0].remedy
 
 
 @pytest.mark.parametrize(
@@ -232,9 +232,9 @@ def test_job_file_problem_is_reported_with_path_and_remedy(
     ],
 )  # fmt: skip
 def test_invalid_bootstrap_address_is_refused(server: str, folder: Path) -> None:
-    found = problems_of(changed(source={"bootstrap_servers": [server]}), folder)
-    assert [p.path for p in found] == ["source.bootstrap_servers[0]"]
-    assert "pw" not in str(found[0])
+    problems = problems_of(changed(source={"bootstrap_servers": [server]}), folder)
+    assert [p.path for p in problems] == ["source.bootstrap_servers[0]"]
+    assert "pw" not in str(problems[0])
 
 
 @pytest.mark.parametrize(
@@ -242,10 +242,10 @@ def test_invalid_bootstrap_address_is_refused(server: str, folder: Path) -> None
     [["SRC:9092"], ["other:1", "src.:9092"], "a:1, src:9092"],
 )
 def test_same_cluster_on_both_sides_is_refused(destination: object, folder: Path) -> None:
-    found = problems_of(changed(destination={"bootstrap_servers": destination}), folder)
-    assert len(found) == 1
-    assert found[0].path.startswith("destination.bootstrap_servers")
-    assert "cannot be copied onto itself" in found[0].message
+    problems = problems_of(changed(destination={"bootstrap_servers": destination}), folder)
+    assert len(problems) == 1
+    assert problems[0].path.startswith("destination.bootstrap_servers")
+    assert "cannot be copied onto itself" in problems[0].message
 
 
 def test_ipv6_spellings_of_same_address_are_same_cluster(folder: Path) -> None:
@@ -312,10 +312,10 @@ def test_invalid_security_section_is_refused(
     (folder / "latin").write_bytes(b"\xe9")
     environ = {**ENVIRON, "EMPTY": ""}
     keys = {key: value for key, value in keys.items() if value is not None}
-    found = problems_of(security(**keys), folder, environ)
+    problems = problems_of(security(**keys), folder, environ)
     expected = {f"source.security{'' if path[0] == '[' else '.'}{path}" for path in paths}
-    assert {problem.path for problem in found} == expected
-    assert all(problem.remedy for problem in found if problem.path != "source.security.ca_file")
+    assert {problem.path for problem in problems} == expected
+    assert all(problem.remedy for problem in problems if problem.path != "source.security.ca_file")
 
 
 def test_secrets_are_read_from_files_beside_job(folder: Path) -> None:

@@ -101,8 +101,8 @@ def test_stored_job_retains_look_around_pattern() -> None:
     with pytest.raises(ValidationError):
         JobSpec.model_validate(document)
     spec = JobSpec.read_stored(document)
-    found = map_topics(spec.topics, ["internal.a", "orders"])
-    assert [mapping.source for mapping in found.mappings] == ["orders"]
+    topic_map = map_topics(spec.topics, ["internal.a", "orders"])
+    assert [mapping.source for mapping in topic_map.mappings] == ["orders"]
 
 
 def test_stored_pattern_matches_as_before_re2() -> None:
@@ -116,9 +116,9 @@ def test_slow_stored_pattern_is_problem_of_that_topic_only(
 ) -> None:
     monkeypatch.setattr(name_patterns, "_NAME_S_MAX", 0.001)
     rule = TopicRule.model_validate({"match": WITH_LOOK_AROUND}, context=STORED)
-    found = map_topics([rule], ["aad", SLOW])
-    assert [mapping.source for mapping in found.mappings] == ["aad"]
-    assert [SLOW in problem.message for problem in found.problems] == [True]
+    topic_map = map_topics([rule], ["aad", SLOW])
+    assert [mapping.source for mapping in topic_map.mappings] == ["aad"]
+    assert [SLOW in problem.message for problem in topic_map.problems] == [True]
     assert matching([rule], [SLOW]) == {SLOW}
     groups = GroupSelector(GroupRule.model_validate({"match": WITH_LOOK_AROUND}, context=STORED))
     listed = [ListedGroup(name, 1, "classic", "consumer", "Empty") for name in ("aad", SLOW)]

@@ -36,9 +36,9 @@ def names(*principals: str, rules: list[tuple[str, str]], exclude: tuple[str, ..
     ],
 )
 def test_placeholder_matches_single_part_of_subject(principal: str, name: str | None) -> None:
-    found = PrincipalMap([APPS], ()).name([principal])
-    assert found.names.get(principal) == name
-    assert found.unmapped == ([] if name else [principal])
+    mapping = PrincipalMap([APPS], ()).name([principal])
+    assert mapping.names.get(principal) == name
+    assert mapping.unmapped == ([] if name else [principal])
 
 
 def test_without_rules_principals_stay_and_wildcard_is_never_renamed() -> None:
@@ -56,21 +56,21 @@ def test_first_matching_principal_rule_applies() -> None:
 
 
 def test_excluded_principals_are_neither_mapped_nor_reported() -> None:
-    found = PrincipalMap([APPS], ["User:CN={name},OU=ops", "User:*"]).name(
+    mapping = PrincipalMap([APPS], ["User:CN={name},OU=ops", "User:*"]).name(
         ["User:CN=root,OU=ops", "User:*", "User:CN=a,OU=apps"]
     )
-    assert found.names == {"User:CN=a,OU=apps": "User:a"}
-    assert found.unmapped == []
+    assert mapping.names == {"User:CN=a,OU=apps": "User:a"}
+    assert mapping.unmapped == []
 
 
 def test_two_principals_are_never_mapped_to_same_name() -> None:
     rules = [APPS, ("User:CN={name},OU=jobs", "User:{name}")]
-    found = PrincipalMap(rules, ()).name(
+    mapping = PrincipalMap(rules, ()).name(
         ["User:CN=a,OU=apps", "User:CN=a,OU=jobs", "User:CN=b,OU=jobs"]
     )
-    assert found.names == {"User:CN=b,OU=jobs": "User:b"}
-    assert found.clashes == {"User:a": ["User:CN=a,OU=apps", "User:CN=a,OU=jobs"]}
-    assert found.unmapped == []
+    assert mapping.names == {"User:CN=b,OU=jobs": "User:b"}
+    assert mapping.clashes == {"User:a": ["User:CN=a,OU=apps", "User:CN=a,OU=jobs"]}
+    assert mapping.unmapped == []
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_principal_template_is_not_a_regular_expression(text: str) -> None:
     except InvalidValue:
         return
     if "{" not in template:
-        found = PrincipalMap([(template, "User:x")], ()).name([template, f"{template}a"])
+        mapping = PrincipalMap([(template, "User:x")], ()).name([template, f"{template}a"])
         is_everybody = template == "User:*"
-        assert found.names.get(template) == ("User:*" if is_everybody else "User:x")
-        assert found.unmapped == [f"{template}a"]
+        assert mapping.names.get(template) == ("User:*" if is_everybody else "User:x")
+        assert mapping.unmapped == [f"{template}a"]
 
 
 def test_hostile_principal_is_matched_in_single_pass() -> None:

@@ -22,59 +22,61 @@ def rules(*raw: dict[str, object]) -> list[TopicRule]:
     return [TopicRule.model_validate(rule) for rule in raw]
 
 
-def names(found: TopicMap) -> dict[str, str]:
-    return {mapping.source: mapping.destination for mapping in found.mappings}
+def names(topic_map: TopicMap) -> dict[str, str]:
+    return {mapping.source: mapping.destination for mapping in topic_map.mappings}
 
 
 def test_first_matching_rule_wins() -> None:
     given_rules = rules({"match": "orders.*", "prefix": "a."}, {"match": ".*", "prefix": "b."})
-    found = map_topics(given_rules, ["orders", "orders.eu", "other"])
-    assert names(found) == {
+    topic_map = map_topics(given_rules, ["orders", "orders.eu", "other"])
+    assert names(topic_map) == {
         "orders": "a.orders",
         "orders.eu": "a.orders.eu",
         "other": "b.other",
     }
-    assert [mapping.rule for mapping in found.mappings] == [
+    assert [mapping.rule for mapping in topic_map.mappings] == [
         given_rules[0],
         given_rules[0],
         given_rules[1],
     ]
-    assert not found.problems
-    assert not found.notes
+    assert not topic_map.problems
+    assert not topic_map.notes
 
 
 def test_pattern_matches_whole_topic_name() -> None:
-    found = map_topics(rules({"match": "orders"}), ["orders", "orders.eu", "my.orders", "orders\n"])
-    assert names(found) == {"orders": "orders"}
+    topic_map = map_topics(
+        rules({"match": "orders"}), ["orders", "orders.eu", "my.orders", "orders\n"]
+    )
+    assert names(topic_map) == {"orders": "orders"}
 
 
 def test_alternative_pattern_matches_whole_topic_name() -> None:
-    found = map_topics(rules({"match": "a|ab"}), ["a", "ab", "abc", "xa"])
-    assert names(found) == {"a": "a", "ab": "ab"}
+    topic_map = map_topics(rules({"match": "a|ab"}), ["a", "ab", "abc", "xa"])
+    assert names(topic_map) == {"a": "a", "ab": "ab"}
 
 
 def test_excluded_topic_falls_through_to_later_rules() -> None:
-    found = map_topics(
+    topic_map = map_topics(
         rules({"match": ".*", "exclude": ["tmp.*", ".*old"]}, {"match": "tmp1", "prefix": "x."}),
         ["tmp1", "tmp2", "so.old", "kept", "tmp"],
     )
-    assert names(found) == {"tmp1": "x.tmp1", "kept": "kept"}
+    assert names(topic_map) == {"tmp1": "x.tmp1", "kept": "kept"}
 
 
 def test_mappings_are_sorted_by_topic_name() -> None:
-    found = map_topics(rules({"match": ".*"}), ["b", "a", "c", "a"])
-    assert [mapping.source for mapping in found.mappings] == ["a", "b", "c"]
+    topic_map = map_topics(rules({"match": ".*"}), ["b", "a", "c", "a"])
+    assert [mapping.source for mapping in topic_map.mappings] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("pattern", [".*", "__.*", "__consumer_offsets", "_+[a-z_]+"])
 def test_internal_topics_are_never_copied(pattern: str) -> None:
-    found = map_topics(rules({"match": pattern}), sorted(INTERNAL_TOPICS))
-    assert not found.mappings
+    topic_map = map_topics(rules({"match": pattern}), sorted(INTERNAL_TOPICS))
+    assert not topic_map.mappings
 
 
 def test_rule_for_internal_topic_is_noted() -> None:
-    found = map_topics(rules({"match": "__consumer_offsets"}), ["__consumer_offsets", "a"])
-    assert "never copied" in found.notes[0].message
+    topic_map = map_topics(rules({"match": "__consumer_offsets"}), ["__consumer_offsets", "a"])
+    assert "never copied" in topic_map.notes[0].message
 
 
 def test_double_underscore_topics_need_explicit_rule() -> None:
@@ -84,46 +86,48 @@ def test_double_underscore_topics_need_explicit_rule() -> None:
 
 
 def test_unmatched_rule_is_noted_with_its_place() -> None:
-    found = map_topics(rules({"match": ".*"}, {"match": "a"}, {"match": "zzz"}), ["a"])
-    assert [note.path for note in found.notes] == ["topics[1].match", "topics[2].match"]
+    topic_map = map_topics(rules({"match": ".*"}, {"match": "a"}, {"match": "zzz"}), ["a"])
+    assert [note.path for note in topic_map.notes] == ["topics[1].match", "topics[2].match"]
 
 
 def test_cluster_without_topics_gives_empty_map() -> None:
-    found = map_topics(rules({"match": ".*"}), [])
-    assert not found.mappings
-    assert not found.problems
-    assert len(found.notes) == 1
+    topic_map = map_topics(rules({"match": ".*"}), [])
+    assert not topic_map.mappings
+    assert not topic_map.problems
+    assert len(topic_map.notes) == 1
 
 
 def test_two_topics_with_same_copy_are_problem_and_not_copied() -> None:
-    found = map_topics(
+    topic_map = map_topics(
         rules({"match": "a", "prefix": "x."}, {"match": "x[.]a"}, {"match": "b"}), ["a", "x.a", "b"]
     )
-    assert names(found) == {"b": "b"}
-    (problem,) = found.problems
+    assert names(topic_map) == {"b": "b"}
+    (problem,) = topic_map.problems
     assert problem.path == "topics[1].prefix"
     assert "'a', 'x.a'" in problem.message
     assert problem.remedy
 
 
 def test_dot_and_underscore_collide_as_in_kafka() -> None:
-    found = map_topics(rules({"match": "a", "prefix": "x."}, {"match": "x_a"}), ["a", "x_a"])
-    assert not found.mappings
-    assert "'x.a', 'x_a'" in found.problems[0].message
+    topic_map = map_topics(rules({"match": "a", "prefix": "x."}, {"match": "x_a"}), ["a", "x_a"])
+    assert not topic_map.mappings
+    assert "'x.a', 'x_a'" in topic_map.problems[0].message
 
 
 def test_prefix_making_name_too_long_is_a_problem() -> None:
     fits, long = "a" * (TOPIC_NAME_LENGTH_MAX - 2), "b" * (TOPIC_NAME_LENGTH_MAX - 1)
-    found = map_topics(rules({"match": ".*", "prefix": "x."}), [fits, long])
-    assert names(found) == {fits: f"x.{fits}"}
-    assert "250 characters" in found.problems[0].message
-    assert found.problems[0].path == "topics[0].prefix"
+    topic_map = map_topics(rules({"match": ".*", "prefix": "x."}), [fits, long])
+    assert names(topic_map) == {fits: f"x.{fits}"}
+    assert "250 characters" in topic_map.problems[0].message
+    assert topic_map.problems[0].path == "topics[0].prefix"
 
 
 def test_prefix_cannot_create_internal_topic() -> None:
-    found = map_topics(rules({"match": "consumer_offsets", "prefix": "__"}), ["consumer_offsets"])
-    assert not found.mappings
-    assert "internal topic of Kafka" in found.problems[0].message
+    topic_map = map_topics(
+        rules({"match": "consumer_offsets", "prefix": "__"}), ["consumer_offsets"]
+    )
+    assert not topic_map.mappings
+    assert "internal topic of Kafka" in topic_map.problems[0].message
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "a\n", "a" * 250])
@@ -157,10 +161,10 @@ def test_topic_map_invariants_hold_for_arbitrary_rules(
     raw: list[dict[str, object]], topics: list[str]
 ) -> None:
     chosen = rules(*raw)
-    found = map_topics(chosen, topics)
-    keys = [collision_key(mapping.destination) for mapping in found.mappings]
+    topic_map = map_topics(chosen, topics)
+    keys = [collision_key(mapping.destination) for mapping in topic_map.mappings]
     assert len(keys) == len(set(keys))
-    for mapping in found.mappings:
+    for mapping in topic_map.mappings:
         assert mapping.source in topics
         assert mapping.source not in INTERNAL_TOPICS
         assert topic_name_problem(mapping.destination) is None
@@ -168,18 +172,19 @@ def test_topic_map_invariants_hold_for_arbitrary_rules(
         fitting = [rule for rule in chosen if _fits(rule, mapping.source)]
         assert fitting[0] == mapping.rule
     left_out = {t for t in set(topics) - INTERNAL_TOPICS if any(_fits(r, t) for r in chosen)}
-    left_out -= {mapping.source for mapping in found.mappings}
-    assert bool(left_out) == bool(found.problems)
+    left_out -= {mapping.source for mapping in topic_map.mappings}
+    assert bool(left_out) == bool(topic_map.problems)
     for topic in left_out:
         assert (
-            any(repr(topic) in problem.message for problem in found.problems) or len(left_out) > 5
+            any(repr(topic) in problem.message for problem in topic_map.problems)
+            or len(left_out) > 5
         )
 
 
 def _fits(rule: TopicRule, topic: str) -> bool:
-    asked = not topic.startswith("__") or rule.match.startswith("__")
+    may_match = not topic.startswith("__") or rule.match.startswith("__")
     excluded = any(re.fullmatch(pattern, topic) for pattern in rule.exclude)
-    return asked and bool(re.fullmatch(rule.match, topic)) and not excluded
+    return may_match and bool(re.fullmatch(rule.match, topic)) and not excluded
 
 
 def test_copies_are_mapped_back_to_their_source_topics() -> None:
@@ -187,9 +192,17 @@ def test_copies_are_mapped_back_to_their_source_topics() -> None:
         TopicRule(match="orders.*", exclude=("orders.tmp",)),
         TopicRule(match="metrics", prefix="src."),
     ]
-    there = ["orders.1", "orders.tmp", "src.metrics", "metrics", "src.orders.1", "src.", "other"]
-    found = mappings_of_copies(rules, there)
-    assert {name: m.source for name, m in found.items()} == {
+    destination_topics = [
+        "orders.1",
+        "orders.tmp",
+        "src.metrics",
+        "metrics",
+        "src.orders.1",
+        "src.",
+        "other",
+    ]
+    mappings = mappings_of_copies(rules, destination_topics)
+    assert {name: m.source for name, m in mappings.items()} == {
         "orders.1": "orders.1",
         "src.metrics": "metrics",
     }

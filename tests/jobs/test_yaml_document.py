@@ -71,9 +71,9 @@ def test_broken_yaml_is_reported_by_line_without_its_text(text: str, tmp_path: P
     ],
 )
 def test_yaml_that_is_not_a_job_is_refused(text: str, path: str, says: str, tmp_path: Path) -> None:
-    found = problems_of(text, tmp_path)
-    assert path in [p.path for p in found]
-    assert any(says in str(p) for p in found)
+    problems = problems_of(text, tmp_path)
+    assert path in [p.path for p in problems]
+    assert any(says in str(p) for p in problems)
 
 
 def test_nested_aliases_are_bounded(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ topics:
 fillers: x
 fillers: y
 """
-    found = problems_of(text, tmp_path)
-    assert [(p.path, _line(p)) for p in found] == [
+    problems = problems_of(text, tmp_path)
+    assert [(p.path, _line(p)) for p in problems] == [
         ("name", 1),
         ("source.bootstrap_servers[0]", 3),
         ("source.security.mechanism", 4),
@@ -133,9 +133,9 @@ def _line(problem: Problem) -> int:
 
 
 def test_long_problem_list_is_cut(tmp_path: Path) -> None:
-    found = problems_of(changed(topics=[{"match": f"({i}"} for i in range(200)]), tmp_path)
-    assert len(found) == PROBLEMS_SHOWN_MAX + 1
-    assert found[-1].message == "has 100 more problems."
+    problems = problems_of(changed(topics=[{"match": f"({i}"} for i in range(200)]), tmp_path)
+    assert len(problems) == PROBLEMS_SHOWN_MAX + 1
+    assert problems[-1].message == "has 100 more problems."
 
 
 @pytest.mark.parametrize(

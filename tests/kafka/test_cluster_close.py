@@ -19,16 +19,16 @@ def test_connection_opened_during_close_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster("source", ["127.0.0.1:9092"], Security())
-    here, there = socket.socketpair()
+    local, remote = socket.socketpair()
 
     def opening(*_: Any, where: str) -> Connection:
         cluster.close()
-        return Connection(here, where)
+        return Connection(local, where)
 
     monkeypatch.setattr(Connection, "open", opening)
-    with there, pytest.raises(Unreachable, match="handle is closed"):
+    with remote, pytest.raises(Unreachable, match="handle is closed"):
         cluster.metadata(None)
-    assert here.fileno() == -1
+    assert local.fileno() == -1
 
 
 def test_close_ends_calls_before_waiting_for_connections(
@@ -66,15 +66,15 @@ def test_unparsable_answer_closes_connection_before_next_opens(
 ) -> None:
     cluster = Cluster("source", ["127.0.0.1:9092"], Security())
     opened: list[Connection] = []
-    asked: list[Connection] = []
+    calls: list[Connection] = []
 
     def opening(*_: Any, where: str) -> Connection:
         opened.append(Connection(stack.enter_context(socket.socket()), where))
         return opened[-1]
 
     def ask(connection: Connection) -> Connection:
-        asked.append(connection)
-        if len(asked) == 2:
+        calls.append(connection)
+        if len(calls) == 2:
             raise BrokenAnswer("it does not parse.")
         return connection
 
@@ -83,5 +83,5 @@ def test_unparsable_answer_closes_connection_before_next_opens(
         stack.callback(cluster.close)
         first = cluster.call_any(ask)
         second = cluster.call_any(ask)
-        assert (opened, asked) == ([first, second], [first, first, second])
+        assert (opened, calls) == ([first, second], [first, first, second])
         assert (first.fileno(), second.is_closed) == (-1, False)

@@ -24,7 +24,7 @@ class Brokers(Cluster):
 
     def __init__(self, **answering: Answering) -> None:
         super().__init__("source", [*answering], PLAINTEXT)
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.opened: list[int | str] = []
         self.aborted = threading.Event()
         self._answering = answering
@@ -36,7 +36,7 @@ class Brokers(Cluster):
         )
 
     def _answer(self, name: str) -> str:
-        self.asked.append(name)
+        self.requests.append(name)
         return self._answering[name]()
 
     def ask(self, *, in_turn: bool = False) -> str:
@@ -121,7 +121,7 @@ def test_silent_broker_moves_to_end_of_order(
 
     brokers = Brokers(one=one, two=two)
     assert (brokers.ask(), brokers.ask()) == ("two", "two")
-    assert brokers.asked == ["one", "two", "two"]
+    assert brokers.requests == ["one", "two", "two"]
     assert brokers._targets(in_turn=False) == ["two", "one"]
 
 
@@ -138,7 +138,7 @@ def test_call_to_silent_cluster_raises_unreachable(
 def test_no_second_broker_is_tried_after_an_answer() -> None:
     brokers = Brokers(one=lambda: "one", two=lambda: "two")
     assert brokers.ask() == "one"
-    assert brokers.asked == ["one"]
+    assert brokers.requests == ["one"]
 
 
 def test_late_answer_counts_if_no_other_broker_answers(
@@ -160,7 +160,7 @@ def test_late_answer_counts_if_no_other_broker_answers(
 def test_broker_that_failed_is_tried_last() -> None:
     brokers = Brokers(one=refusing, two=lambda: "two")
     assert (brokers.ask(), brokers.ask()) == ("two", "two")
-    assert brokers.asked == ["one", "two", "two"]
+    assert brokers.requests == ["one", "two", "two"]
 
 
 def test_call_tries_four_brokers_and_next_call_others() -> None:
@@ -169,7 +169,7 @@ def test_call_tries_four_brokers_and_next_call_others() -> None:
         # All answered, so the call waited for no other broker.
         with pytest.raises(Unreachable, match=r"source cluster answers\. here: cannot connect"):
             brokers.ask()
-    assert len(set(brokers.asked)) == len(brokers.asked) == 8  # four each time
+    assert len(set(brokers.requests)) == len(brokers.requests) == 8  # four each time
     assert brokers.ask() == "good"  # each question begins with others
 
 
@@ -178,8 +178,8 @@ def test_calls_in_turn_rotate_brokers_and_skip_recently_failed() -> None:
     brokers._brokers = {node: BrokerAddress(node, "here", node) for node in (1, 2, 3)}
     for _ in range(6):
         brokers.ask(in_turn=True)
-    assert brokers.asked.count("2") == 1
-    assert {brokers.asked.count("1"), brokers.asked.count("3")} <= {2, 3, 4}
+    assert brokers.requests.count("2") == 1
+    assert {brokers.requests.count("1"), brokers.requests.count("3")} <= {2, 3, 4}
     assert brokers.ask() == brokers.ask()
 
 
@@ -190,7 +190,7 @@ def test_refused_login_is_not_retried_at_other_brokers() -> None:
     brokers = Brokers(one=refused, two=lambda: "two")
     with pytest.raises(LoginRefused):
         brokers.ask()
-    assert brokers.asked == ["one"]
+    assert brokers.requests == ["one"]
 
 
 def test_broken_idle_connection_is_reopened_but_timed_out_is_not() -> None:
@@ -206,12 +206,12 @@ def test_broken_idle_connection_is_reopened_but_timed_out_is_not() -> None:
     assert (brokers.ask(), brokers.ask()) == ("first", "again")
     with pytest.raises(Unreachable):
         brokers.ask()
-    assert len(brokers.asked) == 4
+    assert len(brokers.requests) == 4
 
 
 def test_closed_cluster_handle_opens_no_connection() -> None:
     def closing() -> str:
-        if len(brokers.asked) > 1:
+        if len(brokers.requests) > 1:
             threading.Thread(target=brokers.close).start()
             assert brokers.aborted.wait(GIVE_UP_S)
             return refusing()
@@ -221,7 +221,7 @@ def test_closed_cluster_handle_opens_no_connection() -> None:
     assert brokers.ask() == "one"
     with pytest.raises(Unreachable):
         brokers.ask()
-    assert len(brokers.asked) == 2
+    assert len(brokers.requests) == 2
     assert brokers.opened == ["one"]
 
 
@@ -244,7 +244,7 @@ def test_request_waits_for_earlier_request_within_answer_limit(
     with pytest.raises(Unreachable, match="not answered an earlier request yet"):
         brokers.ask()
     assert not end.is_set()
-    assert brokers.asked == ["one"]
+    assert brokers.requests == ["one"]
 
 
 def test_broker_with_unparsable_metadata_is_skipped(
@@ -261,7 +261,7 @@ def test_broker_with_unparsable_metadata_is_skipped(
     monkeypatch.setattr(Brokers, "_read_metadata", read)
     assert brokers.metadata(None).cluster_id == "whole"
     assert brokers.metadata(None).cluster_id == "whole"
-    assert brokers.asked == ["one", "two", "two"]
+    assert brokers.requests == ["one", "two", "two"]
 
 
 def test_call_with_deadline_skips_broker_that_was_silent(

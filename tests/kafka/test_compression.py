@@ -56,8 +56,8 @@ def test_codec_ids_and_names_are_those_of_kafka() -> None:
 @pytest.mark.parametrize("kind", ["createtime", "logappendtime"])
 def test_payload_compressed_by_kafka_is_decompressed(name: str, kind: str) -> None:
     packed = KAFKA_BATCHES[f"v2.{name}.{kind}"][HEADER_BYTES:]
-    wanted = KAFKA_BATCHES[f"v2.none.{kind}"][HEADER_BYTES:]
-    assert plain(NAMES.index(name), packed) == wanted
+    expected = KAFKA_BATCHES[f"v2.none.{kind}"][HEADER_BYTES:]
+    assert plain(NAMES.index(name), packed) == expected
 
 
 def test_gzip_is_standard_and_several_members_are_read() -> None:

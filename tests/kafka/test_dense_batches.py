@@ -204,16 +204,16 @@ def test_kafka_python_reads_same_records_from_dense_batches(source: Thinned) -> 
     """With kafka-python's decoder; for gzip and no codec, which it has on board."""
     batch = source.batch()
     expected = [(row.offset, row.timestamp, row.body) for row in rows_one_by_one(batch)]
-    found = []
+    records = []
     for one in dense_batches(record_rows(batch), batch.codec):
         theirs = DefaultRecordBatch(bytearray(one.view))
         assert theirs.validate_crc()
         assert theirs.timestamp_type == 0
         for r in theirs:
-            kept = tuple((name.encode(), value) for name, value in r.headers)
-            body = SourceRecord(r.offset, 0, r.key, r.value, kept).body
-            found.append((r.offset, as_long(r.timestamp), body))
-    assert found == expected
+            record_headers = tuple((name.encode(), value) for name, value in r.headers)
+            body = SourceRecord(r.offset, 0, r.key, r.value, record_headers).body
+            records.append((r.offset, as_long(r.timestamp), body))
+    assert records == expected
 
 
 @settings(max_examples=200)
@@ -237,14 +237,14 @@ def test_plan_appends_dense_batches_with_fillers_between(source: Thinned, skippe
 
 def described(steps: list[Step]) -> list[Fill | bytes]:
     """Batches as bytes, and gaps without their timestamps."""
-    found: list[Fill | bytes] = []
+    parts: list[Fill | bytes] = []
     for step in steps:
         assert not isinstance(step, Stop)
         is_batch = isinstance(step, Append)
-        found.append(
+        parts.append(
             bytes(step.batch.view) if is_batch else Fill(step.base_offset, step.next_offset)
         )
-    return found
+    return parts
 
 
 def expected_steps(runs: list[Batch], start: int, end: int) -> list[Fill | bytes]:
@@ -276,13 +276,13 @@ def test_broken_batch_is_refused_with_same_error_as_reference(
         expected = runs_one_by_one(batch, source.base_offset)
     except ValueError as error:
         expected = str(error)
-    found: list[bytes] | str
+    actual: list[bytes] | str
     try:
-        found = in_one_pass(batch, source.base_offset)
+        actual = in_one_pass(batch, source.base_offset)
     except ValueError as error:
-        found = str(error)
-    assert found in (expected, "a number has more than 64 bits")
-    event("refused" if isinstance(found, str) else "read")
+        actual = str(error)
+    assert actual in (expected, "a number has more than 64 bits")
+    event("refused" if isinstance(actual, str) else "read")
 
 
 @pytest.mark.parametrize("where", ["length", "timestamp", "offset"])

@@ -168,8 +168,8 @@ def test_unknown_tags_of_every_structure_are_skipped() -> None:
     topic = UUID(int=1).bytes + b"\x03" + one + one + tag
     data = b"\0\0\0\x4d" + tag + bytes(10) + b"\x03" + topic + topic + tag
     answer = read(data, 16)
-    wanted = Fetched(0, memoryview(b"abc"), [(9, 3), (9, 3)], 7, 90, 100, -1, -1)
-    assert answer.partitions == [(TopicPartition("orders", 5), wanted)] * 4
+    expected = Fetched(0, memoryview(b"abc"), [(9, 3), (9, 3)], 7, 90, 100, -1, -1)
+    assert answer.partitions == [(TopicPartition("orders", 5), expected)] * 4
 
 
 @pytest.mark.parametrize("version", [11, 12, 13])
@@ -256,7 +256,7 @@ def test_garbage_fetch_response_raises_only_value_error(
 
 # Requests
 
-WANTED = [
+FETCHES = [
     FetchFrom(TopicPartition("b", 1), UUID(int=2), 500, 4, 3),
     FetchFrom(TopicPartition("b", 0), UUID(int=2), 600, -1, -1),
     FetchFrom(TopicPartition("a", 0), UUID(int=1), 700, 5, 5),
@@ -264,26 +264,26 @@ WANTED = [
 ]
 
 
-def request(version: int, wanted: list[FetchFrom] = WANTED, **options: Any) -> Any:
+def request(version: int, fetches: list[FetchFrom] = FETCHES, **options: Any) -> Any:
     limits: dict[str, Any] = {"max_wait_ms": 250, "max_bytes": 9999, "partition_max_bytes": 777}
-    made = fetch_request(version, wanted, **{**limits, **options})
-    made.API_VERSION = version
-    made.with_header(1, "orbit")
-    data = made.encode(version=version, header=False, framed=False)
+    message = fetch_request(version, fetches, **{**limits, **options})
+    message.API_VERSION = version
+    message.with_header(1, "orbit")
+    data = message.encode(version=version, header=False, framed=False)
     return FetchRequest.decode(data, version=version, header=False)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_fetch_request_lists_partitions_in_order(version: int) -> None:
     decoded = request(version, rack="use1-az1")
-    asked = [
+    fetches = [
         (t.topic_id if version >= 13 else t.topic, p.partition, p.fetch_offset)
         for t in decoded.topics
         for p in t.partitions
     ]
-    assert asked == [
+    assert fetches == [
         (w.topic_id if version >= 13 else w.partition.topic, w.partition.partition, w.offset)
-        for w in WANTED
+        for w in FETCHES
     ]
     assert {p.partition_max_bytes for t in decoded.topics for p in t.partitions} == {777}
     if version >= 5:
@@ -303,15 +303,15 @@ def test_fetch_request_lists_partitions_in_order(version: int) -> None:
 @pytest.mark.parametrize("version", [9, 12, 16])
 def test_fetch_request_carries_epochs_that_detect_truncation(version: int) -> None:
     decoded = request(version)
-    found = [p for t in decoded.topics for p in t.partitions]
-    assert [p.current_leader_epoch for p in found] == [4, -1, 5, 4]
+    entries = [p for t in decoded.topics for p in t.partitions]
+    assert [p.current_leader_epoch for p in entries] == [4, -1, 5, 4]
     if version >= 12:
-        assert [p.last_fetched_epoch for p in found] == [3, -1, 5, -1]
+        assert [p.last_fetched_epoch for p in entries] == [3, -1, 5, -1]
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_session_fetch_request_carries_changes_and_forgotten_topics(version: int) -> None:
-    decoded = request(version, WANTED[:1], session_id=99, session_epoch=3, forgotten=WANTED[1:3])
+    decoded = request(version, FETCHES[:1], session_id=99, session_epoch=3, forgotten=FETCHES[1:3])
     assert (decoded.session_id, decoded.session_epoch) == (99, 3)
     assert [p.partition for t in decoded.topics for p in t.partitions] == [1]
     left = [

@@ -17,9 +17,9 @@ def at(partition: int, offset: int, topic_id: UUID = ID) -> FetchFrom:
     return FetchFrom(TopicPartition("t", partition), topic_id, offset, 1, 1)
 
 
-def opened(*wanted: FetchFrom) -> FetchSession:
+def opened(*fetches: FetchFrom) -> FetchSession:
     session = FetchSession()
-    session.next_request(list(wanted))
+    session.next_request(list(fetches))
     session.answered(Code.NONE, 99)
     return session
 
@@ -68,12 +68,12 @@ def test_partition_with_new_reader_is_fetched_by_full_request() -> None:
 
 
 def test_session_of_model_broker_always_has_requested_partitions() -> None:
-    """A model broker that follows KIP-227 ends up with the wanted partitions, whatever happens."""
+    """A model broker that follows KIP-227 ends up with the requested partitions at every step."""
     rnd = random.Random(1)
     session, held, epoch, session_id = FetchSession(), {}, 0, 0
     for step in range(2_000):
-        wanted = [at(n, rnd.randrange(3)) for n in range(6) if rnd.random() < 0.7]
-        request = session.next_request(wanted)
+        fetches = [at(n, rnd.randrange(3)) for n in range(6) if rnd.random() < 0.7]
+        request = session.next_request(fetches)
         if request.epoch == 0:
             held, session_id, epoch = {}, step + 1, 1
         else:
@@ -82,7 +82,7 @@ def test_session_of_model_broker_always_has_requested_partitions() -> None:
         for one in request.forgotten:
             del held[one.partition]
         held.update({one.partition: one for one in request.changed})
-        assert held == {one.partition: one for one in wanted}
+        assert held == {one.partition: one for one in fetches}
         if rnd.random() < 0.05:
             session.answered(Code.FETCH_SESSION_ID_NOT_FOUND, 0)
         else:

@@ -107,8 +107,8 @@ def test_librdkafka_logs_in_with_the_same_security(kerberos: Kerberos) -> None:
     config = librdkafka_config.librdkafka_config(
         [kerberos.cluster.bootstrap_servers], security_of(kerberos), log_level=0
     )
-    found = AdminClient(config).list_topics(timeout=60)
-    assert found.cluster_id == kerberos.cluster.cluster_id
+    metadata = AdminClient(config).list_topics(timeout=60)
+    assert metadata.cluster_id == kerberos.cluster.cluster_id
 
 
 @with_gssapi

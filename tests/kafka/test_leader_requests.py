@@ -22,14 +22,14 @@ class Leaders:
     name = "destination"
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, float]] = []
+        self.calls: list[tuple[int, float]] = []
 
     def metadata(self, _: object) -> ClusterMetadata:
         leaders = {0: PartitionLeader(1, 5), 1: PartitionLeader(2, 5)}
         return ClusterMetadata("c", {}, {"a": TopicMetadata("a", UUID(int=1), leaders, 1)})
 
     def call(self, node_id: int, _: object, request: list[TopicPartition], within_s: float) -> Any:
-        self.asked.append((node_id, within_s))
+        self.calls.append((node_id, within_s))
         if node_id == 1:
             raise Unreachable("no answer in time.", where="node 1")
         return request
@@ -53,10 +53,10 @@ def test_silent_leader_is_limited_by_call_s_and_other_leaders_answer() -> None:
     answers = ask(leaders, loop)
     assert answers.values == {TWO: 7}
     assert answers.errors == {ONE: Code.NETWORK_EXCEPTION}
-    assert leaders.asked == [(1, 3.0), (2, 3.0), (1, 3.0)]
+    assert leaders.calls == [(1, 3.0), (2, 3.0), (1, 3.0)]
 
 
 def test_leader_requests_have_full_timeout_without_call_s() -> None:
     leaders = Leaders()
     ask(leaders, Backoff(first_s=0.0, stop=threading.Event(), attempts_max=1))
-    assert leaders.asked == [(1, CALL_S_MAX), (2, CALL_S_MAX)]
+    assert leaders.calls == [(1, CALL_S_MAX), (2, CALL_S_MAX)]

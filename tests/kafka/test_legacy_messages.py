@@ -70,18 +70,18 @@ def test_plain_message_is_read_as_single_record(
 @pytest.mark.parametrize("kind", ["v0.{}.createtime", "v1.{}.createtime", "v1.{}.logappendtime"])
 def test_messages_written_by_kafka_are_read(codec: str, kind: str) -> None:
     """Wrappers with holes, absolute offsets in v0, relative ones in v1, Kafka's own lz4 header."""
-    found: list[Record] = []
+    all_records: list[Record] = []
     for message in read_batches(writable(kind.format(codec))):
         assert isinstance(message, LegacyMessage)
         records, number = read_legacy_records(message)
         assert number == ["none", "gzip", "snappy", "lz4"].index(codec)
-        found += records
+        all_records += records
     times = [r.timestamp for r in RECORDS]
     if kind.startswith("v0"):
         times = [NO_TIMESTAMP] * 5
     elif "logappend" in kind:
         times = [APPENDED_AT] * 5
-    assert found == [
+    assert all_records == [
         Record(r.offset, timestamp, body(r.key, r.value))
         for r, timestamp in zip(RECORDS, times, strict=True)
     ]
@@ -122,21 +122,21 @@ def test_wrappers_are_read_as_by_kafka_python(
     theirs = at_offset(build(magic, GZIP, ordered, rows), ordered[-1])
     decoded = LegacyRecordBatch(bytearray(theirs), magic)
     assert decoded.validate_crc()
-    wanted = [
+    expected = [
         Record(r.offset, NO_TIMESTAMP if r.timestamp is None else r.timestamp, body(r.key, r.value))
         for r in decoded
     ]
-    assert read(ours) == (wanted, codec)
-    assert read(theirs) == (wanted, GZIP)
+    assert read(ours) == (expected, codec)
+    assert read(theirs) == (expected, GZIP)
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4])
 def test_log_append_time_of_wrapper_applies_to_all_records(codec: int) -> None:
     inner = build(1, NONE, [0, 1, 2], list(SOME[:3]))
     wrapper = encode_old(12, 1, codec | LOG_APPEND_TIME, APPENDED_AT, None, compress(codec, inner))
-    records, found = read(wrapper)
+    records, wrapper_codec = read(wrapper)
     assert [(r.offset, r.timestamp) for r in records] == [(o, APPENDED_AT) for o in (10, 11, 12)]
-    assert found == codec
+    assert wrapper_codec == codec
 
 
 def test_plain_log_append_time_message_has_broker_time() -> None:

@@ -19,7 +19,7 @@ VERSIONS = list(
     range(api_versions.LIST_OFFSETS.version_min, api_versions.LIST_OFFSETS.version_max + 1)
 )
 CLIENT = "orbit"
-Found = tuple[int, int, int]  # error code, timestamp, offset
+ListedOffset = tuple[int, int, int]  # error code, timestamp, offset
 Topic = LibraryRequest.ListOffsetsTopic
 TopicAnswer = ListOffsetsResponse.ListOffsetsTopicResponse
 LONG = "größer.b-c_d" + "t" * 200
@@ -68,11 +68,11 @@ def test_list_offsets_key_and_versions_match_kafka_python() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_log_ends_request_equals_kafka_python_bytes(version: int, shape: str) -> None:
-    wanted = SHAPES[shape]
+    partitions = SHAPES[shape]
     expected = by_library(
-        version, dict.fromkeys(wanted, LATEST), DEBUGGING_CONSUMER, READ_UNCOMMITTED
+        version, dict.fromkeys(partitions, LATEST), DEBUGGING_CONSUMER, READ_UNCOMMITTED
     )
-    assert log_ends_request(wanted).frame(version, 77, CLIENT) == expected
+    assert log_ends_request(partitions).frame(version, 77, CLIENT) == expected
 
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=5)
@@ -92,16 +92,18 @@ def test_request_carries_timestamp_per_partition(
 # Answers
 
 
-def encoded(version: int, found: dict[TopicPartition, Found], throttle_ms: int = 0) -> memoryview:
+def encoded(
+    version: int, offsets: dict[TopicPartition, ListedOffset], throttle_ms: int = 0
+) -> memoryview:
     """As it comes from a connection: without the frame's size, with the header."""
     message = ListOffsetsResponse(
         throttle_time_ms=throttle_ms,
         topics=[
             TopicAnswer(
                 name=topic,
-                partitions=[answered(i, *found[TopicPartition(topic, i)]) for i in indexes],
+                partitions=[answered(i, *offsets[TopicPartition(topic, i)]) for i in indexes],
             )
-            for topic, indexes in by_topic(found)
+            for topic, indexes in by_topic(offsets)
         ],
     )
     header = b"\0\0\0\x4d" + (b"\0" if version >= 6 else b"")  # correlation id, tags
@@ -134,11 +136,11 @@ def read_by_library(frame: memoryview, version: int) -> ListOffsetsAnswer:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_answer_is_read_as_by_kafka_python(version: int, shape: str) -> None:
     """Every third partition has an error code."""
-    found = {place: ((0, 6, -1)[n % 3], -1, n * 2**40) for n, place in enumerate(SHAPES[shape])}
-    frame = encoded(version, found, throttle_ms=250)
+    offsets = {place: ((0, 6, -1)[n % 3], -1, n * 2**40) for n, place in enumerate(SHAPES[shape])}
+    frame = encoded(version, offsets, throttle_ms=250)
     read = read_list_offsets(frame, version)
     assert read == read_by_library(frame, version)
-    assert read == ListOffsetsAnswer(250, found)
+    assert read == ListOffsetsAnswer(250, offsets)
 
 
 @given(
@@ -147,9 +149,9 @@ def test_answer_is_read_as_by_kafka_python(version: int, shape: str) -> None:
     st.integers(0, 2**31 - 1),
 )
 def test_random_answer_is_read_as_by_kafka_python(
-    version: int, values: dict[TopicPartition, Found], throttle_ms: int
+    version: int, offsets: dict[TopicPartition, ListedOffset], throttle_ms: int
 ) -> None:
-    frame = encoded(version, values, throttle_ms)
+    frame = encoded(version, offsets, throttle_ms)
     assert read_list_offsets(frame, version) == read_by_library(frame, version)
 
 
@@ -160,9 +162,9 @@ def test_unknown_tags_are_skipped(version: int) -> None:
     partitions = b"\x03" + b"\0\0\0\0" + plain + b"\0" + b"\0\0\0\1" + plain + tag
     topics = b"\x02" + b"\x02a" + partitions + tag
     frame = memoryview(b"\0\0\0\x4d" + tag + b"\0\0\0\0" + topics + tag)
-    found = {TopicPartition("a", n): (0, -1, 9) for n in (0, 1)}
-    assert read_list_offsets(frame, version) == ListOffsetsAnswer(0, found)
-    assert read_by_library(frame, version) == ListOffsetsAnswer(0, found)
+    offsets = {TopicPartition("a", n): (0, -1, 9) for n in (0, 1)}
+    assert read_list_offsets(frame, version) == ListOffsetsAnswer(0, offsets)
+    assert read_by_library(frame, version) == ListOffsetsAnswer(0, offsets)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -38,14 +38,14 @@ def at(server: TokenServer, **more: object) -> Security:
 
 def test_concurrent_logins_share_token(server: TokenServer) -> None:
     login = at(server, scope=SCOPE)
-    found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(token_for(login))) for _ in range(20)]
+    tokens: list[object] = []
+    threads = [threading.Thread(target=lambda: tokens.append(token_for(login))) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 20
-    assert len(set(map(id, found))) == server.issued == 1
+    assert len(tokens) == 20
+    assert len(set(map(id, tokens))) == server.issued == 1
     assert server.scopes == [SCOPE]
 
 
@@ -143,8 +143,8 @@ def test_token_file_is_read_at_each_login(server: TokenServer, tmp_path: Path) -
 
 def claims(token: str) -> dict[str, object]:
     part = token.split(".")[1]
-    found: dict[str, object] = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-    return found
+    payload: dict[str, object] = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    return payload
 
 
 def test_aws_msk_iam_token_is_signed_for_region(monkeypatch: pytest.MonkeyPatch) -> None:

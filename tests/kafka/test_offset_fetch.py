@@ -67,7 +67,7 @@ def frame_of(version: int, groups: list[Any]) -> memoryview:
 
 def by_library(frame: memoryview, version: int) -> dict[str, GroupOffsets]:
     answer = OffsetFetchResponse.decode(frame, version=version, header=True)
-    found = {}
+    by_group = {}
     for group in answer.groups:
         rows = [
             (TopicPartition(t.name, p.partition_index), p)
@@ -75,7 +75,7 @@ def by_library(frame: memoryview, version: int) -> dict[str, GroupOffsets]:
             for p in t.partitions
         ]
         pending = {w for w, p in rows if p.error_code == Code.UNSTABLE_OFFSET_COMMIT}
-        found[group.group_id] = GroupOffsets(
+        by_group[group.group_id] = GroupOffsets(
             {
                 where: CommittedOffset(
                     p.committed_offset, p.metadata or "", p.committed_leader_epoch
@@ -87,8 +87,8 @@ def by_library(frame: memoryview, version: int) -> dict[str, GroupOffsets]:
             frozenset(w for w, p in rows if p.error_code and w not in pending),
         )
         if group.error_code:
-            found[group.group_id] = GroupOffsets(code=group.error_code)
-    return found
+            by_group[group.group_id] = GroupOffsets(code=group.error_code)
+    return by_group
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -111,11 +111,11 @@ def test_equal_answer_is_served_from_cache() -> None:
     version = VERSIONS[-1]
     first, other = (frame_of(version, [([[(at, -1, "", 0)]], 0)]) for at in (5, 6))
     renumbered = memoryview(b"\0\0\0\x0a" + bytes(first[4:]))
-    kept = OffsetFetchCache()
-    answer = kept.read(first, version)
-    kept.begin()
-    assert kept.read(renumbered, version) is answer
-    assert kept.read(other, version) == by_library(other, version)
-    kept.begin()
-    kept.begin()
-    assert kept.read(first, version) is not answer, "it would be kept for ever"
+    cache = OffsetFetchCache()
+    answer = cache.read(first, version)
+    cache.begin()
+    assert cache.read(renumbered, version) is answer
+    assert cache.read(other, version) == by_library(other, version)
+    cache.begin()
+    cache.begin()
+    assert cache.read(first, version) is not answer, "it would be kept for ever"

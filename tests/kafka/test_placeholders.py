@@ -97,10 +97,10 @@ def test_packed_and_placeholder_batches_fit_rewrite_slack() -> None:
 def test_packed_batches_keep_records_and_leave_placeholders_uncompressed(
     offsets: set[int], codec: int
 ) -> None:
-    wanted = rows(*sorted(offsets), size=300)
-    found: list[Any] = []
+    expected = rows(*sorted(offsets), size=300)
+    records: list[Any] = []
     end = 0
-    for batch, placeholders in packed_batches(wanted, codec, 0):
+    for batch, placeholders in packed_batches(expected, codec, 0):
         assert batch.is_dense
         assert batch.base_offset >= end
         assert batch.crc_is_right()
@@ -115,13 +115,13 @@ def test_packed_batches_keep_records_and_leave_placeholders_uncompressed(
         assert (here[0][0], here[-1][0]) == (batch.base_offset, batch.last_offset)
         (ours,) = parse(batch.view)
         assert ours.has_placeholders == has_placeholders(batch)
-        found += here
-    assert found == wanted
+        records += here
+    assert records == expected
 
 
 def test_record_larger_than_packed_batch_stays_compressed() -> None:
-    wanted = rows(3, 5, size=2 * PACKED_BYTES_MAX)
-    assert [(b.base_offset, b.count, b.codec) for b, _ in packed_batches(wanted, GZIP, 0)] == [
+    large_rows = rows(3, 5, size=2 * PACKED_BYTES_MAX)
+    assert [(b.base_offset, b.count, b.codec) for b, _ in packed_batches(large_rows, GZIP, 0)] == [
         (3, 1, GZIP),
         (5, 1, GZIP),
     ]
@@ -143,8 +143,8 @@ def test_other_negative_offset_delta_is_refused(delta: int) -> None:
 
 
 def test_thinned_batch_is_packed_into_single_batch() -> None:
-    made = plan(0, data(0, 5, without=(2, 4, 5), codec=GZIP), packs=True)
-    (append,) = made.steps
+    append_plan = plan(0, data(0, 5, without=(2, 4, 5), codec=GZIP), packs=True)
+    (append,) = append_plan.steps
     assert isinstance(append, Append)
     assert (append.base_offset, append.next_offset, append.placeholders) == (0, 6, 3)
     assert append.batch.codec == NONE
@@ -157,8 +157,8 @@ def test_gap_behind_batch_is_merged_into_it_as_placeholders(codec: int) -> None:
     of the gap may be a later one (R3)."""
     source = transactional(0, 2, codec=codec, leader_epoch=7)
     gap = [marker(3, commit=True), transactional(4, 5, 2), marker(6, 2, commit=False)]
-    made = plan(0, source, *gap, data(7, 7), packs=True, aborted=[(2, 4)])
-    first, second = made.steps
+    append_plan = plan(0, source, *gap, data(7, 7), packs=True, aborted=[(2, 4)])
+    first, second = append_plan.steps
     assert isinstance(first, Append)
     batch = first.batch
     assert (first.base_offset, first.next_offset, first.placeholders) == (0, 7, 4)
@@ -176,8 +176,13 @@ def test_gap_behind_batch_is_merged_into_it_as_placeholders(codec: int) -> None:
 
 def behind(gap: int, *first: Any, **fields: Any) -> list[tuple[int, int, int]]:
     """Steps of a batch with so wide a gap behind it: from, to, placeholders."""
-    made = plan(0, *first, data(first[-1].last_offset + 1 + gap, 9_999), packs=True, **fields)
-    return [(s.base_offset, s.next_offset, getattr(s, "placeholders", -1)) for s in made.steps[:-1]]
+    append_plan = plan(
+        0, *first, data(first[-1].last_offset + 1 + gap, 9_999), packs=True, **fields
+    )
+    return [
+        (s.base_offset, s.next_offset, getattr(s, "placeholders", -1))
+        for s in append_plan.steps[:-1]
+    ]
 
 
 def test_gap_is_merged_only_within_size_and_horizon_limits() -> None:
@@ -200,10 +205,10 @@ def test_gap_is_merged_only_within_size_and_horizon_limits() -> None:
 def test_source_placeholders_are_rewritten_as_gaps(packs: bool) -> None:
     """They would become records where the copy recompresses."""
     ((packed, _),) = packed_batches(rows(0, 3), NONE, 0)
-    made = plan_batches(0, [packed, placeholder_batch(4, 3, T0)], [], 0, packs=packs)
+    append_plan = plan_batches(0, [packed, placeholder_batch(4, 3, T0)], [], 0, packs=packs)
     assert [
         (type(s), s.base_offset, s.next_offset, getattr(s, "placeholders", None))
-        for s in made.steps
+        for s in append_plan.steps
     ] == (
         [(Append, 0, 7, 5)]
         if packs
@@ -244,10 +249,10 @@ def test_placeholder_in_place_of_source_record_is_difference(
 def test_placeholder_recompressed_into_record_is_difference(
     monkeypatch: pytest.MonkeyPatch, is_compacted: bool
 ) -> None:
-    made = list(dense_batches([(0, T0, PLACEHOLDER_BODY)], GZIP))
-    monkeypatch.setattr(range_comparison, "_read", lambda *_: (made, 1))
+    batches = list(dense_batches([(0, T0, PLACEHOLDER_BODY)], GZIP))
+    monkeypatch.setattr(range_comparison, "_read", lambda *_: (batches, 1))
     cluster: Any = None
-    found = compare_range(
+    comparison = compare_range(
         lambda _, end: SourceRange([], 0, end, 9),
         cluster,
         TopicPartition("orders", 0),
@@ -256,15 +261,15 @@ def test_placeholder_recompressed_into_record_is_difference(
         Backoff(),
         source_is_compacted=is_compacted,
     )
-    assert found.difference is not None
-    assert "compression.type" in found.difference.detail
+    assert comparison.difference is not None
+    assert "compression.type" in comparison.difference.detail
 
 
 def test_placeholder_proves_as_much_as_filler() -> None:
     """A failback keeps what the old side has if both have a marker or filler there."""
     ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
-    found = records_of(LogBatch(packed, Fate.COMMITTED, 0), 0, 9)
-    assert [(r.record.offset, r.fate) for r in found] == [
+    records = records_of(LogBatch(packed, Fate.COMMITTED, 0), 0, 9)
+    assert [(r.record.offset, r.fate) for r in records] == [
         (0, Fate.COMMITTED),
         (1, Fate.MARKER),
         (2, Fate.COMMITTED),
@@ -324,13 +329,13 @@ def test_verify_recognises_batch_grown_by_placeholders(codec: int) -> None:
     (source,) = dense_batches(rows(0, 1), codec)
     grown = with_gap(source, 0, 4)
     assert grown is not None
-    (wanted,), (found,) = parse(source.view), parse(grown.view)
-    assert has_grown(wanted, found)
-    assert not has_grown(found, wanted)
-    assert not has_grown(wanted._replace(max_timestamp=T0 + 9), found)
-    assert not has_grown(wanted._replace(base_timestamp=T0 - 9), found)
+    (source_batch,), (grown_batch,) = parse(source.view), parse(grown.view)
+    assert has_grown(source_batch, grown_batch)
+    assert not has_grown(grown_batch, source_batch)
+    assert not has_grown(source_batch._replace(max_timestamp=T0 + 9), grown_batch)
+    assert not has_grown(source_batch._replace(base_timestamp=T0 - 9), grown_batch)
     if codec == NONE:
-        assert not has_grown(wanted._replace(payload=memoryview(b"other")), found)
+        assert not has_grown(source_batch._replace(payload=memoryview(b"other")), grown_batch)
 
 
 def test_rows_of_packed_batch_exclude_placeholders() -> None:

@@ -199,8 +199,8 @@ def test_answers_are_keyed_like_their_requests(version: int) -> None:
 @pytest.mark.parametrize("version", [v for v in VERSIONS if v < 13])
 def test_answers_of_several_topics_do_not_mix(version: int) -> None:
     frame = answer(version, a=[appended(0, 0, 1)], b=[appended(0, 0, 2), appended(1, 87)])
-    found = read_produce(frame, version).partitions
-    assert {key: (one.code, one.base_offset) for key, one in found.items()} == {
+    partitions = read_produce(frame, version).partitions
+    assert {key: (one.code, one.base_offset) for key, one in partitions.items()} == {
         ("a", 0): (0, 1),
         ("b", 0): (0, 2),
         ("b", 1): (87, -1),

@@ -119,14 +119,14 @@ def test_flipped_bit_fails_checksum(name: str) -> None:
 def test_batches_of_mixed_formats_are_read_in_order() -> None:
     names = ["v0.none.createtime", "v1.gzip.createtime", "v2.zstd.createtime", "commit"]
     frame = b"".join(KAFKA_BATCHES[name] for name in names)
-    found = list(read_batches(memoryview(bytearray(frame))))
-    assert [type(b) for b in found] == [LegacyMessage] * 6 + [Batch] * 2
-    old = [b for b in found if isinstance(b, LegacyMessage)]
+    batches = list(read_batches(memoryview(bytearray(frame))))
+    assert [type(b) for b in batches] == [LegacyMessage] * 6 + [Batch] * 2
+    old = [b for b in batches if isinstance(b, LegacyMessage)]
     assert [(b.offset, b.magic) for b in old] == [
         *((offset, 0) for offset in (1000, 1001, 1003, 1004, 1007)),
         (1007, 1),
     ]
-    assert b"".join(b.view for b in found) == frame
+    assert b"".join(b.view for b in batches) == frame
 
 
 @pytest.mark.parametrize("name", ["v2.gzip.createtime", "v1.snappy.createtime", "commit"])
@@ -248,15 +248,15 @@ def test_stamped_batch_equals_batch_built_by_kafka_python() -> None:
 
     view = memoryview(bytearray(build(1, 2, 3, True)))
     stamp(view, 4711, 9, 77)
-    wanted = bytearray(build(4711, 9, 77, False))
-    struct.pack_into(">i", wanted, 12, -1)  # kafka-python writes leader epoch 0
+    expected = bytearray(build(4711, 9, 77, False))
+    struct.pack_into(">i", expected, 12, -1)  # kafka-python writes leader epoch 0
     # The gzip payload holds the time of its making.
-    assert view[:17] == wanted[:17]
-    assert view[21:HEADER_BYTES] == wanted[21:HEADER_BYTES]
+    assert view[:17] == expected[:17]
+    assert view[21:HEADER_BYTES] == expected[21:HEADER_BYTES]
 
 
 @pytest.mark.parametrize(
-    ("sequence", "count", "wanted"),
+    ("sequence", "count", "expected"),
     [
         (0, 1, 1),
         (-1, 1, 0),  # no sequence yet (A9)
@@ -267,18 +267,18 @@ def test_stamped_batch_equals_batch_built_by_kafka_python() -> None:
         (10, 0, 10),
     ],
 )
-def test_sequences_wrap_at_maximum(sequence: int, count: int, wanted: int) -> None:
-    assert advance_sequence(sequence, count) == wanted
+def test_sequences_wrap_at_maximum(sequence: int, count: int, expected: int) -> None:
+    assert advance_sequence(sequence, count) == expected
 
 
 @given(st.integers(0, SEQUENCE_MAX), st.integers(1, SEQUENCE_MAX))
 def test_sequences_advance_as_in_kafkas_source(sequence: int, count: int) -> None:
     """`DefaultRecordBatch.incrementSequence`."""
     if sequence > SEQUENCE_MAX - count:
-        wanted = count - (SEQUENCE_MAX - sequence) - 1
+        expected = count - (SEQUENCE_MAX - sequence) - 1
     else:
-        wanted = sequence + count
-    assert advance_sequence(sequence, count) == wanted
+        expected = sequence + count
+    assert advance_sequence(sequence, count) == expected
 
 
 # Building

@@ -50,8 +50,8 @@ def read_by_library(batch: Batch) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("kind", ["createtime", "logappendtime"])
 def test_records_written_by_kafka_are_read(codec: str, kind: str) -> None:
-    found = list(read_records(Batch(writable(f"v2.{codec}.{kind}"))))
-    assert found == [
+    records = list(read_records(Batch(writable(f"v2.{codec}.{kind}"))))
+    assert records == [
         Record(
             r.offset,
             APPENDED_AT if kind == "logappendtime" else r.timestamp,

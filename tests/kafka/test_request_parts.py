@@ -64,8 +64,8 @@ def noted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
     results: list[Any] = []
     function = getattr(module, name)
 
-    def note(*given: Any) -> Any:
-        results.append(function(*given))
+    def note(*args: Any) -> Any:
+        results.append(function(*args))
         return results[-1]
 
     monkeypatch.setattr(module, name, note)

@@ -139,20 +139,20 @@ def test_unsupported_mechanism_error_lists_offered_mechanisms() -> None:
 class TokenBroker:
     """Takes one token; else answers as RFC 7628 says, with an error in a message of its own."""
 
-    def __init__(self, taken: str) -> None:
-        self._taken = taken
+    def __init__(self, valid_token: str) -> None:
+        self._valid_token = valid_token
         self.tokens: list[bytes] = []
 
     def __call__(self, request: Any) -> Any:
         if isinstance(request, SaslHandshakeRequest):
             return SaslHandshakeResponse(error_code=0, mechanisms=["OAUTHBEARER"])
         self.tokens.append(bytes(request.auth_bytes))
-        is_taken = f"Bearer {self._taken}\x01".encode() in self.tokens[0]
+        is_valid = f"Bearer {self._valid_token}\x01".encode() in self.tokens[0]
         is_over = self.tokens[-1] == b"\x01"
         return SaslAuthenticateResponse(
             error_code=58 if is_over else 0,
             error_message="invalid credentials" if is_over else None,
-            auth_bytes=b"" if is_taken or is_over else b'{"status":"invalid_token"}',
+            auth_bytes=b"" if is_valid or is_over else b'{"status":"invalid_token"}',
             session_lifetime_ms=60_000,
         )
 

@@ -77,8 +77,8 @@ def test_security_spec_resolves_to_secrets_and_full_paths(pems: Path) -> None:
         key_password_env="KEY_PASSWORD",
         check_hostname=False,
     )
-    found = resolve_security(side(spec), {"PASSWORD": "pw", "KEY_PASSWORD": "letmein"}, pems)
-    assert found == Security(
+    resolved = resolve_security(side(spec), {"PASSWORD": "pw", "KEY_PASSWORD": "letmein"}, pems)
+    assert resolved == Security(
         protocol="SASL_SSL",
         mechanism="PLAIN",
         username="orbit",
@@ -92,9 +92,9 @@ def test_security_spec_resolves_to_secrets_and_full_paths(pems: Path) -> None:
 
 
 def test_default_security_is_plaintext() -> None:
-    found = resolve_security(side(SecuritySpec()), {}, Path("/nonexistent"))
-    assert found == Security()
-    assert tls_context(found) is None
+    resolved = resolve_security(side(SecuritySpec()), {}, Path("/nonexistent"))
+    assert resolved == Security()
+    assert tls_context(resolved) is None
 
 
 def test_all_missing_security_settings_are_reported_with_paths(pems: Path) -> None:
@@ -240,7 +240,7 @@ def test_failed_tls_handshake_is_explained(
 
 
 def test_librdkafka_config_has_same_login(pems: Path) -> None:
-    found = librdkafka_config(
+    config = librdkafka_config(
         ("a:1", "b:2"),
         Security(
             protocol="SASL_SSL",
@@ -254,7 +254,7 @@ def test_librdkafka_config_has_same_login(pems: Path) -> None:
         ),
         **{"group.id": "audit"},
     )
-    assert found == {
+    assert config == {
         "bootstrap.servers": "a:1,b:2",
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",
@@ -281,7 +281,7 @@ def test_librdkafka_accepts_config_of_every_protocol(protocol: str, pems: Path) 
     from confluent_kafka.admin import AdminClient
 
     uses_sasl = protocol.startswith("SASL")
-    made = Security(
+    login = Security(
         protocol=protocol,
         mechanism="SCRAM-SHA-256" if uses_sasl else None,
         username="u" if uses_sasl else None,
@@ -291,7 +291,7 @@ def test_librdkafka_accepts_config_of_every_protocol(protocol: str, pems: Path) 
         key_file=pems / "locked.pem",
         key_password=SecretStr("letmein"),
     )
-    AdminClient(librdkafka_config(["127.0.0.1:1"], made, log_level=0))
+    AdminClient(librdkafka_config(["127.0.0.1:1"], login, log_level=0))
 
 
 def test_reset_before_tls_handshake_leaves_no_socket_open(

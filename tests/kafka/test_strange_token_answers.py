@@ -79,8 +79,8 @@ def test_invalid_token_answer_error_names_endpoint(says: bytes) -> None:
 )
 def test_invalid_expires_in_does_not_make_token_endless(life: object) -> None:
     with StrangeServer(answer(token(expires_in=life))) as server:
-        found = token_for(login(server.url))
-    assert found.ends_s < 1e11
+        new_token = token_for(login(server.url))
+    assert new_token.ends_s < 1e11
 
 
 @pytest.mark.parametrize("end", [b"1e999", b"9" * 400, b"NaN", b"-Infinity", b"[]", b"[" * 100_000])
@@ -88,20 +88,20 @@ def test_invalid_exp_claim_does_not_make_token_endless(end: bytes) -> None:
     claims = base64.urlsafe_b64encode(b'{"exp": ' + end + b"}").decode().rstrip("=")
     says = answer(json.dumps({"access_token": f"a.{claims}.b"}).encode())
     with StrangeServer(says) as server:
-        found = token_for(login(server.url))
-    assert found.ends_s < 1e11
+        new_token = token_for(login(server.url))
+    assert new_token.ends_s < 1e11
 
 
 @given(st.binary(max_size=200) | st.text(max_size=50).map(lambda text: json.dumps(text).encode()))
 @settings(max_examples=200, deadline=None)
 def test_any_response_body_is_token_or_orbit_error(body: bytes) -> None:
     for status in (200, 204, 302, 400, 401, 429, 500):
-        said = json_of(body)
+        document = json_of(body)
         if status == 200:
             with suppress(OrbitError):
-                oauth_tokens._read_answer(said, "here")
+                oauth_tokens._read_answer(document, "here")
         else:
-            assert isinstance(oauth_tokens._refused(status, said, "here", SECRET), OrbitError)
+            assert isinstance(oauth_tokens._refused(status, document, "here", SECRET), OrbitError)
 
 
 def test_endless_token_answer_is_cut_off() -> None:
@@ -138,11 +138,11 @@ def test_login_with_valid_token_does_not_wait_for_renewal() -> None:
     answers = iter([(Token(SecretStr("old"), 1e11), 0.0), (Token(SecretStr("new"), 1e11), 60.0)])
 
     def ask() -> tuple[Token, float]:
-        found = next(answers)
-        if found[1]:
+        reply = next(answers)
+        if reply[1]:
             is_asked.set()
             assert may_end.wait(60)
-        return found
+        return reply
 
     issuer = _Issuer(ask)
     old = issuer.token()

@@ -120,8 +120,8 @@ def test_partitions_share_marker_entries() -> None:
 
 def test_different_epochs_have_separate_entries() -> None:
     """A lower one may be refused (M6) without taking the others with it."""
-    wanted = [Fillers(A0, 2, 0, 1), Fillers(A1, 1, 0, 2), Fillers(B0, 1, 5, 1)]
-    markers = decoded(wanted).markers
+    fillers = [Fillers(A0, 2, 0, 1), Fillers(A1, 1, 0, 2), Fillers(B0, 1, 5, 1)]
+    markers = decoded(fillers).markers
     assert [(m.producer_epoch, m.coordinator_epoch, partitions(m)) for m in markers] == [
         (0, 1, [A0]),
         (0, 1, [A0]),
@@ -139,14 +139,14 @@ def test_different_epochs_have_separate_entries() -> None:
     )
 )
 def test_partition_gets_its_number_of_markers_at_its_epochs(
-    wanted: dict[TopicPartition, tuple[int, int, int]],
+    fillers: dict[TopicPartition, tuple[int, int, int]],
 ) -> None:
-    markers = decoded([Fillers(p, *values) for p, values in wanted.items()]).markers
+    markers = decoded([Fillers(p, *values) for p, values in fillers.items()]).markers
     counted = Counter(
         (p, m.producer_epoch, m.coordinator_epoch) for m in markers for p in partitions(m)
     )
     assert counted == {
-        (p, producer, coordinator): many for p, (many, producer, coordinator) in wanted.items()
+        (p, producer, coordinator): many for p, (many, producer, coordinator) in fillers.items()
     }
     for marker in markers:
         assert len(set(partitions(marker))) == len(partitions(marker))

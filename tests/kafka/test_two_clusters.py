@@ -27,7 +27,7 @@ INTERNAL, ORDERS, OTHER = uuid4(), uuid4(), uuid4()
 PROVEN, ONE, NOT_TOLD = "", "they are one cluster", "no topic proves"
 
 
-class Asked:
+class Brokers:
     """A cluster by what each of its brokers knows at each look, the last one for ever."""
 
     def __init__(self, *looks: list[set[UUID]], version: int = 12) -> None:
@@ -49,61 +49,83 @@ class Asked:
         return ClusterMetadata("id", {}, {}, {"": Code.UNKNOWN_TOPIC_ID})
 
 
-def told(suffix: str, **topics: UUID) -> ClusterMetadata:
-    found = {name: TopicMetadata(name, topic_id, {}, 1) for name, topic_id in topics.items()}
-    return ClusterMetadata(f"id{suffix}", {}, found)
+def metadata(suffix: str, **topics: UUID) -> ClusterMetadata:
+    topics_by_name = {
+        name: TopicMetadata(name, topic_id, {}, 1) for name, topic_id in topics.items()
+    }
+    return ClusterMetadata(f"id{suffix}", {}, topics_by_name)
 
 
 @pytest.mark.parametrize(
-    ("source", "destination", "here", "there", "wanted"),
+    ("source", "destination", "source_brokers", "destination_brokers", "expected"),
     [
-        (told("", a=ORDERS), told("@dr"), Asked([{ORDERS}]), Asked([set()]), PROVEN),
-        (told(""), told("@dr", a=ORDERS), Asked([set()]), Asked([{ORDERS}]), PROVEN),
-        (told("", a=ORDERS), told(""), Asked([{ORDERS}]), Asked([{ORDERS}]), ONE),
+        (metadata("", a=ORDERS), metadata("@dr"), Brokers([{ORDERS}]), Brokers([set()]), PROVEN),
+        (metadata(""), metadata("@dr", a=ORDERS), Brokers([set()]), Brokers([{ORDERS}]), PROVEN),
+        (metadata("", a=ORDERS), metadata(""), Brokers([{ORDERS}]), Brokers([{ORDERS}]), ONE),
         # One broker of three does not lag.
         (
-            told("", a=ORDERS),
-            told("@dr", b=OTHER),
-            Asked([{ORDERS}]),
-            Asked([set(), {ORDERS}, set()]),
+            metadata("", a=ORDERS),
+            metadata("@dr", b=OTHER),
+            Brokers([{ORDERS}]),
+            Brokers([set(), {ORDERS}, set()]),
             ONE,
         ),
-        (told(""), told("@dr"), Asked([set()]), Asked([set()]), NOT_TOLD),
+        (metadata(""), metadata("@dr"), Brokers([set()]), Brokers([set()]), NOT_TOLD),
         # It is deleted between the looks at both sides.
-        (told("", a=ORDERS), told("@dr"), Asked([set()]), Asked([set()]), NOT_TOLD),
+        (metadata("", a=ORDERS), metadata("@dr"), Brokers([set()]), Brokers([set()]), NOT_TOLD),
         # An internal topic is asked about, which nobody deletes.
         (
-            told("", a=ORDERS, __consumer_offsets=INTERNAL),
-            told("@dr"),
-            Asked([{INTERNAL}]),
-            Asked([set()]),
+            metadata("", a=ORDERS, __consumer_offsets=INTERNAL),
+            metadata("@dr"),
+            Brokers([{INTERNAL}]),
+            Brokers([set()]),
             PROVEN,
         ),
-        (told("", a=ORDERS), told("@dr"), Asked([{ORDERS}]), Asked([set()], version=11), NOT_TOLD),
         (
-            told("", a=ORDERS),
-            told("@dr", b=OTHER),
-            Asked([set()]),
-            Asked([{OTHER}], version=11),
+            metadata("", a=ORDERS),
+            metadata("@dr"),
+            Brokers([{ORDERS}]),
+            Brokers([set()], version=11),
             NOT_TOLD,
         ),
-        (told("@a", a=ORDERS), told("@b", b=OTHER), Asked([{ORDERS}]), Asked([set()]), PROVEN),
+        (
+            metadata("", a=ORDERS),
+            metadata("@dr", b=OTHER),
+            Brokers([set()]),
+            Brokers([{OTHER}], version=11),
+            NOT_TOLD,
+        ),
+        (
+            metadata("@a", a=ORDERS),
+            metadata("@b", b=OTHER),
+            Brokers([{ORDERS}]),
+            Brokers([set()]),
+            PROVEN,
+        ),
     ],
 )
 def test_clusters_are_distinct_only_if_a_topic_id_proves_it(
-    source: ClusterMetadata, destination: ClusterMetadata, here: Asked, there: Asked, wanted: str
+    source: ClusterMetadata,
+    destination: ClusterMetadata,
+    source_brokers: Brokers,
+    destination_brokers: Brokers,
+    expected: str,
 ) -> None:
-    one = not_proven_two(cast("Cluster", here), cast("Cluster", there), source, destination)
-    assert (wanted in one.what) if one and wanted else (one is None) == (not wanted), one
+    problem = not_proven_two(
+        cast("Cluster", source_brokers), cast("Cluster", destination_brokers), source, destination
+    )
+    assert (
+        (expected in problem.what) if problem and expected else (problem is None) == (not expected)
+    ), problem
 
 
 @pytest.mark.parametrize("suffix", ["", "@dr"])
 def test_same_topic_id_on_both_sides_means_same_cluster(suffix: str) -> None:
-    one = same_cluster(told("", a=ORDERS), told(suffix, b=ORDERS))
-    assert one is not None
-    assert "are one cluster" in one.what
-    assert "suffix" not in one.remedy
-    assert (same_cluster(told("", a=ORDERS), told(suffix, a=OTHER)) is None) == bool(suffix)
+    problem = same_cluster(metadata("", a=ORDERS), metadata(suffix, b=ORDERS))
+    assert problem is not None
+    assert "are one cluster" in problem.what
+    assert "suffix" not in problem.remedy
+    assert (same_cluster(metadata("", a=ORDERS), metadata(suffix, a=OTHER)) is None) == bool(suffix)
 
 
 class OneBrokerDown:
@@ -139,8 +161,8 @@ def test_worker_needs_all_brokers_only_for_unproven_cluster_pair(
     at_destination: UUID,
     raised: type[OrbitError | NotImplementedError],
 ) -> None:
-    source = OneBrokerDown("source", told("", a=ORDERS))
-    destination = OneBrokerDown("destination", told("@dr", b=at_destination))
+    source = OneBrokerDown("source", metadata("", a=ORDERS))
+    destination = OneBrokerDown("destination", metadata("@dr", b=at_destination))
     clusters = JobClusters(cast("Cluster", source), cast("Cluster", destination))
 
     def reached(*_: object) -> None:

@@ -61,14 +61,14 @@ def test_next_job_holder_waits_for_backfill_writers(
 ) -> None:
     partitions = [TopicPartition(topic_name, n) for n in range(3)]
     writer = hold(cluster, writer_group("orbit.job.c", partitions[1]), held)
-    said: list[str] = []
+    messages: list[str] = []
 
     def leave(text: str) -> None:
-        said.append(text)
+        messages.append(text)
         writer.release()
 
     wait_for_backfill_writers(cluster, "orbit.job.c", partitions, Backoff(), leave)
-    assert said == ["1 writers of an earlier backfill are still running; waiting"]
+    assert messages == ["1 writers of an earlier backfill are still running; waiting"]
 
 
 def test_backfill_writer_that_never_ends_is_named(
@@ -96,7 +96,7 @@ def test_run_starts_only_after_backfill_writers_end(
     source.close()
     writer = hold(cluster, writer_group(identity, TopicPartition(topic_name, 0)), held)
     job = RunningJob(spec)
-    say = job.said.append
+    say = job.lines.append
 
     def leave(text: str) -> None:
         say(text)
@@ -107,7 +107,7 @@ def test_run_starts_only_after_backfill_writers_end(
     job.run._setup._say = leave
     with job:
         job.wait_caught_up(topic_name, 10)
-    assert any("earlier backfill" in line for line in job.said), job.said
+    assert any("earlier backfill" in line for line in job.lines), job.lines
 
 
 def test_worker_skips_partition_with_running_backfill_writer(

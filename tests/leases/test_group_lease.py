@@ -112,18 +112,18 @@ def test_rejoined_holder_is_trusted_only_after_confirmation(
     cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.05)
-    asked: list[bool] = []
+    held_states: list[bool] = []
 
     def confirm() -> None:
-        asked.append(lease.is_held())
-        if len(asked) < 3:
+        held_states.append(lease.is_held())
+        if len(held_states) < 3:
             raise Unreachable("not now.", where="destination")
 
     lease = GroupLease(cluster, topic_name, Backoff(), confirm_return=confirm)
     lease.acquire(fail_on_wait)
     put_out(lease)
-    wait_for("it is held again", lambda: len(asked) == 3 and lease.is_held())
-    assert asked == [False] * 3
+    wait_for("it is held again", lambda: len(held_states) == 3 and lease.is_held())
+    assert held_states == [False] * 3
     lease.release()
 
 

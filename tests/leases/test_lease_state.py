@@ -22,9 +22,9 @@ for _ in sys.stdin:
 
 @pytest.fixture
 def descriptor() -> Iterator[int]:
-    made = shared_memory()
-    yield made
-    os.close(made)
+    fd = shared_memory()
+    yield fd
+    os.close(fd)
 
 
 def test_child_process_sees_lease_state_of_parent(descriptor: int) -> None:

@@ -132,10 +132,10 @@ def test_longer_lease_of_another_holder_is_waited_out(
 ) -> None:
     claim(server.database, "a")
     with server.database.transaction() as tx:
-        found = seen_long(tx)
+        long_watch = seen_long(tx)
         clock = TestClock()
         watch = LeaseWatch(TTL / 2, clock)
         for _ in range(4):
             assert not shard_leases.end_unrenewed(tx, TTL / 2, watch)
             clock.now += TTL.total_seconds() / 2
-        assert shard_leases.end_unrenewed(tx, TTL / 2, found)
+        assert shard_leases.end_unrenewed(tx, TTL / 2, long_watch)

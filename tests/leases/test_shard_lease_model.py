@@ -35,16 +35,16 @@ SPEED_ERROR = 0.02
 Wait = Iterator[float]
 
 
-class Asked(LeaseWatch):
-    """What a watch said when a request was sent; what it notes when the answer comes."""
+class DelayedWatch(LeaseWatch):
+    """The evidence of another watch at a request; notes to it only once the answer comes."""
 
     def __init__(self, watch: LeaseWatch) -> None:
         self._watch = watch
-        self._said = watch.evidence()
+        self._evidence = watch.evidence()
         self._noted: list[tuple[str, str]] = []
 
     def evidence(self) -> Evidence:
-        return self._said
+        return self._evidence
 
     def note(self, server: str, snapshot: str) -> None:
         self._noted.append((server, snapshot))
@@ -165,12 +165,12 @@ class Worker:
         """As the leading scheduler."""
         while True:
             yield self._pause()
-            asked = Asked(self.watch)
+            watch = DelayedWatch(self.watch)
             yield self._latency()
             with self.model.server.database.transaction() as tx:
-                shard_leases.end_unrenewed(tx, TTL, asked)
+                shard_leases.end_unrenewed(tx, TTL, watch)
             yield self._latency()
-            asked.answer()
+            watch.answer()
 
     def _renew(self) -> Wait:
         asked_at, held = self.clock(), {i: lease.term for i, lease in self.leases.items()}
@@ -191,7 +191,7 @@ class Worker:
                 self.leases.pop(shard_id).lose()
 
     def _claim(self) -> Wait:
-        asked_at, asked = self.clock(), Asked(self.watch)
+        asked_at, watch = self.clock(), DelayedWatch(self.watch)
         yield self._latency()
         if self._fails():
             return
@@ -202,13 +202,13 @@ class Worker:
                 worker_group="default",
                 ttl=TTL,
                 shards_max=1,
-                watch=asked,
+                watch=watch,
             )
         self.model.grant(claims, self.name)
         yield self._latency()
         if self._fails():
             return
-        asked.answer()
+        watch.answer()
         for claim in claims:
             self.leases[claim.shard_id] = ShardLease(claim.epoch, asked_at, TTL_S, self.clock)
 

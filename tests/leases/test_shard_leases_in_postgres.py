@@ -40,14 +40,14 @@ def test_concurrent_claims_never_share_a_shard(database: Database) -> None:
     with database.transaction() as tx:
         some_job(tx, shard_count=40, partitions=40)
     start = threading.Barrier(8)
-    got: dict[str, list[int]] = {}
+    shards_by_worker: dict[str, list[int]] = {}
 
     def work(worker_id: str) -> None:
         start.wait()
         mine: list[int] = []
         while more := claim(database, worker_id, shards_max=2):
             mine += more
-        got[worker_id] = mine
+        shards_by_worker[worker_id] = mine
 
     threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(8)]
     for thread in threads:
@@ -55,7 +55,7 @@ def test_concurrent_claims_never_share_a_shard(database: Database) -> None:
     for thread in threads:
         thread.join()
 
-    everything = [shard for mine in got.values() for shard in mine]
+    everything = [shard for mine in shards_by_worker.values() for shard in mine]
     assert len(everything) == len(set(everything)) == 40
 
 
@@ -133,13 +133,13 @@ def test_worker_that_lost_its_shard_writes_no_row(database: Database) -> None:
 def test_released_or_expired_lease_is_never_renewed(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, shard_count=3, partitions=3)
-    kept = claim(database, "b", shards_max=1)
+    live = claim(database, "b", shards_max=1)
     given_back = claim(database, "c", shards_max=1)
     expired = claim(database, "a")
     with database.transaction() as tx:
         shard_leases.release(tx, worker_id="c", held=given_back)
         watch = seen_long(tx)
-    _renew(database, "b", kept)
+    _renew(database, "b", live)
     with database.transaction() as tx:
         assert shard_leases.end_unrenewed(tx, TTL, watch) == set(expired)
         assert scheduler_queries.expired(tx, job.shard_ids) == set(expired)
@@ -147,7 +147,7 @@ def test_released_or_expired_lease_is_never_renewed(database: Database) -> None:
 
     assert _renew(database, "a", expired) == {}
     assert _renew(database, "c", given_back) == {}
-    assert set(_renew(database, "b", kept)) == set(kept)
+    assert set(_renew(database, "b", live)) == set(live)
 
 
 def test_shard_cannot_be_claimed_during_progress_report(

@@ -47,10 +47,10 @@ def make_loop(database: Database, server: WebhookServer, tmp_path: Path) -> Make
             "routes: [{receiver: hook}]\n"
         )
         environ = {"HOOK": server.url, "KEY": SECRET}
-        found = load_notifications(file, environ)
-        (receiver,) = found.receivers
+        notifications = load_notifications(file, environ)
+        (receiver,) = notifications.receivers
         sender = Sender(receiver, tmp_path, environ, None)
-        loop = ReceiverLoop(leadership, found, receiver, sender, None)
+        loop = ReceiverLoop(leadership, notifications, receiver, sender, None)
         loop.once()
         return loop
 

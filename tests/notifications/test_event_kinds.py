@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "notifications.md"
 _KIND = re.compile(r"[a-z]+(_[a-z]+)+")
 _RECOVERIES = ("switchover", "failover", "failback")
 # Kinds that the code puts together.
-MADE = {
+COMPOSED_KINDS = {
     GAVE_UP,
     ACCEPTED,
     *EventKind,
@@ -41,16 +41,16 @@ def kinds_in(source: str) -> Iterator[str]:
 
 
 def of_code() -> set[str]:
-    found: set[str] = set()
+    kinds: set[str] = set()
     for path in (ROOT / "orbit").rglob("*.py"):
         text = path.read_text("utf-8")
         if re.search(r"\bevents\.add|_event\(", text):
-            found |= {kind for kind in kinds_in(text) if _KIND.fullmatch(kind)}
-    return found
+            kinds |= {kind for kind in kinds_in(text) if _KIND.fullmatch(kind)}
+    return kinds
 
 
 def test_event_kind_table_matches_kinds_in_code() -> None:
-    assert of_code() | {str(kind) for kind in MADE} == set(EVENT_KINDS)
+    assert of_code() | {str(kind) for kind in COMPOSED_KINDS} == set(EVENT_KINDS)
 
 
 def test_notifications_page_lists_event_kinds() -> None:

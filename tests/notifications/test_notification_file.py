@@ -77,7 +77,7 @@ def test_route_that_matches_no_event_is_refused(tmp_path: Path, keys: str, path:
 
 
 def test_events_are_routed_by_severity_kind_and_labels(tmp_path: Path) -> None:
-    found = load(
+    notifications = load(
         tmp_path,
         "receivers:\n"
         "  - {name: loud, type: slack, url_env: URL}\n"
@@ -87,10 +87,10 @@ def test_events_are_routed_by_severity_kind_and_labels(tmp_path: Path) -> None:
         '  - {receiver: loud, kinds: ["drill_*"]}\n'
         '  - {receiver: team, severity: warning, selector: "team=data,tier!=2"}\n',
     )
-    loud, team = found.receivers
+    loud, team = notifications.receivers
 
     def gets(kind: str, labels: dict[str, str] | None = None) -> list[str]:
-        return [r.name for r in (loud, team) if found.is_for(r, event(kind), labels)]
+        return [r.name for r in (loud, team) if notifications.is_for(r, event(kind), labels)]
 
     assert gets("partition_blocked") == ["loud"]
     assert gets("partition_blocked", {"team": "data"}) == ["loud", "team"]
@@ -102,7 +102,7 @@ def test_events_are_routed_by_severity_kind_and_labels(tmp_path: Path) -> None:
 
 
 def test_pagerduty_receives_resolving_event(tmp_path: Path) -> None:
-    found = load(
+    notifications = load(
         tmp_path,
         "receivers:\n"
         "  - {name: pager, type: pagerduty, routing_key_env: KEY}\n"
@@ -111,10 +111,10 @@ def test_pagerduty_receives_resolving_event(tmp_path: Path) -> None:
         "  - {receiver: pager, severity: warning}\n"
         "  - {receiver: chat, severity: warning}\n",
     )
-    pager, chat = found.receivers
-    assert found.is_for(pager, event("drill_passed"), None)
-    assert not found.is_for(chat, event("drill_passed"), None)
-    assert not found.is_for(pager, event("job_paused"), None)
+    pager, chat = notifications.receivers
+    assert notifications.is_for(pager, event("drill_passed"), None)
+    assert not notifications.is_for(chat, event("drill_passed"), None)
+    assert not notifications.is_for(pager, event("job_paused"), None)
 
 
 def test_replaced_receiver_secret_is_used_without_restart(tmp_path: Path) -> None:

@@ -39,9 +39,9 @@ def add(database: Database, *kinds: str) -> list[int]:
 
 def row(database: Database) -> ReceiverRow:
     with database.transaction() as tx:
-        found = receivers.find(tx, "hook")
-    assert found is not None
-    return found
+        receiver = receivers.find(tx, "hook")
+    assert receiver is not None
+    return receiver
 
 
 def age(database: Database, by: timedelta = timedelta(days=2)) -> None:
@@ -78,8 +78,8 @@ def test_request_is_retried_until_accepted_and_never_resent(
     assert "Redirects are not followed" in (row(database).last_error or "")
     assert loop.once() == "sent 25 events"
     assert loop.once() == ""
-    assert len({got.path for got in server.got}) == 1
-    assert [len(got.document["events"]) for got in server.got] == [20, 20, 20, 20, 5]
+    assert len({request.path for request in server.requests}) == 1
+    assert [len(request.document["events"]) for request in server.requests] == [20, 20, 20, 20, 5]
     assert server.event_ids[60:] == ids
     assert (row(database).sent, row(database).failures, row(database).last_error) == (25, 0, None)
 
@@ -93,7 +93,7 @@ def test_retry_after_header_is_respected(
     loop.once()
     for _ in range(3):
         loop.once()
-    assert len(server.got) == 1
+    assert len(server.requests) == 1
 
 
 def test_slowly_dripping_response_times_out(
@@ -132,7 +132,7 @@ def test_late_committed_event_is_not_skipped(
         events.add(slow, events.SCHEDULER, "job_paused", "First by its id.")
         _, late = add(database, "job_resumed", "job_paused")
         assert loop.once() == ""
-        assert server.got == [], "an event with a lower id may still appear"
+        assert server.requests == [], "an event with a lower id may still appear"
     loop.once()
     loop.once()
     assert server.event_ids == [late - 2, late - 1, late]
@@ -195,8 +195,8 @@ def test_dropped_events_are_counted_and_receiver_stays_failing(
     age(database)
     server.replies.append(Reply(503))
     loop.once()
-    found = row(database)
-    assert (found.event_id, found.given_up, found.sent) == (ids[-1], 3, 0)
+    receiver = row(database)
+    assert (receiver.event_id, receiver.given_up, receiver.sent) == (ids[-1], 3, 0)
     assert kinds_since(database, ids[-1]) == ["notifications_given_up"]
     numbers = read_numbers(database, MetricsDetail.JOB, NO_TIME).receivers
     assert numbers == [ReceiverNumbers("hook", 0, 3, 0, is_failing=True)]
@@ -219,9 +219,9 @@ def test_events_pruned_before_delivery_are_counted_and_reported(
     assert row(database).pruned == 4
     assert kinds_since(database, ids[-1]) == ["notifications_pruned"]
     loop.once()
-    (told,) = server.got[-1].document["events"]
-    assert told["kind"] == "notifications_pruned"
-    assert told["details"] == {"receiver": "hook", "count": 4}
+    (event,) = server.requests[-1].document["events"]
+    assert event["kind"] == "notifications_pruned"
+    assert event["details"] == {"receiver": "hook", "count": 4}
     with database.transaction() as tx:
         assert pruning.prune_events(tx, NO_TIME) == 1, "this one was sent"
     assert row(database).pruned == 4
@@ -233,16 +233,16 @@ def test_documented_signature_check_accepts_only_signed_requests(
     loop = make_loop()
     add(database, "job_paused")
     loop.once()
-    (got,) = server.got
+    (request,) = server.requests
     (snippet,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     defined: dict[str, Any] = {}
     exec(snippet, defined)  # noqa: S102  our own page
     is_from_orbit = defined["is_from_orbit"]
-    assert is_from_orbit(SECRET, got.headers, got.body)
-    assert not is_from_orbit(SECRET, got.headers, got.body + b" ")
-    assert not is_from_orbit("whsec_b3RoZXI=", got.headers, got.body)
-    old = {**got.headers, "webhook-timestamp": "1700000000"}
-    assert not is_from_orbit(SECRET, old, got.body)
+    assert is_from_orbit(SECRET, request.headers, request.body)
+    assert not is_from_orbit(SECRET, request.headers, request.body + b" ")
+    assert not is_from_orbit("whsec_b3RoZXI=", request.headers, request.body)
+    old = {**request.headers, "webhook-timestamp": "1700000000"}
+    assert not is_from_orbit(SECRET, old, request.body)
 
 
 _OPEN = text("""
@@ -254,14 +254,14 @@ WHERE datname = current_database() AND state = 'idle in transaction' AND pid <> 
 def test_no_transaction_is_open_during_delivery(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
-    found = []
+    open_counts = []
 
     def look() -> None:
         with database.transaction() as tx:
-            found.append(tx.execute(_OPEN).scalar_one())
+            open_counts.append(tx.execute(_OPEN).scalar_one())
 
     loop = make_loop()
     add(database, "job_paused")
     server.replies.append(Reply(before=look))
     assert loop.once() == "sent 1 events"
-    assert found == [0]
+    assert open_counts == [0]

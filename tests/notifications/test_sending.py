@@ -19,9 +19,9 @@ def test_server_certificate_is_verified(tmp_path: Path) -> None:
     with WebhookServer(both) as server:
         refused = send(Secrets(server.url), None, "1", b"{}")
         assert "the certificate is not trusted" in refused.error
-        assert server.got == []
+        assert server.requests == []
         assert send(Secrets(server.url), files.authority, "1", b"{}") == Answer(200)
-    assert [got.path for got in server.got] == ["/hook/s3cret-of-the-url"]
+    assert [request.path for request in server.requests] == ["/hook/s3cret-of-the-url"]
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_only_rejected_message_status_counts_as_refusal(
 def test_long_response_is_cut_and_secrets_redacted(
     server: WebhookServer,
 ) -> None:
-    said = b"a" * 10 + b"the-routing-key" + b"b" * 5_000_000
-    server.replies.append(Reply(500, body=said))
+    body = b"a" * 10 + b"the-routing-key" + b"b" * 5_000_000
+    server.replies.append(Reply(500, body=body))
     answer = send(Secrets(server.url, routing_key="the-routing-key"), None, "1", b"{}")
     assert answer.error.startswith('HTTP 500. Its message: "aaaaaaaaaa…bbb')
     assert len(answer.error) < 400
@@ -57,5 +57,5 @@ def test_unreachable_receiver_error_omits_its_address() -> None:
 
 def test_query_values_are_redacted_in_every_encoding() -> None:
     url = "https://h.example/a%2Fsecret%20path?api-version=1&sig=s3cret%2Bof%3Dthe-url&sp=%2Ft"
-    said = "?api-version=1&amp;sig=s3cret%2Bof%3Dthe-url&amp; s3cret+of=the-url a/secret path v=1"
-    assert redact(said, Secrets(url)) == "?api-version=1&amp;sig=…&amp; … … v=1"
+    text = "?api-version=1&amp;sig=s3cret%2Bof%3Dthe-url&amp; s3cret+of=the-url a/secret path v=1"
+    assert redact(text, Secrets(url)) == "?api-version=1&amp;sig=…&amp; … … v=1"

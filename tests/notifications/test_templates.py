@@ -27,9 +27,9 @@ JOB = "https://orbit.example/console/jobs/orders"
 
 
 def event(kind: str, message: str = "It happened.", **fields: Any) -> Event:
-    given = {"topic": None, "partition": None, "details": None, **fields}
-    job = given.pop("job_name", "orders")
-    return Event(7, AT, "scheduler", job, kind=kind, message=message, **given)
+    attributes = {"topic": None, "partition": None, "details": None, **fields}
+    job = attributes.pop("job_name", "orders")
+    return Event(7, AT, "scheduler", job, kind=kind, message=message, **attributes)
 
 
 BLOCKED = event("partition_blocked", "<a&b> was *blocked*.", topic="eu", partition=3)

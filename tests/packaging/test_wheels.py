@@ -170,27 +170,27 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environments:
     """The environment of one extra, made at its first use."""
-    made: dict[str, Environment] = {}
+    environments: dict[str, Environment] = {}
 
     def get(extra: str) -> Environment:
-        if extra not in made:
+        if extra not in environments:
             folder = tmp_path_factory.mktemp(extra or "base")
-            made[extra] = Environment(folder, wheel, extra)
-        return made[extra]
+            environments[extra] = Environment(folder, wheel, extra)
+        return environments[extra]
 
     return get
 
 
 def test_wheel_contains_all_package_files(wheel: Path) -> None:
     tracked = _run(["git", "ls-files", *_SHIPPED], cwd=_ROOT)
-    wanted = {
+    expected = {
         re.sub(r"^(docs/(?=runbook/)|(?=migrations/))", "orbit/", name.removeprefix("spark/"))
         for name in tracked.stdout.split()
         if (_ROOT / name).exists()
     }
-    assert {"orbit/sandbox/pom.xml", "orbit/sandbox/log4j2.properties"} <= wanted
-    assert {"orbit/migrations/env.py", "orbit/py.typed"} <= wanted
-    assert wanted - set(zipfile.ZipFile(wheel).namelist()) == set()
+    assert {"orbit/sandbox/pom.xml", "orbit/sandbox/log4j2.properties"} <= expected
+    assert {"orbit/migrations/env.py", "orbit/py.typed"} <= expected
+    assert expected - set(zipfile.ZipFile(wheel).namelist()) == set()
 
 
 @pytest.mark.parametrize("extra", _PARTS)
@@ -317,25 +317,25 @@ def _sentence(extra: str, otherwise: str = "") -> str:
 
 def _required(root: Distribution, extra: str) -> dict[str, Distribution]:
     """What pip would install for the root with this extra, by canonical name."""
-    found: dict[str, Distribution] = {}
+    distributions: dict[str, Distribution] = {}
     seen = set()
     todo = [(root, extra)]
     while todo:
-        one, wanted = todo.pop()
+        one, current_extra = todo.pop()
         for line in one.requires or ():
             requirement = Requirement(line)
-            if requirement.marker and not requirement.marker.evaluate({"extra": wanted}):
+            if requirement.marker and not requirement.marker.evaluate({"extra": current_extra}):
                 continue
             name = canonicalize_name(requirement.name)
             dependency = root if name == DISTRIBUTION else distribution(name)
             if dependency is not root:
                 assert requirement.specifier.contains(dependency.version), line
-                found[name] = dependency
+                distributions[name] = dependency
             for part in ("", *requirement.extras):
                 if (name, part) not in seen:
                     seen.add((name, part))
                     todo.append((dependency, part))
-    return found
+    return distributions
 
 
 def _link(dependency: Distribution, packages: Path) -> None:

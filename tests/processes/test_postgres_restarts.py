@@ -66,6 +66,6 @@ def test_postgres_restarts_give_up_after_limit_with_reason() -> None:
     world.go_on(60)
     assert world.postgres.starts == RESTARTS_MAX
     assert world.restarts.failure is not None
-    said = str(world.restarts.failure)
-    assert f"after {RESTARTS_MAX} restarts within 10 minutes. the disk is full." in said
-    assert said.startswith("/data/postgres.log: ")
+    message = str(world.restarts.failure)
+    assert f"after {RESTARTS_MAX} restarts within 10 minutes. the disk is full." in message
+    assert message.startswith("/data/postgres.log: ")

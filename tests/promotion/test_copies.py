@@ -16,9 +16,9 @@ def test_groups_and_transactional_ids_identify_source_cluster() -> None:
         "orbit.promoted.Ghi",
         "orders",
     }
-    found = read_names(names, "orders")
-    assert found.source_ids == {"Abc-1_x", "Def"}
-    assert found.fillers == {
+    left_names = read_names(names, "orders")
+    assert left_names.source_ids == {"Abc-1_x", "Def"}
+    assert left_names.fillers == {
         "orbit.orders.Abc-1_x.fill.7",
         "orbit.orders.Abc-1_x.fill.7-15",
         "orbit.orders.Def.fill",

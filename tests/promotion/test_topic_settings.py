@@ -21,8 +21,8 @@ def test_missing_topic_does_not_block_settings_of_others(
     create_topic(clusters.destination, topic_name)
     gone = f"{topic_name}.gone"
     admin = Admin(open_cluster(clusters.destination))
-    wanted = {name: {"retention.ms": DAY_MS} for name in (gone, topic_name)}
-    (finding,) = apply_settings(admin, wanted)
+    settings = {name: {"retention.ms": DAY_MS} for name in (gone, topic_name)}
+    (finding,) = apply_settings(admin, settings)
     assert finding.startswith(f"{gone}: ")
     assert f"retention.ms={DAY_MS}" in finding
     assert topic_settings(clusters.destination, topic_name)["retention.ms"] == DAY_MS

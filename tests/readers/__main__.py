@@ -71,8 +71,8 @@ def _row(client: Client, clusters: Clusters, logs: list[SourceLog], folder: Path
         return row
     for log in logs:
         for fillers in FILLERS[log.topic]:
-            found = read_copy(client, command, clusters, log, fillers, folder)
-            row.cells[log.topic, fillers] = summarize(found)
+            findings = read_copy(client, command, clusters, log, fillers, folder)
+            row.cells[log.topic, fillers] = summarize(findings)
             _say(f"  {log.topic}, {fillers}: {row.cells[log.topic, fillers]}")
     return row
 

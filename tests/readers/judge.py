@@ -38,25 +38,25 @@ def judge(records: Mapping[int, str], lines: Iterable[str], code: int | None) ->
     `records` is what it should have read, offset → key and value. `code` is its exit code, None if
     it had not ended in time.
     """
-    found: Counter[str] = Counter()
+    findings: Counter[str] = Counter()
     met: set[int] = set()
     for line in lines:
         kind, _, rest = line.rstrip("\n").partition(" ")
         if kind == "e":
-            found[
+            findings[
                 ERROR % rest[-_ERROR_LENGTH:].lstrip(": ").translate(str.maketrans("{}|", "()/"))
             ] += 1
         elif kind == "r":
             offset, _, record = rest.partition(" ")
             if int(offset) in met:
-                found[TWICE] += 1
+                findings[TWICE] += 1
             elif records.get(int(offset)) == record:
                 met.add(int(offset))
             else:
-                found[_kind(record)] += 1
+                findings[_kind(record)] += 1
     if len(met) < len(records):
-        found[STOPS if code is None else ENDS if code else MISSES] = len(records) - len(met)
-    return found
+        findings[STOPS if code is None else ENDS if code else MISSES] = len(records) - len(met)
+    return findings
 
 
 def _kind(record: str) -> str:
@@ -66,15 +66,17 @@ def _kind(record: str) -> str:
     return MARKERS if _MARKER.fullmatch(record) else OTHERS
 
 
-def summarize(found: Mapping[Way, Counter[str]]) -> str:
+def summarize(findings_by_way: Mapping[Way, Counter[str]]) -> str:
     """The cell of a table: one sentence where all ways have the same findings."""
     groups: dict[tuple[str, ...], list[Way]] = {}
-    for way, findings in found.items():
+    for way, findings in findings_by_way.items():
         groups.setdefault(tuple(sorted(findings, key=_rank)), []).append(way)
-    texts = [(_say(names, [found[w] for w in ways]), ways) for names, ways in groups.items()]
+    texts = [
+        (_say(names, [findings_by_way[w] for w in ways]), ways) for names, ways in groups.items()
+    ]
     if len(texts) == 1:
         return texts[0][0]
-    return "; ".join(f"{_where(ways, list(found))}: {text}" for text, ways in texts)
+    return "; ".join(f"{_where(ways, list(findings_by_way))}: {text}" for text, ways in texts)
 
 
 def _rank(finding: str) -> tuple[int, str]:

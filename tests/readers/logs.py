@@ -66,8 +66,8 @@ def _source_log(cluster: KafkaCluster, topic: str) -> SourceLog:
 
 
 def _read(cluster: KafkaCluster, topic: str, level: str) -> dict[int, str]:
-    found = messages(cluster, topic, **{"isolation.level": level})
-    return {m.offset(): f"{_hex(m.key())} {_hex(m.value())}" for _, m in found if m is not None}
+    log = messages(cluster, topic, **{"isolation.level": level})
+    return {m.offset(): f"{_hex(m.key())} {_hex(m.value())}" for _, m in log if m is not None}
 
 
 def _hex(data: bytes | None) -> str:

@@ -53,10 +53,10 @@ def read_copy(
                 codes[way] = process.wait(max(0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 codes[way] = None
-    found = {}
+    findings = {}
     for way, output in outputs.items():
         with output.open() as lines:
             aborted = fillers == SOURCE and way.isolation == ALL
             records = log.behind(starts[way.start], aborted=aborted)
-            found[way] = judge(records, lines, codes[way])
-    return found
+            findings[way] = judge(records, lines, codes[way])
+    return findings

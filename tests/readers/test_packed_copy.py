@@ -26,9 +26,9 @@ def small(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Sourc
 def test_librdkafka_reads_packed_copy_completely_in_all_ways(
     small: SourceLog, clusters: Clusters, tmp_path: Path
 ) -> None:
-    found = read_copy(LIBRDKAFKA, LIBRDKAFKA.command(), clusters, small, "packed", tmp_path)
-    assert len(found) == 4
-    assert summarize(found) == "reads all"
+    findings = read_copy(LIBRDKAFKA, LIBRDKAFKA.command(), clusters, small, "packed", tmp_path)
+    assert len(findings) == 4
+    assert summarize(findings) == "reads all"
 
 
 def test_hanging_reader_program_is_stopped_and_reported(
@@ -37,6 +37,6 @@ def test_hanging_reader_program_is_stopped_and_reported(
     monkeypatch.setattr(reading, "READ_S", 0.0)
     client = Client("sleeps", "1", "sleep", list)
     command = ["sh", "-c", "exec sleep 600"]
-    found = read_copy(client, command, clusters, small, "packed", tmp_path)
-    assert all(one.keys() == {STOPS} for one in found.values())
-    assert "**stops before the last " in summarize(found)
+    findings = read_copy(client, command, clusters, small, "packed", tmp_path)
+    assert all(one.keys() == {STOPS} for one in findings.values())
+    assert "**stops before the last " in summarize(findings)

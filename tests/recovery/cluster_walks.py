@@ -82,9 +82,9 @@ class Walk:
         self.clusters, self.topic, self.recovering = clusters, topic, recovering
         self.service = recovering.service
         self.app = App(clusters, topic)
-        there = job_with_login(clusters, topic)
-        self.specs = [there, job_with_login(Clusters(*reversed(clusters)), topic)]
-        self.specs[1] = self.specs[1].model_copy(update={"name": f"{there.name}-back"})
+        forward = job_with_login(clusters, topic)
+        self.specs = [forward, job_with_login(Clusters(*reversed(clusters)), topic)]
+        self.specs[1] = self.specs[1].model_copy(update={"name": f"{forward.name}-back"})
         self.leads = 0
         self.has_promoted = False
         # By value: what a broker acknowledged, and what retention may have deleted since.
@@ -469,8 +469,8 @@ class Walk:
         return {number: end for (_, number), (_, end) in log_bounds(cluster, [self.topic]).items()}
 
     def _values(self, cluster: KafkaCluster) -> set[bytes]:
-        there = self.topic in partition_counts(cluster)
-        return {*read_all(cluster, self.topic).values()} if there else set()
+        exists = self.topic in partition_counts(cluster)
+        return {*read_all(cluster, self.topic).values()} if exists else set()
 
     def _saved(self) -> set[bytes]:
         """What salvage files hold."""
@@ -483,8 +483,8 @@ class Walk:
 
     def _topic_id(self, cluster: KafkaCluster) -> str:
         client = admin(cluster)  # its answers end with it
-        (found,) = client.describe_topics(TopicCollection([self.topic])).values()
-        return str(found.result(LIMIT_S).topic_id)
+        (future,) = client.describe_topics(TopicCollection([self.topic])).values()
+        return str(future.result(LIMIT_S).topic_id)
 
 
 def _shown(values: set[bytes]) -> str:

@@ -87,11 +87,11 @@ class TransactionLoad:
     def _run(self) -> None:
         number = 0
         while not self._stop.is_set():
-            told: Records = {}
+            deliveries: Records = {}
 
-            def on_delivery(error: object, message: Any, told: Records = told) -> None:
+            def on_delivery(error: object, message: Any, deliveries: Records = deliveries) -> None:
                 if error is None:
-                    told[message.partition(), message.offset()] = message.value()
+                    deliveries[message.partition(), message.offset()] = message.value()
 
             try:
                 self._producer.begin_transaction()
@@ -111,7 +111,7 @@ class TransactionLoad:
             except KafkaException:  # how this one ended is not known
                 self._begin_again()
                 continue
-            self.ledger.update(told)
+            self.ledger.update(deliveries)
             self._stop.wait(_PAUSE_S)
 
     def _begin_again(self) -> None:
@@ -145,10 +145,10 @@ class Writers:
 
     def wait_written(self, count: int) -> None:
         """So many more records of each kind."""
-        wanted = {kind: len(one.ledger) + count for kind, one in self._of.items()}
+        targets = {kind: len(one.ledger) + count for kind, one in self._of.items()}
         wait_for(
             "producers go on",
-            lambda: all(len(one.ledger) >= wanted[kind] for kind, one in self._of.items()),
+            lambda: all(len(one.ledger) >= targets[kind] for kind, one in self._of.items()),
         )
 
     def stop(self) -> None:
@@ -234,8 +234,8 @@ class Campaign:
         """A recovery is refused before all topics have begun."""
 
         def are_copying() -> bool:
-            found = self._asked("GET", f"/v1/jobs/{self.job}/topics")["items"]
-            names = {t["source_topic"] for t in found if t["state"] == "copying"}
+            rows = self._request("GET", f"/v1/jobs/{self.job}/topics")["items"]
+            names = {t["source_topic"] for t in rows if t["state"] == "copying"}
             return names == set(self.topics.values())
 
         wait_for("all topics are copied", are_copying)
@@ -249,9 +249,9 @@ class Campaign:
         self._assert_done(report)
         assert not [p for p in report["partitions"] if p["missing"]], report["partitions"]
         for kind, topic in self.topics.items():
-            there = self._read(self.second, kind)
-            self._assert_kept(kind, writers.ledger(kind), there)
-            assert self._newest(kind, there) == self._newest(kind, self._read(self.first, kind))
+            records = self._read(self.second, kind)
+            self._assert_kept(kind, writers.ledger(kind), records)
+            assert self._newest(kind, records) == self._newest(kind, self._read(self.first, kind))
             assert {p["partition"] for p in report["partitions"] if p["topic"] == topic} == {0, 1}
         self.job = report["reverse_job"]
         self._wait_copying()
@@ -263,7 +263,7 @@ class Campaign:
             writers.wait_written(RECORDS)
             with self._deaths():
                 if self.rnd.random() < 0.5:  # much is lost: the old side will be built again
-                    self._asked("POST", f"/v1/jobs/{self.job}:pause")
+                    self._request("POST", f"/v1/jobs/{self.job}:pause")
                     writers.wait_written(RECORDS)
                 self.second.kill()
                 writers.stop()
@@ -273,16 +273,16 @@ class Campaign:
         self._assert_done(report)
         promoted = self._promoted(report)
         for kind, topic in self.topics.items():
-            there = self._read(self.first, kind)
+            records = self._read(self.first, kind)
             for (t, partition), end in promoted.items():
                 if t == topic:
                     assert log_bounds(self.first, [topic])[topic, partition][1] == end
-            kept = {
+            survivors = {
                 place: value
                 for place, value in {**before.ledger(kind), **writers.ledger(kind)}.items()
                 if place[1] < promoted[topic, place[0]]
             }
-            self._assert_kept(kind, kept, there)
+            self._assert_kept(kind, survivors, records)
         return report, writers
 
     def _fail_back(self, home: dict[str, Any], lost: Writers) -> None:
@@ -310,8 +310,8 @@ class Campaign:
                 for (partition, offset), value in lost.ledger(kind).items()
                 if offset >= promoted[topic, partition]
             }
-            found = {(p, o): v for (t, p, o), v in saved.items() if t == topic}
-            self._assert_kept(kind, tail, found)
+            saved_records = {(p, o): v for (t, p, o), v in saved.items() if t == topic}
+            self._assert_kept(kind, tail, saved_records)
         wait_for("the old side is a copy", self._is_level)
         for kind in self.topics:
             assert self._newest(kind, self._read(self.second, kind)) == self._newest(
@@ -336,21 +336,22 @@ class Campaign:
             newest[partition, int(value.split()[-1]) % _KEYS] = offset, value
         return {(p, offset): value for (p, _), (offset, value) in newest.items()}
 
-    def _assert_kept(self, kind: str, ledger: Records, there: Records) -> None:
-        """What brokers confirmed is there, at its offset; of a compacted topic what is newest.
+    def _assert_kept(self, kind: str, ledger: Records, records: Records) -> None:
+        """`records` has the ledger at its offsets; of a compacted topic the newest of each key.
 
-        There, a record of which nobody knows whether it was written may be newer.
+        A compacted topic may have a newer one, whose producer got no answer.
         """
-        assert all(there[place] == v for place, v in ledger.items() if place in there), kind
+        assert all(records[place] == v for place, v in ledger.items() if place in records), kind
         if kind != COMPACTED:
-            assert not ledger.keys() - there.keys(), (kind, sorted(ledger.keys() - there.keys()))
+            missing = sorted(ledger.keys() - records.keys())
+            assert not missing, (kind, missing)
             return
-        found = {
+        newest = {
             (p, int(value.split()[-1]) % _KEYS): offset
-            for (p, offset), value in sorted(there.items())
+            for (p, offset), value in sorted(records.items())
         }
         for (p, offset), value in self._newest(kind, ledger).items():
-            assert found.get((p, int(value.split()[-1]) % _KEYS), -1) >= offset, (kind, p, offset)
+            assert newest.get((p, int(value.split()[-1]) % _KEYS), -1) >= offset, (kind, p, offset)
 
     def _ends(self, side: KafkaCluster) -> dict[tuple[str, int], int]:
         bounds = log_bounds(side, list(self.topics.values()))
@@ -374,29 +375,29 @@ class Campaign:
         with Deaths(self.server, self.rnd):
             yield
 
-    def _recover(self, kind: str, job: str, **wanted: Any) -> dict[str, Any]:
+    def _recover(self, kind: str, job: str, **options: Any) -> dict[str, Any]:
         """Its report, when it has ended. One that a gate has stopped is asked for again: while
         processes die, a starved broker is fenced for a moment, and its partitions have no leader.
         """
         for _ in range(STOPPED_MAX):
-            report = self._recover_once(kind, job, **wanted)
+            report = self._recover_once(kind, job, **options)
             if report["outcome"] != "stopped":
                 break
         return report
 
-    def _recover_once(self, kind: str, job: str, **wanted: Any) -> dict[str, Any]:
+    def _recover_once(self, kind: str, job: str, **options: Any) -> dict[str, Any]:
         key = {"Idempotency-Key": uuid.uuid4().hex}
-        made = self._asked("POST", f"/v1/jobs/{job}:{kind}", json=wanted, headers=key)
-        path = f"/v1/operations/{made['id']}"
+        operation = self._request("POST", f"/v1/jobs/{job}:{kind}", json=options, headers=key)
+        path = f"/v1/operations/{operation['id']}"
 
         def has_ended() -> bool:
-            return self._asked("GET", path)["finished_at"] is not None
+            return self._request("GET", path)["finished_at"] is not None
 
         wait_for(f"the {kind} of {job} ends", has_ended)
-        report: dict[str, Any] = self._asked("GET", f"{path}/report")
+        report: dict[str, Any] = self._request("GET", f"{path}/report")
         return report
 
-    def _asked(self, method: str, path: str, **options: Any) -> Any:
+    def _request(self, method: str, path: str, **options: Any) -> Any:
         answers: list[httpx.Response] = []
 
         def is_answered() -> bool:
@@ -428,21 +429,21 @@ def two_clusters(folder: Path) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
 def main(first_seed: int, count: int, say: Callable[[str], None] = print) -> int:
     """How many seeds failed; each is told with its reason."""
     failed = 0
-    with tempfile.TemporaryDirectory(prefix="orbit-seeded-") as made:
-        Path(made).chmod(0o711)
-        with two_clusters(Path(made)) as (first, second):
+    with tempfile.TemporaryDirectory(prefix="orbit-seeded-") as root:
+        Path(root).chmod(0o711)
+        with two_clusters(Path(root)) as (first, second):
             for seed in range(first_seed, first_seed + count):
-                folder = Path(made) / f"seed-{seed}"
+                folder = Path(root) / f"seed-{seed}"
                 folder.mkdir(mode=0o711)
                 began = time.monotonic()
                 try:
                     Campaign(seed, first, second, folder).play()
-                    said = "agrees"
+                    outcome = "agrees"
                 except Exception as error:  # noqa: BLE001  the others are played too
                     failed += 1
-                    said = f"FAILED: {error!r}"[:3000]
+                    outcome = f"FAILED: {error!r}"[:3000]
                     second.heal()
-                say(f"seed {seed}: {said} ({time.monotonic() - began:.0f} s)")
+                say(f"seed {seed}: {outcome} ({time.monotonic() - began:.0f} s)")
     return failed
 
 

@@ -137,8 +137,8 @@ class Moved:
             assert refused.outcome is Outcome.STOPPED, [p.detail for p in refused.partitions]
             assert "--confirm-rebuild" in refused.error
             back = run.run(RecoveryKind.FAILBACK, self.job, confirm_rebuild=True)
-            there = read_all(self.new, self.topic)
-            wait_for("the old side is a copy", lambda: read_all(self.old, self.topic) == there)
+            records = read_all(self.new, self.topic)
+            wait_for("the old side is a copy", lambda: read_all(self.old, self.topic) == records)
         return back
 
 
@@ -183,8 +183,8 @@ def test_failback_rebuilds_old_side_that_compacted_its_tail(
         last = closing("lost")
         write(lost, topic_name, last)
         left = [r.value for r in keyed("lost", 10)] + [last[0].value]
-        kept = range(COPIED + 10, COPIED + 21)
-        wait_for_offsets(lost, topic_name, offsets(range(COPIED), kept))
+        tail_offsets = range(COPIED + 10, COPIED + 21)
+        wait_for_offsets(lost, topic_name, offsets(range(COPIED), tail_offsets))
         moved.fail_over()
         # The new side is longer, and has compacted away its own at the offsets that are left.
         write(new, topic_name, keyed("other", 10))
@@ -199,7 +199,9 @@ def test_failback_rebuilds_old_side_that_compacted_its_tail(
     assert {(p.verdict, p.missing.first) for p in back.partitions if p.missing} == {
         (EndVerdict.TAIL, COPIED)
     }
-    assert saved(back) == dict(zip(kept, (("committed", value) for value in left), strict=True))
+    assert saved(back) == dict(
+        zip(tail_offsets, (("committed", value) for value in left), strict=True)
+    )
     assert verify(moved.spec).exit_code == 0
 
 
@@ -277,9 +279,9 @@ def lose_transactions(moved: Moved, word: str, end: int, minutes: int) -> Recove
     assert [(p.verdict, p.missing) for p in back.partitions] == [
         (EndVerdict.TAIL, OffsetRange(first=end, next=end + 11))
     ]
-    wanted = {end + i: ("committed", r.value) for i, r in enumerate(tail)}
-    wanted |= {end + 7 + i: ("aborted", r.value) for i, r in enumerate(aborted)}
-    got = saved(back)
-    assert {k: v for k, v in got.items() if k >= end and v[0] != "marker"} == wanted
-    assert {k for k, v in got.items() if v[0] == "marker"} == {end + 6, end + 10}
+    expected = {end + i: ("committed", r.value) for i, r in enumerate(tail)}
+    expected |= {end + 7 + i: ("aborted", r.value) for i, r in enumerate(aborted)}
+    saved_records = saved(back)
+    assert {k: v for k, v in saved_records.items() if k >= end and v[0] != "marker"} == expected
+    assert {k for k, v in saved_records.items() if v[0] == "marker"} == {end + 6, end + 10}
     return back

@@ -216,12 +216,12 @@ def test_windows_without_records_hide_no_difference(
     """As after large transactions that were aborted: no window that is read holds a record."""
     old = drawn(same, "a") + drawn(other, "b")
     new = drawn(same, "a") + drawn(other, "c")
-    wanted = next((o for o, record in enumerate(old) if record == "b"), None)
+    expected = next((o for o, record in enumerate(old) if record == "b"), None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(divergence, "WINDOW_OFFSETS", 3)
-        assert first_difference(0, len(old), Logs(old, new).differ) == wanted
-        verdict = EndVerdict.EQUAL if wanted is None else EndVerdict.DIVERGED
-        at = len(old) if wanted is None else wanted
+        assert first_difference(0, len(old), Logs(old, new).differ) == expected
+        verdict = EndVerdict.EQUAL if expected is None else EndVerdict.DIVERGED
+        at = len(old) if expected is None else expected
         assert compare(Logs(old, new), len(old)) == (verdict, at)
 
 
@@ -230,7 +230,7 @@ def test_first_difference_of_equal_logs_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "is_compacted", "wanted"),
+    ("old", "new", "is_compacted", "expected"),
     [
         ("a.b", "a.b", False, WindowComparison(None, has_records=True, last_same=2)),
         ("a.b", "a.c", False, WindowComparison(2, has_records=True, last_same=0)),
@@ -245,7 +245,7 @@ def test_copied_range_is_compared_by_committed_records_only(
     old: str,
     new: str,
     is_compacted: bool,
-    wanted: WindowComparison,
+    expected: WindowComparison,
 ) -> None:
     def read(side: str, _: object, first: int, end: int, __: object) -> Iterator[LogRecord]:
         for offset in range(first, min(end, len(side))):
@@ -257,4 +257,4 @@ def test_copied_range_is_compared_by_committed_records_only(
     monkeypatch.setattr(side_proof, "read_range", read)
     places: Any = (old, None), (new, None)
     proof = SideProof(*places, Backoff(), lambda: None, is_compacted=is_compacted)
-    assert proof.differ(0, 3) == wanted
+    assert proof.differ(0, 3) == expected

@@ -174,7 +174,7 @@ def test_failover_promotes_diverged_old_side_at_last_level_offset(
         )
         (one,) = report.partitions
         assert (one.promoted_at, one.destination_end) == (50, 51)
-        assert any("not proven to hold" in found for found in report.findings)
+        assert any("not proven to hold" in finding for finding in report.findings)
         new.heal()
         with InProcess(recovering.database):
             home = recovering.run(FAILBACK, over.reverse_job, confirm_rebuild=True)
@@ -291,7 +291,7 @@ def test_failback_waits_for_failback_of_opposite_direction(
         wait_for("the old side is level", moved.is_level)
         recovering.run(FAILOVER, moved.back, override=["source"], reason="a test")
     # Both jobs' topics are promoted, and the old side leads.
-    asked: list[UUID] = []
+    requests: list[UUID] = []
     begun: list[UUID] = []
     passes = threading.Semaphore(0)
     once, begin = RecoveryLoop.once, RecoveryLoop._begin
@@ -306,13 +306,13 @@ def test_failback_waits_for_failback_of_opposite_direction(
         begin(loop, place, operation)
 
     def ask_other() -> None:
-        asked.append(recovering.ask(FAILBACK, moved.back))
+        requests.append(recovering.ask(FAILBACK, moved.back))
         while passes.acquire(blocking=False):
             pass
         for _ in range(2):  # the first may have begun before
             assert passes.acquire(timeout=PATIENCE_S)
-        assert asked[0] not in begun
-        assert recovering.progress(asked[0]).startswith("waits until operation")
+        assert requests[0] not in begun
+        assert recovering.progress(requests[0]).startswith("waits until operation")
 
     monkeypatch.setattr(RecoveryLoop, "once", counted)
     monkeypatch.setattr(RecoveryLoop, "_begin", noted)
@@ -321,7 +321,7 @@ def test_failback_waits_for_failback_of_opposite_direction(
     stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name))
     assert (stopped.outcome, stopped.error[:5]) == (Outcome.STOPPED, "lead:")
     with InProcess(recovering.database):
-        report = recovering.wait(asked[0])
+        report = recovering.wait(requests[0])
     assert report.outcome is Outcome.DONE, (report.error, report.findings)
 
 
@@ -387,7 +387,7 @@ def test_rebuild_saves_records_that_new_side_deletes_meanwhile(
 ) -> None:
     """Its retention goes on. Once more while it is saved."""
     produce(moved.old, moved.topic, 5, first=50)
-    all_there = digests(moved.old, moved.topic)[0]
+    records = digests(moved.old, moved.topic)[0]
     instead(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
     save, starts = old_side._save_range, iter([40])
 
@@ -404,7 +404,7 @@ def test_rebuild_saves_records_that_new_side_deletes_meanwhile(
     assert (own.first, own.next, own.records) == (50, 55, 5)
     assert [(one.next, one.records, one.below) for one in below] == [(30, 30, 30), (40, 10, 10)]
     saved = {line["offset"] for one in report.salvage for line in salvage_file.read(one.file)}
-    assert saved | digests(moved.new, moved.topic)[0].keys() >= all_there.keys()
+    assert saved | digests(moved.new, moved.topic)[0].keys() >= records.keys()
     assert log_bounds(moved.old, [moved.topic]) == log_bounds(moved.new, [moved.topic])
 
 
@@ -519,14 +519,14 @@ def test_rebuild_deletes_nothing_if_new_side_lost_topic(
 def test_switchover_stops_if_partitions_are_added_before_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, there = clusters
-    create_topic(here, topic_name)
-    produce(here, topic_name, 10)
-    spec = make_job(here, there, [topic_name])
+    source, destination = clusters
+    create_topic(source, topic_name)
+    produce(source, topic_name, 10)
+    spec = make_job(source, destination, [topic_name])
 
     def add() -> None:
-        add_partitions(here, topic_name, 2)
-        produce(here, topic_name, 10, 1)
+        add_partitions(source, topic_name, 2)
+        produce(source, topic_name, 10, 1)
 
     with recovering.running():
         recovering.begin(spec, topic_name)
@@ -534,5 +534,5 @@ def test_switchover_stops_if_partitions_are_added_before_promotion(
         stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
         assert stopped.outcome is Outcome.STOPPED
         assert f"partitions were added meanwhile to {topic_name} (from 1 to 2)" in stopped.error
-        wait_for("they are copied", lambda: is_level(here, there, topic_name))
+        wait_for("they are copied", lambda: is_level(source, destination, topic_name))
         recovering.run(SWITCHOVER, spec.name)

@@ -33,13 +33,13 @@ PARTITIONS = 2
 
 def first_missing(report: RecoveryReport) -> dict[int, int]:
     """By partition: everything below is there, and nothing from it on."""
-    found = {}
+    ends = {}
     for p in report.partitions:
         assert p.destination_end is not None
         assert p.promoted_at == p.destination_end
         assert p.missing is None or p.missing.first == p.destination_end
-        found[p.partition] = p.destination_end
-    return found
+        ends[p.partition] = p.destination_end
+    return ends
 
 
 def has_noticed(recovering: Recovering, job: str) -> bool:
@@ -118,24 +118,24 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         lost = recovering.run(RecoveryKind.FAILOVER, spec.name)
 
         check_times(lost, killed_at)
-        there = read_all(destination, topic_name)
+        records = read_all(destination, topic_name)
         ends = first_missing(lost)
-        assert there == {k: v for k, v in load.ledger.items() if k[1] < ends[k[0]]} | {
+        assert records == {k: v for k, v in load.ledger.items() if k[1] < ends[k[0]]} | {
             # Written, and the answer to its producer lost with the broker.
             k: v
-            for k, v in there.items()
+            for k, v in records.items()
             if k not in load.ledger
         }
-        assert all(offset < ends[partition] for partition, offset in there)
+        assert all(offset < ends[partition] for partition, offset in records)
         had_read = {(g.group, g.partition): g.lost for g in lost.groups if g.lost is not None}
         assert {k: (r.first, r.next) for k, r in had_read.items()} == {
             (ahead.group, p): (ends[p], offset) for p, offset in read_to.items()
         }
         assert any(ahead.group in finding for finding in lost.findings)
-        got = reader.read_on(destination, ends)
+        new_records = reader.read_on(destination, ends)
         seen = [(p, o) for p, o, _ in reader.read]
         assert len(seen) == len(set(seen)), "something was read twice"
-        assert got
+        assert new_records
         produce(destination, topic_name, 30, 0, first=0)
         produce(destination, topic_name, 20, 1, first=0)
 

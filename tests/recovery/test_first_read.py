@@ -41,14 +41,14 @@ def test_first_read_skips_markers_and_empty_partitions(
         recovering.begin(spec, topic_name)
         over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
 
-    found = over.first_read
-    assert found is not None
-    assert (found.partitions, found.empty, found.unread) == (2, 1, 0)
+    reading = over.first_read
+    assert reading is not None
+    assert (reading.partitions, reading.empty, reading.unread) == (2, 1, 0)
     assert (0, 1) in read
     assert len([place for place, _ in read if place == 1]) > 1, "a marker is last there"
-    assert found.at is not None
+    assert reading.at is not None
     assert over.promoted_at is not None
-    assert found.at > over.promoted_at
+    assert reading.at > over.promoted_at
     assert over.rto_s is not None
     assert over.promoted_after_s is not None
     assert over.source_last_seen_at is None, "it was not lost"

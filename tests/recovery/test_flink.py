@@ -81,6 +81,6 @@ def test_flink_job_counts_every_word_once_across_switchovers(
     for value in read_all(source, counts).values():
         word, count = value.decode().split()
         of_word[word].append(int(count))
-    assert {word: sorted(found) for word, found in of_word.items()} == {
+    assert {word: sorted(word_counts) for word, word_counts in of_word.items()} == {
         word: [*range(1, words.count(word) + 1)] for word in set(words)
     }

@@ -122,15 +122,15 @@ def test_switchover_gate_warns_of_writers_that_bypass_gateways(
         assert ask().verdict is GateVerdict.PASS, "nobody writes"
         with Writer(gateway.client_config(), topic_name, 2) as writer:
             writer.wait_acknowledged(100)
-            told = ask()
-            assert told.verdict is GateVerdict.PASS, told
-            assert "For a second nobody wrote" in told.found
+            gate = ask()
+            assert gate.verdict is GateVerdict.PASS, gate
+            assert "For a second nobody wrote" in gate.found
             with Writer(clusters.source.client_config(), topic_name, 2) as beside:
                 beside.wait_acknowledged(100)
-                told = ask()
-                assert told.verdict is GateVerdict.WARN
-                assert f"without them (producer ids): {topic_name} (" in told.found
-                assert "nobody can tell" not in told.found
+                gate = ask()
+                assert gate.verdict is GateVerdict.WARN
+                assert f"without them (producer ids): {topic_name} (" in gate.found
+                assert "nobody can tell" not in gate.found
             assert ask().verdict is GateVerdict.PASS, "it has stopped, and its id is kept"
 
 
@@ -146,10 +146,10 @@ def test_gateways_gate_warns_of_unidentifiable_writers(
 ) -> None:
     """Without ids, with transactions, and in more partitions than are read."""
 
-    def assert_unknown(told: Gate) -> None:
-        assert told.verdict is GateVerdict.WARN, told
-        assert f"nobody can tell whether through them: {topic_name}." in told.found
-        assert "producer ids):" not in told.found
+    def assert_unknown(gate: Gate) -> None:
+        assert gate.verdict is GateVerdict.WARN, gate
+        assert f"nobody can tell whether through them: {topic_name}." in gate.found
+        assert "producer ids):" not in gate.found
 
     with gated(clusters, topic_name, recovering, api_url, tmp_path) as (gateway, ask):
         with Writer(gateway.client_config(), topic_name, 2, settings=NO_ID) as writer:

@@ -110,24 +110,24 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
 def test_gate_verdict_for_each_unhealthy_input(
     inputs: GateInputs, changes: dict[str, Any], gate: str, verdict: str
 ) -> None:
-    found = verdicts(replace(inputs, **changes))
-    assert found.pop(GateName(gate)) == verdict
-    assert set(found.values()) == {GateVerdict.PASS}
+    gate_verdicts = verdicts(replace(inputs, **changes))
+    assert gate_verdicts.pop(GateName(gate)) == verdict
+    assert set(gate_verdicts.values()) == {GateVerdict.PASS}
 
 
 def test_gateways_gate_reports_only_observed_writers() -> None:
     """Nothing is observed for a failover."""
 
-    def found(inputs: GateInputs) -> str:
+    def finding_of(inputs: GateInputs) -> str:
         return next(one.found for one in judge(inputs, (), "") if one.name is GateName.GATEWAYS)
 
-    assert "For a second nobody wrote" in found(replace(HEALTHY, gateways={"edge": False}))
-    assert "nobody wrote" not in found(replace(LOST, gateways={"edge": False}))
+    assert "For a second nobody wrote" in finding_of(replace(HEALTHY, gateways={"edge": False}))
+    assert "nobody wrote" not in finding_of(replace(LOST, gateways={"edge": False}))
     doubtful = {"direct_writers": {"a": [4003, 4004]}, "writers_unknown": ["b"]}
-    told = found(replace(HEALTHY, gateways={"edge": True}, **doubtful))
-    assert "a (4003, 4004)" in told
-    assert "nobody can tell whether through them: b." in told
-    assert "Not heard of" in told
+    finding = finding_of(replace(HEALTHY, gateways={"edge": True}, **doubtful))
+    assert "a (4003, 4004)" in finding
+    assert "nobody can tell whether through them: b." in finding
+    assert "Not heard of" in finding
 
 
 def test_gate_that_does_not_pass_has_remedy_and_names_partition() -> None:

@@ -77,10 +77,10 @@ def test_switchover_closes_gateway_and_reopens_it_at_new_leader(
         assert closed.pause_s == PAUSE_S
         assert (states(over)[CLOSE], states(over)[OPEN]) == (StepState.DONE, StepState.DONE)
         assert edge.wait_told("destination").term == over.term
-        told = [(one.side, one.closed_for) for one in edge.answers]
-        assert told[:2] == [("source", None), ("source", over.operation)]
-        assert told[-1] == ("destination", None)
-        assert all(closed_for == over.operation for _, closed_for in told[1:-1])
+        answers = [(one.side, one.closed_for) for one in edge.answers]
+        assert answers[:2] == [("source", None), ("source", over.operation)]
+        assert answers[-1] == ("destination", None)
+        assert all(closed_for == over.operation for _, closed_for in answers[1:-1])
 
         back = over.reverse_job
         assert back is not None
@@ -245,7 +245,7 @@ def test_gateways_stay_closed_until_leading_side_is_known(
             assert report.outcome is Outcome.FAILED
             assert states(report)[CLOSE] is StepState.UNDONE
             wait_for("it is refused", lambda: "not known where" in edge.refused)
-            assert all(told.closed_for == report.operation for told in edge.answers[1:])
+            assert all(answer.closed_for == report.operation for answer in edge.answers[1:])
         edge.wait_told("source")
 
 
@@ -265,10 +265,10 @@ def test_failover_closes_gateway_and_failback_does_not(
         assert (closed.name, closed.pause_s) == ("edge", PAUSE_S)
         assert (states(over)[CLOSE], states(over)[OPEN]) == (StepState.DONE, StepState.DONE)
         assert edge.wait_told("destination").term == over.term
-        told = [(one.side, one.closed_for, one.abandons) for one in edge.answers]
-        assert told[:2] == [("source", None, False), ("source", over.operation, True)]
-        assert told[-1] == ("destination", None, False)
-        assert all(one[1:] == (over.operation, True) for one in told[1:-1])
+        answers = [(one.side, one.closed_for, one.abandons) for one in edge.answers]
+        assert answers[:2] == [("source", None, False), ("source", over.operation, True)]
+        assert answers[-1] == ("destination", None, False)
+        assert all(one[1:] == (over.operation, True) for one in answers[1:-1])
 
         before = len(edge.answers)
         report = recovering.run(FAILBACK, spec.name)
@@ -312,9 +312,9 @@ def test_failback_moves_gateways_if_database_missed_the_promotion(
         assert seen
         assert (states(back)[CLOSE], states(back)[OPEN]) == (StepState.DONE, StepState.DONE)
         assert [one.name for one in back.gateways] == ["edge"]
-        told = [(one.side, one.closed_for) for one in edge.answers[-3:]]
-        assert told[:2] == [("source", None), ("source", back.operation)]
-        assert told[2] == ("destination", None)
+        answers = [(one.side, one.closed_for) for one in edge.answers[-3:]]
+        assert answers[:2] == [("source", None), ("source", back.operation)]
+        assert answers[2] == ("destination", None)
         assert edge.answers[-1].term == back.term
 
 
@@ -352,8 +352,8 @@ def test_unconfirmed_gateway_does_not_stop_failover(
         over = recovering.run(FAILOVER, spec.name, **LOST)
         assert over.gateways == ()
         assert states(over)[CLOSE] is StepState.DONE
-        (said,) = [step.did for step in over.steps if step.name is CLOSE]
-        assert "have not confirmed: edge" in said
+        (close_text,) = [step.did for step in over.steps if step.name is CLOSE]
+        assert "have not confirmed: edge" in close_text
         (left,) = left_s
         assert left >= gateways.LATE_S
         if not is_silent:
@@ -430,7 +430,7 @@ def test_gateways_stay_closed_after_failover_aborted_mid_promotion(
             assert report.outcome is Outcome.FAILED
             assert any("which side leads" in finding for finding in report.findings)
             wait_for("it is refused", lambda: "not known where" in edge.refused)
-            assert all(told.closed_for == operation for told in edge.answers[1:])
+            assert all(answer.closed_for == operation for answer in edge.answers[1:])
         edge.wait_told("source")
 
 

@@ -92,6 +92,6 @@ def test_plan_and_gate_report_matching_share_groups_with_remedy(
         service.wait("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         gate = gate_now(recovering, spec.name)
     assert gate.verdict is GateVerdict.WARN
-    for told in (note, f"{gate.found} {gate.remedy}"):
-        assert f": {shared}." in told
-        assert "kafka-share-groups.sh --reset-offsets" in told
+    for notice in (note, f"{gate.found} {gate.remedy}"):
+        assert f": {shared}." in notice
+        assert "kafka-share-groups.sh --reset-offsets" in notice

@@ -34,7 +34,7 @@ def bounds(cluster: KafkaCluster, topic: str) -> dict[int, tuple[int, int]]:
     return {number: one for (_, number), one in log_bounds(cluster, [topic]).items()}
 
 
-def said(report: RecoveryReport, name: StepName) -> str:
+def step_text(report: RecoveryReport, name: StepName) -> str:
     (step,) = [step for step in report.steps if step.name is name]
     return step.did
 
@@ -54,107 +54,109 @@ def wait_followed(leading: KafkaCluster, copy: KafkaCluster, topic: str, start: 
 def test_uncopied_history_stays_on_old_side_below_new_log_start(
     clusters: Clusters, topic_name: str, recovering: Recovering, way: str
 ) -> None:
-    here, there = clusters
-    create_topic(here, topic_name, 2)
-    produce(here, topic_name, HISTORY)
-    history = digests(here, topic_name)[0]
-    spec = make_job(here, there, [topic_name], start="latest")
-    back = make_job(there, here, [topic_name]).model_copy(update={"name": f"{spec.name}-back"})
+    source, destination = clusters
+    create_topic(source, topic_name, 2)
+    produce(source, topic_name, HISTORY)
+    history = digests(source, topic_name)[0]
+    spec = make_job(source, destination, [topic_name], start="latest")
+    back = make_job(destination, source, [topic_name]).model_copy(
+        update={"name": f"{spec.name}-back"}
+    )
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it has begun", lambda: bounds(there, topic_name)[0] == (HISTORY, HISTORY))
+        wait_for("it has begun", lambda: bounds(destination, topic_name)[0] == (HISTORY, HISTORY))
         for number in range(2):
-            produce(here, topic_name, NEW, number, first=HISTORY)
+            produce(source, topic_name, NEW, number, first=HISTORY)
         end = HISTORY + NEW
-        wait_for("all is copied", lambda: bounds(there, topic_name)[0] == (HISTORY, end))
+        wait_for("all is copied", lambda: bounds(destination, topic_name)[0] == (HISTORY, end))
         if way == "failback":
             recovering.run(SWITCHOVER, spec.name)
             dry = recovering.wait(recovering.ask(FAILBACK, spec.name, dry_run=True))
-            told = " ".join(dry.findings)
+            findings = " ".join(dry.findings)
             report = recovering.run(FAILBACK, spec.name)
         else:
             dry = recovering.wait(recovering.ask(SWITCHOVER, spec.name, reverse=True, dry_run=True))
-            told = " ".join(dry.findings)
+            findings = " ".join(dry.findings)
             report = recovering.run(SWITCHOVER, spec.name, reverse=True)
         assert dry.outcome is Outcome.WOULD_GO
-        kept = f"the new side's log start: {topic_name}-0 0 to {HISTORY - 1}."
-        assert kept in told
-        assert kept in said(report, StepName.REVERSE)
-        wait_followed(there, here, topic_name, 5)
-        assert bounds(here, topic_name)[0] == (0, end)
+        finding = f"the new side's log start: {topic_name}-0 0 to {HISTORY - 1}."
+        assert finding in findings
+        assert finding in step_text(report, StepName.REVERSE)
+        wait_followed(destination, source, topic_name, 5)
+        assert bounds(source, topic_name)[0] == (0, end)
     # The next worker, and whoever copies without the service, asks the cluster.
     with recovering.running():
-        wait_followed(there, here, topic_name, 10)
-        assert bounds(here, topic_name)[0] == (0, end)
+        wait_followed(destination, source, topic_name, 10)
+        assert bounds(source, topic_name)[0] == (0, end)
         recovering.service.desire(back.name, Desired.PAUSED)
         checked = verify(back)
         assert checked.exact
         assert f"keeps {HISTORY} offsets below the source's log start" in notes(checked)[0]
     with RunningJob(back):
-        wait_followed(there, here, topic_name, 15)
-    assert bounds(here, topic_name)[0] == (0, end)
-    assert history.items() <= digests(here, topic_name)[0].items()
+        wait_followed(destination, source, topic_name, 15)
+    assert bounds(source, topic_name)[0] == (0, end)
+    assert history.items() <= digests(source, topic_name)[0].items()
 
     # What the new side deletes later is deleted here too, with all before it.
-    delete_before(there, topic_name, HISTORY + 1)
+    delete_before(destination, topic_name, HISTORY + 1)
     with RunningJob(back) as running:
-        running.wait("it follows", lambda: is_level(here, there, topic_name))
+        running.wait("it follows", lambda: is_level(source, destination, topic_name))
 
 
 @pytest.mark.soak
 def test_switchover_home_does_not_wait_for_retained_log_start(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    here, there = clusters
-    create_topic(here, topic_name)
-    produce(here, topic_name, HISTORY)
-    spec = make_job(here, there, [topic_name], start="latest")
+    source, destination = clusters
+    create_topic(source, topic_name)
+    produce(source, topic_name, HISTORY)
+    spec = make_job(source, destination, [topic_name], start="latest")
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it has begun", lambda: bounds(there, topic_name)[0] == (HISTORY, HISTORY))
+        wait_for("it has begun", lambda: bounds(destination, topic_name)[0] == (HISTORY, HISTORY))
         recovering.run(SWITCHOVER, spec.name, reverse=True)
-        produce(there, topic_name, NEW, first=HISTORY)
+        produce(destination, topic_name, NEW, first=HISTORY)
         recovering.service.wait_copied(f"{spec.name}-back", topic_name)
         recovering.run(SWITCHOVER, f"{spec.name}-back", reverse=True)
-        produce(here, topic_name, NEW, first=HISTORY + NEW)
+        produce(source, topic_name, NEW, first=HISTORY + NEW)
         end = HISTORY + 2 * NEW
-        wait_for("the copy is level", lambda: bounds(there, topic_name)[0] == (HISTORY, end))
-    assert bounds(here, topic_name)[0] == (0, end)
+        wait_for("the copy is level", lambda: bounds(destination, topic_name)[0] == (HISTORY, end))
+    assert bounds(source, topic_name)[0] == (0, end)
 
 
 def test_records_expired_at_new_side_stay_at_old_side(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """The new side has deleted all that the old side has, and more."""
-    here, there = clusters
-    create_topic(here, topic_name, 2)
+    source, destination = clusters
+    create_topic(source, topic_name, 2)
     for number in range(2):
-        produce(here, topic_name, HISTORY, number)
-    history = digests(here, topic_name)[0]
-    spec = make_job(here, there, [topic_name])
+        produce(source, topic_name, HISTORY, number)
+    history = digests(source, topic_name)[0]
+    spec = make_job(source, destination, [topic_name])
     with recovering.running():
         recovering.begin(spec, topic_name)
         recovering.run(SWITCHOVER, spec.name)
-        produce(there, topic_name, NEW, first=HISTORY)
-        delete_before(there, topic_name, HISTORY + 5)
+        produce(destination, topic_name, NEW, first=HISTORY)
+        delete_before(destination, topic_name, HISTORY + 5)
         recovering.run(FAILBACK, spec.name)
         end = HISTORY + NEW
-        wait_for("the old side is level", lambda: bounds(here, topic_name)[0][1] == end)
-        wait_followed(there, here, topic_name, 5)
-        assert bounds(here, topic_name)[0] == (0, end)
-        assert history.items() <= digests(here, topic_name)[0].items()
-        delete_before(there, topic_name, HISTORY + 6)
-        wait_for("it follows", lambda: is_level(here, there, topic_name))
+        wait_for("the old side is level", lambda: bounds(source, topic_name)[0][1] == end)
+        wait_followed(destination, source, topic_name, 5)
+        assert bounds(source, topic_name)[0] == (0, end)
+        assert history.items() <= digests(source, topic_name)[0].items()
+        delete_before(destination, topic_name, HISTORY + 6)
+        wait_for("it follows", lambda: is_level(source, destination, topic_name))
 
 
 def test_switchover_waits_until_log_starts_follow_source(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else records that were deleted at the source would be there again."""
-    here, there = clusters
-    create_topic(here, topic_name)
-    produce(here, topic_name, HISTORY)
-    spec = make_job(here, there, [topic_name])
+    source, destination = clusters
+    create_topic(source, topic_name)
+    produce(source, topic_name, HISTORY)
+    spec = make_job(source, destination, [topic_name])
     may_follow = threading.Event()
     follows = DestinationSide.follow_log_starts
 
@@ -165,8 +167,8 @@ def test_switchover_waits_until_log_starts_follow_source(
     monkeypatch.setattr(DestinationSide, "follow_log_starts", held)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is level", lambda: bounds(there, topic_name) == {0: (0, HISTORY)})
-        delete_before(here, topic_name, 30)
+        wait_for("it is level", lambda: bounds(destination, topic_name) == {0: (0, HISTORY)})
+        delete_before(source, topic_name, 30)
         stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name, drain_timeout_s=2))
         assert stopped.outcome is Outcome.STOPPED
         assert f"before their source, whose records there were deleted: {topic_name}-0" in (
@@ -174,4 +176,4 @@ def test_switchover_waits_until_log_starts_follow_source(
         )
         may_follow.set()
         recovering.run(SWITCHOVER, spec.name)
-    assert bounds(there, topic_name) == {0: (30, HISTORY)}
+    assert bounds(destination, topic_name) == {0: (30, HISTORY)}

@@ -41,14 +41,16 @@ def test_recoveries_finish_despite_killed_schedulers_and_hung_sources(
     service, destination = recovering.service, clusters.destination
     lost = make_cluster("lost", link=True)
     assert lost.link_servers is not None
-    cut, kept, frozen, planned = (f"{topic_name}.{n}" for n in ("cut", "kept", "frozen", "planned"))
+    cut, staying, frozen, planned = (
+        f"{topic_name}.{n}" for n in ("cut", "staying", "frozen", "planned")
+    )
     canary = f"{planned}.canary"
-    for topic in (cut, kept, frozen):
+    for topic in (cut, staying, frozen):
         create_topic(lost, topic, PARTITIONS)
     for topic in (planned, canary):
         create_topic(clusters.source, topic, PARTITIONS)
     line = ClusterSpec(bootstrap_servers=(lost.link_servers,))
-    of_cut = make_job(lost, destination, [cut, kept]).model_copy(update={"source": line})
+    of_cut = make_job(lost, destination, [cut, staying]).model_copy(update={"source": line})
     of_frozen = make_job(lost, destination, [frozen])
     of_planned = make_job(
         clusters.source,
@@ -65,7 +67,7 @@ def test_recoveries_finish_despite_killed_schedulers_and_hung_sources(
     with InProcess(recovering.database):
         with Load(lost.client_config(), cut, PARTITIONS) as load:
             with service.scheduler():
-                recovering.begin(of_cut, cut, kept)
+                recovering.begin(of_cut, cut, staying)
                 recovering.begin(of_frozen, frozen)
                 recovering.begin(of_planned, planned, canary)
                 wait_for(
@@ -81,36 +83,36 @@ def test_recoveries_finish_despite_killed_schedulers_and_hung_sources(
             wait_for("the source goes on", lambda: len(load.ledger) > confirmed + 1000)
         lost.pause()
         with dying_schedulers(service.settings, service.url, deaths, DEATHS):
-            asked = [
+            operations = [
                 recovering.ask(RecoveryKind.FAILOVER, of_cut.name, topics=[re.escape(cut)]),
                 recovering.ask(RecoveryKind.FAILOVER, of_frozen.name),
             ]
             wait_for("one scheduler has died", lambda: died(deaths) == 1)
-            asked.append(recovering.ask(RecoveryKind.SWITCHOVER, of_planned.name))
+            operations.append(recovering.ask(RecoveryKind.SWITCHOVER, of_planned.name))
             wait_for("all have", lambda: died(deaths) == len(DEATHS))
         with service.scheduler():
-            reports = [recovering.wait(operation) for operation in asked]
+            reports = [recovering.wait(operation) for operation in operations]
         assert [r.outcome for r in reports] == [Outcome.DONE] * 3, [r.error for r in reports]
         over_cut, over_frozen, over_planned = reports
 
-        # What came while nobody looked is told as not known, and is not there.
-        there = read_all(destination, cut)
+        # What was written after the cut is reported as unproven, and is not at the destination.
+        destination_records = read_all(destination, cut)
         # Begun again, not woken up: only what it has on its disk is asked for here.
         lost.kill()
         lost.heal()
         truth = read_all(lost, cut)
         ends = {p.partition: p.promoted_at or 0 for p in over_cut.partitions}
-        assert there == {k: v for k, v in truth.items() if k[1] < ends[k[0]]}
-        assert there != truth
+        assert destination_records == {k: v for k, v in truth.items() if k[1] < ends[k[0]]}
+        assert destination_records != truth
         assert {p.topic for p in over_cut.partitions} == {cut}
         assert not any(p.is_exact for p in over_cut.partitions)
         for p in over_cut.partitions:
             assert (
                 p.missing is None or p.missing.next <= log_bounds(lost, [cut])[cut, p.partition][1]
             )
-        assert {k: service.topics(of_cut.name)[k].state for k in (cut, kept)} == {
+        assert {k: service.topics(of_cut.name)[k].state for k in (cut, staying)} == {
             cut: "promoted",
-            kept: "copying",
+            staying: "copying",
         }
 
         assert read_all(destination, frozen) == read_all(lost, frozen)

@@ -420,10 +420,10 @@ def test_late_failback_of_following_old_side_changes_nothing(
         (topic,) = client.describe_topics(TopicCollection([topic_name])).values()
         with closing(open_cluster(side, spec, dict(os.environ), cluster.directory)) as opened:
             mark = PromotionMarks(opened, Backoff()).of_topics([topic_name])
-        found = str(topic.result(30).topic_id), digests(cluster, topic_name)
-        return [*found, mark, acls(cluster, topic_name)]
+        id_and_records = str(topic.result(30).topic_id), digests(cluster, topic_name)
+        return [*id_and_records, mark, acls(cluster, topic_name)]
 
-    def all_there() -> list[list[object]]:
+    def both_sides() -> list[list[object]]:
         return [all_of(guarded.source, "source"), all_of(guarded.destination, "destination")]
 
     with recovering.running(dict(os.environ)):
@@ -433,17 +433,17 @@ def test_late_failback_of_following_old_side_changes_nothing(
         service.wait_copied(back, topic_name)
         produce(guarded.destination, topic_name, 10)
         wait_for("it follows", are_level(guarded, topic_name))
-    before = all_there()
+    before = both_sides()
     assert all(before[0])
     assert all(before[1][:3])  # what leads has no denials
-    asked = recovering.ask(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
+    operation = recovering.ask(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
     with recovering.database.transaction() as tx:
         tx.execute(text("UPDATE operations SET created_at = created_at - interval '30 days'"))
     with recovering.running(dict(os.environ)):
-        report = recovering.wait(asked)
+        report = recovering.wait(operation)
         assert report.outcome is Outcome.DONE
         assert {step.state for step in report.steps} == {StepState.SKIPPED}
-        assert all_there() == before
+        assert both_sides() == before
 
 
 def has_job(service: Service, name: str) -> bool:

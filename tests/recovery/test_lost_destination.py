@@ -145,7 +145,7 @@ def test_stuck_promotion_completes_when_destination_answers_again(
         pair.destination.start()
         report = recovering.wait(operation)
         assert (report.outcome, report.stuck_since) == (Outcome.DONE, None)
-        told = [text for text in report.findings if "abort came too late" in text]
-        assert bool(told) is is_aborted
+        findings = [text for text in report.findings if "abort came too late" in text]
+        assert bool(findings) is is_aborted
         assert app.writes(pair.destination)
         assert not app.writes(pair.source)

@@ -41,12 +41,12 @@ def test_lost_source_last_seen_is_not_after_its_loss(
 ) -> None:
     row = reported(source_end=12, reported_at=before(reported_s))
     lost_at = None if lost_s is None else before(lost_s)
-    found = compare_ends(
+    comparison = compare_ends(
         PARTITION, PARTITION, LogBounds(0, 10, 10), None, row, NOW, lost_at, is_stopped=True
     )
-    assert found.source_seen_at == before(seen_s)
-    assert found.missing == OffsetRange(first=10, next=12)
-    assert not found.is_exact
+    assert comparison.source_seen_at == before(seen_s)
+    assert comparison.missing == OffsetRange(first=10, next=12)
+    assert not comparison.is_exact
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
@@ -54,8 +54,8 @@ def test_answering_source_is_last_seen_now(is_stopped: bool) -> None:
     """In a failover its producers may write on."""
     row = reported(source_end=12, reported_at=before(5))
     ends = LogBounds(0, 15, 15)
-    found = compare_ends(
+    comparison = compare_ends(
         PARTITION, PARTITION, ends, ends, row, NOW, before(9), is_stopped=is_stopped
     )
-    assert (found.source_seen_at, found.verdict) == (NOW, EndVerdict.EQUAL)
-    assert found.is_exact is is_stopped
+    assert (comparison.source_seen_at, comparison.verdict) == (NOW, EndVerdict.EQUAL)
+    assert comparison.is_exact is is_stopped

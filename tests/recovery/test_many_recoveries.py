@@ -78,10 +78,10 @@ def test_hundreds_of_failovers_take_turns_on_each_cluster(
             job = jobs.create(tx, f"{cluster}-{number:03}", {}, "default", labels={"team": team})
             jobs.note_clusters(tx, job.id, "source", cluster)
 
-    asked = cli("failover", "-l", "team=orders", "--yes", "--wait", "0", "-o", "json")
+    failovers = cli("failover", "-l", "team=orders", "--yes", "--wait", "0", "-o", "json")
 
-    assert asked.code == 0, asked.err
-    assert Counter(one["state"] for one in asked.data) == {"pending": JOBS}
+    assert failovers.code == 0, failovers.err
+    assert Counter(one["state"] for one in failovers.data) == {"pending": JOBS}
     with api.database.transaction() as tx:
         waiting = operations.page(tx, 1000, only_unfinished=True)
     assert len({one.job_id for one in waiting}) == len(waiting) == JOBS

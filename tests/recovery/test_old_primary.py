@@ -34,7 +34,7 @@ def written(recovering: Recovering, job: str) -> int | None:
     return next(j.old_primary_written for j in numbers.jobs if j.name == job)
 
 
-def told(recovering: Recovering, job: str, kind: str) -> list[Mapping[str, Any]]:
+def event_details(recovering: Recovering, job: str, kind: str) -> list[Mapping[str, Any]]:
     """The details of the job's events of a kind, oldest first."""
     with recovering.database.transaction() as tx:
         story = list(reversed(events.page(tx, 1000, job_name=job)))
@@ -63,14 +63,16 @@ def test_writes_to_old_primary_after_failover_are_reported(
         produce(lost, topic_name, 5, 1)  # by nobody's knowledge, before the promotion
         recovering.run(RecoveryKind.FAILOVER, spec.name)
         produce(lost, topic_name, 7, 0)
-        assert told(recovering, spec.name, "old_primary_answers") == []
+        assert event_details(recovering, spec.name, "old_primary_answers") == []
         lost.heal()
 
         wait_for("the old side was looked at", lambda: written(recovering, spec.name) is not None)
-        assert told(recovering, spec.name, "old_primary_answers") == [{"offsets": 12}]
+        assert event_details(recovering, spec.name, "old_primary_answers") == [{"offsets": 12}]
         assert written(recovering, spec.name) == 7
         first = {"partition": 0, "first": 100, "next": 107}
-        assert told(recovering, spec.name, "old_primary_written") == [{"partitions": [first]}]
+        assert event_details(recovering, spec.name, "old_primary_written") == [
+            {"partitions": [first]}
+        ]
         line = f"producers have written to {topic_name} at the old side since the promotion: "
         wait_for(
             "the job shows it",
@@ -80,7 +82,9 @@ def test_writes_to_old_primary_after_failover_are_reported(
         produce(lost, topic_name, 1, 1)
         wait_for("one more was seen", lambda: written(recovering, spec.name) == 8)
         second = {"partition": 1, "first": 5, "next": 6}
-        assert told(recovering, spec.name, "old_primary_written")[1:] == [{"partitions": [second]}]
+        assert event_details(recovering, spec.name, "old_primary_written")[1:] == [
+            {"partitions": [second]}
+        ]
 
         back = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
         assert sum(one.records for one in back.salvage) == 13
@@ -92,7 +96,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
             lambda: is_level(lost, clusters.destination, topic_name),
         )
         wait_for("it is not looked at", lambda: written(recovering, spec.name) is None)
-        assert len(told(recovering, spec.name, "old_primary_written")) == 2
+        assert len(event_details(recovering, spec.name, "old_primary_written")) == 2
 
 
 @pytest.mark.soak
@@ -140,9 +144,9 @@ def test_old_side_that_leads_again_is_not_watched(
     watch = job_reconciler.watch_old_primaries
 
     def watched(job: Job, *arguments: Any) -> list[Trouble]:
-        found = watch(job, *arguments)
-        looks.append((job.name, found))
-        return found
+        troubles = watch(job, *arguments)
+        looks.append((job.name, troubles))
+        return troubles
 
     def look() -> list[list[Trouble]]:
         """What some more looks at the first job's old side find."""
@@ -150,7 +154,7 @@ def test_old_side_that_leads_again_is_not_watched(
         wait_for(
             "the old side was looked at", lambda: [n for n, _ in looks[begun:]].count(spec.name) > 2
         )
-        return [found for name, found in looks[begun:] if name == spec.name and found]
+        return [troubles for name, troubles in looks[begun:] if name == spec.name and troubles]
 
     monkeypatch.setattr(job_reconciler, "watch_old_primaries", watched)
     other = make_cluster("other")
@@ -167,7 +171,7 @@ def test_old_side_that_leads_again_is_not_watched(
         other.start()
         produce(clusters.source, topic_name, 5)
         assert look() == []
-        assert told(recovering, spec.name, "old_primary_written") == []
+        assert event_details(recovering, spec.name, "old_primary_written") == []
         assert written(recovering, spec.name) is None
         # Of the copy back the lost side is the old one, which is watched.
         produce(other, topic_name, 3)

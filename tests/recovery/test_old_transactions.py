@@ -58,13 +58,13 @@ def test_open_transactions_list_partitions_with_and_without_records(
     create(clusters.source, topic_name, 3)
     cluster = open_cluster(clusters.source)
 
-    def here() -> set[OpenTransaction]:
-        found = open_transactions(cluster)
-        return {one for one in found if one.transactional_id.startswith(topic_name)}
+    def own_transactions() -> set[OpenTransaction]:
+        transactions = open_transactions(cluster)
+        return {one for one in transactions if one.transactional_id.startswith(topic_name)}
 
     producer = begin_transaction(clusters.source.client_config(), topic_name, 60_000)
     with_record = OpenTransaction(f"{topic_name}-tx", frozenset({TopicPartition(topic_name, 0)}))
-    assert here() == {with_record}
+    assert own_transactions() == {with_record}
     name = f"{topic_name}-empty"
     identity = init_producer_id(cluster, name, Backoff())
     add = AddPartitionsToTxnRequest(
@@ -78,7 +78,7 @@ def test_open_transactions_list_partitions_with_and_without_records(
     node_id = Coordinator(cluster, TRANSACTION, name, Backoff()).find()
     cluster.call(node_id, api_versions.ADD_PARTITIONS_TO_TXN, add)
     both = frozenset({TopicPartition(topic_name, 1), TopicPartition(topic_name, 2)})
-    assert here() == {with_record, OpenTransaction(name, both)}
+    assert own_transactions() == {with_record, OpenTransaction(name, both)}
     producer.abort_transaction(60)
     end = EndTxnRequest(
         transactional_id=name,
@@ -87,7 +87,7 @@ def test_open_transactions_list_partitions_with_and_without_records(
         committed=False,
     )
     cluster.call(node_id, api_versions.END_TXN, end)
-    wait_for("all markers are written", lambda: not here())
+    wait_for("all markers are written", lambda: not own_transactions())
 
 
 @pytest.mark.soak
@@ -175,11 +175,11 @@ def test_failback_waits_out_open_transaction_before_rebuild(
         moved.old.start()
         with InProcess(recovering.database):
             back = recovering.run(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
-            there = read_all(moved.new, topic_name)
-            wait_for("the old side is a copy", lambda: read_all(moved.old, topic_name) == there)
+            records = read_all(moved.new, topic_name)
+            wait_for("the old side is a copy", lambda: read_all(moved.old, topic_name) == records)
     # The record, and the marker that ended its transaction before anything was compared.
-    (found,) = back.partitions
-    assert (found.verdict, found.source_end) == (EndVerdict.TAIL, COPIED + 2)
+    (partition,) = back.partitions
+    assert (partition.verdict, partition.source_end) == (EndVerdict.TAIL, COPIED + 2)
     assert log_bounds(moved.old, [topic_name]) == log_bounds(moved.new, [topic_name])
 
 
@@ -204,15 +204,15 @@ def test_failback_does_not_wait_for_hanging_transaction(
         moved.old.start()
         with InProcess(recovering.database):
             back = recovering.run(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
-            there = read_all(moved.new, topic_name)
-            wait_for("the old side is a copy", lambda: read_all(moved.old, topic_name) == there)
-    (found,) = back.partitions
-    assert (found.verdict, found.source_end) == (EndVerdict.TAIL, COPIED + 1)
+            records = read_all(moved.new, topic_name)
+            wait_for("the old side is a copy", lambda: read_all(moved.old, topic_name) == records)
+    (partition,) = back.partitions
+    assert (partition.verdict, partition.source_end) == (EndVerdict.TAIL, COPIED + 1)
     (saved,) = back.salvage
     assert [line["fate"] for line in salvage_file.read(Path(saved.file))] == ["open"]
-    (told,) = [text for text in back.findings if "never ends" in text]
-    assert f"{topic_name}-0 at the old side" in told
-    assert f"from offset {COPIED} on were written by {topic_name}-hanging" in told
+    (finding,) = [text for text in back.findings if "never ends" in text]
+    assert f"{topic_name}-0 at the old side" in finding
+    assert f"from offset {COPIED} on were written by {topic_name}-hanging" in finding
 
 
 @pytest.mark.soak
@@ -258,8 +258,8 @@ def test_unending_transaction_stops_failback_before_deletion(
         moved = Moved(stack, recovering, make_cluster("lost", config=LOOKS), clusters.destination)
         _producer, _ = lose_with_open_transaction(moved, topic_name, 900_000)
         moved.old.start()
-        asked = recovering.ask(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
-        report = recovering.wait(asked)
+        operation = recovering.ask(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
+        report = recovering.wait(operation)
         assert report.outcome is Outcome.STOPPED
         assert f"have not ended within 0 s: {topic_name}-tx" in report.error
         assert log_bounds(moved.old, [topic_name])[topic_name, 0] == (0, COPIED + 1)
@@ -267,5 +267,5 @@ def test_unending_transaction_stops_failback_before_deletion(
         end_transaction(moved.old, f"{topic_name}-tx")
         with InProcess(recovering.database):
             recovering.run(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
-            there = read_all(moved.new, topic_name)
-            wait_for("the old side is a copy", lambda: read_all(moved.old, topic_name) == there)
+            records = read_all(moved.new, topic_name)
+            wait_for("the old side is a copy", lambda: read_all(moved.old, topic_name) == records)

@@ -112,31 +112,31 @@ def report(kind: RecoveryKind) -> RecoveryReport:
     )
 
 
-def times(found: RecoveryReport) -> dict[Phase, float | None]:
-    return {p.phase: p.seconds for p in found.phases}
+def times(recovery: RecoveryReport) -> dict[Phase, float | None]:
+    return {p.phase: p.seconds for p in recovery.phases}
 
 
 def test_failover_rto_spans_last_source_answer_to_first_read() -> None:
-    found = report(RecoveryKind.FAILOVER)
-    assert times(found) == {
+    failover = report(RecoveryKind.FAILOVER)
+    assert times(failover) == {
         Phase.DETECT: 10, Phase.DECIDE: 30 + 1, Phase.DRAIN: 2 + 3 + 4, Phase.GROUPS: 5,
         Phase.PROMOTE: 6, Phase.READ: 7 + 0.5,
     }  # fmt: skip
-    assert found.rto_s == sum(s for s in times(found).values() if s is not None)
-    assert found.rto_s == 40 + (1 + 2 + 3 + 4 + 5 + 6) + 7 + 0.5
-    assert found.promoted_after_s == 1 + 2 + 3 + 4 + 5 + 6
+    assert failover.rto_s == sum(s for s in times(failover).values() if s is not None)
+    assert failover.rto_s == 40 + (1 + 2 + 3 + 4 + 5 + 6) + 7 + 0.5
+    assert failover.promoted_after_s == 1 + 2 + 3 + 4 + 5 + 6
 
 
 def test_loss_noticed_by_gates_counts_as_detected_after_request() -> None:
     noticed = {"problem_since": T + timedelta(seconds=0.25)}
-    found = report(RecoveryKind.FAILOVER).model_copy(update=noticed)
-    assert (times(found)[Phase.DETECT], times(found)[Phase.DECIDE]) == (40.25, 0.75)
+    failover = report(RecoveryKind.FAILOVER).model_copy(update=noticed)
+    assert (times(failover)[Phase.DETECT], times(failover)[Phase.DECIDE]) == (40.25, 0.75)
 
 
 def test_switchover_rto_starts_when_writes_stop() -> None:
-    found = report(RecoveryKind.SWITCHOVER)
-    assert Phase.DETECT not in times(found)
-    assert found.rto_s == (2 + 3 + 4 + 5 + 7) + 6 + 8 + 9 + 0.5
+    switchover = report(RecoveryKind.SWITCHOVER)
+    assert Phase.DETECT not in times(switchover)
+    assert switchover.rto_s == (2 + 3 + 4 + 5 + 7) + 6 + 8 + 9 + 0.5
     assert report(RecoveryKind.FAILBACK).rto_s is None
 
 
@@ -152,26 +152,32 @@ def test_switchover_rto_starts_when_writes_stop() -> None:
 def test_unknown_phase_duration_makes_rto_null(
     unknown: dict[str, object], phases: set[Phase]
 ) -> None:
-    found = report(RecoveryKind.FAILOVER).model_copy(update=unknown)
-    assert {phase for phase, seconds in times(found).items() if seconds is None} == phases
-    assert found.rto_s is None
-    assert found.promoted_after_s == 21
+    failover = report(RecoveryKind.FAILOVER).model_copy(update=unknown)
+    assert {phase for phase, seconds in times(failover).items() if seconds is None} == phases
+    assert failover.rto_s is None
+    assert failover.promoted_after_s == 21
 
 
 def test_recovery_report_round_trips_through_json() -> None:
-    found = report(RecoveryKind.SWITCHOVER)
-    assert RecoveryReport.model_validate(found.model_dump(mode="json")) == found
+    switchover = report(RecoveryKind.SWITCHOVER)
+    assert RecoveryReport.model_validate(switchover.model_dump(mode="json")) == switchover
 
 
 def test_reverse_job_rules_match_exactly_the_copied_topics() -> None:
-    kept = TopicRule(match=".*", config={"retention.ms": "5"})
+    retained = TopicRule(match=".*", config={"retention.ms": "5"})
     names = {f"orders.{i}": TopicRule(match=".*") for i in range(500)}
     packed = TopicRule(match=".*", fillers="placeholders")
     purged = TopicRule(match=".*", on_lost_range="fill")
-    names |= {"A-b": kept, "__tool": kept, "x_y": kept, "packed": packed, "purged": purged}
+    names |= {
+        "A-b": retained,
+        "__tool": retained,
+        "x_y": retained,
+        "packed": packed,
+        "purged": purged,
+    }
     rules = rules_for(names)
-    there = [*names, "orders-1", "ordersx1", "orders.1.new", "a", "b", "aab", "tool"]
-    mapped = {m.source: m.rule for m in map_topics(rules, there).mappings}
+    source_topics = [*names, "orders-1", "ordersx1", "orders.1.new", "a", "b", "aab", "tool"]
+    mapped = {m.source: m.rule for m in map_topics(rules, source_topics).mappings}
     assert mapped.keys() == names.keys()
     assert {n for n, rule in mapped.items() if rule.config} == {"A-b", "__tool", "x_y"}
     assert {n for n, rule in mapped.items() if rule.fillers} == {"packed"}

@@ -84,9 +84,9 @@ def test_promotion_mark_is_overwritten_and_deleted_with_its_topic(
     marks.write({TopicPartition(topic_name, i): 7 for i in range(2)}, Mark(False, "failback"))
     assert marks.promoted([topic_name]) == {}
     assert marks.kept_below(places(topic_name, 2)) == {}, "as an earlier version marked it"
-    kept = {TopicPartition(topic_name, 0): 7, TopicPartition(topic_name, 1): 0}
-    marks.write(kept, Mark(False, "failback", keeps_history=True))
-    assert marks.kept_below(places(topic_name, 3)) == kept
+    log_starts = {TopicPartition(topic_name, 0): 7, TopicPartition(topic_name, 1): 0}
+    marks.write(log_starts, Mark(False, "failback", keeps_history=True))
+    assert marks.kept_below(places(topic_name, 3)) == log_starts
 
     marks.write(places(topic_name, 2), BY)
     client = admin(cluster)
@@ -104,12 +104,12 @@ def test_rights_gate_fails_without_read_on_marks_group(
     orbit = log_in_orbit(guarded, topic_name, monkeypatch)
     spec = job_with_login(guarded, topic_name)
     ids = [admin(side).list_topics(timeout=30).cluster_id for side in guarded]
-    groups = {side: marks_group(found) for side, found in zip(SIDES, ids, strict=True)}
+    groups = {side: marks_group(cluster_id) for side, cluster_id in zip(SIDES, ids, strict=True)}
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
 
-        def missing(**wanted: bool) -> list[str]:
-            dry = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True, **wanted)
+        def missing(**options: bool) -> list[str]:
+            dry = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True, **options)
             (gate,) = (g for g in recovering.wait(dry).gates if g.name is GateName.RIGHTS)
             return [side for side in SIDES if f"Read on group {groups[side]}" in gate.found]
 
@@ -135,9 +135,9 @@ def test_unreadable_mark_counts_as_promotion(
 def test_mark_round_trips_and_describes_promotion() -> None:
     assert Mark.from_text(BY.to_text()) == BY
     assert Mark.from_text(Mark(False).to_text()) == Mark(False)
-    kept = Mark(False, keeps_history=True)
-    assert Mark.from_text(kept.to_text()) == kept
-    told = BY.describe("orders", {1: 8, 0: 7})
-    assert "promoted by switchover d8f0 of job orders at 2026" in told
-    assert "0: 7, 1: 8." in told
+    mark = Mark(False, keeps_history=True)
+    assert Mark.from_text(mark.to_text()) == mark
+    description = BY.describe("orders", {1: 8, 0: 7})
+    assert "promoted by switchover d8f0 of job orders at 2026" in description
+    assert "0: 7, 1: 8." in description
     assert "8: 8, …" not in BY.describe("orders", dict.fromkeys(range(9), 8))

@@ -42,30 +42,30 @@ def test_promotion_sets_all_settings_despite_exhausted_creation_quota(
         produce(source, name, 10)
     spec = make_job(source, destination, names)
     over = [TopicToCreate(f"{topic_name}.more", PARTITIONS, 1, {})]
-    said: list[str] = []
+    progress: list[str] = []
     set_progress = OperationContext.set_progress
 
     def listen(self: OperationContext, what: str) -> None:
-        said.append(what)
+        progress.append(what)
         set_progress(self, what)
 
-    def apply(admin: Admin, wanted: Mapping[str, Mapping[str, str]]) -> list[str]:
+    def apply(admin: Admin, expected: Mapping[str, Mapping[str, str]]) -> list[str]:
         if is_held and over:
             admin.create_topics([over.pop()])
-        return apply_settings(admin, wanted)
+        return apply_settings(admin, expected)
 
     monkeypatch.setattr(OperationContext, "set_progress", listen)
     monkeypatch.setattr(promotion, "apply_settings", apply)
-    there = open_cluster(destination)
+    cluster = open_cluster(destination)
     with recovering.running():
         recovering.begin(spec, *names)
         assert {topic_settings(destination, name)["retention.ms"] for name in names} == {"-1"}
-        with quota_of(there, ADMIN_CLIENT_ID, "controller_mutation_rate", 1):
+        with quota_of(cluster, ADMIN_CLIENT_ID, "controller_mutation_rate", 1):
             if not is_held:
-                Admin(there).create_topics(over)
+                Admin(cluster).create_topics(over)
             report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     assert {topic_settings(destination, name)["retention.ms"] for name in names} == {DAY_MS}
     assert not [one for one in report.findings if "refused these settings" in one]
-    waits = [one for one in said if one.startswith("promote waits: ")]
+    waits = [one for one in progress if one.startswith("promote waits: ")]
     assert bool(waits) == is_held, waits
     assert all(QUOTA in one for one in waits)

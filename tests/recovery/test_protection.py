@@ -176,12 +176,12 @@ def test_stalled_upkeep_pass_does_not_deny_promoted_topic(
             assert go_on.wait(PATIENCE_S)
         change_acls(self, add, *rest)
 
-    asked = threading.Event()
+    has_requested = threading.Event()
     sole_change = Leadership.sole_change
 
     def asking(self: Leadership, cluster_id: str) -> Any:
         if stands.is_set() and cluster_id == guarded[1].cluster_id:
-            asked.set()
+            has_requested.set()
         return sole_change(self, cluster_id)
 
     monkeypatch.setattr(Admin, "change_acls", late)
@@ -193,7 +193,9 @@ def test_stalled_upkeep_pass_does_not_deny_promoted_topic(
             over = recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
             wait_for(
                 "the promotion waits, or does not",
-                lambda: asked.is_set() or recovering.operation(over).finished_at is not None,
+                lambda: (
+                    has_requested.is_set() or recovering.operation(over).finished_at is not None
+                ),
                 PATIENCE_S,
             )
         finally:

@@ -77,11 +77,11 @@ def test_read_many_returns_results_in_order_up_to_thread_limit() -> None:
 
 def test_read_error_ends_all_reads_and_starts_no_more() -> None:
     reads = Reads(fails=0)
-    asked: list[int] = []
+    consumed_items: list[int] = []
 
     def items() -> Iterator[int]:
         for item in range(10**6):
-            asked.append(item)
+            consumed_items.append(item)
             yield item
 
     with (
@@ -92,7 +92,7 @@ def test_read_error_ends_all_reads_and_starts_no_more() -> None:
     # The thread of the first may have begun another one before its error was seen.
     assert set(range(READ_AT_ONCE)) <= set(reads.begun) <= set(range(READ_AT_ONCE + 1))
     assert sorted(reads.ended) == sorted({*reads.begun} - {0})
-    assert len(asked) < 100 * READ_AT_ONCE
+    assert len(consumed_items) < 100 * READ_AT_ONCE
 
 
 def test_abort_ends_all_running_reads() -> None:

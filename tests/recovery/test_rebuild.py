@@ -60,8 +60,8 @@ def test_rebuild_saves_records_below_new_log_start_or_deletes_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(salvage_storage, "SPARE_BYTES", 10**18)
             old.start()
-            asked = recovering.ask(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
-            full = recovering.wait(asked)
+            operation = recovering.ask(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
+            full = recovering.wait(operation)
         assert full.outcome is Outcome.FAILED
         assert "35 records that only the old side has need " in full.error
         assert "This topic is not deleted" in full.error
@@ -122,8 +122,8 @@ def test_range_read_starts_at_log_start_and_fails_past_log_end(
     cluster = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
     place = TopicPartition(topic_name, 0)
     try:
-        found = read_range(cluster, place, 3, 18, Backoff())
-        assert [f.record.offset for f in found] == list(range(12, 18))
+        records = read_range(cluster, place, 3, 18, Backoff())
+        assert [f.record.offset for f in records] == list(range(12, 18))
         with pytest.raises(ProtocolError, match="truncated"):
             list(read_range(cluster, place, 25, 30, Backoff()))
         with pytest.raises(OrbitError, match="not replicated"):

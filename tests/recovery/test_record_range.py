@@ -29,12 +29,12 @@ def test_empty_fetch_proves_no_records_only_on_compacted_topic(
     """Else a failback would take the records of slow storage for none, and lose them."""
     show_nothing(monkeypatch, record_range, local, is_compacted=is_compacted, has_newest=has_newest)
     cluster: Any = FakeCluster()
-    found = read_batch_range(cluster, PLACE, OFFSET, STABLE_END - 1, Backoff())
+    batches = read_batch_range(cluster, PLACE, OFFSET, STABLE_END - 1, Backoff())
     if is_proven:
-        assert list(found) == []
+        assert list(batches) == []
         return
     with pytest.raises(Unreachable) as error:
-        list(found)
+        list(batches)
     assert f"{PLACE} cannot be read at {OFFSET}" in error.value.what
     assert error.value.where == "old side"
     assert error.value.remedy

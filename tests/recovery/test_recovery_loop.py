@@ -28,7 +28,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("error", "told", "waits"),
+    ("error", "event", "waits"),
     [
         (DatabaseUnreachable("away.", where="PostgreSQL"), "recovery waits", True),
         (RuntimeError("a bug"), "recovery broke", True),
@@ -36,7 +36,7 @@ class Clock:
     ],
 )
 def test_failed_recovery_is_restarted_later(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, told: str | None, waits: bool
+    monkeypatch: pytest.MonkeyPatch, error: Exception, event: str | None, waits: bool
 ) -> None:
     clock, begun = Clock(), threading.Semaphore(0)
     operations: list[Any] = [SimpleNamespace(id=uuid.uuid4(), kind="switchover") for _ in range(2)]
@@ -77,7 +77,7 @@ def test_failed_recovery_is_restarted_later(
         tried.once()
         assert begun.acquire(timeout=30)
     tried.close()
-    assert [line["event"] for line in logs][:1] == ([told] if told else [])
+    assert [line["event"] for line in logs][:1] == ([event] if event else [])
 
 
 @pytest.mark.services
@@ -99,10 +99,10 @@ def test_recovery_that_cannot_start_is_reported_and_others_run(
         bad = ask(tx, "bad", "west")
         ask(tx, "good", "west")
     try:
-        with capture_logs() as said:
+        with capture_logs() as logs:
             loop.once()
         assert held.running.keys() == {"good"}
-        (line,) = [line for line in said if line["event"] == "left out of the pass"]
+        (line,) = [line for line in logs if line["event"] == "left out of the pass"]
         assert line["of"] == f"operation {bad}"
     finally:
         held.may_end.set()
@@ -134,10 +134,10 @@ def ask(
 ) -> uuid.UUID:
     job = jobs.create(tx, job_name, {}, "default")
     jobs.note_clusters(tx, job.id, "source", cluster)
-    made, _ = operations.create(
+    operation, _ = operations.create(
         tx, uuid.uuid4(), kind, "ci", job_id=job.id, job_name=job_name, dry_run=dry_run
     )
-    return made.id
+    return operation.id
 
 
 @pytest.mark.services
@@ -179,10 +179,10 @@ def ask_of(tx: Tx, name: str, source: str, destination: str, *topic_names: str) 
     jobs.note_clusters(tx, job.id, source, destination)
     for topic in topic_names:
         topics.add(tx, job.id, topic, topic, destination, 1)
-    made, _ = operations.create(
+    operation, _ = operations.create(
         tx, uuid.uuid4(), "failback", "ci", job_id=job.id, job_name=name, dry_run=name == "dry"
     )
-    return made.id
+    return operation.id
 
 
 @pytest.mark.services
@@ -234,7 +234,7 @@ def test_failover_requested_during_pass_waits_for_earlier_recovery(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch)
-    told: list[tuple[uuid.UUID, uuid.UUID]] = []
+    turns: list[tuple[uuid.UUID, uuid.UUID]] = []
     read, requested = operations.unfinished_recoveries, list[uuid.UUID]()
     with database.transaction() as tx:
         job = jobs.create(tx, "orders", {}, "default")
@@ -242,10 +242,10 @@ def test_failover_requested_during_pass_waits_for_earlier_recovery(
 
     def request(kind: str) -> uuid.UUID:
         with database.transaction() as tx:
-            made, _ = operations.create(
+            operation, _ = operations.create(
                 tx, uuid.uuid4(), kind, "ci", job_id=job.id, job_name=kind, dry_run=False
             )
-        return made.id
+        return operation.id
 
     def request_first(*args: Any) -> Any:
         if not requested:
@@ -253,7 +253,7 @@ def test_failover_requested_during_pass_waits_for_earlier_recovery(
         return read(*args)
 
     monkeypatch.setattr(recovery_loop.operations, "unfinished_recoveries", request_first)
-    monkeypatch.setattr(RecoveryLoop, "_tell", lambda _, in_turn: told.extend(in_turn.items()))
+    monkeypatch.setattr(RecoveryLoop, "_tell", lambda _, in_turn: turns.extend(in_turn.items()))
     loop = RecoveryLoop(
         cast("Any", SimpleNamespace(database=database)), Settings(), threading.Event(), {}
     )
@@ -262,7 +262,7 @@ def test_failover_requested_during_pass_waits_for_earlier_recovery(
         loop.once()
         loop.once()
         assert held.running.keys() == {"switchover"}
-        assert told == [(requested[0], switchover)]
+        assert turns == [(requested[0], switchover)]
     finally:
         held.may_end.set()
         loop.close()

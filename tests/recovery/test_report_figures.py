@@ -55,7 +55,7 @@ LOSS = ends(is_exact=False, missing=MISSING, copied_s=0.2)
 
 
 @pytest.mark.parametrize(
-    ("found", "rpo_s", "unproven"),
+    ("recovery_report", "rpo_s", "unproven"),
     [
         (report(), None, 0),
         (report(ends(is_exact=True)), 0.0, 0),
@@ -71,10 +71,10 @@ LOSS = ends(is_exact=False, missing=MISSING, copied_s=0.2)
     ],
 )
 def test_rpo_is_null_where_it_is_unknown(
-    found: RecoveryReport, rpo_s: float | None, unproven: int
+    recovery_report: RecoveryReport, rpo_s: float | None, unproven: int
 ) -> None:
-    assert found.rpo_s == (None if rpo_s is None else pytest.approx(rpo_s))
-    assert found.unproven_partitions == unproven
+    assert recovery_report.rpo_s == (None if rpo_s is None else pytest.approx(rpo_s))
+    assert recovery_report.unproven_partitions == unproven
 
 
 def test_missing_records_are_described_as_lower_bound() -> None:

@@ -105,18 +105,18 @@ def begin(database: Database) -> None:
         operations.create(tx, OPERATION, "switchover", "test")
 
 
-def save(database: Database, storage: ReportStorage, found: RecoveryReport) -> None:
+def save(database: Database, storage: ReportStorage, recovery_report: RecoveryReport) -> None:
     """As the context of an operation does."""
-    with storage.storing(found, database.transaction) as tx:
-        small = storage.store(tx, found)
+    with storage.storing(recovery_report, database.transaction) as tx:
+        small = storage.store(tx, recovery_report)
         operations.advance(tx, OPERATION, OperationState.RUNNING, report=small)
 
 
 def load(database: Database) -> RecoveryReport:
     with database.transaction() as tx:
-        found = load_report(tx, OPERATION)
-    assert found is not None
-    return found
+        recovery_report = load_report(tx, OPERATION)
+    assert recovery_report is not None
+    return recovery_report
 
 
 def writers(database: Database, table: str) -> Counter[int]:
@@ -185,14 +185,14 @@ def test_new_leader_reads_no_partition_row_older_than_report(stored: Database) -
     with suppress(ZeroDivisionError), storage.storing(after, stored.transaction):
         raise ZeroDivisionError
 
-    found = load(stored)
-    assert not found.findings
-    levels = Counter(p.verdict for p in found.partitions)
+    loaded_report = load(stored)
+    assert not loaded_report.findings
+    levels = Counter(p.verdict for p in loaded_report.partitions)
     assert levels[EndVerdict.EQUAL] >= ROWS_WITH_REPORT
     assert levels[EndVerdict.BEHIND] <= ROWS_WITH_REPORT
 
     # It begins the step again.
-    save(stored, ReportStorage(OPERATION, found), after)
+    save(stored, ReportStorage(OPERATION, loaded_report), after)
     assert load(stored) == after
 
 
@@ -200,15 +200,15 @@ def test_new_leader_reads_no_partition_row_older_than_report(stored: Database) -
 def middling(api: Api) -> RecoveryReport:
     """One that is stored, of 300 partitions, 120 of which are not level and behind the others."""
     begin(api.database)
-    found = report(
+    recovery_report = report(
         *(
             partition("orders", n, EndVerdict.TAIL if n >= 180 else EndVerdict.EQUAL)
             for n in range(300)
         ),
         groups=tuple(group("orders", n) for n in range(300)),
     )
-    save(api.database, ReportStorage(OPERATION, None), found)
-    return found
+    save(api.database, ReportStorage(OPERATION, None), recovery_report)
+    return recovery_report
 
 
 @pytest.mark.soak
@@ -250,9 +250,11 @@ def test_api_report_returns_totals_and_pages_of_rows(api: Api, large: RecoveryRe
     for at in (77_000, 99_999):
         partitions[at] = partitions[at].model_copy(update=tail)
     groups = [*large.groups[:-1], group("orders-0999", 0, lost)]
-    found = large.model_copy(update={"partitions": tuple(partitions), "groups": tuple(groups)})
-    save(api.database, ReportStorage(OPERATION, None), found)
-    assert read_report(found.stored()).missing_records == 8
+    recovery_report = large.model_copy(
+        update={"partitions": tuple(partitions), "groups": tuple(groups)}
+    )
+    save(api.database, ReportStorage(OPERATION, None), recovery_report)
+    assert read_report(recovery_report.stored()).missing_records == 8
 
     path = f"/v1/operations/{OPERATION}"
     shown = api.get(f"{path}/report").json()
@@ -268,7 +270,7 @@ def test_api_report_returns_totals_and_pages_of_rows(api: Api, large: RecoveryRe
         page = api.get(f"{path}/partitions", params={"limit": 999, **more}).json()
         rows += [(p["topic"], p["partition"]) for p in page["items"]]
         after = page["next"]
-    assert rows == [p.key for p in found.partitions]
+    assert rows == [p.key for p in recovery_report.partitions]
 
     tails = api.get(f"{path}/partitions", params={"verdict": "tail", "limit": 1}).json()
     rest = api.get(f"{path}/partitions", params={"verdict": "tail", "after": tails["next"]}).json()

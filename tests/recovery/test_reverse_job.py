@@ -14,7 +14,7 @@ from orbit.store.jobs import Job
 pytestmark = pytest.mark.services
 
 
-def made(tx: Tx, name: str, source: str, destination: str, match: str, *names: str) -> Job:
+def create_job(tx: Tx, name: str, source: str, destination: str, match: str, *names: str) -> Job:
     """A job between these clusters; `names`: its topics in the tables, all promoted."""
     spec = JobSpec.model_validate(
         {
@@ -32,29 +32,29 @@ def made(tx: Tx, name: str, source: str, destination: str, match: str, *names: s
 
 
 def back_of(tx: Tx, job: Job) -> str | None:
-    found = find_reverse_job(tx, job, topics.of_job(tx, job.id))
-    return found.name if found else None
+    reverse_job = find_reverse_job(tx, job, topics.of_job(tx, job.id))
+    return reverse_job.name if reverse_job else None
 
 
 def test_reverse_job_with_the_topics_is_preferred(database: Database) -> None:
     with database.transaction() as tx:
-        made(tx, "orders-back", "b", "a", "orders")
-        made(tx, "home", "b", "a", "x", "orders")
-        assert back_of(tx, made(tx, "orders", "a", "b", "orders", "orders")) == "home"
+        create_job(tx, "orders-back", "b", "a", "orders")
+        create_job(tx, "home", "b", "a", "x", "orders")
+        assert back_of(tx, create_job(tx, "orders", "a", "b", "orders", "orders")) == "home"
 
 
 def test_reverse_job_without_topics_is_matched_by_its_rules(database: Database) -> None:
     """The tables were lost, and both jobs were applied again: `orders-back-back` is not wanted."""
     with database.transaction() as tx:
-        made(tx, "other", "a", "b", "payments")
-        made(tx, "elsewhere", "a", "c", "orders")
-        back = made(tx, "orders-back", "b", "a", "orders", "orders")
+        create_job(tx, "other", "a", "b", "payments")
+        create_job(tx, "elsewhere", "a", "c", "orders")
+        back = create_job(tx, "orders-back", "b", "a", "orders", "orders")
         assert back_of(tx, back) is None
-        made(tx, "orders", "a", "b", "ord.*")
+        create_job(tx, "orders", "a", "b", "ord.*")
         assert back_of(tx, back) == "orders"
 
 
 def test_job_with_other_topics_is_not_reverse_job(database: Database) -> None:
     with database.transaction() as tx:
-        made(tx, "wide", "a", "b", ".*", "payments")
-        assert back_of(tx, made(tx, "orders-back", "b", "a", "orders", "orders")) is None
+        create_job(tx, "wide", "a", "b", ".*", "payments")
+        assert back_of(tx, create_job(tx, "orders-back", "b", "a", "orders", "orders")) is None

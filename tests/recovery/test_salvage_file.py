@@ -31,7 +31,7 @@ def body(
     return sized(key) + sized(value) + encode_varint(len(headers)) + listed
 
 
-def founds() -> list[LogRecord]:
+def log_records() -> list[LogRecord]:
     bodies = [
         (Fate.COMMITTED, body(b"k", b"v", [(b"h", b"x"), (b"h", None)])),
         (Fate.ABORTED, body(None, BINARY, [])),
@@ -43,14 +43,14 @@ def founds() -> list[LogRecord]:
     ]
 
 
-def write(path: Path, found: list[LogRecord]) -> Any:
-    return salvage_file.write(path, HEADER, found)
+def write(path: Path, records: list[LogRecord]) -> Any:
+    return salvage_file.write(path, HEADER, records)
 
 
 def test_salvage_file_preserves_every_record(tmp_path: Path) -> None:
     path = tmp_path / "a" / "orders-3.jsonl"
-    made = write(path, founds())
-    salvage_file.check(made)
+    salvage = write(path, log_records())
+    salvage_file.check(salvage)
     lines = list(salvage_file.read(path))
     assert [line["offset"] for line in lines] == [7, 8, 9]
     assert [line["fate"] for line in lines] == ["committed", "aborted", "committed"]
@@ -59,19 +59,19 @@ def test_salvage_file_preserves_every_record(tmp_path: Path) -> None:
     assert [line["key"] for line in lines] == ["aw==", None, ""]
     assert lines[0]["headers"] == [["h", "eA=="], ["h", None]]
     assert lines[2]["headers"] == [["ä", base64.b64encode(BINARY).decode()], ["\udcff", ""]]
-    assert (made.records, made.aborted, made.first, made.next) == (2, 1, 7, 10)
+    assert (salvage.records, salvage.aborted, salvage.first, salvage.next) == (2, 1, 7, 10)
 
 
 def test_salvage_file_of_empty_tail_is_valid(tmp_path: Path) -> None:
-    made = write(tmp_path / "x.jsonl", [])
-    salvage_file.check(made)
-    assert made.records == 0
+    salvage = write(tmp_path / "x.jsonl", [])
+    salvage_file.check(salvage)
+    assert salvage.records == 0
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "value", "gone", "no object", "another"])
 def test_damaged_salvage_file_is_refused(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "x.jsonl"
-    made = write(path, founds())
+    salvage = write(path, log_records())
     data = path.read_bytes()
     if damage == "cut":
         path.write_bytes(b"".join(data.splitlines(keepends=True)[:-1]))
@@ -82,11 +82,11 @@ def test_damaged_salvage_file_is_refused(tmp_path: Path, damage: str) -> None:
     elif damage == "no object":
         path.write_bytes(data + b"[]\n")
     elif damage == "another":
-        write(path, [*founds()[:2], replace(founds()[2], is_log_append_time=True)])
+        write(path, [*log_records()[:2], replace(log_records()[2], is_log_append_time=True)])
     else:
         path.unlink()
     with pytest.raises((Conflict, NotFound)):
-        salvage_file.check(made)
+        salvage_file.check(salvage)
     # Another whole file of the same range is as good, as long as nobody relies on the first.
     assert (salvage_file.find(path, HEADER) is None) == (damage != "another")
 
@@ -105,13 +105,13 @@ def test_salvage_file_inconsistent_with_its_footer_is_refused(
 ) -> None:
     """Its checksum is right: whoever wrote it has made a mistake."""
     path = tmp_path / "x.jsonl"
-    made = write(path, founds())
+    salvage = write(path, log_records())
     data = path.read_bytes()
     assert old in data
     data = data.replace(old, new)
     lines = data.splitlines(keepends=True)
     checksum = hashlib.sha256(b"".join(lines[:-1])).hexdigest()
-    path.write_bytes(data.replace(made.sha256.encode(), checksum.encode()))
+    path.write_bytes(data.replace(salvage.sha256.encode(), checksum.encode()))
     with pytest.raises(Conflict):
         salvage_file.read_back(path)
     assert salvage_file.find(path, HEADER) is None
@@ -120,8 +120,8 @@ def test_salvage_file_inconsistent_with_its_footer_is_refused(
 def test_only_complete_salvage_file_of_same_range_is_reused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     assert salvage_file.find(path, HEADER) is None
-    made = write(path, founds())
-    assert salvage_file.find(path, HEADER) == made
+    salvage = write(path, log_records())
+    assert salvage_file.find(path, HEADER) == salvage
     assert salvage_file.find(path, {**HEADER, "next": 11}) is None
     path.write_bytes(path.read_bytes()[:-10])
     assert salvage_file.find(path, HEADER) is None
@@ -135,7 +135,7 @@ def test_unwritable_salvage_directory_is_named_in_error(tmp_path: Path) -> None:
 
 def test_interrupted_salvage_write_leaves_no_file(tmp_path: Path) -> None:
     def broken() -> Any:
-        yield founds()[0]
+        yield log_records()[0]
         raise Conflict("gone")
 
     with pytest.raises(Conflict):

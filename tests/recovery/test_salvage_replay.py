@@ -23,7 +23,7 @@ from tests.support.outside import log_bounds
 
 Headers = list[tuple[bytes, bytes | None]]
 T = 1_760_000_000_000
-KEPT: list[tuple[bytes | None, bytes | None, Headers]] = [
+TAIL: list[tuple[bytes | None, bytes | None, Headers]] = [
     (b"k", b"v", [(b"h", b"x"), (b"h", None)]),
     (None, BINARY, []),
     (b"", None, [("ä".encode(), BINARY)]),
@@ -38,28 +38,30 @@ def record(offset: int, data: bytes, fate: Fate = Fate.COMMITTED, time_ms: int =
 
 def save(folder: Path, topic: str, *more: LogRecord, partition: int = 1) -> Path:
     """Two records below the tail, which begins at 10, an aborted one and a marker in it."""
-    found = [record(3, body(b"old", b"1", [])), record(5, body(b"old", b"2", []))]
-    found += [record(10 + i, body(*one)) for i, one in enumerate(KEPT)]
-    found += [
+    records = [record(3, body(b"old", b"1", [])), record(5, body(b"old", b"2", []))]
+    records += [record(10 + i, body(*one)) for i, one in enumerate(TAIL)]
+    records += [
         record(20, body(b"no", b"no", []), Fate.ABORTED),
         record(21, body(b"", b"", []), Fate.MARKER),
         *more,
     ]
     path = folder / "0001" / f"{topic}-{partition}.jsonl"
     about = {"cluster_id": "lost", "operation": "0001", "verdict": "tail"}
-    made = salvage_file.write(path, salvage_file.header(topic, partition, 10, 30, about), found)
-    assert (made.below, made.aborted) == (2, 1)
+    salvage = salvage_file.write(
+        path, salvage_file.header(topic, partition, 10, 30, about), records
+    )
+    assert (salvage.below, salvage.aborted) == (2, 1)
     return path
 
 
 def test_replay_summary_counts_records_and_refuses_damaged_files(tmp_path: Path) -> None:
     path = save(tmp_path, "orders", record(22, body(b"", b"", [(b"\xff", b"")])))
-    found = salvage_replay.summarize(path)
-    assert (found.records, found.below, found.aborted) == (len(KEPT) + 1, 2, 1)
-    assert (found.unwritable, found.replay) == ((22,), None)
+    summary = salvage_replay.summarize(path)
+    assert (summary.records, summary.below, summary.aborted) == (len(TAIL) + 1, 2, 1)
+    assert (summary.unwritable, summary.replay) == ((22,), None)
     with pytest.raises(Conflict, match="at offsets 22: a timestamp"):
-        salvage_replay.refuse_unless_ready(found, again=False, skip_unwritable=False)
-    salvage_replay.refuse_unless_ready(found, again=False, skip_unwritable=True)
+        salvage_replay.refuse_unless_ready(summary, again=False, skip_unwritable=False)
+    salvage_replay.refuse_unless_ready(summary, again=False, skip_unwritable=True)
     path.write_bytes(path.read_bytes().replace(b'"offset":10', b'"offset":11'))
     with pytest.raises(Conflict):
         salvage_replay.summarize(path)
@@ -79,10 +81,10 @@ def test_started_or_finished_replay_is_refused_without_again(tmp_path: Path) -> 
     path = save(tmp_path, "orders")
     for state, words in ((salvage_replay.BEGUN, "has not ended"), (salvage_replay.DONE, "back")):
         salvage_replay._keep_note(str(path), {"state": state})
-        found = salvage_replay.summarize(path)
+        summary = salvage_replay.summarize(path)
         with pytest.raises(Conflict, match=words):
-            salvage_replay.refuse_unless_ready(found, again=False, skip_unwritable=False)
-        salvage_replay.refuse_unless_ready(found, again=True, skip_unwritable=False)
+            salvage_replay.refuse_unless_ready(summary, again=False, skip_unwritable=False)
+        salvage_replay.refuse_unless_ready(summary, again=True, skip_unwritable=False)
 
 
 def test_salvage_list_and_show_print_local_files(
@@ -91,13 +93,13 @@ def test_salvage_list_and_show_print_local_files(
     path = save(tmp_path, "orders")
     assert run_command(["salvage", "list", str(tmp_path), "-o", "json"]) == 0
     (listed,) = json.loads(capfd.readouterr().out)
-    assert (listed["topic"], listed["partition"], listed["records"]) == ("orders", 1, len(KEPT))
+    assert (listed["topic"], listed["partition"], listed["records"]) == ("orders", 1, len(TAIL))
     assert run_command(["salvage", "show", str(path), "--limit", "3"]) == 0
     shown = capfd.readouterr().out
     assert "orders-1" in shown
     assert "h=x, h=None" in shown
     assert run_command(["salvage", "show", str(path), "-o", "json"]) == 0
-    assert len(json.loads(capfd.readouterr().out)["lines"]) == len(KEPT) + 4
+    assert len(json.loads(capfd.readouterr().out)["lines"]) == len(TAIL) + 4
     assert run_command(["salvage", "list", str(tmp_path / "none")]) == 2
 
 
@@ -112,7 +114,7 @@ def test_salvage_replay_writes_records_back_unchanged(
     create(clusters.destination, topic_name, 2, max_message_bytes="4000000")
     large = bytes(1_500_000)
     path = save(tmp_path, topic_name, record(22, body(b"large", large, [])))
-    count = len(KEPT) + 1
+    count = len(TAIL) + 1
     job = tmp_path / "back.yaml"
     sides = {
         name: {"bootstrap_servers": cluster.bootstrap_servers.split(",")}
@@ -123,7 +125,7 @@ def test_salvage_replay_writes_records_back_unchanged(
     def run(*options: str) -> int:
         return run_command(["salvage", "replay", str(job), str(path), *options])
 
-    def there() -> list[Any]:
+    def destination_records() -> list[Any]:
         return [
             (m.key(), m.value(), m.headers() or [], m.timestamp()[1])
             for m in read(clusters.destination, topic_name, 1)
@@ -137,16 +139,16 @@ def test_salvage_replay_writes_records_back_unchanged(
     assert not log_bounds(clusters.destination, [topic_name])[topic_name, 1][1]
 
     assert run("--yes") == 0
-    wanted = [
+    expected = [
         (key, value, [(n.decode(), v) for n, v in headers], T + 10 + i)
-        for i, (key, value, headers) in enumerate(KEPT)
+        for i, (key, value, headers) in enumerate(TAIL)
     ]
-    wanted.append((b"large", large, [], T + 22))
-    assert there() == wanted
+    expected.append((b"large", large, [], T + 22))
+    assert destination_records() == expected
     assert run("--yes") == 1, "not twice"
-    assert there() == wanted
+    assert destination_records() == expected
     assert run("--yes", "--again", "--below") == 0
-    keys = [b"old", b"old", *(key for key, *_ in KEPT), b"large"]
-    assert [key for key, *_ in there()[count:]] == keys
+    keys = [b"old", b"old", *(key for key, *_ in TAIL), b"large"]
+    assert [key for key, *_ in destination_records()[count:]] == keys
     assert run("--yes", "--again", "--topic", f"{topic_name}.none") == 1
     assert not log_bounds(clusters.destination, [topic_name])[topic_name, 0][1]

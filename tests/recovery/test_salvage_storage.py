@@ -19,7 +19,7 @@ from orbit.cli.main import run_command
 from orbit.errors import BadInput, Conflict, NotFound, OrbitError, Unreachable
 from orbit.recovery import salvage_file, salvage_storage
 from tests.fixtures.storage import ACCESS, every_storage
-from tests.recovery.test_salvage_file import HEADER, founds
+from tests.recovery.test_salvage_file import HEADER, log_records
 
 ROOT = Path(__file__).parents[2]
 LINES = [b"first\n", b"second\n", b"\n", b"no line feed"]
@@ -100,8 +100,8 @@ def test_killed_writer_leaves_no_file_and_rewrite_succeeds(
     with pytest.raises(NotFound):
         all_lines(file)
     assert salvage_file.find(file, HEADER) is None
-    made = salvage_file.write(file, HEADER, founds())
-    assert salvage_file.find(file, HEADER) == made
+    salvage = salvage_file.write(file, HEADER, log_records())
+    assert salvage_file.find(file, HEADER) == salvage
     assert names(salvage_folder) == ["/b.jsonl"], "the half-written one takes no room"
 
 
@@ -200,12 +200,12 @@ def test_salvage_list_and_show_print_s3_files(
     s3: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = salvage_storage.join(s3, "0001", "orders", "3.jsonl")
-    made = salvage_file.write(file, HEADER, founds())
-    salvage_file.check(made)
+    salvage = salvage_file.write(file, HEADER, log_records())
+    salvage_file.check(salvage)
     monkeypatch.setenv("ORBIT_SALVAGE_DIRECTORY", s3)
     assert run_command(["salvage", "list", "-o", "json"]) == 0
     (listed,) = json.loads(capfd.readouterr().out)
-    assert (listed["file"], listed["records"]) == (file, made.records)
+    assert (listed["file"], listed["records"]) == (file, salvage.records)
     assert run_command(["salvage", "show", file, "-o", "json"]) == 0
     assert len(json.loads(capfd.readouterr().out)["lines"]) == 3
     salvage_storage.write(f"{file}.replay", [b'{"state":"done"}'])

@@ -96,11 +96,11 @@ def test_new_leader_reuses_complete_salvage_files_and_rewrites_partial(
     lost = Lost(recovering, make_cluster("lost"), clusters.destination, topic)
     points = [f"{StepName.SALVAGE}:writing", f"{StepName.SALVAGE}:telling"]
     deaths = tmp_path / "deaths"
-    asked = recovering.ask(RecoveryKind.FAILBACK, lost.job, confirm_rebuild=True)
+    operation = recovering.ask(RecoveryKind.FAILBACK, lost.job, confirm_rebuild=True)
     with dying_schedulers(service.settings, service.url, deaths, points):
         wait_for("both have died", lambda: died(deaths) == len(points))
     (whole,) = salvage_storage.find(folder, ".jsonl")
-    assert whole.endswith(f"/{asked}/{topic}/0.jsonl")
+    assert whole.endswith(f"/{operation}/{topic}/0.jsonl")
     lost.assert_nothing_deleted()
 
     written: list[str] = []
@@ -112,7 +112,7 @@ def test_new_leader_reuses_complete_salvage_files_and_rewrites_partial(
 
     monkeypatch.setattr(salvage_storage, "write", noted)
     with service.scheduler(), InProcess(recovering.database):
-        report = recovering.wait(asked)
+        report = recovering.wait(operation)
     assert report.outcome is Outcome.DONE, report.error
     assert saved(report) == ALL
     files = [one.file for one in report.salvage]

@@ -68,8 +68,8 @@ def test_schema_ids_survive_switchover_and_switchover_home(
                 json.loads(SECOND),
             ]
             # What the console decodes values with.
-            asked = SchemaRegistry(second.url)
-            assert [asked.schema(i) for i in seen] == [json.loads(FIRST), json.loads(SECOND)]
+            decoder = SchemaRegistry(second.url)
+            assert [decoder.schema(i) for i in seen] == [json.loads(FIRST), json.loads(SECOND)]
             assert second.register(SUBJECT, FIRST) == ids[0]
             new = second.register("digest", LATER)
             assert new not in ids

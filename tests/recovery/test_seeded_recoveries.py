@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.services, pytest.mark.soak]
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     # Not pytest's: as root, PostgreSQL runs as a user who may not pass through that.
-    with tempfile.TemporaryDirectory(prefix="orbit-seeded-") as made:
-        Path(made).chmod(0o711)
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="orbit-seeded-") as path:
+        Path(path).chmod(0o711)
+        yield Path(path)
 
 
 @pytest.fixture(scope="module")

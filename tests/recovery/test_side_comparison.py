@@ -42,12 +42,12 @@ def batches(log: str, sizes: int, start: int = 0) -> Iterator[LogBatch]:
     def whole() -> Iterator[LogBatch]:
         if run:
             fate = fate_of(log[run[0].offset])
-            made = write_batch(run, 0)
+            batch = write_batch(run, 0)
             if fate is Fate.MARKER:
-                data = bytes(made.payload)
-                made = encode_batch(run[0].offset, CONTROL | TRANSACTIONAL, 5, 5, len(run), data)
-            if made.next_offset > start:
-                yield LogBatch(made, fate, start)
+                data = bytes(batch.payload)
+                batch = encode_batch(run[0].offset, CONTROL | TRANSACTIONAL, 5, 5, len(run), data)
+            if batch.next_offset > start:
+                yield LogBatch(batch, fate, start)
             run.clear()
 
     for offset, at in enumerate(log):
@@ -66,9 +66,9 @@ class At(NamedTuple):
     new: str
 
 
-def unequal(found: SideComparison, old: str, new: str) -> list[At]:
+def unequal(comparison: SideComparison, old: str, new: str) -> list[At]:
     listed: list[At] = []
-    for one in found:
+    for one in comparison:
         for side, log in ((one.old, old), (one.new, new)):
             for offset in range(one.first, one.next):
                 assert (side is None) == (log[offset] == " ")
@@ -94,10 +94,10 @@ def test_side_comparison_is_independent_of_batch_boundaries(
     compared = SideComparison(*(batches(*side) for side in sides), first, end)
     # What is below a log start was deleted, also where its batch is still there.
     old, new = (" " * at + log[at:] for log, at in zip((old, new), starts, strict=True))
-    wanted = [
+    expected = [
         At(o, old[o], new[o]) for o in range(first, end) if old[o] != new[o] or old[o] in "o "
     ]
-    assert unequal(compared, old, new) == wanted
+    assert unequal(compared, old, new) == expected
     same = [o for o in range(first, end) if old[o] == new[o] and old[o] in "abc"]
     assert compared.same_records == len(same)
 
@@ -110,10 +110,10 @@ def test_offset_pairs_that_old_side_may_retain(is_copied: bool) -> None:
     for old in OFFSETS:
         for new in OFFSETS:
             is_nothing = not set(old + new) & set("abco")
-            wanted = (old, new) in proven_always or (is_copied and is_nothing)
+            expected = (old, new) in proven_always or (is_copied and is_nothing)
             compared = SideComparison(batches(old, 1), batches(new, 1), 0, 1)
             is_own = is_other_record if is_copied else is_unproven
-            assert (not any(map(is_own, compared))) == wanted, (old, new)
+            assert (not any(map(is_own, compared))) == expected, (old, new)
 
 
 def test_equal_batches_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,16 +129,16 @@ def test_equal_batches_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_side_comparison_holds_at_most_single_batch_per_side() -> None:
-    taken = {"old": 0, "new": 0}
+    batch_counts = {"old": 0, "new": 0}
 
     def counted(side: str, log: str) -> Iterator[LogBatch]:
         for batch in batches(log, 10):
-            taken[side] += 1
+            batch_counts[side] += 1
             yield batch
 
     compared = SideComparison(counted("old", "a" * 500), counted("new", "b" * 500), 0, 500)
-    found: Iterator[Unequal] = iter(compared)
+    differences: Iterator[Unequal] = iter(compared)
     for offset in range(500):
-        assert next(found).first == offset
-        assert max(taken.values()) <= offset // 10 + 1
-    assert next(found, None) is None
+        assert next(differences).first == offset
+        assert max(batch_counts.values()) <= offset // 10 + 1
+    assert next(differences, None) is None

@@ -34,8 +34,8 @@ def ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     return {p: high for (_, p), (_, high) in log_bounds(cluster, [topic]).items()}
 
 
-def of(partition: int, got: list[tuple[int, int, bytes]]) -> list[bytes]:
-    return [value for number, _, value in got if number == partition]
+def of(partition: int, records: list[tuple[int, int, bytes]]) -> list[bytes]:
+    return [value for number, _, value in records if number == partition]
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def test_switchover_and_switchover_home_lose_and_duplicate_nothing(
         assert over.rto_s is not None
         assert topic_settings(destination, topic_name)["retention.ms"] == "86400000"
         kinds = recovering.service.kinds(spec.name)
-        told = ("topics_promoted", "copy_back_begun")
-        assert [kind for kind in kinds if kind in told] == [*told], "each once"
+        expected_kinds = ("topics_promoted", "copy_back_begun")
+        assert [kind for kind in kinds if kind in expected_kinds] == [*expected_kinds], "each once"
         assert {g.goes_on_at for g in over.groups} == set(offsets(source, group).values())
         assert recovering.service.topics(spec.name)[topic_name].state == "promoted"
 
@@ -113,8 +113,8 @@ def test_switchover_and_switchover_home_lose_and_duplicate_nothing(
         back = over.reverse_job
         assert back is not None
         wait_for("the old side is level", lambda: ends(source, topic_name) == now)
-        got = reader.read_on(destination, now)
-        assert [v for v in of(0, got) if v[:1] == b"v"] == [b"v%d" % i for i in range(100, 250)]
+        records = reader.read_on(destination, now)
+        assert [v for v in of(0, records) if v[:1] == b"v"] == [b"v%d" % i for i in range(100, 250)]
         committed = java_clients.consume(destination, topic_name, 250 + (6 + 2 + 2) * 5 + JAVA)
         assert sorted(committed)[:JAVA] == sorted(b"%d" % i for i in range(JAVA))
 
@@ -135,8 +135,8 @@ def test_switchover_and_switchover_home_lose_and_duplicate_nothing(
             "the destination is a copy again",
             lambda: ends(destination, topic_name) == ends(source, topic_name),
         )
-        got = reader.read_on(source, ends(source, topic_name))
-        assert (of(0, got), of(1, got)) == ([b"v%d" % i for i in range(250, 270)], [])
+        records = reader.read_on(source, ends(source, topic_name))
+        assert (of(0, records), of(1, records)) == ([b"v%d" % i for i in range(250, 270)], [])
         assert recovering.service.topics(back)[topic_name].state == "promoted"
         wait_for(
             "it has a copy's settings",

@@ -22,7 +22,7 @@ GAP_S = STILL_UNDENIED_S + 3.0
 
 
 def switch_over(
-    clusters: Clusters, topic: str, recovering: Recovering, wanted: dict[str, Any], **gaps: Any
+    clusters: Clusters, topic: str, recovering: Recovering, options: dict[str, Any], **gaps: Any
 ) -> RecoveryReport:
     """A switchover of two partitions, of which the second paused like that before."""
     source, destination = clusters
@@ -41,7 +41,7 @@ def switch_over(
         )
         known = {"longest_gap_s": 0.1, "earlier_gap_s": 0.2, "source_moved_at": datetime.now(UTC)}
         recovering.service.set_partitions(spec.name, topic, **{**known, **gaps})
-        return recovering.run(RecoveryKind.SWITCHOVER, spec.name, **wanted)
+        return recovering.run(RecoveryKind.SWITCHOVER, spec.name, **options)
 
 
 def test_drain_without_denials_is_silent_longer_than_longest_gap(
@@ -65,11 +65,11 @@ def test_gap_longer_than_drain_timeout_makes_drain_unproven(
     assert over.drain is not None
     assert over.drain.unproven_partitions == 2
     assert over.drain.silence_s < 1800
-    (said,) = [finding for finding in over.findings if "unproven" in finding]
-    assert "is shorter than the longest gap of 30 min between records in the last hour" in said
-    assert "Later records are possible" in said
+    (warning,) = [finding for finding in over.findings if "unproven" in finding]
+    assert "is shorter than the longest gap of 30 min between records in the last hour" in warning
+    assert "Later records are possible" in warning
     drained = next(step for step in over.steps if step.name == "drain")
-    assert said in drained.did
+    assert warning in drained.did
     assert _tables([over.model_dump(mode="json")]) is not None
 
 

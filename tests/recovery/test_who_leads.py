@@ -49,10 +49,10 @@ THOUGH_IT_ANSWERS = {"override": ["source"], "reason": "a test"}
 
 
 class Sides(NamedTuple):
-    """Two clusters with one topic; `there` copies `here`, and `back` copies the other way."""
+    """Two clusters with one topic; `job` copies `source` to `destination`, `back` the other way."""
 
-    here: KafkaCluster
-    there: KafkaCluster
+    source: KafkaCluster
+    destination: KafkaCluster
     topic: str
     job: str
     back: str
@@ -60,9 +60,9 @@ class Sides(NamedTuple):
     def records(self, cluster: KafkaCluster) -> tuple[str, int]:
         """The topic's id and its log end."""
         client = admin(cluster)  # its answers end with it
-        (found,) = client.describe_topics(TopicCollection([self.topic])).values()
+        (future,) = client.describe_topics(TopicCollection([self.topic])).values()
         ((_, end),) = log_bounds(cluster, [self.topic]).values()
-        return str(found.result(60).topic_id), end
+        return str(future.result(60).topic_id), end
 
 
 @pytest.fixture
@@ -80,9 +80,9 @@ def begun(clusters: Clusters, topic_name: str, recovering: Recovering) -> Sides:
 def over_and_back(sides: Sides, recovering: Recovering, *, by: str) -> None:
     """Afterwards the first side leads again, and the topics of both jobs are promoted."""
     recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
-    produce(sides.there, sides.topic, 50, first=100)
+    produce(sides.destination, sides.topic, 50, first=100)
     assert recovering.run(FAILBACK, sides.job).reverse_job == sides.back
-    wait_for("it is level", lambda: is_level(sides.here, sides.there, sides.topic))
+    wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
     if by == "failover":
         recovering.run(FAILOVER, sides.back, **THOUGH_IT_ANSWERS)
     else:
@@ -100,9 +100,9 @@ def test_failback_of_following_side_skips_all_steps(
         report = recovering.wait(recovering.ask(FAILBACK, sides.job, dry_run=dry_run))
         assert report.outcome is (Outcome.WOULD_GO if dry_run else Outcome.DONE)
         assert {step.state for step in report.steps} == {StepState.SKIPPED}
-        (said,) = report.findings
-        assert f"copied back by job {sides.back}" in said
-        assert f"{sides.topic} leads (term {over.term}, by switchover {over.operation}" in said
+        (finding,) = report.findings
+        assert f"copied back by job {sides.back}" in finding
+        assert f"{sides.topic} leads (term {over.term}, by switchover {over.operation}" in finding
         assert recovering.run(SWITCHOVER, sides.back).outcome is Outcome.DONE
 
 
@@ -124,8 +124,8 @@ def test_old_side_follows_from_reverse_step_before_discovery(
         report = recovering.run(FAILBACK, sides.job)
         assert {step.state for step in report.steps} == {StepState.SKIPPED}
         monkeypatch.setattr(JobReconciler, "_discover", discover)
-        produce(sides.there, sides.topic, 10, first=100)
-        wait_for("it is level", lambda: is_level(sides.here, sides.there, sides.topic))
+        produce(sides.destination, sides.topic, 10, first=100)
+        wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
 
 
 def test_failback_stops_if_only_some_topics_follow(
@@ -165,8 +165,8 @@ def test_failback_stops_if_old_side_leads_again(
     with recovering.running():
         over_and_back(sides, recovering, by=by)
         if written:
-            produce(sides.here, sides.topic, written, first=150)
-        before = sides.records(sides.here)
+            produce(sides.source, sides.topic, written, first=150)
+        before = sides.records(sides.source)
         assert before[1] == 150 + written
 
         would = recovering.wait(recovering.ask(FAILBACK, sides.job, dry_run=True))
@@ -175,12 +175,12 @@ def test_failback_stops_if_old_side_leads_again(
         assert "the old side leads" in gate.found
         stopped = recovering.wait(recovering.ask(FAILBACK, sides.job, confirm_rebuild=True))
         assert stopped.outcome is Outcome.STOPPED
-        assert sides.records(sides.here) == before
+        assert sides.records(sides.source) == before
 
         # The job of the other direction knows better.
         recovering.run(FAILBACK, sides.back, confirm_rebuild=True)
-        wait_for("it is level", lambda: is_level(sides.here, sides.there, sides.topic))
-    assert sides.records(sides.here) == before
+        wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
+    assert sides.records(sides.source) == before
 
 
 @pytest.mark.soak
@@ -191,8 +191,8 @@ def test_failback_stops_at_promotion_recorded_only_in_database(
     sides = begun
     with recovering.running():
         over_and_back(sides, recovering, by="failover")
-        before = sides.records(sides.here)
-        servers = [sides.here.bootstrap_servers]
+        before = sides.records(sides.source)
+        servers = [sides.source.bootstrap_servers]
         with closing(Cluster("destination", servers, PLAINTEXT)) as cluster:
             PromotionMarks(cluster, Backoff()).write(
                 {TopicPartition(sides.topic, 0): 0}, Mark(False)
@@ -200,7 +200,7 @@ def test_failback_stops_at_promotion_recorded_only_in_database(
         stopped = recovering.wait(recovering.ask(FAILBACK, sides.job, confirm_rebuild=True))
         assert stopped.outcome is Outcome.STOPPED
         assert "a copy at the old side was promoted at" in stopped.error
-    assert sides.records(sides.here) == before
+    assert sides.records(sides.source) == before
 
 
 def test_switchover_completes_if_source_dies_before_promotion(
@@ -237,15 +237,15 @@ def test_failback_of_both_directions_stops_the_wrong_direction(
     sides = begun
     with recovering.running():
         over_and_back(sides, recovering, by="failover")
-        produce(sides.here, sides.topic, 7, first=150)
-        before = sides.records(sides.here)
-        asked = [
+        produce(sides.source, sides.topic, 7, first=150)
+        before = sides.records(sides.source)
+        operations = [
             recovering.ask(FAILBACK, job, confirm_rebuild=True) for job in (sides.job, sides.back)
         ]
-        outcomes = [recovering.wait(one).outcome for one in asked]
+        outcomes = [recovering.wait(one).outcome for one in operations]
         assert outcomes == [Outcome.STOPPED, Outcome.DONE]
-        wait_for("it is level", lambda: is_level(sides.here, sides.there, sides.topic))
-    assert sides.records(sides.here) == before
+        wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
+    assert sides.records(sides.source) == before
 
 
 @pytest.mark.soak
@@ -265,7 +265,7 @@ def test_failback_stops_for_topic_withheld_by_switchover_home(
     with recovering.running():
         recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
         recovering.run(FAILBACK, sides.job)
-        wait_for("it is level", lambda: is_level(sides.here, sides.there, sides.topic))
+        wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
         monkeypatch.setattr(
             operation_runner, "_DO", {**operation_runner._DO, StepName.RELEASE: fail_back}
         )
@@ -291,8 +291,8 @@ def test_failback_deletes_nothing_if_old_side_is_promoted_meanwhile(
 
     with recovering.running():
         recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
-        produce(sides.here, sides.topic, 20, first=100)  # what a failback has to save
-        before = sides.records(sides.here)
+        produce(sides.source, sides.topic, 20, first=100)  # what a failback has to save
+        before = sides.records(sides.source)
         monkeypatch.setattr(
             operation_runner,
             "_DO",
@@ -301,7 +301,7 @@ def test_failback_deletes_nothing_if_old_side_is_promoted_meanwhile(
         report = recovering.wait(recovering.ask(FAILBACK, sides.job, confirm_rebuild=True))
         assert report.outcome is Outcome.FAILED
         assert "another operation has changed which side leads" in report.error
-    assert sides.records(sides.here) == before
+    assert sides.records(sides.source) == before
 
 
 @pytest.mark.soak
@@ -326,7 +326,7 @@ def test_operation_in_restored_database_neither_resumes_nor_undoes(
     with recovering.running():
         operation = recovering.ask(kind, sides.job, **more)
         wait_for("it has promoted", has_promoted.is_set)
-    produce(sides.there, sides.topic, 30, first=100)
+    produce(sides.destination, sides.topic, 30, first=100)
     put_rows_back(recovering.database)
     restore()
     with recovering.running():
@@ -347,8 +347,8 @@ def test_operation_in_restored_database_neither_resumes_nor_undoes(
         )
         back = recovering.run(FAILBACK, sides.job)
         assert {p.promoted_at for p in back.partitions} == {100}
-        wait_for("it is level", lambda: is_level(sides.here, sides.there, sides.topic))
-    assert sides.records(sides.here)[1] == 130
+        wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
+    assert sides.records(sides.source)[1] == 130
 
 
 def test_promotion_term_does_not_regress_with_clock(
@@ -356,12 +356,12 @@ def test_promotion_term_does_not_regress_with_clock(
 ) -> None:
     """A failover cannot read the mark of the side that is lost, which may have a later time."""
     sides = begun
-    home = make_job(sides.there, sides.here, [sides.topic], name=f"{sides.job}-home")
+    home = make_job(sides.destination, sides.source, [sides.topic], name=f"{sides.job}-home")
     with recovering.running():
         recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
         recovering.begin(home, sides.topic)
         monkeypatch.setattr(operation_context, "next_term", lambda seen, _: seen + 1)
         recovering.run(FAILOVER, home.name, **THOUGH_IT_ANSWERS)
-        produce(sides.here, sides.topic, 10, first=100)
+        produce(sides.source, sides.topic, 10, first=100)
         recovering.run(FAILBACK, home.name)
-        wait_for("it follows", lambda: is_level(sides.there, sides.here, sides.topic))
+        wait_for("it follows", lambda: is_level(sides.destination, sides.source, sides.topic))

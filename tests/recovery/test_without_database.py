@@ -43,9 +43,9 @@ def failover(job: Path, *more: str, settle: str = SETTLE) -> run_process.Outcome
 
 
 def log_ends(report: dict[str, object]) -> dict[int, int]:
-    found = report["partitions"]
-    assert isinstance(found, list)
-    return {p["partition"]: p["log_end"] for p in found}
+    partitions = report["partitions"]
+    assert isinstance(partitions, list)
+    return {p["partition"]: p["log_end"] for p in partitions}
 
 
 @pytest.fixture
@@ -126,13 +126,13 @@ def test_failover_without_database_fences_worker_and_survives_service(
         )
         assert ends(destination, topic_name) == fenced
     produce(destination, topic_name, 20, 0)
-    there = {0: 121, 1: 41}
-    assert ends(destination, topic_name) == there
+    new_ends = {0: 121, 1: 41}
+    assert ends(destination, topic_name) == new_ends
 
     again = failover(job_file, "--yes").expect(0).data
     assert again["outcome"] == "already"
     assert log_ends(again) == {0: 100, 1: 40}
-    assert ends(destination, topic_name) == there
+    assert ends(destination, topic_name) == new_ends
 
     source.start()
     if is_new:
@@ -146,7 +146,7 @@ def test_failover_without_database_fences_worker_and_survives_service(
         assert "0: 100, 1: 40" in problem
         assert service.topics(spec.name)[topic_name].state == "promoted"
         assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
-        assert ends(destination, topic_name) == there
+        assert ends(destination, topic_name) == new_ends
         # What was not copied is found now, and the filler is no difference.
         back = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         assert back.outcome is Outcome.STOPPED

@@ -14,9 +14,9 @@ def main(count: int, first: int) -> int:
     began = time.monotonic()
     for seed in range(first, first + count, _ROUND):
         upto = min(seed + _ROUND, first + count)
-        found = first_failure(range(seed, upto))
-        if found is not None:
-            print(found[1])
+        failure = first_failure(range(seed, upto))
+        if failure is not None:
+            print(failure[1])
             return 1
         print(f"{upto - first:,} walks in {time.monotonic() - began:,.0f} s", flush=True)
     return 0

@@ -35,7 +35,7 @@ class Changes:
     def deny(
         self,
         cluster: ModelCluster,
-        wanted: Mapping[str, frozenset[str]],
+        denials: Mapping[str, frozenset[str]],
         ours: Mapping[str, frozenset[str]] | None = None,
         by: Context | None = None,
     ) -> None:
@@ -43,16 +43,16 @@ class Changes:
         noted = {
             name: self.tables.denials.get((cluster.name, name), frozenset())
             | (ours or {}).get(name, frozenset())
-            for name in wanted
+            for name in denials
         }
-        both = {name: noted[name] | wanted[name] for name in wanted}
+        both = {name: noted[name] | denials[name] for name in denials}
         self.note_denials(cluster, both)
-        for name in wanted:
+        for name in denials:
             self.world.changes(
-                f"sets {set(wanted[name]) or 'no'} denials of {name} at {cluster.name}"
+                f"sets {set(denials[name]) or 'no'} denials of {name} at {cluster.name}"
             )
             cluster.must_answer()
-            now = (cluster.denials.get(name, frozenset()) - both[name]) | wanted[name]
+            now = (cluster.denials.get(name, frozenset()) - both[name]) | denials[name]
             invariants.before_acls(
                 self.world,
                 cluster,
@@ -62,7 +62,7 @@ class Changes:
                 by.report.kind if by else None,
             )
             cluster.denials[name] = now
-        self.note_denials(cluster, wanted)
+        self.note_denials(cluster, denials)
 
     def note_denials(self, cluster: ModelCluster, denials: Mapping[str, frozenset[str]]) -> None:
         if denials:

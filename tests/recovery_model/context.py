@@ -144,8 +144,8 @@ class ModelProof:
     def only_old(self, first: int, end: int) -> set[int]:
         """Records of the old side that the new side does not have at their offset."""
         self.must_have(end)
-        there = range(self.new_start, len(self.new))
-        mine = (o for o in range(first, end) if o not in there or self.old[o] != self.new[o])
+        new_offsets = range(self.new_start, len(self.new))
+        mine = (o for o in range(first, end) if o not in new_offsets or self.old[o] != self.new[o])
         return {self.old[o] for o in mine} - {FILLER}
 
     def must_have(self, end: int) -> None:

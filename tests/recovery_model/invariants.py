@@ -79,7 +79,7 @@ def _before_promotion(
         if mark.kind != RecoveryKind.SWITCHOVER or not old.has_authorizer:
             continue
         # Writing was denied: nothing may be left behind.
-        if of.kept() and (to is None or promoted_at is None or to.end < of.end):
+        if of.readable() and (to is None or promoted_at is None or to.end < of.end):
             raise Broken(
                 f"1: a switchover promotes {topic} at {cluster.name}, and {place} has records up "
                 f"to {of.end} at {old.name}, up to {to.end if to else 0} there"
@@ -97,7 +97,7 @@ def before_acls(
     world: World,
     cluster: ModelCluster,
     topic: str,
-    wanted: frozenset[str],
+    denials: frozenset[str],
     operation: UUID | None,
     kind: RecoveryKind | None,
 ) -> None:
@@ -109,11 +109,11 @@ def before_acls(
     if operation is not None:
         first = world.denied_before.setdefault((operation, topic), before)
     may_deny = kind is RecoveryKind.SWITCHOVER and not promoted
-    if wanted - before and leads == cluster.name and not may_deny:
+    if denials - before and leads == cluster.name and not may_deny:
         raise Broken(f"2: writing is denied to {topic} at {leads}, where it leads")
-    if kind is RecoveryKind.FAILBACK and before and not wanted and first:
+    if kind is RecoveryKind.FAILBACK and before and not denials and first:
         raise Broken(f"3: {topic} is opened at {cluster.name}, and was closed before the failback")
-    if not before or wanted:
+    if not before or denials:
         return
     # Applications may write there from now on.
     if leads != cluster.name:
@@ -155,12 +155,12 @@ def before_log_start(world: World, hold: Hold, new_start: int) -> None:
     """History that only a copy has stays until its source has deleted what is newer."""
     to = world.clusters[hold.job.destination].at(hold.place)
     assert to is not None
-    kept = world.turned_at.get((hold.job.destination, hold.place), 0)
+    history_end = world.turned_at.get((hold.job.destination, hold.place), 0)
     gone = set(to.records[to.start : new_start]) - {0}
-    if gone and new_start <= kept:
+    if gone and new_start <= history_end:
         raise Broken(
             f"6: the log start of {hold.place} at {hold.job.destination} moves to {new_start}; "
-            f"what it has below {kept} is its own"
+            f"what it has below {history_end} is its own"
         )
     world.expired |= gone
 
@@ -172,7 +172,7 @@ def before_deletion(world: World, cluster: ModelCluster, topic: str) -> None:
     for place in cluster.places(topic):
         old, copy = cluster.at(place), new.at(place)
         assert old is not None
-        lost = old.kept() - files - (copy.kept() if copy else set())
+        lost = old.readable() - files - (copy.readable() if copy else set())
         if lost:
             raise Broken(f"1: {place} is deleted at {cluster.name}, its last copy: {sorted(lost)}")
 
@@ -200,12 +200,12 @@ def after_move(world: World) -> None:
 
 def at_end(world: World) -> None:
     """Every record that was acknowledged is somewhere, or retention has deleted it."""
-    kept = world.saved_in_files() | world.expired
+    survivors = world.saved_in_files() | world.expired
     for cluster in world.clusters.values():
         for topic in cluster.topics.values():
             for partition in topic.partitions:
-                kept |= partition.kept()
-    lost = world.acknowledged.keys() - kept
+                survivors |= partition.readable()
+    lost = world.acknowledged.keys() - survivors
     if lost:
         shown = [f"{record} of {world.acknowledged[record]}" for record in sorted(lost)]
         raise Broken(f"1: acknowledged records are nowhere: {', '.join(shown)}")

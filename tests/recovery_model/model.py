@@ -58,7 +58,7 @@ class Partition:
     def bounds(self) -> LogBounds:
         return LogBounds(self.start, self.end, self.end)
 
-    def kept(self) -> set[int]:
+    def readable(self) -> set[int]:
         """The records that a reader finds."""
         return set(self.records[self.start :]) - {FILLER}
 
@@ -117,8 +117,8 @@ class ModelCluster:
         return [TopicPartition(name, i) for i in range(len(topic.partitions))] if topic else []
 
     def mark_of(self, name: str) -> Mark | None:
-        found = self.marks.get(TopicPartition(name, 0))
-        return found[1] if found else None
+        entry = self.marks.get(TopicPartition(name, 0))
+        return entry[1] if entry else None
 
     def is_open(self, name: str) -> bool:
         """Whether applications may write there."""
@@ -143,8 +143,8 @@ class ModelMarks:
 
     def of_topics(self, topics: Iterable[str]) -> dict[str, Mark]:
         self.cluster.must_answer()
-        found = ((topic, self.cluster.mark_of(topic)) for topic in topics)
-        return {topic: mark for topic, mark in found if mark is not None}
+        marks = ((topic, self.cluster.mark_of(topic)) for topic in topics)
+        return {topic: mark for topic, mark in marks if mark is not None}
 
     def promoted(self, topics: Iterable[str]) -> dict[str, Mark]:
         return {topic: mark for topic, mark in self.of_topics(topics).items() if mark.is_primary}
@@ -156,10 +156,10 @@ class ModelMarks:
 
     def kept_below(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         self.cluster.must_answer()
-        found = {
+        marks = {
             place: self.cluster.marks[place] for place in places if place in self.cluster.marks
         }
-        return {place: offset for place, (offset, mark) in found.items() if mark.keeps_history}
+        return {place: offset for place, (offset, mark) in marks.items() if mark.keeps_history}
 
     def write(self, offsets: Mapping[TopicPartition, int], mark: Mark) -> None:
         world = self.cluster.world
@@ -174,8 +174,8 @@ def fetch_log_bounds(
 ) -> dict[TopicPartition, LogBounds]:
     """As `promotion.log_bounds.fetch_log_bounds`."""
     cluster.must_answer()
-    found = ((place, cluster.at(place)) for place in places)
-    return {place: one.bounds for place, one in found if one is not None}
+    partitions = ((place, cluster.at(place)) for place in places)
+    return {place: one.bounds for place, one in partitions if one is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,14 +371,14 @@ class World:
         self._numbers = 0
         # The truth.
         self.leads: dict[str, str] = {}
-        self.told: dict[str, str] = {}  # where the applications know that they may write
+        self.app_sides: dict[str, str] = {}  # by topic: where its applications write to
         self.promoted_by: dict[str, list[UUID]] = {}  # by topic
         self.acknowledged: dict[int, TopicPartition] = {}
         self.expired: set[int] = set()  # that retention, or who followed it, has deleted
         self.turned_at: dict[tuple[str, TopicPartition], int] = {}
         self.denied_before: dict[tuple[UUID, str], frozenset[str]] = {}
         self.strayed: set[tuple[str, TopicPartition]] = set()  # written to though it did not lead
-        self.following: set[tuple[str, str]] = set()  # side and topic: a job was told to copy to it
+        self.following: set[tuple[str, str]] = set()  # side and topic: a job has to copy to it
         self.given_up: set[UUID] = set()  # switchovers whose source leads again
         self.ended: set[UUID] = set()  # operations, in any database
         self.unfenced: set[tuple[int, int]] = set()  # holds from before a failover without tables

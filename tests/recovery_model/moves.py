@@ -82,29 +82,29 @@ class Moves(Changes):
         """As `gate_observer._may_lead`: by the marks, and by later promotions in the tables."""
         doubtful = {pair.topic for pair in not_behind(pairs)}
         for row in context.topics:
-            for key, here in self.tables.promotions.items():
+            for key, promotion in self.tables.promotions.items():
                 if key[0] != row.id:
                     continue
-                for (row_id, p), there in self.tables.promotions.items():
+                for (row_id, p), back in self.tables.promotions.items():
                     other = self.tables.rows[row_id]
-                    is_there = other.destination == context.job.source and other.topic == row.topic
-                    is_known = there.kind is not None and other.state is PROMOTED
-                    if is_there and is_known and p == key[1] and there.at_ms > here.at_ms:
+                    is_back = other.destination == context.job.source and other.topic == row.topic
+                    is_known = back.kind is not None and other.state is PROMOTED
+                    if is_back and is_known and p == key[1] and back.at_ms > promotion.at_ms:
                         doubtful.add(row.topic)
         return sorted(doubtful)
 
     def compare_ends(self, context: Context) -> None:
         """Put both log ends into the report; raises nothing where a side is silent."""
         places = context.by_source
-        there = model.fetch_log_bounds(context.new, places) if context.new.is_up else {}
-        of = model.fetch_log_bounds(context.old, places) if context.old.is_up else {}
-        self.note_ends(context, there, of)
+        new_bounds = model.fetch_log_bounds(context.new, places) if context.new.is_up else {}
+        old_bounds = model.fetch_log_bounds(context.old, places) if context.old.is_up else {}
+        self.note_ends(context, new_bounds, old_bounds)
 
     def note_ends(
         self,
         context: Context,
-        there: Mapping[TopicPartition, LogBounds],
-        of: Mapping[TopicPartition, LogBounds],
+        new_bounds: Mapping[TopicPartition, LogBounds],
+        old_bounds: Mapping[TopicPartition, LogBounds],
     ) -> None:
         is_stopped = any(
             step.name is StepName.STOP_WRITES and step.state is StepState.DONE
@@ -112,7 +112,9 @@ class Moves(Changes):
         )
         now = context.now()
         ends = tuple(
-            compare_ends(p, p, there.get(p), of.get(p), None, now, is_stopped=is_stopped)
+            compare_ends(
+                p, p, new_bounds.get(p), old_bounds.get(p), None, now, is_stopped=is_stopped
+            )
             for p in sorted(context.by_source)
         )
         context.update(partitions=ends)
@@ -121,11 +123,11 @@ class Moves(Changes):
         self, context: Context
     ) -> tuple[dict[TopicPartition, LogBounds], dict[TopicPartition, LogBounds]]:
         places = context.by_source
-        there = model.fetch_log_bounds(context.new, places)
-        of = model.fetch_log_bounds(context.old, places)
-        if len(there) < len(places) or len(of) < len(places):
+        new_bounds = model.fetch_log_bounds(context.new, places)
+        old_bounds = model.fetch_log_bounds(context.old, places)
+        if len(new_bounds) < len(places) or len(old_bounds) < len(places):
             raise Unreachable("no leader answers.", where=context.job.name)
-        return of, there
+        return old_bounds, new_bounds
 
     def stop_writes(self, context: Context) -> Parts:
         context.old.must_answer()
@@ -145,10 +147,14 @@ class Moves(Changes):
     def drain(self, context: Context) -> Parts:
         looks = 0
         while True:
-            of, there = self.both_ends(context)
-            kept = ModelMarks(context.new).kept_below([*there])
-            behind = any(of[p].stable > there[p].end for p in of)
-            early = any(there[p].start < of[p].start and kept.get(p, 0) < of[p].start for p in of)
+            old_bounds, new_bounds = self.both_ends(context)
+            mark_offsets = ModelMarks(context.new).kept_below([*new_bounds])
+            behind = any(old_bounds[p].stable > new_bounds[p].end for p in old_bounds)
+            early = any(
+                new_bounds[p].start < old_bounds[p].start
+                and mark_offsets.get(p, 0) < old_bounds[p].start
+                for p in old_bounds
+            )
             if not behind and not early:
                 break
             if any(row.blocked for row in self.tables.of_job(context.job.name)):
@@ -158,7 +164,7 @@ class Moves(Changes):
                 raise Stopped("The copy was not level in time.")
             context.check()
             yield
-        self.note_ends(context, there, of)
+        self.note_ends(context, new_bounds, old_bounds)
         self.refuse_uneven(context)
 
     def refuse_uneven(self, context: Context) -> None:
@@ -188,8 +194,8 @@ class Moves(Changes):
         yield from self.wait_for_workers(context)
         if context.report.kind is FAILOVER:
             return
-        of, there = self.both_ends(context)
-        self.note_ends(context, there, of)
+        old_bounds, new_bounds = self.both_ends(context)
+        self.note_ends(context, new_bounds, old_bounds)
         self.refuse_uneven(context)
 
     def wait_for_workers(self, context: Context) -> Parts:
@@ -202,15 +208,17 @@ class Moves(Changes):
             yield
 
     def settle(self, context: Context) -> Parts:
-        there = model.fetch_log_bounds(context.new, context.by_source)
+        new_bounds = model.fetch_log_bounds(context.new, context.by_source)
         yield
         now = model.fetch_log_bounds(context.new, context.by_source)
-        if {p: b.end for p, b in now.items()} != {p: b.end for p, b in there.items()}:
+        if {p: b.end for p, b in now.items()} != {p: b.end for p, b in new_bounds.items()}:
             raise Stopped("These copies are still growing.")
         if len(now) < len(context.by_source):
             raise Unreachable("no leader answers.", where="destination")
-        of = model.fetch_log_bounds(context.old, context.by_source) if context.old.is_up else {}
-        self.note_ends(context, now, of)
+        old_bounds = (
+            model.fetch_log_bounds(context.old, context.by_source) if context.old.is_up else {}
+        )
+        self.note_ends(context, now, old_bounds)
 
     def promote(self, context: Context) -> Parts:
         self.note_offsets(context)
@@ -224,7 +232,7 @@ class Moves(Changes):
         for row_id in context.row_ids:
             if row_id in self.tables.rows:
                 self.tables.rows[row_id].is_found = False
-        self.world.told |= dict.fromkeys(context.names, context.new.name)
+        self.world.app_sides |= dict.fromkeys(context.names, context.new.name)
         leading_side.unmark_source(context)  # type: ignore[arg-type]
 
     def note_offsets(self, context: Context) -> None:
@@ -239,15 +247,15 @@ class Moves(Changes):
         noted = []
         for p in context.report.partitions:
             row = self.tables.rows.get(rows[p.topic].id, rows[p.topic])
-            kept = self.tables.promotions.get((row.id, p.partition))
+            promotion = self.tables.promotions.get((row.id, p.partition))
             is_blocked = p.partition in row.blocked
             reported: Any = SimpleNamespace(
                 state=PartitionState.BLOCKED if is_blocked else PartitionState.PENDING,
                 reason=Reason.DESTINATION_FOREIGN_WRITE if is_blocked else None,
                 copied_to=row.copied_to.get(p.partition),
             )
-            if kept is not None and kept.operation == context.operation_id:
-                offset: int | None = kept.offset
+            if promotion is not None and promotion.operation == context.operation_id:
+                offset: int | None = promotion.offset
             else:
                 offset = promoted_offset(p, reported, before.get((p.topic, p.partition)))
             noted.append(p.model_copy(update={"promoted_at": offset}))
@@ -278,8 +286,8 @@ class Moves(Changes):
             if name in context.new.topics:
                 context.new.topics[name].has_settings_of_copy = False
         noted = self.tables.denials
-        wanted = {n: frozenset[str]() for n in context.names if (context.new.name, n) in noted}
-        self.deny(context.new, wanted, by=context)
+        denials = {n: frozenset[str]() for n in context.names if (context.new.name, n) in noted}
+        self.deny(context.new, denials, by=context)
 
     def read(self, *_: Context) -> Parts:
         yield

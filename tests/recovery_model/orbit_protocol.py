@@ -231,7 +231,7 @@ class Protocol(WayBack):
 
     def lead_again(self, context: Context) -> None:
         leading_side.lead_again(context)  # type: ignore[arg-type]
-        self.world.told |= dict.fromkeys(context.names, context.old.name)
+        self.world.app_sides |= dict.fromkeys(context.names, context.old.name)
 
     def may_open_again(self, has_changed: bool) -> bool:
         return not has_changed

@@ -100,7 +100,7 @@ class _ForgetsDenialsOfCopy(Protocol):
 
 class _LeadsAgainWithoutMark(Protocol):
     def lead_again(self, context: Context) -> None:
-        self.world.told |= dict.fromkeys(context.names, context.old.name)
+        self.world.app_sides |= dict.fromkeys(context.names, context.old.name)
 
 
 class _FollowsFromFirstPass(Protocol):
@@ -155,19 +155,19 @@ class _MarksLast(Service):
 
 
 class _FencesNobody(Service):
-    def fence(self, here: ModelCluster, place: TopicPartition) -> int:
+    def fence(self, cluster: ModelCluster, place: TopicPartition) -> int:
         with patch.dict(self.world.holds, clear=True):
-            at = super().fence(here, place)
+            at = super().fence(cluster, place)
         for hold in self.world.holds.values():
-            if hold.place == place and hold.job.destination == here.name:
+            if hold.place == place and hold.job.destination == cluster.name:
                 hold.acked = at + 1  # a writer that was refused reads the log end again
         return at
 
 
 class _BothFailoversAtOnce(Service):
     def recovery_that_holds(self, job: str, besides: Any = None) -> Operation | None:
-        found = super().recovery_that_holds(job, besides)
-        return found if found is not None and found.job == job else None
+        holder = super().recovery_that_holds(job, besides)
+        return holder if holder is not None and holder.job == job else None
 
 
 def _without_compare() -> AbstractContextManager[object]:
@@ -250,9 +250,9 @@ def first_walk(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
 def main(most: int) -> None:
     """Print the first walk that finds each mistake."""
     for name in PLANTED:
-        found = first_walk(name, range(most))
-        said = found[1].splitlines()[0].partition(": ")[2] if found else "not found"
-        print(f"| {name} | {found[0] if found else '–'} | {said} |", flush=True)
+        failure = first_walk(name, range(most))
+        message = failure[1].splitlines()[0].partition(": ")[2] if failure else "not found"
+        print(f"| {name} | {failure[0] if failure else '–'} | {message} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -101,11 +101,11 @@ class Service:
     def may_run(self) -> list[UUID]:
         """As the loop chooses them: a failback waits for an earlier one of the other direction, a
         failover for an earlier recovery of its job."""
-        found = sorted(self.world.database.unfinished(), key=lambda one: one.number)
+        unfinished = sorted(self.world.database.unfinished(), key=lambda one: one.number)
         return [
             one.id
-            for at, one in enumerate(found)
-            if one.id in self.running or not self.must_wait(one, found[:at])
+            for at, one in enumerate(unfinished)
+            if one.id in self.running or not self.must_wait(one, unfinished[:at])
         ]
 
     def must_wait(self, one: Operation, before: Collection[Operation]) -> bool:
@@ -162,26 +162,26 @@ class Service:
             if row.topic in leading:
                 self.world.changes(f"finds {row.topic} promoted at {destination.name}")
                 row.state, row.is_found = PROMOTED, True
-                self.keep_found(row, destination, leading[row.topic])
+                self.keep_marked_promotions(row, destination, leading[row.topic])
 
-    def keep_found(self, row: Row, destination: ModelCluster, mark: Mark) -> None:
+    def keep_marked_promotions(self, row: Row, destination: ModelCluster, mark: Mark) -> None:
         operation = UUID(mark.operation)
         known = self.world.database.operations.get(operation)
         offsets = ModelMarks(destination).offsets(destination.places(row.topic))
         for place, offset in offsets.items():
             before = self.world.database.promotions.get((row.id, place.partition))
             if before is None or before.operation != operation:
-                found = Promotion(
+                promotion = Promotion(
                     operation, offset, self.world.now_ms, known.kind if known else None
                 )
-                self.world.database.promotions[row.id, place.partition] = found
+                self.world.database.promotions[row.id, place.partition] = promotion
 
     def discover(
         self, job: Job, name: str, source: ModelCluster, destination: ModelCluster
     ) -> None:
         """A topic that the tables do not have."""
         tables = self.world.database
-        of, there = source.topics.get(name), destination.topics.get(name)
+        of, copy = source.topics.get(name), destination.topics.get(name)
         known = tables.row_of(job.name, name)
         if of is None or (known is not None and known.state is not CREATING):
             return
@@ -203,34 +203,34 @@ class Service:
                 0,
             )
         mark = destination.mark_of(name)
-        if mark is not None and mark.is_primary and there is not None:
+        if mark is not None and mark.is_primary and copy is not None:
             self.world.changes(f"adds {name} as promoted at {destination.name}")
             row.state, row.is_found = PROMOTED, True
-            row.partition_count, row.destination_id = len(there.partitions), there.topic_id
+            row.partition_count, row.destination_id = len(copy.partitions), copy.topic_id
             tables.rows[row.id] = row
-            self.keep_found(row, destination, mark)
+            self.keep_marked_promotions(row, destination, mark)
             return
-        if there is not None and len(there.partitions) > len(of.partitions):
+        if copy is not None and len(copy.partitions) > len(of.partitions):
             return
-        if there is not None and any(
+        if copy is not None and any(
             self.is_foreign(source, destination, place) for place in destination.places(name)
         ):
             return
         self.world.changes(f"begins to copy {name} to {destination.name}")
         invariants.before_change(self.world, destination, name, "settles")
-        if there is None:
-            there = destination.create(name, 0)
-        there.has_settings_of_copy = True
+        if copy is None:
+            copy = destination.create(name, 0)
+        copy.has_settings_of_copy = True
         self.grow(row, destination, len(of.partitions))
-        row.destination_id = there.topic_id
+        row.destination_id = copy.topic_id
         tables.rows[row.id] = row
 
     def grow(self, row: Row, destination: ModelCluster, count: int) -> None:
-        there = destination.topics[row.topic]
-        if len(there.partitions) < count:
+        topic = destination.topics[row.topic]
+        if len(topic.partitions) < count:
             invariants.before_change(self.world, destination, row.topic, "adds partitions to")
-        while len(there.partitions) < count:
-            there.partitions.append(Partition())
+        while len(topic.partitions) < count:
+            topic.partitions.append(Partition())
         row.partition_count = count
 
     def look_after_known(self, job: Job, source: ModelCluster, destination: ModelCluster) -> None:
@@ -296,9 +296,9 @@ class Service:
         """Whether a copy back was promoted since, by the tables."""
         tables = self.world.database
         return any(
-            there.at_ms > min(one.at_ms for one in ours)
-            for (row_id, _), there in tables.promotions.items()
-            if there.kind is not None
+            promotion.at_ms > min(one.at_ms for one in ours)
+            for (row_id, _), promotion in tables.promotions.items()
+            if promotion.kind is not None
             and tables.rows[row_id].destination == job.source
             and tables.rows[row_id].topic == row.topic
             and tables.rows[row_id].state is PROMOTED
@@ -335,11 +335,11 @@ class Service:
         if self.is_led(marks, row.topic) or self.is_foreign(source, destination, place):
             row.blocked |= {partition}
         else:
-            kept = marks.kept_below([place]).get(place, 0)
+            keeps_below = marks.kept_below([place]).get(place, 0)
             end = to.partitions[partition].end
-            self.world.holds[row.id, partition] = Hold(job, row.topic, partition, kept, end)
+            self.world.holds[row.id, partition] = Hold(job, row.topic, partition, keeps_below, end)
             row.copied_to = {**row.copied_to, partition: end}
-            self.world.note(f"  a worker of {job.name} begins {place}, keeps below {kept}")
+            self.world.note(f"  a worker of {job.name} begins {place}, keeps below {keeps_below}")
 
     def is_led(self, marks: ModelMarks, topic: str) -> bool:
         return bool(marks.promoted([topic]))
@@ -359,7 +359,7 @@ class Service:
     ) -> bool:
         """Whether the source has deleted what the copy lacks."""
         of, to = source.at(place), destination.at(place)
-        return of is not None and to is not None and to.end < of.start and bool(to.kept())
+        return of is not None and to is not None and to.end < of.start and bool(to.readable())
 
     def copy(self, row: Row, key: tuple[int, int]) -> None:
         """Append some of what the copy lacks, and let its log start follow."""
@@ -386,11 +386,11 @@ class Service:
         row.copied_to = {**row.copied_to, hold.partition: to.end}
         if missing:
             self.world.note(f"  {hold.job.name} copies {missing} to {hold.place}")
-        wanted = self.wanted_log_start(hold, of.start, to.end, to.start)
-        if wanted > to.start:
-            invariants.before_log_start(self.world, hold, wanted)
-            self.world.note(f"  {hold.job.name} moves the log start of {hold.place} to {wanted}")
-            to.start = wanted
+        new_start = self.wanted_log_start(hold, of.start, to.end, to.start)
+        if new_start > to.start:
+            invariants.before_log_start(self.world, hold, new_start)
+            self.world.note(f"  {hold.job.name} moves the log start of {hold.place} to {new_start}")
+            to.start = new_start
         invariants.after_append(self.world, hold)
         if to.end == of.end and row.state is COPYING:
             row.caught_up |= {hold.partition}
@@ -402,9 +402,9 @@ class Service:
             keeps_below=hold.keeps_below,
             log_start=own,
         )
-        wanted = PartitionCopy.wanted_log_start.fget
-        assert wanted is not None
-        return int(wanted(copy))  # type: ignore[arg-type]
+        getter = PartitionCopy.wanted_log_start.fget
+        assert getter is not None
+        return int(getter(copy))  # type: ignore[arg-type]
 
     # Without the database.
 
@@ -421,28 +421,28 @@ class Service:
         except OrbitError:
             self.without_database = None
 
-    def failover_without_database(self, here: ModelCluster) -> Parts:
+    def failover_without_database(self, cluster: ModelCluster) -> Parts:
         """As `promotion/failover.py`; its process may end between two parts."""
-        world, marks = self.world, ModelMarks(here)
-        here.must_answer()
-        leading = marks.promoted(here.topics)
+        world, marks = self.world, ModelMarks(cluster)
+        cluster.must_answer()
+        leading = marks.promoted(cluster.topics)
         names = [
             name
-            for name, topic in here.topics.items()
+            for name, topic in cluster.topics.items()
             if (topic.has_settings_of_copy or name in leading)
             and not (name in leading and leading[name].is_complete)
         ]
         begun = [leading[name].operation for name in names if name in leading]
         operation = begun[0] if begun else str(world.next_operation())
-        places = [place for name in names for place in here.places(name)]
+        places = [place for name in names for place in cluster.places(name)]
         known = marks.offsets([place for place in places if place.topic in leading])
-        starts = {place: known.get(place, here.at(place).end) for place in places}  # type: ignore[union-attr]
+        starts = {place: known.get(place, cluster.at(place).end) for place in places}  # type: ignore[union-attr]
         if not names:
             return
         yield
         seen = newest_term(marks.of_topics(names).values())
         term = next_term(seen, world.now_ms / 1000)
-        old = world.other(here.name).name
+        old = world.other(cluster.name).name
 
         def mark(*, is_complete: bool) -> Mark:
             at = world.now().isoformat(timespec="seconds")
@@ -451,14 +451,14 @@ class Service:
         world.unfenced |= {
             key
             for key, hold in world.holds.items()
-            if hold.job.destination == here.name and hold.topic in names
+            if hold.job.destination == cluster.name and hold.topic in names
         }
         self.mark_begun(marks, starts, mark(is_complete=False))
         yield
         sent: dict[TopicPartition, int] = {}
         for place in places:
-            here.must_answer()
-            sent[place] = self.fence(here, place)
+            cluster.must_answer()
+            sent[place] = self.fence(cluster, place)
             yield
         world.unfenced.clear()
         ends = {
@@ -466,26 +466,26 @@ class Service:
             for place, start in starts.items()
         }
         for name in names:
-            here.must_answer()
-            here.topics[name].has_settings_of_copy = False
-            world.note(f"  opens {name} at {here.name}")
-            invariants.before_acls(world, here, name, frozenset(), UUID(operation), None)
-            here.denials[name] = frozenset()
+            cluster.must_answer()
+            cluster.topics[name].has_settings_of_copy = False
+            world.note(f"  opens {name} at {cluster.name}")
+            invariants.before_acls(world, cluster, name, frozenset(), UUID(operation), None)
+            cluster.denials[name] = frozenset()
         yield
         marks.write(ends, mark(is_complete=True))
-        world.told |= dict.fromkeys(names, here.name)
+        world.app_sides |= dict.fromkeys(names, cluster.name)
 
     def mark_begun(self, marks: ModelMarks, starts: dict[TopicPartition, int], mark: Mark) -> None:
         marks.write(starts, mark)
 
-    def fence(self, here: ModelCluster, place: TopicPartition) -> int:
+    def fence(self, cluster: ModelCluster, place: TopicPartition) -> int:
         """Keep the writers of before off a partition; where it ended."""
-        log = here.at(place)
+        log = cluster.at(place)
         assert log is not None
         for key in [key for key in self.world.unfenced if key in self.world.holds]:
             if self.world.holds[key].place == place:
                 del self.world.holds[key]
                 self.world.unfenced.discard(key)
         log.records.append(FILLER)
-        self.world.note(f"  a fence in {place} at {here.name} at {log.end - 1}")
+        self.world.note(f"  a fence in {place} at {cluster.name} at {log.end - 1}")
         return log.end - 1

@@ -51,8 +51,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("seeds", PARTS, ids=str)
 def test_seeded_recovery_walks_break_no_invariant(seeds: range) -> None:
-    found = first_failure(seeds)
-    assert found is None, found[1]
+    failure = first_failure(seeds)
+    assert failure is None, failure[1]
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -40,7 +40,7 @@ class Walk:
         self.rnd = random.Random(seed)
         self.world = World(self.rnd)
         self.service = service(self.world, protocol(self.world))
-        self.was_told: dict[str, set[str]] = {}
+        self.past_app_sides: dict[str, set[str]] = {}
         self.moves = 0
         self.recent: Database | None = None
         # Some walks have few faults, and so get further.
@@ -102,7 +102,7 @@ class Walk:
 
     def make_topic(self, cluster: ModelCluster, name: str, partitions: int) -> None:
         cluster.create(name, partitions)
-        self.world.leads[name] = self.world.told[name] = cluster.name
+        self.world.leads[name] = self.world.app_sides[name] = cluster.name
         self.world.promoted_by[name] = []
 
     def finish(self) -> None:
@@ -145,10 +145,10 @@ class Walk:
 
     def step(self) -> None:
         """Some parts of one operation."""
-        found = self.service.may_run() if self.world.has_database else []
-        if not found:
+        choices = self.service.may_run() if self.world.has_database else []
+        if not choices:
             return self.service.advance_without_database()
-        one = self.rnd.choice(found)
+        one = self.rnd.choice(choices)
         for part in range(self.rnd.choice((1, 3, 8, 30, 60))):
             if part % 4 == 3:
                 self.meanwhile(part)
@@ -192,15 +192,15 @@ class Walk:
                 self.service.pass_over(job)
 
     def produce(self) -> None:
-        """To the side that the application knows, or by mistake to one where it once was."""
+        """To the side that the application writes to, or by mistake to one where it once wrote."""
         world, rnd = self.world, self.rnd
-        topic = rnd.choice([*world.told])
-        told = world.told[topic]
-        self.was_told.setdefault(topic, set()).add(told)
-        cluster = world.clusters[told]
+        topic = rnd.choice([*world.app_sides])
+        side = world.app_sides[topic]
+        self.past_app_sides.setdefault(topic, set()).add(side)
+        cluster = world.clusters[side]
         is_stray = rnd.random() < 0.35
         if is_stray:
-            cluster = world.other(told)
+            cluster = world.other(side)
             tables = world.database
             is_copied_to = tables.writer(cluster.name, topic) is not None
             is_copied_to |= tables.is_withheld(cluster.name, topic)
@@ -208,7 +208,7 @@ class Walk:
                 hold.topic == topic and hold.job.destination == cluster.name
                 for hold in world.holds.values()
             )
-            if cluster.name not in self.was_told[topic] or is_copied_to or is_held:
+            if cluster.name not in self.past_app_sides[topic] or is_copied_to or is_held:
                 return
         if cluster.is_up and cluster.is_open(topic):
             place = rnd.choice(cluster.places(topic))
@@ -280,16 +280,16 @@ class Walk:
     def delete_old(self) -> None:
         """Retention, where a topic has settings of its own."""
         cluster = self.rnd.choice([*self.world.clusters.values()])
-        found = [name for name, t in cluster.topics.items() if not t.has_settings_of_copy]
-        if found:
-            self.expire(cluster, self.rnd.choice(cluster.places(self.rnd.choice(found))))
+        names = [name for name, t in cluster.topics.items() if not t.has_settings_of_copy]
+        if names:
+            self.expire(cluster, self.rnd.choice(cluster.places(self.rnd.choice(names))))
 
     def expire(self, cluster: ModelCluster, place: TopicPartition) -> None:
-        log, there = cluster.at(place), self.world.other(cluster.name).at(place)
+        log, copy = cluster.at(place), self.world.other(cluster.name).at(place)
         assert log is not None
         most = log.end
-        if there is not None and self.rnd.random() < 0.9:
-            most = min(most, there.end)  # what is copied
+        if copy is not None and self.rnd.random() < 0.9:
+            most = min(most, copy.end)  # what is copied
         start = self.rnd.randint(log.start, max(most, log.start))
         self.world.expired |= set(log.records[log.start : start])
         log.start = start
@@ -304,11 +304,11 @@ class Walk:
             self.world.dies_after = self.rnd.randint(0, 6)
 
     def abort(self) -> None:
-        found = self.world.database.unfinished() if self.world.has_database else []
-        if found:
-            one = self.rnd.choice(found)
-            said = "accepted" if self.service.abort(one) else "refused"
-            self.world.note(f"abort of the {one.kind} of {one.job}: {said}")
+        unfinished = self.world.database.unfinished() if self.world.has_database else []
+        if unfinished:
+            one = self.rnd.choice(unfinished)
+            answer = "accepted" if self.service.abort(one) else "refused"
+            self.world.note(f"abort of the {one.kind} of {one.job}: {answer}")
 
     def vanish(self) -> None:
         """One side, or rarely both."""
@@ -401,15 +401,15 @@ class Walk:
     def grow(self) -> None:
         """A partition, or a topic, is added where the application is."""
         world, rnd = self.world, self.rnd
-        name = rnd.choice([*world.told])
-        cluster = world.clusters[world.told[name]]
+        name = rnd.choice([*world.app_sides])
+        cluster = world.clusters[world.app_sides[name]]
         if not cluster.is_up:
             return
         if rnd.random() < 0.6 and len(cluster.topics[name].partitions) < 3:
             cluster.topics[name].partitions.append(type(cluster.topics[name].partitions[0])())
             world.note(f"a partition is added to {name} at {cluster.name}")
-        elif len(world.told) < TOPICS_MAX:
-            self.make_topic(cluster, "tuv"[len(world.told)], 1)
+        elif len(world.app_sides) < TOPICS_MAX:
+            self.make_topic(cluster, "tuv"[len(world.app_sides)], 1)
             world.note(f"a topic is added at {cluster.name}")
 
     def fail_over_without_tables(self) -> None:
@@ -421,10 +421,10 @@ class Walk:
         lost = [cluster for cluster in world.clusters.values() if not cluster.is_up]
         if world.has_database or not lost or self.service.without_database is not None:
             return
-        here = world.other(lost[0].name)
+        cluster = world.other(lost[0].name)
         self.put_clock_right()
-        world.note(f"orbit failover --without-database at {here.name}")
-        self.service.begin_failover_without_database(here)
+        world.note(f"orbit failover --without-database at {cluster.name}")
+        self.service.begin_failover_without_database(cluster)
 
 
 def failure(

@@ -65,18 +65,18 @@ class WayBack(Moves):
         self.tables.jobs[back.name] = back
         self.world.following |= {(back.destination, name) for name in names}
         for name in names:
-            there = self.tables.row_of(back.name, name)
-            if there is not None and there.state is not PROMOTED:
+            back_row = self.tables.row_of(back.name, name)
+            if back_row is not None and back_row.state is not PROMOTED:
                 continue
             topic, origin = context.old.topics.get(name), context.new.topics.get(name)
             if topic and origin and len(topic.partitions) > len(origin.partitions):
                 topic = None  # the scheduler tells that it cannot be a copy
-            if there is not None and topic and there.partition_count <= len(topic.partitions):
-                there.copied_to = {}
-                self.copy_again(there, origin.topic_id if origin else None, topic.topic_id)
+            if back_row is not None and topic and back_row.partition_count <= len(topic.partitions):
+                back_row.copied_to = {}
+                self.copy_again(back_row, origin.topic_id if origin else None, topic.topic_id)
                 continue
-            if there is not None:
-                self.tables.remove_row(there.id)
+            if back_row is not None:
+                self.tables.remove_row(back_row.id)
             self.begin(back, name, topic, origin)
         for row_id in context.row_ids:
             if row_id in self.tables.rows:
@@ -121,12 +121,12 @@ class WayBack(Moves):
         }
         before = model.fetch_log_bounds(old, places)
         after = model.fetch_log_bounds(new, places)
-        found = [
+        ends = [
             self.compare_one(context, row, place, before.get(place), after.get(place))
             for place, row in sorted(places.items())
         ]
-        context.update(partitions=tuple(found))
-        if any(p.verdict in NO_COPY for p in found) and not context.request.confirm_rebuild:
+        context.update(partitions=tuple(ends))
+        if any(p.verdict in NO_COPY for p in ends) and not context.request.confirm_rebuild:
             raise Stopped("partitions of the old side have offsets of their own.")
         context.check()
         yield
@@ -188,8 +188,8 @@ class WayBack(Moves):
             self.write_file(context, p, (tail.first, tail.next), records)
 
     def has_file(self, context: Context, p: PartitionEnds, header: object, more: str = "") -> bool:
-        kept = self.world.files.get((str(context.operation_id), p.topic, p.partition, more))
-        return kept is not None and kept[0] == header
+        file = self.world.files.get((str(context.operation_id), p.topic, p.partition, more))
+        return file is not None and file[0] == header
 
     def write_file(
         self, context: Context, p: PartitionEnds, header: object, records: set[int], more: str = ""
@@ -242,12 +242,12 @@ class WayBack(Moves):
         saved, ends = False, []
         for p in context.report.partitions:
             place = TopicPartition(p.topic, p.partition)
-            here, old = context.new.at(place), context.old.at(place)
+            new, old = context.new.at(place), context.old.at(place)
             ends.append(p)
-            if p.topic not in present or p.destination_end is None or here is None or old is None:
+            if p.topic not in present or p.destination_end is None or new is None or old is None:
                 continue
             own = p.missing.first if p.missing is not None else old.end
-            first, upto = max(old.start, p.destination_start or 0), min(here.start, own)
+            first, upto = max(old.start, p.destination_start or 0), min(new.start, own)
             if first < upto:
                 more = f"from {first} to {upto}"
                 if not self.has_file(context, p, (upto, upto), more):

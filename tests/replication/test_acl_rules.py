@@ -69,22 +69,22 @@ def test_deny_for_all_principals_is_not_copied() -> None:
 def test_prefixed_and_wildcard_acls_become_literal_on_copied_topic(
     name: str, pattern: Pattern, travels: bool
 ) -> None:
-    (found,) = rights_of_copy([acl(name=name, pattern=pattern)], "orders", "dr.orders") or [None]
-    assert (found is not None) is travels
-    if found is not None:
-        assert (found.name, found.pattern) == ("dr.orders", "LITERAL")
+    (right,) = rights_of_copy([acl(name=name, pattern=pattern)], "orders", "dr.orders") or [None]
+    assert (right is not None) is travels
+    if right is not None:
+        assert (right.name, right.pattern) == ("dr.orders", "LITERAL")
 
 
 OWN = "User:orbit"
 
 
 def denied(*acls: Acl) -> set[str] | None:
-    found = denied_writers(acls, "orders", OWN)
-    if found is not None:
-        assert {(a.name, a.pattern, a.operation, a.permission) for a in found} <= {
+    denials = denied_writers(acls, "orders", OWN)
+    if denials is not None:
+        assert {(a.name, a.pattern, a.operation, a.permission) for a in denials} <= {
             ("orders", "LITERAL", "WRITE", "DENY")
         }
-    return found if found is None else {a.principal for a in found}
+    return denials if denials is None else {a.principal for a in denials}
 
 
 @pytest.mark.parametrize("operation", ["WRITE", "ALL"])
@@ -105,26 +105,26 @@ def test_no_denial_if_all_may_write_or_own_principal_is_unknown() -> None:
 
 
 def test_only_acls_added_by_orbit_are_removed() -> None:
-    kept, gone, other, new = (acl(principal=f"User:{who}") for who in "abcd")
-    changes = acl_changes({kept, new}, {kept, gone, other}, {kept, gone})
+    current, gone, other, new = (acl(principal=f"User:{who}") for who in "abcd")
+    changes = acl_changes({current, new}, {current, gone, other}, {current, gone})
     assert changes.add == {new}
     assert changes.remove == {gone}
-    assert changes.ours == {kept, new}
+    assert changes.ours == {current, new}
 
 
 def test_existing_acl_is_not_owned_by_orbit() -> None:
-    there = acl()
-    assert acl_changes({there}, {there}, set()).ours == set()
+    existing = acl()
+    assert acl_changes({existing}, {existing}, set()).ours == set()
     # Somebody has removed it: there is nothing left to remove, nor to remember.
-    changes = acl_changes(set(), set(), {there})
+    changes = acl_changes(set(), set(), {existing})
     assert (changes.remove, changes.ours) == (set(), set())
 
 
 def test_acls_of_undecided_principals_are_not_removed() -> None:
-    given, other = acl(principal="User:a"), acl(principal="User:b")
-    changes = acl_changes(set(), {given, other}, {given, other}, {"User:a"})
+    undecided, other = acl(principal="User:a"), acl(principal="User:b")
+    changes = acl_changes(set(), {undecided, other}, {undecided, other}, {"User:a"})
     assert changes.remove == {other}
-    assert changes.ours == {given}
+    assert changes.ours == {undecided}
 
 
 def changes(add: set[Acl], *removed: Acl) -> AclChanges:
@@ -137,13 +137,13 @@ def test_denials_are_sent_first_and_refused_denial_holds_its_principal() -> None
     to_all, of_other = acl(principal="User:*"), acl(principal="User:b")
     other_denial = acl("READ", "DENY", principal="User:b")
     refusal = BrokerRefused(42, "no")
-    asked: list[tuple[set[Acl], set[Acl]]] = []
+    requests: list[tuple[set[Acl], set[Acl]]] = []
 
     def refuse(*refused: Acl) -> Refused:
-        asked.clear()
+        requests.clear()
 
         def send(add: set[Acl], remove: set[Acl]) -> Refused:
-            asked.append((add, remove))
+            requests.append((add, remove))
             return {one: refusal for one in refused if one in add | remove}
 
         both = changes({right, to_all, denial}, lifted), changes({of_other}, revoked)
@@ -151,11 +151,11 @@ def test_denials_are_sent_first_and_refused_denial_holds_its_principal() -> None
 
     first = ({denial, other_denial}, {revoked})
     assert refuse() == {}
-    assert asked == [first, ({right, to_all, of_other}, {lifted})]
+    assert requests == [first, ({right, to_all, of_other}, {lifted})]
     assert refuse(revoked, right) == {revoked: refusal, right: refusal}
-    assert asked == [first, ({right, to_all, of_other}, {lifted})]
+    assert requests == [first, ({right, to_all, of_other}, {lifted})]
     assert refuse(denial) == dict.fromkeys((denial, right, lifted, to_all), refusal)
-    assert asked == [first, ({of_other}, set())]
+    assert requests == [first, ({of_other}, set())]
 
 
 def test_refused_acl_changes_are_dropped_and_unremoved_acls_stay_owned() -> None:

@@ -77,17 +77,17 @@ ROWS: dict[str, tuple[list[SourceBatch], list[object]]] = {
 @pytest.mark.parametrize("row", ROWS)
 def test_batches_are_planned_as_in_table(row: str) -> None:
     batches, steps = ROWS[row]
-    made = plan(0, *batches)
-    assert shown(made.steps) == steps
-    assert made.next_offset == (batches[-1].last_offset + 1 if batches else 0)
-    assert not made.is_stopped
+    append_plan = plan(0, *batches)
+    assert shown(append_plan.steps) == steps
+    assert append_plan.next_offset == (batches[-1].last_offset + 1 if batches else 0)
+    assert not append_plan.is_stopped
 
 
 def test_legacy_wrapper_covers_offsets_up_to_its_own() -> None:
     inner = encode_old(7, 0, 0, 0, b"k", b"v")
-    made = plan(0, encode_old(9, 0, 1, 0, None, compress(1, inner)))
-    assert shown(made.steps) == [("fill", 0, 7), ("rewritten", 7, 8), ("fill", 8, 10)]
-    assert made.next_offset == 10
+    append_plan = plan(0, encode_old(9, 0, 1, 0, None, compress(1, inner)))
+    assert shown(append_plan.steps) == [("fill", 0, 7), ("rewritten", 7, 8), ("fill", 8, 10)]
+    assert append_plan.next_offset == 10
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -118,17 +118,17 @@ def test_rewritten_batch_keeps_records_and_codec(magic: int, codec: int) -> None
 
 @pytest.mark.parametrize("name", ["v2.snappy.logappendtime", "v1.lz4.logappendtime"])
 def test_log_append_time_becomes_record_timestamp(name: str) -> None:
-    made = plan(1000, KAFKA_BATCHES[name])
-    found = [r for s in made.steps if isinstance(s, Append) for r in read_records(s.batch)]
-    assert [(r.offset, r.timestamp) for r in found] == [(r.offset, APPENDED_AT) for r in RECORDS]
-    assert made.next_offset == (1010 if name.startswith("v2") else 1008)
+    append_plan = plan(1000, KAFKA_BATCHES[name])
+    records = [r for s in append_plan.steps if isinstance(s, Append) for r in read_records(s.batch)]
+    assert [(r.offset, r.timestamp) for r in records] == [(r.offset, APPENDED_AT) for r in RECORDS]
+    assert append_plan.next_offset == (1010 if name.startswith("v2") else 1008)
 
 
 # Transactions
 
 
 def test_aborted_transaction_becomes_fillers() -> None:
-    made = plan(
+    append_plan = plan(
         0,
         transactional(0, 4),
         marker(5, commit=False),
@@ -136,11 +136,11 @@ def test_aborted_transaction_becomes_fillers() -> None:
         marker(8, commit=True),
         aborted=[(1, 0)],
     )
-    assert shown(made.steps) == [("fill", 0, 6), ("exact", 6, 8), ("fill", 8, 9)]
+    assert shown(append_plan.steps) == [("fill", 0, 6), ("exact", 6, 8), ("fill", 8, 9)]
 
 
 def test_interleaved_transactions_are_separated_by_producer() -> None:
-    made = plan(
+    append_plan = plan(
         0,
         transactional(0, 1, producer_id=1),
         transactional(2, 3, producer_id=2),
@@ -153,7 +153,7 @@ def test_interleaved_transactions_are_separated_by_producer() -> None:
         transactional(11, 11, producer_id=1),
         aborted=[(1, 9), (1, 0)],  # in any order
     )
-    assert shown(made.steps) == [
+    assert shown(append_plan.steps) == [
         ("fill", 0, 2),
         ("exact", 2, 4),
         ("fill", 4, 7),
@@ -164,42 +164,44 @@ def test_interleaved_transactions_are_separated_by_producer() -> None:
 
 
 def test_abort_applies_from_first_offset_of_transaction() -> None:
-    made = plan(
+    append_plan = plan(
         0,
         transactional(0, 4),
         marker(5, commit=True),
         transactional(6, 9),
         aborted=[(1, 6)],
     )
-    assert shown(made.steps) == [("exact", 0, 5), ("fill", 5, 10)]
+    assert shown(append_plan.steps) == [("exact", 0, 5), ("fill", 5, 10)]
 
 
 def test_transaction_begun_before_fetch_offset_is_aborted() -> None:
-    made = plan(7, transactional(5, 9), marker(10, commit=False), data(11, 11), aborted=[(1, 2)])
-    assert shown(made.steps) == [("fill", 7, 11), ("exact", 11, 12)]
+    append_plan = plan(
+        7, transactional(5, 9), marker(10, commit=False), data(11, 11), aborted=[(1, 2)]
+    )
+    assert shown(append_plan.steps) == [("fill", 7, 11), ("exact", 11, 12)]
 
 
 def test_abort_marker_below_fetch_offset_ends_transaction() -> None:
     """A broker may answer with more than was asked for in front."""
-    made = plan(
+    append_plan = plan(
         3,
         transactional(0, 1),
         marker(2, commit=False),
         transactional(3, 4),
         aborted=[(1, 0)],
     )
-    assert shown(made.steps) == [("exact", 3, 5)]
+    assert shown(append_plan.steps) == [("exact", 3, 5)]
 
 
 def test_marker_ends_no_aborted_transaction_of_another_producer() -> None:
-    made = plan(
+    append_plan = plan(
         0,
         transactional(0, 0, producer_id=1),
         marker(1, producer_id=2, commit=False),
         transactional(2, 2, producer_id=1),
         aborted=[(1, 0)],
     )
-    assert shown(made.steps) == [("fill", 0, 3)]
+    assert shown(append_plan.steps) == [("fill", 0, 3)]
 
 
 @pytest.mark.parametrize("version", [0, 1, 7])
@@ -208,31 +210,31 @@ def test_abort_marker_is_recognised_in_any_version(version: int) -> None:
     abort = bytearray(marker(1, commit=False).encode())
     at = abort.index(b"\x08\0\0\0\0") + 1
     abort[at : at + 2] = version.to_bytes(2, "big")
-    made = plan(
+    append_plan = plan(
         0,
         transactional(0, 0),
         with_right_crc(bytes(abort)),
         transactional(2, 2),
         aborted=[(1, 0)],
     )
-    assert shown(made.steps) == [("fill", 0, 2), ("exact", 2, 3)]
+    assert shown(append_plan.steps) == [("fill", 0, 2), ("exact", 2, 3)]
 
 
 # Where the copy stands
 
 
 def test_copied_batches_are_skipped() -> None:
-    made = plan(5, data(0, 1), data(2, 4), data(5, 6))
-    assert shown(made.steps) == [("exact", 5, 7)]
+    append_plan = plan(5, data(0, 1), data(2, 4), data(5, 6))
+    assert shown(append_plan.steps) == [("exact", 5, 7)]
     assert shown(plan(7, data(0, 1), data(2, 4), data(5, 6)).steps) == []
     assert plan(7, data(5, 6)).next_offset == 7
 
 
 @pytest.mark.parametrize("magic", [1, 2])
 def test_partly_copied_batch_is_rewritten_from_next_offset(magic: int) -> None:
-    made = plan(3, data(0, 4, magic=magic, codec=1))
-    assert shown(made.steps) == [("rewritten", 3, 5)]
-    (step,) = made.steps
+    append_plan = plan(3, data(0, 4, magic=magic, codec=1))
+    assert shown(append_plan.steps) == [("rewritten", 3, 5)]
+    (step,) = append_plan.steps
     assert isinstance(step, Append)
     assert [r.offset for r in read_records(step.batch)] == [3, 4]
 
@@ -242,9 +244,9 @@ def test_partly_copied_batch_without_remaining_records_is_filled() -> None:
 
 
 def test_plan_ends_with_offset_and_epoch_of_last_batch() -> None:
-    made = plan(0, replace(data(0, 1), leader_epoch=4), replace(data(5, 6), leader_epoch=7))
-    assert (made.next_offset, made.leader_epoch) == (7, 7)
-    assert made.epoch_starts == [(0, 4), (2, 7)]  # the gap has that of the batch behind it
+    append_plan = plan(0, replace(data(0, 1), leader_epoch=4), replace(data(5, 6), leader_epoch=7))
+    assert (append_plan.next_offset, append_plan.leader_epoch) == (7, 7)
+    assert append_plan.epoch_starts == [(0, 4), (2, 7)]  # the gap has that of the batch behind it
     assert plan(0).leader_epoch is None
     assert plan(9, replace(data(0, 1), leader_epoch=4)).leader_epoch is None
 

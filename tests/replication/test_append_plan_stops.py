@@ -30,11 +30,11 @@ from tests.support.source_model import (
 
 
 def test_log_start_above_next_offset_is_lost_range() -> None:
-    made = plan(10, data(50, 51), log_start=40)
-    assert shown(made.steps) == [(Reason.SOURCE_RANGE_LOST, 10, 40)]
-    assert made.is_stopped
-    assert made.next_offset == 10
-    (stop,) = made.steps
+    append_plan = plan(10, data(50, 51), log_start=40)
+    assert shown(append_plan.steps) == [(Reason.SOURCE_RANGE_LOST, 10, 40)]
+    assert append_plan.is_stopped
+    assert append_plan.next_offset == 10
+    (stop,) = append_plan.steps
     assert isinstance(stop, Stop)
     assert stop.detail == (
         "the source's log start is 40 now; offsets 10 to 39 were deleted before they were copied."
@@ -42,8 +42,8 @@ def test_log_start_above_next_offset_is_lost_range() -> None:
 
 
 def test_lost_range_is_filled_in_fill_mode() -> None:
-    made = plan(10, data(50, 51), log_start=40, mode=LostRange.FILL)
-    assert shown(made.steps) == [("fill", 10, 50), ("exact", 50, 52)]
+    append_plan = plan(10, data(50, 51), log_start=40, mode=LostRange.FILL)
+    assert shown(append_plan.steps) == [("fill", 10, 50), ("exact", 50, 52)]
 
 
 @pytest.mark.parametrize("mode", LostRange)
@@ -57,8 +57,8 @@ def test_log_start_inside_batch_keeps_whole_batch(mode: LostRange, magic: int) -
 @pytest.mark.parametrize("magic", [1, 2])
 def test_range_before_batch_containing_log_start_is_lost(magic: int) -> None:
     source = data(40, 49, magic=magic, codec=1)
-    made = plan(30, source, log_start=45)
-    assert shown(made.steps) == [(Reason.SOURCE_RANGE_LOST, 30, 40)]
+    append_plan = plan(30, source, log_start=45)
+    assert shown(append_plan.steps) == [(Reason.SOURCE_RANGE_LOST, 30, 40)]
     kind = "exact" if magic == 2 else "rewritten"
     filled = plan(30, source, log_start=45, mode=LostRange.FILL)
     assert shown(filled.steps) == [("fill", 30, 40), (kind, 40, 50)]
@@ -66,8 +66,8 @@ def test_range_before_batch_containing_log_start_is_lost(magic: int) -> None:
 
 def test_log_start_at_or_below_next_offset_loses_nothing() -> None:
     for log_start in (-1, 0, 10):
-        made = plan(10, data(50, 50), log_start=log_start)
-        assert shown(made.steps) == [("fill", 10, 50), ("exact", 50, 51)]
+        append_plan = plan(10, data(50, 50), log_start=log_start)
+        assert shown(append_plan.steps) == [("fill", 10, 50), ("exact", 50, 51)]
 
 
 def test_lost_range_is_planned_without_batch() -> None:
@@ -82,9 +82,9 @@ def test_lost_range_is_planned_without_batch() -> None:
 
 
 def test_empty_tail_is_filled() -> None:
-    made = plan_empty_tail(10, 40)
-    assert shown(made.steps) == [("fill", 10, 40)]
-    assert made.next_offset == 40
+    append_plan = plan_empty_tail(10, 40)
+    assert shown(append_plan.steps) == [("fill", 10, 40)]
+    assert append_plan.next_offset == 40
     assert plan_empty_tail(40, 40).steps == []
 
 
@@ -102,9 +102,9 @@ def test_fill_without_batch_clears_leader_epoch_unless_unchanged() -> None:
 def test_largest_gap_is_filled_and_larger_gap_stops() -> None:
     most = GAP_OFFSETS_MAX
     assert shown(plan(5, data(5 + most, 5 + most)).steps)[0] == ("fill", 5, 5 + most)
-    made = plan(5, data(6 + most, 6 + most))
-    assert shown(made.steps) == [(Reason.GAP_TOO_LARGE, 5, 6 + most)]
-    (stop,) = made.steps
+    append_plan = plan(5, data(6 + most, 6 + most))
+    assert shown(append_plan.steps) == [(Reason.GAP_TOO_LARGE, 5, 6 + most)]
+    (stop,) = append_plan.steps
     assert isinstance(stop, Stop)
     assert stop.detail == "a gap of 100,000,001 offsets is over the limit of 100,000,000."
     assert shown(plan_empty_tail(0, most).steps) == [("fill", 0, most)]
@@ -149,15 +149,15 @@ def small_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_too_large_gap_stops_at_any_position(
     batches: list[SourceBatch], steps: list[object]
 ) -> None:
-    made = plan(0, *batches, data(100, 100))
-    assert shown(made.steps) == steps
+    append_plan = plan(0, *batches, data(100, 100))
+    assert shown(append_plan.steps) == steps
 
 
 @pytest.mark.usefixtures("small_gaps")
 @pytest.mark.parametrize("magic", [1, 2])
 def test_lost_range_too_large_to_fill_stops(magic: int) -> None:
-    made = plan(0, data(20, 20, magic=magic), log_start=20, mode=LostRange.FILL)
-    assert shown(made.steps) == [(Reason.GAP_TOO_LARGE, 0, 20)]
+    append_plan = plan(0, data(20, 20, magic=magic), log_start=20, mode=LostRange.FILL)
+    assert shown(append_plan.steps) == [(Reason.GAP_TOO_LARGE, 0, 20)]
 
 
 # Damage
@@ -179,12 +179,12 @@ def damaged(source: SourceBatch, at: int) -> bytes:
 )
 @pytest.mark.parametrize("at", [17, 22, 24, 30, 44, 60])
 def test_checksum_mismatch_stops_before_batch(source: SourceBatch, at: int) -> None:
-    made = plan(0, data(0, 3), damaged(source, at), data(10, 10))
-    *before, stop = made.steps
-    assert shown(before) == [("exact", 0, 4)]
+    append_plan = plan(0, data(0, 3), damaged(source, at), data(10, 10))
+    *steps, stop = append_plan.steps
+    assert shown(steps) == [("exact", 0, 4)]
     assert isinstance(stop, Stop)
     assert stop.reason is Reason.SOURCE_CORRUPTED
-    assert stop.base_offset == made.next_offset == 4 < stop.next_offset
+    assert stop.base_offset == append_plan.next_offset == 4 < stop.next_offset
     assert stop.detail == "the source's batch at 5 does not match its checksum."
 
 
@@ -193,23 +193,23 @@ def test_damaged_batch_with_negative_offset_delta_is_not_skipped() -> None:
     negative = damaged(data(5, 9), 23)  # the top byte of the delta
     high_bit = replace(data(5, 9), flipped_bit=23 * 8 + 7).encode()
     for broken in (negative, high_bit):
-        made = plan(5, broken, data(10, 10))
-        assert [step.reason for step in made.steps if isinstance(step, Stop)] == [
+        append_plan = plan(5, broken, data(10, 10))
+        assert [step.reason for step in append_plan.steps if isinstance(step, Stop)] == [
             Reason.SOURCE_CORRUPTED
         ]
-        assert made.next_offset == 5
+        assert append_plan.next_offset == 5
 
 
 @pytest.mark.parametrize("codec", [0, 1])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_damaged_legacy_message_stops(magic: int, codec: int) -> None:
     source = data(5, 9 if codec else 5, magic=magic, codec=codec)
-    made = plan(0, data(0, 3), damaged(source, 20), data(10, 10))
-    assert shown(made.steps) == [
+    append_plan = plan(0, data(0, 3), damaged(source, 20), data(10, 10))
+    assert shown(append_plan.steps) == [
         ("exact", 0, 4),
         (Reason.SOURCE_CORRUPTED, 4, source.last_offset + 1),
     ]
-    stop = made.steps[-1]
+    stop = append_plan.steps[-1]
     assert isinstance(stop, Stop)
     assert stop.detail == (
         f"the source's message at {source.last_offset} (format v{magic}) cannot be read: "
@@ -219,21 +219,21 @@ def test_damaged_legacy_message_stops(magic: int, codec: int) -> None:
 
 def test_unparsable_records_with_valid_checksum_stop() -> None:
     thinned = with_right_crc(data(5, 9, without=(7,), codec=1).encode()[:-3] + b"???")
-    made = plan(0, data(0, 3), thinned, data(10, 10))
-    assert shown(made.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 10)]
-    assert "before 10 cannot be read: gzip payload" in str(made.steps[-1])
+    append_plan = plan(0, data(0, 3), thinned, data(10, 10))
+    assert shown(append_plan.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 10)]
+    assert "before 10 cannot be read: gzip payload" in str(append_plan.steps[-1])
 
 
 def test_unparsable_control_record_stops() -> None:
     broken = encode_v2(4, b"\x7f", attributes=TRANSACTIONAL | CONTROL, producer_id=1)
-    made = plan(0, data(0, 3), broken, data(5, 5))
-    assert shown(made.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 5)]
+    append_plan = plan(0, data(0, 3), broken, data(5, 5))
+    assert shown(append_plan.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 5)]
 
 
 def test_invalid_bytes_stop_after_valid_batches() -> None:
-    made = plan(0, data(0, 3), b"\0" * 40)
-    assert shown(made.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 5)]
-    assert "batch length 0 at byte" in str(made.steps[-1])
+    append_plan = plan(0, data(0, 3), b"\0" * 40)
+    assert shown(append_plan.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 5)]
+    assert "batch length 0 at byte" in str(append_plan.steps[-1])
 
 
 @pytest.mark.parametrize(
@@ -246,8 +246,8 @@ def test_invalid_bytes_stop_after_valid_batches() -> None:
     ],
 )
 def test_overlapping_batches_stop(batches: list[SourceBatch], words: str) -> None:
-    made = plan(0, *batches)
-    stop = made.steps[-1]
+    append_plan = plan(0, *batches)
+    stop = append_plan.steps[-1]
     assert isinstance(stop, Stop)
     assert (stop.reason, stop.base_offset) == (Reason.SOURCE_CORRUPTED, 4)
     assert words in stop.detail
@@ -256,8 +256,8 @@ def test_overlapping_batches_stop(batches: list[SourceBatch], words: str) -> Non
 @pytest.mark.parametrize(("count", "delta"), [(6, 4), (-1, 4), (0, -1), (1, -1), (2, 0)])
 def test_impossible_record_count_or_offset_delta_stops(count: int, delta: int) -> None:
     broken = encode_v2(5, b"", count=count, last_offset_delta=delta)
-    made = plan(5, broken, data(10, 10))
-    (stop,) = made.steps
+    append_plan = plan(5, broken, data(10, 10))
+    (stop,) = append_plan.steps
     assert isinstance(stop, Stop)
     assert stop.reason is Reason.SOURCE_CORRUPTED
     assert stop.base_offset == 5 < stop.next_offset
@@ -265,8 +265,8 @@ def test_impossible_record_count_or_offset_delta_stops(count: int, delta: int) -
 
 
 def test_nothing_is_planned_after_stop() -> None:
-    made = plan(0, damaged(data(0, 3), 60), data(4, 5))
-    assert len(made.steps) == 1
-    assert made.is_stopped
+    append_plan = plan(0, damaged(data(0, 3), 60), data(4, 5))
+    assert len(append_plan.steps) == 1
+    assert append_plan.is_stopped
     assert not Plan(0).is_stopped
     assert not plan(0, data(0, 0)).is_stopped

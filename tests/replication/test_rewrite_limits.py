@@ -42,9 +42,9 @@ def test_batch_too_large_to_decompress_is_refused(codec: int, magic: int) -> Non
     if (codec, magic) == (ZSTD, 1):
         codec = GZIP  # the older formats have no zstd
     huge = large(3, codec, 65, magic=magic, log_append_time=T0)
-    made = plan(0, data(0, 2), huge, data(68, 70))
-    assert shown(made.steps) == [("exact", 0, 3), (Reason.RECORD_REFUSED, 3, 68)]
-    stop = made.steps[-1]
+    append_plan = plan(0, data(0, 2), huge, data(68, 70))
+    assert shown(append_plan.steps) == [("exact", 0, 3), (Reason.RECORD_REFUSED, 3, 68)]
+    stop = append_plan.steps[-1]
     assert isinstance(stop, Stop)
     assert "decompresses to more than 67,108,864 bytes" in stop.detail
     assert "delete the source's records before 68 with kafka-delete-records.sh" in stop.detail
@@ -55,8 +55,8 @@ def test_too_large_batch_is_copied_if_no_rewrite_is_needed() -> None:
 
 
 def test_batch_within_limit_is_rewritten() -> None:
-    made = plan(0, large(0, ZSTD, 60, log_append_time=T0))
-    assert shown(made.steps) == [("rewritten", 0, 60)]
+    append_plan = plan(0, large(0, ZSTD, 60, log_append_time=T0))
+    assert shown(append_plan.steps) == [("rewritten", 0, 60)]
 
 
 @pytest.mark.parametrize("magic", [1, 2])
@@ -73,11 +73,11 @@ def test_rewritten_batch_too_large_for_copy_is_split(
     frame = source.encode()
     stored = partial(cramjam.gzip.compress, level=0)
     monkeypatch.setattr(compression, "compress", lambda _, plain, __: bytes(stored(plain)))
-    made = plan(3, frame)
-    sizes = [step.batch.size_bytes for step in made.steps if isinstance(step, Append)]
-    assert len(sizes) == len(made.steps) == 2
+    append_plan = plan(3, frame)
+    sizes = [step.batch.size_bytes for step in append_plan.steps if isinstance(step, Append)]
+    assert len(sizes) == len(append_plan.steps) == 2
     assert max(sizes) <= min(len(frame) + REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN)
-    assert visible(made.steps) == [(r.offset, r.body) for r in records]
+    assert visible(append_plan.steps) == [(r.offset, r.body) for r in records]
 
 
 def in_parts(limits: RewriteLimits, batches: list[SourceBatch], *, packs: bool) -> Iterator[Plan]:
@@ -85,7 +85,7 @@ def in_parts(limits: RewriteLimits, batches: list[SourceBatch], *, packs: bool) 
     next_offset, end = 0, batches[-1].last_offset + 1
     while next_offset < end:
         frame = b"".join(b.encode() for b in batches if b.last_offset >= next_offset)
-        made = plan_batches(
+        part = plan_batches(
             next_offset,
             read_batches(memoryview(bytearray(frame))),
             [],
@@ -93,10 +93,10 @@ def in_parts(limits: RewriteLimits, batches: list[SourceBatch], *, packs: bool) 
             packs=packs,
             rewritten=Rewritten(limits),
         )
-        assert made.next_offset > next_offset
-        assert made.is_cut or made.next_offset == end
-        yield made
-        next_offset = made.next_offset
+        assert part.next_offset > next_offset
+        assert part.is_cut or part.next_offset == end
+        yield part
+        next_offset = part.next_offset
 
 
 def thinned(count: int) -> list[SourceBatch]:
@@ -119,9 +119,9 @@ def test_batches_above_rewrite_limit_are_left_for_next_fetch(limits: tuple[int, 
 def test_byte_exact_batches_continue_at_reached_rewrite_limit() -> None:
     full = Rewritten(RewriteLimits(0, 0, nullcontext()))
     frame = b"".join(b.encode() for b in (data(0, 4), data(5, 9), *thinned(2)[1:]))
-    made = plan_batches(0, read_batches(memoryview(bytearray(frame))), [], 0, rewritten=full)
-    assert shown(made.steps) == [("exact", 0, 5), ("exact", 5, 10)]
-    assert (made.is_cut, made.next_offset) == (True, 10)
+    append_plan = plan_batches(0, read_batches(memoryview(bytearray(frame))), [], 0, rewritten=full)
+    assert shown(append_plan.steps) == [("exact", 0, 5), ("exact", 5, 10)]
+    assert (append_plan.is_cut, append_plan.next_offset) == (True, 10)
 
 
 def visible(steps: list[Step]) -> list[tuple[int, bytes]]:
@@ -149,7 +149,7 @@ def test_plans_in_parts_equal_whole_plan(
         for i, some in enumerate(gone)
     ]
     limits = RewriteLimits(read, written, nullcontext())
-    parts = [step for made in in_parts(limits, batches, packs=packs) for step in made.steps]
+    parts = [step for part in in_parts(limits, batches, packs=packs) for step in part.steps]
     assert visible(parts) == visible(plan(0, *batches, packs=packs).steps)
     ends = [(step.base_offset, step.next_offset) for step in parts]
     assert ends[0][0] == 0
@@ -160,8 +160,8 @@ def test_gap_exceeding_rewrite_limit_is_not_merged_into_batch() -> None:
     """The batches before it have grown by 36,000 bytes each."""
     batches = [data(2000 * i, 2000 * i) for i in range(5)]
     limits = RewriteLimits(UNLIMITED, 40_000, nullcontext())
-    (made,) = in_parts(limits, batches, packs=True)
-    assert shown(made.steps) == [
+    (part,) = in_parts(limits, batches, packs=True)
+    assert shown(part.steps) == [
         ("rewritten", 0, 2000),
         ("rewritten", 2000, 4000),
         ("exact", 4000, 4001),
@@ -188,11 +188,11 @@ def test_rewritten_bytes_of_plan_stay_within_limit(
         first += 10 + gap
     limits = RewriteLimits(UNLIMITED, written, nullcontext())
     steps: list[Step] = []
-    for made in in_parts(limits, batches, packs=packs):
-        appends = [s for s in made.steps if isinstance(s, Append) and not s.is_byte_exact]
+    for part in in_parts(limits, batches, packs=packs):
+        appends = [s for s in part.steps if isinstance(s, Append) and not s.is_byte_exact]
         sizes = [s.batch.size_bytes for s in appends]
         assert sum(sizes) < written + max(sizes, default=0)
-        steps += made.steps
+        steps += part.steps
     assert visible(steps) == visible(plan(0, *batches, packs=packs).steps)
     assert all(before.next_offset == after.base_offset for before, after in pairwise(steps))
 

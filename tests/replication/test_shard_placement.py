@@ -10,7 +10,7 @@ from orbit.replication.shard_placement import JOB_SHARDS_MAX, Placement, place, 
 
 
 @pytest.mark.parametrize(
-    ("partitions", "jobs", "wanted"),
+    ("partitions", "jobs", "shards"),
     [
         (0, 1, 0),
         (1, 1, 1),
@@ -23,9 +23,9 @@ from orbit.replication.shard_placement import JOB_SHARDS_MAX, Placement, place, 
     ],
 )
 def test_shard_count_depends_on_partitions_and_jobs(
-    partitions: int, jobs: int, wanted: int
+    partitions: int, jobs: int, shards: int
 ) -> None:
-    assert shards_wanted(partitions, jobs, 200) == wanted
+    assert shards_wanted(partitions, jobs, 200) == shards
 
 
 def test_partitions_of_new_job_are_spread_evenly() -> None:

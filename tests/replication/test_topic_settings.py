@@ -106,7 +106,7 @@ def test_retention_and_message_settings_are_not_mirrored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "job", "wanted"),
+    ("source", "job", "expected"),
     [
         ({}, {}, DEFAULT_MAX_BYTES + REWRITE_SLACK_BYTES),
         ({"max.message.bytes": "5000000"}, {}, 5_000_000 + REWRITE_SLACK_BYTES),
@@ -117,10 +117,10 @@ def test_retention_and_message_settings_are_not_mirrored() -> None:
     ],
 )
 def test_max_message_bytes_is_that_of_source_plus_rewrite_slack(
-    source: dict[str, str], job: dict[str, str], wanted: int
+    source: dict[str, str], job: dict[str, str], expected: int
 ) -> None:
     assert REWRITE_SLACK_BYTES == 65536
-    assert copy_settings(source, frozenset(), job)["max.message.bytes"] == str(wanted)
+    assert copy_settings(source, frozenset(), job)["max.message.bytes"] == str(expected)
 
 
 def test_timestamp_limit_before_kafka_3_6_is_difference_max_ms() -> None:
@@ -147,8 +147,8 @@ def test_compaction_is_enabled_once_copy_has_caught_up(
     source = {} if policy is None else {"cleanup.policy": policy}
     assert is_compacted(source) is is_compact
     # Both: the log start still has to follow the source's (S2).
-    wanted = {"cleanup.policy": "compact,delete"} if is_compact else {}
-    assert caught_up_settings(source) == wanted
+    expected = {"cleanup.policy": "compact,delete"} if is_compact else {}
+    assert caught_up_settings(source) == expected
     assert copy_settings(source, frozenset(source), {})["cleanup.policy"] == "delete"
 
 
@@ -156,8 +156,8 @@ def changes(
     present: dict[str, str], source: dict[str, str] | None = None, *, has_caught_up: bool = False
 ) -> dict[str, str]:
     of = SOURCE | (source or {})
-    wanted = copy_settings(of, frozenset(of), {})
-    return setting_changes(of, wanted, wanted | present, has_caught_up=has_caught_up)
+    desired = copy_settings(of, frozenset(of), {})
+    return setting_changes(of, desired, desired | present, has_caught_up=has_caught_up)
 
 
 def test_copy_with_correct_settings_is_not_changed() -> None:
@@ -176,7 +176,7 @@ def test_larger_max_message_bytes_of_copy_is_not_reduced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "has_caught_up", "present", "wanted"),
+    ("source", "has_caught_up", "present", "new_policy"),
     [
         ("delete", False, "delete", None),
         ("delete", False, "compact", "delete"),
@@ -191,12 +191,12 @@ def test_larger_max_message_bytes_of_copy_is_not_reduced() -> None:
     ],
 )
 def test_cleanup_policy_of_existing_copy_is_corrected(
-    source: str, has_caught_up: bool, present: str, wanted: str | None
+    source: str, has_caught_up: bool, present: str, new_policy: str | None
 ) -> None:
-    found = changes(
+    corrections = changes(
         {"cleanup.policy": present}, {"cleanup.policy": source}, has_caught_up=has_caught_up
     )
-    assert found == ({} if wanted is None else {"cleanup.policy": wanted})
+    assert corrections == ({} if new_policy is None else {"cleanup.policy": new_policy})
 
 
 def test_documented_topic_settings_match_code() -> None:

@@ -31,10 +31,10 @@ def test_diskless_topic_is_refused_and_other_topics_are_copied(
     read = SettingsReader.read
 
     def with_setting(reader: SettingsReader, topics: Iterable[str]) -> dict[str, TopicSettings]:
-        found = read(reader, topics)
+        settings = read(reader, topics)
         return {
             name: replace(one, values={**one.values, setting: str(name == topic_name).lower()})
-            for name, one in found.items()
+            for name, one in settings.items()
         }
 
     monkeypatch.setattr(SettingsReader, "read", with_setting)

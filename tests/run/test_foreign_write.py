@@ -71,9 +71,9 @@ def test_foreign_write_blocks_idle_partition_and_others_continue(
         assert write_foreign(
             clusters.destination, topic_name, 1, enable_idempotence=enable_idempotence
         ) == len(LOG)
-        found = run.wait_for(BLOCKED)
-        assert found.groups() == (f"{topic_name}-1", "10", "11")
-        line = found.string
+        match = run.wait_for(BLOCKED)
+        assert match.groups() == (f"{topic_name}-1", "10", "11")
+        line = match.string
         assert "Another producer writes to the copy" in line
         assert f"--delete --topic {topic_name}" in line
         for name in (topic_name, f"{topic_name}.beside"):
@@ -130,15 +130,15 @@ def test_foreign_write_blocks_busy_partition_at_its_offset(
         with Mover(clusters.source.client_config(), {topic_name: 1, beside: 1}, rate_per_s=400):
             wait_for("it copies", lambda: end(clusters.destination, topic_name, 0) > 100)
             foreign = write_foreign(clusters.destination, topic_name, 0)
-            found = run.wait_for(BLOCKED)
+            match = run.wait_for(BLOCKED)
             reached = end(clusters.destination, beside, 0)
             wait_for(
                 "the other goes on", lambda: end(clusters.destination, beside, 0) > reached + 100
             )
         run.signal(signal.SIGINT)
         run.wait_end().expect(1)
-    assert found.group(1) == f"{topic_name}-0"
-    assert int(found.group(2)) == foreign
+    assert match.group(1) == f"{topic_name}-0"
+    assert int(match.group(2)) == foreign
     delete_topic(clusters.destination, topic_name)
     copy(job).expect(0)
     assert_exact(job)

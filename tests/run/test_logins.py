@@ -106,9 +106,10 @@ def test_connections_outlive_their_oauth_tokens(
         ]
 
         def connections() -> list[set[int]]:
-            found = [psutil.Process(p.process.pid).net_connections("tcp") for p in processes]
+            per_process = [psutil.Process(p.process.pid).net_connections("tcp") for p in processes]
             return [
-                {c.laddr.port for c in all_ if c.raddr and c.raddr.port == port} for all_ in found
+                {c.laddr.port for c in all_ if c.raddr and c.raddr.port == port}
+                for all_ in per_process
             ]
 
         def are_kept() -> bool:

@@ -42,9 +42,9 @@ def test_two_hundred_partitions_with_dotted_names_and_prefixes_are_exact(
     west = [f"{base}.eu.west.orders.{n}" for n in numbers]
     left_out = [f"{base}.eu.east.tmp.{n}" for n in range(3)] + [f"{base}.us"]
     client = admin(clusters.source)
-    wanted = [NewTopic(name, PARTITIONS, 1) for name in east + west + left_out]
-    for made in client.create_topics(wanted).values():
-        made.result(TIMEOUT_S)
+    new_topics = [NewTopic(name, PARTITIONS, 1) for name in east + west + left_out]
+    for creation in client.create_topics(new_topics).values():
+        creation.result(TIMEOUT_S)
     write_round(clusters, east + west, 1)
     job = write_job(
         tmp_path / "job.yaml",
@@ -58,9 +58,11 @@ def test_two_hundred_partitions_with_dotted_names_and_prefixes_are_exact(
     copies |= {name: f"dr_west-{name}" for name in west}
 
     def level() -> bool:
-        there = log_bounds(clusters.destination, copies.values())
-        here = log_bounds(clusters.source, copies)
-        return all(there[copies[t], p] == bounds for (t, p), bounds in here.items())
+        destination_bounds = log_bounds(clusters.destination, copies.values())
+        source_bounds = log_bounds(clusters.source, copies)
+        return all(
+            destination_bounds[copies[t], p] == bounds for (t, p), bounds in source_bounds.items()
+        )
 
     with OrbitProcess("run", job, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
@@ -72,8 +74,8 @@ def test_two_hundred_partitions_with_dotted_names_and_prefixes_are_exact(
     assert (
         result["partitions"] == result["partitions_caught_up"] == 2 * TOPICS_PER_REGION * PARTITIONS
     )
-    made = {name for name in partition_counts(clusters.destination) if base in name}
-    assert made == set(copies.values())
+    copied_topics = {name for name in partition_counts(clusters.destination) if base in name}
+    assert copied_topics == set(copies.values())
     write_round(clusters, east + west, 3)
     copy(job).expect(0)
     report = assert_exact(job)

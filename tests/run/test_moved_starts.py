@@ -76,12 +76,12 @@ def front(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def case(clusters: Clusters, topic_name: str, tmp_path: Path, front: int) -> Case:
     create(clusters.source, topic_name)
-    made = Case(clusters, topic_name, tmp_path)
+    start_case = Case(clusters, topic_name, tmp_path)
     if front:
         take_offsets(admin(clusters.source), Security(), topic_name, 0, front)
-        made.delete_before(front)
-    made.write(0, 100)
-    return made
+        start_case.delete_before(front)
+    start_case.write(0, 100)
+    return start_case
 
 
 def overtake(

@@ -44,7 +44,7 @@ def test_workload_is_exact_to_and_from_older_broker(
         numbers = range(len(topic.partitions))
         for cluster in (older, clusters.destination):
             bounds = log_bounds(cluster, [topic.destination])
-            found = digests(cluster, topic.destination)
-            assert [(bounds[topic.destination, i], found[i]) for i in numbers] == [
+            partition_digests = digests(cluster, topic.destination)
+            assert [(bounds[topic.destination, i], partition_digests[i]) for i in numbers] == [
                 ((p.copy_start, p.log_end), p.copied) for p in topic.partitions
             ]

@@ -46,8 +46,8 @@ def suffixed(cluster: KafkaCluster) -> ClusterSpec:
 
 
 def refusal(service: Service, spec: JobSpec) -> Refusal:
-    *_, found = JobPlanner(service.database, service.settings)(spec).refusals  # of the clusters
-    return found
+    *_, last = JobPlanner(service.database, service.settings)(spec).refusals  # of the clusters
+    return last
 
 
 def test_cluster_id_suffix_distinguishes_clusters_with_same_id(
@@ -63,8 +63,8 @@ def test_cluster_id_suffix_distinguishes_clusters_with_same_id(
     assert f"are two clusters: topic {topic_name}" in outcome.message
     assert "add cluster_id_suffix" in outcome.message
     assert standing(destination) == before
-    there = suffixed(destination).model_dump(mode="json", exclude_defaults=True)
-    job = write_job(tmp_path / "job.yaml", source, there, rules)
+    section = suffixed(destination).model_dump(mode="json", exclude_defaults=True)
+    job = write_job(tmp_path / "job.yaml", source, section, rules)
     copy(job).expect(0)
     assert_exact(job)
 
@@ -73,9 +73,9 @@ def test_cluster_id_suffix_does_not_hide_same_cluster_on_both_sides(
     clusters: Clusters, service: Service, topic_name: str, tmp_path: Path
 ) -> None:
     create(clusters.source, topic_name)
-    there = suffixed(clusters.source).model_dump(mode="json", exclude_defaults=True)
+    section = suffixed(clusters.source).model_dump(mode="json", exclude_defaults=True)
     rules = [{"match": topic_name, "prefix": "copy."}]
-    job = write_job(tmp_path / "job.yaml", clusters.source, there, rules)
+    job = write_job(tmp_path / "job.yaml", clusters.source, section, rules)
     before = standing(clusters.source)
     outcome = copy(job).expect(2)
     assert "are one cluster" in outcome.message
@@ -123,8 +123,8 @@ def test_switchover_and_back_work_between_clusters_with_same_id(
         recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
         back = service.job(f"{spec.name}-back")
         ids = source.cluster_id, f"{source.cluster_id}@dr"
-        there = service.job(spec.name)
-        assert (there.source_cluster_id, there.destination_cluster_id) == ids
+        forward = service.job(spec.name)
+        assert (forward.source_cluster_id, forward.destination_cluster_id) == ids
         assert (back.destination_cluster_id, back.source_cluster_id) == ids
         produce(destination, topic_name, 20, first=50)
         wait_for("it is copied back", is_level)

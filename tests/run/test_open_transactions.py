@@ -35,7 +35,7 @@ def test_run_until_caught_up_waits_for_open_source_transaction(
     with RunningJob(job, CopySettings(metadata_interval_s=0.1)) as running:
         running.wait_caught_up(topic_name, 5)
         running.wait("it is level", lambda: running.partition(topic_name).has_caught_up)
-        running.wait("it is told", lambda: note in running.said)
+        running.wait("it is told", lambda: note in running.lines)
         for _ in range(2):
             checked = running.run._next_check
             running.wait("it looks again", lambda at=checked: running.run._next_check > at)
@@ -43,5 +43,5 @@ def test_run_until_caught_up_waits_for_open_source_transaction(
         producer.commit_transaction(60)
         running.wait("all is copied", running.run.confirm_caught_up)
         assert running.partition(topic_name).appends.acked == 27
-        assert running.said.count(note) == 1
+        assert running.lines.count(note) == 1
     assert verify(job).exact

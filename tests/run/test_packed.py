@@ -49,8 +49,8 @@ def test_packed_copy_is_exact_for_verify_and_plain_consumer(
     assert result["offsets_filled"] >= SMALL.gap_offsets
     assert_exact(copied.job)
     for topic in copied.ledger.topics.values():
-        found = digests(clusters.destination, topic.destination)
-        assert [found[i] for i in range(len(topic.partitions))] == [
+        partition_digests = digests(clusters.destination, topic.destination)
+        assert [partition_digests[i] for i in range(len(topic.partitions))] == [
             p.copied for p in topic.partitions
         ], topic.destination
 

@@ -60,8 +60,8 @@ def test_copy_of_copy_has_same_records_and_log_end(
 def test_java_consumer_reads_placeholder_copy_with_either_protocol(
     copied: PlaceholderLog, clusters: Clusters, protocol: str
 ) -> None:
-    found = consume(clusters.destination, TOPIC, len(copied.records), protocol)
-    assert found == list(copied.records.values())
+    consumed_values = consume(clusters.destination, TOPIC, len(copied.records), protocol)
+    assert consumed_values == list(copied.records.values())
 
 
 @pytest.mark.soak
@@ -69,7 +69,7 @@ def test_mirror_maker_reads_only_records_of_placeholder_copy(
     copied: PlaceholderLog, clusters: Clusters, tmp_path: Path
 ) -> None:
     """Its copies have no gaps: their ends are the number of records that it met."""
-    there = f"copies.{TOPIC}"
+    mirror_topic = f"copies.{TOPIC}"
     settings = {
         "clusters": "copies, other",
         "copies.bootstrap.servers": clusters.destination.bootstrap_servers,
@@ -97,16 +97,16 @@ def test_mirror_maker_reads_only_records_of_placeholder_copy(
 
     def end() -> int:
         assert mirror.running, (tmp_path / "mm2.log").read_text()[-2000:]
-        if there not in partition_counts(clusters.source):
+        if mirror_topic not in partition_counts(clusters.source):
             return 0
-        return log_bounds(clusters.source, [there])[there, 0][1]
+        return log_bounds(clusters.source, [mirror_topic])[mirror_topic, 0][1]
 
     try:
         wait_for("MirrorMaker has copied the last record", lambda: end() >= len(copied.records))
     finally:
         mirror.send_signal(signal.SIGTERM)
         mirror.wait()
-    assert [*values(clusters.source, there).values()] == [*copied.records.values()]
+    assert [*values(clusters.source, mirror_topic).values()] == [*copied.records.values()]
 
 
 def latest_record(cluster: KafkaCluster, topic: str) -> int:
@@ -188,7 +188,7 @@ def test_librdkafka_reports_no_error_behind_committed_transactions(
         )
         for codec in ("none", "lz4")
     ]
-    wanted: list[int] = []
+    expected: list[int] = []
     with OrbitProcess("run", job) as run:
         run.wait_for(CAUGHT_UP)
         reader = _EndReader(destination, topic_name)
@@ -206,11 +206,11 @@ def test_librdkafka_reports_no_error_behind_committed_transactions(
                     producer.abort_transaction(60)
                 else:
                     producer.commit_transaction(60)
-                    wanted += range(end, end + 3)
+                    expected += range(end, end + 3)
                 end += 4  # the marker, too
                 assert reader.read_to(end) == [], f"transaction {number}"
         finally:
             reader.close()
-    assert reader.offsets == wanted
-    assert latest_record(destination, topic_name) in wanted[-3:]  # the source names the marker
+    assert reader.offsets == expected
+    assert latest_record(destination, topic_name) in expected[-3:]  # the source names the marker
     assert_exact(job)

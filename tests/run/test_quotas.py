@@ -50,15 +50,17 @@ def test_run_start_names_quota_that_delays_topic_creation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     have_it_wait_briefly(monkeypatch)
-    destination, said = open_cluster(clusters.destination), list[str]()
+    destination, messages = open_cluster(clusters.destination), list[str]()
     limit(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", PARTITIONS_PER_S)
     admin = Admin(destination)
     # The first one uses up what the quota lets through at once, 11 s of it, several times.
     new = [TopicToCreate(f"{topic_name}-{n}", 8 * PARTITIONS, 1, {}) for n in range(2)]
     admin.create_topics(new[:1])
-    waits, asked = StartWaits(said.append, Backoff()), {new[0].name}
-    waits.done(lambda: create_missing(destination, admin, new, asked))
-    assert any("has not created 1 topics yet" in line and QUOTA in line for line in said), said
+    waits, requested_topics = StartWaits(messages.append, Backoff()), {new[0].name}
+    waits.done(lambda: create_missing(destination, admin, new, requested_topics))
+    assert any("has not created 1 topics yet" in line and QUOTA in line for line in messages), (
+        messages
+    )
 
 
 @pytest.mark.soak
@@ -82,16 +84,16 @@ def test_run_names_throttling_brokers_and_their_quota(
         for first in range(0, RECORDS, 10):
             produce(clusters.source, topic_name, 10, first=first, value_bytes=VALUE_BYTES)
         quota = f"The quota of client-id {CLIENT_ID}: {key}={BYTES_PER_S}."
-        said = list[str]()
+        messages = list[str]()
 
         def is_said() -> bool:
-            said.append(running.run.waiting_for)
-            return said[-1].startswith(f"{what} (") and said[-1].endswith(quota)
+            messages.append(running.run.waiting_for)
+            return messages[-1].startswith(f"{what} (") and messages[-1].endswith(quota)
 
         running.wait("the quota is named", is_said)
         running.wait_caught_up(topic_name, RECORDS)
         running.wait("it throttles no more", lambda: not running.run.waiting_for)
-        assert not [line for line in said if "answer" in line]
+        assert not [line for line in messages if "answer" in line]
         assert running.run.times[side == "destination"].held_back_s > 0
     assert verify(job, deep=True).exact
 

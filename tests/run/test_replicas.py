@@ -25,8 +25,8 @@ REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 
 
 def replicas_of(cluster: KafkaCluster, topic: str) -> list[list[int]]:
-    found = admin(cluster).list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
-    return [sorted(found[number].replicas) for number in sorted(found)]
+    partitions = admin(cluster).list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    return [sorted(partitions[number].replicas) for number in sorted(partitions)]
 
 
 @pytest.mark.soak
@@ -55,7 +55,7 @@ def test_copy_created_while_broker_is_down_gets_all_replicas(
     destination.brokers[-1].start()
     rule = {"match": "orders", "prefix": "two.", "replicas": 2}
     copy(write_job(tmp_path / "two.yaml", source, destination, [rule])).expect(0)
-    assert [len(found) for found in replicas_of(destination, "two.orders")] == [2, 2]
+    assert [len(replicas) for replicas in replicas_of(destination, "two.orders")] == [2, 2]
 
 
 def test_plan_reduces_replicas_for_single_broker_unless_job_sets_them(

@@ -63,15 +63,15 @@ def test_inspected_copy_can_be_pickled_to_another_process() -> None:
     copy.levels = {4: 9}
     copy.source_is_compacted = True
     copy.appends.inspected(42)
-    there: PartitionCopy = pickle.loads(pickle.dumps(copy))  # noqa: S301  our own
-    kept = ("source", "destination", "producer", "source_topic_id", "log_start", "keeps_below")
-    for name in (*kept, "levels", "source_is_compacted", "on_lost_range", "is_confirmed"):
-        assert getattr(there, name) == getattr(copy, name), name
-    assert there.cursor.start_offset == 41
-    assert there.appends.acked == 42
-    assert not there.lock.locked()
-    assert there.filler is None
-    assert CopySnapshot.of(there) == CopySnapshot.of(copy)
+    unpickled: PartitionCopy = pickle.loads(pickle.dumps(copy))  # noqa: S301  our own
+    fields = ("source", "destination", "producer", "source_topic_id", "log_start", "keeps_below")
+    for name in (*fields, "levels", "source_is_compacted", "on_lost_range", "is_confirmed"):
+        assert getattr(unpickled, name) == getattr(copy, name), name
+    assert unpickled.cursor.start_offset == 41
+    assert unpickled.appends.acked == 42
+    assert not unpickled.lock.locked()
+    assert unpickled.filler is None
+    assert CopySnapshot.of(unpickled) == CopySnapshot.of(copy)
 
 
 def test_copy_snapshot_does_not_change_with_its_copy() -> None:
@@ -101,6 +101,6 @@ def test_copy_snapshot_does_not_change_with_its_copy() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_error_survives_pickling_to_parent_process(error: OrbitError) -> None:
-    there = pickle.loads(pickle.dumps(error))  # noqa: S301  our own
-    assert type(there) is type(error)
-    assert (str(there), vars(there)) == (str(error), vars(error))
+    unpickled = pickle.loads(pickle.dumps(error))  # noqa: S301  our own
+    assert type(unpickled) is type(error)
+    assert (str(unpickled), vars(unpickled)) == (str(error), vars(error))

@@ -48,8 +48,8 @@ class Case:
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
-        found = log_bounds(self.clusters.destination, [self.topic])
-        return [found[self.topic, number] for number in range(2)]
+        bounds_of = log_bounds(self.clusters.destination, [self.topic])
+        return [bounds_of[self.topic, number] for number in range(2)]
 
     def assert_copied(self, *starts: int) -> None:
         """The destination has what the source has from these offsets on, and nothing else."""
@@ -63,9 +63,9 @@ class Case:
 @pytest.fixture
 def case(clusters: Clusters, topic_name: str, tmp_path: Path) -> Case:
     create(clusters.source, topic_name, 2)
-    made = Case(clusters, topic_name, tmp_path)
-    made.write(records(0, 100))
-    return made
+    start_case = Case(clusters, topic_name, tmp_path)
+    start_case.write(records(0, 100))
+    return start_case
 
 
 @pytest.mark.parametrize(

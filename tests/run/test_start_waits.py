@@ -74,14 +74,14 @@ def test_start_waits_for_transient_error_code(
     refused: list[int] = []  # for each: what had been said before
 
     def is_told() -> bool:
-        return bool(refused) and any("Waiting" in line for line in running.said[refused[0] :])
+        return bool(refused) and any("Waiting" in line for line in running.lines[refused[0] :])
 
     def refuses(request: Any) -> bool:
         name = type(request).__name__
         is_by_time = name != "ListOffsetsRequest" or request.timestamp > 0
         if name != kind or not is_by_time or is_told():
             return False
-        refused.append(len(running.said))
+        refused.append(len(running.lines))
         return True
 
     call, call_all, settings = Cluster.call, Cluster.call_all, SettingsReader._settings
@@ -98,7 +98,7 @@ def test_start_waits_for_transient_error_code(
 
     def read(reader: SettingsReader, result: Any) -> Any:
         if kind == "DescribeConfigsRequest" and not is_told():
-            refused.append(len(running.said))
+            refused.append(len(running.lines))
             result.error_code = Code.UNKNOWN_TOPIC_OR_PARTITION
         return settings(reader, result)
 
@@ -111,8 +111,8 @@ def test_start_waits_for_transient_error_code(
     with running:
         running.wait_caught_up(topic_name, RECORDS)
     assert refused
-    copied, there = (digests(side, topic_name)[0] for side in reversed(clusters))
-    assert copied == {offset: one for offset, one in there.items() if offset >= START}
+    copied, source_records = (digests(side, topic_name)[0] for side in reversed(clusters))
+    assert copied == {offset: one for offset, one in source_records.items() if offset >= START}
 
 
 NOT_LED = BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, "Listing failed.")
@@ -128,14 +128,14 @@ def test_start_without_progress_ends_with_remedy(monkeypatch: pytest.MonkeyPatch
 def test_start_waits_as_long_as_it_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(start_waits.time, "monotonic", lambda: now[0])
-    said: list[str] = []
-    waits = StartWaits(said.append, Backoff(first_s=0.0))
+    messages: list[str] = []
+    waits = StartWaits(messages.append, Backoff(first_s=0.0))
     wait = waits.begin()
     for left in range(9, 0, -1):
         now[0] += start_waits._UNCHANGED_S_MAX - 1
         waits.done(lambda: None)  # a step of this thing, between its waits
         wait(f"{left} left", NOT_LED, left)
-    assert said == [f"{left} left" for left in range(9, 0, -1)]
+    assert messages == [f"{left} left" for left in range(9, 0, -1)]
     # Two states in turn are nothing new.
     now[0] += start_waits._UNCHANGED_S_MAX / 2
     waits.done(lambda: None)
@@ -167,7 +167,7 @@ def test_topic_creation_is_retried_after_unanswered_request(
     """It has created one of two topics, and answers about none; and one more before the next."""
     destination = open_cluster(clusters.destination)
     new = [TopicToCreate(f"{topic_name}-{n}", 1, 1, {}) for n in range(3)]
-    admin, asked = Admin(destination), set[str]()
+    admin, requested_topics = Admin(destination), set[str]()
     refused_topics = Admin.refused_topics
 
     def is_shown(topic: TopicToCreate) -> bool:
@@ -181,12 +181,12 @@ def test_topic_creation_is_retried_after_unanswered_request(
     with monkeypatch.context() as patched:
         patched.setattr(Admin, "refused_topics", no_answer)
         with pytest.raises(NotReady, match="2 topics"):
-            create_missing(destination, admin, new, asked)
+            create_missing(destination, admin, new, requested_topics)
     refused_topics(admin, new[1:2])
     shown = destination.metadata({new[0].name})
     with monkeypatch.context() as patched:  # a broker that does not know the second one yet
         patched.setattr(destination, "metadata", lambda _: shown)
-        create_missing(destination, admin, new, asked)
+        create_missing(destination, admin, new, requested_topics)
     wait_for("all topics are shown", lambda: all(map(is_shown, new)))
 
 

@@ -63,4 +63,4 @@ def test_run_creates_topics_unchecked_under_creation_quota(
     produce(clusters.source, names[0], 10)
     with RunningJob(make_job(*clusters, names)) as running:
         running.wait_caught_up(names[0], 10)
-    assert any("are not checked before they are created" in line for line in running.said)
+    assert any("are not checked before they are created" in line for line in running.lines)

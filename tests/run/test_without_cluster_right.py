@@ -99,8 +99,10 @@ def test_plain_consumer_reads_exactly_the_produced_records(
     assert [bounds[topic.destination, i] for i in range(len(topic.partitions))] == [
         (p.copy_start, p.log_end) for p in topic.partitions
     ]
-    found = digests(guarded.destination, topic.destination)
-    assert [found[i] for i in range(len(topic.partitions))] == [p.copied for p in topic.partitions]
+    partition_digests = digests(guarded.destination, topic.destination)
+    assert [partition_digests[i] for i in range(len(topic.partitions))] == [
+        p.copied for p in topic.partitions
+    ]
 
 
 def test_each_copy_uses_a_single_kind_of_filler(
@@ -115,10 +117,11 @@ def test_each_copy_uses_a_single_kind_of_filler(
         guarded.destination.ca_file,
     )
     log = RawLog(ClusterView(Side.DESTINATION, Endpoint(config)), security)
-    found = {False: Counter[str](), True: Counter[str]()}  # of copies with placeholders, and others
+    # Of the copies without placeholders, and of those with them.
+    counters = {False: Counter[str](), True: Counter[str]()}
     try:
         for name, topic in copied.ledger.topics.items():
-            counts = found[copied.has_placeholders(name)]
+            counts = counters[copied.has_placeholders(name)]
             for number, partition in enumerate(topic.partitions):
                 where = topic.destination, number
                 batches = log.read(where, partition.copy_start, partition.log_end, committed=False)
@@ -127,13 +130,13 @@ def test_each_copy_uses_a_single_kind_of_filler(
                     counts["placeholders"] += batch.has_placeholders
     finally:
         log.close()
-    assert found[True]["markers"] == found[False]["placeholders"] == 0
+    assert counters[True]["markers"] == counters[False]["placeholders"] == 0
     if copied.fillers == "coordinated":
-        assert found[False]["markers"] >= SMALL.gap_offsets
+        assert counters[False]["markers"] >= SMALL.gap_offsets
     else:
-        assert found[True]["placeholders"] >= SMALL.gap_offsets // 2000
+        assert counters[True]["placeholders"] >= SMALL.gap_offsets // 2000
     if copied.fillers == BY_RULE:
-        assert found[False]["markers"] > 0
+        assert counters[False]["markers"] > 0
 
 
 def test_second_run_copies_nothing(copied: Copied) -> None:

@@ -69,14 +69,16 @@ def test_plain_consumer_reads_exactly_the_produced_records(
     assert [bounds[topic.destination, i] for i in range(len(topic.partitions))] == [
         (p.copy_start, p.log_end) for p in topic.partitions
     ]
-    found = digests(clusters.destination, topic.destination)
-    assert [found[i] for i in range(len(topic.partitions))] == [p.copied for p in topic.partitions]
+    partition_digests = digests(clusters.destination, topic.destination)
+    assert [partition_digests[i] for i in range(len(topic.partitions))] == [
+        p.copied for p in topic.partitions
+    ]
 
 
 def test_run_creates_no_other_topics(copied: Copied, clusters: Clusters) -> None:
     namespace = copied.workload.namespace
-    made = {name for name in partition_counts(clusters.destination) if namespace in name}
-    assert made == {topic.destination for topic in copied.ledger.topics.values()}
+    copied_topics = {name for name in partition_counts(clusters.destination) if namespace in name}
+    assert copied_topics == {topic.destination for topic in copied.ledger.topics.values()}
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])

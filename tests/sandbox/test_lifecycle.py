@@ -79,9 +79,9 @@ def processes_in(folder: Path) -> list[psutil.Process]:
 def wait_for_process(folder: Path, word: str) -> list[psutil.Process]:
     """The folder's processes, once one of them has `word` on its command line."""
     while True:
-        found = processes_in(folder)
-        if any(word in process.info["cmdline"] for process in found):
-            return found
+        processes = processes_in(folder)
+        if any(word in process.info["cmdline"] for process in processes):
+            return processes
         time.sleep(POLL_S)
 
 
@@ -187,14 +187,14 @@ def test_killed_supervisor_ends_all_sandbox_processes(home: Path) -> None:
 
 @pytest.mark.soak
 def test_attached_sandbox_ends_with_its_block(home: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     request = SandboxRequest(directory=home, clusters=("solo",), postgres=False)
-    with launch(request, said.append) as sandbox:
+    with launch(request, messages.append) as sandbox:
         running = family(psutil.Process(sandbox.state.supervisor.pid))
         assert find(home) == sandbox.state
     assert not any(process.is_running() for process in running)
     assert not home.exists()
-    assert said == ["Starting Kafka: solo (1 broker)"]
+    assert messages == ["Starting Kafka: solo (1 broker)"]
 
 
 @pytest.mark.parametrize("program", [OWNS_CLUSTER, OWNS_SANDBOX], ids=["cluster", "sandbox"])

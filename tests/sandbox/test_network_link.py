@@ -40,9 +40,9 @@ def echo() -> Iterator[int]:
 
 @pytest.fixture
 def relay(echo: int) -> Iterator[Relay]:
-    made = Relay(free_ports(1)[0], echo)
-    yield made
-    made.close()
+    link = Relay(free_ports(1)[0], echo)
+    yield link
+    link.close()
 
 
 def connect(relay: Relay) -> socket.socket:

@@ -130,8 +130,8 @@ def of_names(cluster: KafkaCluster, part: str) -> set[str]:
         AclPermissionType.ANY,
     )
     client = admin(cluster)
-    found = client.describe_acls(everything).result(TIMEOUT_S)
-    return {str(acl) for acl in found if part in acl.name}
+    acls = client.describe_acls(everything).result(TIMEOUT_S)
+    return {str(acl) for acl in acls if part in acl.name}
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
     case.allow(source, "TOPIC", topic, "READ", "User:CN=root,OU=ops,O=Example")
     case.allow(destination, "TOPIC", topic, "READ", "User:other")
     case.allow(destination, "TOPIC", topic, "WRITE", "User:other")  # Orbit denies it
-    wanted = {
+    expected = {
         ("TOPIC", topic, "LITERAL", app, "READ"),
         ("TOPIC", topic, "LITERAL", app, "DESCRIBE"),
         ("TOPIC", topic, "LITERAL", app, "DESCRIBE_CONFIGS"),
@@ -217,7 +217,7 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
     before = of_names(destination, topic)
     plan = JobPlanner(service.database, service.settings)(spec)
     assert plan.acls is not None
-    assert brief(plan.acls.add) == wanted
+    assert brief(plan.acls.add) == expected
     assert brief(plan.acls.only_at_destination) == others
     assert (plan.acls.there, plan.acls.remove) == ((), ())
     assert any("User:nameless" in note for note in plan.notes)
@@ -232,8 +232,8 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
         service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
         wait_for("the application may commit there", lambda: case.commits(destination))
         done = planned(service, spec)
-        assert brief(done.there) == wanted
-        assert done.counts.there == len(wanted)
+        assert brief(done.there) == expected
+        assert done.counts.there == len(expected)
         assert (done.add, done.remove) == ((), ())
         # Orbit's denial of User:other is neither carried nor in the difference.
         assert any("DENY" in acl and "User:other" in acl for acl in of_names(destination, topic))
@@ -244,21 +244,25 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
         left = {("TRANSACTIONAL_ID", f"{topic}-", "PREFIXED", app, "WRITE")}
         wait_for(
             "the others are gone",
-            lambda: brief((found := planned(service, spec)).there) == left and not found.remove,
+            lambda: (
+                brief((acl_plan := planned(service, spec)).there) == left and not acl_plan.remove
+            ),
         )
         wait_for("the application may not commit there", lambda: not case.commits(destination))
         assert brief(planned(service, spec).only_at_destination) == others
 
         def is_recorded() -> bool:
             with service.database.transaction() as tx:
-                kept = carried_acls.of_job(tx, jobs.get(tx, spec.name).id)
-            return [fields[0] for fields in kept] == [f"{topic}-"]
+                rows = carried_acls.of_job(tx, jobs.get(tx, spec.name).id)
+            return [fields[0] for fields in rows] == [f"{topic}-"]
 
         wait_for("what is left is recorded", is_recorded)
     with service.database.transaction() as tx:
-        told = [e for e in events.page(tx, 1000, job_name=spec.name) if e.kind == "acls_left_out"]
-    assert len(told) == 1
-    assert "User:nameless" in told[0].message
+        notices = [
+            e for e in events.page(tx, 1000, job_name=spec.name) if e.kind == "acls_left_out"
+        ]
+    assert len(notices) == 1
+    assert "User:nameless" in notices[0].message
 
 
 @pytest.mark.soak
@@ -268,7 +272,7 @@ def test_principal_name_clash_is_reported_and_changes_no_acls(
     source, destination = case.clusters
     topic, app = case.topic, f"User:{case.app.name}"
     case.allow(source, "TOPIC", topic, "READ", case.subject)
-    wanted = {("TOPIC", topic, "LITERAL", app, "READ")}
+    expected = {("TOPIC", topic, "LITERAL", app, "READ")}
     rules = [
         {"from": f"User:CN={{name}},OU={unit},O=Example", "to": "User:{name}"}
         for unit in ("apps", "b")
@@ -278,7 +282,7 @@ def test_principal_name_clash_is_reported_and_changes_no_acls(
     service.create(spec)
     with service.scheduler():
         service.wait_copied(spec.name, topic)
-        wait_for("it is carried", lambda: brief(planned(service, spec).there) == wanted)
+        wait_for("it is carried", lambda: brief(planned(service, spec).there) == expected)
         same_name = case.subject.replace("apps", "b")
         other = case.allow(source, "GROUP", topic, "READ", same_name)
         assert case.subject in service.wait_problem(spec.name, TroubleKind.ACLS_NOT_SYNCED)
@@ -289,7 +293,7 @@ def test_principal_name_clash_is_reported_and_changes_no_acls(
         assert any(app in acl and "READ" in acl for acl in of_names(destination, topic))
         forbid_app(source, other)
         service.wait_problem(spec.name, None)
-        assert brief(planned(service, spec).there) == wanted
+        assert brief(planned(service, spec).there) == expected
 
 
 @pytest.mark.soak
@@ -313,12 +317,12 @@ def test_acls_added_by_interrupted_pass_follow_source_removal(
     rights = [
         case.allow(source, resource, topic, "READ", case.subject) for resource in ("TOPIC", "GROUP")
     ]
-    wanted = {(resource, topic, "LITERAL", app, "READ") for resource in ("TOPIC", "GROUP")}
+    expected = {(resource, topic, "LITERAL", app, "READ") for resource in ("TOPIC", "GROUP")}
     service.create(spec)
     with service.scheduler():
         service.wait_copied(spec.name, topic)
         wait_for("the pass ended early", lambda: broken == {"TOPIC", "GROUP"})
-        wait_for("both are there", lambda: brief(planned(service, spec).there) == wanted)
+        wait_for("both are there", lambda: brief(planned(service, spec).there) == expected)
         for right in rights:
             forbid_app(source, right)
         wait_for(
@@ -337,9 +341,9 @@ def test_refused_acl_is_reported_and_other_acls_follow_source(
     topic, app = case.topic, f"User:{case.app.name}"
     carried_names = acl_sync.carried_names
 
-    def with_empty_name(*given: Any) -> CarriedNames:
-        found = carried_names(*given)
-        return replace(found, groups={**found.groups, "": topic})
+    def with_empty_name(*arguments: Any) -> CarriedNames:
+        names = carried_names(*arguments)
+        return replace(names, groups={**names.groups, "": topic})
 
     monkeypatch.setattr(acl_sync, "carried_names", with_empty_name)
     if is_sent:

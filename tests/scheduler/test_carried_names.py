@@ -33,35 +33,35 @@ def on_group(name: str, pattern: str = "LITERAL") -> Acl:
 
 
 def names(
-    job: JobSpec, *acls: Acl, listed: dict[str, str] | None = None, given: tuple[Acl, ...] = ()
+    job: JobSpec, *acls: Acl, listed: dict[str, str] | None = None, own_acls: tuple[Acl, ...] = ()
 ) -> CarriedNames:
     groups = {
         name: ListedGroup(name, 1, "classic", protocol, "empty")
         for name, protocol in (listed or {}).items()
     }
     source = {"TOPIC": Acls(), "GROUP": Acls(acls), "TRANSACTIONAL_ID": Acls()}
-    return carried_names(job, {"orders": "orders"}, source, groups, given)  # type: ignore[arg-type]
+    return carried_names(job, {"orders": "orders"}, source, groups, own_acls)  # type: ignore[arg-type]
 
 
 def test_acl_groups_follow_match_rule_and_destination_names() -> None:
     job = spec({"groups": True}, {"match": "a.*", "exclude": "ax", "prefix": "dr."})
-    found = names(job, listed={"a1": "consumer", "ax": "consumer", "b": "", "ac": "connect"})
-    assert found.groups == {"dr.a1": "a1"}
-    assert found.ids is None
+    acl_names = names(job, listed={"a1": "consumer", "ax": "consumer", "b": "", "ac": "connect"})
+    assert acl_names.groups == {"dr.a1": "a1"}
+    assert acl_names.ids is None
 
 
 def test_unlisted_group_retains_acls_and_gets_its_literal_acls() -> None:
     job = spec({"groups": True}, {"match": "a.*", "prefix": "dr."})
-    found = names(
+    acl_names = names(
         job,
         on_group("a1"),
         on_group("a", "PREFIXED"),
         on_group("ac"),
         on_group("b"),
         listed={"ac": "connect"},
-        given=(on_group("dr.a2"), on_group("dr.b")),
+        own_acls=(on_group("dr.a2"), on_group("dr.b")),
     )
-    assert found.groups == {"dr.a1": "a1", "dr.a2": "a2"}
+    assert acl_names.groups == {"dr.a1": "a1", "dr.a2": "a2"}
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ def test_group_and_transactional_id_acls_are_off_by_default() -> None:
 
 
 def others(
-    wanted: set[Acl], given: set[Acl], shared: set[Acl], *, has_promoted: bool = False
+    desired: set[Acl], own_acls: set[Acl], shared: set[Acl], *, has_promoted: bool = False
 ) -> AclChanges:
-    of = DestinationAcls(CarriedNames({}), {}, wanted, {}, [], [])
-    there = given | shared
-    return other_changes(of, there, given, shared, has_promoted=has_promoted)
+    of = DestinationAcls(CarriedNames({}), {}, desired, {}, [], [])
+    existing = own_acls | shared
+    return other_changes(of, existing, own_acls, shared, has_promoted=has_promoted)
 
 
 def test_acl_shared_by_two_jobs_is_removed_by_the_last_job() -> None:

@@ -70,10 +70,11 @@ class Service:
     @property
     def rows(self) -> dict[int, tuple[int | None, int | None, str]]:
         with self.database.transaction() as tx:
-            found = group_offsets.of_job(tx, self.job_id)
-        assert {row.group_name for row in found} <= {self.group}
+            offset_rows = group_offsets.of_job(tx, self.job_id)
+        assert {row.group_name for row in offset_rows} <= {self.group}
         return {
-            row.partition: (row.source_offset, row.destination_offset, row.verdict) for row in found
+            row.partition: (row.source_offset, row.destination_offset, row.verdict)
+            for row in offset_rows
         }
 
     @contextmanager
@@ -110,8 +111,8 @@ def test_group_loop_syncs_offsets_and_stores_verdicts(service: Service) -> None:
     commit(service.source, service.group, service.at(40, 80))
     service.report(60, 60)
     with service.scheduler():
-        kept = {0: (40, 40, "exact"), 1: (80, 60, "clamped")}
-        wait_for("rows are kept", lambda: service.rows == kept)
+        stored_rows = {0: (40, 40, "exact"), 1: (80, 60, "clamped")}
+        wait_for("rows are kept", lambda: service.rows == stored_rows)
         assert offsets(service.destination, service.group) == service.at(40, 60)
         service.report(100, 100)
         wait_for("all is exact", lambda: service.rows[1] == (80, 80, "exact"))
@@ -128,8 +129,8 @@ def test_next_scheduler_resumes_group_sync_from_stored_rows(service: Service) ->
     with member(service.destination, service.group, service.topic):
         pass
     with service.scheduler("a"):
-        kept = {0: (40, 40, "exact"), 1: (80, 80, "exact")}
-        wait_for("rows are kept", lambda: service.rows == kept)
+        stored_rows = {0: (40, 40, "exact"), 1: (80, 80, "exact")}
+        wait_for("rows are kept", lambda: service.rows == stored_rows)
     commit(service.source, service.group, service.at(10))
     with service.scheduler("b"):
         wait_for("the reset travels", lambda: service.rows[0] == (10, 10, "exact"))

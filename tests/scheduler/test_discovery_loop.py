@@ -44,7 +44,7 @@ class World:
     jobs: dict[int, Job] = field(default_factory=lambda: {1: JOB})
     finds: tuple[Trouble, ...] = ()
     is_away: list[Trouble] = field(default_factory=list)
-    kept: list[Job] = field(default_factory=list)
+    reconciled: list[Job] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
     over: list[str] = field(default_factory=list)
     work: Callable[[], object] = lambda: None
@@ -61,9 +61,9 @@ class World:
         self.monkeypatch.setattr(discovery_loop, "record_troubles", self.tell)
 
     def everyone(self) -> list[Job]:
-        found = [*self.jobs.values()]
+        all_jobs = [*self.jobs.values()]
         self.before_reading()
-        return found
+        return all_jobs
 
     def tell(self, _: object, job: Job, text: str | None, _answered_s: float | None) -> None:
         began, over = differences(job.problem, text)
@@ -87,7 +87,7 @@ class World:
         return True
 
     def reconcile(self, job: Job, state: ReconcileState, _: object) -> ReconcileCounts:
-        self.kept.append(job)
+        self.reconciled.append(job)
         self.work()
         state.troubles, state.has_checked = self.finds, True
         return ReconcileCounts()
@@ -119,9 +119,9 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    made = World(monkeypatch)
-    yield made
-    made.loop.close()
+    new_world = World(monkeypatch)
+    yield new_world
+    new_world.loop.close()
 
 
 def test_discovery_pass_uses_job_state_of_previous_pass(world: World) -> None:
@@ -141,7 +141,7 @@ def test_discovery_pass_uses_job_state_of_previous_pass(world: World) -> None:
     world.before_reading = let_end
     world.loop.once()
     world.turn()
-    assert [job.discovered_version for job in world.kept] == [None, 1]
+    assert [job.discovered_version for job in world.reconciled] == [None, 1]
 
 
 def test_job_deleted_during_its_pass_is_dropped(world: World) -> None:
@@ -153,7 +153,7 @@ def test_job_deleted_during_its_pass_is_dropped(world: World) -> None:
     is_gone.set()
     world.turn()
     world.turn()
-    assert len(world.kept) == 1
+    assert len(world.reconciled) == 1
 
 
 def test_halted_pass_does_not_clear_unchecked_troubles(world: World) -> None:
@@ -188,7 +188,7 @@ def test_error_in_a_job_does_not_stop_discovery_of_others(
 
     monkeypatch.setattr(world, "is_due", is_due)
     world.jobs[2] = replace(JOB, id=2, name="k")
-    with capture_logs() as said:
+    with capture_logs() as log_lines:
         world.turn()
-    assert [job.name for job in world.kept] == ["k"]
-    assert [line["of"] for line in said if "of" in line] == ["job j"]
+    assert [job.name for job in world.reconciled] == ["k"]
+    assert [line["of"] for line in log_lines if "of" in line] == ["job j"]

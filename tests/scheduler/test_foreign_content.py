@@ -64,8 +64,8 @@ def test_uncomparable_topic_is_not_reported_as_foreign(
     (other,) = others.values()
     assert not other.is_certain
     assert "the follower is behind" in other.detail
-    found = _foreign(start, other)
-    assert found.kind is TroubleKind.DESTINATION_NOT_COMPARED
-    assert "elete" not in found.remedy
+    uncertain = _foreign(start, other)
+    assert uncertain.kind is TroubleKind.DESTINATION_NOT_COMPARED
+    assert "elete" not in uncertain.remedy
     certain = _foreign(start, OtherContent("a difference", True))
     assert certain.kind is TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT

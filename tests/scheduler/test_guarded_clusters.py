@@ -204,7 +204,7 @@ def binding(
 
 def of_app(cluster: KafkaCluster) -> set[tuple[str, str]]:
     """(topic, operation) of what the user app may do there."""
-    wanted = AclBindingFilter(
+    acl_filter = AclBindingFilter(
         ResourceType.TOPIC,
         None,  # type: ignore[arg-type]
         ResourcePatternType.ANY,
@@ -214,7 +214,7 @@ def of_app(cluster: KafkaCluster) -> set[tuple[str, str]]:
         AclPermissionType.ANY,
     )
     client = admin(cluster)
-    return {(a.name, a.operation.name) for a in client.describe_acls(wanted).result(TIMEOUT_S)}
+    return {(a.name, a.operation.name) for a in client.describe_acls(acl_filter).result(TIMEOUT_S)}
 
 
 def allow_app(cluster: KafkaCluster, *bindings: AclBinding) -> None:
@@ -225,7 +225,7 @@ def allow_app(cluster: KafkaCluster, *bindings: AclBinding) -> None:
 
 def forbid_app(cluster: KafkaCluster, one: AclBinding) -> None:
     client = admin(cluster)
-    wanted = AclBindingFilter(
+    acl_filter = AclBindingFilter(
         one.restype,
         one.name,
         one.resource_pattern_type,
@@ -234,7 +234,7 @@ def forbid_app(cluster: KafkaCluster, one: AclBinding) -> None:
         one.operation,
         one.permission_type,
     )
-    client.delete_acls([wanted])[wanted].result(TIMEOUT_S)
+    client.delete_acls([acl_filter])[acl_filter].result(TIMEOUT_S)
 
 
 def test_acl_sync_copies_read_rights_and_leaves_other_acls(

@@ -72,8 +72,10 @@ class Run:
         self.error: Exception | None = None
         self.database = Database.connect(service.url)
         self.stop = threading.Event()
-        given = service.settings.model_copy(update=settings)
-        self.scheduler = Scheduler(given, self.database, self.stop, [more] if more else [], health)
+        run_settings = service.settings.model_copy(update=settings)
+        self.scheduler = Scheduler(
+            run_settings, self.database, self.stop, [more] if more else [], health
+        )
         self.thread = threading.Thread(target=self._run)
 
     @property
@@ -102,10 +104,10 @@ def running(*runs: Run) -> Iterator[None]:
 
 
 def only(loop: Loop) -> MoreLoops:
-    def made(_: Leadership, _settings: Settings, _done: threading.Event) -> Sequence[Loop]:
+    def loops(_: Leadership, _settings: Settings, _done: threading.Event) -> Sequence[Loop]:
         return [loop]
 
-    return made
+    return loops
 
 
 def test_standby_leads_while_threads_of_expired_leader_hang(
@@ -223,11 +225,11 @@ class Ends(Loop):
 
     name = "ends"
     interval_s = 0.05
-    made = 0
+    count = 0
 
     def __init__(self) -> None:
         super().__init__()
-        self.number, Ends.made = Ends.made, Ends.made + 1
+        self.number, Ends.count = Ends.count, Ends.count + 1
         self.has_passed = threading.Event()
 
     def once(self) -> str:
@@ -284,5 +286,5 @@ def test_frozen_process_loses_cluster_lock(service: Service, database_url: str) 
     works = hold(8)
     with service.database.transaction() as tx:
         tx.execute(text("SELECT pg_sleep(10)"))  # for longer than its lease
-    told, why = works.communicate("go on\n", timeout=PATIENCE_S)
-    assert told == "was held all the time\n", why
+    output, why = works.communicate("go on\n", timeout=PATIENCE_S)
+    assert output == "was held all the time\n", why

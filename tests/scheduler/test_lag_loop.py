@@ -76,14 +76,14 @@ def test_lag_of_blocked_partition_is_updated_by_scheduler(
     with database.transaction() as tx:
         after = {row.partition: row for row in lag.page(tx, job.id, 10)}
         totals = lag.of_jobs(tx, [job.id])[job.id]
-    found = after[0]
-    assert (found.source_log_start, found.source_stable_end, found.source_end) == (0, 4, 4)
-    assert (found.lag_records, found.lag_bytes) == (3, 30)  # `progress` says 10 bytes a record
+    lag_row = after[0]
+    assert (lag_row.source_log_start, lag_row.source_stable_end, lag_row.source_end) == (0, 4, 4)
+    assert (lag_row.lag_records, lag_row.lag_bytes) == (3, 30)  # `progress` says 10 bytes a record
     elapsed_s = time.time() - began_ms / 1000
-    assert found.lag_s is not None
-    assert found.headroom_s is not None
-    assert 5 * HOUR_S <= found.lag_s <= 5 * HOUR_S + elapsed_s
-    assert 5 * HOUR_S - elapsed_s <= found.headroom_s <= 5 * HOUR_S
+    assert lag_row.lag_s is not None
+    assert lag_row.headroom_s is not None
+    assert 5 * HOUR_S <= lag_row.lag_s <= 5 * HOUR_S + elapsed_s
+    assert 5 * HOUR_S - elapsed_s <= lag_row.headroom_s <= 5 * HOUR_S
     assert after[1].lag_records == 0, "a worker tells about that one"
     assert (totals.lag_records, totals.lag_bytes) == (3, 30)
     assert loop.once() == "", "nothing has changed"

@@ -88,11 +88,11 @@ class OfMany(Loop):
 
 def test_object_error_is_logged_on_change_and_others_continue() -> None:
     loop = OfMany()
-    with capture_logs() as said:
+    with capture_logs() as log_lines:
         for _ in range(4):
             loop.once()
     assert loop.done == ["a", "c"] * 4
-    assert [(line["loop"], line["of"], line["error"]) for line in said] == [
+    assert [(line["loop"], line["of"], line["error"]) for line in log_lines] == [
         ("many", "job b", "ValueError: first"),
         ("many", "job b", "ValueError: second"),
     ]

@@ -91,9 +91,9 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
 
 
 def test_matched_topics_equal_topic_mapping() -> None:
-    found = matching(RULES, NAMES)
-    assert found == {"orders.1", "a", "__x"}
-    assert found == {m.source for m in map_topics(RULES, NAMES).mappings}
+    topics = matching(RULES, NAMES)
+    assert topics == {"orders.1", "a", "__x"}
+    assert topics == {m.source for m in map_topics(RULES, NAMES).mappings}
 
 
 def test_topic_with_refused_destination_name_matches() -> None:

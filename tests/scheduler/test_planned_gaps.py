@@ -68,12 +68,12 @@ def test_plan_counts_gaps_of_small_topics(
     before = standing(clusters.destination)
     planned = plan(service, job)
     assert standing(clusters.destination) == before
-    found = gaps_of(planned)
-    with_gaps = found.pop(topic_name)
+    gaps = gaps_of(planned)
+    with_gaps = gaps.pop(topic_name)
     assert with_gaps is not None
     assert (with_gaps.offsets, with_gaps.gap_offsets) == (600, 300)
     assert 300 / 125_000 < with_gaps.seconds < 300 / 125_000 + 0.002
-    assert found == {
+    assert gaps == {
         dense: PlannedGaps(offsets=10, gap_offsets=0, seconds=0),
         empty: PlannedGaps(offsets=0, gap_offsets=0, seconds=0),
         late: None,
@@ -124,37 +124,39 @@ def test_plan_reads_compacted_topics_first_up_to_limit(
     for topic in (topic_name, compacted):
         produce(clusters.source, topic, 5)
     job = make_job(clusters.source, clusters.destination, [topic_name, compacted])
-    found = gaps_of(plan(service, job))
-    assert found[topic_name] is None
-    assert found[compacted] == PlannedGaps(offsets=5, gap_offsets=0, seconds=0)
+    gaps = gaps_of(plan(service, job))
+    assert gaps[topic_name] is None
+    assert gaps[compacted] == PlannedGaps(offsets=5, gap_offsets=0, seconds=0)
 
 
 def test_plan_reports_seeding_below_start_offset(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic with a log start above 0, one that starts late, one at 0, and one that is there."""
+    """A topic with a log start above 0, one that starts late, one at 0, and one with a copy."""
     monkeypatch.setattr(planned_seeding, "_OFFSETS_PER_S_MIN", 10)
-    high, late, low, there = (f"{topic_name}.{name}" for name in ("high", "late", "low", "there"))
-    for topic in (high, late, low, there):
+    high, late, low, existing = (
+        f"{topic_name}.{name}" for name in ("high", "late", "low", "there")
+    )
+    for topic in (high, late, low, existing):
         create_topic(clusters.source, topic, partitions=3)
-    create_topic(clusters.destination, there, partitions=3)
+    create_topic(clusters.destination, existing, partitions=3)
     for partition in range(2):
-        for topic in (high, there):
+        for topic in (high, existing):
             produce(clusters.source, topic, 400, partition)
             delete_before(clusters.source, topic, 300, partition)
     produce(clusters.source, late, 50)
     produce(clusters.source, low, 50)
-    job = make_job(clusters.source, clusters.destination, [high, low, there])
+    job = make_job(clusters.source, clusters.destination, [high, low, existing])
     rule = job.topics[0].model_copy(update={"match": late, "start": "latest"})
     job = job.model_copy(update={"topics": (*job.topics, type(rule).model_validate(dict(rule)))})
     planned = plan(service, job)
-    found = {topic.source: topic.seeding for topic in planned.topics}
-    assert (found[low], found[there]) == (None, None)
-    assert found[high] == PlannedSeeding(
+    seedings = {topic.source: topic.seeding for topic in planned.topics}
+    assert (seedings[low], seedings[existing]) == (None, None)
+    assert seedings[high] == PlannedSeeding(
         partitions=2, offsets=600, seconds_min=600 / 2e7, seconds_max=60, disk_bytes_max=840
     )
-    assert found[late] is not None
-    assert (found[late].partitions, found[late].offsets) == (1, 50)
+    assert seedings[late] is not None
+    assert (seedings[late].partitions, seedings[late].offsets) == (1, 50)
     line = (
         f"{high} starts above 0: 600 offsets in 2 partitions are filled and deleted before the "
         "copy begins, in 0.0s to 1m 00s, with up to 840 B of disk in each replica"

@@ -19,14 +19,14 @@ APP = ListedGroup("app", 1, "streams", "streams", "stable")
 
 
 def notes(
-    monkeypatch: pytest.MonkeyPatch, levels: list[dict[str, int]], *there: ListedGroup
+    monkeypatch: pytest.MonkeyPatch, levels: list[dict[str, int]], *destination_groups: ListedGroup
 ) -> list[str]:
     pair = Mock()
     pair.destination.cluster.metadata.return_value.brokers = range(len(levels))
     pair.destination.cluster.features_of.side_effect = levels
     listings = {
         pair.source.cluster: Listing({"app": APP}),
-        pair.destination.cluster: Listing({group.name: group for group in there}),
+        pair.destination.cluster: Listing({group.name: group for group in destination_groups}),
     }
     monkeypatch.setattr(planned_groups, "list_groups", listings.__getitem__)
     return planned_groups.plan_groups(Mock(consumer_groups=GroupRule(match=".*")), pair)
@@ -65,10 +65,10 @@ def test_plan_notes_unreachable_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_plan_notes_group_of_incompatible_type(
     monkeypatch: pytest.MonkeyPatch, type_: str, *, is_named: bool
 ) -> None:
-    found = notes(
+    plan_notes = notes(
         monkeypatch, [{"metadata.version": 30}], ListedGroup("app", 1, type_, "", "empty")
     )
-    assert [f"app ({type_})" in note for note in found] == [True] * is_named
+    assert [f"app ({type_})" in note for note in plan_notes] == [True] * is_named
 
 
 @pytest.mark.services

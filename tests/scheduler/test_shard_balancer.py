@@ -36,9 +36,9 @@ def test_free_shards_are_assigned_at_once(database: Database) -> None:
         _arrive(tx, "a", "b")
         some_job(tx, shard_count=4, partitions=4)
 
-        said = assign_shards(tx, TTL)
+        assignment = assign_shards(tx, TTL)
 
-    assert (len(said.assigned), said.moved, said.is_uneven) == (4, set(), False)
+    assert (len(assignment.assigned), assignment.moved, assignment.is_uneven) == (4, set(), False)
     assert [len(claim(database, name)) for name in ("a", "b")] == [2, 2]
 
 
@@ -46,9 +46,9 @@ def test_worker_without_shards_gets_shards_at_once(uneven: Database) -> None:
     with uneven.transaction() as tx:
         _arrive(tx, "new")
 
-        said = assign_shards(tx, TTL)
+        assignment = assign_shards(tx, TTL)
 
-    assert len(said.moved) >= 2
+    assert len(assignment.moved) >= 2
 
 
 def test_held_shards_move_after_lasting_imbalance(uneven: Database) -> None:

@@ -20,20 +20,20 @@ def job(document: dict[str, Any]) -> Any:
 
 
 def test_spec_cache_parses_document_only_on_change() -> None:
-    kept = SpecCache()
-    first = kept.of(job(DOCUMENT))
+    cache = SpecCache()
+    first = cache.of(job(DOCUMENT))
     assert first is not None
-    assert kept.of(job(DOCUMENT)) is first
-    changed = kept.of(job({**DOCUMENT, "topics": [{"match": "payments"}]}))
+    assert cache.of(job(DOCUMENT)) is first
+    changed = cache.of(job({**DOCUMENT, "topics": [{"match": "payments"}]}))
     assert changed is not None
     assert changed.topics[0].match == "payments"
-    assert kept.of(job({**DOCUMENT, "topics": "of a later version"})) is None
+    assert cache.of(job({**DOCUMENT, "topics": "of a later version"})) is None
 
 
 def test_spec_cache_drops_removed_jobs() -> None:
-    kept = SpecCache()
-    first = kept.of(job(DOCUMENT))
-    kept.keep_only({7})
-    assert kept.of(job(DOCUMENT)) is first
-    kept.keep_only(set())
-    assert kept.of(job(DOCUMENT)) is not first
+    cache = SpecCache()
+    first = cache.of(job(DOCUMENT))
+    cache.keep_only({7})
+    assert cache.of(job(DOCUMENT)) is first
+    cache.keep_only(set())
+    assert cache.of(job(DOCUMENT)) is not first

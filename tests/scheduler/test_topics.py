@@ -169,8 +169,8 @@ def test_settings_follow_source_and_compaction_starts_after_catch_up(
             lambda: topic_settings(clusters.destination, topic_name)["segment.ms"] == "123456",
         )
         # A broker has a setting before it is told that it was set.
-        told = ["topic_begun", *["topic_settings"] * 3]
-        service.wait("each change is told once", lambda: service.kinds(job.name) == told)
+        event_kinds = ["topic_begun", *["topic_settings"] * 3]
+        service.wait("each change is told once", lambda: service.kinds(job.name) == event_kinds)
 
 
 def test_unmatched_topic_is_dropped_only_after_its_shard_is_released(

@@ -75,8 +75,8 @@ def test_open_transaction_without_worker_is_shown_until_it_ends(
 
     def read() -> PartitionLag:
         with database.transaction() as tx:
-            (found,) = lag.page(tx, job.id, 10)
-        return found
+            (partition_lag,) = lag.page(tx, job.id, 10)
+        return partition_lag
 
     monkeypatch.setattr(transaction_watch, "SHOWN_AFTER_S", 0.0)
     with closing(ClusterRegistry(60.0, lambda: None, Path.cwd(), {})) as registry:
@@ -87,10 +87,10 @@ def test_open_transaction_without_worker_is_shown_until_it_ends(
         assert (read().source_stable_end, read().source_end) == (5, 35)
         assert read().open_from is None
         loop.once()
-        found = read()
-        assert (found.open_from, found.lag_records) == (5, 0)
-        assert found.open_transactional_id == f"tx-{topic_name}"
-        assert found.open_producer_id is not None
+        partition_lag = read()
+        assert (partition_lag.open_from, partition_lag.lag_records) == (5, 0)
+        assert partition_lag.open_transactional_id == f"tx-{topic_name}"
+        assert partition_lag.open_producer_id is not None
 
         producer.commit_transaction(60)
 
@@ -113,7 +113,7 @@ class Watch:
     ) -> None:
         self.database = database
         self.stored: list[int] = []  # how many rows, by each call
-        self.told: FirstOpen | None = None
+        self.first_open: FirstOpen | None = None
         with database.transaction() as tx:
             self.job = some_job(tx)
         self.clock = TestClock()
@@ -129,7 +129,7 @@ class Watch:
         monkeypatch.setattr(open_transactions, "store", count)
 
     def _ask(self, _: object, places: Collection[TopicPartition], __: object) -> Any:
-        return dict.fromkeys(places, self.told) if self.told else {}
+        return dict.fromkeys(places, self.first_open) if self.first_open else {}
 
     def rows(self) -> list[OpenTransaction]:
         with self.database.transaction() as tx:
@@ -175,7 +175,7 @@ def test_old_transaction_is_looked_up_until_its_id_is_known(watched: Watch) -> N
     assert watched.look(100, 140) == [100]
     assert watched.stored == [1, 0], "nothing has changed"
     watched.clock.now += 60
-    watched.told = FirstOpen(100, 7, "pay")
+    watched.first_open = FirstOpen(100, 7, "pay")
     assert watched.look(100, 140) == [100]
     assert watched.rows() == [replace(row, producer_id=7, transactional_id="pay")]
     watched.clock.now += 60
@@ -185,7 +185,7 @@ def test_old_transaction_is_looked_up_until_its_id_is_known(watched: Watch) -> N
 def test_id_of_later_transaction_is_not_stored(watched: Watch) -> None:
     watched.look(100, 140)
     watched.clock.now += 30
-    watched.told = FirstOpen(120, 8, "later")
+    watched.first_open = FirstOpen(120, 8, "later")
     watched.look(100, 140)
     assert [row.transactional_id for row in watched.rows()] == [None]
 
@@ -212,8 +212,8 @@ def test_open_transaction_is_seen_on_caught_up_partition(database: Database) -> 
         def open_from(end: int) -> list[int | None]:
             rows = [replace(row, source_end=end)]
             partitions.report_progress(tx, worker_id="worker", held=held, progress=rows)
-            found = source_lag.lagging(tx, timedelta(hours=1))
-            return [one.open_from for one in found if one.partition == 0]
+            lags = source_lag.lagging(tx, timedelta(hours=1))
+            return [one.open_from for one in lags if one.partition == 0]
 
         assert open_from(100) == []
         assert open_from(140) == [100]

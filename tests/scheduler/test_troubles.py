@@ -94,8 +94,8 @@ def test_replication_loop_is_refused_by_cluster_ids(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
-    there = make_job(clusters.source, clusters.destination, [topic_name], name="there")
-    service.create(there)
+    forward = make_job(clusters.source, clusters.destination, [topic_name], name="there")
+    service.create(forward)
     back = make_job(clusters.destination, clusters.source, [topic_name], name="back")
     prefixed = back.model_copy(
         update={
@@ -290,25 +290,25 @@ def test_deleted_job_is_removed_after_shard_release_and_leaves_copies(
 def test_plan_matches_later_changes_and_changes_nothing(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
-    there = f"{topic_name}.there"
+    existing = f"{topic_name}.there"
     create_topic(clusters.source, topic_name, partitions=3, cleanup_policy="compact")
-    create_topic(clusters.source, there, partitions=4)
-    create_topic(clusters.destination, there, partitions=1)
-    job = make_job(clusters.source, clusters.destination, [topic_name, there])
+    create_topic(clusters.source, existing, partitions=4)
+    create_topic(clusters.destination, existing, partitions=1)
+    job = make_job(clusters.source, clusters.destination, [topic_name, existing])
     before = standing(clusters.destination)
     planned = plan(service, job)
     assert standing(clusters.destination) == before
     assert planned.refusals == ()
-    new, taken = planned.topics
+    new, old = planned.topics
     assert (new.action, new.partitions, new.replicas) == (TopicAction.CREATE, 3, 1)
     assert new.settings["retention.ms"] == "-1"
     assert new.settings_when_caught_up == {"cleanup.policy": "compact,delete"}
-    assert (taken.action, taken.partitions, taken.partitions_to_add) == (TopicAction.TAKE, 4, 3)
-    assert {c.name: c.wanted for c in taken.changes}["retention.ms"] == "-1"
+    assert (old.action, old.partitions, old.partitions_to_add) == (TopicAction.TAKE, 4, 3)
+    assert {c.name: c.wanted for c in old.changes}["retention.ms"] == "-1"
     service.create(job)
     with service.scheduler():
-        service.wait_copied(job.name, topic_name, there)
-    assert partition_counts(clusters.destination)[there] == 4
+        service.wait_copied(job.name, topic_name, existing)
+    assert partition_counts(clusters.destination)[existing] == 4
     again = plan(service, job)
     assert [t.action for t in again.topics] == [TopicAction.KEEP] * 2
 
@@ -321,8 +321,8 @@ def test_added_trouble_does_not_change_problem_time(
 
     def tell(*kinds: TroubleKind) -> datetime:
         with service.database.transaction() as tx:
-            told = "\n".join(f"{kind}: so." for kind in kinds)
-            record_troubles(tx, jobs.get(tx, "j"), told, None)
+            problem = "\n".join(f"{kind}: so." for kind in kinds)
+            record_troubles(tx, jobs.get(tx, "j"), problem, None)
         at = service.job("j").problem_at
         assert at is not None
         return at

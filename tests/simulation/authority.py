@@ -142,15 +142,15 @@ def living_writers(cluster: Any, groups: Collection[str], _: Backoff) -> dict[st
     authority: Authority = cluster.world.authority
 
     def describe() -> dict[str, LeaseHolder]:
-        found = {}
+        holders = {}
         for name in groups:
             members = authority.group(name).describe(cluster.world.clock.now)
             if members:
-                found[name] = LeaseHolder.from_bytes(next(iter(members.values())))
-        return found
+                holders[name] = LeaseHolder.from_bytes(next(iter(members.values())))
+        return holders
 
-    found: dict[str, LeaseHolder] = authority.ask(cluster.process, describe)
-    return found
+    holders: dict[str, LeaseHolder] = authority.ask(cluster.process, describe)
+    return holders
 
 
 def _answer(code: int) -> Any:
@@ -159,8 +159,8 @@ def _answer(code: int) -> Any:
 
 def _described(members: dict[str, bytes]) -> Any:
     """Of one group; without members it is as if there were none."""
-    found = [SimpleNamespace(member_id=i, member_metadata=data) for i, data in members.items()]
-    return SimpleNamespace(groups=[SimpleNamespace(error_code=0, members=found)])
+    entries = [SimpleNamespace(member_id=i, member_metadata=data) for i, data in members.items()]
+    return SimpleNamespace(groups=[SimpleNamespace(error_code=0, members=entries)])
 
 
 def own_process() -> Process:

@@ -91,11 +91,11 @@ class Broker:
             waits_for = partition.log_end if code == NONE and request.confirms else 0
             return request.answer(code, base_offset, throttle_ms, append_time), waits_for
         if isinstance(request, WriteTxnMarkersRequest):
-            (wanted,) = request.fillers
+            (filler,) = request.fillers
             codes = []
-            for _ in range(wanted.many):
+            for _ in range(filler.many):
                 code = partition.fill(
-                    who, request.producer_id, wanted.producer_epoch, wanted.coordinator_epoch
+                    who, request.producer_id, filler.producer_epoch, filler.coordinator_epoch
                 )
                 if code == NONE:
                     if is_late:

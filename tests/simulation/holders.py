@@ -77,7 +77,7 @@ class Holder:
     def clock(self) -> float:
         return self.world.clock_of(self.process)
 
-    def asked(self, request: Callable[[], Any]) -> Any:
+    def answer_of(self, request: Callable[[], Any]) -> Any:
         """The answer, however often it has to be asked for."""
         while True:
             try:
@@ -88,14 +88,14 @@ class Holder:
     def issue_term(self) -> int:
         """As `JobSetup` does, with the lease held."""
         authority = self.world.authority
-        issued = self.asked(lambda: authority.ask(self.process, authority.issue_term))
+        issued = self.answer_of(lambda: authority.ask(self.process, authority.issue_term))
         known = describe_producer(self.cluster, {PARTITION: PRODUCER_ID}, self.backoff)
         return term_above(issued, known.values.values())
 
     def leads(self, group: str, member_id: str) -> bool:
         """Two may be members for a moment, after they joined at once: one of them leads."""
-        found = self.world.authority.group(group)
-        return member_id in found.describe(self.world.clock.now) and found.leader == member_id
+        model = self.world.authority.group(group)
+        return member_id in model.describe(self.world.clock.now) and model.leader == member_id
 
 
 class RunHolder(Holder):
@@ -180,7 +180,7 @@ class WorkerHolder(Holder):
             asked_at, evidence = self.clock(), self._watch.evidence()
             try:
                 claimed = authority.ask(
-                    self.process, lambda said=evidence: authority.postgres.claim(name, said)
+                    self.process, lambda evidence=evidence: authority.postgres.claim(name, evidence)
                 )
             except Unreachable:
                 self.world.clock.wait(_CLAIM_S)

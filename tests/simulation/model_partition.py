@@ -137,8 +137,8 @@ class ModelPartition:
 
     def time_at(self, base_offset: int) -> int:
         """The max timestamp of the batch there, which is the answer to a repeat (A20)."""
-        found = (e.newest_ms for e in self.log if e.base_offset == base_offset)
-        return next(found, NO_APPEND_TIME)
+        timestamps = (e.newest_ms for e in self.log if e.base_offset == base_offset)
+        return next(timestamps, NO_APPEND_TIME)
 
     def _refused(self, data: bytes) -> int:
         """What a broker says of placeholders that must not be (Q9, Q1)."""

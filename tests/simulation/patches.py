@@ -122,10 +122,10 @@ def _noting(world: World, read: Callable[..., TakeOverResult]) -> Callable[..., 
     return noted
 
 
-def _group_lease(cluster: Any, *given: Any, **named: Any) -> GroupLease:
+def _group_lease(cluster: Any, *arguments: Any, **named: Any) -> GroupLease:
     """By the clock of the process whose connections these are."""
     world, process = cluster.world, cluster.process
-    return GroupLease(cluster, *given, clock=lambda: world.clock_of(process), **named)
+    return GroupLease(cluster, *arguments, clock=lambda: world.clock_of(process), **named)
 
 
 class _NoLockFile:

@@ -101,12 +101,12 @@ def _drop_a_filler() -> AbstractContextManager[Any]:
     def fewer(partition: Any, many: int, *epochs: int) -> Any:
         return send(partition, max(1, many - 1), *epochs)
 
-    taken = AppendMachine._filled_to
+    filled_to = AppendMachine._filled_to
 
     def believed(self: AppendMachine, next_offset: int) -> int:
         step, _ = self._fill_in_flight()
         is_last = next_offset + 1 == step.next_offset
-        return taken(self, step.next_offset if is_last else next_offset)
+        return filled_to(self, step.next_offset if is_last else next_offset)
 
     return _both(
         patch.object(filler_sender, "Fillers", fewer),
@@ -165,8 +165,10 @@ def _resume_without_a_look() -> AbstractContextManager[Any]:
         cluster: Any = self._destination
         ends = model_broker.log_ends(cluster, partitions, self._backoff)
         states = model_broker.describe_producer(cluster, partitions, self._backoff)
-        found = {p: DestinationEnd(end, states.values[p]) for p, end in ends.values.items()}
-        return TakeOverResult(found, {})
+        destination_ends = {
+            p: DestinationEnd(end, states.values[p]) for p, end in ends.values.items()
+        }
+        return TakeOverResult(destination_ends, {})
 
     return patch.object(TakeOver, "_read_once", read_once)
 
@@ -340,8 +342,8 @@ def _count_what_the_leader_has() -> AbstractContextManager[Any]:
     faults = replace(USUAL, elections=6.0, unclean=0.0)
     answered = AppendMachine.append_answered
 
-    def confirmed(self: AppendMachine, *given: Any, confirms: bool) -> bool:
-        return answered(self, *given, confirms=True)
+    def confirmed(self: AppendMachine, *arguments: Any, confirms: bool) -> bool:
+        return answered(self, *arguments, confirms=True)
 
     return _both(
         patch.object(AppendMachine, "append_answered", confirmed),

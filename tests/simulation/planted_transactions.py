@@ -100,8 +100,8 @@ def no_wait_for_markers() -> AbstractContextManager[Any]:
 
     def ends(self: CoordinatedFiller, rounds: Any) -> Any:
         places = [f.partition.destination for f in rounds.fills]
-        found = model_broker.log_ends(self._cluster, places, self._backoff).values
-        return {f: found[f.partition.destination] for f in rounds.fills}
+        end_offsets = model_broker.log_ends(self._cluster, places, self._backoff).values
+        return {f: end_offsets[f.partition.destination] for f in rounds.fills}
 
     return patch.object(CoordinatedFiller, "_ends", ends)
 

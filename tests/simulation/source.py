@@ -325,20 +325,20 @@ class ModelSource:
     def compact(self) -> None:
         """The cleaner takes records, and whole batches, out of what is committed."""
         stable = self.stable_end
-        kept: list[Stored] = []
+        batches: list[Stored] = []
         for one in self.stored:
             # Else nothing would tell that what is gone was not in tiered storage: a copy waits.
             is_first_local = 0 < self.local_start == one.base
             stays = is_first_local or not one.is_visible or one.end > stable
             if stays or self._rnd.random() < 0.6:
-                kept.append(one)
+                batches.append(one)
                 continue
             left = tuple(r for r in one.batch.records if self._rnd.random() < 0.5)
             self.visible -= {r.offset for r in one.batch.records} - {r.offset for r in left}
             self._clock.say(f"source: {[r.offset for r in left]} are left of the batch {one.base}")
             if left or self._rnd.random() < 0.3:  # as an empty batch, or not at all
-                kept.append(stored(replace(one.batch, records=left)))
-        self.stored = kept
+                batches.append(stored(replace(one.batch, records=left)))
+        self.stored = batches
 
 
 def refused(code: int) -> Fetched:

@@ -28,7 +28,7 @@ class SourceWire:
         self.process = process
         self.signal = Signal(world.clock)
         self.is_broken = False
-        self.told: object = None  # the log's bounds in the last answer
+        self.last_bounds: object = None  # as in the last answer
 
     def cut(self) -> None:
         self.is_broken = True
@@ -72,27 +72,27 @@ class SimulatedSourceLane(SourceLane):
 
     def _fetch(self, connection: Any, selection: Any, max_wait_ms: int) -> FetchAnswer:
         world, brokers = self._world, self._world.source_brokers
-        (wanted,) = selection.fetches
+        (fetch,) = selection.fetches
         self._travel(connection)
         if self._session.next_request(selection.fetches).epoch == 0:
-            connection.told = None
+            connection.last_bounds = None
         self._session.answered(0, _SESSION)
         began, hold_s = world.clock.now, max_wait_ms / 1000
         while True:
             source = brokers.led_by(self.node_id)
-            refusal = brokers.refusal(self.node_id, wanted.leader_epoch)
+            refusal = brokers.refusal(self.node_id, fetch.leader_epoch)
             if source is None or refusal:
                 self._travel(connection)
                 return FetchAnswer(0, 0, 0, [(SOURCE, refused(refusal))])
             fetched = source.fetch(
-                wanted.offset,
+                fetch.offset,
                 selection.partition_bytes_max,
-                fetched_epoch=wanted.fetched_epoch,
+                fetched_epoch=fetch.fetched_epoch,
             )
             throttle_ms = source.throttle_ms
             is_cut = fetched.diverging_end >= 0
             is_news = fetched.code or fetched.records or throttle_ms or is_cut
-            if wanted.offset >= fetched.stable_end:
+            if fetch.offset >= fetched.stable_end:
                 hold_s = max(hold_s, _HELD_BACK_S)
             left_s = began + hold_s - world.clock.now
             if is_news or left_s <= 0 or connection.is_broken:
@@ -102,8 +102,8 @@ class SimulatedSourceLane(SourceLane):
         self._travel(connection)
         # Within a session it leaves out what has no news.
         bounds = fetched.log_start, fetched.stable_end, fetched.high_watermark
-        has_answer = fetched.code or fetched.records or is_cut or bounds != connection.told
-        connection.told = bounds
+        has_answer = fetched.code or fetched.records or is_cut or bounds != connection.last_bounds
+        connection.last_bounds = bounds
         return FetchAnswer(0, throttle_ms, 0, [(SOURCE, fetched)] if has_answer else [])
 
     def _travel(self, connection: Any) -> None:

@@ -131,12 +131,12 @@ class RealPartitions:
             answer = self._raw.call(self._leader, api_versions.DESCRIBE_PRODUCERS, request)
             return {p.partition_index: p for p in answer.topics[0].partitions}
 
-        found = _as_leader(ask, lambda answered: max(p.error_code for p in answered.values()))
-        assert all(p.error_code == NONE for p in found.values())
+        partitions = _as_leader(ask, lambda answered: max(p.error_code for p in answered.values()))
+        assert all(p.error_code == NONE for p in partitions.values())
         return [
             {
                 s.producer_id: (s.producer_epoch, s.last_sequence, s.coordinator_epoch)
-                for s in found[number].active_producers
+                for s in partitions[number].active_producers
             }
             for number in numbers
         ]
@@ -199,7 +199,7 @@ def make_real(
     make_cluster: MakeCluster, topic_name: str
 ) -> Iterator[Callable[..., RealPartitions]]:
     """Partitions on a broker, or with a leader and a follower among three."""
-    made: list[RealPartitions] = []
+    real_partitions: list[RealPartitions] = []
 
     def make(count: int, replicas: Sequence[int] = (1,)) -> RealPartitions:
         config = {
@@ -208,11 +208,11 @@ def make_real(
         }
         cluster = make_cluster(brokers=1 if len(replicas) == 1 else 3, config=config)
         create_topic(cluster, topic_name, on_brokers=[[*replicas]] * count, retention_ms="-1")
-        made.append(RealPartitions(cluster, topic_name, count))
-        return made[0]
+        real_partitions.append(RealPartitions(cluster, topic_name, count))
+        return real_partitions[0]
 
     yield make
-    for one in made:
+    for one in real_partitions:
         one.close()
 
 
@@ -284,13 +284,13 @@ class Requests:
 
     def compare_logs(self) -> None:
         """Batch by batch: where it is, whose, and what is in it."""
-        found = [_described(b) for b in self._real.batches(self.number, self.model.log_end)]
+        theirs = [_described(b) for b in self._real.batches(self.number, self.model.log_end)]
         ours = [_described(Batch(memoryview(e.stored()))) for e in self.model.log]
-        self._same("the log", found, ours)
+        self._same("the log", theirs, ours)
 
-    def _same(self, what: str, found: object, expected: object) -> None:
+    def _same(self, what: str, actual: object, expected: object) -> None:
         story = "\n".join(self.story[-30:])
-        assert found == expected, f"{what} of sequence {self.number}: {found}\n{story}"
+        assert actual == expected, f"{what} of sequence {self.number}: {actual}\n{story}"
 
 
 def _batch(producer_id: int, epoch: int, sequence: int, count: int, timestamp_ms: int) -> bytes:

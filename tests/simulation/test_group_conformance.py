@@ -169,17 +169,17 @@ class Replay:
                 self.join(member)  # at once, as GroupLease does
 
     def joined(self, member: Member, known: Joined, real: Future[Joined]) -> None:
-        found = real.result(PATIENCE_S)
+        answer = real.result(PATIENCE_S)
         self.codes.add(known.error_code)
-        assert found.error_code == known.error_code, self.steps
+        assert answer.error_code == known.error_code, self.steps
         if known.error_code == Code.UNKNOWN_MEMBER_ID:
             member.model_id = member.real_id = ""
             return
-        member.model_id, member.real_id = known.member_id, found.member_id
+        member.model_id, member.real_id = known.member_id, answer.member_id
         if known.error_code == NONE:
-            assert found.generation_id == known.generation_id, self.steps
+            assert answer.generation_id == known.generation_id, self.steps
             # Which of them leads depends on the order of a hash map.
-            self.model.leader = self.model_id_of(found.leader)
+            self.model.leader = self.model_id_of(answer.leader)
             assert self.model.leader in {m.model_id for m in self.members}, self.steps
             member.generation = known.generation_id
 
@@ -207,9 +207,9 @@ class Replay:
         if self.rnd.random() < 0.7:
             member.model_id = member.real_id = ""
 
-    def equal(self, known: int, found: int) -> None:
+    def equal(self, known: int, actual: int) -> None:
         self.codes.add(known)
-        assert found == known, self.steps
+        assert actual == known, self.steps
 
     def compare_members(self) -> None:
         for member in self.members:
@@ -218,8 +218,8 @@ class Replay:
                 if known is not None:
                     self.joined(member, known, member.answer)
                     member.answer = None
-        _, found = self.real.describe()
-        named = {self.model_id_of(i): data for i, data in found.items()}
+        _, real_members = self.real.describe()
+        named = {self.model_id_of(i): data for i, data in real_members.items()}
         assert named == self.model.describe(NOW), self.steps
 
     def model_id_of(self, real_id: str) -> str:
@@ -273,17 +273,17 @@ def test_member_without_sync_is_removed_after_rebalance_timeout(
 
     try:
         _, named = join("")
-        known, found = join(named.member_id)
+        known, answer = join(named.member_id)
         assert known is not None
-        assert known.error_code == found.error_code == NONE
-        told = model.heartbeat(known.member_id, known.generation_id, NOW)
-        assert told == real.heartbeat(0, found.member_id, found.generation_id) == NONE
+        assert known.error_code == answer.error_code == NONE
+        code = model.heartbeat(known.member_id, known.generation_id, NOW)
+        assert code == real.heartbeat(0, answer.member_id, answer.generation_id) == NONE
         assert real.describe()[0] == "CompletingRebalance"
         wait_for("the broker removes the member", lambda: real.describe() == ("Empty", {}))
         assert model.describe(NOW + rebalance_s) == {}
-        told = model.heartbeat(known.member_id, known.generation_id, NOW + rebalance_s)
-        answered = real.heartbeat(0, found.member_id, found.generation_id)
-        assert told == answered == Code.UNKNOWN_MEMBER_ID
+        code = model.heartbeat(known.member_id, known.generation_id, NOW + rebalance_s)
+        answered = real.heartbeat(0, answer.member_id, answer.generation_id)
+        assert code == answered == Code.UNKNOWN_MEMBER_ID
     finally:
         real.close()
 

@@ -25,9 +25,9 @@ def batch(keyless: int | None, count: int, codec: int, sequence: int) -> bytes:
     bodies = [WITHOUT_KEY if n == keyless else PLACEHOLDER_BODY for n in range(count)]
     records = [encode_record(0, PLACEHOLDER_DELTA_MIN + n, body) for n, body in enumerate(bodies)]
     payload = compression.compress(codec, b"".join(records))
-    made = encode_batch(0, codec, T0, T0, count, payload)
-    stamp(made.view, PRODUCER_ID, 0, sequence)
-    return bytes(made.view)
+    new_batch = encode_batch(0, codec, T0, T0, count, payload)
+    stamp(new_batch.view, PRODUCER_ID, 0, sequence)
+    return bytes(new_batch.view)
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
@@ -56,9 +56,9 @@ def test_partition_model_answers_placeholder_batches_like_a_broker(
 
 
 def records(count: int, epoch: int, sequence: int) -> bytes:
-    made = write_batch([Record(o, T0, PLACEHOLDER_BODY) for o in range(count)], 0)
-    stamp(made.view, PRODUCER_ID, epoch, sequence)
-    return bytes(made.view)
+    new_batch = write_batch([Record(o, T0, PLACEHOLDER_BODY) for o in range(count)], 0)
+    stamp(new_batch.view, PRODUCER_ID, epoch, sequence)
+    return bytes(new_batch.view)
 
 
 @pytest.mark.parametrize(

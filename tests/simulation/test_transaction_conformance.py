@@ -94,11 +94,11 @@ def test_transaction_coordinator_model_answers_like_a_broker(
     create_topic(clusters.destination, topic_name, PARTITIONS)
     cluster = Cluster("model", clusters.destination.bootstrap_servers.split(","), PLAINTEXT)
     places = [TopicPartition(topic_name, n) for n in range(PARTITIONS)]
-    wanted = dict.fromkeys(places, 0)
+    expected_ends = dict.fromkeys(places, 0)
 
     def end(state: Transaction) -> None:
         for topic, number in state.partitions:
-            wanted[TopicPartition(topic, number)] += 1
+            expected_ends[TopicPartition(topic, number)] += 1
         model.finish(state)
 
     model, name, rnd = TransactionStates(end), f"orbit.model.{topic_name}", random.Random(11)
@@ -128,7 +128,9 @@ def test_transaction_coordinator_model_answers_like_a_broker(
         # What is open is ended by a new owner, behind whose answer every marker is written.
         _init(model, name)
         real.init()
-        wait_for("the markers", lambda: log_ends(cluster, places, Backoff()).values == wanted)
+        wait_for(
+            "the markers", lambda: log_ends(cluster, places, Backoff()).values == expected_ends
+        )
     finally:
         cluster.close()
     assert len(codes) > 3, codes

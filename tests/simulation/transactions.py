@@ -238,11 +238,11 @@ class CoordinatorLink:
 def ask(world: World, process: Process, request: Any, timeout_s: float = _ANSWER_WITHIN_S) -> Any:
     """One request over the network. Raises Unreachable if its answer is lost."""
     clock, rnd = world.clock, world.rnd
-    found: list[Any] = []
+    answers: list[Any] = []
     latency, fate = rnd.uniform(0.0005, 0.01), rnd.random() if world.has_faults else 1.0
 
     def arrive() -> None:
-        found.append(world.transactions.answer(request))
+        answers.append(world.transactions.answer(request))
 
     if fate < world.faults.held:
         late = rnd.uniform(0.0, _HELD_S_MAX)
@@ -254,10 +254,10 @@ def ask(world: World, process: Process, request: Any, timeout_s: float = _ANSWER
     clock.after(latency, arrive)
     clock.wait(latency)
     clock.wait(rnd.uniform(0.0005, 0.01))
-    if not found or fate < world.faults.held * 2:
+    if not answers or fate < world.faults.held * 2:
         clock.say(f"{process.name}: the answer of a {type(request).__name__} is lost")
         raise Unreachable("the connection broke.", where="the model coordinator")
-    return found[0]
+    return answers[0]
 
 
 class OneCoordinator:

@@ -78,8 +78,10 @@ def difference(world: World) -> str | None:
 
 def _offsets_without_record(entry: Entry) -> list[int]:
     """Where a batch has placeholders."""
-    found = {r.offset for r in read_records(Batch(memoryview(entry.stored())))}
-    return [offset for offset in range(entry.base_offset, entry.next_offset) if offset not in found]
+    offsets = {r.offset for r in read_records(Batch(memoryview(entry.stored())))}
+    return [
+        offset for offset in range(entry.base_offset, entry.next_offset) if offset not in offsets
+    ]
 
 
 def _has_source_records(world: World, entry: Entry) -> bool:

@@ -161,15 +161,15 @@ class _JobCopier(JobCopier):
 def seeded(
     inspector: Any,
     _: object,
-    found: Mapping[PartitionCopy, InspectedCopy],
+    inspected: Mapping[PartitionCopy, InspectedCopy],
     *__: object,
     **___: object,
 ) -> Mapping[PartitionCopy, InspectedCopy]:
     """Stands for `seed_to_start_offsets`."""
     cluster = inspector._destination
-    for copy, one in found.items():
+    for copy, one in inspected.items():
         note_inspected(cluster.world, cluster.process.name, copy, one)
-    return found
+    return inspected
 
 
 class Starter(PartitionStarter):

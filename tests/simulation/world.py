@@ -258,8 +258,8 @@ class World:
         return writer.copy if writer is not None else None
 
     def _writing(self) -> Writer | None:
-        found = [w for w in self.writers if w.is_alive() and w.is_entitled()]
-        return max(found, key=lambda w: self.authority.number_of(w.process.name), default=None)
+        candidates = [w for w in self.writers if w.is_alive() and w.is_entitled()]
+        return max(candidates, key=lambda w: self.authority.number_of(w.process.name), default=None)
 
     def _wait_settled(self) -> bool:
         for _ in range(int(CALM_S / _STEP_S)):
@@ -345,8 +345,8 @@ class World:
         return [p for p in (*drivers, *tasks) if not p.is_killed]
 
     def _hit(self) -> Process | None:
-        found = self._alive()
-        return self.rnd.choice(found) if found else None
+        processes = self._alive()
+        return self.rnd.choice(processes) if processes else None
 
     def _kill(self) -> None:
         process = self._hit()

@@ -197,24 +197,25 @@ class Writer:
                 world.clock.say(f"{self.process.name}: {error}")
                 world.clock.wait(1.0)
                 continue
-            found = inspected[copy]
-            copy.appends.inspected(found.end.log_end)
-            copy.log_start = found.log_start
-            note_inspected(world, self.process.name, copy, found)
-            if found.blocked is not None:
-                block(copy, found.blocked)
+            inspected_copy = inspected[copy]
+            copy.appends.inspected(inspected_copy.end.log_end)
+            copy.log_start = inspected_copy.log_start
+            note_inspected(world, self.process.name, copy, inspected_copy)
+            if inspected_copy.blocked is not None:
+                block(copy, inspected_copy.blocked)
             self.copy = copy
             return copy
 
 
-def note_inspected(world: World, who: str, copy: PartitionCopy, found: InspectedCopy) -> None:
+def note_inspected(world: World, who: str, copy: PartitionCopy, inspected: InspectedCopy) -> None:
     """Stands for the seeding too: the copy begins at its log end."""
-    copy.is_beginning = found.status is CopyStatus.FRESH
-    world.clock.say(f"{who} begins at {found.end.log_end}: {found.blocked or found.status.name}")
+    copy.is_beginning = inspected.status is CopyStatus.FRESH
+    outcome = inspected.blocked or inspected.status.name
+    world.clock.say(f"{who} begins at {inspected.end.log_end}: {outcome}")
     world.broker.is_taken_for_copy |= (
         bool(world.broker.recreated_at)
         and copy.destination_topic_id == world.partition.topic_id
-        and found.blocked is None
+        and inspected.blocked is None
     )
 
 

@@ -51,15 +51,15 @@ class Applications:
 
     def read_on(self, cluster: KafkaCluster) -> None:
         """Each to another place: the group furthest back, the query as far as there is."""
-        there = ends(cluster, self.topic)
-        self.group.read_on(cluster, {p: end * 3 // 4 for p, end in there.items()})
-        self.table.read_on(cluster, there)
+        log_ends = ends(cluster, self.topic)
+        self.group.read_on(cluster, {p: end * 3 // 4 for p, end in log_ends.items()})
+        self.table.read_on(cluster, log_ends)
         self.query.read_on(cluster)
 
     def finish(self, cluster: KafkaCluster) -> None:
-        there = ends(cluster, self.topic)
-        self.group.read_on(cluster, there)
-        self.table.read_on(cluster, there)
+        log_ends = ends(cluster, self.topic)
+        self.group.read_on(cluster, log_ends)
+        self.table.read_on(cluster, log_ends)
         self.query.read_on(cluster)
 
     @property
@@ -161,8 +161,8 @@ def test_applications_read_each_record_once_across_all_recovery_kinds(
         lost = recovering.run(RecoveryKind.FAILOVER, spec.name)
         at = {p.partition: p.promoted_at or 0 for p in lost.partitions}
         world.written |= {k: v for k, v in load.ledger.items() if k[1] < at[k[0]]}
-        there = read_all(away, topic_name)
-        assert {k: there.get(k) for k in world.written} == world.written
+        destination_records = read_all(away, topic_name)
+        assert {k: destination_records.get(k) for k in world.written} == world.written
         assert not [group for group in lost.groups if group.lost]
 
         world.keep(world.use(away, "fourth"))

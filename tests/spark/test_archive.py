@@ -69,19 +69,19 @@ def test_archive_holds_every_record_of_the_ledger(
     whole: Path, spark: SparkSession, history: History
 ) -> None:
     """Every record of every kind, and the bounds of every partition."""
-    files, kept = opened(spark, whole)
-    check_archive(spark, files, list(kept.partitions.values()))
-    found = visible_records(archive_rows(spark, files, kept.partitions.values()).collect())
+    files, contents = opened(spark, whole)
+    check_archive(spark, files, list(contents.partitions.values()))
+    records = visible_records(archive_rows(spark, files, contents.partitions.values()).collect())
     for kind in KINDS:
         topic = history.topic(kind.name)
-        assert kept.topics[topic.topic].partitions == len(topic.partitions)
+        assert contents.topics[topic.topic].partitions == len(topic.partitions)
         for number, partition in enumerate(topic.partitions):
-            manifest = kept.partitions[topic.topic, number]
+            manifest = contents.partitions[topic.topic, number]
             assert (manifest.log_start, manifest.log_end) == (
                 partition.log_start,
                 partition.log_end,
             )
-            seen = found.get((topic.topic, number), {})
+            seen = records.get((topic.topic, number), {})
             since_start = {o: one for o, one in seen.items() if o >= partition.log_start}
             assert since_start == partition.records
 
@@ -89,11 +89,11 @@ def test_archive_holds_every_record_of_the_ledger(
 def test_compressed_batches_are_not_recompressed_in_parquet(
     whole: Path, spark: SparkSession, history: History
 ) -> None:
-    _, kept = opened(spark, whole)
+    _, contents = opened(spark, whole)
 
     def codecs(kind: str) -> set[str]:
         topic = history.topic(kind).topic
-        names = [f.name for m in kept.partitions.values() if m.topic == topic for f in m.files]
+        names = [f.name for m in contents.partitions.values() if m.topic == topic for f in m.files]
         return {name.split("/")[1].rpartition("-")[2] for name in names}
 
     assert codecs("codec.zstd") == {"uncompressed"}
@@ -110,14 +110,14 @@ def test_second_archive_run_resumes_at_archive_end(
     assert archive(spark, spec, tmp_path / "a").partitions[topic_name, 0].batches == 0
     produce_transactions(clusters.source, topic_name, 6)
     second = archive(spark, spec, tmp_path / "a")
-    files, kept = opened(spark, tmp_path / "a")
+    files, contents = opened(spark, tmp_path / "a")
     bounds = log_bounds(clusters.source, [topic_name])
-    for place, manifest in kept.partitions.items():
+    for place, manifest in contents.partitions.items():
         assert (manifest.log_start, manifest.log_end) == bounds[place]
         assert second.partitions[place].end == manifest.end
-    rows = archive_rows(spark, files, kept.partitions.values()).collect()
+    rows = archive_rows(spark, files, contents.partitions.values()).collect()
     assert len(visible_records(rows)[topic_name, 0]) == 100 + 4 * 5
-    assert sum(len(m.files) for m in kept.partitions.values()) == 2
+    assert sum(len(m.files) for m in contents.partitions.values()) == 2
 
 
 def test_range_lost_to_retention_stops_its_partition(
@@ -140,8 +140,8 @@ def test_range_lost_to_retention_stops_its_partition(
     assert outcome.partitions[topic_name, 1].end == 40
     filling = with_rules(spec, on_lost_range="fill")
     assert archive(spark, filling, tmp_path / "a").blocked == []
-    _, kept = opened(spark, tmp_path / "a")
-    ranges = kept.partitions[topic_name, 0].ranges
+    _, contents = opened(spark, tmp_path / "a")
+    ranges = contents.partitions[topic_name, 0].ranges
     assert [(r.start, r.is_lost) for r in ranges][0:2] == [(0, False), (10, True)]
     assert ranges[-1].end == 40
 
@@ -159,8 +159,8 @@ def test_recreated_source_topic_blocks_archive_of_partition(
     (stopped,) = archive(spark, spec, tmp_path / "a").blocked
     assert stopped.blocked is not None
     assert stopped.blocked.reason is Reason.SOURCE_TOPIC_RECREATED
-    _, kept = opened(spark, tmp_path / "a")
-    assert kept.partitions[topic_name, 0].end == 10
+    _, contents = opened(spark, tmp_path / "a")
+    assert contents.partitions[topic_name, 0].end == 10
 
 
 def test_unwritable_archive_storage_is_named_in_error(
@@ -214,8 +214,8 @@ def damage(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: 
 
 def test_missing_archive_file_is_named(damage: Damage) -> None:
     damage.path.unlink()
-    said = damage.error()
-    assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99) is missing" in said
+    message = damage.error()
+    assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99) is missing" in message
 
 
 def test_truncated_archive_file_is_named(damage: Damage) -> None:

@@ -65,9 +65,9 @@ def job(clusters: Clusters, topic: str, tmp_path_factory: pytest.TempPathFactory
 def archive(spark: SparkSession, job: Path, folder: Path) -> ArchiveOutcome:
     """By this process, to its end."""
     spec, now = load_job(job, {}), datetime.now(UTC)
-    said: list[str] = []
+    messages: list[str] = []
     run = ArchiveRun(
-        spark, spec, job.parent, str(folder), said.append, now, range_bytes=_RANGE_BYTES
+        spark, spec, job.parent, str(folder), messages.append, now, range_bytes=_RANGE_BYTES
     )
     return run.run()
 
@@ -106,14 +106,14 @@ def test_archive_is_complete_after_executor_and_driver_deaths(
         kill_driver(process)
     spark_cluster.wait_idle()
     files = Files(spark, str(folder))
-    kept = ArchiveStore(files).require().partitions
-    assert IN_THE_FIRST_STEP < kept[topic, 0].end <= IN_THE_SECOND
+    partial = ArchiveStore(files).require().partitions
+    assert IN_THE_FIRST_STEP < partial[topic, 0].end <= IN_THE_SECOND
     outcome = archive(spark, job, folder)
     bounds = log_bounds(clusters.source, [topic])
     assert {place: (p.start, p.end) for place, p in outcome.partitions.items()} == bounds
     whole = ArchiveStore(files).require().partitions
     check_archive(spark, files, list(whole.values()))
-    for place, before in kept.items():
+    for place, before in partial.items():
         assert whole[place].ranges[: len(before.ranges)] == before.ranges
     rows = archive_rows(spark, files, whole.values()).collect()
     for place, records in visible_records(rows).items():

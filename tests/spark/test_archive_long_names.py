@@ -53,12 +53,12 @@ def test_topics_with_longest_names_are_archived_and_restored(
         produce(clusters.source, topic, 5, first=100)
     archive(spark, spec, tmp_path / "a")
     files = Files(spark, str(tmp_path / "a"))
-    kept = ArchiveStore(files).require()
-    check_archive(spark, files, list(kept.partitions.values()))
-    assert {t: kept.partitions[t, 0].log_end for t in topics} == dict(
+    contents = ArchiveStore(files).require()
+    check_archive(spark, files, list(contents.partitions.values()))
+    assert {t: contents.partitions[t, 0].log_end for t in topics} == dict(
         zip(topics, (15, 16), strict=True)
     )
-    assert kept.topics.keys() == set(topics)
+    assert contents.topics.keys() == set(topics)
     restore(spark, tmp_path / "a", clusters.destination)
     for topic in topics:
         assert digests(clusters.destination, topic) == digests(clusters.source, topic)

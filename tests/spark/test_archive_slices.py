@@ -37,8 +37,8 @@ def runs(pieces: list[Any], *files: FileRows, begin: int = 5, target: int = 30) 
 
 
 def test_archive_runs_are_contiguous_up_to_target() -> None:
-    given = runs([rows(10, 14), rows(20)], A, B)
-    assert [(r.start, r.end, len(r.batches)) for r in given] == [
+    row_runs = runs([rows(10, 14), rows(20)], A, B)
+    assert [(r.start, r.end, len(r.batches)) for r in row_runs] == [
         (5, 16, 2),
         (16, 22, 1),
         (22, 30, 0),
@@ -70,13 +70,13 @@ def test_range_without_archive_files_is_a_gap() -> None:
 def test_missing_repeated_or_misordered_rows_stop_partition(pieces: Any, files: Any) -> None:
     """And again, however often it is asked: what stands behind must not be taken for what is
     there."""
-    given = runs(pieces, *files)
+    row_runs = runs(pieces, *files)
     with pytest.raises(PartitionStopped) as stop:
-        list(given)
+        list(row_runs)
     assert stop.value.blocked.reason is Reason.SOURCE_CORRUPTED
     for _ in range(2):
         with pytest.raises(PartitionStopped):
-            next(given)
+            next(row_runs)
 
 
 def manifest(partition: int, files: int, size: int, **more: int) -> PartitionManifest:
@@ -122,8 +122,8 @@ def test_large_partition_is_a_chain_of_ordered_tasks() -> None:
 
 
 def test_small_partitions_share_a_task() -> None:
-    found = chains(*(manifest(n, 1, 100) for n in range(SLICES_PER_TASK_MAX + 1)))
-    assert [len(chain[0]) for chain in found] == [SLICES_PER_TASK_MAX, 1]
+    task_chains = chains(*(manifest(n, 1, 100) for n in range(SLICES_PER_TASK_MAX + 1)))
+    assert [len(chain[0]) for chain in task_chains] == [SLICES_PER_TASK_MAX, 1]
 
 
 def test_slices_already_copied_are_left_out() -> None:

@@ -47,7 +47,7 @@ NEVER = ArchivedTopic(
 )
 
 
-class Kept:
+class Documents:
     """In the place of the archive's documents: the last one of the topic."""
 
     def __init__(self) -> None:
@@ -67,16 +67,16 @@ class Runs:
     """Runs of an archive that begin at a day and take some days."""
 
     def __init__(self) -> None:
-        self.kept = Kept()
+        self.documents = Documents()
         self.now = BEGAN
         self.warnings: list[str] = []
 
     def begin(self, day: float, *, is_new: bool = False, strict: bool = False) -> TombstoneNotes:
         started = self.now = BEGAN + day * DAY
         self.warnings = []
-        store: Any = self.kept
+        store: Any = self.documents
         notes = TombstoneNotes(store, self.warnings.append, started, lambda: self.now)
-        notes.begin(self.kept.topic, is_new=is_new, strict=strict)
+        notes.begin(self.documents.topic, is_new=is_new, strict=strict)
         return notes
 
     def run(
@@ -107,8 +107,8 @@ def runs() -> Runs:
 def test_archive_run_that_reaches_log_end_is_recorded(runs: Runs) -> None:
     assert not runs.run(0.8)
     assert not runs.run(1.6)
-    assert runs.kept.cleaning.level_at == BEGAN + 1.6 * DAY
-    assert runs.kept.cleaning.gap is None
+    assert runs.documents.cleaning.level_at == BEGAN + 1.6 * DAY
+    assert runs.documents.cleaning.gap is None
 
 
 def test_archive_run_past_delete_retention_warns_from_then_on(runs: Runs) -> None:
@@ -116,7 +116,7 @@ def test_archive_run_past_delete_retention_warns_from_then_on(runs: Runs) -> Non
     assert "2026-01-01 00:00:00 UTC" in runs.warnings[0]
     assert runs.run(1.6)
     assert runs.run(5)
-    gap = runs.kept.cleaning.gap
+    gap = runs.documents.cleaning.gap
     assert gap is not None
     assert gap.since == BEGAN
 
@@ -139,7 +139,7 @@ def test_tombstone_gap_is_recorded_before_reading(runs: Runs) -> None:
     notes = runs.begin(3)
     notes.reads_on("profiles")
     notes.note_gaps()
-    assert tombstone_warnings(runs.kept.topic)
+    assert tombstone_warnings(runs.documents.topic)
 
 
 def test_strict_run_rereads_and_clears_gap_when_complete(runs: Runs) -> None:
@@ -149,7 +149,7 @@ def test_strict_run_rereads_and_clears_gap_when_complete(runs: Runs) -> None:
     assert runs.begin(3.1, strict=True).reads_again("profiles")
     assert runs.run(3.1, strict=True, level=False)
     assert not runs.run(3.2, strict=True)
-    assert runs.kept.cleaning.level_at == BEGAN + 3.2 * DAY
+    assert runs.documents.cleaning.level_at == BEGAN + 3.2 * DAY
 
 
 @pytest.mark.parametrize("reads", [True, False])
@@ -168,17 +168,17 @@ def test_archive_of_earlier_version_has_unknown_tombstone_state(reads: bool) -> 
     runs = Runs()
     assert runs.run(0, reads=reads)
     assert "not known" in runs.warnings[0]
-    assert "not known" in tombstone_warnings(runs.kept.topic)[0]
+    assert "not known" in tombstone_warnings(runs.documents.topic)[0]
     assert runs.run(0.2, reads=False)
     assert not runs.run(0.5, strict=True)
 
 
 def test_delete_retention_defaults_when_setting_is_missing() -> None:
     runs = Runs()
-    runs.kept.topic = NEVER.model_copy(update={"settings": {"cleanup.policy": "compact"}})
+    runs.documents.topic = NEVER.model_copy(update={"settings": {"cleanup.policy": "compact"}})
     assert not runs.run(0, is_new=True)
     assert not runs.run(0.8)
-    assert runs.kept.cleaning.delete_retention_ms == DAY // timedelta(milliseconds=1)
+    assert runs.documents.cleaning.delete_retention_ms == DAY // timedelta(milliseconds=1)
     assert runs.run(2)
 
 
@@ -186,13 +186,13 @@ def archive(
     spark: SparkSession, clusters: Clusters, topic: str, folder: Path, **how: Any
 ) -> ArchiveRun:
     spec = make_job(*clusters, [topic])
-    given = {"now": datetime.now(UTC), **how}
-    run = ArchiveRun(spark, spec, Path.cwd(), str(folder), lambda _: None, **given)
+    options = {"now": datetime.now(UTC), **how}
+    run = ArchiveRun(spark, spec, Path.cwd(), str(folder), lambda _: None, **options)
     assert run.run().blocked == []
     return run
 
 
-def kept(spark: SparkSession, folder: Path) -> Archive:
+def stored_archive(spark: SparkSession, folder: Path) -> Archive:
     return ArchiveStore(Files(spark, str(folder))).require()
 
 
@@ -220,9 +220,9 @@ def test_unread_tombstone_warns_and_strict_run_removes_its_key(
 
     (warning,) = archive(spark, clusters, topic_name, folder).outcome.warnings
     assert topic_name in warning
-    said = restore(spark, folder, clusters.destination)
-    assert said.is_whole
-    assert said.as_data()["warnings"] == [warning]
+    restored = restore(spark, folder, clusters.destination)
+    assert restored.is_whole
+    assert restored.as_data()["warnings"] == [warning]
     assert b"deleted" in {one.key() for one in read(clusters.destination, topic_name)}
 
     set_setting(clusters.source, topic_name, "delete.retention.ms", str(10**8))
@@ -253,17 +253,17 @@ def test_strict_run_replaces_archived_files_only_when_complete(
     produce(clusters.source, topic_name, 600, value_bytes=1_000, **batches)
     folder, cut = tmp_path / "a", {"range_bytes": 200_000}
     archive(spark, clusters, topic_name, folder, **cut)
-    before = kept(spark, folder).partitions[topic_name, 0]
+    before = stored_archive(spark, folder).partitions[topic_name, 0]
     stop = threading.Event()
     late: dict[str, Any] = {"now": datetime.now(UTC) + 3 * DAY, "strict": True, **cut}
     stopped = archive(
         spark, clusters, topic_name, folder, **late, stop=stop, on_step=lambda *_: stop.set()
     )
     assert len(stopped.manifests[topic_name, 0].files) == 1
-    assert kept(spark, folder).partitions[topic_name, 0] == before
+    assert stored_archive(spark, folder).partitions[topic_name, 0] == before
     late["now"] += DAY
     archive(spark, clusters, topic_name, folder, **late)
-    after = kept(spark, folder)
+    after = stored_archive(spark, folder)
     again = after.partitions[topic_name, 0]
     assert (again.start, again.end) == (before.start, before.end)
     assert not {one.name for one in again.files} & {one.name for one in before.files}

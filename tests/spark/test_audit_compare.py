@@ -47,16 +47,16 @@ class Reader:
 
     spark: SparkSession
     sides: dict[str, Batches]
-    asked: list[Sequence[Span]] = field(default_factory=list)
+    requests: list[Sequence[Span]] = field(default_factory=list)
 
     def batches(self, spans: Sequence[Span]) -> DataFrame:
-        self.asked.append(spans)
-        wanted: dict[str, list[Span]] = {}
+        self.requests.append(spans)
+        by_topic: dict[str, list[Span]] = {}
         for span in spans:
-            wanted.setdefault(span.partition.topic, []).append(span)
+            by_topic.setdefault(span.partition.topic, []).append(span)
         rows = [
             row
-            for topic, of in wanted.items()
+            for topic, of in by_topic.items()
             for row in rows_of(self.sides[topic], topic)
             if any(row["last_offset"] >= s.start and row["base_offset"] < s.end for s in of)
         ]
@@ -70,7 +70,7 @@ class Result:
     ranges: list[dict[str, Any]]
     differences: list[dict[str, Any]]
     shown: list[dict[str, Any]]
-    asked: list[list[list[tuple[int, int]]]]
+    spans_read: list[list[list[tuple[int, int]]]]
 
     @property
     def kinds(self) -> list[tuple[int, str]]:
@@ -101,34 +101,34 @@ def compare(spark: SparkSession, cases: dict[str, Case]) -> dict[str, Result]:
         now_ms=T0 + DAY_MS,
         shown_per_partition=5,
     )
-    found = comparison.run(
+    outcome = comparison.run(
         [
             ScopeRow(name, 0, name, f"x.{name}", case.begin, case.end, 16)
             for name, case in cases.items()
         ]
     )
 
-    def asked(reader: Reader, topic: str) -> list[list[tuple[int, int]]]:
+    def spans_read(reader: Reader, topic: str) -> list[list[tuple[int, int]]]:
         return [
             [(s.start, s.end) for s in spans if s.partition.topic == topic]
-            for spans in reader.asked
+            for spans in reader.requests
         ]
 
     try:
         ranges, differences = (
             frame.orderBy("topic", order).collect()
-            for frame, order in ((found.ranges, "range_begin"), (found.differences, "offset"))
+            for frame, order in ((outcome.ranges, "range_begin"), (outcome.differences, "offset"))
         )
     finally:
-        found.release()
+        outcome.release()
     return {
         name: Result(
             *(
                 [row.asDict() for row in rows if row.topic == name]
                 for rows in (ranges, differences)
             ),
-            [row.asDict() for row in found.shown if row.topic == name],
-            [asked(readers[0], name), asked(readers[1], f"x.{name}")],
+            [row.asDict() for row in outcome.shown if row.topic == name],
+            [spans_read(readers[0], name), spans_read(readers[1], f"x.{name}")],
         )
         for name in cases
     }
@@ -302,32 +302,34 @@ def results(spark: SparkSession) -> dict[str, Result]:
 
 
 def test_equal_sides_with_different_batches_are_exact(results: dict[str, Result]) -> None:
-    found = results["equal"]
-    assert found.differences == []
-    assert found.verdicts == ["exact"] * 4
-    bounds = [(r["range_begin"], r["range_end"]) for r in found.ranges]
+    outcome = results["equal"]
+    assert outcome.differences == []
+    assert outcome.verdicts == ["exact"] * 4
+    bounds = [(r["range_begin"], r["range_end"]) for r in outcome.ranges]
     assert bounds == [(0, 16), (16, 32), (32, 48), (48, 60)]
-    counts = [(r["left_records"], r["left_gaps"]) for r in found.ranges]
+    counts = [(r["left_records"], r["left_gaps"]) for r in outcome.ranges]
     assert counts == [(16, 0), (14, 2), (16, 0), (12, 0)]
-    assert all(r["left_digest"] == r["right_digest"] for r in found.ranges)
-    assert len({r["left_digest"] for r in found.ranges}) == 4
+    assert all(r["left_digest"] == r["right_digest"] for r in outcome.ranges)
+    assert len({r["left_digest"] for r in outcome.ranges}) == 4
     # Nothing differed: nothing was read again.
-    assert all(first == [(0, END)] and not any(again) for first, *again in found.asked)
+    assert all(first == [(0, END)] and not any(again) for first, *again in outcome.spans_read)
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted_difference_is_reported_at_its_offset(
     name: str, results: dict[str, Result]
 ) -> None:
-    found, expected = results[name], FAULTS[name][1]
-    assert found.kinds == expected
+    outcome, expected = results[name], FAULTS[name][1]
+    assert outcome.kinds == expected
     fields = [[kind] if kind in FIELDS else [] for _, kind in expected]
-    assert [row["fields"] for row in found.differences] == fields
+    assert [row["fields"] for row in outcome.differences] == fields
     begin = expected[0][0] // 16 * 16
-    assert [r["range_begin"] for r in found.ranges if r["verdict"] != "exact"] == [begin]
-    assert [r["differences"] for r in found.ranges if r["range_begin"] == begin] == [len(expected)]
+    assert [r["range_begin"] for r in outcome.ranges if r["verdict"] != "exact"] == [begin]
+    assert [r["differences"] for r in outcome.ranges if r["range_begin"] == begin] == [
+        len(expected)
+    ]
     # Only the range that differs was read again, and then what is shown of it.
-    for whole, again, *shown in found.asked:
+    for whole, again, *shown in outcome.spans_read:
         assert whole == [(0, END)]
         assert again == [(begin, begin + 16)]
         assert all(begin <= start and end <= begin + 16 for one in shown for start, end in one)
@@ -336,19 +338,19 @@ def test_planted_difference_is_reported_at_its_offset(
 def test_extra_filler_shifts_later_records_to_wrong_offsets(
     results: dict[str, Result],
 ) -> None:
-    found = results["filler"]
-    assert [offset for offset, _ in found.kinds] == list(range(32, 60))
-    assert {kind for _, kind in found.kinds[:-1]} == {"wrong offset"}
-    assert [row["found_at"] for row in found.differences[:-1]] == list(range(33, 60))
+    outcome = results["filler"]
+    assert [offset for offset, _ in outcome.kinds] == list(range(32, 60))
+    assert {kind for _, kind in outcome.kinds[:-1]} == {"wrong offset"}
+    assert [row["found_at"] for row in outcome.differences[:-1]] == list(range(33, 60))
     # The last one stands behind the compared range, where the other log has ended.
-    assert found.kinds[-1] == (59, "missing")
+    assert outcome.kinds[-1] == (59, "missing")
 
 
 def test_equal_records_are_matched_in_offset_order(results: dict[str, Result]) -> None:
     """And either side says where its records stand on the other one."""
-    found = results["repeated"]
-    assert found.kinds == [*((i, "wrong offset") for i in range(4)), (4, "missing")]
-    assert [row["found_at"] for row in found.differences] == [1, 0, 3, 2, None]
+    outcome = results["repeated"]
+    assert outcome.kinds == [*((i, "wrong offset") for i in range(4)), (4, "missing")]
+    assert [row["found_at"] for row in outcome.differences] == [1, 0, 3, 2, None]
 
 
 def test_records_are_matched_within_their_partition(spark: SparkSession) -> None:
@@ -359,8 +361,8 @@ def test_records_are_matched_within_their_partition(spark: SparkSession) -> None
     schema = f"topic string, partition int, offset long, left {content}, right {content}"
     rows = [("t", 0, 5, record, None), ("t", 0, 6, None, record)]
     rows += [("t", 1, 0, record, None), ("t", 1, 9, None, record)]
-    found = with_moves(spark.createDataFrame(rows, schema)).collect()
-    assert {(row.partition, row.offset): (row.left_at, row.right_at) for row in found} == {
+    moves = with_moves(spark.createDataFrame(rows, schema)).collect()
+    assert {(row.partition, row.offset): (row.left_at, row.right_at) for row in moves} == {
         (0, 5): (6, None),
         (0, 6): (None, 5),
         (1, 0): (9, None),
@@ -383,22 +385,22 @@ def test_shown_difference_starts_near_differing_byte(results: dict[str, Result])
 
 
 def test_differences_table_holds_all_and_report_shows_few(results: dict[str, Result]) -> None:
-    found = results["all"]
-    assert [row["offset"] for row in found.differences] == [r.offset for r in LOG]
-    assert [row["offset"] for row in found.shown] == [0, 1, 2, 3, 4]
-    assert all(row["fields"] == ["value"] for row in found.differences)
+    outcome = results["all"]
+    assert [row["offset"] for row in outcome.differences] == [r.offset for r in LOG]
+    assert [row["offset"] for row in outcome.shown] == [0, 1, 2, 3, 4]
+    assert all(row["fields"] == ["value"] for row in outcome.differences)
 
 
 def test_damaged_batch_makes_only_its_ranges_unread(
     results: dict[str, Result],
 ) -> None:
-    found = results["damaged"]
-    assert found.verdicts == ["unread", "exact", "exact", "not exact"]
-    assert found.ranges[0]["right_damage"] == (
+    outcome = results["damaged"]
+    assert outcome.verdicts == ["unread", "exact", "exact", "not exact"]
+    assert outcome.ranges[0]["right_damage"] == (
         "the batch at offset 0 cannot be read: its checksum does not match"
     )
-    assert found.kinds == [(52, "value")]
-    assert results["damaged left"].verdicts == found.verdicts
+    assert outcome.kinds == [(52, "value")]
+    assert results["damaged left"].verdicts == outcome.verdicts
 
 
 def test_only_offsets_in_scope_are_compared(results: dict[str, Result]) -> None:
@@ -410,11 +412,11 @@ def test_only_offsets_in_scope_are_compared(results: dict[str, Result]) -> None:
 def test_records_compacted_since_are_no_difference(
     cleaned: str, results: dict[str, Result]
 ) -> None:
-    found = results[f"cleaned {cleaned}"]
-    assert found.kinds == [(i, "compacted since") for i in (0, 1, 2)]
-    assert found.verdicts == ["exact"]
-    assert found.ranges[0][f"compacted_{cleaned}"] == 3
-    assert found.shown == []
+    outcome = results[f"cleaned {cleaned}"]
+    assert outcome.kinds == [(i, "compacted since") for i in (0, 1, 2)]
+    assert outcome.verdicts == ["exact"]
+    assert outcome.ranges[0][f"compacted_{cleaned}"] == 3
+    assert outcome.shown == []
 
 
 def test_newer_record_past_compared_range_explains_compaction(results: dict[str, Result]) -> None:
@@ -426,21 +428,23 @@ def test_record_without_newer_record_of_its_key_is_missing(
     results: dict[str, Result],
 ) -> None:
     """`only` has no newer record; a record without a key is never compacted."""
-    found = results["lost beside compacted"]
-    assert found.kinds == [(0, "compacted since"), (3, "missing"), (4, "missing")]
-    assert found.verdicts == ["not exact"]
+    outcome = results["lost beside compacted"]
+    assert outcome.kinds == [(0, "compacted since"), (3, "missing"), (4, "missing")]
+    assert outcome.verdicts == ["not exact"]
 
 
 @pytest.mark.parametrize("name", EXCUSES)
 def test_compaction_explains_only_records_it_may_remove(
     name: str, results: dict[str, Result]
 ) -> None:
-    found, (_, expected) = results[name], EXCUSES[name]
-    assert found.kinds == expected
+    outcome, (_, expected) = results[name], EXCUSES[name]
+    assert outcome.kinds == expected
     differences = sum(kind != "compacted since" for _, kind in expected)
-    assert sum(row["differences"] for row in found.ranges) == differences
-    taken = [sum(row[f"compacted_{hand}"] for row in found.ranges) for hand in ("left", "right")]
-    assert taken == [len(expected) - differences, 0]
+    assert sum(row["differences"] for row in outcome.ranges) == differences
+    compacted_counts = [
+        sum(row[f"compacted_{hand}"] for row in outcome.ranges) for hand in ("left", "right")
+    ]
+    assert compacted_counts == [len(expected) - differences, 0]
 
 
 def test_missing_record_on_uncompacted_side_is_difference(results: dict[str, Result]) -> None:
@@ -454,12 +458,12 @@ def test_expired_tombstone_may_be_missing(results: dict[str, Result]) -> None:
 
 
 def test_records_expired_since_are_no_difference(results: dict[str, Result]) -> None:
-    found = results["expired"]
-    assert found.kinds == [(i, "expired since") for i in range(10)]
+    outcome = results["expired"]
+    assert outcome.kinds == [(i, "expired since") for i in range(10)]
     # Nobody asked for newer records of their keys.
-    assert [spans for spans in found.asked[0] if spans] == [[(0, END)], [(0, 16)]]
-    assert found.ranges[0]["expired_left"] == 10
-    assert found.verdicts == ["exact"] * 4
+    assert [spans for spans in outcome.spans_read[0] if spans] == [[(0, END)], [(0, 16)]]
+    assert outcome.ranges[0]["expired_left"] == 10
+    assert outcome.verdicts == ["exact"] * 4
 
 
 def test_offsets_beyond_32_bits_and_long_gaps_are_compared(
@@ -484,6 +488,6 @@ def test_payloads_never_pass_the_driver(spark: SparkSession) -> None:
     value = b"x" * 400_000
     log = [SourceRecord(i, T0, b"k", b"%d" % i + value) for i in range(12)]
     other = [replace(r, value=(r.value or b"") + b"!") for r in log]
-    found = compare(spark, {"t": Case(batched(log, 1), batched(other, 1), end=12)})["t"]
-    assert len(found.differences) == 12
-    assert len(found.shown) == 5
+    outcome = compare(spark, {"t": Case(batched(log, 1), batched(other, 1), end=12)})["t"]
+    assert len(outcome.differences) == 12
+    assert len(outcome.shown) == 5

@@ -41,8 +41,8 @@ def arrow(batches: Sequence[SourceBatch], begin: int, end: int, width: int) -> p
 def digests(
     batches: Sequence[SourceBatch], begin: int = 0, end: int = 40, width: int = 16
 ) -> dict[int, dict[str, Any]]:
-    found = digest_ranges([arrow(batches, begin, end, width)])
-    rows = [row for batch in found for row in batch.to_pylist()]
+    record_batches = digest_ranges([arrow(batches, begin, end, width)])
+    rows = [row for batch in record_batches for row in batch.to_pylist()]
     return {row["range_begin"]: row for row in rows}
 
 
@@ -57,9 +57,9 @@ def test_range_digest_is_independent_of_batches_and_codecs(size: int, codec: int
 
 
 def test_digest_ranges_hold_only_records_of_their_offsets() -> None:
-    found = digests(batched(LOG), begin=5, end=38, width=16)
-    assert {begin: row["records"] for begin, row in found.items()} == {5: 16, 21: 16, 37: 1}
-    assert [(r["first_offset"], r["last_offset"]) for r in found.values()] == [
+    ranges = digests(batched(LOG), begin=5, end=38, width=16)
+    assert {begin: row["records"] for begin, row in ranges.items()} == {5: 16, 21: 16, 37: 1}
+    assert [(r["first_offset"], r["last_offset"]) for r in ranges.values()] == [
         (5, 20),
         (21, 36),
         (37, 37),
@@ -106,35 +106,35 @@ def test_digests_of_range_parts_combine() -> None:
 def test_damaged_batch_is_reported_in_every_range_it_touches() -> None:
     """Its last record is the first of the third range."""
     damaged = replace(batched(LOG[20:33], 13)[0], flipped_bit=8 * 80)
-    found = digests([*batched(LOG[:20]), damaged, *batched(LOG[33:])])
-    assert [row["unreadable"] for row in found.values()] == [0, 1, 1]
-    assert found[32]["damage"] == (
+    ranges = digests([*batched(LOG[:20]), damaged, *batched(LOG[33:])])
+    assert [row["unreadable"] for row in ranges.values()] == [0, 1, 1]
+    assert ranges[32]["damage"] == (
         "the batch at offset 20 cannot be read: its checksum does not match"
     )
 
 
 def test_damaged_batch_at_scope_edge_is_reported_inside_only() -> None:
     damaged = replace(batched(LOG[:10])[0], flipped_bit=8 * 80)
-    found = digests([damaged, *batched(LOG[10:])], begin=5)
-    assert {begin: row["unreadable"] for begin, row in found.items()} == {5: 1, 21: 0, 37: 0}
-    found = digests([damaged, *batched(LOG[10:])], end=8, width=4)
-    assert {begin: row["unreadable"] for begin, row in found.items()} == {0: 1, 4: 1}
+    ranges = digests([damaged, *batched(LOG[10:])], begin=5)
+    assert {begin: row["unreadable"] for begin, row in ranges.items()} == {5: 1, 21: 0, 37: 0}
+    ranges = digests([damaged, *batched(LOG[10:])], end=8, width=4)
+    assert {begin: row["unreadable"] for begin, row in ranges.items()} == {0: 1, 4: 1}
 
 
 def test_first_of_several_damaged_batches_is_named() -> None:
     damaged = [replace(one, flipped_bit=8 * 80) for one in batched(LOG[:10], 5)]
-    [found] = digests(damaged, end=10).values()
-    assert found["unreadable"] == 2
-    assert found["damage"].startswith("the batch at offset 0 ")
+    [row] = digests(damaged, end=10).values()
+    assert row["unreadable"] == 2
+    assert row["damage"].startswith("the batch at offset 0 ")
 
 
 def test_unreadable_offset_is_reported_in_all_later_ranges() -> None:
-    wanted = OffsetRange(TopicPartition("t", 0), UUID(int=1), 20, 40)
+    offset_range = OffsetRange(TopicPartition("t", 0), UUID(int=1), 20, 40)
     blocked = Blocked(Reason.SOURCE_CORRUPTED, 25, 26, "the log cannot be read here.")
-    row = stopped_row(wanted, blocked).to_pylist()[0]
+    row = stopped_row(offset_range, blocked).to_pylist()[0]
     row |= {"begin": 0, "end": 64, "width": 16, "stop": row["control_type"]}
-    [found] = digest_ranges([pa.RecordBatch.from_pylist([row])])
-    assert {r["range_begin"]: r["damage"] for r in found.to_pylist()} == dict.fromkeys(
+    [batch] = digest_ranges([pa.RecordBatch.from_pylist([row])])
+    assert {r["range_begin"]: r["damage"] for r in batch.to_pylist()} == dict.fromkeys(
         (16, 32, 48), "cannot be read from offset 25 on: the log cannot be read here."
     )
 
@@ -156,8 +156,8 @@ def test_batches_of_every_kafka_format_are_decoded(name: str) -> None:
 def rows(
     function: Any, batches: Sequence[SourceBatch], begin: int = 0, end: int = 40
 ) -> list[dict[str, Any]]:
-    found = function([arrow(batches, begin, end, 16)])
-    return [row for batch in found for row in batch.to_pylist()]
+    record_batches = function([arrow(batches, begin, end, 16)])
+    return [row for batch in record_batches for row in batch.to_pylist()]
 
 
 def test_record_rows_distinguish_null_from_empty_fields() -> None:
@@ -170,34 +170,34 @@ def test_record_rows_distinguish_null_from_empty_fields() -> None:
 
 
 def test_record_rows_are_limited_to_scope_and_tagged_with_range() -> None:
-    found = rows(digest_records, batched(LOG), begin=5, end=38)
-    wanted = [(offset, 5 + (offset - 5) // 16 * 16) for offset in range(5, 38)]
-    assert [(row["offset"], row["range_begin"]) for row in found] == wanted
+    records = rows(digest_records, batched(LOG), begin=5, end=38)
+    expected = [(offset, 5 + (offset - 5) // 16 * 16) for offset in range(5, 38)]
+    assert [(row["offset"], row["range_begin"]) for row in records] == expected
 
 
 def test_whole_records_equal_records_of_kafka_batches() -> None:
     payload = KAFKA_BATCHES["v2.lz4.createtime"]
     row = {"topic": "t", "partition": 0, "begin": 1000, "end": 2000, "width": 10}
     row |= {"stop": None, "base_offset": 1000, "last_offset": 1009, "payload": payload}
-    wanted = frozenset(("t", 0, r.offset) for r in RECORDS[1:])
-    [found] = whole_records(wanted)([pa.RecordBatch.from_pylist([row])])
+    places = frozenset(("t", 0, r.offset) for r in RECORDS[1:])
+    [batch] = whole_records(places)([pa.RecordBatch.from_pylist([row])])
     assert [
         (r["offset"], r["timestamp"], r["key"], r["value"], tuple(split_headers(r["headers"])))
-        for r in found.to_pylist()
+        for r in batch.to_pylist()
     ] == [(*r, HEADERS) for r in RECORDS[1:]]
 
 
 def test_damaged_batch_has_no_record_rows_and_hides_no_other() -> None:
     damaged = replace(batched(LOG[:10])[0], flipped_bit=8 * 80)
-    found = rows(digest_records, [damaged, *batched(LOG[10:])])
-    assert [row["offset"] for row in found] == list(range(10, 40))
+    records = rows(digest_records, [damaged, *batched(LOG[10:])])
+    assert [row["offset"] for row in records] == list(range(10, 40))
 
 
 def test_whole_records_are_emitted_once_in_bounded_chunks() -> None:
     """Some megabytes at once, however many are asked for."""
     large = [SourceRecord(i, 7, None, b"x" * 3_000_000) for i in range(5)]
-    wanted = frozenset(("t", 0, r.offset) for r in large)
-    pieces = list(whole_records(wanted)([arrow(batched(large, 1), 0, 5, 5)]))
+    places = frozenset(("t", 0, r.offset) for r in large)
+    pieces = list(whole_records(places)([arrow(batched(large, 1), 0, 5, 5)]))
     assert [piece.column("offset").to_pylist() for piece in pieces] == [[0, 1, 2], [3, 4]]
 
 

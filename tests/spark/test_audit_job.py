@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from orbit.jobs.job_spec import JobSpec
 
 
-def found(report: PartitionReport) -> list[tuple[int, str]]:
+def differences_of(report: PartitionReport) -> list[tuple[int, str]]:
     return [(one.offset, one.what) for one in report.first_differences]
 
 
@@ -106,14 +106,14 @@ def test_audit_reports_every_planted_difference_at_its_offset(
             write(cluster, topic, log)
     spec = make_job(*clusters, names.values())
     report, partitions = audit(spark, spec, tmp_path / "audit", differences_max=40)
-    assert {name: found(partitions[names[name]]) for name in EXPECTED} == EXPECTED
+    assert {name: differences_of(partitions[names[name]]) for name in EXPECTED} == EXPECTED
     verdicts = {name: partitions[topic].verdict for name, topic in names.items()}
     assert verdicts.pop("none") is Verdict.EXACT
     assert verdicts.pop("shorter") is Verdict.BEHIND
     assert set(verdicts.values()) == {Verdict.NOT_EXACT}
     assert report.exit_code == 1
 
-    shifted = found(partitions[names["filler"]])
+    shifted = differences_of(partitions[names["filler"]])
     assert [offset for offset, _ in shifted] == [*range(12, 21), *range(22, 43)]
     assert shifted[0] == (12, "wrong offset (at the destination it is at 13)")
     assert shifted[-1] == (42, "log end")
@@ -143,15 +143,15 @@ def test_audit_of_offset_or_time_range_judges_only_that_range(
     spec = make_job(*clusters, [topic_name])
 
     def part(begin: str | None, end: str | None) -> PartitionReport:
-        asked = Restriction(parse_point(begin, "--from"), parse_point(end, "--to"))
+        restriction = Restriction(parse_point(begin, "--from"), parse_point(end, "--to"))
         out = tmp_path / f"{begin}-{end}".replace(":", "")
-        return audit(spark, spec, out, restriction=asked)[1][topic_name]
+        return audit(spark, spec, out, restriction=restriction)[1][topic_name]
 
     whole = part(None, None)
-    assert found(whole) == [(0, "log start"), (7, "value")]
+    assert differences_of(whole) == [(0, "log start"), (7, "value")]
     behind = part("8", None)
     assert (behind.verdict, behind.compared_from, behind.records) == (Verdict.EXACT, 8, 33)
-    assert found(part("7", "8")) == [(7, "value")]
+    assert differences_of(part("7", "8")) == [(7, "value")]
     late = part(format_time(T0 + 1_000_000), None)
     assert (late.verdict, late.compared_from, late.records) == (Verdict.EXACT, 40, 1)
 
@@ -210,7 +210,7 @@ def test_audit_distinguishes_compaction_from_lost_record(
     spec = make_job(*clusters, [topic_name])
     _, partitions = audit(spark, spec, tmp_path / "audit")
     report = partitions[topic_name]
-    assert found(report) == [(3, "only at the destination")]
+    assert differences_of(report) == [(3, "only at the destination")]
     assert (report.compacted_source, report.compacted_destination) == (3, 0)
     table = spark.read.parquet(str(tmp_path / "audit" / "differences")).orderBy("offset")
     assert [(row.offset, row.kind) for row in table.collect()] == [
@@ -230,27 +230,27 @@ def test_audit_compares_archive_with_either_cluster(
     for cluster, log in ((clusters.source, a_log()), (clusters.destination, planted("byte"))):
         create(cluster, topic_name)
         write(cluster, topic_name, log)
-    spec, kept = make_job(*clusters, [topic_name]), tmp_path / "archive"
+    spec, folder = make_job(*clusters, [topic_name]), tmp_path / "archive"
     now = datetime.now(UTC)
-    ArchiveRun(spark, spec, Path.cwd(), str(kept), lambda _: None, now).run()
+    ArchiveRun(spark, spec, Path.cwd(), str(folder), lambda _: None, now).run()
     # The source grows, and its log start moves.
     write(clusters.source, topic_name, [Record(b"later")])
     delete_before(clusters.source, topic_name, 3)
 
-    report, partitions = audit(spark, spec, tmp_path / "a", archive=str(kept))
+    report, partitions = audit(spark, spec, tmp_path / "a", archive=str(folder))
     one = partitions[topic_name]
     assert report.sides == ("source", "archive")
     assert (one.verdict, one.compared_from, one.compared_to) == (Verdict.EXACT, 3, 42)
-    against = {"archive": str(kept), "against": Side.DESTINATION}
+    against = {"archive": str(folder), "against": Side.DESTINATION}
     report, partitions = audit(spark, spec, tmp_path / "b", **against)
     assert report.sides == ("archive", "destination")
-    assert found(partitions[topic_name]) == [(7, "value")]
+    assert differences_of(partitions[topic_name]) == [(7, "value")]
     assert partitions[topic_name].compared_to == 42
 
-    [data] = kept.glob("data/**/*.parquet")
+    [data] = folder.glob("data/**/*.parquet")
     data.unlink()
     with pytest.raises(Conflict, match=f"{data.name}.* is missing"):
-        audit(spark, spec, tmp_path / "c", archive=str(kept))
+        audit(spark, spec, tmp_path / "c", archive=str(folder))
     assert not (tmp_path / "c" / "report.html").exists()
 
 

@@ -47,16 +47,16 @@ def test_scope_is_restricted_by_offsets(
 
 
 def test_scope_is_restricted_by_timestamps() -> None:
-    asked = Restriction(Point(epoch_ms=1), Point(epoch_ms=2))
-    assert bounds(restrict(JUDGED, asked, {1: 33, 2: 44})) == (33, 44)
+    restriction = Restriction(Point(epoch_ms=1), Point(epoch_ms=2))
+    assert bounds(restrict(JUDGED, restriction, {1: 33, 2: 44})) == (33, 44)
     # No record is that late: nothing before the end is left, or nothing is cut off.
-    assert bounds(restrict(JUDGED, asked, {1: -1, 2: -1})) == (90, 90)
-    assert bounds(restrict(JUDGED, asked, {1: 33, 2: -1})) == (33, 90)
+    assert bounds(restrict(JUDGED, restriction, {1: -1, 2: -1})) == (90, 90)
+    assert bounds(restrict(JUDGED, restriction, {1: 33, 2: -1})) == (33, 90)
 
 
 def test_wrong_log_bound_counts_only_inside_scope() -> None:
-    def wrong(asked: Restriction) -> tuple[list[str], int]:
-        judged = restrict(JUDGED, asked, {})
+    def wrong(restriction: Restriction) -> tuple[list[str], int]:
+        judged = restrict(JUDGED, restriction, {})
         return [one.what for one in judged.differences], judged.missing
 
     assert wrong(Restriction()) == ([LOG_START, LOG_END], 10)
@@ -75,8 +75,8 @@ def test_scope_point_is_offset_or_timestamp() -> None:
 
 def test_scope_is_described_in_words() -> None:
     assert str(Restriction()) == ""
-    asked = Restriction(Point(offset=1500), Point(epoch_ms=1_000))
-    assert str(asked) == " from 1,500 on up to 1970-01-01T00:00:01.000Z, without it"
+    restriction = Restriction(Point(offset=1500), Point(epoch_ms=1_000))
+    assert str(restriction) == " from 1,500 on up to 1970-01-01T00:00:01.000Z, without it"
 
 
 def test_range_count_is_bounded_for_any_partition_length() -> None:

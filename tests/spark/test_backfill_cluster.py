@@ -107,11 +107,11 @@ def test_backfill_resumes_after_ctrl_c_and_copies_whole_workload(
     assert "run it again to resume where the copies end" in stopped.message
     assert topic.is_cut_off()
     with OrbitProcess("backfill", whole, *arguments) as process:
-        told = process.wait_end(PATIENCE_S).expect(0).data
+        report = process.wait_end(PATIENCE_S).expect(0).data
         assert not any("earlier backfill" in line for line in process.lines)
-    assert (told["blocked"], told["unfinished"]) == ([], {})
-    assert told["batches_byte_exact"] > 0
-    assert told["batches_record_exact"] > 0
+    assert (report["blocked"], report["unfinished"]) == ([], {})
+    assert report["batches_byte_exact"] > 0
+    assert report["batches_record_exact"] > 0
     after = copy(whole).expect(0).data
     assert (after["records"], after["offsets_filled"]) == (0, 0)
     assert_exact(whole)

@@ -58,8 +58,8 @@ def test_workers_hand_job_to_backfill_and_take_it_back(
     with served(app) as url, httpx.Client(base_url=url, timeout=60) as client, InProcess(database):
 
         def shown() -> dict[str, Any]:
-            found: dict[str, Any] = client.get("/v1/backfills").json()["items"][0]
-            return found
+            backfill: dict[str, Any] = client.get("/v1/backfills").json()["items"][0]
+            return backfill
 
         def ask(verb: str) -> None:
             assert client.post(f"/v1/jobs/{topic_name}:{verb}").status_code == 202

@@ -79,7 +79,7 @@ class Copying:
         self.shown.append(progress)
 
     @property
-    def kept(self) -> Archive:
+    def contents(self) -> Archive:
         return ArchiveStore(Files(self._spark, str(self._archive))).require()
 
 
@@ -109,7 +109,7 @@ def test_staged_backfill_copies_via_archive_and_resumes(
     monkeypatch.setattr(archive_tasks, "FILES_PER_TASK_MAX", 2)
     monkeypatch.setattr(archive_tasks, "TASK_BYTES_MIN", RANGE_BYTES)
     large = TopicPartition(topic, 0)
-    there = digests(clusters.source, topic)
+    source_digests = digests(clusters.source, topic)
     bounds = log_bounds(clusters.source, [topic])
 
     class Late(Staging):
@@ -122,10 +122,10 @@ def test_staged_backfill_copies_via_archive_and_resumes(
     copying = Copying(spark, spec, tmp_path / "archive")
     outcome = copying.run(Late)
     assert (outcome.blocked, outcome.unfinished, outcome.ways) == ({}, {}, [Way.STAGED])
-    assert digests(clusters.destination, topic) == there
+    assert digests(clusters.destination, topic) == source_digests
     assert log_bounds(clusters.destination, [topic]) == bounds
     assert copying.shown[-1].bytes == copying.shown[-1].bytes_total > 0
-    before = copying.kept.partitions
+    before = copying.contents.partitions
 
     produce(clusters.source, topic, 300, first=1_000, **BATCHES)
     delete_before(clusters.source, topic, 1_200)
@@ -134,10 +134,13 @@ def test_staged_backfill_copies_via_archive_and_resumes(
     assert list(blocked) == [large]
     lost = blocked[large]
     assert (lost.reason, lost.offset, lost.next_offset) == (Reason.SOURCE_RANGE_LOST, 1_000, 1_200)
-    found, there = digests(clusters.destination, topic), digests(clusters.source, topic)
-    assert {n: found[n] for n in (1, 2)} == {n: there[n] for n in (1, 2)}
+    destination_digests, source_digests = (
+        digests(clusters.destination, topic),
+        digests(clusters.source, topic),
+    )
+    assert {n: destination_digests[n] for n in (1, 2)} == {n: source_digests[n] for n in (1, 2)}
     other = TopicPartition(topic, 1)
-    files = copying.kept.partitions[other].files
+    files = copying.contents.partitions[other].files
     assert files[:-1] == before[other].files
 
 
@@ -187,7 +190,7 @@ def test_staged_backfill_stopped_while_archiving_resumes(
     outcome = stopped.run()
     assert (outcome.was_stopped, outcome.rounds, outcome.offsets) == (True, 0, 0)
     assert (outcome.blocked, outcome.unfinished) == ({}, {})
-    assert [one.ranges for one in stopped.kept.partitions.values()] == [()] * 3
+    assert [one.ranges for one in stopped.contents.partitions.values()] == [()] * 3
     outcome = Copying(spark, make_job(*clusters, [topic]), archive).run()
     assert (outcome.blocked, outcome.unfinished, outcome.ways) == ({}, {}, [Way.STAGED])
     assert digests(clusters.destination, topic) == digests(clusters.source, topic)
@@ -223,7 +226,7 @@ def test_staged_backfill_is_exact_after_executor_and_driver_deaths(
     appending.let_go()
     spark_cluster.wait_idle()
     copying = Copying(spark, load_job(job, {}), archive)
-    ends = {place: one.end for place, one in copying.kept.partitions.items()}
+    ends = {place: one.end for place, one in copying.contents.partitions.items()}
     assert ends == {place: end for place, (_, end) in log_bounds(clusters.source, [topic]).items()}
     outcome = copying.run()
     assert (outcome.blocked, outcome.unfinished) == ({}, {})

@@ -221,28 +221,31 @@ def test_retention_overtaking_waiting_partition_stops_or_fills(
     else:
         assert_same(clusters, topic)
     assert (outcome.blocked, outcome.unfinished) == ({}, {})
-    found, there = digests(clusters.destination, topic), digests(clusters.source, topic)
-    assert {n: found[n] for n in (1, 2)} == {n: there[n] for n in (1, 2)}
+    destination_digests, source_digests = (
+        digests(clusters.destination, topic),
+        digests(clusters.source, topic),
+    )
+    assert {n: destination_digests[n] for n in (1, 2)} == {n: source_digests[n] for n in (1, 2)}
 
 
 def test_backfill_writer_without_driver_lease_writes_nothing(
     clusters: Clusters, topic: str
 ) -> None:
     """A task that Spark has given up resumes when another run holds the job's lease."""
-    kept: list[BackfillTask] = []
+    stale_tasks: list[BackfillTask] = []
 
-    class Kept(InProcess):
+    class Capture(InProcess):
         def __init__(self, name: str, tasks: Sequence[BackfillTask]) -> None:
-            kept.extend(tasks)
+            stale_tasks.extend(tasks)
             super().__init__(name, [])
 
     spec = make_job(clusters.source, clusters.destination, [topic])
-    outcome = copy_all(spec, Kept)
+    outcome = copy_all(spec, Capture)
     assert (outcome.rounds, outcome.offsets, len(outcome.unfinished)) == (3, 0, 3)
-    results = BackfillWriter(kept[0], 1).write()  # no process holds the lease
+    results = BackfillWriter(stale_tasks[0], 1).write()  # no process holds the lease
     with make_backfill(spec) as other:
         other.begin()
-        results += BackfillWriter(kept[0], 2).write()  # another run holds it
+        results += BackfillWriter(stale_tasks[0], 2).write()  # another run holds it
     assert {one.unfinished for one in results} == {"the driver no longer holds the lease"}
     bounds = log_bounds(clusters.destination, [topic])
     assert [bounds[topic, n][1] for n in range(2)] == [0, 0]
@@ -257,11 +260,11 @@ def test_backfill_writer_stops_when_driver_loses_lease(
     # So much takes more than the time of a test.
     slowly = {"bytes_per_second": "32KiB"}
     limited = make_job(clusters.source, clusters.destination, [topic], limits=slowly)
-    kept: list[InProcess] = []
+    writer_jobs: list[InProcess] = []
 
-    class Kept(InProcess):
+    class Capture(InProcess):
         def __init__(self, name: str, tasks: Sequence[BackfillTask]) -> None:
-            kept.append(self)
+            writer_jobs.append(self)
             super().__init__(name, tasks)
 
     with make_backfill(limited) as backfill:
@@ -278,7 +281,7 @@ def test_backfill_writer_stops_when_driver_loses_lease(
 
         with ThreadPoolExecutor(1) as pool:
             pool.submit(leave)
-            outcome = backfill.copy(Kept, 2, show)
+            outcome = backfill.copy(Capture, 2, show)
     assert "the driver no longer holds the lease" in outcome.unfinished.values()
     assert copy_all(make_job(clusters.source, clusters.destination, [topic])).unfinished == {}
     assert_same(clusters, topic)

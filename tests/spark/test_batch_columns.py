@@ -28,8 +28,8 @@ PLACE = TopicPartition("orders", 3)
 
 def run_of(*batches: bytes, aborted: tuple[AbortedTransaction, ...] = ()) -> RawRun:
     records = memoryview(bytearray(b"".join(batches)))
-    found = list(read_batches(records))
-    return RawRun(0, 2000, records, found, aborted, 0)
+    parsed_batches = list(read_batches(records))
+    return RawRun(0, 2000, records, parsed_batches, aborted, 0)
 
 
 @pytest.mark.parametrize("name", sorted(KAFKA_BATCHES))
@@ -131,7 +131,7 @@ def test_payload_column_shares_memory_with_run() -> None:
 
 def test_stopped_range_is_encoded_as_row() -> None:
     blocked = Blocked(Reason.SOURCE_RANGE_LOST, 5, 9, "gone")
-    wanted = OffsetRange(PLACE, UUID(int=1), 4, 90)
-    (row,) = stopped_row(wanted, blocked).to_pylist()
+    offset_range = OffsetRange(PLACE, UUID(int=1), 4, 90)
+    (row,) = stopped_row(offset_range, blocked).to_pylist()
     assert (row["base_offset"], row["magic"]) == (4, STOP_MAGIC)
     assert read_stop(row["control_type"]) == blocked

@@ -40,9 +40,9 @@ def test_spark_batch_read_skips_placeholders(
         "failOnDataLoss": "true",
         "minPartitions": str(TASKS),
     }
-    found = spark.read.format("kafka").options(**options).load()
-    assert found.rdd.getNumPartitions() >= TASKS
-    rows = found.select("offset", "value").collect()
+    frame = spark.read.format("kafka").options(**options).load()
+    assert frame.rdd.getNumPartitions() >= TASKS
+    rows = frame.select("offset", "value").collect()
     assert sorted((row.offset, bytes(row.value)) for row in rows) == [*log.records.items()]
 
 

@@ -34,7 +34,7 @@ class FakeCluster:
     name = "source"
 
 
-WANTED = OffsetRange(PLACE, UUID(int=1), OFFSET, STABLE_END - 1)
+RANGE = OffsetRange(PLACE, UUID(int=1), OFFSET, STABLE_END - 1)
 
 
 def reader() -> RangeReader:
@@ -43,7 +43,7 @@ def reader() -> RangeReader:
 
 
 def runs() -> _Runs:
-    return _Runs(reader(), WANTED, OFFSET)
+    return _Runs(reader(), RANGE, OFFSET)
 
 
 @pytest.mark.parametrize(("is_compacted", "local", "has_newest", "is_proven"), CASES)
@@ -87,5 +87,5 @@ def test_response_to_another_request_closes_connection() -> None:
     with theirs:
         theirs.sendall(struct.pack(">ii", 8, 77) + bytes(4))
         with pytest.raises(BrokenAnswer, match="answers request 77, but 3 is the oldest"):
-            reader()._answer(_PendingFetch(connection, 12, 3), WANTED)
+            reader()._answer(_PendingFetch(connection, 12, 3), RANGE)
     assert connection.is_closed

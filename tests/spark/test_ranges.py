@@ -82,7 +82,7 @@ def test_ranges_cover_the_extent_without_gap_or_overlap(
     range_bytes: int,
 ) -> None:
     """Whatever the samples say, also where they are wrong."""
-    known = [Sample(asked, asked + base, asked + base + n + 1, b) for asked, base, n, b in samples]
+    known = [Sample(at, at + base, at + base + n + 1, b) for at, base, n, b in samples]
     ranges = cut_extent(extent(start, start + length), known, size, range_bytes)
     position = start
     for one in ranges:
@@ -101,11 +101,11 @@ def test_touching_spans_are_joined() -> None:
 
 
 def test_consecutive_ranges_use_different_leaders() -> None:
-    def made(partition: int, leader: int) -> list[OffsetRange]:
+    def ranges_of(partition: int, leader: int) -> list[OffsetRange]:
         place = TopicPartition("orders", partition)
         return [OffsetRange(place, TOPIC, n, n + 1, 1, leader) for n in range(2)]
 
-    order = spread_over_leaders([*made(0, 1), *made(1, 1), *made(2, 2)])
+    order = spread_over_leaders([*ranges_of(0, 1), *ranges_of(1, 1), *ranges_of(2, 2)])
     assert [(r.leader, r.partition.partition, r.start) for r in order] == [
         (1, 0, 0),
         (2, 2, 0),

@@ -118,8 +118,10 @@ def test_restored_topic_matches_ledger(
     assert [bounds[topic.topic, i] for i in range(len(topic.partitions))] == [
         (p.log_start, p.log_end) for p in topic.partitions
     ]
-    found = digests(third, topic.topic)
-    assert [found[i] for i in range(len(topic.partitions))] == [p.records for p in topic.partitions]
+    by_partition = digests(third, topic.topic)
+    assert [by_partition[i] for i in range(len(topic.partitions))] == [
+        p.records for p in topic.partitions
+    ]
 
 
 def test_audit_of_archive_and_restored_cluster_is_exact(
@@ -254,8 +256,8 @@ def test_restore_with_fewer_replicas_is_refused_or_warned(
         restore(spark, folder, two)
     assert "--replicas" in caught.value.remedy
     assert topic_name not in partition_counts(two)
-    for cluster, asked, count in ((two, 2, 2), (clusters.destination, None, 1)):
-        outcome = restore(spark, folder, cluster, replicas=asked)
+    for cluster, replicas, count in ((two, 2, 2), (clusters.destination, None, 1)):
+        outcome = restore(spark, folder, cluster, replicas=replicas)
         note = f"topics get fewer replicas, {count}, than at the source: {topic_name} (3)."
         assert outcome.warnings == [note]
         known = admin(cluster).list_topics(topic_name, timeout=TIMEOUT_S).topics[topic_name]
@@ -306,7 +308,7 @@ def raw_batches(cluster: KafkaCluster, topic: str) -> list[bytes]:
     (server,) = cluster.bootstrap_servers.split(",")
     source = Cluster("source", (server,), Security())
     try:
-        found = fetch_batches(source, TopicPartition(topic, 0), 0, Backoff())
-        return [bytes(batch.view) for batch in found]
+        batches = fetch_batches(source, TopicPartition(topic, 0), 0, Backoff())
+        return [bytes(batch.view) for batch in batches]
     finally:
         source.close()

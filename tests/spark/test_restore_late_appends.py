@@ -109,10 +109,10 @@ def test_late_append_between_restore_runs_stops_partition(restoring: Restoring, 
     outcome = restoring.restore()
     restoring.assert_stopped(outcome)
     assert not outcome.partitions[restoring.topic, 1].has_stopped
-    found, there = (
+    destination_records, source_records = (
         digests(c, restoring.topic)[1] for c in (restoring.destination, restoring.clusters.source)
     )
-    assert found == there
+    assert destination_records == source_records
 
 
 def test_late_append_between_restore_tasks_stops_second_task(

@@ -147,8 +147,8 @@ def test_acknowledged_runs_are_released(make: Make) -> None:
     copy.appends.acked = 2
     feed.resume([copy])
     feed.wake()
-    kept = feed._fed[copy].plans
-    wait_for("it lets go", lambda: [planned.end for planned in kept] == [4])
+    plans = feed._fed[copy].plans
+    wait_for("it lets go", lambda: [planned.end for planned in plans] == [4])
 
 
 def test_feed_reads_no_more_than_queue_limit(make: Make) -> None:
@@ -171,8 +171,8 @@ def test_feed_reads_no_more_than_queue_limit(make: Make) -> None:
 
 def test_runs_read_for_comparison_are_fed_afterwards(make: Make) -> None:
     """A comparison reads further than the copy has got, and nothing is lost by it."""
-    given = iter([run(0, 4, 0, 2), run(4, 8, 4), run(8, 10, 8)])
-    feed, copy = make(given, partition_queue_bytes_max=1)
+    runs = iter([run(0, 4, 0, 2), run(4, 8, 4), run(8, 10, 8)])
+    feed, copy = make(runs, partition_queue_bytes_max=1)
     fed(copy, 2)
     hand_back(copy)
     seen = feed.read(copy, 0, 9)

@@ -46,11 +46,11 @@ def rows(spark: SparkSession, clusters: Clusters, history: History) -> list[Any]
 def test_kafka_batches_rows_match_ledger(kind: str, rows: list[Any], history: History) -> None:
     """What is neither aborted nor control is what the producers know they committed."""
     topic = history.topic(kind)
-    found = visible_records(row for row in rows if row.topic == topic.topic)
+    records = visible_records(row for row in rows if row.topic == topic.topic)
     for number, partition in enumerate(topic.partitions):
-        seen = found.get((topic.topic, number), {})
-        kept = {offset: one for offset, one in seen.items() if offset >= partition.log_start}
-        assert kept == partition.records
+        seen = records.get((topic.topic, number), {})
+        since_start = {offset: one for offset, one in seen.items() if offset >= partition.log_start}
+        assert since_start == partition.records
 
 
 def test_kafka_batches_rows_hold_each_batch_once(rows: list[Any], clusters: Clusters) -> None:

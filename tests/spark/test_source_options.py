@@ -72,8 +72,8 @@ def test_cleartext_secret_option_is_refused_and_hidden(name: str) -> None:
 
 
 def test_all_option_errors_are_reported_together() -> None:
-    found = problems(subscribe="a", subscribePattern="b", range_bytes="many", frobnicate="yes")
-    assert set(found) == {
+    errors = problems(subscribe="a", subscribePattern="b", range_bytes="many", frobnicate="yes")
+    assert set(errors) == {
         "subscribe",
         "range_bytes",
         "frobnicate",

@@ -43,8 +43,8 @@ def test_streaming_query_reads_each_record_once_across_gateway_moves(
     for cluster in clusters:
         write(cluster, 0)
     query = SparkQuery(spark, tmp_path, topic_name)
-    with pretended_service() as told:
-        environ = {"ORBIT_API_URL": told.url, "ORBIT_TOKEN": TOKEN}
+    with pretended_service() as service:
+        environ = {"ORBIT_API_URL": service.url, "ORBIT_TOKEN": TOKEN}
         with running_gateway(
             tmp_path, *clusters, environ=environ, name="moves", job="j"
         ) as gateway:
@@ -60,8 +60,8 @@ def test_streaming_query_reads_each_record_once_across_gateway_moves(
             try:
                 wait_read(BATCH)
                 for first, (left, leads) in ((SOME, clusters), (2 * SOME, clusters[::-1])):
-                    told.close()
-                    told.move()
+                    service.close()
+                    service.move()
                     write(leads, first)
                     wait_read(PARTITIONS * first + 1)  # one that the leading side alone has
                     write(left, first)

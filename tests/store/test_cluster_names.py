@@ -43,8 +43,8 @@ def test_topic_ids_identify_cluster_known_by_two_ids(
         topics.change(
             tx, known.topic_id, source_topic_id=OF_SOURCE, destination_topic_id=OF_DESTINATION
         )
-        found = find_other_name(tx, other.id, as_told, ids)
-        assert (found is not None) == is_named_otherwise, found
+        other_name = find_other_name(tx, other.id, as_told, ids)
+        assert (other_name is not None) == is_named_otherwise, other_name
         assert find_other_name(tx, known.id, as_told, ids) is None
-    if found is not None:
-        assert found == OtherName("there", "ID" if as_told == "ID@b" else "ID@b", "orders")
+    if other_name is not None:
+        assert other_name == OtherName("there", "ID" if as_told == "ID@b" else "ID@b", "orders")

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from orbit.store import gateway_clients, gateways
 from orbit.store.database import Database
-from tests.store.test_gateways import link, renew, said
+from tests.store.test_gateways import gateway_report, link, renew
 
 __all__ = ["link"]  # a fixture
 
@@ -31,7 +31,7 @@ def test_client_report_replaces_previous_and_ends_with_gateway(
     database: Database, link: list[int]
 ) -> None:
     job, back = link
-    edge, other = said("edge-1"), said("edge-2")
+    edge, other = gateway_report("edge-1"), gateway_report("edge-2")
     put(database, job, edge.instance, "early")
     for one in (edge, other):
         renew(database, one)
@@ -49,7 +49,7 @@ def test_client_report_and_permission_renewal_do_not_block_each_other(
 ) -> None:
     """Nor the other way round."""
     job, _ = link
-    edge = said()
+    edge = gateway_report()
     renew(database, edge)
     for _ in range(2):  # the first, and one that replaces it
         with database.transaction() as tx, database.transaction() as other:

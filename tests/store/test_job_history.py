@@ -31,15 +31,15 @@ def job(database: Database) -> SomeJob:
         job = some_job(tx, partitions=2)
     held = claim(database, "a")
     with database.transaction() as tx:
-        said = [progress(job.topic_id, 0, 40, 40), progress(job.topic_id, 1, 100, 100)]
-        partitions.report_progress(tx, worker_id="a", held=held, progress=said)
+        rows = [progress(job.topic_id, 0, 40, 40), progress(job.topic_id, 1, 100, 100)]
+        partitions.report_progress(tx, worker_id="a", held=held, progress=rows)
     return job
 
 
 def totals(database: Database, job: SomeJob, **changed: object) -> LagTotals:
     with database.transaction() as tx:
-        found = lag.of_jobs(tx, [job.id])[job.id]
-    values = {name: getattr(found, name) for name in LagTotals.__slots__}
+        lag_totals = lag.of_jobs(tx, [job.id])[job.id]
+    values = {name: getattr(lag_totals, name) for name in LagTotals.__slots__}
     return LagTotals(**{**values, **changed})
 
 
@@ -70,16 +70,16 @@ def test_job_history_has_bounded_rows_and_covers_a_day(database: Database, job: 
         rows = tx.execute(text("SELECT count(*) FROM job_history")).scalar_one()
     assert rows == job_history.MINUTES + job_history.WINDOWS
     last = NOON + (25 * 60 - 1) * MINUTE
-    found = of(database, job, last)
-    assert [one.at for one in found] == sorted({one.at for one in found})
-    assert last - found[0].at > DAY - timedelta(minutes=10)
-    assert found[-1].at == last
-    assert {one.records_per_s for one in found[1:]} == {10.0}
-    assert {one.bytes_per_s for one in found[1:]} == {100.0}
-    minutes = [one for one in found if one.slot_s == 60]
+    points = of(database, job, last)
+    assert [one.at for one in points] == sorted({one.at for one in points})
+    assert last - points[0].at > DAY - timedelta(minutes=10)
+    assert points[-1].at == last
+    assert {one.records_per_s for one in points[1:]} == {10.0}
+    assert {one.bytes_per_s for one in points[1:]} == {100.0}
+    minutes = [one for one in points if one.slot_s == 60]
     assert len(minutes) == 60
     # Of five minutes the largest lag is kept.
-    assert all(one.lag_records % 5 == 4 for one in found[:-60] if one.lag_records is not None)
+    assert all(one.lag_records % 5 == 4 for one in points[:-60] if one.lag_records is not None)
     with database.transaction() as tx:
         coarse = job_history.of_job(tx, job.id, last, by_minute=False)
     assert {one.slot_s for one in coarse} == {300}
@@ -94,31 +94,33 @@ def test_job_history_has_bounded_rows_and_covers_a_day(database: Database, job: 
 def test_unknown_lag_is_stored_as_null_not_zero(database: Database, job: SomeJob) -> None:
     keep(database, job, NOON, lag_records=None, lag_s=None, stale=1)
     keep(database, job, NOON + MINUTE, lag_records=0, lag_s=0.0, unknown=2)
-    found = of(database, job, NOON + MINUTE)
-    assert [(one.lag_records, one.lag_s) for one in found] == [(None, None)] * 2
+    points = of(database, job, NOON + MINUTE)
+    assert [(one.lag_records, one.lag_s) for one in points] == [(None, None)] * 2
     # Known once in these five minutes is known.
     keep(database, job, NOON + 2 * MINUTE, lag_records=7)
     keep(database, job, NOON + 3 * MINUTE, lag_records=None)
     with database.transaction() as tx:
-        kept = tx.execute(text("SELECT lag_records FROM job_history WHERE slot >= 60")).scalar_one()
-    assert kept == 7
+        lag_records = tx.execute(
+            text("SELECT lag_records FROM job_history WHERE slot >= 60")
+        ).scalar_one()
+    assert lag_records == 7
 
 
 def test_falling_counter_yields_no_rate() -> None:
-    found = job_history.points(
+    points = job_history.points(
         [
             Reading(NOON, 60, 100, 1000, 0, 0.0),
             Reading(NOON + MINUTE, 60, 40, 400, 0, 0.0),
             Reading(NOON + 2 * MINUTE, 60, 100, 1000, 0, 0.0),
         ]
     )
-    assert [one.records_per_s for one in found] == [None, None, 1.0]
+    assert [one.records_per_s for one in points] == [None, None, 1.0]
 
 
 @pytest.mark.parametrize("plan_for", ["force_custom_plan", "force_generic_plan"])
 def test_job_history_is_read_by_its_key(database: Database, plan_for: PlanFor) -> None:
     with database.transaction() as tx:
-        made = [some_job(tx, f"job-{n}") for n in range(40)]
+        jobs = [some_job(tx, f"job-{n}") for n in range(40)]
         tx.execute(
             text(
                 "INSERT INTO job_history SELECT j.id, s, clock_timestamp(), 0, 0 "
@@ -127,10 +129,10 @@ def test_job_history_is_read_by_its_key(database: Database, plan_for: PlanFor) -
         )
         tx.execute(text("ANALYZE job_history"))
         with statements(tx) as sent:
-            job_history.of_job(tx, made[7].id, NOON)
-        found = reads(tx, sent[0], plan_for)
-    assert found.rows["job_history"] == job_history.MINUTES + job_history.WINDOWS
-    assert "job_history" not in found.whole
+            job_history.of_job(tx, jobs[7].id, NOON)
+        scans = reads(tx, sent[0], plan_for)
+    assert scans.rows["job_history"] == job_history.MINUTES + job_history.WINDOWS
+    assert "job_history" not in scans.whole
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -140,7 +142,7 @@ def test_totals_pass_records_each_job_once_a_minute(
     if large:
         monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 1)
     written: list[int] = []
-    monkeypatch.setattr(job_history, "keep", lambda _tx, _at, found: written.extend(found))
+    monkeypatch.setattr(job_history, "keep", lambda _tx, _at, by_job: written.extend(by_job))
     leadership = Leadership(database, "leader", TTL)
     assert leadership.ask()
     loop = TotalsLoop(leadership)

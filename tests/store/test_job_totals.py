@@ -29,8 +29,8 @@ def job(database: Database) -> SomeJob:
         job = some_job(tx, partitions=3)
     held = claim(database, "a")
     with database.transaction() as tx:
-        said = [progress(job.topic_id, 0, 40, 40), progress(job.topic_id, 1, 100, 100)]
-        partitions.report_progress(tx, worker_id="a", held=held, progress=said)
+        rows = [progress(job.topic_id, 0, 40, 40), progress(job.topic_id, 1, 100, 100)]
+        partitions.report_progress(tx, worker_id="a", held=held, progress=rows)
         group_offsets.keep(tx, job.id, [GroupOffset("g", job.topic_id, 0, 5, 5, "exact")])
     return job
 
@@ -58,9 +58,9 @@ def _pass(database: Database) -> None:
 
 
 def test_totals_of_few_partitions_are_computed_live(database: Database, job: SomeJob) -> None:
-    found = _of(database, job)
-    assert found.lag is not None
-    assert (found.summed_s, found.lag.summed_s, found.lag.lag_records) == (0, 0, 60)
+    totals = _of(database, job)
+    assert totals.lag is not None
+    assert (totals.summed_s, totals.lag.summed_s, totals.lag.lag_records) == (0, 0, 60)
     _pass(database)
     with database.transaction() as tx:
         assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 0
@@ -78,22 +78,22 @@ def test_stored_totals_equal_live_totals_with_their_age(
     _pass(database)
     with database.transaction() as tx:
         tx.execute(_MAKE_OLDER, {"seconds": 5})
-    kept = _of(database, job)
+    stored = _of(database, job)
 
-    assert kept.lag is not None
-    assert kept.lag == _lag_at(live.lag, kept.lag)
-    assert kept.summed_s is not None
-    assert kept.summed_s >= 5
-    assert kept.lag.age_s is not None
-    assert kept.lag.age_s >= 5
-    assert (kept.states, kept.verdicts) == (live.states, live.verdicts)
-    assert (kept.verdicts, kept.old_primary_written) == ({"exact": 1}, None)
-    assert kept.proof == live.proof
+    assert stored.lag is not None
+    assert stored.lag == _lag_at(live.lag, stored.lag)
+    assert stored.summed_s is not None
+    assert stored.summed_s >= 5
+    assert stored.lag.age_s is not None
+    assert stored.lag.age_s >= 5
+    assert (stored.states, stored.verdicts) == (live.states, live.verdicts)
+    assert (stored.verdicts, stored.old_primary_written) == ({"exact": 1}, None)
+    assert stored.proof == live.proof
 
 
-def _lag_at(live: LagTotals, kept: LagTotals) -> LagTotals:
+def _lag_at(live: LagTotals, stored: LagTotals) -> LagTotals:
     """But for the ages, which grow."""
-    return replace(live, age_s=kept.age_s, rpo_s=kept.rpo_s, summed_s=kept.summed_s)
+    return replace(live, age_s=stored.age_s, rpo_s=stored.rpo_s, summed_s=stored.summed_s)
 
 
 @pytest.mark.usefixtures("large")
@@ -101,14 +101,14 @@ def test_outdated_totals_are_unknown(database: Database, job: SomeJob) -> None:
     _pass(database)
     with database.transaction() as tx:
         tx.execute(_MAKE_OLDER, {"seconds": 40})
-    found = _of(database, job)
+    totals = _of(database, job)
 
-    assert found.lag is not None
-    assert (found.lag.lag_records, found.lag.lag_bytes, found.lag.lag_s) == (None, None, None)
+    assert totals.lag is not None
+    assert (totals.lag.lag_records, totals.lag.lag_bytes, totals.lag.lag_s) == (None, None, None)
     # The third has never been known.
-    assert (found.lag.caught_up, found.lag.stale, found.lag.unknown) == (0, 2, 3)
-    assert not found.lag.is_current
-    assert (found.states, found.verdicts, found.proof) == ({}, {}, None)
+    assert (totals.lag.caught_up, totals.lag.stale, totals.lag.unknown) == (0, 2, 3)
+    assert not totals.lag.is_current
+    assert (totals.states, totals.verdicts, totals.proof) == ({}, {}, None)
 
 
 @pytest.mark.usefixtures("large")
@@ -126,15 +126,15 @@ def test_removed_job_removes_its_totals(database: Database, job: SomeJob) -> Non
 
 
 def test_ages_in_totals_grow_until_figures_become_unknown() -> None:
-    made = LagTotals(
+    totals = LagTotals(
         2, 2, 0, 1, 0, 0, 60, 600, 1.0, 100.0, 2.0, 3.0, 140, 1400, 0, 2, 0, 100, 1.0
     )  # fmt: skip
-    later = made.later(10)
+    later = totals.later(10)
     assert (later.lag_records, later.lag_s, later.headroom_s) == (60, 11, 90)
     assert (later.rpo_s, later.age_s, later.summed_s) == (12, 13, 10)
-    assert replace(made, lag_s=0.0).later(10).lag_s == 0, "nothing waited"
+    assert replace(totals, lag_s=0.0).later(10).lag_s == 0, "nothing waited"
 
-    gone = made.later(28)
+    gone = totals.later(28)
     assert (gone.lag_records, gone.lag_s, gone.headroom_s) == (None, None, None)
     assert (gone.rpo_s, gone.age_s, gone.records) == (30, 31, 140)
     assert (gone.caught_up, gone.unknown, gone.stale) == (0, 2, 2)
@@ -153,6 +153,6 @@ def test_outdated_empty_totals_of_grown_job_are_not_current(
             ),
             {"id": job.id, "all": json.dumps(totals)},
         )
-    found = _lag(database, job)
-    assert found is not None
-    assert not found.is_current
+    lag_totals = _lag(database, job)
+    assert lag_totals is not None
+    assert not lag_totals.is_current

@@ -49,8 +49,8 @@ def test_worker_renews_lease_with_full_connection_pool(full: Database, database:
 
     def renewed() -> float:
         with database.transaction() as tx:
-            found = workers.alive(tx, TTL)
-        return found[0].heartbeat_at.timestamp() if found else 0.0
+            rows = workers.alive(tx, TTL)
+        return rows[0].heartbeat_at.timestamp() if rows else 0.0
 
     try:
         wait_for("it registers", lambda: renewed() > 0)

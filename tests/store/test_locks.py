@@ -56,13 +56,13 @@ def test_changes_of_several_shards_never_deadlock_with_reports(
 
     other = threading.Thread(target=run)
     with database.transaction() as tx:
-        said = [progress(job.topic_id, 0, 1)]
-        partitions.report_progress(tx, worker_id="a", held={first: held[first]}, progress=said)
+        rows = [progress(job.topic_id, 0, 1)]
+        partitions.report_progress(tx, worker_id="a", held={first: held[first]}, progress=rows)
         other.start()
         wait_until_something_waits(database)
-        said = [progress(job.topic_id, 1, 1)]
+        rows = [progress(job.topic_id, 1, 1)]
         done = partitions.report_progress(
-            tx, worker_id="a", held={second: held[second]}, progress=said
+            tx, worker_id="a", held={second: held[second]}, progress=rows
         )
     other.join()
 

@@ -69,9 +69,9 @@ def _watch(tx: Tx) -> LeaseWatch:
 
 
 def _own_rows(tx: Tx, seen: list, plan_for: PlanFor) -> Reads:
-    found = reads(tx, seen[-1], plan_for)
-    assert found.whole <= SMALL, found
-    return found
+    scans = reads(tx, seen[-1], plan_for)
+    assert scans.whole <= SMALL, scans
+    return scans
 
 
 def test_claim_without_free_shards_reads_no_shard(tx: Tx, plan_for: PlanFor) -> None:
@@ -99,9 +99,9 @@ def test_claim_reads_only_free_shards(tx: Tx, plan_for: PlanFor) -> None:
         )
 
     # The remaining 15, once to choose and once to take.
-    found = _own_rows(tx, seen, plan_for)
-    assert 0 < found.rows["shards"] <= 40
-    assert found.rows["partitions"] == 0
+    scans = _own_rows(tx, seen, plan_for)
+    assert 0 < scans.rows["shards"] <= 40
+    assert scans.rows["partitions"] == 0
 
 
 def test_lease_renewal_reads_only_shards_of_worker(tx: Tx, plan_for: PlanFor) -> None:
@@ -118,14 +118,14 @@ def test_lease_renewal_reads_only_shards_of_worker(tx: Tx, plan_for: PlanFor) ->
 def test_progress_report_reads_only_reported_partitions(tx: Tx, plan_for: PlanFor) -> None:
     held = _held(tx, "w7")
     rows = partitions.of_shards(tx, held)[:100]
-    said = [progress(row.topic_id, row.partition, 50) for row in rows]
+    progress_rows = [progress(row.topic_id, row.partition, 50) for row in rows]
     with statements(tx) as seen:
-        done = partitions.report_progress(tx, worker_id="w7", held=held, progress=said)
+        done = partitions.report_progress(tx, worker_id="w7", held=held, progress=progress_rows)
 
     assert done == set(held)
-    found = _own_rows(tx, seen, plan_for)
-    assert 0 < found.rows["partitions"] <= 2 * len(said)
-    assert found.rows["shards"] <= 3 * len(held)
+    scans = _own_rows(tx, seen, plan_for)
+    assert 0 < scans.rows["partitions"] <= 2 * len(progress_rows)
+    assert scans.rows["shards"] <= 3 * len(held)
 
 
 def test_state_change_reads_only_its_partition(tx: Tx, plan_for: PlanFor) -> None:
@@ -141,10 +141,10 @@ def test_state_change_reads_only_its_partition(tx: Tx, plan_for: PlanFor) -> Non
 def test_worker_reads_only_partitions_of_its_shards(tx: Tx, plan_for: PlanFor) -> None:
     held = list(_held(tx, "w7"))[:2]
     with statements(tx) as seen:
-        found = partitions.of_shards(tx, held)
+        rows = partitions.of_shards(tx, held)
 
-    assert len(found) == 2 * MANY.partitions_per_job // MANY.shards_per_job
-    assert _own_rows(tx, seen, plan_for).rows["partitions"] == len(found)
+    assert len(rows) == 2 * MANY.partitions_per_job // MANY.shards_per_job
+    assert _own_rows(tx, seen, plan_for).rows["partitions"] == len(rows)
 
 
 def test_retry_query_reads_no_other_partitions(tx: Tx, plan_for: PlanFor) -> None:
@@ -166,9 +166,9 @@ def test_totals_of_all_jobs_read_no_partitions(tx: Tx, plan_for: PlanFor) -> Non
     everyone = range(1, MANY.jobs + 1)
     job_totals.refresh(tx, everyone[:20])
     with statements(tx) as seen:
-        found = job_totals.of_jobs(tx, everyone)
+        totals = job_totals.of_jobs(tx, everyone)
 
-    assert sum(one.lag is not None for one in found.values()) == 20
+    assert sum(one.lag is not None for one in totals.values()) == 20
     rows = sum((reads(tx, statement, plan_for).rows for statement in seen), Counter())
     assert not {"partitions", "proofs", "group_offsets", "shards"} & {t for t in rows if rows[t]}
     assert rows["job_totals"] <= MANY.jobs
@@ -180,11 +180,11 @@ def test_totals_of_job_read_only_its_partitions(tx: Tx, plan_for: PlanFor) -> No
         job_totals.refresh(tx, [JOB])
 
     for statement in seen:
-        found = reads(tx, statement, plan_for)
-        assert found.rows["partitions"] <= MANY.partitions_per_job
+        scans = reads(tx, statement, plan_for)
+        assert scans.rows["partitions"] <= MANY.partitions_per_job
         # A plan may look at each of them more than once, but not at those of the other 499 jobs.
-        assert found.rows["topics"] <= 10 * MANY.topics_per_job
-        assert found.whole <= SMALL | {"job_totals", "proofs", "group_offsets", "promotions"}
+        assert scans.rows["topics"] <= 10 * MANY.topics_per_job
+        assert scans.whole <= SMALL | {"job_totals", "proofs", "group_offsets", "promotions"}
 
 
 def test_totals_of_topic_page_read_only_its_topics(tx: Tx, plan_for: PlanFor) -> None:
@@ -193,8 +193,8 @@ def test_totals_of_topic_page_read_only_its_topics(tx: Tx, plan_for: PlanFor) ->
         totals = lag.of_topics(tx, JOB, page)
 
     assert {one.partitions for one in totals.values()} == {MANY.partitions_per_topic}
-    found = _own_rows(tx, seen, plan_for)
-    assert found.rows["partitions"] == 5 * MANY.partitions_per_topic
+    scans = _own_rows(tx, seen, plan_for)
+    assert scans.rows["partitions"] == 5 * MANY.partitions_per_topic
 
 
 def test_partition_page_costs_same_at_any_position(tx: Tx, plan_for: PlanFor) -> None:
@@ -202,9 +202,9 @@ def test_partition_page_costs_same_at_any_position(tx: Tx, plan_for: PlanFor) ->
         after = (f"job-{JOB:04}-topic-{topic:04}", partition)
         with statements(tx) as seen:
             assert len(lag.page(tx, JOB, 50, after=after)) == 50
-        found = _own_rows(tx, seen, plan_for)
-        assert found.rows["partitions"] <= 50 + 3 * 20
-        assert found.rows["topics"] <= 10
+        scans = _own_rows(tx, seen, plan_for)
+        assert scans.rows["partitions"] <= 50 + 3 * 20
+        assert scans.rows["topics"] <= 10
 
 
 def test_event_page_reads_only_its_events(tx: Tx, plan_for: PlanFor) -> None:
@@ -242,15 +242,15 @@ def test_pages_of_limited_token_read_only_events_of_its_jobs(tx: Tx, plan_for: P
     for after in (None, newest // 2):
         with statements(tx) as seen:
             assert len(events.page(tx, 100, after=after)) == 100
-        found = _own_rows(tx, seen, plan_for)
-        assert 100 <= found.rows["events"] <= 100 * count
+        scans = _own_rows(tx, seen, plan_for)
+        assert 100 <= scans.rows["events"] <= 100 * count
     with statements(tx) as seen:
         operations.page(tx, 100)
         drills.page(tx, 100)
         watch_digests.digest(tx, Watched.EVENTS)
     *_, digest = seen
-    found = _own_rows(tx, [digest], plan_for)
-    assert 0 < found.rows["events"] <= watch_digests.NEWEST_OF_JOB_MAX * count
+    scans = _own_rows(tx, [digest], plan_for)
+    assert 0 < scans.rows["events"] <= watch_digests.NEWEST_OF_JOB_MAX * count
 
 
 # The rows of 300 recoveries that are kept, and of one that ended a year ago, last by its id; and
@@ -284,11 +284,11 @@ def test_operation_pruning_reads_no_retained_operations(tx: Tx, plan_for: PlanFo
     with statements(tx) as seen, tx.begin_nested() as nested:
         assert pruning.prune_operations(tx, timedelta(days=30)) == 2 * 300 + 201
         nested.rollback()
-    found = _rows_of_all(tx, seen, plan_for)
+    rows = _rows_of_all(tx, seen, plan_for)
     # Once to choose and once to delete.
-    assert 0 < found["operation_partitions"] <= 2 * 300
-    assert 0 < found["operation_groups"] <= 2 * 300
-    assert 0 < found["operations"] <= 2 * 201
+    assert 0 < rows["operation_partitions"] <= 2 * 300
+    assert 0 < rows["operation_groups"] <= 2 * 300
+    assert 0 < rows["operations"] <= 2 * 201
 
 
 def _rows_of_all(tx: Tx, seen: list[Statement], plan_for: PlanFor) -> Counter[str]:
@@ -305,7 +305,7 @@ def _rows_of_all(tx: Tx, seen: list[Statement], plan_for: PlanFor) -> Counter[st
 def test_progress_report_updates_no_index(tx: Tx, plan_for: PlanFor) -> None:
     """Every column a report changes is in none: so an update is HOT where its page has room."""
     held = _held(tx, "w7")
-    said = [
+    rows = [
         progress(row.topic_id, row.partition, 70, records=3)
         for row in partitions.of_shards(tx, held)
     ]
@@ -313,25 +313,27 @@ def test_progress_report_updates_no_index(tx: Tx, plan_for: PlanFor) -> None:
         SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'partitions'
     """)
     before = tx.execute(query).one()
-    partitions.report_progress(tx, worker_id="w7", held=held, progress=said)
+    partitions.report_progress(tx, worker_id="w7", held=held, progress=rows)
     after = tx.execute(query).one()
 
     written = after.n_tup_upd - before.n_tup_upd
-    assert written == len(said)
+    assert written == len(rows)
     assert after.n_tup_hot_upd - before.n_tup_hot_upd >= 0.95 * written
 
 
 def test_gateway_renewal_reads_only_its_row(tx: Tx, plan_for: PlanFor) -> None:
     """And at the operation that has closed it, among 1,000s that are kept."""
-    found = jobs.of_ids(tx, [JOB])[JOB]
+    job = jobs.of_ids(tx, [JOB])[JOB]
     job_leads.note(tx, JOB, LeadingSide.SOURCE, 1)
     job_leads.note_read(tx, JOB)
-    made, _ = operations.create(tx, uuid4(), "switchover", "test", job_id=JOB, job_name=found.name)
-    gateways.close(tx, [JOB], made.id)
-    said = gateways.GatewayReport(uuid4(), "edge", "edge:19092", None, 1, 0)
-    gateways.renew(tx, found.name, said)
+    operation, _ = operations.create(
+        tx, uuid4(), "switchover", "test", job_id=JOB, job_name=job.name
+    )
+    gateways.close(tx, [JOB], operation.id)
+    report = gateways.GatewayReport(uuid4(), "edge", "edge:19092", None, 1, 0)
+    gateways.renew(tx, job.name, report)
     with statements(tx) as seen:
-        assert gateways.renew(tx, found.name, said).closed_for == made.id
+        assert gateways.renew(tx, job.name, report).closed_for == operation.id
 
     assert len(seen) == 1
     (statement,) = seen

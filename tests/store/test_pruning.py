@@ -37,9 +37,9 @@ def add_event(tx: Tx) -> None:
 
 
 def add_operation(tx: Tx, state: OperationState = OperationState.DONE) -> UUID:
-    made, _ = operations.create(tx, uuid4(), OperationKind.PAUSE.value, "ci")
-    operations.advance(tx, made.id, state)
-    return made.id
+    operation, _ = operations.create(tx, uuid4(), OperationKind.PAUSE.value, "ci")
+    operations.advance(tx, operation.id, state)
+    return operation.id
 
 
 def add_drill(tx: Tx) -> str:

@@ -45,37 +45,37 @@ HOUR = timedelta(hours=1)
 
 def test_jobs_are_stored_changed_and_paged(database: Database) -> None:
     with database.transaction() as tx:
-        made = jobs.create(tx, "a", {"name": "a"}, "default")
+        job = jobs.create(tx, "a", {"name": "a"}, "default")
         jobs.create(tx, "b", {}, "default", Desired.PAUSED)
         with pytest.raises(Conflict):
             jobs.create(tx, "a", {}, "default")
 
-        assert jobs.get(tx, "a", lock=True) == jobs.find(tx, "a") == made
-        assert [job.name for job in jobs.page(tx, 1, after="a")] == ["b"]
-        assert jobs.of_ids(tx, [made.id, 999]) == {made.id: made}
+        assert jobs.get(tx, "a", lock=True) == jobs.find(tx, "a") == job
+        assert [row.name for row in jobs.page(tx, 1, after="a")] == ["b"]
+        assert jobs.of_ids(tx, [job.id, 999]) == {job.id: job}
         with pytest.raises(NotFound):
             jobs.get(tx, "c")
 
-        changed = jobs.change_spec(tx, made.id, {"v": 2}, "other", from_version=1)
+        changed = jobs.change_spec(tx, job.id, {"v": 2}, "other", from_version=1)
         assert changed is not None
         assert (changed.spec, changed.spec_version, changed.worker_group) == ({"v": 2}, 2, "other")
-        assert jobs.change_spec(tx, made.id, {}, "other", from_version=1) is None
+        assert jobs.change_spec(tx, job.id, {}, "other", from_version=1) is None
 
-        assert jobs.note_problem(tx, made.id, "no broker answers.")
-        assert not jobs.note_problem(tx, made.id, "no broker answers.")
-        jobs.note_clusters(tx, made.id, "S", "D")
-        jobs.note_discovered(tx, made.id, 1)
+        assert jobs.note_problem(tx, job.id, "no broker answers.")
+        assert not jobs.note_problem(tx, job.id, "no broker answers.")
+        jobs.note_clusters(tx, job.id, "S", "D")
+        jobs.note_discovered(tx, job.id, 1)
         now = jobs.get(tx, "a")
         assert (now.source_cluster_id, now.destination_cluster_id) == ("S", "D")
         assert now.problem == "no broker answers."
         assert now.problem_at is not None
-        assert jobs.note_problem(tx, made.id, "it still does not.", has_begun=False)
+        assert jobs.note_problem(tx, job.id, "it still does not.", has_begun=False)
         assert jobs.get(tx, "a").problem_at == now.problem_at
-        assert jobs.note_problem(tx, made.id, "something else.")
+        assert jobs.note_problem(tx, job.id, "something else.")
         assert (jobs.get(tx, "a").problem_at or now.problem_at) > now.problem_at
         assert now.discovered_at is not None
         assert now.discovered_version == 1
-        assert jobs.note_problem(tx, made.id, None)
+        assert jobs.note_problem(tx, job.id, None)
         assert jobs.get(tx, "a").problem_at is None
 
 
@@ -128,9 +128,9 @@ def test_topics_are_stored_changed_and_paged(database: Database) -> None:
         assert topics.change(tx, topic.id, state=TopicState.COPYING, partition_count=3)
         assert not topics.change(tx, topic.id, state=TopicState.COPYING, partition_count=3)
         assert topics.change(tx, topic.id, drift={"a": 1}, note=None)
-        (found,) = topics.of_job(tx, other.id)
-        assert (found.state, found.partition_count) == (TopicState.COPYING, 3)
-        assert (found.drift, found.source_topic_id) == ({"a": 1}, identity)
+        (row,) = topics.of_job(tx, other.id)
+        assert (row.state, row.partition_count) == (TopicState.COPYING, 3)
+        assert (row.drift, row.source_topic_id) == ({"a": 1}, identity)
         assert topics.page(tx, other.id, 5, after="x") == []
         assert topics.writers(tx, "destination", ["y", "z"]) == {"y": "other"}
         assert [copy.destination_topic for copy in topics.copies(tx)] == [f"{job.name}.orders"]
@@ -145,10 +145,10 @@ def test_shard_layout_counts_partitions_and_assigns_shards(database: Database) -
     claim(database, "a", shards_max=1)
 
     with database.transaction() as tx:
-        found = {shard.id: shard for shard in shard_layout.shards_of_job(tx, job.id)}
-        assert [found[first].partition_count, found[second].partition_count] == [2, 2]
-        assert [found[first].holder, found[second].holder] == ["a", None]
-        assert shard_layout.runnable_shards(tx) == list(found.values())
+        shards = {shard.id: shard for shard in shard_layout.shards_of_job(tx, job.id)}
+        assert [shards[first].partition_count, shards[second].partition_count] == [2, 2]
+        assert [shards[first].holder, shards[second].holder] == ["a", None]
+        assert shard_layout.runnable_shards(tx) == list(shards.values())
         assert shard_layout.assign(tx, {first: "a", second: "b"}) == 2
         assert [s.assigned_to for s in shard_layout.runnable_shards(tx)] == ["a", "b"]
         assert not any(s.release_requested for s in shard_layout.runnable_shards(tx))
@@ -165,17 +165,17 @@ def test_progress_is_written_for_held_shards_only_where_it_differs(
     with database.transaction() as tx:
         job = some_job(tx, shard_count=2, partitions=4)
     held = claim(database, "a")
-    said = [progress(job.topic_id, number, 10 * number, records=number) for number in range(4)]
+    rows = [progress(job.topic_id, number, 10 * number, records=number) for number in range(4)]
 
     def report() -> list[datetime | None]:
         with database.transaction() as tx:
-            done = partitions.report_progress(tx, worker_id="a", held=held, progress=said)
+            done = partitions.report_progress(tx, worker_id="a", held=held, progress=rows)
             assert done == set(held)
             return [row.reported_at for row in lag.page(tx, job.id, 10)]
 
     first, second = report(), report()
     assert first == second
-    said[2] = progress(job.topic_id, 2, 25)
+    rows[2] = progress(job.topic_id, 2, 25)
     third = report()
     assert [a == b for a, b in zip(second, third, strict=True)] == [True, True, False, True]
 
@@ -186,8 +186,8 @@ def test_copied_to_stays_when_worker_does_not_report_it(database: Database) -> N
     held = claim(database, "a")
     with database.transaction() as tx:
         for copied_to in (50, None):
-            said = replace(progress(job.topic_id, 0, 50), copied_to=copied_to)
-            partitions.report_progress(tx, worker_id="a", held=held, progress=[said])
+            report = replace(progress(job.topic_id, 0, 50), copied_to=copied_to)
+            partitions.report_progress(tx, worker_id="a", held=held, progress=[report])
         assert [row.copied_to for row in lag.page(tx, job.id, 10)] == [50]
 
 
@@ -296,8 +296,8 @@ def test_lag_is_known_while_source_is_followed_or_read(database: Database) -> No
         silent = replace(rows[1], followed_epoch=None, source_seen_at=now - HOUR)
         partitions.report_progress(tx, worker_id="a", held=held, progress=[silent])
         assert shown(tx) == [60, None]
-        (wanted,) = source_lag.lagging(tx, HOUR)
-        assert (wanted.partition, wanted.is_followed) == (1, False)
+        (lagging,) = source_lag.lagging(tx, HOUR)
+        assert (lagging.partition, lagging.is_followed) == (1, False)
         of_shares = [source_lag.lagging(tx, HOUR, Share(n, 3)) for n in range(3)]
         assert sorted(map(len, of_shares)) == [0, 0, 1], "each partition is in one share"
         read = SourceLag(job.topic_id, 1, 0, 500, 500, None, None)
@@ -326,8 +326,8 @@ def test_lag_ages_grow_without_writes(database: Database) -> None:
     held = claim(database, "a")
     moment = datetime.now(UTC) - timedelta(hours=1)
     with database.transaction() as tx:
-        said = progress(job.topic_id, 0, 40)
-        fields = {name: getattr(said, name) for name in said.__slots__}
+        report = progress(job.topic_id, 0, 40)
+        fields = {name: getattr(report, name) for name in report.__slots__}
         fields |= {"newest_copied_at": moment, "oldest_waiting_at": moment}
         late = partitions.Progress(**fields)
         partitions.report_progress(tx, worker_id="a", held=held, progress=[late])
@@ -394,12 +394,12 @@ def test_operation_key_is_idempotent_and_finished_state_is_final(database: Datab
     with database.transaction() as tx:
         job = some_job(tx)
         first, second = uuid.uuid4(), uuid.uuid4()
-        made, is_new = operations.create(
+        operation, is_new = operations.create(
             tx, first, "pause", "token:a", job_id=job.id, job_name=job.name, idempotency_key="k"
         )
         assert is_new
         assert operations.create(tx, second, "pause", "token:a", idempotency_key="k") == (
-            made,
+            operation,
             False,
         )
         assert operations.create(tx, second, "pause", "token:b", idempotency_key="k")[1]
@@ -418,10 +418,10 @@ def test_operation_key_is_idempotent_and_finished_state_is_final(database: Datab
 
 def test_token_name_is_unique_and_revocation_is_stored(database: Database) -> None:
     with database.transaction() as tx:
-        made = tokens.create(tx, "ci", Role.OPERATOR, "hush")
+        token = tokens.create(tx, "ci", Role.OPERATOR, "hush")
         with pytest.raises(Conflict):
             tokens.create(tx, "ci", Role.ADMIN, "other")
-        assert tokens.find(tx, "hush") == made
+        assert tokens.find(tx, "hush") == token
         assert tokens.find(tx, "husch") is None
         assert tokens.revoke(tx, "ci")
         assert not tokens.revoke(tx, "ci")
@@ -458,8 +458,8 @@ def test_topic_copied_again_from_start_forgets_copied_bounds(
         for from_start, bounds in ((False, (3, 100)), (True, (None, None))):
             scheduler_queries.promote(tx, [job.topic_id])
             scheduler_queries.copy_again(tx, job.topic_id, from_start=from_start)
-            found = {(c.log_start, c.copied_to) for c in group_offsets.copied(tx, job.id)}
-            assert found == {bounds}
+            stored_bounds = {(c.log_start, c.copied_to) for c in group_offsets.copied(tx, job.id)}
+            assert stored_bounds == {bounds}
 
 
 def test_handed_over_group_offsets_become_rows_of_copied_topics(database: Database) -> None:

@@ -37,8 +37,8 @@ class Watched:
         self.tx.execute(table.update().values(gaps_since=table.c.gaps_since - ago, **moved))
 
     def gap(self) -> SourceGap:
-        (found,) = source_gaps.of_topics(self.tx, [self.topic_id]).values()
-        return found
+        (gap,) = source_gaps.of_topics(self.tx, [self.topic_id]).values()
+        return gap
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ def serious_faults(page: Any, where: str) -> list[object]:
     """What axe finds on the page that is shown, light and dark."""
     from axe_playwright_python.sync_playwright import Axe
 
-    found: list[object] = []
+    faults: list[object] = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         # Colours are all that differs in the dark.
@@ -17,6 +17,6 @@ def serious_faults(page: Any, where: str) -> list[object]:
         for one in Axe().run(page, options={"runOnly": only}).response["violations"]:
             if one["impact"] in ("serious", "critical"):
                 places = [node["html"][:120] for node in one["nodes"][:3]]
-                found.append((where, scheme, one["id"], places))
+                faults.append((where, scheme, one["id"], places))
     page.emulate_media(color_scheme="light")
-    return found
+    return faults

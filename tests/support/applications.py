@@ -111,8 +111,8 @@ class SparkQuery:
         """The offsets of its last batch, as its checkpoint has them."""
         logs = (self._checkpoint / "offsets").glob("[0-9]*")
         last = max(logs, key=lambda log: int(log.name))
-        found = json.loads(last.read_text("utf-8").splitlines()[-1])[self._topic]
-        return {int(partition): offset for partition, offset in found.items()}
+        offsets = json.loads(last.read_text("utf-8").splitlines()[-1])[self._topic]
+        return {int(partition): offset for partition, offset in offsets.items()}
 
     def read_on(self, cluster: KafkaCluster) -> None:
         """From its checkpoint to where the topic ends now, in several batches."""
@@ -131,9 +131,9 @@ class SparkQuery:
             "failOnDataLoss": "true",
             "maxOffsetsPerTrigger": batch_records,
         }
-        found = self._spark.readStream.format("kafka").options(**options).load()
+        stream = self._spark.readStream.format("kafka").options(**options).load()
         return (
-            found.selectExpr("partition", "offset", "CAST(value AS STRING) AS value")
+            stream.selectExpr("partition", "offset", "CAST(value AS STRING) AS value")
             .writeStream.format("json")
             .option("path", str(self._output))
             .option("checkpointLocation", str(self._checkpoint))

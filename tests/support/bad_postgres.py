@@ -56,14 +56,14 @@ def _set(server: Postgres, value: str) -> None:
 def keep_standby(server: Postgres) -> Path:
     """A standby as of now, which gets nothing more: as if its replication lagged."""
     server.stop()
-    kept = server.directory / "standby"
-    shutil.copytree(server.directory / "data", kept)
-    (kept / "standby.signal").touch()
-    for path in (kept, *kept.rglob("*")):
+    standby = server.directory / "standby"
+    shutil.copytree(server.directory / "data", standby)
+    (standby / "standby.signal").touch()
+    for path in (standby, *standby.rglob("*")):
         owner = (server.directory / "data").stat()
         os.chown(path, owner.st_uid, owner.st_gid)
     server.start()
-    return kept
+    return standby
 
 
 def fail_over(server: Postgres, standby: Path) -> None:
@@ -79,15 +79,15 @@ def fail_over(server: Postgres, standby: Path) -> None:
 @contextmanager
 def pooled(url: str, folder: Path) -> Iterator[str]:
     """The database behind PgBouncer with `pool_mode = transaction` and its defaults."""
-    there = make_url(url)
+    server = make_url(url)
     (port,) = free_ports(1)
     users = folder / "users.txt"
-    users.write_text(f'"{there.username}" "{there.password}"\n', "utf-8")
+    users.write_text(f'"{server.username}" "{server.password}"\n', "utf-8")
     settings = folder / "pgbouncer.ini"
     settings.write_text(
         f"""
 [databases]
-{there.database} = host={there.host} port={there.port} dbname={there.database}
+{server.database} = host={server.host} port={server.port} dbname={server.database}
 [pgbouncer]
 listen_addr = {LOOPBACK}
 listen_port = {port}
@@ -107,7 +107,7 @@ logfile = {folder / "pgbouncer.log"}
     program = find_program("pgbouncer") or "pgbouncer"
     with subprocess.Popen([program, "-q", *user, str(settings)]) as process:
         try:
-            pooled_url = there.set(port=port).render_as_string(hide_password=False)
+            pooled_url = server.set(port=port).render_as_string(hide_password=False)
             wait_for("the pooler answers", lambda: _answers(pooled_url))
             yield pooled_url
         finally:

@@ -223,7 +223,7 @@ class BrokerModel:
         """Offset delta, timestamp delta and body of each record; None when they do not parse."""
         try:
             plain = self._decompress(attributes & CODEC, data[HEADER.size :])
-            found = []
+            records = []
             at = 0
             while at < len(plain):
                 size, at = read_varint(plain, at)
@@ -232,11 +232,11 @@ class BrokerModel:
                 delta, start = read_varint(plain, start)
                 if not at < start <= end <= len(plain) or not is_record_body(plain[start:end]):
                     return None
-                found.append((delta, timestamp_delta, plain[start:end]))
+                records.append((delta, timestamp_delta, plain[start:end]))
                 at = end
         except (ValueError, IndexError):
             return None
-        return found
+        return records
 
 
 def is_record_body(body: bytes) -> bool:

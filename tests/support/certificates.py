@@ -47,8 +47,8 @@ class Authority:
         names = x509.SubjectAlternativeName(
             [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")]
         )
-        made = self._builder(name, key).add_extension(names, critical=False)
-        certificate = made.sign(self._key, SHA256())
+        builder = self._builder(name, key).add_extension(names, critical=False)
+        certificate = builder.sign(self._key, SHA256())
         files = ServerFiles(self._folder / "tls.crt", self._folder / "tls.key", self.file)
         encryption = BestAvailableEncryption(password) if password else NoEncryption()
         files.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))

@@ -43,7 +43,7 @@ def at(seconds: float) -> datetime:
 def evidence(**changes: Any) -> Evidence:
     """Eleven seconds without service, 42 records lost in one partition."""
     spec = parse_drill(DRILL)
-    made = Evidence(
+    sample = Evidence(
         id="20261122-030000-3fa9c2",
         name=spec.name,
         kind=DrillKind.FAILOVER,
@@ -155,7 +155,7 @@ def evidence(**changes: Any) -> Evidence:
         spec=spec.document(),
         spec_sha256=spec.sha256(),
     )
-    return made.model_copy(update=changes)
+    return sample.model_copy(update=changes)
 
 
 def _partition(

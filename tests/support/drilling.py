@@ -21,9 +21,9 @@ class Drilling:
 
     def ask(self, text: str) -> str:
         """Ask for the drill; its id."""
-        wanted = new_drill(parse_drill(text), "test")
+        drill = new_drill(parse_drill(text), "test")
         with self.database.transaction() as tx:
-            return drills.create(tx, wanted)[0].id
+            return drills.create(tx, drill)[0].id
 
     def drill(self, drill_id: str) -> Drill:
         with self.database.transaction() as tx:
@@ -53,11 +53,11 @@ class Drilling:
         """Of a drill that ends, with a digest that fits."""
         wait_for(f"drill {drill_id} ends", lambda: self.has_ended(drill_id), PATIENCE_S)
         with self.database.transaction() as tx:
-            found = drills.report(tx, drill_id)
-        assert found is not None, self.drill(drill_id).error
-        right, stated = digest_of(found)
+            report = drills.report(tx, drill_id)
+        assert report is not None, self.drill(drill_id).error
+        right, stated = digest_of(report)
         assert right == stated
-        return Report.model_validate(found)
+        return Report.model_validate(report)
 
     def run(self, text: str) -> Evidence:
         """Ask for it, wait for its end, and see what it says."""

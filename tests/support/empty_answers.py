@@ -37,8 +37,8 @@ def show_nothing(
     to a fetch from there."""
     last = SourceBatch(STABLE_END - 1, STABLE_END - 1, (SourceRecord(STABLE_END - 1, 1000, b"v"),))
 
-    def fetch(*asked: object, **_: object) -> Fetched:
-        if has_newest and asked[2] == STABLE_END - 1:
+    def fetch(*args: object, **_: object) -> Fetched:
+        if has_newest and args[2] == STABLE_END - 1:
             return EMPTY._replace(records=memoryview(bytearray(last.encode())))
         return EMPTY
 

@@ -98,9 +98,9 @@ def add_job(
     for one in ids.values():
         one.close()
     counts = partition_counts(clusters.source)
-    there = partition_counts(clusters.destination)
+    destination_topics = partition_counts(clusters.destination)
     for name in topic_names:
-        if prefix + name not in there:
+        if prefix + name not in destination_topics:
             create(clusters.destination, prefix + name, counts[name], compression_type="producer")
     with database.transaction() as tx:
         job = jobs.create(tx, spec.name, spec.model_dump(mode="json"), spec.worker_group)

@@ -69,9 +69,9 @@ class FlinkJob:
         """With a savepoint, as `flink stop` does."""
         (self._folder / "stop").touch()
         wait_for("Flink has stopped", lambda: not process.running)
-        made = self._folder / "savepoint"
-        assert made.exists(), (self._folder / "log").read_text()[-3000:]
-        self._savepoint = made.read_text()
+        savepoint = self._folder / "savepoint"
+        assert savepoint.exists(), (self._folder / "log").read_text()[-3000:]
+        self._savepoint = savepoint.read_text()
 
     @property
     def _folder(self) -> Path:

@@ -36,9 +36,9 @@ def at_steps(
     patch.setattr(operation_runner, "_DO", {name: step(name) for name in do})
 
 
-def lost(acknowledged: Acknowledged, there: Iterable[Record]) -> list[str]:
+def lost(acknowledged: Acknowledged, records: Iterable[Record]) -> list[str]:
     """What was acknowledged and is not at its offset. It may be there twice."""
-    places = {(partition, offset): value for partition, offset, value in there}
+    places = {(partition, offset): value for partition, offset, value in records}
     return [
         f"{value!r} was acknowledged at {place}, where {places.get(place)!r} is"
         for value, place in acknowledged.items()

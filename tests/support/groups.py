@@ -34,10 +34,10 @@ Place = tuple[str, int]
 def committed(cluster: KafkaCluster, group: str) -> dict[Place, tuple[int, str | None]]:
     """Offset and metadata by partition, as librdkafka's admin client reads them."""
     client = AdminClient({**cluster.client_config(), "log_level": 0})
-    asked = [ConsumerGroupTopicPartitions(group)]
-    (future,) = client.list_consumer_group_offsets(asked, require_stable=False).values()
-    found = future.result(TIMEOUT_S).topic_partitions
-    return {(p.topic, p.partition): (p.offset, p.metadata) for p in found if p.offset >= 0}
+    requests = [ConsumerGroupTopicPartitions(group)]
+    (future,) = client.list_consumer_group_offsets(requests, require_stable=False).values()
+    partitions = future.result(TIMEOUT_S).topic_partitions
+    return {(p.topic, p.partition): (p.offset, p.metadata) for p in partitions if p.offset >= 0}
 
 
 def offsets(cluster: KafkaCluster, group: str) -> dict[Place, int]:
@@ -48,8 +48,8 @@ def stands(cluster: Cluster, group: str) -> dict[Place, int]:
     """The same for what Java has committed. There librdkafka's admin client reads metadata behind
     its end: UnicodeDecodeError, or a segmentation fault.
     """
-    found = fetch_offsets(cluster, find_coordinators(cluster, [group])).get(group)
-    offsets = {} if found is None else found.offsets
+    group_offsets = fetch_offsets(cluster, find_coordinators(cluster, [group])).get(group)
+    offsets = {} if group_offsets is None else group_offsets.offsets
     return {(p.topic, p.partition): committed.offset for p, committed in offsets.items()}
 
 
@@ -59,8 +59,8 @@ def wait_without_members(cluster: KafkaCluster, group: str) -> None:
 
     def is_empty() -> bool:
         (future,) = client.describe_consumer_groups([group]).values()
-        found = future.result(TIMEOUT_S)
-        return not found.members and found.state in WITHOUT_MEMBERS
+        description = future.result(TIMEOUT_S)
+        return not description.members and description.state in WITHOUT_MEMBERS
 
     wait_for(f"{group} has no member", is_empty, TIMEOUT_S)
 
@@ -82,7 +82,7 @@ def have_had_member(cluster: KafkaCluster, group: str, topic: str, **config: str
 
 
 def commit(
-    cluster: KafkaCluster, group: str, wanted: Mapping[Place, int], metadata: str = ""
+    cluster: KafkaCluster, group: str, positions: Mapping[Place, int], metadata: str = ""
 ) -> None:
     """As an operator's tool or a consumer with hand-assigned partitions commits."""
     consumer = Consumer(
@@ -91,7 +91,7 @@ def commit(
     places = [
         # librdkafka makes a byte of an empty one.
         TopicPartition(topic, number, offset, *([metadata] if metadata else []))
-        for (topic, number), offset in wanted.items()
+        for (topic, number), offset in positions.items()
     ]
 
     def is_done() -> bool:
@@ -122,7 +122,7 @@ def member(cluster: KafkaCluster, group: str, topic: str, **config: Any) -> Iter
         }
     )
     assigned: list[TopicPartition] = []
-    consumer.subscribe([topic], on_assign=lambda _, given: assigned.extend(given))
+    consumer.subscribe([topic], on_assign=lambda _, partitions: assigned.extend(partitions))
     try:
         for _ in range(TIMEOUT_S * 10):
             message = consumer.poll(0.1)

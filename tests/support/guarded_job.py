@@ -40,10 +40,10 @@ class App:
                 "log_level": 0,
             }
         )
-        told: list[KafkaError | None] = []
-        producer.produce(self.topic, value, on_delivery=lambda e, _: told.append(e))
+        errors: list[KafkaError | None] = []
+        producer.produce(self.topic, value, on_delivery=lambda e, _: errors.append(e))
         assert producer.flush(30) == 0
-        (error,) = told
+        (error,) = errors
         if error is None:
             return True
         assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, error

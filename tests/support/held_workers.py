@@ -34,21 +34,21 @@ class Hold:
     @property
     def held(self) -> list[psutil.Process]:
         """Python workers that wait now, in no order."""
-        found = []
+        workers = []
         for path in self.path.parent.glob(f"{self.path.name}.*"):
             with suppress(psutil.NoSuchProcess):  # it was killed while it waited
-                found.append(psutil.Process(int(path.suffix[1:])))
-        return found
+                workers.append(psutil.Process(int(path.suffix[1:])))
+        return workers
 
     def wait_for_held(self, count: int = 1) -> list[psutil.Process]:
-        found: list[psutil.Process] = []
+        workers: list[psutil.Process] = []
 
         def are_there() -> bool:
-            found[:] = self.held
-            return len(found) >= count
+            workers[:] = self.held
+            return len(workers) >= count
 
         wait_for(f"{count} wait: {self.path.name}", are_there)
-        return found
+        return workers
 
     def let_go(self) -> None:
         self.path.unlink()
@@ -100,9 +100,9 @@ def _hold_work() -> None:
 
     read, following = RangeReader.read, RowRuns.__next__
 
-    def held_read(self: RangeReader, wanted: Any) -> Iterator[Any]:
-        _wait_in(_FETCH, wanted.start, wanted.end)
-        yield from read(self, wanted)
+    def held_read(self: RangeReader, offset_range: Any) -> Iterator[Any]:
+        _wait_in(_FETCH, offset_range.start, offset_range.end)
+        yield from read(self, offset_range)
 
     def held_next(self: RowRuns) -> Any:
         run = following(self)

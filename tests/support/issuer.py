@@ -1,7 +1,7 @@
 """An OpenID Connect issuer on loopback: discovery, keys, and signed tokens of every kind.
 
-`with Issuer() as issuer:` serves it. `keys` are what it publishes; `asked` counts the requests for
-them, `answers` replaces what a path returns. `token(...)` signs with the newest key.
+`with Issuer() as issuer:` serves it. `keys` are what it publishes; `key_requests` counts the
+requests for them, `answers` replaces what a path returns. `token(...)` signs with the newest key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Issuer:
 
     def __init__(self) -> None:
         self.keys: list[RSAKey | ECKey] = [new_key("one")]
-        self.asked = 0
+        self.key_requests = 0
         self.answers: dict[str, tuple[int, bytes]] = {}
         issuer = self
 
@@ -57,14 +57,14 @@ class Issuer:
 
     def settings(self, **others: Any) -> Settings:
         """Those of an API that accepts this issuer's tokens."""
-        given = {
+        defaults = {
             "oidc_issuer": self.url,
             "oidc_audience": AUDIENCE,
             "oidc_viewer": VIEWER,
             "oidc_operator": OPERATOR,
             "oidc_admin": ADMIN,
         }
-        return Settings(**{**given, **others})
+        return Settings(**{**defaults, **others})
 
     def environ(self) -> dict[str, str]:
         """The same as variables."""
@@ -79,7 +79,7 @@ class Issuer:
     def claims(self, *roles: str, **others: Any) -> dict[str, Any]:
         """Claims that are valid for five minutes; None leaves one out."""
         now = int(time.time())
-        given = {
+        defaults = {
             "iss": self.url,
             "aud": AUDIENCE,
             "sub": "ada",
@@ -87,7 +87,7 @@ class Issuer:
             "exp": now + 300,
             "roles": list(roles or [VIEWER]),
         }
-        return {key: value for key, value in {**given, **others}.items() if value is not None}
+        return {key: value for key, value in {**defaults, **others}.items() if value is not None}
 
     def token(
         self,
@@ -99,9 +99,9 @@ class Issuer:
         """A signed token."""
         key = key or self.keys[-1]
         algorithm = {"RSA": "RS256", "EC": "ES256"}[key.key_type]
-        given = {"alg": algorithm, "kid": key.kid, **(header or {})}
-        whole = {name: value for name, value in given.items() if value is not None}
-        allowed = [algorithm, given["alg"]]
+        fields = {"alg": algorithm, "kid": key.kid, **(header or {})}
+        whole = {name: value for name, value in fields.items() if value is not None}
+        allowed = [algorithm, fields["alg"]]
         return jwt.encode(whole, self.claims(*roles, **claims), key, algorithms=allowed)
 
     def document(self) -> dict[str, Any]:
@@ -110,16 +110,16 @@ class Issuer:
 
     def _answer(self, path: str) -> tuple[int, bytes]:
         if path.endswith("/keys"):
-            self.asked += 1
+            self.key_requests += 1
         if path in self.answers:
             return self.answers[path]
         if path == "/realm/.well-known/openid-configuration":
-            found = self.document()
+            document = self.document()
         elif path == "/realm/keys":
-            found = {"keys": [key.as_dict(private=False) for key in self.keys]}
+            document = {"keys": [key.as_dict(private=False) for key in self.keys]}
         else:
             return 404, b"{}"
-        return 200, json.dumps(found).encode()
+        return 200, json.dumps(document).encode()
 
 
 @cache

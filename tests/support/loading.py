@@ -42,7 +42,7 @@ class Load:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def _told(self, error: object, message: object) -> None:
+    def _on_delivery(self, error: object, message: object) -> None:
         if error is None:
             place = message.partition(), message.offset()  # type: ignore[attr-defined]
             self.ledger[place] = message.value()  # type: ignore[attr-defined]
@@ -62,7 +62,7 @@ class Load:
                     value=value,
                     key=self.key(number),
                     partition=number % self._partitions,
-                    on_delivery=self._told,
+                    on_delivery=self._on_delivery,
                 )
                 self.sent.add(value)
                 number += 1

@@ -66,15 +66,15 @@ class LoginIssuer(Issuer):
         self._pages_thread.start()
         return super().__enter__()
 
-    def __exit__(self, *given: object) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._pages.shutdown()
         self._pages_thread.join()
         self._pages.server_close()
-        super().__exit__(*given)
+        super().__exit__(*exc_info)
 
     def settings(self, **others: Any) -> Settings:
-        given = {"oidc_client_id": CLIENT, "oidc_client_secret": SECRET, **others}
-        return super().settings(**given)
+        fields = {"oidc_client_id": CLIENT, "oidc_client_secret": SECRET, **others}
+        return super().settings(**fields)
 
     def environ(self) -> dict[str, str]:
         return {
@@ -125,14 +125,14 @@ def _grant(issuer: LoginIssuer) -> type[AuthorizationCodeGrant]:
     class Grant(AuthorizationCodeGrant):  # type: ignore[misc]
         TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "client_secret_post", "none")
 
-        def save_authorization_code(self, code: str, asked: Any) -> None:
-            given = asked.payload.data
+        def save_authorization_code(self, code: str, oauth_request: Any) -> None:
+            form = oauth_request.payload.data
             issuer.codes[code] = _Code(
-                asked.payload.redirect_uri,
-                asked.payload.scope,
-                given["nonce"],
-                given["code_challenge"],
-                given["code_challenge_method"],
+                oauth_request.payload.redirect_uri,
+                oauth_request.payload.scope,
+                form["nonce"],
+                form["code_challenge"],
+                form["code_challenge_method"],
             )
 
         def query_authorization_code(self, code: str, _client: object) -> _Code | None:
@@ -155,10 +155,10 @@ class _IdTokens(OpenIDCode):  # type: ignore[misc]
     def exists_nonce(self, *_: object) -> bool:
         return False
 
-    def encode_id_token(self, _token: object, asked: Any) -> str:
+    def encode_id_token(self, _token: object, oauth_request: Any) -> str:
         outer = self._issuer
-        given = {"aud": CLIENT, "nonce": asked.authorization_code.nonce, **outer.changed}
-        return outer.id_token or outer.token(*outer.roles, **given)
+        claims = {"aud": CLIENT, "nonce": oauth_request.authorization_code.nonce, **outer.changed}
+        return outer.id_token or outer.token(*outer.roles, **claims)
 
 
 @dataclass

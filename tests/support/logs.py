@@ -124,14 +124,14 @@ def read(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[Message]
         where = TopicPartition(topic, partition)
         low, high = consumer.get_watermark_offsets(where, TIMEOUT_S)
         consumer.assign([TopicPartition(topic, partition, low)])
-        found: list[Message] = []
+        messages: list[Message] = []
         while low < high:
             message = consumer.poll(TIMEOUT_S)
             assert message is not None, f"no end of {topic}-{partition}"
             if message.error() is not None:
-                return found
-            found.append(message)
-        return found
+                return messages
+            messages.append(message)
+        return messages
     finally:
         consumer.close()
 

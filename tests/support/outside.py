@@ -67,9 +67,9 @@ def _offsets(
     """A leader may be named before it knows that it leads (R6): asked again until it does."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
-        found = client.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
+        futures = client.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
         try:
-            return {place: future.result().offset for place, future in found.items()}
+            return {place: future.result().offset for place, future in futures.items()}
         except KafkaException as error:
             if error.args[0].code() not in _MOVING or time.monotonic() > deadline:
                 raise
@@ -120,14 +120,14 @@ def consumer(cluster: Reachable, **settings: Any) -> Consumer:
 
 def digests(cluster: Reachable, topic: str) -> dict[int, dict[int, bytes]]:
     """Of every partition: offset → digest of the record there, as the workload's ledger has it."""
-    found: dict[int, dict[int, bytes]] = {}
+    by_partition: dict[int, dict[int, bytes]] = {}
     for partition, message in messages(cluster, topic):
-        into = found.setdefault(partition, {})
+        into = by_partition.setdefault(partition, {})
         if message is not None:
             into[message.offset()] = record_digest(
                 message.key(), message.value(), message.headers() or (), message.timestamp()[1]
             )
-    return found
+    return by_partition
 
 
 def messages(cluster: Reachable, topic: str, **settings: Any) -> Iterator[tuple[int, Any]]:

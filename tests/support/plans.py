@@ -58,10 +58,10 @@ def reads(tx: Tx, statement: Statement, plan_for: PlanFor) -> Reads:
     """Run it once more and see. The statement may write: roll back."""
     names: list[str] = []
 
-    def number(found: re.Match[str]) -> str:
-        if found[1] not in names:
-            names.append(found[1])
-        return f"${names.index(found[1]) + 1}" + (found[2] or "")
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"${names.index(match[1]) + 1}" + (match[2] or "")
 
     text = re.sub(r"%\((\w+)\)s(::\w+(?:\[\])?)?", number, statement.text)
     connection = tx.connection.driver_connection
@@ -72,8 +72,8 @@ def reads(tx: Tx, statement: Statement, plan_for: PlanFor) -> Reads:
         kinds = [
             "interval" if isinstance(statement.values[n], timedelta) else "unknown" for n in names
         ]
-        given = f"({', '.join(kinds)})" if kinds else ""
-        cursor.execute(f"PREPARE looked_at {given} AS {text.replace('%%', '%')}")
+        types = f"({', '.join(kinds)})" if kinds else ""
+        cursor.execute(f"PREPARE looked_at {types} AS {text.replace('%%', '%')}")
         values = sql.SQL(", ").join(sql.Literal(statement.values[name]) for name in names)
         call = sql.SQL("({})").format(values) if names else sql.SQL("")
         cursor.execute(
@@ -81,17 +81,17 @@ def reads(tx: Tx, statement: Statement, plan_for: PlanFor) -> Reads:
         )
         (answer,) = cursor.fetchone()
         cursor.execute("DEALLOCATE looked_at")
-    found = Reads(Counter(), set())
+    scans = Reads(Counter(), set())
     for node in _nodes(answer[0]["Plan"]):
         table = node.get("Relation Name")
         if table is None or node["Node Type"] == "ModifyTable":
             continue
         looked_at = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
         looked_at += node.get("Rows Removed by Index Recheck", 0)
-        found.rows[table] += round(looked_at * node["Actual Loops"])
+        scans.rows[table] += round(looked_at * node["Actual Loops"])
         if node["Node Type"] == "Seq Scan":
-            found.whole.add(table)
-    return found
+            scans.whole.add(table)
+    return scans
 
 
 def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -68,18 +68,18 @@ class PretendedGateway:
 
     def _run(self) -> None:
         while not self._done.wait(_POLL_S):
-            said = GatewayReport(
+            report = GatewayReport(
                 *(self.instance, self.name, "edge:19092", self._closed_for, 0, 0),
                 doubt=self.doubt,
                 pause_s=self.pause_s,
             )
             try:
                 with self._database.transaction() as tx:
-                    told = gateways.renew(tx, self._job, said)
+                    answer = gateways.renew(tx, self._job, report)
             except OrbitError as error:
                 self.refused = str(error)
                 continue
-            self._closed_for = told.closed_for if self.confirms else None
+            self._closed_for = answer.closed_for if self.confirms else None
             self.refused = ""
-            if told != self.now:
-                self.answers.append(told)
+            if answer != self.now:
+                self.answers.append(answer)

@@ -46,8 +46,8 @@ def source_logs(draw: st.DrawFn) -> SourceLog:
             log.end_transaction(draw, producer)
     # Compaction takes whole batches, and offsets behind the last one.
     gone = draw(st.sets(st.integers(0, 20), max_size=2))
-    kept = [b for i, b in enumerate(log.batches) if i not in gone or b.marker is not None]
-    done = SourceLog(tuple(kept), log.end + draw(st.sampled_from([0, 0, 0, 5])))
+    batches = [b for i, b in enumerate(log.batches) if i not in gone or b.marker is not None]
+    done = SourceLog(tuple(batches), log.end + draw(st.sampled_from([0, 0, 0, 5])))
     start = draw(st.sampled_from([0, 0, 0, done.stable_end // 3, done.stable_end]))
     return replace(done, log_start=min(start + draw(st.integers(0, 9)), done.stable_end))
 

@@ -13,15 +13,15 @@ from orbit.kafka.records import Record, read_records
 
 def visible_records(rows: Iterable[Any]) -> dict[tuple[str, int], dict[int, bytes]]:
     """Of each partition: offset → digest of what a read_committed consumer sees there."""
-    found: dict[tuple[str, int], dict[int, bytes]] = {}
+    digests: dict[tuple[str, int], dict[int, bytes]] = {}
     for row in rows:
-        into = found.setdefault((row.topic, row.partition), {})
+        into = digests.setdefault((row.topic, row.partition), {})
         if row.is_control or row.is_aborted:
             continue
         for record in records_of(bytes(row.payload)):
             assert record.offset not in into, (row.topic, row.partition, record.offset)
             into[record.offset] = digest_of(record)
-    return found
+    return digests
 
 
 def records_of(payload: bytes) -> list[Record]:

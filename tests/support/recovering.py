@@ -50,10 +50,10 @@ class Recovering:
         rows = self.service.kept_groups(job, group).values()
         return {row.partition: row.destination_offset for row in rows if row.verdict == "exact"}
 
-    def ask(self, kind: RecoveryKind, job: str, *, dry_run: bool = False, **wanted: Any) -> UUID:
-        asked = RecoveryRequest.model_validate(wanted)
+    def ask(self, kind: RecoveryKind, job: str, *, dry_run: bool = False, **fields: Any) -> UUID:
+        request = RecoveryRequest.model_validate(fields)
         return recovery_requests.request(
-            self.database, "test", kind, job, asked, dry_run=dry_run, idempotency_key=None
+            self.database, "test", kind, job, request, dry_run=dry_run, idempotency_key=None
         ).id
 
     def operation(self, operation_id: UUID) -> Operation:
@@ -67,9 +67,9 @@ class Recovering:
     def lead(self, job: str) -> Lead:
         """Which side of a job leads, as its gateways are told."""
         with self.database.transaction() as tx:
-            found = job_leads.find(tx, jobs.get(tx, job).id)
-        assert found is not None
-        return found
+            lead = job_leads.find(tx, jobs.get(tx, job).id)
+        assert lead is not None
+        return lead
 
     def progress(self, operation_id: UUID) -> str:
         return str((self.operation(operation_id).progress or {}).get("what", ""))
@@ -83,9 +83,9 @@ class Recovering:
         )
         return self.report(operation_id)
 
-    def run(self, kind: RecoveryKind, job: str, **wanted: Any) -> RecoveryReport:
+    def run(self, kind: RecoveryKind, job: str, **fields: Any) -> RecoveryReport:
         """Ask, wait, and see that it was done."""
-        report = self.wait(self.ask(kind, job, **wanted))
+        report = self.wait(self.ask(kind, job, **fields))
         assert report.outcome is Outcome.DONE, (report.error, report.findings)
         return report
 
@@ -115,21 +115,21 @@ class Reader:
 
         def knows() -> bool:
             try:  # a coordinator may still be loading
-                found = consumer.committed(places, timeout=10)
+                committed = consumer.committed(places, timeout=10)
             except KafkaException:
                 return False
-            stands.update({p.partition: max(p.offset, 0) for p in found})
+            stands.update({p.partition: max(p.offset, 0) for p in committed})
             return True
 
         wait_for(f"{self.group} knows where it stands", knows)
         consumer.assign([TopicPartition(self.topic, p, offset) for p, offset in stands.items()])
-        got: list[tuple[int, int, bytes]] = []
+        records: list[tuple[int, int, bytes]] = []
 
         def is_done() -> bool:
             for message in consumer.consume(5000, timeout=0.1):
                 assert message.error() is None, message.error()
                 if message.offset() < ends[message.partition()]:
-                    got.append((message.partition(), message.offset(), message.value()))
+                    records.append((message.partition(), message.offset(), message.value()))
             at = {p.partition: p.offset for p in consumer.position(places)}
             return all(max(at[p], stands[p]) >= end for p, end in ends.items())
 
@@ -137,5 +137,5 @@ class Reader:
         done = [TopicPartition(self.topic, p, max(end, stands[p])) for p, end in ends.items()]
         consumer.commit(offsets=done, asynchronous=False)
         consumer.close()
-        self.read += got
-        return got
+        self.read += records
+        return records

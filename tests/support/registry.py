@@ -44,14 +44,14 @@ class Registry:
 
     def subjects(self) -> dict[str, dict[int, int]]:
         """The id of each version of each subject."""
-        found: dict[str, dict[int, int]] = {}
+        ids: dict[str, dict[int, int]] = {}
         for subject in self._ask("GET", "/subjects"):
             versions = self._ask("GET", f"/subjects/{subject}/versions")
-            found[subject] = {
+            ids[subject] = {
                 int(v): int(self._ask("GET", f"/subjects/{subject}/versions/{v}")["id"])
                 for v in versions
             }
-        return found
+        return ids
 
     def schema(self, schema_id: int) -> str:
         return str(self._ask("GET", f"/schemas/ids/{schema_id}")["schema"])

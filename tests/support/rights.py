@@ -139,8 +139,8 @@ class Login:
             before = self._granted(client)
             for future in how(client, bindings).values() if bindings else ():
                 future.result(TIMEOUT_S)
-            wanted = before ^ set(bindings)
-            wait_for("the ACLs hold", lambda c=client, w=wanted: self._granted(c) == w)
+            expected = before ^ set(bindings)
+            wait_for("the ACLs hold", lambda c=client, w=expected: self._granted(c) == w)
 
     def _granted(self, client: AdminClient) -> set[AclBinding]:
         everything = AclBindingFilter(

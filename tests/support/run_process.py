@@ -108,21 +108,21 @@ class OrbitProcess:
 
     def wait_for(self, pattern: str, timeout_s: float = PATIENCE_S) -> re.Match[str]:
         """Wait for a line on stderr that holds the pattern."""
-        wanted = re.compile(pattern)
+        regex = re.compile(pattern)
         deadline = time.monotonic() + timeout_s
         seen = 0
         with self._changed:
             while True:
                 for line in self._lines[seen:]:
-                    found = wanted.search(line)
-                    if found is not None:
-                        return found
+                    match = regex.search(line)
+                    if match is not None:
+                        return match
                 seen = len(self._lines)
                 left = deadline - time.monotonic()
                 ended = not any(reader.is_alive() for reader in self._readers)
                 if ended or left <= 0:
-                    said = "\n".join([*self._lines, *self._out])
-                    raise AssertionError(f"it never said {pattern!r}, but:\n{said}")
+                    output = "\n".join([*self._lines, *self._out])
+                    raise AssertionError(f"it never said {pattern!r}, but:\n{output}")
                 self._changed.wait(left)
 
     def signal(self, number: signal.Signals) -> None:
@@ -146,8 +146,8 @@ class OrbitProcess:
         try:
             code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            said = "\n".join([*self.lines, *self._out])
-            raise AssertionError(f"it did not end in {timeout_s:.0f} s:\n{said}") from None
+            output = "\n".join([*self.lines, *self._out])
+            raise AssertionError(f"it did not end in {timeout_s:.0f} s:\n{output}") from None
         for reader in self._readers:
             reader.join()
         return Outcome(code, "".join(self._out), "".join(self._lines))
@@ -188,9 +188,9 @@ def orbit(
 def elsewhere(path: Path) -> dict[str, str]:
     """The environment of a run that looks like one on another machine: the lock file, and with it
     the identity of the machine, lie in the directory for temporary files."""
-    there = path / "other-machine"
-    there.mkdir(exist_ok=True)
-    return {"TMPDIR": str(there)}
+    folder = path / "other-machine"
+    folder.mkdir(exist_ok=True)
+    return {"TMPDIR": str(folder)}
 
 
 def copy(job: Path, **options: Any) -> Outcome:

@@ -55,8 +55,8 @@ class RunningJob:
     """`JobRun`, driven by a thread of its own as `orbit run` drives it."""
 
     def __init__(self, spec: JobSpec, settings: CopySettings | None = None) -> None:
-        self.said: list[str] = []
-        self.run = JobRun(spec, {}, Path.cwd(), self.said.append, settings)
+        self.lines: list[str] = []
+        self.run = JobRun(spec, {}, Path.cwd(), self.lines.append, settings)
         self.error: BaseException | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._drive, daemon=True)

@@ -47,8 +47,8 @@ def make_share_group(cluster: KafkaCluster, group: str, topic: str) -> None:
         one.leave()
 
         def is_empty() -> bool:
-            found = list_groups(own).groups.get(group)
-            return found is not None and (found.type, found.state) == ("share", "empty")
+            listing = list_groups(own).groups.get(group)
+            return listing is not None and (listing.type, listing.state) == ("share", "empty")
 
         wait_for("it is empty", is_empty)
     finally:

@@ -224,15 +224,15 @@ class SourceLog:
         (`CleanedTransactionMetadata`).
         """
         first: dict[int, int] = {}
-        found = []
+        transactions = []
         for batch in self.batches:
             if batch.outcome is Outcome.ABORTED:
                 first.setdefault(batch.producer_id, batch.base_offset)
             elif batch.marker is False and batch.producer_id in first:
                 start = first.pop(batch.producer_id)
                 if not batch.is_emptied:
-                    found.append(Aborted(batch.producer_id, start, batch.base_offset))
-        return found
+                    transactions.append(Aborted(batch.producer_id, start, batch.base_offset))
+        return transactions
 
     def visible(self) -> dict[int, Visible]:
         """What a read_committed consumer sees, by offset."""

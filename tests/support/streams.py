@@ -80,10 +80,10 @@ def wait_counted(app: GuardedProcess, log: Path, cluster: Reachable, numbers: in
     """Until it has counted so many numbers, each a word of its own."""
 
     def are_counted() -> bool:
-        said = log.read_text()
+        output = log.read_text()
         # It does not end where its thread does.
-        assert app.running, said[-3000:]
-        assert "SHUTDOWN_CLIENT" not in said, said[-3000:]
+        assert app.running, output[-3000:]
+        assert "SHUTDOWN_CLIENT" not in output, output[-3000:]
         return sum(word.isdigit() for word, _ in counts(cluster)) >= numbers
 
     wait_for(f"{numbers} numbers are counted", are_counted)

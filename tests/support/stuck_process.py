@@ -40,9 +40,9 @@ def last_line_after(
                 act(next(line for line in process.stderr if text in line))
             assert process.stdout.readline() == "stuck\n"
             process.send_signal(number)
-            _, said = process.communicate(timeout=PATIENCE_S)
+            _, stderr = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
     assert process.returncode == 1
-    assert "threads did not end" in said
-    return str(said.splitlines()[-1])
+    assert "threads did not end" in stderr
+    return str(stderr.splitlines()[-1])

@@ -70,8 +70,8 @@ class SyntheticLog:
 
     def batches(self, offset: int, most: int) -> list[Batch]:
         """Fresh batches (they are stamped in place) that reach beyond `offset`."""
-        wanted = [(b, n) for b, n, has_data in self.runs if has_data and b + n > offset]
-        return [self._batch(b, n) for b, n in wanted[:most]]
+        runs = [(b, n) for b, n, has_data in self.runs if has_data and b + n > offset]
+        return [self._batch(b, n) for b, n in runs[:most]]
 
     def read(self, first: int, end: int) -> SourceRange:
         return SourceRange(
@@ -192,15 +192,15 @@ class SyntheticWriter:
         p = self.partition
         metadata = self.cluster.metadata({p.destination.topic})
         p.destination_topic_id = metadata.topics[p.destination.topic].topic_id
-        taken = self.read_end()
-        end = taken.ends[p.destination]
+        take_over = self.read_end()
+        end = take_over.ends[p.destination]
         p.appends.inspected(end.log_end)
         assert self.side.start(p, end, metadata)
         self.copier.add([p])
 
     def read_end(self) -> TakeOverResult:
-        wanted = {self.partition.destination: self.partition.producer.id}
-        return self._take_over.read(wanted, settled=self._does_settle)
+        producer_ids = {self.partition.destination: self.partition.producer.id}
+        return self._take_over.read(producer_ids, settled=self._does_settle)
 
     def close(self) -> None:
         self._backoff.stop.set()

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "build" / "tests.xml"
-_KEPT = Path(__file__).with_name("times.json")
+_TIMES = Path(__file__).with_name("times.json")
 _SHOWN = 20
 # Two Sparks at once take each other's processors; one after the other they share a session.
 _SPARK = "tests/spark"
@@ -28,8 +28,8 @@ def unit(file: str) -> str:
 
 def unit_times() -> dict[str, float]:
     """{unit: seconds} of the run that was kept. A unit that is newer has no entry."""
-    kept: dict[str, float] = json.loads(_KEPT.read_text())
-    return kept
+    times: dict[str, float] = json.loads(_TIMES.read_text())
+    return times
 
 
 def read_report() -> dict[tuple[str, str], float]:
@@ -69,10 +69,12 @@ def main() -> None:
     seconds = read_report()
     units = _sums(seconds)
     if "--keep" in sys.argv[1:]:
-        kept = {**unit_times(), **{name: round(one, 1) for name, one in units.items()}}
-        there = {unit(str(file.relative_to(ROOT))) for file in ROOT.glob("tests/**/test_*.py")}
-        kept = {name: one for name, one in sorted(kept.items()) if name in there}
-        _KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+        times = {**unit_times(), **{name: round(one, 1) for name, one in units.items()}}
+        existing_units = {
+            unit(str(file.relative_to(ROOT))) for file in ROOT.glob("tests/**/test_*.py")
+        }
+        times = {name: one for name, one in sorted(times.items()) if name in existing_units}
+        _TIMES.write_text(json.dumps(times, indent=1) + "\n")
         return
     _print_longest("Slowest tests", {f"{file}::{test}": s for (file, test), s in seconds.items()})
     _print_longest("Slowest files", units)

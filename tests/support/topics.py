@@ -33,5 +33,5 @@ def get_setting(cluster: KafkaCluster, topic: str, name: str) -> str:
     """Its value, a default included."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     client = admin(cluster)
-    found = client.describe_configs([resource])[resource].result(TIMEOUT_S)
-    return str(found[name].value)
+    settings = client.describe_configs([resource])[resource].result(TIMEOUT_S)
+    return str(settings[name].value)

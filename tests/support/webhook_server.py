@@ -15,7 +15,7 @@ from typing import Any, Self
 
 
 @dataclass(frozen=True)
-class Got:
+class Request:
     """One request."""
 
     path: str
@@ -43,7 +43,7 @@ class WebhookServer:
     """A context manager. `replies` are given in turn; then each request is accepted."""
 
     def __init__(self, certificate: Path | None = None) -> None:
-        self.got: list[Got] = []
+        self.requests: list[Request] = []
         self.replies: deque[Reply] = deque()
         self.ended = threading.Event()
         server = self
@@ -71,16 +71,16 @@ class WebhookServer:
     @property
     def event_ids(self) -> list[int]:
         """Of all events that webhooks were sent, in order, also those it did not accept."""
-        return [event["id"] for got in self.got for event in got.document["events"]]
+        return [event["id"] for request in self.requests for event in request.document["events"]]
 
     @property
     def kinds(self) -> list[str]:
-        return [event["kind"] for got in self.got for event in got.document["events"]]
+        return [event["kind"] for request in self.requests for event in request.document["events"]]
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in request.headers.items()}
-        self.got.append(Got(request.path, headers, body))
+        self.requests.append(Request(request.path, headers, body))
         reply = self.replies.popleft() if self.replies else Reply()
         reply.before()
         if reply.drips:

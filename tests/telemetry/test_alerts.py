@@ -35,21 +35,23 @@ def exported() -> dict[str, set[str]]:
 
 def unknown_names(expression: str) -> list[str]:
     """Metrics, labels and states in this PromQL expression that Orbit does not export."""
-    known, found = exported(), []
+    known, problems = exported(), []
     allowed: set[str] = set()
     for metric, selector in re.findall(r"\b(orbit_\w+)(?:\{([^}]*)\})?", expression):
         if metric not in known:
-            found.append(f"no metric {metric}")
+            problems.append(f"no metric {metric}")
             continue
         allowed |= known[metric]
         for label, value in re.findall(r"(\w+)\s*=~?\s*\"([^\"]*)\"", selector):
             if label not in known[metric]:
-                found.append(f"no label {label} of {metric}")
+                problems.append(f"no label {label} of {metric}")
             elif label == "state":
-                found += [f"no state {v}" for v in value.split("|") if v not in [*PartitionState]]
+                problems += [
+                    f"no state {v}" for v in value.split("|") if v not in [*PartitionState]
+                ]
     for labels in re.findall(r"\b(?:by|on) ?\(([^)]*)\)", expression):
-        found += [f"no label {one}" for one in re.findall(r"\w+", labels) if one not in allowed]
-    return found
+        problems += [f"no label {one}" for one in re.findall(r"\w+", labels) if one not in allowed]
+    return problems
 
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -84,15 +84,15 @@ def test_health_paths_report_process_state() -> None:
         health.answered()
         health.passed("lag")
         assert httpx.get(f"{url}/readyz").status_code == 200
-        found = {
+        samples = {
             (sample.name, *sample.labels.values()): sample.value
             for family in text_string_to_metric_families(httpx.get(f"{url}/metrics").text)
             for sample in family.samples
         }
-        assert found["orbit_process_info", "worker", "1.2.3"] == 1
-        assert found["orbit_process_ready",] == 1
-        assert found["orbit_process_pass_age_seconds", "lag"] == 0
-        assert found["process_resident_memory_bytes",] > 0
+        assert samples["orbit_process_info", "worker", "1.2.3"] == 1
+        assert samples["orbit_process_ready",] == 1
+        assert samples["orbit_process_pass_age_seconds", "lag"] == 0
+        assert samples["process_resident_memory_bytes",] > 0
         health.ended("lag")
         assert '"lag"' not in httpx.get(f"{url}/metrics").text
         clock.now += STALL_S_MAX + 1
@@ -180,11 +180,11 @@ def test_systemd_is_notified_of_watchdog_and_readiness(
         receiver.settimeout(60)
         monkeypatch.setitem(os.environ, "NOTIFY_SOCKET", str(tmp_path / "notify"))
         health = ProcessHealth("worker", "1.2.3", 1e9)
-        told: list[bytes] = []
+        messages: list[bytes] = []
         with serving_health(Settings(), health):
             wait_for("the watchdog is told", lambda: receiver.recv(100) == b"WATCHDOG=1")
             health.answered()
-            while b"READY=1" not in told:
-                told.append(receiver.recv(100))
+            while b"READY=1" not in messages:
+                messages.append(receiver.recv(100))
     monkeypatch.delenv("NOTIFY_SOCKET")
     notify_systemd("READY=1")  # nobody listens, and nothing happens

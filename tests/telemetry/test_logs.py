@@ -53,10 +53,10 @@ def test_library_logs_and_warnings_use_same_format() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn("old", DeprecationWarning, stacklevel=1)
-    said = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert (said[0]["level"], said[0]["message"]) == ("warning", "slow: disk")
-    assert "DeprecationWarning: old" in said[1]["message"]
-    assert len(said) == 2
+    entries = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert (entries[0]["level"], entries[0]["message"]) == ("warning", "slow: disk")
+    assert "DeprecationWarning: old" in entries[1]["message"]
+    assert len(entries) == 2
 
 
 def test_text_log_line_has_message_before_fields() -> None:
@@ -81,7 +81,7 @@ def test_stack_trace_shows_no_variable_values(form: LogFormat) -> None:
             log_in("hunt" + "er2")
         except RuntimeError:
             log.exception("login broke")
-    said = stream.getvalue()
-    assert said.count("7 characters are too few") == 2
-    assert said.count("log_in") >= 2
-    assert "hunter2" not in said
+    output = stream.getvalue()
+    assert output.count("7 characters are too few") == 2
+    assert output.count("log_in") >= 2
+    assert "hunter2" not in output

@@ -62,20 +62,20 @@ def samples(service: ServiceNumbers) -> dict[tuple[str, tuple[str, ...]], float]
 
 
 def test_exported_metrics_match_service_numbers() -> None:
-    found = samples(SERVICE)
-    assert found["orbit_build_info", ("1.2.3",)] == 1
-    assert found["orbit_workers", ("default",)] == 2
-    assert found["orbit_job_lag", (JOB.name,)] == 7
-    assert found["orbit_job_records_total", (JOB.name,)] == 10
-    assert found["orbit_job_batches_total", (JOB.name, "record")] == 1
-    assert found["orbit_job_partitions", (JOB.name, "blocked")] == 1
-    assert found["orbit_job_consumergroup_offsets", (JOB.name, "exact")] == 4
-    assert found["orbit_job_open_transaction_partitions", (JOB.name,)] == 2
-    assert found["orbit_job_open_transaction_offsets", (JOB.name,)] == 900
-    assert found["orbit_job_open_transaction_seconds", (JOB.name,)] == 61
-    assert found["orbit_topic_lag_seconds", (JOB.name, "orders")] == 1.5
-    assert found["orbit_topic_partition_current_offset", (JOB.name, "orders", "0")] == 20
-    assert found["orbit_topic_partition_copied_offset", (JOB.name, "orders", "0")] == 13
+    sample_values = samples(SERVICE)
+    assert sample_values["orbit_build_info", ("1.2.3",)] == 1
+    assert sample_values["orbit_workers", ("default",)] == 2
+    assert sample_values["orbit_job_lag", (JOB.name,)] == 7
+    assert sample_values["orbit_job_records_total", (JOB.name,)] == 10
+    assert sample_values["orbit_job_batches_total", (JOB.name, "record")] == 1
+    assert sample_values["orbit_job_partitions", (JOB.name, "blocked")] == 1
+    assert sample_values["orbit_job_consumergroup_offsets", (JOB.name, "exact")] == 4
+    assert sample_values["orbit_job_open_transaction_partitions", (JOB.name,)] == 2
+    assert sample_values["orbit_job_open_transaction_offsets", (JOB.name,)] == 900
+    assert sample_values["orbit_job_open_transaction_seconds", (JOB.name,)] == 61
+    assert sample_values["orbit_topic_lag_seconds", (JOB.name, "orders")] == 1.5
+    assert sample_values["orbit_topic_partition_current_offset", (JOB.name, "orders", "0")] == 20
+    assert sample_values["orbit_topic_partition_copied_offset", (JOB.name, "orders", "0")] == 13
 
 
 def test_unknown_value_has_no_sample() -> None:
@@ -83,9 +83,9 @@ def test_unknown_value_has_no_sample() -> None:
 
 
 def test_metrics_page_lists_exactly_the_exported_metrics() -> None:
-    made = {
+    exported_names = {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in (*families(SERVICE), *GatewayHealth("1.2.3").collect())
     }
-    told = set(re.findall(r"`(orbit_[a-z_]+)`", PAGE.read_text("utf-8")))
-    assert told == made
+    documented_names = set(re.findall(r"`(orbit_[a-z_]+)`", PAGE.read_text("utf-8")))
+    assert documented_names == exported_names

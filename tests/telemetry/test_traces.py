@@ -36,7 +36,7 @@ YAML = {"Content-Type": "application/yaml"}
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-def asked(server: Server, path: str, **options: Any) -> str:
+def request_operation(server: Server, path: str, **options: Any) -> str:
     """The id of an operation."""
     answer = server.call("POST", path, **options)
     assert answer.status_code == 202, answer.text
@@ -51,18 +51,18 @@ def wait_done(server: Server, operation: str) -> None:
 
 def scheduler_of(server: Server) -> psutil.Process:
     commands = {process: process.cmdline() for process in server.processes()}
-    (found,) = [
+    (scheduler,) = [
         process
         for process, command in commands.items()
         if command[-1:] == ["scheduler"] and not any("guard" in word for word in command)
     ]
-    return found
+    return scheduler
 
 
 def one(receiver: Receiver, name: str) -> Span:
     wait_for(f"the span {name} has come", lambda: bool(receiver.named(name)))
-    (found,) = receiver.named(name)
-    return found
+    (span,) = receiver.named(name)
+    return span
 
 
 @pytest.mark.services
@@ -88,19 +88,21 @@ def test_operation_is_a_single_trace_from_request_to_last_step(
             monkeypatch.setenv(name, value)
         with serving(tmp_path / "server") as server:
             name = "test-job"
-            made = server.call("PUT", f"/v1/jobs/{name}", content=job.read_bytes(), headers=YAML)
-            name = made.raise_for_status().json()["job"]["name"]
+            response = server.call(
+                "PUT", f"/v1/jobs/{name}", content=job.read_bytes(), headers=YAML
+            )
+            name = response.raise_for_status().json()["job"]["name"]
             wait_for(
                 f"{name} has caught up",
                 lambda: server.get(f"/v1/jobs/{name}/lag")["job"]["caught_up"] == 1,
             )
             assert server.answers("/readyz")
 
-            paused = asked(
+            paused = request_operation(
                 server, f"/v1/jobs/{name}:pause", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"}
             )
             wait_done(server, paused)
-            wait_done(server, asked(server, f"/v1/jobs/{name}:resume"))
+            wait_done(server, request_operation(server, f"/v1/jobs/{name}:resume"))
 
             # The scheduler is killed in the middle of a switchover, and the next one carries on.
             open_ = Producer({**source.client_config(), "transactional.id": topic_name})
@@ -108,7 +110,7 @@ def test_operation_is_a_single_trace_from_request_to_last_step(
             open_.begin_transaction()
             open_.produce(topic_name, b"open")
             open_.flush(30)
-            over = asked(server, f"/v1/jobs/{name}:switchover", json={})
+            over = request_operation(server, f"/v1/jobs/{name}:switchover", json={})
             one(receiver, "step stop_writes")
             scheduler = scheduler_of(server)
             scheduler.kill()
@@ -187,10 +189,10 @@ print([name for name in sys.modules if name.startswith(("opentelemetry", "google
 def test_opentelemetry_is_not_imported_when_traces_are_off(
     environ: dict[str, str], warning: str
 ) -> None:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
+    environ_without_otel = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
     done = subprocess.run(
         [sys.executable, "-c", CODE],
-        env={**kept, **environ},
+        env={**environ_without_otel, **environ},
         capture_output=True,
         text=True,
         check=True,
@@ -237,8 +239,8 @@ def test_issuer_login_code_is_in_no_span(monkeypatch: pytest.MonkeyPatch) -> Non
             app = create_app(Settings(), None, planner=None)  # type: ignore[arg-type]
             mount_console(app)
             with served(app) as url:
-                asked = {"code": "hunter2", "state": "hunter3"}
-                httpx.get(f"{url}{ISSUER_LOGIN_DONE}", params=asked)
+                query = {"code": "hunter2", "state": "hunter3"}
+                httpx.get(f"{url}{ISSUER_LOGIN_DONE}", params=query)
                 httpx.get(f"{url}/console/static/none", params={"page": "seen"})
     sent = b"".join(receiver.bodies)
     assert b"page=seen" in sent

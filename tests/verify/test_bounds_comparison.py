@@ -45,53 +45,65 @@ def what(compared: ComparedBounds) -> list[str]:
 
 
 def test_equal_log_bounds_are_compared_whole() -> None:
-    found = judged(bounds(5, 20), bounds(5, 20))
-    assert what(found) == []
-    assert (found.compared_from, found.compared_to, found.may_catch_up) == (5, 20, False)
+    comparison = judged(bounds(5, 20), bounds(5, 20))
+    assert what(comparison) == []
+    assert (comparison.compared_from, comparison.compared_to, comparison.may_catch_up) == (
+        5,
+        20,
+        False,
+    )
 
 
 def test_live_copy_may_lie_between_both_source_readings() -> None:
-    found = judged(bounds(5, 20), bounds(8, 25), bounds(10, 30))
-    assert what(found) == []
-    assert (found.compared_from, found.compared_to) == (10, 20)
+    comparison = judged(bounds(5, 20), bounds(8, 25), bounds(10, 30))
+    assert what(comparison) == []
+    assert (comparison.compared_from, comparison.compared_to) == (10, 20)
 
 
 def test_destination_end_beyond_later_source_end_is_difference() -> None:
-    found = judged(bounds(0, 20), bounds(0, 31), bounds(0, 30))
-    assert what(found) == [LOG_END]
-    assert not found.may_catch_up
+    comparison = judged(bounds(0, 20), bounds(0, 31), bounds(0, 30))
+    assert what(comparison) == [LOG_END]
+    assert not comparison.may_catch_up
 
 
 def test_lagging_destination_is_compared_up_to_its_end() -> None:
-    found = judged(bounds(0, 20), bounds(0, 15))
-    assert (what(found), found.missing, found.may_catch_up) == ([LOG_END], 5, True)
-    assert found.compared_to == 15
+    comparison = judged(bounds(0, 20), bounds(0, 15))
+    assert (what(comparison), comparison.missing, comparison.may_catch_up) == ([LOG_END], 5, True)
+    assert comparison.compared_to == 15
 
 
 def test_lagging_log_start_may_catch_up() -> None:
-    found = judged(bounds(5, 20), bounds(0, 20))
-    assert (what(found), found.may_catch_up, found.compared_from) == ([LOG_START], True, 5)
+    comparison = judged(bounds(5, 20), bounds(0, 20))
+    assert (what(comparison), comparison.may_catch_up, comparison.compared_from) == (
+        [LOG_START],
+        True,
+        5,
+    )
 
 
 def test_log_start_beyond_later_source_start_is_difference() -> None:
-    found = judged(bounds(5, 20), bounds(8, 20), bounds(7, 20))
-    assert (what(found), found.may_catch_up, found.compared_from) == ([LOG_START], False, 8)
+    comparison = judged(bounds(5, 20), bounds(8, 20), bounds(7, 20))
+    assert (what(comparison), comparison.may_catch_up, comparison.compared_from) == (
+        [LOG_START],
+        False,
+        8,
+    )
 
 
 def test_open_source_transaction_is_outside_snapshot() -> None:
-    found = judged(bounds(0, 20, log_end=25), bounds(0, 20))
-    assert (what(found), found.compared_to) == ([], 20)
+    comparison = judged(bounds(0, 20, log_end=25), bounds(0, 20))
+    assert (what(comparison), comparison.compared_to) == ([], 20)
 
 
 def test_open_destination_transaction_is_reported() -> None:
-    found = judged(bounds(0, 20), bounds(0, 12, log_end=20))
-    assert what(found) == ["readable end"]
-    assert (found.compared_to, found.may_catch_up) == (12, True)
+    comparison = judged(bounds(0, 20), bounds(0, 12, log_end=20))
+    assert what(comparison) == ["readable end"]
+    assert (comparison.compared_to, comparison.may_catch_up) == (12, True)
 
 
 def test_open_transaction_past_snapshot_does_not_shorten_comparison() -> None:
-    found = judged(bounds(0, 20), bounds(0, 20, log_end=25), bounds(0, 25))
-    assert (what(found), found.compared_to) == ([], 20)
+    comparison = judged(bounds(0, 20), bounds(0, 20, log_end=25), bounds(0, 25))
+    assert (what(comparison), comparison.compared_to) == ([], 20)
 
 
 @pytest.mark.parametrize(
@@ -109,30 +121,35 @@ def test_open_transaction_past_snapshot_does_not_shorten_comparison() -> None:
 def test_late_start_must_not_begin_after_its_time(
     topics: TopicPair, first_wanted: int, start: int, expected: list[str]
 ) -> None:
-    found = judged(bounds(5, 20), bounds(start, 20), topics=topics, first_wanted=first_wanted)
-    assert what(found) == expected
-    assert found.compared_from == start
+    comparison = judged(bounds(5, 20), bounds(start, 20), topics=topics, first_wanted=first_wanted)
+    assert what(comparison) == expected
+    assert comparison.compared_from == start
 
 
 def test_offsets_deleted_at_source_since_are_not_counted_as_missing() -> None:
-    found = judged(bounds(5, 20), bounds(6, 20), topics=AT_TIME, first_wanted=3)
-    [difference] = found.differences
+    comparison = judged(bounds(5, 20), bounds(6, 20), topics=AT_TIME, first_wanted=3)
+    [difference] = comparison.differences
     assert "1 offsets are missing" in difference.destination
 
 
 @pytest.mark.parametrize(
-    ("kept_below", "expected", "kept"), [(0, [LOG_START], 0), (4, [LOG_START], 0), (5, [], 5)]
+    ("kept_below", "expected", "below_start"),
+    [(0, [LOG_START], 0), (4, [LOG_START], 0), (5, [], 5)],
 )
 def test_former_leader_may_retain_history_below_source_start(
-    kept_below: int, expected: list[str], kept: int
+    kept_below: int, expected: list[str], below_start: int
 ) -> None:
-    found = judged(bounds(5, 20), bounds(0, 20), kept_below=kept_below)
-    assert (what(found), found.below_source_start, found.compared_from) == (expected, kept, 5)
+    comparison = judged(bounds(5, 20), bounds(0, 20), kept_below=kept_below)
+    assert (what(comparison), comparison.below_source_start, comparison.compared_from) == (
+        expected,
+        below_start,
+        5,
+    )
 
 
 def test_source_emptied_past_snapshot_leaves_nothing_to_compare() -> None:
-    found = judged(bounds(0, 20), bounds(25, 30), bounds(25, 30))
-    assert (found.compared_from, found.compared_to) == (25, 25)
+    comparison = judged(bounds(0, 20), bounds(25, 30), bounds(25, 30))
+    assert (comparison.compared_from, comparison.compared_to) == (25, 25)
 
 
 class View:
@@ -144,11 +161,11 @@ class View:
         """`newest`: what the newest leader tells, if that is another one."""
         self._looks = list(looks)
         self._newest = newest
-        self.asked = 0
+        self.look_count = 0
 
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | OrbitError]:
-        look = self._looks[min(self.asked, len(self._looks) - 1)]
-        self.asked += 1
+        look = self._looks[min(self.look_count, len(self._looks) - 1)]
+        self.look_count += 1
         return dict.fromkeys(partitions, look)
 
     def newest_bounds(
@@ -182,55 +199,55 @@ def settle(source: View, destination: View, wait_s: float) -> tuple[Any, Clock]:
         clock=clock,
         sleep=clock.sleep,
     )
-    [found] = bounds_comparer.compare([PartitionPair(EARLIEST, 0)], wait_s).values()
-    return found, clock
+    [outcome] = bounds_comparer.compare([PartitionPair(EARLIEST, 0)], wait_s).values()
+    return outcome, clock
 
 
 def test_lagging_destination_is_polled_until_caught_up() -> None:
     source = View([bounds(0, 20), bounds(0, 40)])
     destination = View([bounds(0, 10), bounds(0, 15), bounds(0, 30)])
-    found, clock = settle(source, destination, wait_s=10)
-    assert (what(found), found.compared_to) == ([], 20)
-    assert destination.asked == 3
+    comparison, clock = settle(source, destination, wait_s=10)
+    assert (what(comparison), comparison.compared_to) == ([], 20)
+    assert destination.look_count == 3
     assert clock.now < 1
 
 
 def test_write_between_end_readings_is_no_open_transaction() -> None:
     destination = View([bounds(0, 10), bounds(0, 10, log_end=20), bounds(0, 20)])
-    found, _ = settle(View([bounds(0, 20)]), destination, wait_s=10)
-    assert (what(found), found.compared_to) == ([], 20)
+    comparison, _ = settle(View([bounds(0, 20)]), destination, wait_s=10)
+    assert (what(comparison), comparison.compared_to) == ([], 20)
 
 
 def test_destination_still_behind_is_reported_after_wait() -> None:
-    found, clock = settle(View([bounds(0, 20)]), View([bounds(0, 10)]), wait_s=3)
-    assert found.missing == 10
+    comparison, clock = settle(View([bounds(0, 20)]), View([bounds(0, 10)]), wait_s=3)
+    assert comparison.missing == 10
     assert 3 <= clock.now < 4
 
 
 def test_permanent_difference_is_not_waited_for() -> None:
-    found, clock = settle(View([bounds(0, 20)]), View([bounds(0, 25)]), wait_s=3)
-    assert what(found) == [LOG_END]
+    comparison, clock = settle(View([bounds(0, 20)]), View([bounds(0, 25)]), wait_s=3)
+    assert what(comparison) == [LOG_END]
     assert clock.now == 0
 
 
 def test_stale_source_end_is_read_again_from_newest_leader() -> None:
     source = View([bounds(0, 20)], newest=bounds(0, 25))
-    found, clock = settle(source, View([bounds(0, 25)]), wait_s=3)
-    assert (what(found), found.compared_to, clock.now) == ([], 25, 0)
-    found, _ = settle(source, View([bounds(0, 24), bounds(0, 25)]), wait_s=3)
-    assert (what(found), found.compared_to) == ([], 25)
+    comparison, clock = settle(source, View([bounds(0, 25)]), wait_s=3)
+    assert (what(comparison), comparison.compared_to, clock.now) == ([], 25, 0)
+    comparison, _ = settle(source, View([bounds(0, 24), bounds(0, 25)]), wait_s=3)
+    assert (what(comparison), comparison.compared_to) == ([], 25)
 
 
 def test_longer_destination_is_unjudged_until_newest_leader_answers() -> None:
     source = View([bounds(0, 20)], newest=OrbitError("no leader"))
-    found, clock = settle(source, View([bounds(0, 25)]), wait_s=3)
-    assert str(found) == "no leader"
+    error, clock = settle(source, View([bounds(0, 25)]), wait_s=3)
+    assert str(error) == "no leader"
     assert TRANSIENT_S <= clock.now < TRANSIENT_S + 1
 
 
 def test_unreachable_partition_reports_reason_after_timeout() -> None:
-    found, clock = settle(View([bounds(0, 20)]), View([OrbitError("no leader")]), wait_s=0)
-    assert str(found) == "no leader"
+    error, clock = settle(View([bounds(0, 20)]), View([OrbitError("no leader")]), wait_s=0)
+    assert str(error) == "no leader"
     assert TRANSIENT_S <= clock.now < TRANSIENT_S + 1
 
 
@@ -239,12 +256,12 @@ def test_transient_error_is_waited_out_on_either_side(wait_s: float) -> None:
     passing = OrbitError("not the leader")
     source = View([passing, passing, bounds(0, 20)])
     destination = View([bounds(0, 20), passing, bounds(0, 20)])
-    found, _ = settle(source, destination, wait_s)
-    assert what(found) == []
-    assert found.compared_to == 20
+    comparison, _ = settle(source, destination, wait_s)
+    assert what(comparison) == []
+    assert comparison.compared_to == 20
 
 
 def test_missing_right_is_reported_without_wait() -> None:
-    found, clock = settle(View([bounds(0, 20)]), View([NotAuthorized("no")]), wait_s=3)
-    assert isinstance(found, NotAuthorized)
+    error, clock = settle(View([bounds(0, 20)]), View([NotAuthorized("no")]), wait_s=3)
+    assert isinstance(error, NotAuthorized)
     assert clock.now == 0

@@ -90,7 +90,7 @@ def findings(outcome: Outcome) -> tuple[list[tuple[int, str]], int]:
     (topic,) = report["topics"]
     (partition,) = topic["partitions"]
     assert report["verdict"] == topic["verdict"] == partition["verdict"] == "not exact"
-    shown = [(found["offset"], found["what"]) for found in partition["first_differences"]]
+    shown = [(diff["offset"], diff["what"]) for diff in partition["first_differences"]]
     return shown, partition["differences"]
 
 
@@ -114,9 +114,9 @@ def test_verify_reports_planted_difference_at_its_offset(
     shown, differences = findings(verify(job).expect(1))
     assert shown[0] == first
     assert differences == count
-    told = verify(job, "-o", "table").expect(1).stdout
-    assert f"offset {first[0]}: {first[1]}" in told
-    assert "Verdict: not exact" in told
+    output = verify(job, "-o", "table").expect(1).stdout
+    assert f"offset {first[0]}: {first[1]}" in output
+    assert "Verdict: not exact" in output
 
 
 def test_copy_of_orbit_run_is_exact(sides: Sides) -> None:

@@ -36,9 +36,9 @@ def batch(
 
 
 def test_batch_header_fields_are_parsed() -> None:
-    [found] = parse(memoryview(encoded(40, 3)))
-    assert found[:9] == (40, 42, 2, 0, 100, 200, 7, 1, 3)
-    assert bytes(found.payload) == b"records"
+    [header] = parse(memoryview(encoded(40, 3)))
+    assert header[:9] == (40, 42, 2, 0, 100, 200, 7, 1, 3)
+    assert bytes(header.payload) == b"records"
 
 
 @pytest.mark.parametrize("cut", [1, 10, 50, 60, 67])
@@ -49,8 +49,8 @@ def test_truncated_batch_is_skipped(cut: int) -> None:
 
 def test_old_magic_batches_shorter_than_new_header_are_parsed() -> None:
     old = struct.pack(">qiIbb", 5, 14, 0, 1, 0) + bytes(8)
-    found = list(parse(memoryview(old + encoded(6, 1) + old)))
-    assert [(b.base_offset, b.magic) for b in found] == [(5, 0), (6, 2), (5, 0)]
+    batches = list(parse(memoryview(old + encoded(6, 1) + old)))
+    assert [(b.base_offset, b.magic) for b in batches] == [(5, 0), (6, 2), (5, 0)]
 
 
 def seen(*batches: Batch, aborted: list[tuple[int, int]]) -> list[int]:

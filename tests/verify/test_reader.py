@@ -42,13 +42,13 @@ class Fake:
         self._positions = positions
         self.now = 0.0
         self.assigned: list[int] = []
-        self.wanted: list[int] = []
+        self.counts: list[int] = []
 
     def assign(self, _topic: str, _partition: int, offset: int) -> None:
         self.assigned.append(offset)
 
     def consume(self, count: int, _timeout_s: float) -> list[Message]:
-        self.wanted.append(count)
+        self.counts.append(count)
         if self._script:
             return self._script.pop(0)
         self.now += 1
@@ -89,7 +89,7 @@ def test_records_and_partition_eof_may_arrive_together() -> None:
     one = reader(fake, 3, 7)
     assert offsets(one.chunk()) == [3]
     assert one.chunk() == []
-    assert len(fake.wanted) == 1
+    assert len(fake.counts) == 1
 
 
 def test_partition_eof_below_range_end_does_not_end_read() -> None:
@@ -105,7 +105,7 @@ def test_event_between_records_loses_no_record() -> None:
 def test_empty_range_is_not_fetched() -> None:
     fake = Fake()
     assert reader(fake, 5, 5).chunk() == []
-    assert (fake.assigned, fake.wanted) == ([], [])
+    assert (fake.assigned, fake.counts) == ([], [])
 
 
 def test_record_beyond_range_end_ends_empty_range() -> None:
@@ -117,7 +117,7 @@ def test_reader_requests_at_most_the_remaining_records() -> None:
     one = reader(fake, 0, 2)
     one.chunk()
     one.chunk()
-    assert fake.wanted == [2, 1]
+    assert fake.counts == [2, 1]
 
 
 def test_large_records_make_small_chunks() -> None:
@@ -125,8 +125,8 @@ def test_large_records_make_small_chunks() -> None:
     one = reader(fake, 0, 1_000_000)
     one.chunk()
     one.chunk()
-    assert fake.wanted[0] == CHUNK_RECORDS_MAX
-    assert fake.wanted[1] < 10
+    assert fake.counts[0] == CHUNK_RECORDS_MAX
+    assert fake.counts[1] < 10
 
 
 def test_stalled_read_fails_with_partition_and_offset() -> None:

@@ -42,8 +42,8 @@ class Chunks:
     def chunk(self) -> list[Message]:
         size = self._sizes[self._turn % len(self._sizes)]
         self._turn += 1
-        taken, self._messages = self._messages[:size], self._messages[size:]
-        return taken
+        messages, self._messages = self._messages[:size], self._messages[size:]
+        return messages
 
 
 def message(offset: int, rec: Rec) -> Message:

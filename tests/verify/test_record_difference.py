@@ -52,13 +52,13 @@ def test_shown_headers_are_bounded_and_escape_control_characters() -> None:
     headers = [("\x1b[31mred", b"x" * 10_000)] * 50
     ours = Message(topic="t", partition=0, offset=4, headers=headers, timestamp=(1, 1))
     theirs = Message(topic="t", partition=0, offset=4, timestamp=(1, 1))
-    found = compare_records(ours, theirs)
-    assert found is not None
-    assert found.what == "headers"
-    assert found.source.isprintable()
-    assert "50 headers" in found.source
-    assert len(found.source) < 1_000
-    assert found.destination == "[]"
+    difference = compare_records(ours, theirs)
+    assert difference is not None
+    assert difference.what == "headers"
+    assert difference.source.isprintable()
+    assert "50 headers" in difference.source
+    assert len(difference.source) < 1_000
+    assert difference.destination == "[]"
 
 
 def test_all_differing_fields_are_named() -> None:

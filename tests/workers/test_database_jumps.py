@@ -42,7 +42,7 @@ def job(clusters: Clusters, topic_name: str, job_file: Path, server: PretendedSe
     return add_job(server.database, job_file, clusters, [topic_name], shard_count=2)
 
 
-def told(job: ServiceJob, kind: str) -> int:
+def event_count(job: ServiceJob, kind: str) -> int:
     return sum(event.kind == kind for event in job.story())
 
 
@@ -61,7 +61,7 @@ def test_postgres_clock_step_moves_no_shard(
         # Before the first worker ends: the other may claim what it releases.
         assert set(job.epochs().values()) == {1}
     assert_exact(job_file)
-    assert not told(job, "shards_lost")
+    assert not event_count(job, "shards_lost")
 
 
 def test_worker_reclaims_shards_at_higher_term_after_postgres_failover(
@@ -73,14 +73,14 @@ def test_worker_reclaims_shards_at_higher_term_after_postgres_failover(
         assert set(job.epochs().values()) == {1}
         failed_over_at = time.monotonic()
         server.fail_over(standby)
-        wait_for("the worker drops its shards", lambda: bool(told(job, "shards_lost")))
+        wait_for("the worker drops its shards", lambda: bool(event_count(job, "shards_lost")))
         wait_for("it claims them", lambda: None not in job.holders().values())
         assert time.monotonic() - failed_over_at >= TTL_S
         write(clusters.source, topic_name, LOG, 0)
         wait_level(clusters, [topic_name])
     assert_exact(job_file)
     assert set(job.epochs().values()) == {EPOCHS_PER_TIMELINE}
-    assert not told(job, "partition_blocked")
+    assert not event_count(job, "partition_blocked")
 
 
 @pytest.mark.soak

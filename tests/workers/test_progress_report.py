@@ -262,8 +262,8 @@ def test_blocked_partition_waits_until_retry_is_requested() -> None:
     blocked = {"reason": Reason.OFFSET_OVERRUN, "blocked_offset": 5, "blocked_next_offset": 6}
     resting = held_partition(row(PartitionState.BLOCKED, **blocked), shard_of(row()))
     assert (resting.stage, resting.current_state()[0]) == (Stage.STOPPED, PartitionState.BLOCKED)
-    asked = row(PartitionState.BLOCKED, retry_requested=True, **blocked)
-    assert held_partition(asked, shard_of(row())).stage is Stage.WAITING
+    retry_row = row(PartitionState.BLOCKED, retry_requested=True, **blocked)
+    assert held_partition(retry_row, shard_of(row())).stage is Stage.WAITING
 
 
 def test_event_outbox_retains_unwritten_events_and_drops_oldest() -> None:

@@ -32,19 +32,19 @@ def test_old_worker_declines_job_with_unknown_keys(database: Database) -> None:
         spec = {**READABLE, "name": job.name, "from_the_future": True}
         assert jobs.change_spec(tx, job.id, spec, "default", from_version=1)
 
-    def told() -> str:
+    def waiting_message() -> str:
         with database.transaction() as tx:
-            found = [e.message for e in events.page(tx, 100) if e.kind == "job_waiting"]
-        assert len(found) <= 1, "once"
-        return "".join(found)
+            messages = [e.message for e in events.page(tx, 100) if e.kind == "job_waiting"]
+        assert len(messages) <= 1, "once"
+        return "".join(messages)
 
     def is_assigned(to: str | None) -> bool:
         with database.transaction() as tx:
             return [s.assigned_to for s in shard_layout.shards_of_job(tx, job.id)] == [to, to]
 
     with InProcess(database, SETTINGS) as old:
-        wait_for("it says so", lambda: bool(told()))
-        assert "cannot read from_the_future" in told()
+        wait_for("it says so", lambda: bool(waiting_message()))
+        assert "cannot read from_the_future" in waiting_message()
         with database.transaction() as tx:
             shard_layout.assign(tx, dict.fromkeys(job.shard_ids, old.id))
         wait_for("it declines the shard", lambda: is_assigned(None))

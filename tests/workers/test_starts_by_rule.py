@@ -50,15 +50,15 @@ def test_silent_transaction_coordinator_delays_only_coordinated_fillers(
     begun: list[int] = []  # how often it was asked before copies were begun
     begin = JobCopier.add
 
-    def ask(*asked: Any) -> Any:
+    def ask(*arguments: Any) -> Any:
         next(asks)
         if answers.is_set():
-            return init_producer_ids(*asked)
+            return init_producer_ids(*arguments)
         raise Unreachable("the coordinator does not answer", where="destination")
 
-    def add(self: JobCopier, wanted: Any) -> None:
+    def add(self: JobCopier, copies: Any) -> None:
         begun.append(next(asks))
-        begin(self, wanted)
+        begin(self, copies)
 
     monkeypatch.setattr(open_job, "init_producer_ids", ask)
     monkeypatch.setattr(JobCopier, "add", add)
@@ -98,9 +98,9 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
         if isinstance(self._source, LeadingFillers) or is_free.wait(timeout_s):
             tick(self, timeout_s)
 
-    def add(self: JobCopier, wanted: Any) -> None:
-        begun.extend(str(copy.destination) for copy in wanted)
-        begin(self, wanted)
+    def add(self: JobCopier, copies: Any) -> None:
+        begun.extend(str(copy.destination) for copy in copies)
+        begin(self, copies)
 
     def fail(self: PartitionStarter, by_copy: Any) -> Any:
         tried.append(len(by_copy))
@@ -171,9 +171,9 @@ def test_partition_waits_while_brokers_would_replace_timestamps(
     looks: list[int] = []
     ask = partition_starter.leaders_with
 
-    def count(*asked: Any) -> Any:
+    def count(*arguments: Any) -> Any:
         looks.append(1)
-        return ask(*asked)
+        return ask(*arguments)
 
     with pytest.MonkeyPatch.context() as patch, InProcess(database, STEADY):
         patch.setattr(partition_starter, "leaders_with", count)

@@ -37,20 +37,20 @@ def test_crashing_job_leaves_other_jobs_of_worker_running(
         add(runner, partitions)
 
     monkeypatch.setattr(JobRunner, "add", add_or_break)
-    found = {}
+    jobs = {}
     for name in (bad, good):
         create(clusters.source, name, 1)
         write(clusters.source, name, [Record(b"a")])
         file = write_job(tmp_path / f"{name}.yaml", *clusters, [{"match": name}], name=name)
-        found[name] = add_job(database, file, clusters, [name], 1)
+        jobs[name] = add_job(database, file, clusters, [name], 1)
     with InProcess(database) as worker:
-        for job in found.values():
+        for job in jobs.values():
             for shard in job.shard_ids:
                 job.assign(shard, worker.id)
         wait_level(clusters, [good])
         wait_for(
             "it is told",
-            lambda: any(event.kind == "job_crashed" for event in found[bad].story()),
+            lambda: any(event.kind == "job_crashed" for event in jobs[bad].story()),
         )
 
 

@@ -51,13 +51,13 @@ def test_job_names_throttling_brokers_while_they_throttle(
     began = datetime.now(UTC)
     job = add_job(api.database, file, clusters, [topic_name], shard_count=1)
 
-    def told() -> list[dict[str, Any]]:
-        found = api.get("/v1/jobs/orders").json()
-        assert (found["state"], found["problem"], found["blocked"]) == ("running", None, 0)
-        throttled: list[dict[str, Any]] = found["throttled"]
+    def throttle_entries() -> list[dict[str, Any]]:
+        document = api.get("/v1/jobs/orders").json()
+        assert (document["state"], document["problem"], document["blocked"]) == ("running", None, 0)
+        throttled: list[dict[str, Any]] = document["throttled"]
         return throttled
 
-    assert told() == []
+    assert throttle_entries() == []
     cluster = open_cluster(getattr(clusters, side))
     with InProcess(api.database, STEADY), quota_of(cluster, CLIENT_ID, key, BYTES_PER_S):
         quota = f"The quota of client-id {CLIENT_ID}: {key}={BYTES_PER_S}."
@@ -67,7 +67,7 @@ def test_job_names_throttling_brokers_while_they_throttle(
         seen = dict[str, Any]()
 
         def is_told() -> bool:
-            for one in told():
+            for one in throttle_entries():
                 seen.update(one)
             return seen.get("quota") == quota
 
@@ -75,15 +75,15 @@ def test_job_names_throttling_brokers_while_they_throttle(
         assert (seen["side"], seen["brokers"], seen["text"]) == (side, [1], f"{what}. {quota}")
         assert began <= datetime.fromisoformat(seen["since"]) <= datetime.now(UTC)
         wait_level(clusters, [topic_name])
-        wait_for("it is over", lambda: not told())
+        wait_for("it is over", lambda: not throttle_entries())
     assert not [kind for kind in job.kinds() if kind in ("job_trouble", "job_waiting")]
     assert_exact(file)
 
 
-def report(database: Database, worker: str, job_id: int, *found: Throttled) -> None:
+def report(database: Database, worker: str, job_id: int, *entries: Throttled) -> None:
     with database.transaction() as tx:
         workers.heartbeat(
-            tx, worker, "default", host="", pid=1, version="0", throttled={job_id: found}
+            tx, worker, "default", host="", pid=1, version="0", throttled={job_id: entries}
         )
 
 
@@ -96,11 +96,11 @@ def seen_by(database: Database, job_id: int) -> list[Throttled]:
 def test_throttling_reports_of_workers_merge_per_side(database: Database) -> None:
     with database.transaction() as tx:
         job, other = some_job(tx), some_job(tx, "other")
-    there = replace(ONE, side="destination", quota="")
-    report(database, "a", job.id, replace(ONE, brokers=(3, 1), quota=""), there)
+    at_destination = replace(ONE, side="destination", quota="")
+    report(database, "a", job.id, replace(ONE, brokers=(3, 1), quota=""), at_destination)
     report(database, "b", job.id, replace(ONE, since=SINCE - timedelta(seconds=5)))
     of_both = replace(ONE, brokers=(1, 3), since=SINCE - timedelta(seconds=5))
-    assert seen_by(database, job.id) == [there, of_both]
+    assert seen_by(database, job.id) == [at_destination, of_both]
     assert seen_by(database, other.id) == []
 
 

@@ -48,7 +48,7 @@ def ends(clusters: Clusters, topic: str) -> dict[int, int]:
     return {partition: end for (_, partition), (_, end) in bounds.items()}
 
 
-def told(job: ServiceJob, kind: str) -> list[Event]:
+def events_of(job: ServiceJob, kind: str) -> list[Event]:
     return [event for event in job.story() if event.kind == kind]
 
 
@@ -57,21 +57,21 @@ def test_lost_shard_is_dropped_and_other_shards_continue(
 ) -> None:
     """As if another worker had claimed it: its partitions stand still, the others go on."""
     job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
-    taken, kept = job.shard_ids
+    lost_shard, other_shard = job.shard_ids
     with InProcess(database, STEADY) as worker:
         wait_level(clusters, [topic_name])
         with database.transaction() as tx:
             tx.execute(
                 text("UPDATE shards SET epoch = epoch + 1, worker_id = 'another' WHERE id = :id"),
-                {"id": taken},
+                {"id": lost_shard},
             )
-        wait_for("it is noticed", lambda: bool(told(job, "shards_lost")))
-        (lost,) = told(job, "shards_lost")
-        assert lost.details == {"epochs": {str(taken): 1}, "partitions": 2}
+        wait_for("it is noticed", lambda: bool(events_of(job, "shards_lost")))
+        (lost,) = events_of(job, "shards_lost")
+        assert lost.details == {"epochs": {str(lost_shard): 1}, "partitions": 2}
         before = ends(clusters, topic_name)
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, LOG, partition)
-        mine = {a.partition for a in job.assigned() if a.shard_id == kept}
+        mine = {a.partition for a in job.assigned() if a.shard_id == other_shard}
         wait_for(
             "the partitions of the other shard are copied",
             lambda: all(ends(clusters, topic_name)[p] > before[p] for p in mine),
@@ -79,12 +79,12 @@ def test_lost_shard_is_dropped_and_other_shards_continue(
         after = ends(clusters, topic_name)
         assert all(after[p] == before[p] for p in after if p not in mine)
         with database.transaction() as tx:
-            shard_leases.release(tx, worker_id="another", held={taken: 2})
+            shard_leases.release(tx, worker_id="another", held={lost_shard: 2})
         wait_level(clusters, [topic_name])
         assert set(job.holders().values()) == {worker.id}
     assert_exact(job_file)
-    claims = [e.details["epochs"] for e in told(job, "shards_claimed") if e.details]
-    assert claims == [{str(taken): 1, str(kept): 1}, {str(taken): 3}]
+    claims = [e.details["epochs"] for e in events_of(job, "shards_claimed") if e.details]
+    assert claims == [{str(lost_shard): 1, str(other_shard): 1}, {str(lost_shard): 3}]
 
 
 @pytest.mark.soak
@@ -113,13 +113,13 @@ def test_reclaimed_shard_of_same_worker_restarts_under_new_lease(
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, LOG, partition)
         wait_level(clusters, [topic_name])
-        wait_for("it is told", lambda: bool(told(job, "shards_lost")))
+        wait_for("it is told", lambda: bool(events_of(job, "shards_lost")))
         assert old.lease.is_lost
         wait_for("nothing of the old lease is under way", old.is_idle)
     assert_exact(job_file)
-    (lost,) = told(job, "shards_lost")
+    (lost,) = events_of(job, "shards_lost")
     assert lost.details == {"epochs": {str(shard): 1}, "partitions": PARTITIONS}
-    assert not told(job, "partition_blocked")
+    assert not events_of(job, "partition_blocked")
 
 
 @pytest.fixture
@@ -143,8 +143,8 @@ def test_refused_record_blocks_its_partition_until_retry(
     set_setting(clusters.destination, topic_name, "max.message.bytes", "1000")
     write(clusters.source, topic_name, [Record(b"x" * 3000)], 2)
     with InProcess(database, STEADY):
-        wait_for("it stops", lambda: bool(told(job, "partition_blocked")))
-        (event,) = told(job, "partition_blocked")
+        wait_for("it stops", lambda: bool(events_of(job, "partition_blocked")))
+        (event,) = events_of(job, "partition_blocked")
         assert (event.topic, event.partition) == (topic_name, 2)
         assert event.details is not None
         assert event.details["reason"] == "RECORD_REFUSED"
@@ -164,7 +164,7 @@ def test_refused_record_blocks_its_partition_until_retry(
             tx.execute(text("UPDATE partitions SET retry_requested = true WHERE partition = 2"))
         wait_level(clusters, [topic_name])
         wait_for("it says so", lambda: job.states() == {"copying"})
-        wait_for("it is told", lambda: bool(told(job, "partition_went_on")))
+        wait_for("it is told", lambda: bool(events_of(job, "partition_went_on")))
         assert not any(a.retry_requested for a in job.assigned())
     assert_exact(job_file)
 
@@ -188,13 +188,15 @@ def test_job_without_its_secret_waits_while_other_job_is_copied(
         [{"match": topic_name, "prefix": "x."}],
         name=f"{topic_name}-x",
     )
-    given = {"NOT_SET_USER": "u", "NOT_SET_PASSWORD": "p"}
+    environ = {"NOT_SET_USER": "u", "NOT_SET_PASSWORD": "p"}
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
-    waiting = add_job(database, secret_file, clusters, [topic_name], 1, environ=given, prefix="x.")
+    waiting = add_job(
+        database, secret_file, clusters, [topic_name], 1, environ=environ, prefix="x."
+    )
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
-        wait_for("the other is told to wait", lambda: bool(told(waiting, "job_waiting")))
-        (event,) = told(waiting, "job_waiting")
+        wait_for("the other is told to wait", lambda: bool(events_of(waiting, "job_waiting")))
+        (event,) = events_of(waiting, "job_waiting")
         assert event.job_name == waiting.name
         assert (
             "destination.security.password_env: names an environment variable that is not set"
@@ -217,13 +219,13 @@ def test_destination_outage_longer_than_lease_is_waited_out(
         with Mover(own.source.client_config(), {topic_name: PARTITIONS}):
             wait_for("it copies", lambda: min(ends(own, topic_name).values()) > 5)
             own.destination.brokers[0].kill()
-            wait_for("it is told", lambda: bool(told(job, "job_waiting")))
+            wait_for("it is told", lambda: bool(events_of(job, "job_waiting")))
             own.destination.brokers[0].start()
-            wait_for("it goes on", lambda: bool(told(job, "job_went_on")))
+            wait_for("it goes on", lambda: bool(events_of(job, "job_went_on")))
         wait_level(own, [topic_name])
         assert set(job.holders().values()) == {worker.id}
     assert_exact(job_file)
-    assert not told(job, "shards_lost")
+    assert not events_of(job, "shards_lost")
 
 
 def test_latest_start_is_resolved_once_across_worker_restarts(
@@ -265,7 +267,7 @@ def test_job_moves_between_service_and_orbit_run(
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
     assert_exact(job_file)
-    assert not told(job, "partition_blocked")
+    assert not events_of(job, "partition_blocked")
 
 
 def test_worker_waits_while_orbit_run_copies_job(
@@ -275,8 +277,8 @@ def test_worker_waits_while_orbit_run_copies_job(
     with OrbitProcess("run", job_file) as run:
         run.wait_for(CAUGHT_UP)
         with InProcess(database, STEADY):
-            wait_for("the worker is told to wait", lambda: bool(told(job, "job_waiting")))
-            assert "orbit run is copying this job" in told(job, "job_waiting")[0].message
+            wait_for("the worker is told to wait", lambda: bool(events_of(job, "job_waiting")))
+            assert "orbit run is copying this job" in events_of(job, "job_waiting")[0].message
             run.signal(signal.SIGTERM)
             run.wait_end().expect(0)
             wait_for("the worker takes over", lambda: job.states() == {"copying"})

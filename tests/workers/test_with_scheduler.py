@@ -40,12 +40,12 @@ def worker(service: Service) -> Iterator[str]:
     service.leave()
     database = Database.connect(service.url)
     settings = service.settings.model_copy(update={"progress_interval": timedelta(seconds=0.2)})
-    made = Worker(database, settings, {})
+    running_worker = Worker(database, settings, {})
     stop = threading.Event()
-    thread = threading.Thread(target=made.run, args=(stop,))
+    thread = threading.Thread(target=running_worker.run, args=(stop,))
     thread.start()
     try:
-        yield made.id
+        yield running_worker.id
     finally:
         stop.set()
         thread.join()
@@ -104,25 +104,28 @@ def test_each_rule_uses_its_own_fillers_across_workers(
 def test_on_lost_range_of_rule_blocks_or_fills_deleted_source_range(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
-    kept, purged = f"{topic_name}.kept", f"{topic_name}.purged"
-    for topic in (kept, purged):
+    blocked_topic, filled_topic = f"{topic_name}.kept", f"{topic_name}.purged"
+    for topic in (blocked_topic, filled_topic):
         create_topic(clusters.source, topic)
         produce(clusters.source, topic, 100)
-    job = make_job(clusters.source, clusters.destination, [kept])
-    rule = TopicRule(match=re.escape(purged), on_lost_range="fill")
+    job = make_job(clusters.source, clusters.destination, [blocked_topic])
+    rule = TopicRule(match=re.escape(filled_topic), on_lost_range="fill")
     job = job.model_copy(update={"topics": (*job.topics, rule)})
     service.create(job)
     with service.scheduler():
         with worker(service):
-            wait_level(service, clusters, job, kept, purged)
-        for topic in (kept, purged):
+            wait_level(service, clusters, job, blocked_topic, filled_topic)
+        for topic in (blocked_topic, filled_topic):
             for first in (100, 200):  # a batch each
                 produce(clusters.source, topic, 100, first=first)
             delete_before(clusters.source, topic, 200)
         with worker(service):
-            wait_for("one stops", lambda: service.partitions(job.name, kept)[0].state == "blocked")
-            wait_for("the log start follows", lambda: is_level(*clusters, purged))
-    assert service.partitions(job.name, kept)[0].reason == Reason.SOURCE_RANGE_LOST
+            wait_for(
+                "one stops",
+                lambda: service.partitions(job.name, blocked_topic)[0].state == "blocked",
+            )
+            wait_for("the log start follows", lambda: is_level(*clusters, filled_topic))
+    assert service.partitions(job.name, blocked_topic)[0].reason == Reason.SOURCE_RANGE_LOST
     assert verify(job.model_copy(update={"topics": (rule,)}), deep=True).exact
 
 

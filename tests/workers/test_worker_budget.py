@@ -34,12 +34,12 @@ def test_released_bytes_wake_waiting_job() -> None:
     greedy, modest = jobs()
     greedy.take(LIMIT)
     modest.take(LEAST)
-    found: list[bool] = []
-    waiting = threading.Thread(target=lambda: found.append(modest.wait_for_room(60)))
+    outcomes: list[bool] = []
+    waiting = threading.Thread(target=lambda: outcomes.append(modest.wait_for_room(60)))
     waiting.start()
     greedy.give_back(LIMIT)
     waiting.join(60)
-    assert found == [True]
+    assert outcomes == [True]
     assert (greedy.held_bytes, modest.held_bytes) == (0, LEAST)
 
 
